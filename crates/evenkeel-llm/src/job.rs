@@ -85,7 +85,7 @@ impl LlmApi {
         if self.is_draining() {
             return Err(ApiError::Draining);
         }
-        if tenant.settings.standing == TenantState::Disabled {
+        if tenant.settings.state == TenantState::Disabled {
             return Err(ApiError::TenantDisabled);
         }
         let request = LlmRequest::parse(endpoint, &body)?;
@@ -121,7 +121,7 @@ impl LlmApi {
             | ApiError::WaitTimeout = error
             {
                 let now = accepted_at + self.scheduler.now().since(started_at);
-                charged_tenant.give_request_back(accepted_at, now);
+                charged_tenant.refund_request(accepted_at, now);
             }
         })?;
         let (head, body) = response.into_parts();

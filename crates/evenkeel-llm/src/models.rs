@@ -4,8 +4,7 @@ use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::{Caller, Tenant};
-use http::HeaderValue;
-use http::header::CONTENT_TYPE;
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::api::LlmApi;
@@ -63,7 +62,5 @@ fn json_response_with_zero_wait(value: &Value) -> Response {
 }
 
 pub(crate) fn json_response(value: &Value) -> Response {
-    let mut response = Response::new(body::full(value.to_string()));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    body::json_response(StatusCode::OK, body::full(value.to_string()))
 }

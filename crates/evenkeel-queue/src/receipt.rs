@@ -6,13 +6,14 @@
 use core::fmt;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 
 const CLAIM_LEN: usize = 28;
 const MAC_LEN: usize = 16;
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// What a consumer hands back to acknowledge a delivery; opaque to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,13 +68,15 @@ impl ReceiptSigner {
         let mut all = [0; CLAIM_LEN + MAC_LEN];
         all[..CLAIM_LEN].copy_from_slice(&bytes);
         all[CLAIM_LEN..].copy_from_slice(&mac.as_ref()[..MAC_LEN]);
-        Receipt(to_text(&all).into())
+        Receipt(URL_SAFE_NO_PAD.encode(all).into())
     }
 
     /// Reads a receipt; `None` when it is not one of ours.
     pub fn verify(&self, receipt: &Receipt) -> Option<DeliveryId> {
-        let all = from_text(receipt.as_str())?;
-        let (bytes, mac) = all.split_first_chunk::<CLAIM_LEN>()?;
+        let mut all = [0; CLAIM_LEN + MAC_LEN];
+        // Non-zero bits after the last byte are rejected: they would spell the same receipt in another way.
+        let len = URL_SAFE_NO_PAD.decode_slice(receipt.as_str(), &mut all).ok()?;
+        let (bytes, mac) = all[..len].split_first_chunk::<CLAIM_LEN>()?;
         let expected = hmac::sign(&self.0, bytes);
         // Every byte is compared whatever the first ones are, so that time tells nothing.
         let differing = mac.iter().zip(expected.as_ref()).fold(0, |seen, (a, b)| seen | (a ^ b));
@@ -102,52 +105,6 @@ impl DeliveryId {
             epoch: Epoch(long(16)),
             attempt: word(24),
         }
-    }
-}
-
-/// Base 64 in the alphabet for URLs, without padding.
-fn to_text(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word =
-            chunk.iter().fold(0_u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
-        for digit in 0..=chunk.len() {
-            text.push(char::from(ALPHABET[(word >> (18 - 6 * digit)) as usize & 63]));
-        }
-    }
-    text
-}
-
-fn from_text(text: &str) -> Option<[u8; CLAIM_LEN + MAC_LEN]> {
-    const LEN: usize = CLAIM_LEN + MAC_LEN;
-    if text.len() != (LEN * 8).div_ceil(6) {
-        return None;
-    }
-    let mut bytes = [0; LEN];
-    let mut word = 0_u32;
-    let mut bits = 0;
-    let mut at = 0;
-    for digit in text.bytes() {
-        word = word << 6 | u32::from(value(digit)?);
-        bits += 6;
-        if 8 <= bits {
-            bits -= 8;
-            bytes[at] = (word >> bits) as u8;
-            at += 1;
-        }
-    }
-    // Bits left over are zero in what we write; anything else is another spelling of the same receipt.
-    (word & ((1 << bits) - 1) == 0).then_some(bytes)
-}
-
-const fn value(digit: u8) -> Option<u8> {
-    match digit {
-        b'A'..=b'Z' => Some(digit - b'A'),
-        b'a'..=b'z' => Some(digit - b'a' + 26),
-        b'0'..=b'9' => Some(digit - b'0' + 52),
-        b'-' => Some(62),
-        b'_' => Some(63),
-        _ => None,
     }
 }
 

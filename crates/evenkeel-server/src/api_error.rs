@@ -1,115 +1,100 @@
-//! Every way a door says no, and what the client sees: OpenAI's JSON error shape.
+//! Error responses: status, headers and a JSON body in OpenAI's format.
 //!
-//! Bound: a body holds only what is written here and what the client itself sent; what went wrong inside never
-//! reaches it.
-
-use core::fmt;
+//! Guarantees: a body contains only text of this module and of the client's own request; internal errors never reach
+//! the client.
 
 use evenkeel_policy::time::Duration;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::{self, Response};
 
-/// Names the header that tells how many wait.
+/// Number of queued requests.
 const QUEUE_SIZE: HeaderName = HeaderName::from_static("x-queue-size");
 
-/// Which of a tenant's limits per minute was reached.
+/// A tenant's limits per minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateLimitKind {
-    /// Requests per minute.
     Requests,
-    /// Tokens per minute.
     Tokens,
 }
 
-/// A request that a door does not serve, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl RateLimitKind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+        }
+    }
+}
+
+/// A request that an API rejects.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// The request cannot be understood; the message is for the client.
+    /// The request is malformed; the message is for the client.
+    #[error("{message}")]
     Invalid {
-        /// What is wrong with it.
         message: String,
         /// The parameter at fault.
         param: Option<String>,
     },
-    /// Two readers could disagree where the request ends; the connection closes.
+    /// The request's length is ambiguous (request smuggling); the connection closes.
+    #[error("the request's headers disagree about its length")]
     Framing,
-    /// No credential, or one that nobody has.
+    #[error("no valid API key was given")]
     Unauthenticated,
-    /// The tenant is switched off.
+    #[error("this API key's tenant is disabled")]
     TenantDisabled,
-    /// Only an administrator may ask this.
+    #[error("this needs an admin key")]
     AdminOnly,
-    /// The tenant may not use this model.
-    ModelForbidden {
-        /// The model asked for.
-        model: String,
-    },
-    /// No route has this path.
+    #[error("this API key may not use model {model:?}")]
+    ModelForbidden { model: String },
+    #[error("no route matches this path")]
     NoRoute,
-    /// The path takes other methods.
+    #[error("method not allowed: this path accepts {allow}")]
     Method {
-        /// The methods it takes, as `Allow` lists them.
+        /// The accepted methods, in the format of `Allow`.
         allow: String,
     },
-    /// What the path names is not there.
+    /// The path names a resource that does not exist.
+    #[error("there is no {what}")]
     NotFound {
-        /// What, as in `tenant "acme"`.
+        /// The resource, as in `tenant "acme"`.
         what: String,
     },
-    /// What is asked contradicts how things are; the message is for the client.
-    Conflict {
-        /// How they are.
-        message: String,
-    },
-    /// Not now; the message is for the client.
-    Unavailable {
-        /// Why.
-        message: String,
-    },
-    /// No node serves the model.
-    NoModel {
-        /// The model asked for.
-        model: String,
-    },
-    /// The client took too long to send its body.
+    /// The request conflicts with the resource's state; the message is for the client.
+    #[error("{message}")]
+    Conflict { message: String },
+    /// The request may succeed later; the message is for the client.
+    #[error("{message}")]
+    Unavailable { message: String },
+    #[error("no node serves model {model:?}")]
+    NoModel { model: String },
+    #[error("the body did not arrive in time")]
     BodyTimeout,
-    /// The body is larger than allowed.
-    BodyTooLarge {
-        /// The most allowed.
-        bytes_max: u64,
-    },
-    /// The tenant's minute is used up.
-    RateLimited {
-        /// Which limit.
-        rate: RateLimitKind,
-        /// When to come back.
-        retry_after: Duration,
-    },
-    /// All places to wait are taken.
-    QueueFull {
-        /// How many wait.
-        queue_size: u64,
-        /// When to come back.
-        retry_after: Duration,
-    },
-    /// Waited as long as allowed, and no slot came free.
+    #[error("the body is larger than {bytes_max} bytes")]
+    BodyTooLarge { bytes_max: u64 },
+    #[error("rate limit reached: {} per minute", .rate.as_str())]
+    RateLimited { rate: RateLimitKind, retry_after: Duration },
+    #[error("queue is full: {queue_size} requests waiting, retry after {} s", whole_seconds(*.retry_after))]
+    QueueFull { queue_size: u64, retry_after: Duration },
+    #[error("timed out while waiting for a free slot")]
     WaitTimeout,
-    /// The node answered something that cannot be passed on.
+    #[error("the node sent an invalid response")]
     Upstream,
-    /// The node did not answer in time.
+    #[error("the node did not respond in time")]
     UpstreamTimeout,
-    /// Not enough is known yet to say whether it can be served.
+    /// No node has reported its models yet.
+    #[error("model discovery is still running, retry in a moment")]
     Unready,
-    /// The server is stopping.
+    #[error("the server is shutting down")]
     Draining,
-    /// A defect here.
+    #[error("internal error")]
     Internal,
 }
 
-/// What a refusal looks like from outside.
+/// The client-visible constants of an error.
 struct ErrorParts {
     status: StatusCode,
     kind: &'static str,
@@ -117,17 +102,16 @@ struct ErrorParts {
 }
 
 impl ApiError {
-    /// Refuses a request as not understood.
+    /// Creates an error for a malformed request.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), param: None }
     }
 
-    /// The status the client sees.
     pub fn status(&self) -> StatusCode {
         self.parts().status
     }
 
-    /// The refusal in OpenAI's shape, for a body or for the last event of a stream.
+    /// Returns the error in OpenAI's format, for a body or for the last event of a stream.
     pub fn to_json(&self) -> Value {
         let ErrorParts { kind, code, .. } = self.parts();
         let param = match self {
@@ -138,21 +122,19 @@ impl ApiError {
         json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}})
     }
 
-    /// Writes the refusal as a response.
+    /// Converts the error into a response.
     pub fn into_response(self) -> Response {
         let body = self.to_json();
         self.with_body(&body)
     }
 
-    /// Writes the refusal as a response whose body is in another shape.
+    /// Converts the error into a response with a body in another format.
     pub fn with_body(self, body: &Value) -> Response {
         let status = self.status();
-        let mut response = Response::new(body::full(body.to_string()));
-        *response.status_mut() = status;
+        let mut response = body::json_response(status, body::full(body.to_string()));
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(span) = self.retry_after() {
-            headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(span)));
+        if let Some(retry_after) = self.retry_after() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(retry_after)));
         }
         if let Self::QueueFull { queue_size, .. } = self {
             headers.insert(QUEUE_SIZE, HeaderValue::from(queue_size));
@@ -176,7 +158,7 @@ impl ApiError {
         }
     }
 
-    /// The word for it that clients rely on.
+    /// Returns the stable `code` that clients match on.
     pub fn code(&self) -> &'static str {
         self.parts().code
     }
@@ -214,78 +196,44 @@ impl ApiError {
     }
 }
 
-/// Rounds up, so that whoever waits as told is not too early.
-fn whole_seconds(span: Duration) -> u64 {
-    (span.as_secs() + u64::from(span.subsec_nanos() > 0)).max(1)
+/// Rounds up to whole seconds, at least one, so that a client that waits this long is not early.
+fn whole_seconds(duration: Duration) -> u64 {
+    (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1)
 }
-
-impl fmt::Display for ApiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid { message, .. } | Self::Conflict { message } | Self::Unavailable { message } => {
-                f.write_str(message)
-            }
-            Self::Framing => f.write_str("the request's headers disagree about its length"),
-            Self::Unauthenticated => f.write_str("no valid API key was given"),
-            Self::TenantDisabled => f.write_str("this API key's tenant is disabled"),
-            Self::AdminOnly => f.write_str("this needs an admin key"),
-            Self::ModelForbidden { model } => write!(f, "this API key may not use model {model:?}"),
-            Self::NoRoute => f.write_str("nothing is served at this path"),
-            Self::Method { allow } => write!(f, "this path takes {allow}"),
-            Self::NotFound { what } => write!(f, "there is no {what}"),
-            Self::NoModel { model } => write!(f, "no node serves model {model:?}"),
-            Self::BodyTimeout => f.write_str("the body did not arrive in time"),
-            Self::BodyTooLarge { bytes_max } => write!(f, "the body is larger than {bytes_max} bytes"),
-            Self::RateLimited { rate: RateLimitKind::Requests, .. } => {
-                f.write_str("requests per minute are used up")
-            }
-            Self::RateLimited { rate: RateLimitKind::Tokens, .. } => {
-                f.write_str("tokens per minute are used up")
-            }
-            Self::QueueFull { queue_size, .. } => write!(f, "queue is full, {queue_size} wait"),
-            Self::WaitTimeout => f.write_str("no slot came free in time"),
-            Self::Upstream => f.write_str("the node's answer cannot be passed on"),
-            Self::UpstreamTimeout => f.write_str("the node did not answer in time"),
-            Self::Unready => f.write_str("nodes have not said yet what they serve"),
-            Self::Draining => f.write_str("the server is stopping"),
-            Self::Internal => f.write_str("internal error"),
-        }
-    }
-}
-
-impl core::error::Error for ApiError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_tells_when_to_come_back_and_never_too_early() {
-        let refusal = ApiError::RateLimited {
+    fn retry_after_is_rounded_up() {
+        let error = ApiError::RateLimited {
             rate: RateLimitKind::Requests,
             retry_after: Duration::from_millis(1_001),
         };
-        let response = refusal.into_response();
+        assert_eq!(error.to_string(), "rate limit reached: requests per minute");
+        let response = error.into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[RETRY_AFTER], "2");
     }
 
     #[test]
-    fn a_wait_of_no_time_is_still_a_second() {
+    fn retry_after_is_at_least_a_second() {
         assert_eq!(whole_seconds(Duration::ZERO), 1);
         assert_eq!(whole_seconds(Duration::from_secs(3)), 3);
     }
 
     #[test]
-    fn a_full_queue_tells_its_size() {
-        let response =
-            ApiError::QueueFull { queue_size: 100, retry_after: Duration::from_secs(2) }.into_response();
+    fn a_full_queue_reports_its_size() {
+        let error = ApiError::QueueFull { queue_size: 100, retry_after: Duration::from_secs(2) };
+        assert_eq!(error.to_string(), "queue is full: 100 requests waiting, retry after 2 s");
+        let response = error.into_response();
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()[QUEUE_SIZE], "100");
     }
 
     #[test]
-    fn a_method_that_is_not_taken_tells_which_are() {
+    fn a_wrong_method_is_answered_with_the_allowed_ones() {
         let response = ApiError::Method { allow: "GET, POST".to_owned() }.into_response();
         assert_eq!(
             (response.status().as_u16(), &response.headers()[ALLOW]),

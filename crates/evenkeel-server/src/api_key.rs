@@ -1,8 +1,8 @@
-//! API keys: made at random, kept as hashes, found in a request's headers.
+//! API keys for authentication: generated at random, stored as hashes, read from request headers.
 //!
-//! Bound: a key is 256 random bits, so a plain SHA-256 of it is as hard to invert as to guess; a slow password hash
-//! would protect keys that people choose, and cost a millisecond per request. Hashes are compared in constant
-//! time.
+//! Guarantees: a key has 256 random bits, so inverting its SHA-256 is as hard as guessing the key. A slow password hash
+//! would only help against keys that people choose, and costs a millisecond per request. Hashes are compared in
+//! constant time.
 
 use core::fmt;
 use core::str::FromStr;
@@ -17,20 +17,20 @@ use crate::api_error::ApiError;
 
 const KEY_PREFIX: &str = "ek-";
 const HASH_PREFIX: &str = "sha256:";
-/// No key of ours is longer; what is longer is not hashed.
+/// Longer credentials are rejected without hashing them.
 const KEY_LEN_MAX: usize = 256;
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const API_KEY: HeaderName = HeaderName::from_static("api-key");
 
-/// Makes a new key; it is shown once, and only its hash is kept.
+/// Generates a new key. Only its hash is stored.
 pub fn make_key() -> Result<String, ring::error::Unspecified> {
     let mut bytes = [0; 32];
     SystemRandom::new().fill(&mut bytes)?;
     Ok(format!("{KEY_PREFIX}{}", hex(&bytes)))
 }
 
-/// The SHA-256 of a key, written `sha256:` and 64 hexadecimal digits.
+/// SHA-256 of a key, written as `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy)]
 pub struct KeyHash([u8; 32]);
 
@@ -42,14 +42,14 @@ impl KeyHash {
         Self(bytes)
     }
 
-    /// Compares in a time that does not depend on where they differ.
+    /// Compares in constant time.
     pub fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// The first bits, to look a hash up by.
+    /// Returns the first 64 bits, by which hashes are looked up.
     ///
-    /// How long a look-up takes may tell these bits of a hash; nobody can choose a key by its hash.
+    /// The time that a lookup takes may reveal these bits; nobody can choose a key by the bits of its hash.
     pub(crate) fn lookup_prefix(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
@@ -93,21 +93,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A text that is no key hash; it is not repeated, because it may be a key put in the wrong place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A text that is not a key hash. The text is not repeated: it may be a key in the wrong place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key hash is `sha256:` and 64 hexadecimal digits")]
 pub struct KeyHashError;
 
-impl fmt::Display for KeyHashError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key hash is `sha256:` and 64 hexadecimal digits")
-    }
-}
-
-impl core::error::Error for KeyHashError {}
-
-/// Finds the key in `Authorization: Bearer`, `x-api-key` or `api-key`.
+/// Reads the API key from `Authorization: Bearer`, `x-api-key` or `api-key`.
 ///
-/// Two that differ are refused: which of them counts would be a guess.
+/// Two different keys are an error: it is unclear which of them the client means.
 pub fn credential(headers: &HeaderMap) -> Result<&str, ApiError> {
     let mut found = None;
     for name in [&AUTHORIZATION, &X_API_KEY, &API_KEY] {
@@ -145,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_in_each_of_the_three_headers() {
+    fn a_key_is_read_from_each_of_the_three_headers() {
         for header in [
             ("authorization", "Bearer ek-1"),
             ("authorization", "bearer  ek-1 "),
@@ -161,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_other_schemes_and_two_keys_are_no_credential() {
+    fn a_missing_key_another_scheme_and_two_keys_are_rejected() {
         let long = "k".repeat(KEY_LEN_MAX + 1);
         assert_eq!(found(&[]), None);
         for value in ["", "Bearer", "Bearer ", "Basic ek-1", "ek-1"] {
@@ -173,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_read_as_it_is_written() {
-        // The published test vector for "abc".
+    fn parsing_a_hash_reverses_formatting_it() {
+        // Published test vector for "abc".
         let text = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(KeyHash::of("abc").to_string(), text);
         assert!(text.parse::<KeyHash>().unwrap().matches(&KeyHash::of("abc")));

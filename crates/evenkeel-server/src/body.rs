@@ -1,22 +1,31 @@
-//! Bodies as doors see them: requests that cannot exceed their limit, responses of any kind.
+//! Body types: request bodies with a size limit, boxed response bodies, JSON responses.
 
 use core::error::Error;
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 
-/// What a response body ends with when it is cut short.
+/// Error that ends a response body early.
 pub type BodyError = Box<dyn Error + Send + Sync>;
-/// A response body.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
-/// What a handler answers.
+/// Response of a handler.
 pub type Response = http::Response<Body>;
 /// A request body that ends with an error once it exceeds the listener's limit.
 pub type RequestBody = Limited<Incoming>;
 
-/// Makes a body of bytes at hand.
+/// Creates a body from bytes in memory.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Creates a response with a JSON body.
+pub fn json_response(status: StatusCode, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

@@ -1,11 +1,11 @@
-//! A future that wakes itself while it is polled, without a turn of the scheduler for each time.
+//! Coalesces the wake-ups of a future that wakes itself while it is polled.
 //!
-//! hyper's connection and the handler it polls wake each other: a body that is asked for, a body that has come. The
-//! scheduler puts a task that wakes itself behind all others, and wakes a thread that sleeps to take one of them over.
-//! Here such a wake-up is heard by the poll that is going on, which begins again. And a task that waits for several
-//! futures polls them all whichever woke it; here one that did not is left alone.
+//! hyper's connection and the handler that it polls wake each other, for example when a body is requested and when it
+//! has arrived. Tokio reschedules a task that wakes itself behind all others, and unparks another worker to steal work.
+//! [`CoalesceWakes`] re-polls the future in place instead. A task that waits for several futures polls all of them
+//! whichever woke it; [`CoalesceWakes`] skips the poll unless its own future was woken.
 //!
-//! Bound: begins again at most [`AGAIN_MAX`] times before others get their turn.
+//! Limits: re-polls at most [`REPOLL_MAX`] times in a row, then yields to other tasks.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -15,24 +15,24 @@ use std::task::Wake;
 
 use parking_lot::Mutex;
 
-const AGAIN_MAX: usize = 4;
+const REPOLL_MAX: usize = 4;
 
-/// A future whose own wake-ups stay with it, and which is polled for its own wake-ups only.
+/// Re-polls the inner future in place when it wakes itself, and skips polls that another future of the task caused.
 pub(crate) struct CoalesceWakes<F> {
     future: Pin<Box<F>>,
-    bell: Arc<WakeState>,
+    wakes: Arc<WakeState>,
     waker: Waker,
 }
 
 impl<F> CoalesceWakes<F> {
     pub(crate) fn new(future: F) -> Self {
-        let bell = Arc::new(WakeState::default());
-        Self { future: Box::pin(future), waker: Waker::from(bell.clone()), bell }
+        let wakes = Arc::new(WakeState::default());
+        Self { future: Box::pin(future), waker: Waker::from(wakes.clone()), wakes }
     }
 
-    /// The future itself; what is done to it is seen by the next poll.
+    /// Returns the inner future for changes, and has the next poll reach it.
     pub(crate) fn inner(&mut self) -> Pin<&mut F> {
-        self.bell.state.store(WOKEN, Ordering::Release);
+        self.wakes.state.store(WOKEN, Ordering::Release);
         self.future.as_mut()
     }
 }
@@ -41,16 +41,16 @@ impl<F: Future> Future for CoalesceWakes<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Self { future, bell, waker } = &mut *self;
-        if bell.is_awaited_by(cx.waker()) {
+        let Self { future, wakes, waker } = &mut *self;
+        if wakes.is_waiting_for(cx.waker()) {
             return Poll::Pending;
         }
-        for _ in 0..=AGAIN_MAX {
-            bell.begin_poll();
+        for _ in 0..=REPOLL_MAX {
+            wakes.begin_poll();
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
                 return Poll::Ready(output);
             }
-            if bell.end_poll(cx.waker()) {
+            if wakes.end_poll(cx.waker()) {
                 return Poll::Pending;
             }
         }
@@ -59,14 +59,14 @@ impl<F: Future> Future for CoalesceWakes<F> {
     }
 }
 
-/// Being polled, and nothing happened since the poll began.
+/// The future is being polled and was not woken since the poll began.
 const POLLING: u8 = 0;
-/// Something happened.
+/// The future was woken.
 const WOKEN: u8 = 1;
-/// Its task waits.
+/// The task waits for a wake-up.
 const WAITING: u8 = 2;
 
-/// What is rung for a future: heard by its poll, or by its task between polls.
+/// The waker that the inner future gets: causes a re-poll during a poll, and wakes the task between polls.
 #[derive(Default)]
 struct WakeState {
     state: AtomicU8,
@@ -74,21 +74,21 @@ struct WakeState {
 }
 
 impl WakeState {
-    /// Whether nothing happened since the task began to wait, which is the one that will be woken.
-    fn is_awaited_by(&self, task: &Waker) -> bool {
+    /// Reports whether this task waits and the future was not woken since.
+    fn is_waiting_for(&self, task: &Waker) -> bool {
         self.state.load(Ordering::Acquire) == WAITING
             && self.task.lock().as_ref().is_some_and(|known| known.will_wake(task))
     }
 
-    /// Begins a poll, which will see whatever happened so far.
+    /// Begins a poll, which sees everything that happened before earlier wake-ups.
     fn begin_poll(&self) {
-        // Read and written in one: whoever rang before must be seen by this poll, whoever rings later sees it.
+        // A read-modify-write: it acquires earlier wake-ups, and later wake-ups see POLLING.
         self.state.swap(POLLING, Ordering::AcqRel);
     }
 
-    /// Ends a poll that came to nothing: from here on the task is woken.
+    /// Ends a pending poll; from here on a wake-up wakes the task.
     ///
-    /// `false` when something happened during the poll, which then begins again.
+    /// Returns `false` if the future was woken during the poll and must be polled again.
     fn end_poll(&self, task: &Waker) -> bool {
         let mut slot = self.task.lock();
         if !slot.as_ref().is_some_and(|known| known.will_wake(task)) {
@@ -105,7 +105,7 @@ impl Wake for WakeState {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The task may have begun another poll since; then it is woken once too often, which harms nobody.
+        // The task may have begun another poll since; then this is a spurious wake-up, which is harmless.
         if self.state.fetch_or(WOKEN, Ordering::AcqRel) == WAITING
             && let Some(task) = &*self.task.lock()
         {
@@ -131,66 +131,66 @@ mod tests {
         }
     }
 
-    /// Polls a future that wakes itself `times` times, and tells how often it was polled and its task woken.
+    /// Polls a future that wakes itself `times` times; returns how often it was polled and its task woken.
     fn poll_once(times: usize) -> (usize, usize) {
         let wake_ups = Arc::new(WakeUps::default());
         let mut polls = 0;
-        let mut quiet = CoalesceWakes::new(poll_fn(|cx| {
+        let mut future = CoalesceWakes::new(poll_fn(|cx| {
             polls += 1;
             if polls <= times {
                 cx.waker().wake_by_ref();
             }
             Poll::<()>::Pending
         }));
-        let _ = Pin::new(&mut quiet).poll(&mut Context::from_waker(&Waker::from(wake_ups.clone())));
-        drop(quiet);
+        let _ = Pin::new(&mut future).poll(&mut Context::from_waker(&Waker::from(wake_ups.clone())));
+        drop(future);
         (polls, wake_ups.0.load(Ordering::Relaxed))
     }
 
     #[test]
-    fn a_future_that_wakes_itself_is_polled_again_at_once_and_not_for_ever() {
+    fn a_future_that_wakes_itself_is_repolled_in_place_a_limited_number_of_times() {
         assert_eq!(poll_once(0), (1, 0));
         assert_eq!(poll_once(2), (3, 0));
-        assert_eq!(poll_once(AGAIN_MAX), (AGAIN_MAX + 1, 0));
-        assert_eq!(poll_once(usize::MAX), (AGAIN_MAX + 1, 1));
+        assert_eq!(poll_once(REPOLL_MAX), (REPOLL_MAX + 1, 0));
+        assert_eq!(poll_once(usize::MAX), (REPOLL_MAX + 1, 1));
     }
 
     #[test]
-    fn a_future_that_was_not_woken_is_left_alone_unless_another_task_has_it() {
+    fn a_future_that_was_not_woken_is_not_polled_unless_another_task_polls_it() {
         let mut polls = 0;
         let mut wakers = Vec::new();
-        let mut quiet = CoalesceWakes::new(poll_fn(|cx| {
+        let mut future = CoalesceWakes::new(poll_fn(|cx| {
             polls += 1;
             wakers.push(cx.waker().clone());
             Poll::<()>::Pending
         }));
         let one = Arc::new(WakeUps::default());
         let other = Arc::new(WakeUps::default());
-        let poll = |quiet: &mut CoalesceWakes<_>, task: &Arc<WakeUps>| {
-            let _ = Pin::new(quiet).poll(&mut Context::from_waker(&Waker::from(task.clone())));
+        let poll = |future: &mut CoalesceWakes<_>, task: &Arc<WakeUps>| {
+            let _ = Pin::new(future).poll(&mut Context::from_waker(&Waker::from(task.clone())));
         };
         let task = Waker::from(one.clone());
         for _ in 0..3 {
-            let _ = Pin::new(&mut quiet).poll(&mut Context::from_waker(&task));
+            let _ = Pin::new(&mut future).poll(&mut Context::from_waker(&task));
         }
-        poll(&mut quiet, &other);
-        quiet.waker.wake_by_ref();
+        poll(&mut future, &other);
+        future.waker.wake_by_ref();
         assert_eq!((one.0.load(Ordering::Relaxed), other.0.load(Ordering::Relaxed)), (0, 1));
-        poll(&mut quiet, &other);
-        quiet.inner();
-        poll(&mut quiet, &other);
-        drop(quiet);
+        poll(&mut future, &other);
+        future.inner();
+        poll(&mut future, &other);
+        drop(future);
         assert_eq!(polls, 4, "once for each task, once woken, once changed");
     }
 
     #[test]
     fn between_polls_the_task_is_woken_once() {
         let wake_ups = Arc::new(WakeUps::default());
-        let bell = Arc::new(WakeState::default());
-        bell.begin_poll();
-        assert!(bell.end_poll(&Waker::from(wake_ups.clone())));
-        bell.wake_by_ref();
-        bell.wake_by_ref();
+        let wakes = Arc::new(WakeState::default());
+        wakes.begin_poll();
+        assert!(wakes.end_poll(&Waker::from(wake_ups.clone())));
+        wakes.wake_by_ref();
+        wakes.wake_by_ref();
         assert_eq!(wake_ups.0.load(Ordering::Relaxed), 1);
     }
 
@@ -203,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_at_any_moment_of_a_poll_is_not_missed() {
+    fn no_wake_up_during_a_poll_is_lost() {
         const TIMES: u32 = 20_000;
-        let bell = Arc::new(WakeState::default());
+        let wakes = Arc::new(WakeState::default());
         let happened = AtomicU32::new(0);
         let seen = AtomicU32::new(0);
         let task = Waker::from(Arc::new(Unpark(thread::current())));
@@ -213,7 +213,7 @@ mod tests {
             scope.spawn(|| {
                 for nth in 1..=TIMES {
                     happened.store(nth, Ordering::Relaxed);
-                    bell.wake_by_ref();
+                    wakes.wake_by_ref();
                     while seen.load(Ordering::Relaxed) < nth {
                         thread::yield_now();
                     }
@@ -221,11 +221,11 @@ mod tests {
             });
             for nth in 1..=TIMES {
                 loop {
-                    bell.begin_poll();
+                    wakes.begin_poll();
                     if happened.load(Ordering::Relaxed) == nth {
                         break;
                     }
-                    if bell.end_poll(&task) {
+                    if wakes.end_poll(&task) {
                         thread::park();
                     }
                 }

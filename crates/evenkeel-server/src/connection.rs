@@ -1,13 +1,12 @@
-//! One connection: which HTTP it speaks, and its bytes on their way to hyper.
+//! One connection: detects HTTP/1.1 or HTTP/2, inspects the bytes on their way to hyper, and times out stalled writes.
 //!
-//! Bound: a client that takes no byte for `write_wait_max` is let go.
+//! Limits: the connection closes when the client reads nothing for `write_wait_max`.
 
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, ready};
 use std::io;
 use std::sync::Arc;
-
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_policy::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
@@ -15,12 +14,12 @@ use tokio::time::{Sleep, sleep};
 
 use crate::framing::FramingCheck;
 
-/// Up to how many bytes are copied into one piece: the kernel takes one with less ado than a list of some.
+/// Vectored writes up to this size are copied into one buffer, which is cheaper than a system call with a list.
 const JOINED_MAX: usize = 4 * 1024;
-/// What every h2 connection begins with.
+/// The HTTP/2 connection preface.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The number of the first request on a connection whose length is in doubt, told to those who answer.
+/// Number of the first request on a connection whose length is ambiguous; shared with the request service.
 #[derive(Clone, Debug)]
 pub(crate) struct SmugglingSuspect(Arc<AtomicU64>);
 
@@ -29,35 +28,35 @@ impl SmugglingSuspect {
         Self(Arc::new(AtomicU64::new(u64::MAX)))
     }
 
-    /// Tells whether the request with this number, or one before it, is in doubt.
+    /// Reports whether the request with this number, or one before it, is suspect.
     pub(crate) fn reaches(&self, number: u64) -> bool {
         self.0.load(Ordering::Relaxed) <= number
     }
 }
 
-/// Which HTTP a connection speaks.
+/// HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Http1,
     Http2,
 }
 
-/// A stream whose first bytes were read to tell its version, and whose framing is followed.
+/// A stream whose version was detected from its first bytes, and whose framing is checked.
 pub(crate) struct InspectedStream<I> {
     inner: I,
-    /// Read and not yet handed on.
+    /// Bytes read during detection that hyper has not read yet.
     start: Vec<u8>,
     framing: FramingCheck,
     suspect: SmugglingSuspect,
     write_wait_max: Duration,
-    /// Runs while the client takes nothing.
+    /// Runs while a write is pending.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Where short pieces become one.
+    /// Buffer for short vectored writes.
     joined: Vec<u8>,
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
-    /// Reads as much as it takes to tell the version.
+    /// Reads as many bytes as the detection of the version needs.
     pub(crate) async fn begin(
         mut inner: I,
         write_wait_max: Duration,
@@ -80,10 +79,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
         };
         let framing = match version {
             Version::Http1 => FramingCheck::new(),
-            Version::Http2 => FramingCheck::blind(),
+            Version::Http2 => FramingCheck::disabled(),
         };
         let suspect = SmugglingSuspect::none();
-        let watched = Self {
+        let stream = Self {
             inner,
             start,
             framing,
@@ -92,10 +91,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
             stalled: None,
             joined: Vec::new(),
         };
-        Ok((watched, version, suspect))
+        Ok((stream, version, suspect))
     }
 
-    fn saw(&mut self, bytes: &[u8]) {
+    fn inspect(&mut self, bytes: &[u8]) {
         self.framing.feed(bytes);
         if let Some(number) = self.framing.suspect() {
             self.suspect.0.store(number, Ordering::Relaxed);
@@ -104,8 +103,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
 }
 
 impl<I> InspectedStream<I> {
-    /// Turns a write that waits too long into an error.
-    fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Turns a write that is pending for too long into an error.
+    fn with_timeout<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
@@ -131,7 +130,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for InspectedStream<I> {
             buf.put_slice(&self.start[..taken]);
             self.start.drain(..taken);
         }
-        self.saw(&buf.filled()[before..]);
+        self.inspect(&buf.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }
@@ -139,17 +138,17 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for InspectedStream<I> {
 impl<I: AsyncWrite + Unpin> AsyncWrite for InspectedStream<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.timed(cx, written)
+        self.with_timeout(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = Pin::new(&mut self.inner).poll_flush(cx);
-        self.timed(cx, written)
+        self.with_timeout(cx, written)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.timed(cx, written)
+        self.with_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -165,7 +164,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for InspectedStream<I> {
         } else {
             Pin::new(&mut this.inner).poll_write_vectored(cx, bufs)
         };
-        self.timed(cx, written)
+        self.with_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

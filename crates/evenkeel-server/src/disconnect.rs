@@ -1,10 +1,10 @@
-//! Whether the client is still there.
+//! Detection of a client disconnect.
 //!
-//! When it leaves, hyper drops the handler's future or the response body, which is the signal for everything they own;
-//! a [`Disconnect`] carries it to what they do not own: spawned tasks, actors, requests to nodes.
+//! On a client disconnect, hyper drops the handler's future or the response body, and with them everything they own. A
+//! [`Disconnect`] signals it to tasks, actors and upstream requests that they do not own.
 //!
-//! Bound: told as soon as the socket says so. An HTTP/1.1 client that pipelined a further request, or whose body is not
-//! yet read, is noticed at the next write instead, because bytes of its own stand before the end.
+//! Guarantees: signalled as soon as the socket reports it. A disconnect of an HTTP/1.1 client that pipelined another
+//! request, or whose body is not read yet, is only detected at the next write: unread bytes precede the end of the stream.
 
 use core::pin::{Pin, pin};
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -18,75 +18,76 @@ use tokio::sync::Notify;
 
 use crate::body::{Body, BodyError, Response};
 
-/// How a request ended.
+/// Outcome of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseEnd {
     /// The whole response was handed to the connection.
     Complete,
-    /// The client left, or the response broke off.
+    /// The client disconnected, or the response failed midway.
     Aborted,
 }
 
-/// Tells how a request ended, to whoever holds a copy.
+/// Signal for the end of a request; every clone gets it.
 #[derive(Clone, Debug)]
 pub struct Disconnect(Arc<DisconnectState>);
 
-/// What became of a request; most are watched by nobody, so that this is small.
+/// Shared state of a request. Kept small: most requests have no observer.
 #[derive(Debug, Default)]
 struct DisconnectState {
-    /// 0 while it has not ended.
-    ending: AtomicU8,
+    /// `RUNNING`, `COMPLETE` or `ABORTED`.
+    end: AtomicU8,
     changed: Notify,
 }
 
-const SERVED: u8 = 1;
-const GONE: u8 = 2;
+const RUNNING: u8 = 0;
+const COMPLETE: u8 = 1;
+const ABORTED: u8 = 2;
 
 impl Disconnect {
-    /// How it ended; `None` while it has not.
-    pub fn ending(&self) -> Option<ResponseEnd> {
-        match self.0.ending.load(Ordering::Acquire) {
-            SERVED => Some(ResponseEnd::Complete),
-            GONE => Some(ResponseEnd::Aborted),
+    /// Returns the outcome; `None` while the request runs.
+    pub fn end(&self) -> Option<ResponseEnd> {
+        match self.0.end.load(Ordering::Acquire) {
+            COMPLETE => Some(ResponseEnd::Complete),
+            ABORTED => Some(ResponseEnd::Aborted),
             _ => None,
         }
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the request.
     pub async fn ended(&mut self) -> ResponseEnd {
         loop {
             let mut changed = pin!(self.0.changed.notified());
-            // Whatever is told after the look is heard.
+            // Registered before the check, so that no notification after it is lost.
             changed.as_mut().enable();
-            if let Some(ending) = self.ending() {
-                return ending;
+            if let Some(end) = self.end() {
+                return end;
             }
             changed.await;
         }
     }
 }
 
-/// The other side of a [`Disconnect`]: while it lives, the request does.
+/// The sending half of a [`Disconnect`]. Dropping it signals that the request was aborted.
 pub(crate) struct RequestGuard {
-    told: Arc<DisconnectState>,
+    state: Arc<DisconnectState>,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl RequestGuard {
     pub(crate) fn new(in_flight: Arc<AtomicUsize>) -> (Self, Disconnect) {
         in_flight.fetch_add(1, Ordering::Relaxed);
-        let told = Arc::<DisconnectState>::default();
-        (Self { told: told.clone(), in_flight }, Disconnect(told))
+        let state = Arc::<DisconnectState>::default();
+        (Self { state: state.clone(), in_flight }, Disconnect(state))
     }
 
-    fn served(self) {
-        self.tell(SERVED);
+    fn complete(self) {
+        self.finish(COMPLETE);
     }
 
-    /// Tells how it ended, unless that is told.
-    fn tell(&self, ending: u8) {
-        if self.told.ending.compare_exchange(0, ending, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.told.changed.notify_waiters();
+    /// Signals the outcome; only the first call has an effect.
+    fn finish(&self, end: u8) {
+        if self.state.end.compare_exchange(RUNNING, end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.state.changed.notify_waiters();
         }
     }
 }
@@ -94,43 +95,43 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.tell(GONE);
+        self.finish(ABORTED);
     }
 }
 
-/// A response body that keeps its request's [`Presence`] until its last byte.
+/// A response body that holds its [`RequestGuard`] until the last byte.
 pub(crate) struct TrackedBody {
     inner: Body,
-    presence: Option<RequestGuard>,
-    /// What is missing of the declared length; hyper stops asking there.
+    guard: Option<RequestGuard>,
+    /// Remaining bytes of the declared length; hyper stops polling at 0.
     left: Option<u64>,
 }
 
 impl TrackedBody {
-    /// Watches a response's body; `Method::HEAD` has none to wait for.
-    pub(crate) fn watch(
+    /// Wraps a response's body. A response to `HEAD` is complete at once.
+    pub(crate) fn wrap(
         response: Response,
         method: &http::Method,
-        presence: RequestGuard,
+        guard: RequestGuard,
     ) -> http::Response<Self> {
         let declared =
             response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let is_over = method == http::Method::HEAD || response.body().is_end_stream();
-        let presence = if is_over {
-            presence.served();
+        let is_complete = method == http::Method::HEAD || response.body().is_end_stream();
+        let guard = if is_complete {
+            guard.complete();
             None
         } else {
-            Some(presence)
+            Some(guard)
         };
-        response.map(|inner| Self { inner, presence, left: declared })
+        response.map(|inner| Self { inner, guard, left: declared })
     }
 
-    fn passed(&mut self, bytes: usize) {
+    fn on_data(&mut self, bytes: usize) {
         self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
         if (self.left == Some(0) || self.inner.is_end_stream())
-            && let Some(presence) = self.presence.take()
+            && let Some(guard) = self.guard.take()
         {
-            presence.served();
+            guard.complete();
         }
     }
 }
@@ -145,9 +146,9 @@ impl http_body::Body for TrackedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         match &frame {
-            Some(Ok(frame)) => self.passed(frame.data_ref().map_or(0, Bytes::len)),
-            Some(Err(_)) => drop(self.presence.take()),
-            None => self.presence.take().map_or((), RequestGuard::served),
+            Some(Ok(frame)) => self.on_data(frame.data_ref().map_or(0, Bytes::len)),
+            Some(Err(_)) => drop(self.guard.take()),
+            None => self.guard.take().map_or((), RequestGuard::complete),
         }
         Poll::Ready(frame)
     }

@@ -1,9 +1,9 @@
-//! What every door shares: listener, TLS, routes, who asks, how often, errors, and whether they are still there.
+//! The HTTP server that all APIs share: listener, TLS, routes, authentication, rate limits, errors, client disconnects.
 //!
-//! One request's way: [`listener`] accepts a connection, bounded in number, → `connection` tells HTTP/1.1 from
-//! h2 and watches the framing → `walk` names the request, refuses what is malformed, finds the route
-//! ([`route`]), the caller ([`key`], [`tenant`]) and whether its minute has room ([`rate`]) → the door's own handler,
-//! with a [`disconnect`] signal → a response, or a [`refusal`] in one shape for all doors.
+//! The life of a request: [`listener`] accepts a connection, up to a maximum → `connection` detects HTTP/1.1 or HTTP/2
+//! and checks the framing (`framing`) → `service` assigns a [`request_id`], rejects malformed requests, finds the route
+//! ([`route`]), authenticates the caller ([`api_key`], [`tenant`]) and checks its rate limit ([`rate_window`]) → the
+//! API's handler, with a [`disconnect`] signal → a response, or an [`api_error`] in one format for all APIs.
 
 pub mod api_error;
 pub mod api_key;
@@ -22,7 +22,7 @@ pub mod tenant;
 mod timer;
 pub mod tls;
 
-/// Holds the README's example to what the crate does.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

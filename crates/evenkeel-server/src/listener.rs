@@ -1,7 +1,8 @@
-//! Accepts connections, bounded in number, and lets them finish when it stops.
+//! Accepts connections up to a maximum, and drains them on graceful shutdown.
 //!
-//! Bound: at most `connections_max` are open; the next is not accepted before one ends. Heads, headers, bodies, streams
-//! and the waits for them have limits. Stopping takes at most `drain_max`, and what it cut is counted.
+//! Limits: at most `connections_max` connections are open; the next is accepted when one closes. Heads, headers, bodies,
+//! streams and the waits for them are limited. A graceful shutdown takes at most `drain_max`; the connections and
+//! requests that it cuts off are counted.
 
 use core::net::SocketAddr;
 use core::pin::pin;
@@ -29,33 +30,33 @@ use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
 use crate::tls::Tls;
 
-/// How long accepting pauses when the system has no descriptors to give.
+/// Pause after `accept` failed, for example because the process has no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// hyper needs that much to read heads.
+/// hyper's minimum size of the buffer for heads.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
-/// How many headers hyper takes unless it is told otherwise.
-const HEADERS_MAX_OF_HYPER: usize = 100;
+/// hyper's default limit of headers.
+const HYPER_HEADERS_MAX: usize = 100;
 
-/// The limits of a listener.
+/// Limits of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerLimits {
-    /// Connections open at once.
+    /// Open connections.
     pub connections_max: usize,
-    /// Bytes of a request's head, 8 KiB or more.
+    /// Bytes of a request's head, at least 8 KiB.
     pub head_bytes_max: usize,
     /// Headers of a request (HTTP/1.1).
     pub headers_max: usize,
-    /// How long a head may take, a handshake too; also how long a connection may be idle (HTTP/1.1).
+    /// Time for a head, and for a TLS handshake; also the idle timeout of a connection (HTTP/1.1).
     pub head_wait_max: Duration,
     /// Bytes of a request's body.
     pub body_bytes_max: usize,
-    /// How long a body may take.
+    /// Time for a body to arrive.
     pub body_wait_max: Duration,
-    /// How long a client may take nothing of what is sent to it.
+    /// Time that a write may be pending because the client does not read.
     pub write_wait_max: Duration,
-    /// Requests at once on one connection (h2).
+    /// Concurrent requests on one connection (HTTP/2).
     pub streams_max: u32,
-    /// How long requests in flight may take once it stops.
+    /// Time that requests in flight have to finish on shutdown.
     pub drain_max: Duration,
 }
 
@@ -75,16 +76,14 @@ impl Default for ListenerLimits {
     }
 }
 
-/// What was cut when a listener stopped.
+/// Connections and requests that did not finish before a shutdown ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Connections that had not ended by themselves.
     pub connections_cut: usize,
-    /// Requests that had not been answered in full.
     pub requests_cut: usize,
 }
 
-/// A bound port, not yet serving.
+/// A bound port that does not serve yet.
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -92,7 +91,6 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds a port.
     pub async fn bind(
         address: SocketAddr,
         tls: Option<Arc<Tls>>,
@@ -102,12 +100,12 @@ impl Listener {
         Ok(Self { tcp: TcpListener::bind(address).await?, tls, limits })
     }
 
-    /// The address it has, with the port the system picked.
+    /// Returns the bound address, with the port that the system chose.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// Who can reach it.
+    /// Returns who can reach the listener, and whether encrypted.
     pub fn exposure(&self) -> io::Result<Exposure> {
         Ok(match &self.tls {
             _ if self.local_addr()?.ip().is_loopback() => Exposure::Loopback,
@@ -116,16 +114,16 @@ impl Listener {
         })
     }
 
-    /// Serves until `stop` is ready, then lets requests in flight finish.
+    /// Serves until `stop` resolves, then drains: requests in flight may finish within `drain_max`.
     pub async fn serve(
         self,
-        gate: Arc<Authenticator>,
+        auth: Arc<Authenticator>,
         routes: Routes,
         stop: impl Future<Output = ()>,
     ) -> io::Result<DrainReport> {
         let in_flight = Arc::new(AtomicUsize::new(0));
-        let walk = RequestService {
-            gate,
+        let service = RequestService {
+            auth,
             routes,
             ids: RequestIds::new().map_err(|_| io::Error::other("no randomness"))?,
             in_flight: in_flight.clone(),
@@ -135,7 +133,7 @@ impl Listener {
         let drain_max = self.limits.drain_max;
         let (stopping, stopped) = watch::channel(());
         let mut open = JoinSet::new();
-        self.accept(Arc::new(walk), stopped, &mut open, stop).await;
+        self.accept(Arc::new(service), stopped, &mut open, stop).await;
         drop(stopping);
         let all_end = async { while open.join_next().await.is_some() {} };
         if timeout(drain_max, all_end).await.is_ok() {
@@ -148,27 +146,27 @@ impl Listener {
         Ok(cut)
     }
 
-    /// Accepts until `stop` is ready; the port is closed after that.
+    /// Accepts connections until `stop` resolves, then closes the port.
     async fn accept(
         self,
-        walk: Arc<RequestService>,
+        service: Arc<RequestService>,
         stopped: watch::Receiver<()>,
         open: &mut JoinSet<()>,
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = pin!(stop);
-        let places = Arc::new(Semaphore::new(self.limits.connections_max));
+        let permits = Arc::new(Semaphore::new(self.limits.connections_max));
         let servers = Arc::new(Servers::new(&self.limits));
         loop {
-            let (stream, peer, place) = tokio::select! {
+            let (stream, peer, permit) = tokio::select! {
                 biased;
                 () = &mut stop => return,
                 Some(_) = open.join_next() => continue,
-                accepted = accept_one(&self.tcp, &places) => accepted,
+                accepted = accept_one(&self.tcp, &permits) => accepted,
             };
             let connection = Connection {
                 peer,
-                walk: walk.clone(),
+                service: service.clone(),
                 servers: servers.clone(),
                 stopped: stopped.clone(),
                 head_wait_max: self.limits.head_wait_max,
@@ -176,12 +174,12 @@ impl Listener {
             };
             let tls = self.tls.as_ref().map(|tls| tls.config());
             open.spawn(async move {
-                let _place = place;
-                // A small answer must not wait for an acknowledgement; a socket that refuses is gone anyway.
+                let _permit = permit;
+                // Nagle's algorithm would delay small responses. An error means that the socket is closed.
                 let _ = stream.set_nodelay(true);
                 match tls {
-                    Some(config) => connection.over_tls(TlsAcceptor::from(config), stream).await,
-                    None => connection.over(stream).await,
+                    Some(config) => connection.serve_tls(TlsAcceptor::from(config), stream).await,
+                    None => connection.serve(stream).await,
                 }
             });
         }
@@ -190,24 +188,25 @@ impl Listener {
 
 async fn accept_one(
     tcp: &TcpListener,
-    places: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
-    let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
     loop {
         match tcp.accept().await {
-            Ok((stream, peer)) => return (stream, peer, place),
-            Err(error) if is_of_one_peer(&error) => {}
+            Ok((stream, peer)) => return (stream, peer, permit),
+            Err(error) if is_peer_error(&error) => {}
             Err(_) => sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-fn is_of_one_peer(error: &io::Error) -> bool {
+/// Reports whether an error of `accept` concerns one peer only, so that accepting can go on at once.
+fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// hyper's servers, set up once.
+/// hyper's configured servers, shared by all connections.
 struct Servers {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
@@ -216,13 +215,13 @@ struct Servers {
 impl Servers {
     fn new(limits: &ListenerLimits) -> Self {
         let mut http1 = http1::Builder::new();
-        // Every connection brings a timer of its own.
+        // Each connection sets its own timer.
         http1
             .header_read_timeout(limits.head_wait_max)
             .max_buf_size(limits.head_bytes_max)
             .max_header_size(limits.head_bytes_max);
-        // Its own limit costs hyper nothing; any other, a list made for each request.
-        if limits.headers_max != HEADERS_MAX_OF_HYPER {
+        // With another limit than its default, hyper allocates a list for every request.
+        if limits.headers_max != HYPER_HEADERS_MAX {
             http1.max_headers(limits.headers_max);
         }
         let mut http2 = http2::Builder::new(TokioExecutor::new());
@@ -238,7 +237,7 @@ impl Servers {
 
 struct Connection {
     peer: SocketAddr,
-    walk: Arc<RequestService>,
+    service: Arc<RequestService>,
     servers: Arc<Servers>,
     stopped: watch::Receiver<()>,
     head_wait_max: Duration,
@@ -246,24 +245,25 @@ struct Connection {
 }
 
 impl Connection {
-    async fn over_tls(mut self, acceptor: TlsAcceptor, stream: TcpStream) {
+    async fn serve_tls(mut self, acceptor: TlsAcceptor, stream: TcpStream) {
         let handshake = timeout(self.head_wait_max, acceptor.accept(stream));
-        let shaken = tokio::select! {
-            shaken = handshake => shaken,
+        let result = tokio::select! {
+            result = handshake => result,
             _ = self.stopped.changed() => return,
         };
-        if let Ok(Ok(stream)) = shaken {
-            self.over(stream).await;
+        if let Ok(Ok(stream)) = result {
+            self.serve(stream).await;
         }
     }
 
-    async fn over<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut self, stream: I) {
-        let begun = tokio::select! {
-            begun = timeout(self.head_wait_max, InspectedStream::begin(stream, self.write_wait_max)) => begun,
+    async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut self, stream: I) {
+        let detection = timeout(self.head_wait_max, InspectedStream::begin(stream, self.write_wait_max));
+        let detected = tokio::select! {
+            detected = detection => detected,
             _ = self.stopped.changed() => return,
         };
-        let Ok(Ok((stream, version, suspect))) = begun else { return };
-        // How a connection ends is the client's affair: whoever was being answered is told by `Disconnect`.
+        let Ok(Ok((stream, version, suspect))) = detected else { return };
+        // An error of the connection is ignored: `Disconnect` signals it to the requests that it concerns.
         let _ = match version {
             Version::Http1 => self.http1(stream, suspect).await,
             Version::Http2 => self.http2(stream).await,
@@ -275,19 +275,19 @@ impl Connection {
         stream: InspectedStream<I>,
         suspect: SmugglingSuspect,
     ) -> hyper::Result<()> {
-        let walk = self.walk;
+        let requests = self.service;
         let peer = self.peer;
         let number = AtomicU64::new(0);
         let service = service_fn(move |request| {
             let number = number.fetch_add(1, Ordering::Relaxed);
-            let length = if suspect.reaches(number) { BodyLength::Doubtful } else { BodyLength::Clear };
-            let walk = walk.clone();
-            async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, length).await) }
+            let length = if suspect.reaches(number) { BodyLength::Ambiguous } else { BodyLength::Clear };
+            let requests = requests.clone();
+            async move { Ok::<_, core::convert::Infallible>(requests.handle(request, peer, length).await) }
         });
         let mut server = self.servers.http1.clone();
         server.timer(ConnectionTimer::default());
         let mut serving = CoalesceWakes::new(server.serve_connection(TokioIo::new(stream), service));
-        // To be asked whether it is over takes a lock that all connections share.
+        // Polled only when it wakes: each poll of a watch channel takes a lock that all connections share.
         let mut stopped = CoalesceWakes::new(async move { self.stopped.changed().await.is_ok() });
         tokio::select! {
             biased;
@@ -301,11 +301,13 @@ impl Connection {
         mut self,
         stream: InspectedStream<I>,
     ) -> hyper::Result<()> {
-        let walk = self.walk;
+        let requests = self.service;
         let peer = self.peer;
         let service = service_fn(move |request| {
-            let walk = walk.clone();
-            async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, BodyLength::Clear).await) }
+            let requests = requests.clone();
+            async move {
+                Ok::<_, core::convert::Infallible>(requests.handle(request, peer, BodyLength::Clear).await)
+            }
         });
         let mut serving = pin!(self.servers.http2.serve_connection(TokioIo::new(stream), service));
         tokio::select! {

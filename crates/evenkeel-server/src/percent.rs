@@ -1,6 +1,6 @@
-//! Names in paths, where `%2F` and the like stand for bytes.
+//! Percent-encoding in paths and queries.
 
-/// Reads a part of a path; `None` when it is not written properly.
+/// Decodes one segment of a path; `None` if an escape is malformed or the result is not UTF-8.
 pub fn decode(part: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_from_a_path() {
+    fn escapes_are_decoded_and_malformed_ones_rejected() {
         assert_eq!(decode("gpu%20a%2Fb").as_deref(), Some("gpu a/b"));
         for bad in ["%", "%2", "%zz", "%ff", "%+1"] {
             assert_eq!(decode(bad), None, "{bad}");

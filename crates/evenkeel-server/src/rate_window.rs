@@ -1,31 +1,31 @@
-//! So much per minute, decided with time handed in.
+//! Rate limit per minute as a sliding window of one-second slots; the time is an argument.
 //!
-//! Bound: what was taken in any 60 seconds is at most the limit, whatever the order of calls, as long as nothing is
-//! settled upwards; what was settled upwards counts before anything else is taken. Whoever is refused was told a time
-//! at which it would fit if nobody else came; it is at most 61 seconds away.
+//! Guarantees: the amount taken in any 60 seconds is at most the limit, whatever the order of calls, unless an estimate
+//! is settled upwards; the excess then counts before anything else is taken. A rejected amount would fit after
+//! `retry_after`, at most 61 seconds, if nothing else is taken until then.
 
 use evenkeel_policy::time::{Duration, Instant};
 
 const WINDOW_SECS: u64 = 60;
-/// One more than the window, because the oldest second is partly inside it.
+/// One more than the window, because the oldest second is only partly outside of it.
 const SLOTS: usize = WINDOW_SECS as usize + 1;
 const NANOS: u64 = 1_000_000_000;
 
-/// What became of an amount that asked for room.
+/// Decision about an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateDecision {
-    /// It counts from here on.
+    /// The amount is counted.
     Allowed,
-    /// There will be room.
+    /// The limit is reached.
     Limited {
-        /// After this time, if nobody else comes.
+        /// Time after which the amount fits, if nothing else is taken until then.
         retry_after: Duration,
     },
-    /// It is more than a whole minute's limit.
+    /// The amount exceeds the limit of a whole minute.
     TooLarge,
 }
 
-/// What was taken in each of the last 61 seconds.
+/// Amounts taken in each of the last 61 seconds.
 #[derive(Clone, Debug)]
 pub struct MinuteWindow {
     slots: [u64; SLOTS],
@@ -39,7 +39,7 @@ impl Default for MinuteWindow {
 }
 
 impl MinuteWindow {
-    /// Takes `amount` if the last minute has room for it under `limit`.
+    /// Takes `amount` if the sliding window stays within `limit`.
     pub fn take(&mut self, amount: u64, limit: u64, now: Instant) -> RateDecision {
         if limit < amount {
             return RateDecision::TooLarge;
@@ -50,27 +50,27 @@ impl MinuteWindow {
             *self.slot(self.newest) += amount;
             return RateDecision::Allowed;
         }
-        RateDecision::Limited { retry_after: self.room_at(used - (limit - amount)).since(now) }
+        RateDecision::Limited { retry_after: self.expires_at(used - (limit - amount)).since(now) }
     }
 
-    /// Replaces an amount taken at `taken_at` by what it turned out to be.
+    /// Replaces an estimate taken at `taken_at` with the actual amount.
     ///
-    /// More counts as of `now`; less is given back where it was taken, if that second still counts.
-    pub fn settle(&mut self, taken: u64, truly: u64, taken_at: Instant, now: Instant) {
+    /// An excess counts as of `now`; a surplus is returned to the second it was taken in, if the window still covers it.
+    pub fn settle(&mut self, taken: u64, actual: u64, taken_at: Instant, now: Instant) {
         self.advance(now);
-        if taken <= truly {
+        if taken <= actual {
             let slot = self.slot(self.newest);
-            *slot = slot.saturating_add(truly - taken);
+            *slot = slot.saturating_add(actual - taken);
             return;
         }
         let second = taken_at.as_nanos() / NANOS;
         if second <= self.newest && self.newest - second < SLOTS as u64 {
             let slot = self.slot(second);
-            *slot = slot.saturating_sub(taken - truly);
+            *slot = slot.saturating_sub(taken - actual);
         }
     }
 
-    /// Adds up what counts as of the last call.
+    /// Returns the sum of the window as of the last call.
     pub fn used(&self) -> u64 {
         self.slots.iter().fold(0, |sum, slot| sum.saturating_add(*slot))
     }
@@ -84,13 +84,13 @@ impl MinuteWindow {
         self.newest = self.newest.max(second);
     }
 
-    /// Names the time at which the oldest seconds that add up to `excess` have left the window.
-    fn room_at(&mut self, excess: u64) -> Instant {
+    /// Returns the time at which amounts that add up to `excess` have left the window, oldest first.
+    fn expires_at(&mut self, excess: u64) -> Instant {
         let oldest = self.newest.saturating_sub(WINDOW_SECS);
-        let mut left = 0_u64;
+        let mut expired = 0_u64;
         for second in oldest..=self.newest {
-            left = left.saturating_add(*self.slot(second));
-            if excess <= left {
+            expired = expired.saturating_add(*self.slot(second));
+            if excess <= expired {
                 return Instant::from_secs(second + SLOTS as u64);
             }
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_takes_its_limit_and_no_more() {
+    fn a_window_allows_its_limit_and_no_more() {
         let mut minute = MinuteWindow::default();
         for _ in 0..LIMIT {
             assert_eq!(minute.take(1, LIMIT, at(500)), RateDecision::Allowed);
@@ -128,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_minutes_limit_never_fits() {
+    fn more_than_the_limit_is_too_large() {
         assert_eq!(MinuteWindow::default().take(4, LIMIT, at(0)), RateDecision::TooLarge);
     }
 
     #[test]
-    fn an_estimate_too_high_is_given_back() {
+    fn the_surplus_of_an_estimate_is_returned() {
         let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(0));
         minute.settle(3, 1, at(0), at(5_000));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_too_low_is_a_debt() {
+    fn the_excess_over_an_estimate_counts_later() {
         let mut minute = MinuteWindow::default();
         minute.take(1, LIMIT, at(0));
         minute.settle(1, 30, at(0), at(30_000));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_the_window_is_not_given_back_twice() {
+    fn a_surplus_outside_the_window_is_not_returned() {
         let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(0));
         minute.take(3, LIMIT, at(61_000));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_makes_no_room() {
+    fn a_clock_that_steps_back_frees_nothing() {
         let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(100_000));
         assert!(matches!(minute.take(1, LIMIT, at(0)), RateDecision::Limited { .. }));

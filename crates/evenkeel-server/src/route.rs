@@ -1,9 +1,8 @@
-//! Which handler answers a path: exact routes first, then the longest prefix.
+//! Routing table: exact paths first, then the longest prefix.
 //!
-//! Bound: at most 1024 routes; a look-up costs one hash and a comparison per prefix. Paths are compared byte by byte,
-//! as sent: case counts, and nothing is decoded.
+//! Limits: at most 1024 routes; a lookup costs one hash and a comparison per prefix. Paths are compared byte by byte, as
+//! sent: case matters, and nothing is decoded.
 
-use core::fmt;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
@@ -20,27 +19,24 @@ use crate::body::{self, RequestBody, Response};
 use crate::disconnect::Disconnect;
 use crate::tenant::{Access, Caller};
 
-/// How many routes a table holds at most.
 pub const ROUTES_MAX: usize = 1024;
 
-/// One request, as a handler gets it.
+/// One request, with its caller, as a handler gets it.
 pub struct ServerRequest {
-    /// The request, its body not yet read.
+    /// The request; its body is not read yet.
     pub request: http::Request<RequestBody>,
-    /// Who asks.
     pub caller: Caller,
-    /// Whether they are still there.
+    /// Signals a client disconnect.
     pub disconnect: Disconnect,
-    /// The request's name, also in the answer.
+    /// Id of the request, repeated in the response.
     pub request_id: HeaderValue,
-    /// When the request was accepted.
     pub accepted_at: Instant,
     pub(crate) body_bytes_max: u64,
     pub(crate) body_wait_max: Duration,
 }
 
 impl ServerRequest {
-    /// Reads the body to its end, within the listener's limits of size and time.
+    /// Reads the whole body, within the listener's limits of size and time.
     pub async fn read_body(&mut self) -> Result<Bytes, ApiError> {
         match tokio::time::timeout(self.body_wait_max, self.request.body_mut().collect()).await {
             Ok(Ok(all)) => Ok(all.to_bytes()),
@@ -53,65 +49,62 @@ impl ServerRequest {
     }
 }
 
-/// A handler's answer, in time.
+/// Future of a handler's response.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
-/// What answers a route: dropped where it stands when the client leaves.
+/// Handler of a route. Its future is dropped when the client disconnects.
 pub type Handler = Arc<dyn Fn(ServerRequest) -> HandlerFuture + Send + Sync>;
 
-/// Makes a handler of an async function.
-pub fn handler<F, A>(answer: F) -> Handler
+/// Creates a handler from an async function.
+pub fn handler<F, A>(function: F) -> Handler
 where
     F: Fn(ServerRequest) -> A + Send + Sync + 'static,
     A: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
-    Arc::new(move |call| Box::pin(answer(call)))
+    Arc::new(move |request| Box::pin(function(request)))
 }
 
-/// How a route says no to the request of this name.
+/// Converts an error of a route into a response; the second argument is the request id.
 pub type ErrorFormat = fn(ApiError, &HeaderValue) -> Response;
 
-/// Says no in OpenAI's shape, which routes do that name no other.
-pub fn openai_error(refusal: ApiError, _: &HeaderValue) -> Response {
-    refusal.into_response()
+/// Formats errors as OpenAI does; the default of routes.
+pub fn openai_error(error: ApiError, _: &HeaderValue) -> Response {
+    error.into_response()
 }
 
-/// Whether this server wants traffic, for `/readyz`.
+/// Readiness of the server, as `/readyz` reports it.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
-    /// Says that it does.
     pub fn ready(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Says that it does not, or no more.
     pub fn unready(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Tells whether it does.
     pub fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A method of a path, and what answers it.
+/// One method of a path, and its handler.
 pub(crate) struct Route {
     method: Method,
     pub(crate) access: Access,
     pub(crate) handler: Handler,
-    pub(crate) wording: ErrorFormat,
+    pub(crate) error_format: ErrorFormat,
 }
 
-/// Why no route answers, and how that is said.
+/// Error for a request without a route, and its format.
 #[derive(Debug)]
 pub(crate) struct RouteMiss {
-    pub(crate) refusal: ApiError,
-    pub(crate) wording: ErrorFormat,
+    pub(crate) error: ApiError,
+    pub(crate) error_format: ErrorFormat,
 }
 
-/// The table of routes; `/livez` and `/readyz` are in it from the start.
+/// Routing table; contains `/livez` and `/readyz` from the start.
 pub struct Routes {
     exact: HashMap<String, Vec<Route>>,
     /// With their final slash, longest first.
@@ -120,7 +113,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Makes a table with the two probes.
+    /// Creates a table with the two probes.
     pub fn new(readiness: Readiness) -> Self {
         let live = handler(async |_| Ok(text("ok\n")));
         let ready = handler(move |_| {
@@ -128,13 +121,13 @@ impl Routes {
             async move { if is_ready { Ok(text("ready\n")) } else { Err(ApiError::Draining) } }
         });
         let probe = |handler| {
-            vec![Route { method: Method::GET, access: Access::Public, handler, wording: openai_error }]
+            vec![Route { method: Method::GET, access: Access::Public, handler, error_format: openai_error }]
         };
         let exact = [("/livez".to_owned(), probe(live)), ("/readyz".to_owned(), probe(ready))];
         Self { exact: exact.into(), prefixes: Vec::new(), len: 2 }
     }
 
-    /// Adds a route: `/a/b` is that path, `/a/*` every path that begins with `/a/`.
+    /// Adds a route: `/a/b` matches that path, `/a/*` every path that begins with `/a/`.
     pub fn add(
         &mut self,
         method: Method,
@@ -145,14 +138,14 @@ impl Routes {
         self.add_with_error_format(method, path, access, handler, openai_error)
     }
 
-    /// Adds a route that has its own way to say no, from the first check on.
+    /// Adds a route with its own error format, also for errors before the handler runs.
     pub fn add_with_error_format(
         &mut self,
         method: Method,
         path: &str,
         access: Access,
         handler: Handler,
-        wording: ErrorFormat,
+        error_format: ErrorFormat,
     ) -> Result<(), RouteError> {
         if ROUTES_MAX <= self.len {
             return Err(RouteError::TooMany);
@@ -166,36 +159,36 @@ impl Routes {
             None => self.exact.entry(path.to_owned()).or_default(),
         };
         if routes.iter().any(|route| route.method == method) {
-            return Err(RouteError::Twice { method, path: path.to_owned() });
+            return Err(RouteError::Duplicate { method, path: path.to_owned() });
         }
-        routes.push(Route { method, access, handler, wording });
+        routes.push(Route { method, access, handler, error_format });
         self.len += 1;
         Ok(())
     }
 
     fn prefix(&mut self, prefix: &str) -> &mut Vec<Route> {
-        let at = match self.prefixes.iter().position(|(known, _)| known == prefix) {
-            Some(at) => at,
+        let index = match self.prefixes.iter().position(|(known, _)| known == prefix) {
+            Some(index) => index,
             None => {
-                let at = self.prefixes.partition_point(|(known, _)| prefix.len() <= known.len());
-                self.prefixes.insert(at, (prefix.to_owned(), Vec::new()));
-                at
+                let index = self.prefixes.partition_point(|(known, _)| prefix.len() <= known.len());
+                self.prefixes.insert(index, (prefix.to_owned(), Vec::new()));
+                index
             }
         };
-        &mut self.prefixes[at].1
+        &mut self.prefixes[index].1
     }
 
-    /// Finds what answers; `HEAD` is answered by `GET` unless it has a route of its own.
+    /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, RouteMiss> {
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, r)| r);
-        let none = || RouteMiss { refusal: ApiError::NoRoute, wording: openai_error };
+        let none = || RouteMiss { error: ApiError::NoRoute, error_format: openai_error };
         let routes = self.exact.get(path).or_else(prefixed).ok_or_else(none)?;
         let by = |method| routes.iter().find(|route| route.method == method);
         let found = by(method).or_else(|| by(&Method::GET).filter(|_| method == Method::HEAD));
         found.ok_or_else(|| {
             let methods: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
-            let wording = routes.first().map_or(openai_error as ErrorFormat, |route| route.wording);
-            RouteMiss { refusal: ApiError::Method { allow: methods.join(", ") }, wording }
+            let error_format = routes.first().map_or(openai_error as ErrorFormat, |route| route.error_format);
+            RouteMiss { error: ApiError::Method { allow: methods.join(", ") }, error_format }
         })
     }
 }
@@ -207,59 +200,39 @@ fn text(text: &'static str) -> Response {
 }
 
 /// A route that cannot be added.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// The table is full.
+    #[error("more than {ROUTES_MAX} routes")]
     TooMany,
-    /// Neither `/a/b` nor `/a/*`.
-    NotAPath {
-        /// What it is.
-        path: String,
-    },
-    /// Another handler answers it.
-    Twice {
-        /// The method.
-        method: Method,
-        /// The path.
-        path: String,
-    },
+    #[error("route {path:?} is neither `/a/b` nor `/a/*`")]
+    NotAPath { path: String },
+    #[error("two handlers for {method} {path}")]
+    Duplicate { method: Method, path: String },
 }
-
-impl fmt::Display for RouteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany => write!(f, "more than {ROUTES_MAX} routes"),
-            Self::NotAPath { path } => write!(f, "route {path:?} is neither `/a/b` nor `/a/*`"),
-            Self::Twice { method, path } => write!(f, "two handlers for {method} {path}"),
-        }
-    }
-}
-
-impl core::error::Error for RouteError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Routes whose access tells them apart.
+    /// Creates a table of routes that differ in their access.
     fn table(routes: &[(Method, &str, Access)]) -> Routes {
         let mut table = Routes::new(Readiness::default());
         for (method, path, access) in routes {
-            table.add(method.clone(), path, *access, nothing()).unwrap();
+            table.add(method.clone(), path, *access, unused()).unwrap();
         }
         table
     }
 
-    fn nothing() -> Handler {
+    fn unused() -> Handler {
         handler(async |_| Err(ApiError::Internal))
     }
 
     fn found(table: &Routes, method: Method, path: &str) -> Result<Access, ApiError> {
-        table.find(&method, path).map(|route| route.access).map_err(|unrouted| unrouted.refusal)
+        table.find(&method, path).map(|route| route.access).map_err(|miss| miss.error)
     }
 
     #[test]
-    fn an_exact_route_precedes_a_prefix_and_a_longer_prefix_a_shorter() {
+    fn an_exact_route_wins_over_a_prefix_and_a_longer_prefix_over_a_shorter_one() {
         let table = table(&[
             (Method::POST, "/v1/*", Access::Tenant),
             (Method::POST, "/v1/execute", Access::Admin),
@@ -273,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn case_counts() {
+    fn paths_are_case_sensitive() {
         let table =
             table(&[(Method::POST, "/execute", Access::Tenant), (Method::POST, "/Execute", Access::Admin)]);
         assert_eq!(found(&table, Method::POST, "/execute"), Ok(Access::Tenant));
@@ -282,40 +255,40 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_an_exact_route_does_not_take_is_not_the_prefixs() {
+    fn an_exact_path_without_the_method_does_not_fall_back_to_a_prefix() {
         let table = table(&[
             (Method::GET, "/v1/*", Access::Tenant),
             (Method::POST, "/v1/batch", Access::Tenant),
             (Method::PUT, "/v1/batch", Access::Tenant),
         ]);
-        let refused = found(&table, Method::GET, "/v1/batch");
-        assert_eq!(refused, Err(ApiError::Method { allow: "POST, PUT".to_owned() }));
+        let rejected = found(&table, Method::GET, "/v1/batch");
+        assert_eq!(rejected, Err(ApiError::Method { allow: "POST, PUT".to_owned() }));
     }
 
     #[test]
-    fn head_is_answered_by_get() {
+    fn get_routes_handle_head() {
         let table = table(&[(Method::POST, "/a", Access::Tenant)]);
         assert_eq!(found(&table, Method::HEAD, "/livez"), Ok(Access::Public));
         assert!(found(&table, Method::HEAD, "/a").is_err());
     }
 
     #[test]
-    fn what_is_no_route_is_refused() {
+    fn duplicate_and_malformed_routes_are_rejected() {
         let mut table = table(&[(Method::GET, "/a/*", Access::Public)]);
-        let mut refused =
-            |path: &str| table.add(Method::GET, path, Access::Public, nothing()).unwrap_err().to_string();
-        assert_eq!(refused("/livez"), "two handlers for GET /livez");
-        assert_eq!(refused("/a/*"), "two handlers for GET /a/*");
-        assert_eq!(refused("/b*"), "route \"/b*\" is neither `/a/b` nor `/a/*`");
-        assert_eq!(refused("b"), "route \"b\" is neither `/a/b` nor `/a/*`");
+        let mut error =
+            |path: &str| table.add(Method::GET, path, Access::Public, unused()).unwrap_err().to_string();
+        assert_eq!(error("/livez"), "two handlers for GET /livez");
+        assert_eq!(error("/a/*"), "two handlers for GET /a/*");
+        assert_eq!(error("/b*"), "route \"/b*\" is neither `/a/b` nor `/a/*`");
+        assert_eq!(error("b"), "route \"b\" is neither `/a/b` nor `/a/*`");
     }
 
     #[test]
-    fn the_table_has_an_end() {
+    fn the_number_of_routes_is_limited() {
         let mut table = table(&[]);
         for n in 2..ROUTES_MAX {
-            table.add(Method::GET, &format!("/{n}"), Access::Public, nothing()).unwrap();
+            table.add(Method::GET, &format!("/{n}"), Access::Public, unused()).unwrap();
         }
-        assert_eq!(table.add(Method::GET, "/x", Access::Public, nothing()), Err(RouteError::TooMany));
+        assert_eq!(table.add(Method::GET, "/x", Access::Public, unused()), Err(RouteError::TooMany));
     }
 }

@@ -1,10 +1,10 @@
-//! Who asks: the table of tenants, and the one function from a request's headers to a caller.
+//! Authentication: the tenant table, and the mapping from a request's API key to its caller.
 //!
-//! Bound: at most 10 000 tenants with 16 keys each. A reload is all or nothing, and a tenant whose name stays keeps its
-//! id and what it used of its minute. Without tenants everybody is served, which is refused at start and at reload
-//! unless the listener is on loopback or a flag says so.
+//! Limits: at most 10 000 tenants with 16 API keys each.
+//! Guarantees: a reload is all or nothing, and a tenant that keeps its name keeps its id and its rate usage. Without
+//! tenants every caller is served (open mode); start and reload reject that unless the listener is on loopback or the
+//! operator allows it explicitly.
 
-use core::fmt;
 use core::net::SocketAddr;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,55 +20,49 @@ use crate::api_error::{ApiError, RateLimitKind};
 use crate::api_key::{KeyHash, credential};
 use crate::rate_window::{MinuteWindow, RateDecision};
 
-/// How many tenants a table holds at most.
 pub const TENANTS_MAX: usize = 10_000;
-/// How many keys a tenant has at most.
+/// API keys per tenant.
 pub const KEYS_MAX: usize = 16;
-/// Who everybody is while there are no tenants; has an id of its own, so that a reload confuses it with nobody.
+/// Tenant of every caller while no tenants are configured. Its id is reserved, so that no configured tenant gets it.
 const OPEN: &str = "open";
 
-/// Whether a tenant is served.
+/// Administrative state of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TenantState {
-    /// It is.
     #[default]
     Active,
-    /// Its keys are known and refused.
+    /// The tenant's requests are rejected.
     Disabled,
 }
 
-/// A tenant as configured.
+/// Configuration of a tenant.
 #[derive(Clone, Debug, Default)]
 pub struct TenantSettings {
-    /// Its name, unique in the table.
+    /// Unique name.
     pub name: String,
-    /// The hashes of its keys.
     pub key_hashes: Vec<KeyHash>,
-    /// Its share.
+    /// Relative share of capacity.
     pub weight: Weight,
-    /// Requests per minute; `None` is no limit, 0 is like [`Standing::Disabled`].
+    /// Requests per minute; `None` means no limit, 0 acts like [`TenantState::Disabled`].
     pub rpm: Option<u64>,
-    /// Tokens per minute; `None` is no limit.
+    /// Tokens per minute; `None` means no limit.
     pub tpm: Option<u64>,
-    /// Requests in flight; `None` is no limit.
+    /// Requests in flight; `None` means no limit.
     pub concurrency_max: Option<u32>,
-    /// The models it may use; none named is all.
+    /// Allowed models; empty means all.
     pub models: Vec<String>,
-    /// Whether it is served.
-    pub standing: TenantState,
+    pub state: TenantState,
 }
 
-/// A tenant as the doors see it.
+/// A tenant of the current table.
 #[derive(Debug)]
 pub struct Tenant {
-    /// Names it to every decision.
     pub id: TenantId,
-    /// What it was configured with.
     pub settings: TenantSettings,
-    used: Arc<Mutex<RateUsage>>,
+    usage: Arc<Mutex<RateUsage>>,
 }
 
-/// What a tenant used of its minute; outlives reloads.
+/// Usage of a tenant's rate limits; survives reloads.
 #[derive(Debug, Default)]
 struct RateUsage {
     requests: MinuteWindow,
@@ -77,36 +71,36 @@ struct RateUsage {
 
 impl Tenant {
     fn new(id: TenantId, settings: TenantSettings) -> Self {
-        Self { id, settings, used: Arc::default() }
+        Self { id, settings, usage: Arc::default() }
     }
 
     /// Counts a request against the requests per minute.
     pub fn take_request(&self, now: Instant) -> Result<(), ApiError> {
         let Some(limit) = self.settings.rpm else { return Ok(()) };
-        refused(RateLimitKind::Requests, self.used.lock().requests.take(1, limit, now))
+        check_rate(RateLimitKind::Requests, self.usage.lock().requests.take(1, limit, now))
     }
 
-    /// Gives back a request that was counted and not served, for nobody's fault.
-    pub fn give_request_back(&self, taken_at: Instant, now: Instant) {
+    /// Refunds a request that was counted but not served, through no fault of the tenant.
+    pub fn refund_request(&self, taken_at: Instant, now: Instant) {
         if self.settings.rpm.is_some() {
-            self.used.lock().requests.settle(1, 0, taken_at, now);
+            self.usage.lock().requests.settle(1, 0, taken_at, now);
         }
     }
 
-    /// Counts the tokens a request will probably cost against the tokens per minute.
+    /// Counts a request's estimated tokens against the tokens per minute.
     pub fn take_tokens(&self, estimate: u64, now: Instant) -> Result<(), ApiError> {
         let Some(limit) = self.settings.tpm else { return Ok(()) };
-        refused(RateLimitKind::Tokens, self.used.lock().tokens.take(estimate, limit, now))
+        check_rate(RateLimitKind::Tokens, self.usage.lock().tokens.take(estimate, limit, now))
     }
 
-    /// Replaces the estimate that was taken by the tokens the request truly cost.
-    pub fn settle_tokens(&self, estimate: u64, truly: u64, taken_at: Instant, now: Instant) {
+    /// Replaces a request's estimated tokens with the actual ones.
+    pub fn settle_tokens(&self, estimate: u64, actual: u64, taken_at: Instant, now: Instant) {
         if self.settings.tpm.is_some() {
-            self.used.lock().tokens.settle(estimate, truly, taken_at, now);
+            self.usage.lock().tokens.settle(estimate, actual, taken_at, now);
         }
     }
 
-    /// Refuses a model that the tenant may not use.
+    /// Rejects a model that the tenant may not use.
     pub fn check_model(&self, model: &str) -> Result<(), ApiError> {
         let models = &self.settings.models;
         if models.is_empty() || models.iter().any(|allowed| allowed == model) {
@@ -116,11 +110,11 @@ impl Tenant {
     }
 }
 
-fn refused(rate: RateLimitKind, verdict: RateDecision) -> Result<(), ApiError> {
-    match (verdict, rate) {
+fn check_rate(rate: RateLimitKind, decision: RateDecision) -> Result<(), ApiError> {
+    match (decision, rate) {
         (RateDecision::Allowed, _) => Ok(()),
         (RateDecision::Limited { retry_after }, _) => Err(ApiError::RateLimited { rate, retry_after }),
-        // Coming back would not help, so nothing tells a client to.
+        // A retry would not help, so the response has no Retry-After.
         (RateDecision::TooLarge, RateLimitKind::Tokens) => {
             Err(ApiError::invalid("the request needs more tokens than this API key has per minute"))
         }
@@ -128,45 +122,44 @@ fn refused(rate: RateLimitKind, verdict: RateDecision) -> Result<(), ApiError> {
     }
 }
 
-/// Who may call a route.
+/// Authentication that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody: probes, and routes whose door looks at credentials itself.
+    /// None: probes, and routes whose API checks credentials itself.
     Public,
-    /// A tenant, or anybody while there are none.
+    /// A tenant's API key; none in open mode.
     Tenant,
-    /// Who holds the admin key; without one, who is on this machine.
+    /// An admin key; without configured admin keys, a connection from this machine.
     Admin,
-    /// Either; whoever shows a tenant's key is that tenant.
+    /// A tenant's API key or an admin key.
     TenantOrAdmin,
 }
 
-/// Who called.
+/// An authenticated caller.
 #[derive(Clone, Debug)]
 pub enum Caller {
-    /// Nobody asked who.
+    /// The route requires no authentication.
     Public,
-    /// A tenant; in open mode the one that is called `open`.
+    /// A tenant; in open mode the tenant `open`.
     Tenant(Arc<Tenant>),
-    /// An administrator.
     Admin,
 }
 
-/// The tenants and keys of one configuration.
+/// The tenants and API keys of one configuration.
 #[derive(Debug)]
 pub struct Tenants {
     names: Interner<TenantId>,
     by_name: HashMap<String, Arc<Tenant>>,
-    /// Sorted by [`KeyHash::shelf`].
+    /// Sorted by [`KeyHash::lookup_prefix`].
     keys: Vec<(KeyHash, Arc<Tenant>)>,
     admin: Vec<KeyHash>,
     open: Arc<Tenant>,
 }
 
 impl Tenants {
-    /// Makes a first table; `admin` are the hashes of the admin keys.
+    /// Creates the first table; `admin` holds the hashes of the admin keys.
     pub fn new(tenants: Vec<TenantSettings>, admin: Vec<KeyHash>) -> Result<Self, TenantsError> {
-        // Names come from the operator, so the hash needs no secret; old and new ones are held at once.
+        // Names come from the operator, so the hash needs no secret. A reload interns old and new names at once.
         let mut names = Interner::new(2 * TENANTS_MAX as u32 + 1, (0, 0));
         let id = names.intern(OPEN).map_err(|_| TenantsError::TooMany)?;
         let open = TenantSettings { name: OPEN.to_owned(), ..TenantSettings::default() };
@@ -180,10 +173,9 @@ impl Tenants {
         none.next(tenants, admin).map(|(tenants, _)| tenants)
     }
 
-    /// Makes the table that follows this one, and lists the ids of tenants that left.
+    /// Creates the table that replaces this one, and returns the ids of removed tenants.
     ///
-    /// An id that left is not given to another tenant by the same reload; whoever keeps something under it forgets it
-    /// before the next.
+    /// The same reload does not reuse a removed id; the caller drops its state for the id before the next reload.
     pub fn next(
         &self,
         tenants: Vec<TenantSettings>,
@@ -209,44 +201,42 @@ impl Tenants {
             let id = names.intern(&name).map_err(|_| TenantsError::TooMany)?;
             let mut tenant = Tenant::new(id, settings);
             if let Some(before) = self.by_name.get(&name) {
-                tenant.used = before.used.clone();
+                tenant.usage = before.usage.clone();
             }
             let tenant = Arc::new(tenant);
             keys.extend(tenant.settings.key_hashes.iter().map(|hash| (*hash, tenant.clone())));
             if by_name.insert(name.clone(), tenant).is_some() {
-                return Err(TenantsError::TwiceNamed { name });
+                return Err(TenantsError::DuplicateName { name });
             }
         }
         keys.sort_by_key(|(hash, _)| hash.lookup_prefix());
         check_distinct(&keys, &admin)?;
-        let mut left = Vec::new();
+        let mut removed = Vec::new();
         for (name, tenant) in &self.by_name {
             if !by_name.contains_key(name) && names.release(tenant.id) {
-                left.push(tenant.id);
+                removed.push(tenant.id);
             }
         }
-        left.sort_unstable();
-        Ok((Self { names, by_name, keys, admin, open: self.open.clone() }, left))
+        removed.sort_unstable();
+        Ok((Self { names, by_name, keys, admin, open: self.open.clone() }, removed))
     }
 
-    /// Finds a tenant by name.
     pub fn get(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.by_name.get(name)
     }
 
-    /// Lists the tenants by id, the one included that everybody is while there are none.
+    /// Returns all tenants by id, including the tenant of open mode.
     pub fn all(&self) -> Vec<Arc<Tenant>> {
         let mut all: Vec<_> = self.by_name.values().chain([&self.open]).cloned().collect();
         all.sort_unstable_by_key(|tenant| tenant.id);
         all
     }
 
-    /// Counts the tenants.
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Tells whether there are none, so that everybody is served.
+    /// Reports whether there are no tenants (open mode).
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -257,11 +247,11 @@ impl Tenants {
         }
         let hash = KeyHash::of(credential(headers)?);
         let from = self.keys.partition_point(|(known, _)| known.lookup_prefix() < hash.lookup_prefix());
-        let shelf =
+        let candidates =
             self.keys[from..].iter().take_while(|(known, _)| known.lookup_prefix() == hash.lookup_prefix());
-        let mut matching = shelf.filter(|(known, _)| known.matches(&hash));
+        let mut matching = candidates.filter(|(known, _)| known.matches(&hash));
         let (_, tenant) = matching.next().ok_or(ApiError::Unauthenticated)?;
-        match tenant.settings.standing {
+        match tenant.settings.state {
             TenantState::Active => Ok(tenant.clone()),
             TenantState::Disabled => Err(ApiError::TenantDisabled),
         }
@@ -273,82 +263,77 @@ impl Tenants {
     }
 }
 
-/// Refuses a key that two tenants have, or that is an admin key too.
+/// Rejects a key of two tenants, or of a tenant and an administrator.
 fn check_distinct(keys: &[(KeyHash, Arc<Tenant>)], admin: &[KeyHash]) -> Result<(), TenantsError> {
     let pairs = keys.windows(2).filter(|pair| pair[0].0.matches(&pair[1].0)).map(|pair| &pair[1].1);
     let both = keys.iter().filter(|(hash, _)| admin.iter().any(|known| known.matches(hash))).map(|(_, t)| t);
     match pairs.chain(both).next() {
-        Some(tenant) => Err(TenantsError::KeyTwice { name: tenant.settings.name.clone() }),
+        Some(tenant) => Err(TenantsError::DuplicateKey { name: tenant.settings.name.clone() }),
         None => Ok(()),
     }
 }
 
-/// Who can reach a listener.
+/// Reachability of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposure {
-    /// This machine only.
+    /// From this machine only.
     Loopback,
-    /// Others, encrypted.
+    /// From other machines, encrypted.
     Tls,
-    /// Others, in the clear.
+    /// From other machines, in clear text.
     Clear,
 }
 
-/// Whether the operator wants others to reach what is not protected.
+/// Policy for a listener that other machines reach without TLS or without tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsecurePolicy {
-    /// That is refused.
     Refuse,
-    /// The operator said so explicitly.
+    /// The operator allows it explicitly.
     Allow,
 }
 
-/// Decides who a caller is, by the tenants of the moment.
+/// Authenticates callers against the current tenant table.
 #[derive(Debug)]
 pub struct Authenticator {
     origin: std::time::Instant,
     tenants: RwLock<Arc<Tenants>>,
     exposure: Exposure,
-    unprotected: InsecurePolicy,
+    insecure: InsecurePolicy,
 }
 
 impl Authenticator {
-    /// Puts tenants in front of a listener, unless that leaves it unprotected.
-    pub fn new(
-        tenants: Tenants,
-        exposure: Exposure,
-        unprotected: InsecurePolicy,
-    ) -> Result<Self, TenantsError> {
-        check_exposure(&tenants, exposure, unprotected)?;
+    /// Creates the authenticator of a listener; fails if that would be insecure and `insecure` refuses it.
+    pub fn new(tenants: Tenants, exposure: Exposure, insecure: InsecurePolicy) -> Result<Self, TenantsError> {
+        check_exposure(&tenants, exposure, insecure)?;
         let origin = std::time::Instant::now();
         let tenants = RwLock::new(Arc::new(tenants));
-        Ok(Self { origin, tenants, exposure, unprotected })
+        Ok(Self { origin, tenants, exposure, insecure })
     }
 
-    /// The time by which the requests of tenants are counted, wherever they come from.
+    /// Returns the current time of the clock that all rate limits use.
     pub fn now(&self) -> Instant {
         Instant::ORIGIN + self.origin.elapsed()
     }
 
-    /// The tenants of the moment.
+    /// Returns the current tenant table.
     pub fn tenants(&self) -> Arc<Tenants> {
         self.tenants.read().clone()
     }
 
-    /// Replaces the tenants, and lists the ids of those that left; on an error the old ones stay.
+    /// Replaces the tenant table and returns the ids of removed tenants; on an error the old table stays.
     pub fn reload(
         &self,
         tenants: Vec<TenantSettings>,
         admin: Vec<KeyHash>,
     ) -> Result<Vec<TenantId>, TenantsError> {
         let mut current = self.tenants.write();
-        let (next, left) = current.next(tenants, admin)?;
-        check_exposure(&next, self.exposure, self.unprotected)?;
+        let (next, removed) = current.next(tenants, admin)?;
+        check_exposure(&next, self.exposure, self.insecure)?;
         *current = Arc::new(next);
-        Ok(left)
+        Ok(removed)
     }
 
-    /// Finds out who calls a route with this access.
+    /// Authenticates the caller of a route.
     pub fn caller(&self, access: Access, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
         match access {
             Access::Public => Ok(Caller::Public),
@@ -360,23 +345,23 @@ impl Authenticator {
 
     fn tenant_or_admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
         let tenants = self.tenants();
-        // Everybody is the open tenant, also whoever could be more.
+        // In open mode a caller that is not an administrator is the open tenant.
         if tenants.is_empty() {
             return self.admin(headers, peer).or_else(|_| tenants.tenant(headers).map(Caller::Tenant));
         }
         match tenants.tenant(headers) {
             Ok(tenant) => Ok(Caller::Tenant(tenant)),
             Err(ApiError::TenantDisabled) => Err(ApiError::TenantDisabled),
-            // A wrong key is a mistake, also of somebody who would be served without one.
-            Err(stranger) if tenants.admin.is_empty() && credential(headers).is_ok() => Err(stranger),
-            Err(stranger) => self.admin(headers, peer).map_err(|_| stranger),
+            // A wrong key is an error, even where a request without a key would be an administrator's.
+            Err(error) if tenants.admin.is_empty() && credential(headers).is_ok() => Err(error),
+            Err(error) => self.admin(headers, peer).map_err(|_| error),
         }
     }
 
     fn admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
         let tenants = self.tenants();
         let allowed = if tenants.admin.is_empty() {
-            // A listener that others reach may be behind a proxy on this machine.
+            // On an exposed listener, a local peer may be a proxy for remote callers.
             self.exposure == Exposure::Loopback && peer.ip().is_loopback()
         } else {
             tenants.is_admin(headers)?
@@ -388,9 +373,9 @@ impl Authenticator {
 fn check_exposure(
     tenants: &Tenants,
     exposure: Exposure,
-    unprotected: InsecurePolicy,
+    insecure: InsecurePolicy,
 ) -> Result<(), TenantsError> {
-    match (exposure, unprotected) {
+    match (exposure, insecure) {
         (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => Ok(()),
         (Exposure::Clear | Exposure::Tls, InsecurePolicy::Refuse) if tenants.is_empty() => {
             Err(TenantsError::Open)
@@ -400,55 +385,28 @@ fn check_exposure(
     }
 }
 
-/// Tenants that cannot be put to work.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A tenant table that is invalid or insecure.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TenantsError {
-    /// More than [`TENANTS_MAX`].
+    #[error("more than {TENANTS_MAX} tenants")]
     TooMany,
-    /// More than [`KEYS_MAX`] keys.
-    TooManyKeys {
-        /// Whose.
-        name: String,
-    },
-    /// A tenant has no name.
+    #[error("tenant {name:?} has more than {KEYS_MAX} keys")]
+    TooManyKeys { name: String },
+    #[error("a tenant has no name")]
     NoName,
-    /// The name means something else.
-    Reserved {
-        /// The name.
-        name: String,
-    },
-    /// Two tenants have one name.
-    TwiceNamed {
-        /// The name.
-        name: String,
-    },
-    /// A key is listed twice.
-    KeyTwice {
-        /// A tenant that has it.
-        name: String,
-    },
-    /// Without tenants, others would be served too.
+    #[error("no tenant may be named {name:?}")]
+    Reserved { name: String },
+    #[error("two tenants are named {name:?}")]
+    DuplicateName { name: String },
+    #[error("a key of tenant {name:?} is listed twice")]
+    DuplicateKey { name: String },
+    /// Callers on other machines would be served without authentication.
+    #[error("no tenants, and the listener is not on loopback")]
     Open,
-    /// Without TLS, keys would travel in the clear.
+    /// API keys would be sent in clear text.
+    #[error("no TLS, and the listener is not on loopback")]
     Clear,
 }
-
-impl fmt::Display for TenantsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany => write!(f, "more than {TENANTS_MAX} tenants"),
-            Self::TooManyKeys { name } => write!(f, "tenant {name:?} has more than {KEYS_MAX} keys"),
-            Self::NoName => f.write_str("a tenant has no name"),
-            Self::Reserved { name } => write!(f, "no tenant may be named {name:?}"),
-            Self::TwiceNamed { name } => write!(f, "two tenants are named {name:?}"),
-            Self::KeyTwice { name } => write!(f, "a key of tenant {name:?} is listed twice"),
-            Self::Open => f.write_str("no tenants, and the listener is not on loopback"),
-            Self::Clear => f.write_str("no TLS, and the listener is not on loopback"),
-        }
-    }
-}
-
-impl core::error::Error for TenantsError {}
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
-//! hyper's timer for one connection: one entry in the runtime's wheel for all the heads it waits for.
+//! hyper's timer for one connection: a single timer entry serves the read timeouts of all its heads.
 //!
-//! hyper makes a sleep for every head, and drops it with the head: twice the lock that all timers share. Here the entry
-//! stays, and is moved when it goes off too early, which is once in many requests.
+//! hyper creates a sleep for every head and drops it afterwards, which takes the timer wheel's shared lock twice. Here
+//! the entry stays registered, and is reset only when it fires too early, once in many requests.
 //!
-//! Bound: one entry per connection, made with its first head.
+//! Limits: one entry per connection, created with its first head.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -14,7 +14,7 @@ use hyper::rt::{Sleep, Timer};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// The timer of a connection.
+/// Timer of a connection.
 #[derive(Clone, Default)]
 pub(crate) struct ConnectionTimer(SharedSleep);
 
@@ -34,7 +34,7 @@ impl Timer for ConnectionTimer {
     }
 }
 
-/// The time in which one head must come.
+/// Read timeout of one head.
 struct HeadSleep {
     entry: SharedSleep,
     deadline: Instant,
@@ -69,39 +69,42 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Waits for a sleep as hyper does, and tells how long it took.
-    async fn slept(mut sleep: Pin<Box<dyn Sleep>>) -> Duration {
+    /// Awaits a sleep as hyper does, and returns how long it took.
+    async fn sleep_time(mut sleep: Pin<Box<dyn Sleep>>) -> Duration {
         let began = Instant::now();
         sleep.as_mut().await;
         began.elapsed()
     }
 
-    /// Polls a sleep once, as one whose head comes in time.
-    async fn begun(sleep: &mut Pin<Box<dyn Sleep>>) -> bool {
+    /// Polls a sleep once, as for a head that arrives in time; reports whether it is pending.
+    async fn is_pending(sleep: &mut Pin<Box<dyn Sleep>>) -> bool {
         poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx).is_pending())).await
     }
 
-    fn about(span: Duration) -> core::ops::RangeInclusive<Duration> {
+    fn about(duration: Duration) -> core::ops::RangeInclusive<Duration> {
         // Timers are rounded up to milliseconds.
-        span..=span + SECOND / 100
+        duration..=duration + SECOND / 100
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sleep_ends_at_its_own_time_whatever_was_slept_before() {
+    async fn a_sleep_ends_at_its_own_deadline_whatever_was_set_before() {
         let timer = ConnectionTimer::default();
-        assert!(begun(&mut timer.sleep(10 * SECOND)).await);
+        assert!(is_pending(&mut timer.sleep(10 * SECOND)).await);
         tokio::time::advance(9 * SECOND).await;
-        assert!(about(10 * SECOND).contains(&slept(timer.sleep(10 * SECOND)).await));
-        assert!(about(3 * SECOND).contains(&slept(timer.sleep(3 * SECOND)).await));
-        assert!(begun(&mut timer.sleep(10 * SECOND)).await);
-        assert!(about(SECOND).contains(&slept(timer.sleep(SECOND)).await), "the entry was set for later");
+        assert!(about(10 * SECOND).contains(&sleep_time(timer.sleep(10 * SECOND)).await));
+        assert!(about(3 * SECOND).contains(&sleep_time(timer.sleep(3 * SECOND)).await));
+        assert!(is_pending(&mut timer.sleep(10 * SECOND)).await);
+        assert!(
+            about(SECOND).contains(&sleep_time(timer.sleep(SECOND)).await),
+            "the entry was set for later"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_time_that_has_passed_ends_at_once() {
+    async fn a_deadline_that_has_passed_ends_at_once() {
         let timer = ConnectionTimer::default();
-        assert!(begun(&mut timer.sleep(SECOND)).await);
+        assert!(is_pending(&mut timer.sleep(SECOND)).await);
         tokio::time::advance(2 * SECOND).await;
-        assert!(about(Duration::ZERO).contains(&slept(timer.sleep(Duration::ZERO)).await));
+        assert!(about(Duration::ZERO).contains(&sleep_time(timer.sleep(Duration::ZERO)).await));
     }
 }

@@ -1,6 +1,5 @@
-//! TLS from PEM files, with rustls on ring; reloaded without touching connections that stand.
+//! TLS configuration from PEM files, with rustls on ring; a reload does not affect open connections.
 
-use core::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A certificate and its key, as files and as loaded.
+/// A certificate chain and its private key, reloadable from their files.
 #[derive(Debug)]
 pub struct Tls {
     cert: PathBuf,
@@ -19,13 +18,13 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Loads a chain of certificates, the server's first, and the key of that one.
+    /// Loads a certificate chain, the server's certificate first, and the private key.
     pub fn load(cert: &Path, key: &Path) -> Result<Self, TlsError> {
         let config = RwLock::new(read(cert, key)?);
         Ok(Self { cert: cert.to_owned(), key: key.to_owned(), config })
     }
 
-    /// Loads the files again, for connections from here on; on an error the old ones stay.
+    /// Reloads the files, for new connections; on an error the previous configuration stays.
     pub fn reload(&self) -> Result<(), TlsError> {
         let config = read(&self.cert, &self.key)?;
         *self.config.write() = config;
@@ -42,7 +41,7 @@ fn read(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
         let path = path.to_owned();
         move |error| match error {
             pem::Error::NoItemsFound => TlsError::Empty { path },
-            error => TlsError::File { path, error: error.to_string() },
+            error => TlsError::File { path, error },
         }
     };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert).map_err(bad(cert))?.collect();
@@ -58,52 +57,27 @@ fn read(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
             rustls::Error::InconsistentKeys(_) => {
                 TlsError::Mismatch { cert: cert.to_owned(), key: key.to_owned() }
             }
-            error => TlsError::Unusable { error: error.to_string() },
+            error => TlsError::Unusable(error),
         })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
-/// Files that TLS cannot be served with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Certificate files that cannot be used.
+#[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or is not PEM.
+    /// The file cannot be read, or is not PEM.
+    #[error("{}: {error}", .path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
-        error: String,
+        #[source]
+        error: pem::Error,
     },
-    /// A file holds no certificate, or no key.
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The key is not that of the certificate.
-    Mismatch {
-        /// The file of the certificate.
-        cert: PathBuf,
-        /// The file of the key.
-        key: PathBuf,
-    },
-    /// rustls does not take them.
-    Unusable {
-        /// What it says.
-        error: String,
-    },
+    #[error("{}: holds no certificate or key", .path.display())]
+    Empty { path: PathBuf },
+    #[error("{} is not the key of {}", .key.display(), .cert.display())]
+    Mismatch { cert: PathBuf, key: PathBuf },
+    /// rustls rejects the certificate or the key.
+    #[error("certificate or key not usable: {0}")]
+    Unusable(#[source] rustls::Error),
 }
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, error } => write!(f, "{}: {error}", path.display()),
-            Self::Empty { path } => write!(f, "{}: holds no certificate or key", path.display()),
-            Self::Mismatch { cert, key } => {
-                write!(f, "{} is not the key of {}", key.display(), cert.display())
-            }
-            Self::Unusable { error } => write!(f, "certificate or key not usable: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for TlsError {}

@@ -1,7 +1,7 @@
-//! Access keys: named after their tenants, with secrets that are derived and never stored.
+//! AWS access keys of tenants. Their secrets are derived from a master key and never stored.
 //!
-//! Bound: a secret is HMAC-SHA256 of the access key id under a master key of 256 random bits; who holds any number of
-//! pairs learns nothing about another. An access key id is good as long as its tenant holds the API key it names.
+//! Guarantees: a secret is the HMAC-SHA256 of the access key id under a master key of 256 random bits, so any number of
+//! key pairs reveals nothing about another. An access key id is valid as long as its tenant has the API key it names.
 
 use core::fmt;
 use std::sync::Arc;
@@ -15,31 +15,29 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::attribute::hex;
 use crate::error::SqsError;
 
-/// Digits of an API key's hash that an access key id names it by.
-const NAMED_BY: usize = 8;
+/// Digits of an API key's hash in the access key id.
+const HASH_DIGITS: usize = 8;
 
-/// What all secrets are derived from.
+/// The key that all secrets are derived from.
 #[derive(Clone)]
 pub struct MasterKey(hmac::Key);
 
-/// What a client signs with.
+/// AWS credentials of a client.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// Names the tenant, and one of its API keys.
+    /// Name of the tenant and the beginning of an API key's hash.
     pub access_key_id: String,
-    /// Signs.
     pub secret_access_key: Secret<String>,
 }
 
 impl MasterKey {
-    /// Draws a new one, as text: 64 hexadecimal digits.
+    /// Generates a new master key as 64 hexadecimal digits.
     pub fn draw() -> Result<Secret<String>, ring::error::Unspecified> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes)?;
         Ok(Secret::new(hex(&bytes)))
     }
 
-    /// Reads one.
     pub fn parse(text: &str) -> Result<Self, MasterKeyError> {
         let digits: Option<Vec<u8>> = text
             .trim()
@@ -51,17 +49,17 @@ impl MasterKey {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
-    /// Derives what a tenant's clients sign with, one pair for each of its API keys.
+    /// Derives a tenant's credentials, one pair for each of its API keys.
     pub fn credentials(&self, tenant: &TenantSettings) -> Vec<Credentials> {
-        let of_key = |hash: &KeyHash| {
-            let access_key_id = format!("{}.{}", tenant.name, named_by(hash));
+        let pair = |hash: &KeyHash| {
+            let access_key_id = format!("{}.{}", tenant.name, hash_digits(hash));
             let secret_access_key = Secret::new(self.secret(&access_key_id));
             Credentials { access_key_id, secret_access_key }
         };
-        tenant.key_hashes.iter().map(of_key).collect()
+        tenant.key_hashes.iter().map(pair).collect()
     }
 
-    /// Derives an access key's secret.
+    /// Derives the secret of an access key.
     pub(crate) fn secret(&self, access_key_id: &str) -> String {
         hex(hmac::sign(&self.0, access_key_id.as_bytes()).as_ref())
     }
@@ -73,50 +71,42 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// Finds the tenant that an access key id names.
+/// Finds the active tenant that an access key id names.
 pub(crate) fn tenant_of(tenants: &Tenants, access_key_id: &str) -> Result<Arc<Tenant>, SqsError> {
     let (name, digits) = access_key_id.rsplit_once('.').ok_or(SqsError::UnknownKey)?;
     let tenant = tenants.get(name).ok_or(SqsError::UnknownKey)?;
-    if !tenant.settings.key_hashes.iter().any(|hash| named_by(hash) == digits) {
+    if !tenant.settings.key_hashes.iter().any(|hash| hash_digits(hash) == digits) {
         return Err(SqsError::UnknownKey);
     }
-    match tenant.settings.standing {
+    match tenant.settings.state {
         TenantState::Active => Ok(tenant.clone()),
         TenantState::Disabled => Err(SqsError::Disabled),
     }
 }
 
-fn named_by(hash: &KeyHash) -> String {
+fn hash_digits(hash: &KeyHash) -> String {
     let text = hash.to_string();
     let digits = text.split(':').next_back().unwrap_or_default();
-    digits.chars().take(NAMED_BY).collect()
+    digits.chars().take(HASH_DIGITS).collect()
 }
 
-/// A text that is no master key; it is not repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A text that is not a master key. The text is not repeated, because it may be secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a master key is 64 hexadecimal digits")]
 pub struct MasterKeyError;
-
-impl fmt::Display for MasterKeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a master key is 64 hexadecimal digits")
-    }
-}
-
-impl core::error::Error for MasterKeyError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tenants(standing: TenantState) -> Tenants {
+    fn tenants(state: TenantState) -> Tenants {
         let key_hashes = vec![KeyHash::of("ek-1"), KeyHash::of("ek-2")];
-        let acme =
-            TenantSettings { name: "a.b".to_owned(), key_hashes, standing, ..TenantSettings::default() };
+        let acme = TenantSettings { name: "a.b".to_owned(), key_hashes, state, ..TenantSettings::default() };
         Tenants::new(vec![acme], Vec::new()).unwrap()
     }
 
     #[test]
-    fn every_api_key_has_an_access_key_and_another_has_none() {
+    fn each_api_key_has_an_access_key_and_unknown_ids_are_rejected() {
         let master = MasterKey::parse(MasterKey::draw().unwrap().expose()).unwrap();
         let tenants = tenants(TenantState::Active);
         let pairs = master.credentials(&tenants.get("a.b").unwrap().settings);
@@ -132,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_tenants_key_is_known_and_refused() {
+    fn the_access_key_of_a_disabled_tenant_is_rejected_as_such() {
         let master = MasterKey::parse(&"0".repeat(64)).unwrap();
         let tenants = tenants(TenantState::Disabled);
         let pair = &master.credentials(&tenants.get("a.b").unwrap().settings)[0];
@@ -140,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_master_key_is_refused_and_never_shown() {
+    fn an_invalid_master_key_is_rejected_and_a_valid_one_never_printed() {
         for bad in ["", "00", &"g".repeat(64), &"0".repeat(63), &"0".repeat(65)] {
             assert_eq!(MasterKey::parse(bad).unwrap_err(), MasterKeyError);
         }

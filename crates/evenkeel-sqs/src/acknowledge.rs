@@ -1,4 +1,4 @@
-//! DeleteMessage and ChangeMessageVisibility, each alone and in batches.
+//! DeleteMessage and ChangeMessageVisibility, single and in batches.
 
 use core::time::Duration;
 
@@ -7,12 +7,12 @@ use evenkeel_queue::{Queue, Rejection};
 use serde::Deserialize;
 
 use crate::api::{EmptyResponse, SqsApi, required, seconds};
-use crate::batch::{BatchResponse, BatchSuccess, check_ids, outcome};
+use crate::batch::{BatchResponse, BatchSuccess, batch_response, check_ids};
 use crate::error::SqsError;
 use crate::limit::VISIBILITY_SECS;
 use crate::time::Seconds;
 
-/// One delivery, alone or as an entry of a batch, and what shall become of it.
+/// Request about one delivery, single or as an entry of a batch.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ReceiptRequest {
@@ -32,85 +32,90 @@ pub(crate) struct ReceiptBatchRequest {
 }
 
 impl SqsApi {
-    pub(crate) async fn delete_message(&self, wish: &ReceiptRequest) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        let results = self.delete(&queue, &[wish.receipt()?]).await;
+    pub(crate) async fn delete_message(&self, request: &ReceiptRequest) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(request.queue_url.as_deref())?;
+        let results = self.delete(&queue, &[request.receipt()?]).await;
         all(results)
     }
 
     pub(crate) async fn delete_message_batch(
         &self,
-        wish: ReceiptBatchRequest,
+        request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
-        let receipts = wish.entries.iter().map(ReceiptRequest::receipt).collect::<Result<Vec<_>, _>>()?;
+        let queue = self.queue(request.queue_url.as_deref())?;
+        check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
+        let receipts = request.entries.iter().map(ReceiptRequest::receipt).collect::<Result<Vec<_>, _>>()?;
         let results = self.delete(&queue, &receipts).await;
-        Ok(outcome(wish.ids().zip(results).collect()))
+        Ok(batch_response(request.ids().zip(results).collect()))
     }
 
     async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), SqsError>> {
-        let answers = queue.ack(receipts).await;
-        let deleted = answers.iter().filter(|answer| answer.is_ok()).count();
-        self.meters.deleted(queue, deleted as u64);
-        let judged = answers.into_iter().zip(receipts).map(|(answer, receipt)| match answer {
-            // A client that was not answered asks again, and the message is gone already.
+        let results = queue.ack(receipts).await;
+        let deleted = results.iter().filter(|result| result.is_ok()).count();
+        self.metrics.deleted(queue, deleted as u64);
+        let results = results.into_iter().zip(receipts).map(|(result, receipt)| match result {
+            // Idempotent: a client that got no response retries, when the message is already deleted.
             Ok(()) | Err(Rejection::MessageGone | Rejection::StaleReceipt) => {
                 self.streams.release(receipt);
                 Ok(())
             }
-            Err(rejection) => Err(fault_of(rejection, receipt)),
+            Err(rejection) => Err(receipt_error(rejection, receipt)),
         });
-        judged.collect()
+        results.collect()
     }
 
-    pub(crate) async fn change_visibility(&self, wish: &ReceiptRequest) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        let results = self.change_all(&queue, vec![(wish.receipt()?, wish.visibility()?)]).await;
+    pub(crate) async fn change_visibility(
+        &self,
+        request: &ReceiptRequest,
+    ) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(request.queue_url.as_deref())?;
+        let results = self.change_all(&queue, vec![(request.receipt()?, request.visibility()?)]).await;
         all(results)
     }
 
     pub(crate) async fn change_visibility_batch(
         &self,
-        wish: ReceiptBatchRequest,
+        request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
-        let mut results: Vec<Result<(), SqsError>> = Vec::with_capacity(wish.entries.len());
-        let mut wishes = Vec::with_capacity(wish.entries.len());
-        for entry in &wish.entries {
-            let wished = entry.receipt().and_then(|receipt| Ok((receipt, entry.visibility()?)));
-            results.push(wished.map(|wished| wishes.push(wished)));
+        let queue = self.queue(request.queue_url.as_deref())?;
+        check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
+        let mut results: Vec<Result<(), SqsError>> = Vec::with_capacity(request.entries.len());
+        let mut changes = Vec::with_capacity(request.entries.len());
+        for entry in &request.entries {
+            let change = entry.receipt().and_then(|receipt| Ok((receipt, entry.visibility()?)));
+            results.push(change.map(|change| changes.push(change)));
         }
-        let mut changed = self.change_all(&queue, wishes).await.into_iter();
+        let mut changed = self.change_all(&queue, changes).await.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             *result = changed.next().unwrap_or(Err(SqsError::Internal));
         }
-        Ok(outcome(wish.ids().zip(results).collect()))
+        Ok(batch_response(request.ids().zip(results).collect()))
     }
 
-    /// Has deliveries end at another time; at once is to give them back.
-    async fn change_all(&self, queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), SqsError>> {
-        let mut back = Vec::new();
-        let mut longer = Vec::new();
-        for (receipt, span) in &wishes {
-            match span {
-                Seconds(0) => back.push((receipt.clone(), Some(Duration::ZERO))),
-                span => longer.push((receipt.clone(), Duration::from(*span))),
+    /// Sets the visibility timeouts of deliveries; a timeout of 0 nacks the delivery.
+    async fn change_all(&self, queue: &Queue, changes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), SqsError>> {
+        let mut nacks = Vec::new();
+        let mut extensions = Vec::new();
+        for (receipt, timeout) in &changes {
+            match timeout {
+                Seconds(0) => nacks.push((receipt.clone(), Some(Duration::ZERO))),
+                timeout => extensions.push((receipt.clone(), Duration::from(*timeout))),
             }
         }
-        let mut back = if back.is_empty() { Vec::new() } else { queue.nack(&back).await }.into_iter();
-        let mut longer = if longer.is_empty() { Vec::new() } else { queue.extend(&longer).await }.into_iter();
-        let answers = wishes.iter().map(|(receipt, span)| {
-            let answer = if *span == Seconds(0) { back.next() } else { longer.next() };
-            match (answer.unwrap_or(Err(Rejection::Interrupted)), span) {
+        let nacked = if nacks.is_empty() { Vec::new() } else { queue.nack(&nacks).await };
+        let extended = if extensions.is_empty() { Vec::new() } else { queue.extend(&extensions).await };
+        let mut nacked = nacked.into_iter();
+        let mut extended = extended.into_iter();
+        let results = changes.iter().map(|(receipt, timeout)| {
+            let result = if *timeout == Seconds(0) { nacked.next() } else { extended.next() };
+            match (result.unwrap_or(Err(Rejection::Interrupted)), timeout) {
                 (Ok(()), Seconds(0)) => self.streams.release(receipt),
-                (Ok(()), span) => self.streams.extend(receipt, Duration::from(*span)),
-                (Err(rejection), _) => return Err(fault_of(rejection, receipt)),
+                (Ok(()), timeout) => self.streams.extend(receipt, Duration::from(*timeout)),
+                (Err(rejection), _) => return Err(receipt_error(rejection, receipt)),
             }
             Ok(())
         });
-        answers.collect()
+        results.collect()
     }
 }
 
@@ -135,11 +140,11 @@ fn all(results: Vec<Result<(), SqsError>>) -> Result<EmptyResponse, SqsError> {
     results.into_iter().collect::<Result<Vec<()>, SqsError>>().map(|_| EmptyResponse {})
 }
 
-/// Says what is wrong with a receipt, and shows it.
-fn fault_of(rejection: Rejection, receipt: &Receipt) -> SqsError {
+/// Converts the rejection of a receipt into an error that repeats the receipt.
+fn receipt_error(rejection: Rejection, receipt: &Receipt) -> SqsError {
     match rejection {
         Rejection::ForgedReceipt => SqsError::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
-        Rejection::MessageGone | Rejection::StaleReceipt => SqsError::value(
+        Rejection::MessageGone | Rejection::StaleReceipt => SqsError::invalid_value(
             "ReceiptHandle",
             receipt,
             "Message does not exist or is not available for visibility timeout change.",

@@ -1,4 +1,4 @@
-//! The door: what its parts share, and the route it answers.
+//! The SQS API: shared state, routes, and the dispatch of operations.
 
 use core::fmt;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::access_key::MasterKey;
 use crate::arn::name_of_url;
-use crate::chunked_body::body_of;
+use crate::chunked_body::chunked;
 use crate::error::{JSON, SqsError};
 use crate::limit::{BATCH_BYTES_MAX, HEADROOM};
 use crate::metrics::SqsMetrics;
@@ -34,121 +34,119 @@ const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 
-/// The queue door.
+/// The SQS API and the native API of queues.
 pub struct SqsApi {
     pub(crate) options: SqsOptions,
     pub(crate) queues: Arc<Queues>,
-    pub(crate) gate: Arc<Authenticator>,
+    pub(crate) auth: Arc<Authenticator>,
     pub(crate) master: MasterKey,
-    pub(crate) meters: SqsMetrics,
+    pub(crate) metrics: SqsMetrics,
     pub(crate) moves: MoveTasks,
-    /// Who consumes by a stream.
     pub(crate) streams: Streams,
-    /// When queues were last purged.
+    /// Time of each queue's last purge.
     pub(crate) purged: Mutex<HashMap<QueueId, Instant>>,
-    /// Held while what a queue is told is read and changed.
+    /// Serializes read-modify-write changes of queue settings.
     pub(crate) changing: tokio::sync::Mutex<()>,
-    /// Becomes true when the server stops: nobody waits any longer.
+    /// Becomes true when the server stops, and ends every long poll.
     pub(crate) stopping: watch::Sender<bool>,
     /// For tasks that outlive a request.
-    pub(crate) me: Weak<Self>,
+    pub(crate) weak_self: Weak<Self>,
 }
 
-/// What an operation needs to know of its request.
+/// The parts of a request that operations use besides the body.
 pub(crate) struct RequestContext {
-    /// The host as the client calls it.
+    /// Host under which the client reached the server.
     pub(crate) host: String,
-    /// Who sends.
+    /// Name of the tenant.
     pub(crate) sender: String,
-    /// What the request traces.
+    /// Value of the trace header.
     pub(crate) trace: Option<String>,
-    /// Whether the client is still there.
     pub(crate) disconnect: Disconnect,
 }
 
 impl SqsApi {
-    /// Sets up the door before queues; `gate` knows who may ask, `master` derives their secrets.
+    /// Creates the API. `auth` authenticates tenants, `master` derives their secrets.
     pub fn new(
         mut options: SqsOptions,
         queues: Arc<Queues>,
-        gate: Arc<Authenticator>,
+        auth: Arc<Authenticator>,
         master: MasterKey,
         registry: &Registry,
     ) -> Result<Arc<Self>, RegisterError> {
-        let meters = SqsMetrics::new(registry, options.queues_metered_max)?;
+        let metrics = SqsMetrics::new(registry, options.queues_metered_max)?;
         options.defaults.message_bytes_max = BATCH_BYTES_MAX as u64 + HEADROOM;
-        Ok(Arc::new_cyclic(|me| Self {
+        Ok(Arc::new_cyclic(|weak_self| Self {
             options,
             moves: MoveTasks::restore_interrupted(&queues),
             queues,
-            gate,
+            auth,
             master,
-            meters,
+            metrics,
             streams: Streams::default(),
             purged: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             stopping: watch::Sender::new(false),
-            me: me.clone(),
+            weak_self: weak_self.clone(),
         }))
     }
 
-    /// Adds what the door answers to a table of routes: `/`, and the URLs of queues.
+    /// Adds the routes of SQS clients: `POST /`, and `POST` on queue URLs.
     pub fn add_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
-        let of_queue = format!("/{}/*", self.options.account);
-        for path in ["/", &of_queue] {
+        let queue_urls = format!("/{}/*", self.options.account);
+        for path in ["/", &queue_urls] {
             let sqs = self.clone();
-            let answer = handler(move |call| sqs.clone().serve(call));
-            // The door looks at signatures itself.
-            routes.add(Method::POST, path, Access::Public, answer)?;
+            let handler = handler(move |request| sqs.clone().serve(request));
+            // The API checks signatures itself.
+            routes.add(Method::POST, path, Access::Public, handler)?;
         }
         Ok(())
     }
 
-    /// What secrets of clients are derived from.
+    /// Returns the key that clients' secrets are derived from.
     pub fn master_key(&self) -> &MasterKey {
         &self.master
     }
 
-    /// Ends every wait; requests that come are served as long as the listener lets them in.
+    /// Ends every long poll with an empty response; other requests are still served.
     pub fn shutdown(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Puts what queues hold on the page of metrics.
-    pub fn show_metrics(&self) {
-        self.meters.publish_queue_totals(&self.queues);
+    /// Updates the gauges of all queues; called before metrics are rendered.
+    pub fn update_metrics(&self) {
+        self.metrics.publish_queue_totals(&self.queues);
     }
 
-    async fn serve(self: Arc<Self>, mut call: ServerRequest) -> Result<Response, ApiError> {
+    async fn serve(self: Arc<Self>, mut request: ServerRequest) -> Result<Response, ApiError> {
         let began = Instant::now();
-        let request_id = call.request_id.clone();
-        let (operation, result) = match operation_of(&call) {
-            Ok(operation) => (Some(operation), self.answer(operation, &mut call).await),
-            Err(fault) => (None, Err(fault)),
+        let request_id = request.request_id.clone();
+        let (operation, result) = match operation_of(&request) {
+            Ok(operation) => (Some(operation), self.handle(operation, &mut request).await),
+            Err(error) => (None, Err(error)),
         };
         match (&result, operation) {
-            (Ok(_), Some(operation)) => self.meters.done(operation, began.elapsed()),
+            (Ok(_), Some(operation)) => self.metrics.succeeded(operation, began.elapsed()),
             (Ok(_), None) => {}
-            (Err(fault), operation) => self.meters.refused(operation, fault.code()),
+            (Err(error), operation) => self.metrics.failed(operation, error.code()),
         }
         let mut response = result.unwrap_or_else(SqsError::into_response);
         response.headers_mut().insert(REQUEST_ID, request_id);
         Ok(response)
     }
 
-    async fn answer(&self, operation: Operation, call: &mut ServerRequest) -> Result<Response, SqsError> {
-        let signed = self.parse_signature(&call.request)?;
-        let body = call.read_body().await?;
-        let tenant = self.verify_signature(signed, &call.request, &body)?;
-        tenant.take_request(call.accepted_at)?;
-        let ask = RequestContext {
-            host: host_of(call),
+    async fn handle(&self, operation: Operation, request: &mut ServerRequest) -> Result<Response, SqsError> {
+        let claimed = self.parse_signature(&request.request)?;
+        let body = request.read_body().await?;
+        let tenant = self.verify_signature(claimed, &request.request, &body)?;
+        tenant.take_request(request.accepted_at)?;
+        let context = RequestContext {
+            host: host_of(request),
             sender: tenant.settings.name.clone(),
-            trace: text_of(call, &TRACE).map(str::to_owned),
-            disconnect: call.disconnect.clone(),
+            trace: header_text(request, &TRACE).map(str::to_owned),
+            disconnect: request.disconnect.clone(),
         };
-        let answer = self.run(operation, &ask, &body).await?;
-        let mut response = Response::new(body_of(answer));
+        let json = self.run(operation, &context, &body).await?;
+        let mut response = Response::new(chunked(json));
         response.headers_mut().insert(CONTENT_TYPE, JSON);
         Ok(response)
     }
@@ -156,7 +154,7 @@ impl SqsApi {
     async fn run(
         &self,
         operation: Operation,
-        ask: &RequestContext,
+        context: &RequestContext,
         body: &[u8],
     ) -> Result<Vec<u8>, SqsError> {
         match operation {
@@ -166,21 +164,23 @@ impl SqsApi {
             Operation::ChangeMessageVisibilityBatch => {
                 to_json(&self.change_visibility_batch(read(body)?).await?)
             }
-            Operation::CreateQueue => to_json(&self.create_queue(ask, read(body)?).await?),
+            Operation::CreateQueue => to_json(&self.create_queue(context, read(body)?).await?),
             Operation::DeleteMessage => to_json(&self.delete_message(&read(body)?).await?),
             Operation::DeleteMessageBatch => to_json(&self.delete_message_batch(read(body)?).await?),
             Operation::DeleteQueue => to_json(&self.delete_queue(&read(body)?).await?),
             Operation::GetQueueAttributes => to_json(&self.queue_attributes(&read(body)?)?),
-            Operation::GetQueueUrl => to_json(&self.queue_url(ask, &read(body)?)?),
-            Operation::ListDeadLetterSourceQueues => to_json(&self.dead_letter_sources(ask, &read(body)?)?),
+            Operation::GetQueueUrl => to_json(&self.queue_url(context, &read(body)?)?),
+            Operation::ListDeadLetterSourceQueues => {
+                to_json(&self.dead_letter_sources(context, &read(body)?)?)
+            }
             Operation::ListMessageMoveTasks => to_json(&self.list_move_tasks(&read(body)?)?),
             Operation::ListQueueTags => to_json(&self.queue_tags(&read(body)?)?),
-            Operation::ListQueues => to_json(&self.list_queues(ask, &read(body)?)?),
+            Operation::ListQueues => to_json(&self.list_queues(context, &read(body)?)?),
             Operation::PurgeQueue => to_json(&self.purge_queue(&read(body)?).await?),
-            Operation::ReceiveMessage => self.receive_message(ask, &read(body)?).await,
+            Operation::ReceiveMessage => self.receive_message(context, &read(body)?).await,
             Operation::RemovePermission => to_json(&self.remove_permission(&read(body)?).await?),
-            Operation::SendMessage => to_json(&self.send_message(ask, read(body)?).await?),
-            Operation::SendMessageBatch => to_json(&self.send_message_batch(ask, read(body)?).await?),
+            Operation::SendMessage => to_json(&self.send_message(context, read(body)?).await?),
+            Operation::SendMessageBatch => to_json(&self.send_message_batch(context, read(body)?).await?),
             Operation::SetQueueAttributes => to_json(&self.set_queue_attributes(read(body)?).await?),
             Operation::StartMessageMoveTask => to_json(&self.start_move_task(&read(body)?).await?),
             Operation::TagQueue => to_json(&self.tag_queue(read(body)?).await?),
@@ -197,41 +197,39 @@ impl SqsApi {
 
 impl fmt::Debug for SqsApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sqs").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("SqsApi").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
-/// An answer that says nothing but that it was done.
+/// Response of operations that return nothing.
 #[derive(Serialize)]
 pub(crate) struct EmptyResponse {}
 
-/// What most answers fit in.
-const ANSWER_BYTES: usize = 512;
+/// Initial buffer capacity; most responses fit.
+const RESPONSE_BYTES: usize = 512;
 
-/// Writes an answer.
-pub(crate) fn to_json(answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
-    to_json_with_capacity(ANSWER_BYTES, answer)
+pub(crate) fn to_json(response: &impl Serialize) -> Result<Vec<u8>, SqsError> {
+    to_json_with_capacity(RESPONSE_BYTES, response)
 }
 
-/// Writes an answer of which it is known how long it may be.
-pub(crate) fn to_json_with_capacity(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
+pub(crate) fn to_json_with_capacity(bytes: usize, response: &impl Serialize) -> Result<Vec<u8>, SqsError> {
     let mut text = Vec::with_capacity(bytes);
-    serde_json::to_writer(&mut text, answer).map_err(|_| SqsError::Internal)?;
+    serde_json::to_writer(&mut text, response).map_err(|_| SqsError::Internal)?;
     Ok(text)
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError> {
-    // A request without parameters may come without a body.
+    // A request without parameters may have no body.
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| SqsError::Serialization { message: error.to_string() })
 }
 
-/// Reads a parameter that must be there.
+/// Returns a required parameter.
 pub(crate) fn required<'a>(name: &'static str, value: Option<&'a str>) -> Result<&'a str, SqsError> {
     value.filter(|value| !value.is_empty()).ok_or(SqsError::Missing { name })
 }
 
-/// Reads a parameter in seconds that has bounds.
+/// Checks a parameter in seconds against its range.
 pub(crate) fn seconds(
     name: &'static str,
     value: Option<i64>,
@@ -243,7 +241,7 @@ pub(crate) fn seconds(
         Some(value) => {
             let least = range.start();
             let most = range.end();
-            Err(SqsError::value(
+            Err(SqsError::invalid_value(
                 name,
                 value,
                 format_args!("Must be between {least} and {most}, if provided."),
@@ -252,27 +250,27 @@ pub(crate) fn seconds(
     }
 }
 
-fn operation_of(call: &ServerRequest) -> Result<Operation, SqsError> {
-    if let Some(target) = text_of(call, &TARGET) {
-        return Operation::of_target(target).ok_or(SqsError::UnknownOperation);
+fn operation_of(request: &ServerRequest) -> Result<Operation, SqsError> {
+    if let Some(target) = header_text(request, &TARGET) {
+        return Operation::from_target(target).ok_or(SqsError::UnknownOperation);
     }
-    let is_form = text_of(call, &CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/x-www-form"));
-    if is_form {
+    let content_type = header_text(request, &CONTENT_TYPE);
+    if content_type.is_some_and(|kind| kind.starts_with("application/x-www-form")) {
         let message =
-            "The query protocol is not spoken here; AWS SDKs since November 2023 speak JSON.".to_owned();
-        return Err(SqsError::Unsupported { message });
+            "The query protocol is not supported; use an AWS SDK of November 2023 or later, which uses JSON.";
+        return Err(SqsError::Unsupported { message: message.to_owned() });
     }
     Err(SqsError::UnknownOperation)
 }
 
-fn text_of<'a>(call: &'a ServerRequest, name: &HeaderName) -> Option<&'a str> {
-    call.request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok())
+fn header_text<'a>(request: &'a ServerRequest, name: &HeaderName) -> Option<&'a str> {
+    request.request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok())
 }
 
-/// The host as the client calls it; what is none cannot end up in a URL.
-fn host_of(call: &ServerRequest) -> String {
-    let authority = call.request.uri().authority().map(http::uri::Authority::as_str);
-    let host = authority.or_else(|| text_of(call, &HOST)).unwrap_or_default();
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);
-    if !host.is_empty() && host.bytes().all(plain) { host.to_owned() } else { "localhost".to_owned() }
+/// Returns the host under which the client reached the server, or `localhost` if that is not safe in a URL.
+fn host_of(request: &ServerRequest) -> String {
+    let authority = request.request.uri().authority().map(http::uri::Authority::as_str);
+    let host = authority.or_else(|| header_text(request, &HOST)).unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);
+    if !host.is_empty() && host.bytes().all(is_plain) { host.to_owned() } else { "localhost".to_owned() }
 }

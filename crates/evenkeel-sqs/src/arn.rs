@@ -1,14 +1,14 @@
-//! What queues are called: ARNs and URLs.
+//! ARNs (Amazon Resource Names) and URLs of queues.
 
 use crate::options::SqsOptions;
 
 impl SqsOptions {
-    /// Names a queue as policies do.
+    /// Returns the ARN of a queue.
     pub(crate) fn arn(&self, name: &str) -> String {
         format!("arn:aws:sqs:{}:{}:{name}", self.region, self.account)
     }
 
-    /// Reads a queue's name out of its ARN; `Err` when it is no ARN, `Ok(None)` when it is another account's or region's.
+    /// Returns the queue name in an ARN; `Ok(None)` if the ARN is of another account or region.
     pub(crate) fn name_of_arn<'a>(&self, arn: &'a str) -> Result<Option<&'a str>, ArnError> {
         let parts: Vec<&str> = arn.split(':').collect();
         let ["arn", _, "sqs", region, account, name] = parts[..] else { return Err(ArnError) };
@@ -18,17 +18,18 @@ impl SqsOptions {
         Ok(Some(name).filter(|_| region == self.region && account == self.account))
     }
 
-    /// Names a queue as clients call it, on the host they reached.
+    /// Returns the URL of a queue, on the host that the client reached.
     pub(crate) fn url(&self, host: &str, name: &str) -> String {
         format!("{}://{host}/{}/{name}", self.scheme, self.account)
     }
 }
 
-/// A text that is no ARN of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A text that is not the ARN of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the ARN of a queue")]
 pub(crate) struct ArnError;
 
-/// Reads a queue's name out of its URL, whatever host that names: its last part.
+/// Returns the queue name in a URL: its last path segment, whatever the host.
 pub(crate) fn name_of_url(url: &str) -> &str {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     path.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_found_by_the_last_part_of_its_url() {
+    fn the_name_is_the_last_segment_of_the_url() {
         for url in
             ["http://a:1/000000000000/q", "https://sqs.eu-west-1.amazonaws.com/1/q", "q", "/x/q/", "q?a=/b"]
         {
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arn_reads_back_and_anothers_is_nobodys() {
+    fn parsing_an_arn_reverses_formatting_it_and_other_regions_have_no_queue() {
         let options = SqsOptions::default();
         assert_eq!(options.name_of_arn(&options.arn("q")), Ok(Some("q")));
         assert_eq!(options.name_of_arn("arn:aws:sqs:eu-west-1:000000000000:q"), Ok(None));

@@ -1,4 +1,4 @@
-//! Attributes of messages: what they may be, what they digest to, which of them a consumer wants.
+//! Message attributes: validation, MD5 digests as AWS computes them, and the filter of a receive.
 
 use core::fmt;
 
@@ -11,13 +11,13 @@ use crate::error::SqsError;
 use crate::limit::{ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, TRACE_MAX};
 use crate::text_validation::is_valid_text;
 
-/// The one attribute that AWS itself reads.
+/// The only message system attribute that a client may send.
 const TRACE_HEADER: &str = "AWSTraceHeader";
 
-/// Attributes as they are sent, by name.
+/// Attributes of a request by name, not validated yet.
 pub(crate) type AttributeMap = std::collections::BTreeMap<String, AttributeInput>;
 
-/// An attribute's value as it is sent.
+/// An attribute of a request, not validated yet.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct AttributeInput {
@@ -30,12 +30,12 @@ pub(crate) struct AttributeInput {
 }
 
 impl AttributeInput {
-    /// Makes a value of text.
+    /// Creates an attribute of type `String`.
     pub(crate) fn text(text: String) -> Self {
         Self { data_type: Some("String".to_owned()), string_value: Some(text), ..Self::default() }
     }
 
-    /// Counts type and value.
+    /// Returns the size of type and value in bytes.
     pub(crate) fn size(&self) -> usize {
         let len = |text: &Option<String>| text.as_deref().map_or(0, str::len);
         len(&self.data_type) + len(&self.string_value) + self.binary_value.as_deref().map_or(0, <[u8]>::len)
@@ -44,10 +44,10 @@ impl AttributeInput {
 
 fn bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-    base64::decode(&text).map(Some).ok_or_else(|| serde::de::Error::custom("a binary value is not base 64"))
+    base64::decode(&text).map(Some).ok_or_else(|| serde::de::Error::custom("a binary value is not base64"))
 }
 
-/// One attribute.
+/// A valid attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attribute<'a> {
     pub(crate) name: &'a str,
@@ -55,7 +55,7 @@ pub(crate) struct Attribute<'a> {
     pub(crate) value: Value<'a>,
 }
 
-/// An attribute's value.
+/// Value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
     Text(&'a str),
@@ -72,7 +72,7 @@ impl<'a> Value<'a> {
 }
 
 impl Attribute<'_> {
-    /// Counts it as part of its message.
+    /// Returns the bytes that count towards the message's size.
     pub(crate) fn size(&self) -> usize {
         self.name.len() + self.data_type.len() + self.value.as_bytes().len()
     }
@@ -90,45 +90,46 @@ impl Serialize for Attribute<'_> {
     }
 }
 
-/// Reads the attributes of a message, sorted by name.
-pub(crate) fn check(sent: &AttributeMap) -> Result<Vec<Attribute<'_>>, SqsError> {
-    if ATTRIBUTES_MAX < sent.len() {
-        let count = sent.len();
+/// Validates the attributes of a message and returns them sorted by name.
+pub(crate) fn check(input: &AttributeMap) -> Result<Vec<Attribute<'_>>, SqsError> {
+    let count = input.len();
+    if count > ATTRIBUTES_MAX {
         return Err(SqsError::invalid(format!(
             "Number of message attributes [{count}] exceeds the allowed maximum [{ATTRIBUTES_MAX}]."
         )));
     }
-    sent.iter().map(|(name, value)| check_one(name, value)).collect()
+    input.iter().map(|(name, value)| check_one(name, value)).collect()
 }
 
-fn check_one<'a>(name: &'a str, sent: &'a AttributeInput) -> Result<Attribute<'a>, SqsError> {
-    let wrong =
-        |what: fmt::Arguments<'_>| SqsError::invalid(format!("Message (user) attribute '{name}' {what}."));
+fn check_one<'a>(name: &'a str, input: &'a AttributeInput) -> Result<Attribute<'a>, SqsError> {
+    let invalid = |reason: fmt::Arguments<'_>| {
+        SqsError::invalid(format!("Message (user) attribute '{name}' {reason}."))
+    };
     if !is_name(name) {
         return Err(SqsError::invalid(format!(
             "Message (user) attribute name '{name}' is invalid: it has 1 to 256 letters, digits, hyphens, underscores \
              or periods, none of the latter first, last or twice in a row, and does not begin with AWS. or Amazon."
         )));
     }
-    let lists = [&sent.string_list_values, &sent.binary_list_values];
+    let lists = [&input.string_list_values, &input.binary_list_values];
     if lists.into_iter().flatten().any(|list| !list.is_empty()) {
         let message = "Message attribute list values in SendMessage operation are not supported.".to_owned();
         return Err(SqsError::Unsupported { message });
     }
-    let data_type = sent.data_type.as_deref().filter(|kind| !kind.is_empty());
+    let data_type = input.data_type.as_deref().filter(|kind| !kind.is_empty());
     let data_type =
-        data_type.ok_or_else(|| wrong(format_args!("must contain a non-empty attribute type")))?;
+        data_type.ok_or_else(|| invalid(format_args!("must contain a non-empty attribute type")))?;
     let base = data_type.split('.').next().unwrap_or_default();
-    if ATTRIBUTE_NAME_MAX < data_type.len() || !["String", "Number", "Binary"].contains(&base) {
-        return Err(wrong(format_args!(
+    if data_type.len() > ATTRIBUTE_NAME_MAX || !["String", "Number", "Binary"].contains(&base) {
+        return Err(invalid(format_args!(
             "has an invalid message attribute type, the set of supported type prefixes is Binary, Number, and String"
         )));
     }
-    let empty = || wrong(format_args!("must contain a non-empty value of type '{data_type}'"));
+    let empty = || invalid(format_args!("must contain a non-empty value of type '{data_type}'"));
     let value = if base == "Binary" {
-        Value::Binary(sent.binary_value.as_deref().filter(|bytes| !bytes.is_empty()).ok_or_else(empty)?)
+        Value::Binary(input.binary_value.as_deref().filter(|bytes| !bytes.is_empty()).ok_or_else(empty)?)
     } else {
-        let text = sent.string_value.as_deref().filter(|text| !text.is_empty()).ok_or_else(empty)?;
+        let text = input.string_value.as_deref().filter(|text| !text.is_empty()).ok_or_else(empty)?;
         if !is_valid_text(text) {
             return Err(SqsError::Contents);
         }
@@ -143,24 +144,24 @@ fn check_one<'a>(name: &'a str, sent: &'a AttributeInput) -> Result<Attribute<'a
 }
 
 fn is_name(name: &str) -> bool {
-    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    let dotted = name.starts_with('.') || name.ends_with('.') || name.contains("..");
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let has_bad_dots = name.starts_with('.') || name.ends_with('.') || name.contains("..");
     let lower = name.to_ascii_lowercase();
-    let reserved = lower.starts_with("aws.") || lower.starts_with("amazon.");
-    (1..=ATTRIBUTE_NAME_MAX).contains(&name.len()) && plain && !dotted && !reserved
+    let is_reserved = lower.starts_with("aws.") || lower.starts_with("amazon.");
+    (1..=ATTRIBUTE_NAME_MAX).contains(&name.len()) && is_plain && !has_bad_dots && !is_reserved
 }
 
 fn is_number(text: &str) -> bool {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
-    plain && text.parse::<f64>().is_ok_and(|number| number.abs() <= 1e128)
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+    is_plain && text.parse::<f64>().is_ok_and(|number| number.abs() <= 1e128)
 }
 
-/// Reads the one attribute that may be sent to AWS itself.
-pub(crate) fn check_system(sent: &AttributeMap) -> Result<Option<Attribute<'_>>, SqsError> {
-    if let Some(name) = sent.keys().find(|name| *name != TRACE_HEADER) {
+/// Validates the message system attributes and returns the trace header.
+pub(crate) fn check_system(input: &AttributeMap) -> Result<Option<Attribute<'_>>, SqsError> {
+    if let Some(name) = input.keys().find(|name| *name != TRACE_HEADER) {
         return Err(SqsError::invalid(format!("Message system attribute name '{name}' is invalid.")));
     }
-    let Some((name, value)) = sent.iter().next() else { return Ok(None) };
+    let Some((name, value)) = input.iter().next() else { return Ok(None) };
     let text = value.string_value.as_deref().unwrap_or_default();
     let fits = (1..=TRACE_MAX).contains(&text.len()) && is_valid_text(text);
     if value.data_type.as_deref() != Some("String") || !fits {
@@ -171,7 +172,7 @@ pub(crate) fn check_system(sent: &AttributeMap) -> Result<Option<Attribute<'_>>,
     Ok(Some(Attribute { name, data_type: "String", value: Value::Text(text) }))
 }
 
-/// Digests attributes as AWS does: each name, type and value with its length before it.
+/// Computes the MD5 of attributes as AWS does: of each name, type and value, preceded by its length.
 pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
     if attributes.is_empty() {
         return None;
@@ -179,7 +180,7 @@ pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
     let mut md5 = Md5::new();
     let mut part = |bytes: &[u8], before: &[u8]| {
         md5.update(before);
-        // A message is at most a mebibyte.
+        // A message has at most 1 MiB, so that lengths fit.
         md5.update((bytes.len() as u32).to_be_bytes());
         md5.update(bytes);
     };
@@ -195,12 +196,12 @@ pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
     Some(hex(&md5.finalize()))
 }
 
-/// Digests a body.
+/// Computes the MD5 of a body.
 pub(crate) fn digest_body(body: &[u8]) -> [u8; 16] {
     Md5::digest(body).into()
 }
 
-/// Writes bytes in hexadecimal.
+/// Formats bytes in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(2 * bytes.len());
@@ -211,15 +212,15 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Which attributes a consumer wants.
+/// The attributes that a receive requests.
 pub(crate) struct Filter<'a>(pub(crate) &'a [String]);
 
 impl Filter<'_> {
-    /// Tells whether it wants one: by its name, by `prefix.*`, or as one of `All`.
-    pub(crate) fn wants(&self, name: &str) -> bool {
-        self.0.iter().any(|wanted| match wanted.strip_suffix(".*") {
+    /// Reports whether an attribute is requested: by its name, by `prefix.*`, or by `All`.
+    pub(crate) fn includes(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| match pattern.strip_suffix(".*") {
             Some(prefix) => name.starts_with(prefix),
-            None => wanted == "All" || wanted == name,
+            None => pattern == "All" || pattern == name,
         })
     }
 }
@@ -232,9 +233,9 @@ mod tests {
         Attribute { name, data_type: "String", value: Value::Text(value) }
     }
 
-    /// Digests that AWS itself answered.
+    /// The expected digests are from AWS's own responses.
     #[test]
-    fn attributes_digest_as_aws_digests_them() {
+    fn attribute_digests_match_those_of_aws() {
         assert_eq!(digest(&[text("Foo", "Bar")]).as_deref(), Some("ae7155c6026991b6d54b11589678bf9c"));
         let three = [text("General", "Kenobi"), text("Hello", "There"), text("Help.Me", "Me")];
         assert_eq!(digest(&three).as_deref(), Some("4c360f3fdafd970e05fae2f149d997f5"));
@@ -246,22 +247,22 @@ mod tests {
     }
 
     #[test]
-    fn bodies_digest_as_aws_digests_them() {
+    fn body_digests_match_those_of_aws() {
         assert_eq!(hex(&digest_body(b"msg")), "6e2baaf3b97dbeef01c0043275f9a0e7");
         assert_eq!(hex(&digest_body(b"test")), "098f6bcd4621d373cade4e832627b4f6");
     }
 
     #[test]
-    fn a_filter_takes_names_prefixes_and_all() {
-        let wants = |filter: &str, name: &str| Filter(&[filter.to_owned()]).wants(name);
-        assert!(wants("All", "a") && wants(".*", "a") && wants("a", "a"));
-        assert!(wants("Hel.*", "Hello") && wants("Hel.*", "Help.Me") && !wants("Hel.*", "General"));
-        assert!(!wants("a", "ab") && !wants("*", "a") && !Filter(&[]).wants("a"));
+    fn a_filter_matches_names_prefixes_and_all() {
+        let includes = |filter: &str, name: &str| Filter(&[filter.to_owned()]).includes(name);
+        assert!(includes("All", "a") && includes(".*", "a") && includes("a", "a"));
+        assert!(includes("Hel.*", "Hello") && includes("Hel.*", "Help.Me") && !includes("Hel.*", "General"));
+        assert!(!includes("a", "ab") && !includes("*", "a") && !Filter(&[]).includes("a"));
     }
 
     #[test]
-    fn what_is_no_attribute_is_refused() {
-        let refused = |name: &str, kind: &str, value: &str| {
+    fn invalid_attributes_are_rejected() {
+        let is_rejected = |name: &str, kind: &str, value: &str| {
             let value = AttributeInput {
                 data_type: Some(kind.to_owned()),
                 string_value: Some(value.to_owned()),
@@ -269,14 +270,14 @@ mod tests {
             };
             check_one(name, &value).is_err()
         };
-        assert!(!refused("a", "String", "x") && !refused("a.b-c_1", "Number.int", "-1.5e3"));
+        assert!(!is_rejected("a", "String", "x") && !is_rejected("a.b-c_1", "Number.int", "-1.5e3"));
         for name in ["", ".a", "a.", "a..b", "AWS.x", "amazon.x", "a b", "ä", &"x".repeat(257)] {
-            assert!(refused(name, "String", "x"), "{name:?} was taken");
+            assert!(is_rejected(name, "String", "x"), "{name:?} was accepted");
         }
         for (kind, value) in
             [("", "x"), ("Text", "x"), ("String", ""), ("Number", "x"), ("Number", "inf"), ("Binary", "x")]
         {
-            assert!(refused("a", kind, value), "{kind:?} {value:?} was taken");
+            assert!(is_rejected("a", kind, value), "{kind:?} {value:?} was accepted");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What batches have in common: how many entries, what they are called, and which of them failed.
+//! Batches: validation of entry ids, and responses with one result per entry.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::limit::BATCH_MAX;
 
 const ID_MAX: usize = 80;
 
-/// What became of a batch.
+/// Response to a batch.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct BatchResponse<T> {
@@ -17,14 +17,14 @@ pub(crate) struct BatchResponse<T> {
     pub(crate) failed: Vec<BatchFailure>,
 }
 
-/// An entry that was done, where nothing more is told.
+/// A successful entry of an operation that returns nothing else.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct BatchSuccess {
     pub(crate) id: String,
 }
 
-/// An entry that was not.
+/// A failed entry.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct BatchFailure {
@@ -35,36 +35,36 @@ pub(crate) struct BatchFailure {
 }
 
 impl BatchFailure {
-    pub(crate) fn new(id: String, fault: &SqsError) -> Self {
-        Self { id, sender_fault: fault.is_sender_fault(), code: fault.code(), message: fault.to_string() }
+    pub(crate) fn new(id: String, error: &SqsError) -> Self {
+        Self { id, sender_fault: error.is_sender_fault(), code: error.code(), message: error.to_string() }
     }
 }
 
-/// Puts entries and what became of them together.
-pub(crate) fn outcome(entries: Vec<(String, Result<(), SqsError>)>) -> BatchResponse<BatchSuccess> {
-    let mut all = BatchResponse { successful: Vec::new(), failed: Vec::new() };
+/// Builds the response from the result of each entry.
+pub(crate) fn batch_response(entries: Vec<(String, Result<(), SqsError>)>) -> BatchResponse<BatchSuccess> {
+    let mut response = BatchResponse { successful: Vec::new(), failed: Vec::new() };
     for (id, result) in entries {
         match result {
-            Ok(()) => all.successful.push(BatchSuccess { id }),
-            Err(fault) => all.failed.push(BatchFailure::new(id, &fault)),
+            Ok(()) => response.successful.push(BatchSuccess { id }),
+            Err(error) => response.failed.push(BatchFailure::new(id, &error)),
         }
     }
-    all
+    response
 }
 
-/// Refuses a batch as a whole.
+/// Checks the number and the ids of a batch's entries; an error rejects the whole batch.
 pub(crate) fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Result<(), SqsError> {
     let count = ids.len();
     if count == 0 {
         return Err(SqsError::EmptyBatch);
     }
-    if BATCH_MAX < count {
+    if count > BATCH_MAX {
         return Err(SqsError::TooManyEntries { count });
     }
     let mut seen = HashSet::with_capacity(count);
     for id in ids {
-        let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-        if !plain || !(1..=ID_MAX).contains(&id.len()) {
+        let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        if !is_plain || !(1..=ID_MAX).contains(&id.len()) {
             return Err(SqsError::BadEntryId);
         }
         if !seen.insert(id) {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_refused_for_its_size_and_its_ids() {
+    fn a_batch_is_rejected_for_its_size_and_its_ids() {
         let check = |ids: &[&str]| check_ids(ids.iter().copied());
         let eleven: Vec<String> = (0..11).map(|n| n.to_string()).collect();
         let eleven: Vec<&str> = eleven.iter().map(String::as_str).collect();

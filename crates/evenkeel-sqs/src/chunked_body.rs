@@ -1,4 +1,4 @@
-//! Large answers in pieces, so that it is known how far a client that left had got.
+//! Response bodies in chunks, so that a client disconnect during a large response is detected.
 
 use core::convert::Infallible;
 use core::pin::Pin;
@@ -9,20 +9,20 @@ use evenkeel_server::body::{self, Body};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 
-/// What is handed to a connection at once.
-const PIECE: usize = 64 * 1024;
+/// Bytes handed to the connection at once.
+const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Makes a body of an answer.
+/// Creates a body that hands its bytes to the connection in chunks.
 ///
-/// An answer counts as served when its last piece was handed to the connection: in one piece, that would be at once.
-pub(crate) fn body_of(answer: Vec<u8>) -> Body {
-    if answer.len() <= PIECE {
-        return body::full(answer);
+/// A response counts as complete when its last chunk is handed over; with a single chunk that would be at once.
+pub(crate) fn chunked(bytes: Vec<u8>) -> Body {
+    if bytes.len() <= CHUNK_BYTES {
+        return body::full(bytes);
     }
-    ChunkedBody(answer.into()).map_err(|never| match never {}).boxed_unsync()
+    ChunkedBody(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// What is left of an answer.
+/// The remaining bytes of a response.
 struct ChunkedBody(Bytes);
 
 impl http_body::Body for ChunkedBody {
@@ -36,7 +36,7 @@ impl http_body::Body for ChunkedBody {
         if self.0.is_empty() {
             return Poll::Ready(None);
         }
-        let len = self.0.len().min(PIECE);
+        let len = self.0.len().min(CHUNK_BYTES);
         Poll::Ready(Some(Ok(Frame::data(self.0.split_to(len)))))
     }
 

@@ -1,6 +1,6 @@
-//! Every way the door says no, as AWS clients read it: a type in the body, a code in a header.
+//! Errors in AWS's format: a type in the body, and the query protocol's code in a header.
 //!
-//! Bound: a body holds only what is written here and what the client itself sent.
+//! Guarantees: a body contains only text of this module and of the client's own request.
 
 use core::fmt;
 
@@ -15,113 +15,116 @@ use serde::Serialize;
 
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MAX};
 
-/// The media type of every answer.
+/// Media type of every response.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
-/// Tells clients that were made for the older protocol what the error was called there.
+/// Header with the error's code in the query protocol, which older clients match on.
 const QUERY_ERROR: HeaderName = HeaderName::from_static("x-amzn-query-error");
-/// Types of the service itself.
+/// Namespace of the error types of SQS.
 const SQS: &str = "com.amazonaws.sqs";
-/// Types that all services share.
+/// Namespace of the error types that all AWS services share.
 const CORAL: &str = "com.amazon.coral.service";
 
-/// A request that is not done, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A request that is rejected, or that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SqsError {
-    /// The body is not what the operation takes.
-    Serialization {
-        message: String,
-    },
-    /// No operation has this name.
+    /// The body is not a valid request of the operation.
+    #[error("{message}")]
+    Serialization { message: String },
+    #[error("X-Amz-Target names no operation of AmazonSQS")]
     UnknownOperation,
-    /// The operation, or what it was asked for, is not to be had here.
-    Unsupported {
-        message: String,
-    },
-    /// A parameter is missing.
-    Missing {
-        name: &'static str,
-    },
-    /// A parameter cannot be.
-    Invalid {
-        message: String,
-    },
+    /// The operation, or one of its parameters, is not supported.
+    #[error("{message}")]
+    Unsupported { message: String },
+    #[error("The request must contain the parameter {name}.")]
+    Missing { name: &'static str },
+    /// A parameter is invalid.
+    #[error("{message}")]
+    Invalid { message: String },
+    #[error(
+        "The specified queue does not exist. ListQueues lists the existing ones, CreateQueue creates one."
+    )]
     NoQueue,
-    QueueExists {
-        attribute: &'static str,
-    },
-    UnknownAttribute {
-        name: String,
-    },
-    AttributeValue {
-        name: &'static str,
-        why: String,
-    },
+    #[error("A queue already exists with the same name and a different value for attribute {attribute}")]
+    QueueExists { attribute: &'static str },
+    #[error("Unknown Attribute {name}.")]
+    UnknownAttribute { name: String },
+    #[error("Invalid value for the parameter {name}. Reason: {reason}")]
+    AttributeValue { name: &'static str, reason: String },
+    #[error("Either SqsManagedSseEnabled or KmsMasterKeyId, not both.")]
     BothEncryptions,
+    #[error("There should be at least one entry in the request.")]
     EmptyBatch,
-    TooManyEntries {
-        count: usize,
-    },
-    EntryIdsNotDistinct {
-        id: String,
-    },
+    #[error("Maximum number of entries per request are {BATCH_MAX}. You have sent {count}.")]
+    TooManyEntries { count: usize },
+    #[error("Id {id} repeated.")]
+    EntryIdsNotDistinct { id: String },
+    #[error(
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. \
+         It can be at most 80 letters long."
+    )]
     BadEntryId,
-    BatchTooLong {
-        bytes: usize,
-    },
-    /// Characters that no message may hold.
+    #[error("Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {bytes} bytes.")]
+    BatchTooLong { bytes: usize },
+    /// The message contains characters that AWS does not allow.
+    #[error(
+        "Invalid characters found. Valid unicode characters are \
+         #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
+    )]
     Contents,
-    ReceiptInvalid {
-        receipt: String,
-    },
+    #[error("The input receipt handle \"{receipt}\" is not a valid receipt handle.")]
+    ReceiptInvalid { receipt: String },
+    #[error("The specified message isn't in flight.")]
     NotInFlight,
-    PurgeInProgress {
-        queue: String,
-    },
-    /// What a task, or a source or destination of one, names is not there.
-    NoResource {
-        message: &'static str,
-    },
+    #[error("Only one PurgeQueue operation on {queue} is allowed every 60 seconds.")]
+    PurgeInProgress { queue: String },
+    /// A move task, or its source or destination, does not exist.
+    #[error("{message}")]
+    NoResource { message: &'static str },
     /// A limit of the queue or of the account is reached.
-    OverLimit {
-        message: String,
-    },
-    /// The tenant's minute is used up.
+    #[error("{message}")]
+    OverLimit { message: String },
+    #[error("rate limit reached: requests per minute")]
     Throttled,
-    /// No signature.
+    #[error(
+        "Request is missing Authentication Token. Sign it with the credentials that `evenkeel tenant sqs-key NAME` \
+         prints."
+    )]
     NoToken,
-    /// A signature that cannot be read.
-    IncompleteSignature {
-        message: &'static str,
-    },
-    /// Nobody has this access key.
+    /// The signature header is malformed.
+    #[error("{message}")]
+    IncompleteSignature { message: &'static str },
+    #[error(
+        "The security token included in the request is invalid. `evenkeel tenant sqs-key NAME` prints a tenant's \
+         credentials."
+    )]
     UnknownKey,
-    /// The signature is not the access key's.
+    #[error(
+        "The request signature we calculated does not match the signature you provided. \
+         Check your secret access key and signing method."
+    )]
     Signature,
-    /// The signature is too old, or of the future.
-    Skewed {
-        signed: String,
-        now: String,
-    },
-    /// The tenant is switched off.
+    #[error("Signature was made at {signed}, more than 15 minutes from the server's time {now}")]
+    Skewed { signed: String, now: String },
+    #[error("this access key's tenant is disabled")]
     Disabled,
-    BodyTooLarge {
-        bytes_max: u64,
-    },
+    #[error("the body is larger than {bytes_max} bytes")]
+    BodyTooLarge { bytes_max: u64 },
+    #[error("the body did not arrive in time")]
     BodyTimeout,
-    /// Later it may work.
-    Unavailable {
-        message: String,
-    },
-    /// A defect here, or a disk that failed.
+    /// The request may succeed later.
+    #[error("{message}")]
+    Unavailable { message: String },
+    /// A bug, or a disk error.
+    #[error("internal error")]
     Internal,
 }
 
-/// What a fault looks like from outside.
+/// The client-visible constants of an error.
 struct ErrorParts {
     status: StatusCode,
-    space: &'static str,
+    namespace: &'static str,
     name: &'static str,
-    /// What the older protocol calls it.
+    /// Code in the query protocol.
     code: &'static str,
 }
 
@@ -133,45 +136,45 @@ struct ErrorBody<'a> {
 }
 
 impl SqsError {
-    /// Says that a parameter cannot be.
+    /// Creates an error for an invalid parameter.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into() }
     }
 
-    /// Says that a parameter's value cannot be, as AWS words it.
-    pub(crate) fn value(name: &str, value: impl fmt::Display, reason: impl fmt::Display) -> Self {
+    /// Creates an error for an invalid parameter, with AWS's message.
+    pub(crate) fn invalid_value(name: &str, value: impl fmt::Display, reason: impl fmt::Display) -> Self {
         Self::invalid(format!("Value {value} for parameter {name} is invalid. Reason: {reason}"))
     }
 
-    /// What the older protocol calls it; entries of batches and metrics do so, too.
+    /// Returns the code in the query protocol; batch entries and metrics use it, too.
     pub(crate) fn code(&self) -> &'static str {
-        self.look().code
+        self.parts().code
     }
 
-    /// Whether whoever sent it can do something about it.
+    /// Reports whether the client caused the error.
     pub(crate) fn is_sender_fault(&self) -> bool {
-        !self.look().status.is_server_error()
+        !self.parts().status.is_server_error()
     }
 
-    /// Writes it as a response.
+    /// Converts the error into a response.
     pub(crate) fn into_response(self) -> Response {
-        let ErrorParts { status, space, name, code } = self.look();
-        let kind = format!("{space}#{name}");
+        let ErrorParts { status, namespace, name, code } = self.parts();
+        let kind = format!("{namespace}#{name}");
         let message = self.to_string();
-        let told = ErrorBody { kind: &kind, message: &message };
-        let mut response = Response::new(body::full(serde_json::to_vec(&told).unwrap_or_default()));
+        let json = ErrorBody { kind: &kind, message: &message };
+        let mut response = Response::new(body::full(serde_json::to_vec(&json).unwrap_or_default()));
         *response.status_mut() = status;
-        let side = if self.is_sender_fault() { "Sender" } else { "Receiver" };
+        let cause = if self.is_sender_fault() { "Sender" } else { "Receiver" };
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, JSON);
-        if let Ok(value) = HeaderValue::try_from(format!("{code};{side}")) {
+        if let Ok(value) = HeaderValue::try_from(format!("{code};{cause}")) {
             headers.insert(QUERY_ERROR, value);
         }
         response
     }
 
-    fn look(&self) -> ErrorParts {
-        let (status, space, name, code) = match self {
+    fn parts(&self) -> ErrorParts {
+        let (status, namespace, name, code) = match self {
             Self::Serialization { .. } => (400, CORAL, "SerializationException", "MalformedInput"),
             Self::UnknownOperation => (400, CORAL, "UnknownOperationException", "InvalidAction"),
             Self::Unsupported { .. } => {
@@ -230,77 +233,7 @@ impl SqsError {
             Self::Internal => (500, CORAL, "InternalFailure", "InternalFailure"),
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        ErrorParts { status, space, name, code }
-    }
-}
-
-impl fmt::Display for SqsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Serialization { message }
-            | Self::Unsupported { message }
-            | Self::Invalid { message }
-            | Self::OverLimit { message }
-            | Self::Unavailable { message } => f.write_str(message),
-            Self::IncompleteSignature { message } | Self::NoResource { message } => f.write_str(message),
-            Self::UnknownOperation => f.write_str("X-Amz-Target names no operation of AmazonSQS"),
-            Self::Missing { name } => write!(f, "The request must contain the parameter {name}."),
-            Self::NoQueue => f.write_str(
-                "The specified queue does not exist. ListQueues names those that do, CreateQueue makes one.",
-            ),
-            Self::QueueExists { attribute } => write!(
-                f,
-                "A queue already exists with the same name and a different value for attribute {attribute}"
-            ),
-            Self::UnknownAttribute { name } => write!(f, "Unknown Attribute {name}."),
-            Self::AttributeValue { name, why } => {
-                write!(f, "Invalid value for the parameter {name}. Reason: {why}")
-            }
-            Self::BothEncryptions => f.write_str("Either SqsManagedSseEnabled or KmsMasterKeyId, not both."),
-            Self::EmptyBatch => f.write_str("There should be at least one entry in the request."),
-            Self::TooManyEntries { count } => {
-                write!(f, "Maximum number of entries per request are {BATCH_MAX}. You have sent {count}.")
-            }
-            Self::EntryIdsNotDistinct { id } => write!(f, "Id {id} repeated."),
-            Self::BadEntryId => f.write_str(
-                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. \
-                 It can be at most 80 letters long.",
-            ),
-            Self::BatchTooLong { bytes } => write!(
-                f,
-                "Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {bytes} bytes."
-            ),
-            Self::Contents => f.write_str(
-                "Invalid characters found. Valid unicode characters are \
-                 #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",
-            ),
-            Self::ReceiptInvalid { receipt } => {
-                write!(f, "The input receipt handle \"{receipt}\" is not a valid receipt handle.")
-            }
-            Self::NotInFlight => f.write_str("The specified message isn't in flight."),
-            Self::PurgeInProgress { queue } => {
-                write!(f, "Only one PurgeQueue operation on {queue} is allowed every 60 seconds.")
-            }
-            Self::Throttled => f.write_str("requests per minute are used up"),
-            Self::NoToken => f.write_str(
-                "Request is missing Authentication Token. Sign it with what `evenkeel tenant sqs-key NAME` tells.",
-            ),
-            Self::UnknownKey => f.write_str(
-                "The security token included in the request is invalid. `evenkeel tenant sqs-key NAME` tells what a \
-                 tenant signs with.",
-            ),
-            Self::Signature => f.write_str(
-                "The request signature we calculated does not match the signature you provided. \
-                 Check your secret access key and signing method.",
-            ),
-            Self::Skewed { signed, now } => {
-                write!(f, "Signature is of {signed}, more than 15 minutes from {now}")
-            }
-            Self::Disabled => f.write_str("this access key's tenant is disabled"),
-            Self::BodyTooLarge { bytes_max } => write!(f, "the body is larger than {bytes_max} bytes"),
-            Self::BodyTimeout => f.write_str("the body did not arrive in time"),
-            Self::Internal => f.write_str("internal error"),
-        }
+        ErrorParts { status, namespace, name, code }
     }
 }
 
@@ -328,7 +261,7 @@ impl From<Rejection> for SqsError {
     }
 }
 
-/// Says that a message is larger than its queue takes.
+/// Returns the error for a message that is larger than its queue accepts.
 pub(crate) fn too_large(bytes_max: u64) -> SqsError {
     SqsError::invalid(format!(
         "One or more parameters are invalid. Reason: Message must be shorter than {bytes_max} bytes."
@@ -362,19 +295,19 @@ impl From<CreateError> for SqsError {
             CreateError::TooMany { .. } => Self::OverLimit { message: error.to_string() },
             CreateError::Store(error) => error.into(),
             CreateError::Open(error) => {
-                tracing::error!(%error, "queue was not opened");
+                tracing::error!(%error, "could not open the queue");
                 Self::Internal
             }
         }
     }
 }
 
-/// Says what a queue may be called.
+/// Returns the error for an invalid queue name.
 pub(crate) fn bad_queue_name() -> SqsError {
     SqsError::invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
 }
 
-/// Says that a FIFO queue cannot be called so.
+/// Returns the error for an invalid name of a FIFO queue.
 pub(crate) fn bad_fifo_name() -> SqsError {
     SqsError::invalid(
         "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with \
@@ -383,8 +316,8 @@ pub(crate) fn bad_fifo_name() -> SqsError {
 }
 
 impl From<ApiError> for SqsError {
-    fn from(refusal: ApiError) -> Self {
-        match refusal {
+    fn from(error: ApiError) -> Self {
+        match error {
             ApiError::BodyTooLarge { bytes_max } => Self::BodyTooLarge { bytes_max },
             ApiError::BodyTimeout => Self::BodyTimeout,
             ApiError::RateLimited { .. } => Self::Throttled,
@@ -393,7 +326,7 @@ impl From<ApiError> for SqsError {
             ApiError::Draining
             | ApiError::Unready
             | ApiError::QueueFull { .. }
-            | ApiError::Unavailable { .. } => Self::Unavailable { message: refusal.to_string() },
+            | ApiError::Unavailable { .. } => Self::Unavailable { message: error.to_string() },
             ApiError::Invalid { message, .. } => Self::Serialization { message },
             ApiError::Framing
             | ApiError::AdminOnly
@@ -416,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_a_type_for_new_clients_and_a_code_for_old_ones() {
+    fn an_error_has_a_type_for_json_clients_and_a_code_for_query_clients() {
         let response = SqsError::NoQueue.into_response();
         assert_eq!(response.status(), 400);
         assert_eq!(
@@ -427,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_our_fault_is_not_called_the_senders() {
+    fn an_internal_error_is_not_a_sender_fault() {
         let response = SqsError::Internal.into_response();
         assert_eq!(response.headers()["x-amzn-query-error"], "InternalFailure;Receiver");
     }

@@ -1,4 +1,4 @@
-//! FIFO queues: what they are told, and what a message is called so that it is sent once.
+//! FIFO queues: their attributes, and the deduplication ids of messages.
 
 use evenkeel_queue::DeliveryOrder;
 use evenkeel_queue::message::DedupId;
@@ -14,21 +14,21 @@ use crate::limit::DEDUP_MAX;
 use crate::queue_metadata::QueueMetadata;
 use crate::settings::{AttributeName, QueueSpec};
 
-/// How FIFO queues' names end.
+/// End of a FIFO queue's name.
 pub(crate) const SUFFIX: &str = ".fifo";
 
-/// What a FIFO queue is told beside its order.
+/// FIFO attributes of a queue, in the format in which they are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FifoSettings {
-    /// Whether a message that its sender gave no name is called by its body.
+    /// `ContentBasedDeduplication`: the SHA-256 of the body is the default deduplication id.
     content_based: bool,
     scope: Scope,
-    /// Kept, and not acted on: a queue has no such limit.
+    /// Stored only: queues have no such limit.
     throughput: Throughput,
 }
 
-/// Where two messages of one name are the same.
+/// Scope in which deduplication ids are unique.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Scope {
@@ -45,43 +45,44 @@ enum Throughput {
     PerMessageGroupId,
 }
 
-/// How a queue tells that a message was sent before.
+/// Deduplication of a queue's messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DedupPolicy {
     pub(crate) order: DeliveryOrder,
     fifo: FifoSettings,
 }
 
-/// What a message is called.
+/// Deduplication id of a message.
 pub(crate) struct DedupName {
-    /// As its consumers are told.
+    /// The id as the client sent it; consumers see it.
     pub(crate) name: String,
-    /// As the queue knows it.
+    /// The id as the queue stores it, with its scope.
     pub(crate) id: DedupId,
 }
 
 impl DedupPolicy {
-    pub(crate) fn of(body: &QueueDescriptor) -> Self {
-        let order = body.settings.order;
+    pub(crate) fn of(descriptor: &QueueDescriptor) -> Self {
+        let order = descriptor.settings.order;
         let fifo = match order {
             DeliveryOrder::Fair => FifoSettings::default(),
-            DeliveryOrder::Fifo => QueueMetadata::read(&body.notes).fifo,
+            DeliveryOrder::Fifo => QueueMetadata::read(&descriptor.notes).fifo,
         };
         Self { order, fifo }
     }
 
-    /// Says what a message is called: as its sender says, or by its body if the queue was told so.
-    pub(crate) fn call(
+    /// Returns the id that the client sent, or the hash of the body if the queue is configured so.
+    pub(crate) fn name(
         &self,
         group: &str,
-        given: Option<String>,
+        requested: Option<String>,
         body: &str,
     ) -> Result<Option<DedupName>, SqsError> {
-        let by_body = || hex(digest(&SHA256, body.as_bytes()).as_ref());
-        let Some(name) = given.or_else(|| self.fifo.content_based.then(by_body)) else { return Ok(None) };
+        let body_hash = || hex(digest(&SHA256, body.as_bytes()).as_ref());
+        let name = requested.or_else(|| self.fifo.content_based.then(body_hash));
+        let Some(name) = name else { return Ok(None) };
         let reason = "MessageDeduplicationId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
-        if !is_plain(&name) {
-            return Err(SqsError::value("MessageDeduplicationId", name, reason));
+        if !is_valid_id(&name) {
+            return Err(SqsError::invalid_value("MessageDeduplicationId", name, reason));
         }
         let scope = match self.fifo.scope {
             Scope::Queue => "",
@@ -91,51 +92,51 @@ impl DedupPolicy {
     }
 }
 
-/// Tells whether AWS would take it for an id.
-pub(crate) fn is_plain(id: &str) -> bool {
+/// Reports whether AWS accepts a deduplication id or a receive request attempt id.
+pub(crate) fn is_valid_id(id: &str) -> bool {
     (1..=DEDUP_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Tells a FIFO queue what only those are told.
-pub(crate) fn apply(shape: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
-    if shape.settings.order == DeliveryOrder::Fair {
+/// Sets a FIFO attribute.
+pub(crate) fn apply(spec: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
+    if spec.settings.order == DeliveryOrder::Fair {
         return Err(SqsError::UnknownAttribute { name: name.as_str().to_owned() });
     }
-    let bad = |why: &str| SqsError::AttributeValue { name: name.as_str(), why: why.to_owned() };
-    let fifo = &mut shape.notes.fifo;
+    let bad = |reason: &str| SqsError::AttributeValue { name: name.as_str(), reason: reason.to_owned() };
+    let fifo = &mut spec.metadata.fifo;
     match name {
         AttributeName::ContentBasedDeduplication => {
             fifo.content_based = value.parse().map_err(|_| bad("Must be true or false."))?;
         }
         AttributeName::DeduplicationScope => {
-            fifo.scope = word(value).ok_or_else(|| bad("Must be messageGroup or queue."))?;
+            fifo.scope = parse(value).ok_or_else(|| bad("Must be messageGroup or queue."))?;
         }
         AttributeName::FifoThroughputLimit => {
-            fifo.throughput = word(value).ok_or_else(|| bad("Must be perQueue or perMessageGroupId."))?;
+            fifo.throughput = parse(value).ok_or_else(|| bad("Must be perQueue or perMessageGroupId."))?;
         }
-        // A queue is one or is not, by its name.
+        // `FifoQueue`: the name decides.
         _ if value == "true" => {}
         _ => return Err(bad("A queue whose name ends in .fifo is a FIFO queue.")),
     }
     Ok(())
 }
 
-/// Refuses what contradicts itself.
-pub(crate) fn check(shape: &QueueSpec) -> Result<(), SqsError> {
-    let FifoSettings { scope, throughput, .. } = shape.notes.fifo;
+/// Rejects contradictory attributes.
+pub(crate) fn check(spec: &QueueSpec) -> Result<(), SqsError> {
+    let FifoSettings { scope, throughput, .. } = spec.metadata.fifo;
     if throughput == Throughput::PerMessageGroupId && scope == Scope::Queue {
-        let why = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup.".to_owned();
-        return Err(SqsError::AttributeValue { name: AttributeName::FifoThroughputLimit.as_str(), why });
+        let reason = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup.".to_owned();
+        return Err(SqsError::AttributeValue { name: AttributeName::FifoThroughputLimit.as_str(), reason });
     }
     Ok(())
 }
 
-/// Shows what a FIFO queue was told.
-pub(crate) fn show(shape: &QueueSpec, name: AttributeName) -> Option<String> {
-    if shape.settings.order == DeliveryOrder::Fair {
+/// Returns the value of a FIFO attribute; `None` if the queue is not FIFO.
+pub(crate) fn value(spec: &QueueSpec, name: AttributeName) -> Option<String> {
+    if spec.settings.order == DeliveryOrder::Fair {
         return None;
     }
-    let FifoSettings { content_based, scope, throughput } = shape.notes.fifo;
+    let FifoSettings { content_based, scope, throughput } = spec.metadata.fifo;
     match name {
         AttributeName::ContentBasedDeduplication => Some(content_based.to_string()),
         AttributeName::DeduplicationScope => text(&scope),
@@ -144,7 +145,7 @@ pub(crate) fn show(shape: &QueueSpec, name: AttributeName) -> Option<String> {
     }
 }
 
-fn word<T: DeserializeOwned>(value: &str) -> Option<T> {
+fn parse<T: DeserializeOwned>(value: &str) -> Option<T> {
     serde_json::from_value(Value::String(value.to_owned())).ok()
 }
 

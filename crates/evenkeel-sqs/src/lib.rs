@@ -1,10 +1,11 @@
-//! The queue door: the SQS JSON protocol, so that unchanged AWS clients use Evenkeel's fair durable queues.
+//! The SQS API: the SQS JSON protocol, so that unmodified AWS clients use Evenkeel's fair durable queues.
 //!
-//! One request's way: `door` (its route) → `operation` (which of the 23) → `sign` with `key` (whose signature) → the
-//! operation: `send`, `receive`, `acknowledge` (delete, change visibility), `queue` (make, find, list, purge, delete),
-//! `settings` (what a queue may be told), `redrive`, `move_task`, `permission`, `tag` → an answer, or a `fault`.
-//! `attribute`, `contents` and `limit` are AWS's rules for messages; `header` is what is kept with one. Beside it stands
-//! `native`, the API for what SQS cannot say.
+//! The life of a request: `api` (routes) → `operation` (one of 23) → `sigv4` and `access_key` (authentication) → the
+//! operation: `send`, `receive`, `acknowledge` (delete, change visibility), `queue` (create, find, list, purge, delete),
+//! `settings` (queue attributes), `redrive` (dead-letter queues), `move_task`, `permission`, `tag` → a JSON response, or
+//! an `error` as AWS formats it. `attribute`, `text_validation` and `limit` are AWS's rules for messages;
+//! `stored_headers` is the format of a message's attributes in the store. `native` is the API for features that SQS
+//! does not have.
 
 mod access_key;
 mod acknowledge;

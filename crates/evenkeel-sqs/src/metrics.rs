@@ -1,6 +1,6 @@
-//! What the door counts, and what queues hold, as metrics.
+//! Metrics of the SQS API and of queues.
 //!
-//! Bound: queues beyond the limit are `other`; operations and codes are as many as there are.
+//! Limits: queues beyond `queues_max` are counted as `other`; operations and error codes are fixed sets.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
@@ -15,9 +15,9 @@ use crate::operation::Operation;
 
 const QUEUE_MESSAGES: MetricDesc = MetricDesc::new(
     "evenkeel_queue_messages",
-    "messages that wait, are in flight or are delayed, by queue and state",
+    "messages that are pending, in flight or delayed, by queue and state",
 );
-const QUEUE_BYTES: MetricDesc = MetricDesc::new("evenkeel_queue_bytes", "bytes of the messages of a queue");
+const QUEUE_BYTES: MetricDesc = MetricDesc::new("evenkeel_queue_bytes", "bytes of a queue's messages");
 const QUEUE_SENT_TOTAL: MetricDesc = MetricDesc::new("evenkeel_queue_sent_total", "messages sent, by queue");
 const QUEUE_RECEIVED_TOTAL: MetricDesc =
     MetricDesc::new("evenkeel_queue_received_total", "deliveries of messages, by queue");
@@ -25,38 +25,39 @@ const QUEUE_DELETED_TOTAL: MetricDesc =
     MetricDesc::new("evenkeel_queue_deleted_total", "messages acknowledged, by queue");
 const QUEUE_EXPIRED_TOTAL: MetricDesc = MetricDesc::new(
     "evenkeel_queue_expired_total",
-    "messages removed because their time to live or their queue's retention was over, by queue",
+    "messages removed because their time to live or the queue's retention expired, by queue",
 );
-const QUEUE_KEEPERS_REPLACED_TOTAL: MetricDesc = MetricDesc::new(
-    "evenkeel_queue_keepers_replaced_total",
-    "keepers of a queue that failed and were replaced, by queue",
+const QUEUE_ACTOR_RESTARTS_TOTAL: MetricDesc = MetricDesc::new(
+    "evenkeel_queue_actor_restarts_total",
+    "restarts of a queue's actor after it stopped unexpectedly, by queue",
 );
-const SQS_WAITING: MetricDesc = MetricDesc::new("evenkeel_sqs_waiting", "receives that wait for a message");
+const SQS_WAITING: MetricDesc =
+    MetricDesc::new("evenkeel_sqs_waiting", "receives that wait for a message (long polling)");
 const SQS_REQUESTS_TOTAL: MetricDesc =
     MetricDesc::new("evenkeel_sqs_requests_total", "requests in the SQS protocol, by operation and code");
 const SQS_REQUEST_SECONDS: MetricDesc = MetricDesc::new(
     "evenkeel_sqs_request_seconds",
-    "how long requests in the SQS protocol took that were done, waits included, by operation",
+    "duration of successful requests in the SQS protocol, long polling included, by operation",
 );
 
-/// What a request is counted as that was done.
+/// Code of a successful request.
 const OK: &str = "OK";
-/// More than there are ways to fail.
+/// More than there are error codes.
 const CODES_MAX: usize = 64;
 
 pub(crate) struct SqsMetrics {
     waiting: Gauge,
     requests: Family<Counter, 2>,
     /// One per [`Operation`].
-    done: Vec<OperationMetrics>,
+    operations: Vec<OperationMetrics>,
     families: Families,
     queues: RwLock<HashMap<QueueId, QueueCounters>>,
     queues_max: usize,
-    /// Names that have gauges, to put those of queues that are gone to zero.
-    shown: Mutex<BTreeMap<String, QueueGauges>>,
+    /// Gauges by queue name; those of deleted queues are set to zero.
+    gauges: Mutex<BTreeMap<String, QueueGauges>>,
 }
 
-/// What is counted of every operation that is done.
+/// Metrics of an operation's successful requests.
 struct OperationMetrics {
     requests: Counter,
     seconds: Histogram,
@@ -67,7 +68,7 @@ struct Families {
     received: Family<Counter, 1>,
     deleted: Family<Counter, 1>,
     expired: Family<Counter, 1>,
-    replaced: Family<Counter, 1>,
+    actor_restarts: Family<Counter, 1>,
     messages: Family<Gauge, 2>,
     bytes: Family<Gauge, 1>,
 }
@@ -86,7 +87,7 @@ struct QueueGauges {
     delayed: Gauge,
     bytes: Gauge,
     expired: Counter,
-    replaced: Counter,
+    actor_restarts: Counter,
 }
 
 impl SqsMetrics {
@@ -97,102 +98,103 @@ impl SqsMetrics {
         let state = Label { name: "state", values_max: 3 };
         let requests = registry.counters(SQS_REQUESTS_TOTAL, [operation, code])?;
         let seconds = registry.histograms(SQS_REQUEST_SECONDS, [operation], DURATION_BOUNDS)?;
-        let done = Operation::ALL.iter().map(|operation| OperationMetrics {
+        let operations = Operation::ALL.iter().map(|operation| OperationMetrics {
             requests: requests.with([operation.name(), OK]),
             seconds: seconds.with([operation.name()]),
         });
         Ok(Self {
             waiting: registry.gauge(SQS_WAITING)?,
-            done: done.collect(),
+            operations: operations.collect(),
             requests,
             families: Families {
                 sent: registry.counters(QUEUE_SENT_TOTAL, [queue])?,
                 received: registry.counters(QUEUE_RECEIVED_TOTAL, [queue])?,
                 deleted: registry.counters(QUEUE_DELETED_TOTAL, [queue])?,
                 expired: registry.counters(QUEUE_EXPIRED_TOTAL, [queue])?,
-                replaced: registry.counters(QUEUE_KEEPERS_REPLACED_TOTAL, [queue])?,
+                actor_restarts: registry.counters(QUEUE_ACTOR_RESTARTS_TOTAL, [queue])?,
                 messages: registry.gauges(QUEUE_MESSAGES, [queue, state])?,
                 bytes: registry.gauges(QUEUE_BYTES, [queue])?,
             },
             queues: RwLock::default(),
             queues_max,
-            shown: Mutex::default(),
+            gauges: Mutex::default(),
         })
     }
 
-    /// Counts a request that was done.
-    pub(crate) fn done(&self, operation: Operation, took: Duration) {
-        let OperationMetrics { requests, seconds } = &self.done[operation as usize];
+    /// Counts a successful request.
+    pub(crate) fn succeeded(&self, operation: Operation, duration: Duration) {
+        let OperationMetrics { requests, seconds } = &self.operations[operation as usize];
         requests.count();
-        seconds.record(took);
+        seconds.record(duration);
     }
 
-    /// Counts a request that was refused.
-    pub(crate) fn refused(&self, operation: Option<Operation>, code: &'static str) {
+    /// Counts a failed request.
+    pub(crate) fn failed(&self, operation: Option<Operation>, code: &'static str) {
         self.requests.with([operation.map_or(OTHER, Operation::name), code]).count();
     }
 
-    /// Counts a receive as waiting, until what is returned is dropped.
-    pub(crate) fn wait(&self) -> WaitingGuard<'_> {
+    /// Counts a receive as waiting until the guard is dropped.
+    pub(crate) fn waiting(&self) -> WaitingGuard<'_> {
         self.waiting.add(1);
         WaitingGuard(&self.waiting)
     }
 
     pub(crate) fn sent(&self, queue: &Queue, count: u64) {
-        self.of(queue).sent.add(count);
+        self.counters(queue).sent.add(count);
     }
 
     pub(crate) fn received(&self, queue: &Queue, count: u64) {
-        self.of(queue).received.add(count);
+        self.counters(queue).received.add(count);
     }
 
     pub(crate) fn deleted(&self, queue: &Queue, count: u64) {
-        self.of(queue).deleted.add(count);
+        self.counters(queue).deleted.add(count);
     }
 
-    fn of(&self, queue: &Queue) -> QueueCounters {
-        if let Some(meters) = self.queues.read().get(&queue.id()) {
-            return meters.clone();
+    fn counters(&self, queue: &Queue) -> QueueCounters {
+        if let Some(counters) = self.queues.read().get(&queue.id()) {
+            return counters.clone();
         }
-        let body = queue.body();
+        let descriptor = queue.body();
         let mut queues = self.queues.write();
-        // Ids are never given twice: those of queues long gone would pile up.
-        if self.queues_max <= queues.len() {
+        // Queue ids are not reused, so entries of deleted queues would accumulate.
+        if queues.len() >= self.queues_max {
             queues.clear();
         }
-        let name = [body.name.as_str()];
-        let meters = QueueCounters {
+        let name = [descriptor.name.as_str()];
+        let counters = QueueCounters {
             sent: self.families.sent.with(name),
             received: self.families.received.with(name),
             deleted: self.families.deleted.with(name),
         };
-        queues.insert(queue.id(), meters.clone());
-        meters
+        queues.insert(queue.id(), counters.clone());
+        counters
     }
 
-    /// Puts what queues hold at this moment on the page.
+    /// Sets the gauges of all queues to their current totals.
     pub(crate) fn publish_queue_totals(&self, queues: &Queues) {
-        let mut shown = self.shown.lock();
-        for gauges in shown.values() {
+        let mut published = self.gauges.lock();
+        for gauges in published.values() {
             gauges.set([0; 4]);
         }
-        // The label's own limit would make `other` of the rest, whose gauges would overwrite each other.
+        // Queues beyond the limit are skipped: as `other` they would overwrite each other's gauges.
         for queue in queues.list("", None, self.queues_max) {
-            let body = queue.body();
+            let descriptor = queue.body();
+            let name = &descriptor.name;
             let totals = queue.totals();
-            let is_full = self.queues_max <= shown.len() && !shown.contains_key(&body.name);
+            let is_full = published.len() >= self.queues_max && !published.contains_key(name);
             if is_full {
                 continue;
             }
-            let gauges = shown.entry(body.name.clone()).or_insert_with(|| self.families.gauges(&body.name));
+            let gauges = published.entry(name.clone()).or_insert_with(|| self.families.gauges(name));
             gauges.set([totals.pending, totals.in_flight, totals.delayed, totals.bytes]);
             gauges.expired.advance_to(totals.expired);
-            gauges.replaced.advance_to(queue.actor_restarts());
+            gauges.actor_restarts.advance_to(queue.actor_restarts());
         }
     }
 }
 
-/// A receive that waits.
+/// Counts one waiting receive while it lives.
 pub(crate) struct WaitingGuard<'a>(&'a Gauge);
 
 impl Drop for WaitingGuard<'_> {
@@ -209,7 +211,7 @@ impl Families {
             delayed: self.messages.with([name, "delayed"]),
             bytes: self.bytes.with([name]),
             expired: self.expired.with([name]),
-            replaced: self.replaced.with([name]),
+            actor_restarts: self.actor_restarts.with([name]),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Move tasks: dead letters on their way back, in the background and at a pace.
+//! Message move tasks: redrive dead letters to their source queues, or another queue, in the background.
 //!
-//! Bound: at most 100 at once, one per source; the last ten of each source are remembered until the gateway ends. A
-//! task looks at every message that there was when it began, once, and moves no faster than it was told. One that the
-//! gateway's end has cut short is shown as failed after the next start, until another begins.
+//! Limits: at most 100 active tasks, one per source. The last ten tasks of each source are listed until the gateway stops.
+//! Guarantees: a task visits every message that was in the source when it started, once, and does not exceed its rate. A
+//! task that a stop of the gateway interrupted is listed as failed after the next start, until another one starts.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -23,13 +23,13 @@ use crate::error::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
 use crate::queue_metadata::{MoveTaskRecord, QueueMetadata};
 
-/// Messages moved in one go when there is no hurry to slow down.
+/// Messages per step of a task without a rate.
 const BATCH: usize = 100;
-/// So often in a row a queue may be too busy before its move is given up.
-const TRIES_MAX: u32 = 10;
-const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Why a task has failed that did not outlive the gateway.
-const CUT_SHORT: &str = "GatewayStopped";
+/// Consecutive retries while the queue is busy before a task fails.
+const RETRIES_MAX: u32 = 10;
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Failure reason of a task that a stop of the gateway interrupted.
+const INTERRUPTED: &str = "GatewayStopped";
 const NO_SOURCE: &str = "The resource that you specified for the SourceArn parameter doesn't exist.";
 const NO_DESTINATION: &str =
     "The resource that you specified for the DestinationArn parameter doesn't exist.";
@@ -91,7 +91,7 @@ struct MoveTaskEntry {
     started_timestamp: u64,
 }
 
-/// Every task that is remembered, the newest first.
+/// Active and recent tasks, newest first.
 #[derive(Default)]
 pub(crate) struct MoveTasks(Mutex<VecDeque<Arc<Task>>>);
 
@@ -127,22 +127,23 @@ impl State {
         }
     }
 
-    const fn is_over(self) -> bool {
+    const fn is_finished(self) -> bool {
         matches!(self, Self::Cancelled | Self::Completed | Self::Failed(_))
     }
 }
 
 impl SqsApi {
-    pub(crate) async fn start_move_task(&self, wish: &StartMove) -> Result<StartMoveResponse, SqsError> {
-        let (source, source_arn) = self.by_arn("SourceArn", wish.source_arn.as_deref(), NO_SOURCE)?;
-        let destination = match wish.destination_arn.as_deref() {
-            Some(arn) => Some(self.by_arn("DestinationArn", Some(arn), NO_DESTINATION)?),
+    pub(crate) async fn start_move_task(&self, request: &StartMove) -> Result<StartMoveResponse, SqsError> {
+        let (source, source_arn) =
+            self.queue_by_arn("SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
+        let destination = match request.destination_arn.as_deref() {
+            Some(arn) => Some(self.queue_by_arn("DestinationArn", Some(arn), NO_DESTINATION)?),
             None => None,
         };
-        let rate = wish.max_number_of_messages_per_second;
+        let rate = request.max_number_of_messages_per_second;
         if let Some(rate) = rate.filter(|rate| !MOVE_RATE.contains(rate)) {
             let reason = "Must be between 1 and 500, if provided.";
-            return Err(SqsError::value("MaxNumberOfMessagesPerSecond", rate, reason));
+            return Err(SqsError::invalid_value("MaxNumberOfMessagesPerSecond", rate, reason));
         }
         if self.sources_of(source.id()).is_empty() {
             return Err(SqsError::invalid("Source queue must be configured as a Dead Letter Queue."));
@@ -155,7 +156,7 @@ impl SqsApi {
             return Err(SqsError::invalid("Source queue and destination queue must be of the same type."));
         }
         let (to, destination_arn) = destination.map(|(queue, arn)| (queue.id(), arn)).unzip();
-        let begun = MoveTaskRecord {
+        let record = MoveTaskRecord {
             id: new_id()?,
             source_arn,
             destination_arn,
@@ -163,40 +164,45 @@ impl SqsApi {
             started_ms: source.now().0,
             to_move: source.totals().pending,
         };
-        let task = Arc::new(Task::new(source.id(), begun.clone(), 0, State::Running));
+        let task = Arc::new(Task::new(source.id(), record.clone(), 0, State::Running));
         self.moves.add(task.clone())?;
-        let noted = self.change(&source, |shape| {
-            shape.notes.move_task = Some(begun);
+        let recorded = self.change(&source, |spec| {
+            spec.metadata.move_task = Some(record);
             Ok(())
         });
-        if let Err(fault) = noted.await {
-            *task.state.lock() = State::Failed(fault.code());
-            return Err(fault);
+        if let Err(error) = recorded.await {
+            *task.state.lock() = State::Failed(error.code());
+            return Err(error);
         }
         let task_handle = task.handle();
-        tokio::spawn(run(self.me.clone(), task, source, to, self.stopping.subscribe()));
+        tokio::spawn(run(self.weak_self.clone(), task, source, to, self.stopping.subscribe()));
         Ok(StartMoveResponse { task_handle })
     }
 
-    /// Forgets that a move began, now that it is over.
-    async fn end_move_task(&self, source: &Queue, id: &str) {
-        let noted = self.change(source, |shape| {
-            shape.notes.move_task = shape.notes.move_task.take().filter(|begun| begun.id != id);
+    /// Removes the record of a finished task from its source.
+    async fn remove_task_record(&self, source: &Queue, id: &str) {
+        let removed = self.change(source, |spec| {
+            spec.metadata.move_task = spec.metadata.move_task.take().filter(|record| record.id != id);
             Ok(())
         });
-        if let Err(fault) = noted.await {
-            tracing::warn!(queue = source.id().0, %fault, "a move that is over will be shown as failed");
+        if let Err(error) = removed.await {
+            tracing::warn!(
+                queue = %source.body().name,
+                task = id,
+                %error,
+                "could not remove the record of a finished move task; after a restart it is listed as failed"
+            );
         }
     }
 
-    pub(crate) fn cancel_move_task(&self, wish: &CancelMove) -> Result<CancelMoveResponse, SqsError> {
-        let handle = required("TaskHandle", wish.task_handle.as_deref())?;
+    pub(crate) fn cancel_move_task(&self, request: &CancelMove) -> Result<CancelMoveResponse, SqsError> {
+        let handle = required("TaskHandle", request.task_handle.as_deref())?;
         let text = base64::decode(handle).and_then(|bytes| String::from_utf8(bytes).ok());
         let (id, arn) = text
             .as_deref()
             .and_then(|text| text.split_once(' '))
             .ok_or_else(|| SqsError::invalid("Value for parameter TaskHandle is invalid."))?;
-        self.by_arn("SourceArn", Some(arn), NO_SOURCE)?;
+        self.queue_by_arn("SourceArn", Some(arn), NO_SOURCE)?;
         let found = self.moves.0.lock().iter().find(|task| task.id == id).cloned();
         let task = found.ok_or(SqsError::NoResource { message: "Task does not exist." })?;
         let mut state = task.state.lock();
@@ -208,19 +214,20 @@ impl SqsApi {
         Ok(CancelMoveResponse { approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed) })
     }
 
-    pub(crate) fn list_move_tasks(&self, wish: &ListMoves) -> Result<ListMovesResponse, SqsError> {
-        let (source, _) = self.by_arn("SourceArn", wish.source_arn.as_deref(), NO_SOURCE)?;
-        let max = wish.max_results.unwrap_or(1);
+    pub(crate) fn list_move_tasks(&self, request: &ListMoves) -> Result<ListMovesResponse, SqsError> {
+        let (source, _) = self.queue_by_arn("SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
+        let max = request.max_results.unwrap_or(1);
         if !TASKS.contains(&max) {
-            return Err(SqsError::value("MaxResults", max, "Must be between 1 and 10, if provided."));
+            return Err(SqsError::invalid_value("MaxResults", max, "Must be between 1 and 10, if provided."));
         }
         let tasks = self.moves.0.lock();
         let of_source = tasks.iter().filter(|task| task.source == source.id());
-        let results = of_source.take(usize::try_from(max).unwrap_or(1)).map(|task| task.listed()).collect();
+        let results = of_source.take(usize::try_from(max).unwrap_or(1)).map(|task| task.to_entry()).collect();
         Ok(ListMovesResponse { results })
     }
 
-    fn by_arn(
+    /// Finds a queue by the ARN in a parameter; returns the ARN with it.
+    fn queue_by_arn(
         &self,
         name: &'static str,
         arn: Option<&str>,
@@ -239,27 +246,27 @@ impl SqsApi {
 }
 
 impl MoveTasks {
-    /// Remembers the tasks that the gateway's end has cut short.
+    /// Lists the tasks that the last stop of the gateway interrupted, as failed.
     pub(crate) fn restore_interrupted(queues: &Queues) -> Self {
         let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
-            let begun = QueueMetadata::read(&queue.body().notes).move_task?;
-            let moved = begun.to_move.saturating_sub(queue.totals().pending);
-            Some(Arc::new(Task::new(queue.id(), begun, moved, State::Failed(CUT_SHORT))))
+            let record = QueueMetadata::read(&queue.body().notes).move_task?;
+            let moved = record.to_move.saturating_sub(queue.totals().pending);
+            Some(Arc::new(Task::new(queue.id(), record, moved, State::Failed(INTERRUPTED))))
         });
         Self(Mutex::new(tasks.collect()))
     }
 
     fn add(&self, task: Arc<Task>) -> Result<(), SqsError> {
         let mut tasks = self.0.lock();
-        let active = |task: &&Arc<Task>| !task.state.lock().is_over();
-        if tasks.iter().filter(active).any(|other| other.source == task.source) {
+        let is_active = |task: &&Arc<Task>| !task.state.lock().is_finished();
+        if tasks.iter().filter(is_active).any(|other| other.source == task.source) {
             return Err(SqsError::invalid(
                 "There is already a task running. Only one active task is allowed for a source queue arn at a \
                  given time.",
             ));
         }
-        if TASKS_ACTIVE_MAX <= tasks.iter().filter(active).count() {
-            let message = format!("{TASKS_ACTIVE_MAX} move tasks are active, which is the most");
+        if tasks.iter().filter(is_active).count() >= TASKS_ACTIVE_MAX {
+            let message = format!("{TASKS_ACTIVE_MAX} move tasks are active, which is the maximum");
             return Err(SqsError::OverLimit { message });
         }
         let source = task.source;
@@ -269,15 +276,15 @@ impl MoveTasks {
             of_source += i64::from(task.source == source);
             task.source != source || of_source <= *TASKS.end()
         });
-        // Of queues that are gone, too, only so much is remembered.
+        // Also limits the tasks of deleted queues.
         tasks.truncate(TASKS_ACTIVE_MAX * usize::try_from(*TASKS.end()).unwrap_or(1));
         Ok(())
     }
 }
 
 impl Task {
-    fn new(source: QueueId, begun: MoveTaskRecord, moved: u64, state: State) -> Self {
-        let MoveTaskRecord { id, source_arn, destination_arn, rate, started_ms, to_move } = begun;
+    fn new(source: QueueId, record: MoveTaskRecord, moved: u64, state: State) -> Self {
+        let MoveTaskRecord { id, source_arn, destination_arn, rate, started_ms, to_move } = record;
         let moved = AtomicU64::new(moved);
         let state = Mutex::new(state);
         Self { id, source, source_arn, destination_arn, rate, started_ms, to_move, moved, state }
@@ -287,7 +294,7 @@ impl Task {
         base64::encode(format!("{} {}", self.id, self.source_arn).as_bytes())
     }
 
-    fn listed(&self) -> MoveTaskEntry {
+    fn to_entry(&self) -> MoveTaskEntry {
         let state = *self.state.lock();
         MoveTaskEntry {
             task_handle: (state == State::Running).then(|| self.handle()),
@@ -306,7 +313,7 @@ impl Task {
     }
 }
 
-/// Moves messages until there are no more, somebody cancels it, or the server stops.
+/// Moves messages until none are left, the task is cancelled, or the server stops.
 async fn run(
     sqs: Weak<SqsApi>,
     task: Arc<Task>,
@@ -316,7 +323,7 @@ async fn run(
 ) {
     let (batch, pause) = pace(task.rate);
     let mut cursor = MoveCursor::default();
-    let mut tries = 0;
+    let mut retries = 0;
     let state = loop {
         if *task.state.lock() == State::Cancelling {
             break State::Cancelled;
@@ -326,40 +333,40 @@ async fn run(
                 task.moved.fetch_add(step.moved, Ordering::Relaxed);
                 match step.next {
                     Some(next) => cursor = next,
-                    // What was sent to the dead-letter queue itself came from nowhere.
+                    // Messages that were sent directly to the dead-letter queue have no source.
                     None if step.left > 0 => break State::Failed("CouldNotDetermineMessageSource"),
                     None => break State::Completed,
                 }
-                tries = 0;
-                // Messages that only were looked at use up no rate.
+                retries = 0;
+                // Messages that were visited but not moved do not count towards the rate.
                 if step.moved == 0 { Duration::ZERO } else { pause }
             }
-            Err(Rejection::Busy | Rejection::Interrupted) if tries < TRIES_MAX => {
-                tries += 1;
-                TRY_AGAIN_AFTER
+            Err(Rejection::Busy | Rejection::Interrupted) if retries < RETRIES_MAX => {
+                retries += 1;
+                RETRY_DELAY
             }
             Err(rejection) => break State::Failed(SqsError::from(rejection).code()),
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            // What is left stays where it is, and the next start tells.
+            // The remaining messages stay in the source; the next start lists the task as failed.
             _ = stopping.wait_for(|stopping| *stopping) => {
-                return *task.state.lock() = State::Failed(CUT_SHORT);
+                return *task.state.lock() = State::Failed(INTERRUPTED);
             }
         }
     };
     if let Some(sqs) = sqs.upgrade() {
-        sqs.end_move_task(&source, &task.id).await;
+        sqs.remove_task_record(&source, &task.id).await;
     }
     *task.state.lock() = state;
 }
 
-/// How many messages at a time, and how long between.
+/// Returns the messages per step and the pause between steps.
 fn pace(rate: Option<u64>) -> (usize, Duration) {
     match rate {
         None => (BATCH, Duration::ZERO),
         Some(rate) => {
-            // Ten times a second, or as often as there is a message to move.
+            // Ten steps per second, or one message per step at lower rates.
             let batch = rate.div_ceil(10).max(1);
             (usize::try_from(batch).unwrap_or(1), Duration::from_secs_f64(batch as f64 / rate.max(1) as f64))
         }
@@ -378,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pace_keeps_to_its_rate() {
+    fn the_pace_matches_the_rate() {
         for rate in 1..=500 {
             let (batch, pause) = pace(Some(rate));
             let per_second = batch as f64 / pause.as_secs_f64();

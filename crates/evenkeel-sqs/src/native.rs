@@ -1,7 +1,7 @@
-//! The native API of queues, `/api/queues…`: what SQS cannot say.
+//! The native API of queues, `/api/queues…`, for features that SQS does not have.
 //!
-//! Tenants send and consume; what changes a queue for everybody (its settings, what its keys are bound to, a purge) is an
-//! administrator's. Messages are the same in both protocols: a header here is an attribute there.
+//! Tenants send and consume; operations that change a queue for everyone (settings, limits of keys, purge) need an
+//! admin key. Both APIs share the messages: a header here is a message attribute there.
 
 mod admin;
 mod consume;
@@ -15,12 +15,11 @@ use std::sync::Arc;
 
 use evenkeel_queue::Queue;
 use evenkeel_server::api_error::ApiError;
-use evenkeel_server::body::Response;
+use evenkeel_server::body::{self, Response};
 use evenkeel_server::percent;
 use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::{Access, Caller};
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, StatusCode};
+use http::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -31,65 +30,65 @@ use self::consume::peek;
 use self::keys::keys;
 use self::result::{explain, result};
 use crate::SqsApi;
-use crate::chunked_body::body_of;
+use crate::chunked_body::chunked;
 
 const QUEUES: &str = "/api/queues";
 const QUEUE: &str = "/api/queues/";
 const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS];
 
-/// Queues as the native API shows them.
+/// The native API.
 #[derive(Clone)]
 struct Native {
     sqs: Arc<SqsApi>,
 }
 
 impl SqsApi {
-    /// Adds the native API to a table of routes.
+    /// Adds the routes of the native API.
     pub fn add_native_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
         let native = Native { sqs: self.clone() };
-        let own = native.clone();
-        let listed = handler(move |call| {
-            let answer = own.list(&call);
-            async { answer }
+        let api = native.clone();
+        let list = handler(move |request| {
+            let response = api.list(&request);
+            async { response }
         });
-        routes.add(Method::GET, QUEUES, Access::TenantOrAdmin, listed)?;
-        // Also methods that nothing takes, so that each path says which it does.
+        routes.add(Method::GET, QUEUES, Access::TenantOrAdmin, list)?;
+        // Includes methods that no path accepts, so that `Allow` lists those of each path.
         for method in METHODS {
-            let own = native.clone();
-            let answer = handler(move |call| own.clone().answer(call));
-            routes.add(method, &format!("{QUEUE}*"), Access::TenantOrAdmin, answer)?;
+            let api = native.clone();
+            let dispatch = handler(move |request| api.clone().dispatch(request));
+            routes.add(method, &format!("{QUEUE}*"), Access::TenantOrAdmin, dispatch)?;
         }
         Ok(())
     }
 }
 
 impl Native {
-    async fn answer(self, mut call: ServerRequest) -> Result<Response, ApiError> {
-        let path = call.request.uri().path().strip_prefix(QUEUE).ok_or(ApiError::NoRoute)?;
+    async fn dispatch(self, mut request: ServerRequest) -> Result<Response, ApiError> {
+        let path = request.request.uri().path().strip_prefix(QUEUE).ok_or(ApiError::NoRoute)?;
         let parts: Option<Vec<String>> = path.split('/').map(percent::decode).collect();
         let parts = parts.ok_or(ApiError::NoRoute)?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        // What is answered to GET is asked by HEAD, too.
+        // GET handles HEAD, too.
         let method =
-            if call.request.method() == Method::HEAD { "GET" } else { call.request.method().as_str() };
+            if request.request.method() == Method::HEAD { "GET" } else { request.request.method().as_str() };
         match (method.to_owned().as_str(), parts.as_slice()) {
-            ("PUT", [name]) => self.put(&mut call, name).await,
+            ("PUT", [name]) => self.put(&mut request, name).await,
             ("GET", [name]) => self.show(&self.queue(name)?),
-            ("DELETE", [name]) => self.delete(&call, name).await,
-            ("POST", [name, "messages"]) => self.send(&mut call, &self.queue(name)?).await,
-            ("GET", [name, "messages"]) => peek(&call, &self.queue(name)?).await,
+            ("DELETE", [name]) => self.delete(&request, name).await,
+            ("POST", [name, "messages"]) => self.send(&mut request, &self.queue(name)?).await,
+            ("GET", [name, "messages"]) => peek(&request, &self.queue(name)?).await,
             ("GET", [name, "messages", id]) => explain(&self.queue(name)?, id).await,
             ("GET", [name, "results", id]) => result(&self.queue(name)?, id).await,
-            ("POST", [name, "receive"]) => self.receive(&mut call, self.queue(name)?).await,
-            ("POST", [name, "ack"]) => self.ack(&mut call, &self.queue(name)?).await,
-            ("POST", [name, "nack"]) => self.nack(&mut call, &self.queue(name)?).await,
-            ("POST", [name, "extend"]) => self.extend(&mut call, &self.queue(name)?).await,
-            ("GET", [name, "stream"]) => self.stream(&call, self.queue(name)?),
-            ("GET", [name, "keys"]) => keys(&call, &self.queue(name)?).await,
-            ("PUT", [name, "keys", key]) => self.rule(&mut call, &self.queue(name)?, key).await,
-            ("POST", [name, "purge"]) => purge(&call, &self.queue(name)?).await,
-            ("POST", [name, "redrive"]) => self.redrive(&mut call, &self.queue(name)?).await,
+            ("POST", [name, "receive"]) => self.receive(&mut request, self.queue(name)?).await,
+            ("POST", [name, "ack"]) => self.ack(&mut request, &self.queue(name)?).await,
+            ("POST", [name, "nack"]) => self.nack(&mut request, &self.queue(name)?).await,
+            ("POST", [name, "extend"]) => self.extend(&mut request, &self.queue(name)?).await,
+            ("GET", [name, "stream"]) => self.stream(&request, self.queue(name)?),
+            ("GET", [name, "keys"]) => keys(&request, &self.queue(name)?).await,
+            ("PUT", [name, "keys", key]) => self.set_rule(&mut request, &self.queue(name)?, key).await,
+            ("POST", [name, "purge"]) => purge(&request, &self.queue(name)?).await,
+            ("POST", [name, "redrive"]) => self.redrive(&mut request, &self.queue(name)?).await,
             (_, parts) => Err(route_error(parts)),
         }
     }
@@ -99,7 +98,7 @@ impl Native {
     }
 }
 
-/// Says which methods a path takes, if it takes any.
+/// Returns the error for a path: the allowed methods, or that there is no such path.
 fn route_error(parts: &[&str]) -> ApiError {
     let allow = match parts {
         [_] => "GET, PUT, DELETE",
@@ -112,68 +111,69 @@ fn route_error(parts: &[&str]) -> ApiError {
     ApiError::Method { allow: allow.to_owned() }
 }
 
-/// Refuses whoever is not an administrator.
-fn check_admin(call: &ServerRequest) -> Result<(), ApiError> {
-    match call.caller {
+/// Rejects callers that are not administrators.
+fn check_admin(request: &ServerRequest) -> Result<(), ApiError> {
+    match request.caller {
         Caller::Admin => Ok(()),
         Caller::Public | Caller::Tenant(_) => Err(ApiError::AdminOnly),
     }
 }
 
-/// Who sends, as consumers are told.
-fn sender_of(call: &ServerRequest) -> &str {
-    match &call.caller {
+/// Returns the name of the sender that is stored with messages.
+fn sender_of(request: &ServerRequest) -> &str {
+    match &request.caller {
         Caller::Tenant(tenant) => &tenant.settings.name,
         Caller::Admin => "admin",
         Caller::Public => "",
     }
 }
 
-/// Reads a body, which is an object; none at all is an empty one.
-async fn read<T: DeserializeOwned>(call: &mut ServerRequest) -> Result<T, ApiError> {
-    let bytes = call.read_body().await?;
+/// Parses the body as a JSON object; an empty body is an empty object.
+async fn read<T: DeserializeOwned>(request: &mut ServerRequest) -> Result<T, ApiError> {
+    let bytes = request.read_body().await?;
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-    // A list of the right length would be read as if its items had names.
+    // serde would accept an array in the order of the fields.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(ApiError::invalid("the body is not a JSON object"));
     }
-    serde_json::from_slice(bytes).map_err(unexpected)
+    serde_json::from_slice(bytes).map_err(body_error)
 }
 
-fn unexpected(error: serde_json::Error) -> ApiError {
-    ApiError::invalid(format!("the body is not what is expected: {error}"))
+fn body_error(error: serde_json::Error) -> ApiError {
+    ApiError::invalid(format!("invalid body: {error}"))
 }
 
-/// Reads what stands after the question mark; a key that nobody knows is refused.
+/// Parses the query; an unknown parameter is an error.
 fn query<const N: usize>(
-    call: &ServerRequest,
+    request: &ServerRequest,
     known: [&'static str; N],
 ) -> Result<[Option<String>; N], ApiError> {
     let mut values = [const { None }; N];
-    for pair in call.request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+    for pair in request.request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let unknown =
-            || ApiError::invalid(format!("unknown parameter {key:?}; there is {}", known.join(", ")));
-        let at = known.iter().position(|name| *name == key).ok_or_else(unknown)?;
+            || ApiError::invalid(format!("unknown parameter {key:?}, expected {}", known.join(", ")));
+        let index = known.iter().position(|name| *name == key).ok_or_else(unknown)?;
         let value = percent::decode(value);
-        values[at] = Some(value.ok_or_else(|| ApiError::invalid(format!("{key} cannot be read")))?);
+        values[index] =
+            Some(value.ok_or_else(|| ApiError::invalid(format!("{key} is not valid percent-encoding")))?);
     }
     Ok(values)
 }
 
-/// Reads a number that has bounds.
+/// Parses a number of the query and checks its range.
 fn number(
     name: &str,
     value: Option<&str>,
-    otherwise: u64,
+    default: u64,
     range: core::ops::RangeInclusive<u64>,
 ) -> Result<u64, ApiError> {
-    let Some(value) = value else { return Ok(otherwise) };
-    let wrong = |_| ApiError::invalid(format!("{name} is not a whole number: {value:?}"));
-    within(name, value.parse().map_err(wrong)?, range)
+    let Some(value) = value else { return Ok(default) };
+    let invalid = |_| ApiError::invalid(format!("{name} is not a whole number: {value:?}"));
+    within(name, value.parse().map_err(invalid)?, range)
 }
 
-/// Refuses a number that is out of bounds.
+/// Checks the range of a number.
 fn within(name: &str, value: u64, range: core::ops::RangeInclusive<u64>) -> Result<u64, ApiError> {
     if range.contains(&value) {
         return Ok(value);
@@ -182,11 +182,8 @@ fn within(name: &str, value: u64, range: core::ops::RangeInclusive<u64>) -> Resu
     Err(ApiError::invalid(format!("{name} {value} is not between {min} and {max}")))
 }
 
-/// Writes an answer.
-fn json_response(status: StatusCode, answer: &impl Serialize) -> Result<Response, ApiError> {
-    let bytes = serde_json::to_vec(answer).map_err(|_| ApiError::Internal)?;
-    let mut response = Response::new(body_of(bytes));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+/// Serializes a value as the body of a response.
+fn json_response(status: StatusCode, value: &impl Serialize) -> Result<Response, ApiError> {
+    let bytes = serde_json::to_vec(value).map_err(|_| ApiError::Internal)?;
+    Ok(body::json_response(status, chunked(bytes)))
 }

@@ -1,16 +1,14 @@
-//! Which of the protocol's operations a request names.
+//! The 23 operations of the SQS protocol.
 
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
-        /// An operation.
+        /// An operation of the SQS protocol.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Operation { $($name),* }
 
         impl Operation {
-            /// All of them.
             pub(crate) const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What it is called.
             pub(crate) const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name)),* }
             }
@@ -26,14 +24,13 @@ operations! {
 }
 
 impl Operation {
-    /// Reads `X-Amz-Target`.
-    pub(crate) fn of_target(target: &str) -> Option<Self> {
+    /// Parses `X-Amz-Target`.
+    pub(crate) fn from_target(target: &str) -> Option<Self> {
         let name = target.strip_prefix("AmazonSQS.")?;
-        Self::of_name(name)
+        Self::from_name(name)
     }
 
-    /// Finds one by its name.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|operation| operation.name() == name)
     }
 }
@@ -43,13 +40,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_twenty_three_and_each_is_found_by_its_name() {
+    fn each_of_the_23_operations_is_found_by_its_name() {
         assert_eq!(Operation::ALL.len(), 23);
         for operation in Operation::ALL {
             let target = format!("AmazonSQS.{}", operation.name());
-            assert_eq!(Operation::of_target(&target), Some(*operation));
+            assert_eq!(Operation::from_target(&target), Some(*operation));
         }
-        assert_eq!(Operation::of_target("AmazonSQS.sendmessage"), None);
-        assert_eq!(Operation::of_target("SendMessage"), None);
+        assert_eq!(Operation::from_target("AmazonSQS.sendmessage"), None);
+        assert_eq!(Operation::from_target("SendMessage"), None);
     }
 }

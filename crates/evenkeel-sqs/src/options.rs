@@ -1,21 +1,21 @@
-//! What the door is set up with.
+//! Options of the SQS API.
 
 use evenkeel_queue::QueueSettings;
 
-/// What the door is set up with.
+/// Options of the SQS API.
 #[derive(Clone, Debug)]
 pub struct SqsOptions {
-    /// The region that names of queues carry.
+    /// Region in ARNs.
     pub region: String,
-    /// The account that names and URLs of queues carry: twelve digits.
+    /// Account in ARNs and queue URLs: twelve digits.
     pub account: String,
-    /// `http` or `https`, for URLs of queues.
+    /// Scheme of queue URLs: `http` or `https`.
     pub scheme: &'static str,
-    /// What a queue is that nobody told anything.
+    /// Settings of a new queue, unless the request sets them.
     pub defaults: QueueSettings,
-    /// How many queues have metrics of their own; the others are `other`.
+    /// Maximum of queues with their own metric series; the others are counted as `other`.
     pub queues_metered_max: usize,
-    /// Says what is wrong with a target that a queue's messages are to be dispatched to.
+    /// Checks the dispatch target of a queue; the error is for the client.
     pub check_target: fn(&str) -> Result<(), String>,
 }
 
@@ -27,7 +27,7 @@ impl Default for SqsOptions {
             scheme: "http",
             defaults: QueueSettings::default(),
             queues_metered_max: 256,
-            check_target: |_| Err("no messages are dispatched here".to_owned()),
+            check_target: |_| Err("dispatch is not available".to_owned()),
         }
     }
 }

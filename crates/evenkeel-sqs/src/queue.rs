@@ -1,4 +1,4 @@
-//! Queues: made, found, listed, told, purged, deleted.
+//! Operations on queues: create, find, list, get and set attributes, purge, delete.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -13,19 +13,20 @@ use crate::base64;
 use crate::error::{SqsError, bad_fifo_name, bad_queue_name};
 use crate::fifo;
 use crate::limit::PAGE;
+use crate::queue_metadata::QueueMetadata;
 use crate::settings::{AttributeName, Attributes, QueueSpec};
 use crate::tag::{Tags, check_tags};
 
 const NAME_MAX: usize = 80;
-/// A queue is purged at most once in so long.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// Minimum time between two purges of a queue.
+const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct CreateQueue {
     queue_name: Option<String>,
     attributes: Option<Attributes>,
-    /// Its name begins small, alone of all.
+    /// The only lower-case name in the protocol.
     #[serde(rename = "tags")]
     tags: Option<Tags>,
 }
@@ -92,49 +93,49 @@ pub(crate) struct AttributesResponse {
 impl SqsApi {
     pub(crate) async fn create_queue(
         &self,
-        ask: &RequestContext,
-        wish: CreateQueue,
+        context: &RequestContext,
+        request: CreateQueue,
     ) -> Result<QueueUrlResponse, SqsError> {
-        let name = required("QueueName", wish.queue_name.as_deref())?;
-        let attributes = wish.attributes.unwrap_or_default();
+        let name = required("QueueName", request.queue_name.as_deref())?;
+        let attributes = request.attributes.unwrap_or_default();
         check_name(name, &attributes)?;
-        let tags = wish.tags.unwrap_or_default();
+        let tags = request.tags.unwrap_or_default();
         check_tags(&tags)?;
         let _changing = self.changing.lock().await;
-        let url = self.options.url(&ask.host, name);
+        let url = self.options.url(&context.host, name);
         if let Some(queue) = self.queues.get(name) {
             self.check_same(&queue, &attributes)?;
             return Ok(QueueUrlResponse { queue_url: url });
         }
-        let mut shape = self.new_shape(name);
-        self.apply(&mut shape, &attributes)?;
-        shape.notes.tags = tags;
-        match self.queues.create(name, shape.settings, shape.notes.write()).await? {
-            CreateResult::Created(queue) => self.link(&queue).await,
-            // Somebody who speaks another protocol was quicker.
+        let mut spec = self.new_spec(name);
+        self.apply(&mut spec, &attributes)?;
+        spec.metadata.tags = tags;
+        match self.queues.create(name, spec.settings, spec.metadata.to_json()).await? {
+            CreateResult::Created(queue) => self.link_sources(&queue).await,
+            // A client of the native API created it first.
             CreateResult::Existing(queue) => self.check_same(&queue, &attributes)?,
         }
         Ok(QueueUrlResponse { queue_url: url })
     }
 
-    pub(crate) fn new_shape(&self, name: &str) -> QueueSpec {
+    pub(crate) fn new_spec(&self, name: &str) -> QueueSpec {
         let order = if name.ends_with(fifo::SUFFIX) { DeliveryOrder::Fifo } else { DeliveryOrder::Fair };
         QueueSpec {
             id: None,
             name: name.to_owned(),
             settings: QueueSettings { order, ..self.options.defaults.clone() },
-            notes: crate::queue_metadata::QueueMetadata::default(),
+            metadata: QueueMetadata::default(),
         }
     }
 
-    /// Refuses to make a queue again as another.
+    /// Rejects the creation of an existing queue with other attributes.
     fn check_same(&self, queue: &Queue, attributes: &Attributes) -> Result<(), SqsError> {
         let before = QueueSpec::of(queue);
         let mut after = before.clone();
         self.apply(&mut after, attributes)?;
         for name in attributes.keys() {
             let name = AttributeName::parse(name)?;
-            if self.show_told(&before, name) != self.show_told(&after, name) {
+            if self.setting(&before, name) != self.setting(&after, name) {
                 return Err(SqsError::QueueExists { attribute: name.as_str() });
             }
         }
@@ -143,77 +144,83 @@ impl SqsApi {
 
     pub(crate) fn queue_url(
         &self,
-        ask: &RequestContext,
-        wish: &GetQueueUrl,
+        context: &RequestContext,
+        request: &GetQueueUrl,
     ) -> Result<QueueUrlResponse, SqsError> {
-        let name = required("QueueName", wish.queue_name.as_deref())?;
-        let is_ours = wish.owner.as_deref().is_none_or(|owner| owner == self.options.account);
+        let name = required("QueueName", request.queue_name.as_deref())?;
+        let is_ours = request.owner.as_deref().is_none_or(|owner| owner == self.options.account);
         self.queues.get(name).filter(|_| is_ours).ok_or(SqsError::NoQueue)?;
-        Ok(QueueUrlResponse { queue_url: self.options.url(&ask.host, name) })
+        Ok(QueueUrlResponse { queue_url: self.options.url(&context.host, name) })
     }
 
     pub(crate) fn list_queues(
         &self,
-        ask: &RequestContext,
-        wish: &ListQueues,
+        context: &RequestContext,
+        request: &ListQueues,
     ) -> Result<ListQueuesResponse, SqsError> {
-        let page = page_of(wish.max_results, wish.next_token.as_deref())?;
-        let prefix = wish.queue_name_prefix.as_deref().unwrap_or_default();
+        let page = page_of(request.max_results, request.next_token.as_deref())?;
+        let prefix = request.queue_name_prefix.as_deref().unwrap_or_default();
         let found = self.queues.list(prefix, page.after.as_deref(), page.max + 1);
         let mut names: Vec<String> = found.iter().map(|queue| queue.body().name.clone()).collect();
-        // Without a page size there are no further pages, as AWS has it.
-        let next_token = wish.max_results.and_then(|_| page.next(&names, String::as_str));
+        // Without a page size there are no further pages, as documented by AWS.
+        let next_token = request.max_results.and_then(|_| page.next(&names, String::as_str));
         names.truncate(page.max);
-        let queue_urls = names.iter().map(|name| self.options.url(&ask.host, name)).collect();
+        let queue_urls = names.iter().map(|name| self.options.url(&context.host, name)).collect();
         Ok(ListQueuesResponse { queue_urls, next_token })
     }
 
-    pub(crate) fn queue_attributes(&self, wish: &GetAttributes) -> Result<AttributesResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        let body = queue.body();
-        let shape = QueueSpec::of(&queue);
-        let wants_all = wish.attribute_names.iter().any(|name| name == "All");
-        let named =
-            wish.attribute_names.iter().filter(|name| *name != "All").map(|name| AttributeName::parse(name));
+    pub(crate) fn queue_attributes(&self, request: &GetAttributes) -> Result<AttributesResponse, SqsError> {
+        let queue = self.queue(request.queue_url.as_deref())?;
+        let descriptor = queue.body();
+        let spec = QueueSpec::of(&queue);
+        let is_all = request.attribute_names.iter().any(|name| name == "All");
+        let named = request
+            .attribute_names
+            .iter()
+            .filter(|name| *name != "All")
+            .map(|name| AttributeName::parse(name));
         let named = named.collect::<Result<Vec<AttributeName>, SqsError>>()?;
-        let names = if wants_all { AttributeName::ALL } else { &named };
-        let shown = names.iter().filter_map(|&name| {
-            let value = self.show(&queue, &body, &shape, name)?;
+        let names = if is_all { AttributeName::ALL } else { &named };
+        let attributes = names.iter().filter_map(|&name| {
+            let value = self.attribute(&queue, &descriptor, &spec, name)?;
             Some((name.as_str(), value))
         });
-        Ok(AttributesResponse { attributes: shown.collect() })
+        Ok(AttributesResponse { attributes: attributes.collect() })
     }
 
-    pub(crate) async fn set_queue_attributes(&self, wish: SetAttributes) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        let attributes = wish.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
-        self.change(&queue, |shape| self.apply(shape, &attributes)).await
+    pub(crate) async fn set_queue_attributes(
+        &self,
+        request: SetAttributes,
+    ) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(request.queue_url.as_deref())?;
+        let attributes = request.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
+        self.change(&queue, |spec| self.apply(spec, &attributes)).await
     }
 
-    pub(crate) async fn purge_queue(&self, wish: &QueueRequest) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
+    pub(crate) async fn purge_queue(&self, request: &QueueRequest) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(request.queue_url.as_deref())?;
         {
             let mut purged = self.purged.lock();
             let now = Instant::now();
-            purged.retain(|_, at| now.duration_since(*at) < PURGE_EVERY);
+            purged.retain(|_, purged_at| now.duration_since(*purged_at) < PURGE_INTERVAL);
             if purged.contains_key(&queue.id()) {
                 return Err(SqsError::PurgeInProgress { queue: queue.body().name.clone() });
             }
             purged.insert(queue.id(), now);
         }
-        let done = queue.purge().await;
-        if done.is_err() {
+        let result = queue.purge().await;
+        if result.is_err() {
             self.purged.lock().remove(&queue.id());
         }
-        Ok(done.map(|()| EmptyResponse {})?)
+        Ok(result.map(|()| EmptyResponse {})?)
     }
 
-    pub(crate) async fn delete_queue(&self, wish: &QueueRequest) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
+    pub(crate) async fn delete_queue(&self, request: &QueueRequest) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(request.queue_url.as_deref())?;
         let _changing = self.changing.lock().await;
         match self.queues.remove(&queue.body().name).await {
-            Ok(()) => self.unlink(queue.id()).await,
-            // Another request deleted it meanwhile.
+            Ok(()) => self.unlink_sources(queue.id()).await,
+            // Another request deleted it in the meantime.
             Err(Rejection::QueueDeleted) => {}
             Err(rejection) => return Err(rejection.into()),
         }
@@ -227,33 +234,33 @@ fn check_name(name: &str, attributes: &Attributes) -> Result<(), SqsError> {
         true => (name.strip_suffix(fifo::SUFFIX).unwrap_or_default(), bad_fifo_name as fn() -> SqsError),
         false => (name, bad_queue_name as fn() -> SqsError),
     };
-    let plain =
+    let is_plain =
         !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    if plain && name.len() <= NAME_MAX { Ok(()) } else { Err(bad()) }
+    if is_plain && name.len() <= NAME_MAX { Ok(()) } else { Err(bad()) }
 }
 
 /// A page of a list.
 pub(crate) struct Page {
     pub(crate) max: usize,
-    /// The last name of the page before.
+    /// Last name of the previous page.
     pub(crate) after: Option<String>,
 }
 
-/// Reads which page is wanted.
+/// Parses the paging parameters of a request.
 pub(crate) fn page_of(max: Option<i64>, token: Option<&str>) -> Result<Page, SqsError> {
-    let wished = max.unwrap_or(*PAGE.end());
-    if !PAGE.contains(&wished) {
-        return Err(SqsError::value("MaxResults", wished, "Must be between 1 and 1000, if provided."));
+    let max = max.unwrap_or(*PAGE.end());
+    if !PAGE.contains(&max) {
+        return Err(SqsError::invalid_value("MaxResults", max, "Must be between 1 and 1000, if provided."));
     }
     let after = token.map(|token| {
         let name = base64::decode(token).and_then(|bytes| String::from_utf8(bytes).ok());
         name.ok_or_else(|| SqsError::invalid("Invalid or expired next token."))
     });
-    Ok(Page { max: usize::try_from(wished).unwrap_or(1), after: after.transpose()? })
+    Ok(Page { max: usize::try_from(max).unwrap_or(1), after: after.transpose()? })
 }
 
 impl Page {
-    /// Names the next page, if there is more than this one holds.
+    /// Returns the token of the next page, if `found` has more entries than this page.
     pub(crate) fn next<T>(&self, found: &[T], name: impl Fn(&T) -> &str) -> Option<String> {
         let last = found.get(self.max.checked_sub(1)?).filter(|_| self.max < found.len())?;
         Some(base64::encode(name(last).as_bytes()))

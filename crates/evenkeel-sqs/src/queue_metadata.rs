@@ -1,4 +1,6 @@
-//! What the door keeps with a queue that the queue itself does not read.
+//! Metadata of a queue that only the SQS API uses, stored as JSON with the queue.
+//!
+//! Guarantees: the stored format does not change; a test pins it.
 
 use std::collections::BTreeMap;
 
@@ -6,46 +8,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::fifo::FifoSettings;
 
-/// What the door keeps with a queue.
+/// Metadata of a queue. The names of the fields are those of the stored JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct QueueMetadata {
-    /// Kept, and not enforced.
+    /// Stored, but not enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
-    /// Where dead letters go, by a name that outlives the queue which has it.
+    /// The dead-letter queue by name, so that it can be deleted and created again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dead_letters: Option<DeadLetterTarget>,
-    /// Who may use this queue for dead letters.
+    /// The queues that may use this one as dead-letter queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redrive_allow: Option<String>,
-    /// Kept, and not acted on.
+    /// Stored, but without effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kms_key: Option<String>,
-    /// Kept, and not acted on.
+    /// Stored, but without effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kms_reuse_secs: Option<u64>,
-    /// Kept, and not acted on.
+    /// Stored, but without effect.
     pub(crate) managed_sse: bool,
-    /// What a FIFO queue was told.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) fifo: FifoSettings,
-    /// The last move of its messages that began and did not come to its end.
+    /// The move task from this queue that has not finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) move_task: Option<MoveTaskRecord>,
-    /// What users label it with.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tags: BTreeMap<String, String>,
 }
 
-/// Where dead letters go, and when.
+/// The dead-letter queue of a queue, and the deliveries before a message moves there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeadLetterTarget {
     pub(crate) arn: String,
     pub(crate) receives_max: u32,
 }
 
-/// A move of messages that began.
+/// A move task that was started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MoveTaskRecord {
     pub(crate) id: String,
@@ -63,13 +63,37 @@ fn is_default(fifo: &FifoSettings) -> bool {
 }
 
 impl QueueMetadata {
-    /// Reads them; what another door wrote is as if there were none.
+    /// Parses stored metadata; the default if it is not in this format.
     pub(crate) fn read(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// Writes them.
-    pub(crate) fn write(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers are JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Metadata as released versions store it. If this test fails, existing data directories become unreadable.
+    const STORED: &str = concat!(
+        r#"{"policy":"{}","dead_letters":{"arn":"arn:aws:sqs:us-east-1:000000000000:dead","receives_max":3},"#,
+        r#""redrive_allow":"{\"redrivePermission\":\"allowAll\"}","kms_key":"alias/k","kms_reuse_secs":300,"#,
+        r#""managed_sse":true,"#,
+        r#""fifo":{"content_based":true,"scope":"messageGroup","throughput":"perMessageGroupId"},"#,
+        r#""move_task":{"id":"t","source_arn":"a","destination_arn":"b","rate":5,"started_ms":1,"to_move":2},"#,
+        r#""tags":{"team":"a"}}"#,
+    );
+
+    #[test]
+    fn the_stored_format_is_unchanged() {
+        let metadata = QueueMetadata::read(STORED);
+        assert_eq!(metadata.to_json(), STORED);
+        assert_eq!(metadata.dead_letters.unwrap().receives_max, 3);
+        assert_eq!(metadata.move_task.unwrap().to_move, 2);
+        assert_eq!(QueueMetadata::default().to_json(), r#"{"managed_sse":false}"#);
+        assert_eq!(QueueMetadata::read(""), QueueMetadata::default());
     }
 }

@@ -1,4 +1,4 @@
-//! ReceiveMessage: what is whose turn, with as much about it as the consumer wants.
+//! ReceiveMessage with long polling: leases the next messages in fair order and returns the requested attributes.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};
 use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
 use crate::error::SqsError;
-use crate::fifo::is_plain;
+use crate::fifo::is_valid_id;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
-use crate::send::{NOT_OF_TYPE, sequence_number};
+use crate::send::{WRONG_QUEUE_TYPE, sequence_number};
 use crate::stored_headers::StoredHeaders;
 
 #[derive(Deserialize)]
@@ -58,9 +58,9 @@ struct ReceivedMessage<'a> {
     attributes: BTreeMap<&'a str, Attribute<'a>>,
 }
 
-/// What is known of a message beside what its sender said.
+/// A message system attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum System {
+enum SystemAttribute {
     SenderId,
     SentTimestamp,
     ReceiveCount,
@@ -72,64 +72,68 @@ enum System {
     DeadLetterSource,
 }
 
-const SYSTEM: &[(&str, System)] = &[
-    ("SenderId", System::SenderId),
-    ("SentTimestamp", System::SentTimestamp),
-    ("ApproximateReceiveCount", System::ReceiveCount),
-    ("ApproximateFirstReceiveTimestamp", System::FirstReceive),
-    ("SequenceNumber", System::SequenceNumber),
-    ("MessageDeduplicationId", System::DeduplicationId),
-    ("MessageGroupId", System::GroupId),
-    ("AWSTraceHeader", System::TraceHeader),
-    ("DeadLetterQueueSourceArn", System::DeadLetterSource),
+const SYSTEM: &[(&str, SystemAttribute)] = &[
+    ("SenderId", SystemAttribute::SenderId),
+    ("SentTimestamp", SystemAttribute::SentTimestamp),
+    ("ApproximateReceiveCount", SystemAttribute::ReceiveCount),
+    ("ApproximateFirstReceiveTimestamp", SystemAttribute::FirstReceive),
+    ("SequenceNumber", SystemAttribute::SequenceNumber),
+    ("MessageDeduplicationId", SystemAttribute::DeduplicationId),
+    ("MessageGroupId", SystemAttribute::GroupId),
+    ("AWSTraceHeader", SystemAttribute::TraceHeader),
+    ("DeadLetterQueueSourceArn", SystemAttribute::DeadLetterSource),
 ];
 
-/// What is around a body in an answer.
-const AROUND_BYTES: usize = 384;
+/// Estimated bytes of a message in the response besides its payload.
+const MESSAGE_OVERHEAD: usize = 384;
 
 impl SqsApi {
     pub(crate) async fn receive_message(
         &self,
-        ask: &RequestContext,
-        wish: &ReceiveMessage,
+        context: &RequestContext,
+        request: &ReceiveMessage,
     ) -> Result<Vec<u8>, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        let settings = queue.body();
-        check_attempt(wish, settings.settings.order)?;
-        let want = want(wish, settings.settings.wait_ms)?;
-        let system = system_of(wish)?;
-        let deliveries = self.wait(&queue, want).await?;
-        self.meters.received(&queue, deliveries.len() as u64);
-        let filter = Filter(&wish.message_attribute_names);
+        let queue = self.queue(request.queue_url.as_deref())?;
+        let descriptor = queue.body();
+        check_attempt(request, descriptor.settings.order)?;
+        let options = receive_options(request, descriptor.settings.wait_ms)?;
+        let system = requested_system_attributes(request)?;
+        let deliveries = self.receive(&queue, options).await?;
+        self.metrics.received(&queue, deliveries.len() as u64);
+        let filter = Filter(&request.message_attribute_names);
         let messages =
-            deliveries.iter().map(|delivery| self.shown(&queue, delivery, &system, &filter)).collect();
-        // Bodies with much to escape need more, which is given as it is needed.
-        let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + AROUND_BYTES).sum();
-        let answer = to_json_with_capacity(bytes, &ReceiveResponse { messages });
-        release_unless_served(queue, &deliveries, ask.disconnect.clone());
-        answer
+            deliveries.iter().map(|delivery| self.received(&queue, delivery, &system, &filter)).collect();
+        // An estimate: bodies with many escapes need more, and the buffer grows.
+        let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + MESSAGE_OVERHEAD).sum();
+        let json = to_json_with_capacity(bytes, &ReceiveResponse { messages });
+        release_unless_served(queue, &deliveries, context.disconnect.clone());
+        json
     }
 
-    /// Waits for a first message, but not for one that may come after the server.
-    pub(crate) async fn wait(&self, queue: &Queue, want: ReceiveOptions) -> Result<Vec<Delivery>, Rejection> {
-        let _waiting = self.meters.wait();
+    /// Receives messages with long polling; returns none when the server stops.
+    pub(crate) async fn receive(
+        &self,
+        queue: &Queue,
+        options: ReceiveOptions,
+    ) -> Result<Vec<Delivery>, Rejection> {
+        let _waiting = self.metrics.waiting();
         let mut stopping = self.stopping.subscribe();
         tokio::select! {
             biased;
-            received = queue.receive(want) => received,
+            received = queue.receive(options) => received,
             _ = stopping.wait_for(|stopping| *stopping) => Ok(Vec::new()),
         }
     }
 
-    fn shown<'a>(
+    fn received<'a>(
         &self,
         queue: &Queue,
         delivery: &'a Delivery,
-        wanted: &[(&'static str, System)],
+        requested: &[(&'static str, SystemAttribute)],
         filter: &Filter<'_>,
     ) -> ReceivedMessage<'a> {
         let body = str::from_utf8(&delivery.payload.body).unwrap_or_default();
-        let kept = StoredHeaders::decode(&delivery.payload.headers).unwrap_or_else(|| StoredHeaders {
+        let stored = StoredHeaders::decode(&delivery.payload.headers).unwrap_or_else(|| StoredHeaders {
             has_group: false,
             body_md5: digest_body(body.as_bytes()),
             sender: "",
@@ -137,16 +141,18 @@ impl SqsApi {
             dedup: None,
             attributes: Vec::new(),
         });
-        let system = wanted
+        let system = requested
             .iter()
-            .filter_map(|&(name, which)| Some((name, self.system(queue, delivery, &kept, which)?)))
+            .filter_map(|&(name, attribute)| {
+                Some((name, self.system_attribute(queue, delivery, &stored, attribute)?))
+            })
             .collect();
         let attributes: Vec<Attribute<'a>> =
-            kept.attributes.into_iter().filter(|attribute| filter.wants(attribute.name)).collect();
+            stored.attributes.into_iter().filter(|attribute| filter.includes(attribute.name)).collect();
         ReceivedMessage {
             message_id: delivery.id.to_string(),
             receipt_handle: delivery.receipt.as_str(),
-            body_md5: hex(&kept.body_md5),
+            body_md5: hex(&stored.body_md5),
             body,
             system,
             attributes_md5: digest(&attributes),
@@ -154,29 +160,29 @@ impl SqsApi {
         }
     }
 
-    fn system(
+    fn system_attribute(
         &self,
         queue: &Queue,
         delivery: &Delivery,
-        kept: &StoredHeaders<'_>,
-        which: System,
+        stored: &StoredHeaders<'_>,
+        attribute: SystemAttribute,
     ) -> Option<String> {
-        match which {
-            System::SenderId => Some(kept.sender.to_owned()).filter(|sender| !sender.is_empty()),
-            System::SentTimestamp => Some(delivery.sent_at.0.to_string()),
-            System::ReceiveCount => Some(delivery.attempt.to_string()),
-            System::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
+        match attribute {
+            SystemAttribute::SenderId => Some(stored.sender.to_owned()).filter(|sender| !sender.is_empty()),
+            SystemAttribute::SentTimestamp => Some(delivery.sent_at.0.to_string()),
+            SystemAttribute::ReceiveCount => Some(delivery.attempt.to_string()),
+            SystemAttribute::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
             // Only FIFO queues have them.
-            System::SequenceNumber => {
+            SystemAttribute::SequenceNumber => {
                 let is_fifo = queue.body().settings.order == DeliveryOrder::Fifo;
                 is_fifo.then(|| sequence_number(delivery.id))
             }
-            System::DeduplicationId => kept.dedup.map(str::to_owned),
-            System::GroupId => kept.has_group.then(|| delivery.key.to_string()),
-            System::TraceHeader => kept.trace.map(str::to_owned),
-            System::DeadLetterSource => {
+            SystemAttribute::DeduplicationId => stored.dedup.map(str::to_owned),
+            SystemAttribute::GroupId => stored.has_group.then(|| delivery.key.to_string()),
+            SystemAttribute::TraceHeader => stored.trace.map(str::to_owned),
+            SystemAttribute::DeadLetterSource => {
                 let from = self.queues.by_id(delivery.from?)?.body();
-                // What came back from a dead-letter queue has come from one, too.
+                // `from` is also set on messages that were moved back from a dead-letter queue.
                 let is_dead = from.settings.redrive.is_some_and(|redrive| redrive.to == queue.id());
                 is_dead.then(|| self.options.arn(&from.name))
             }
@@ -184,29 +190,33 @@ impl SqsApi {
     }
 }
 
-/// Takes an attempt's id on FIFO queues: a receive whose answer was lost is undone by its disconnect, not by its id.
-fn check_attempt(wish: &ReceiveMessage, order: DeliveryOrder) -> Result<(), SqsError> {
-    let Some(id) = &wish.receive_request_attempt_id else { return Ok(()) };
+/// Validates the attempt id of a FIFO receive. It has no effect: a lost response is undone by the client's disconnect.
+fn check_attempt(request: &ReceiveMessage, order: DeliveryOrder) -> Result<(), SqsError> {
+    let Some(id) = &request.receive_request_attempt_id else { return Ok(()) };
     let reason = match order {
-        DeliveryOrder::Fair => NOT_OF_TYPE,
-        DeliveryOrder::Fifo if is_plain(id) => return Ok(()),
+        DeliveryOrder::Fair => WRONG_QUEUE_TYPE,
+        DeliveryOrder::Fifo if is_valid_id(id) => return Ok(()),
         DeliveryOrder::Fifo => {
             "ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. 1 to 128 in length."
         }
     };
-    Err(SqsError::value("ReceiveRequestAttemptId", id, reason))
+    Err(SqsError::invalid_value("ReceiveRequestAttemptId", id, reason))
 }
 
-fn want(wish: &ReceiveMessage, wait_ms: u64) -> Result<ReceiveOptions, SqsError> {
-    let max = wish.max_number_of_messages.unwrap_or(1);
+fn receive_options(request: &ReceiveMessage, wait_ms: u64) -> Result<ReceiveOptions, SqsError> {
+    let max = request.max_number_of_messages.unwrap_or(1);
     if !RECEIVE.contains(&max) {
-        return Err(SqsError::value("MaxNumberOfMessages", max, "Must be between 1 and 10, if provided."));
+        return Err(SqsError::invalid_value(
+            "MaxNumberOfMessages",
+            max,
+            "Must be between 1 and 10, if provided.",
+        ));
     }
     let reason = "Must be >= 0 and <= 20, if provided.";
-    let wait = wish.wait_time_seconds;
+    let wait = request.wait_time_seconds;
     let wait = seconds("WaitTimeSeconds", wait, &WAIT_SECS)
-        .map_err(|_| SqsError::value("WaitTimeSeconds", wait.unwrap_or_default(), reason))?;
-    let lease = seconds("VisibilityTimeout", wish.visibility_timeout, &VISIBILITY_SECS)?;
+        .map_err(|_| SqsError::invalid_value("WaitTimeSeconds", wait.unwrap_or_default(), reason))?;
+    let lease = seconds("VisibilityTimeout", request.visibility_timeout, &VISIBILITY_SECS)?;
     Ok(ReceiveOptions {
         max: usize::try_from(max).unwrap_or(1),
         lease: lease.map(Duration::from),
@@ -214,27 +224,29 @@ fn want(wish: &ReceiveMessage, wait_ms: u64) -> Result<ReceiveOptions, SqsError>
     })
 }
 
-/// Which system attributes the consumer wants, under the older parameter or the newer.
-fn system_of(wish: &ReceiveMessage) -> Result<Vec<(&'static str, System)>, SqsError> {
-    let names = || wish.message_system_attribute_names.iter().chain(&wish.attribute_names);
+/// Returns the requested system attributes, from the older and the newer parameter.
+fn requested_system_attributes(
+    request: &ReceiveMessage,
+) -> Result<Vec<(&'static str, SystemAttribute)>, SqsError> {
+    let names = || request.message_system_attribute_names.iter().chain(&request.attribute_names);
     let is_known = |name: &str| name == "All" || SYSTEM.iter().any(|(known, _)| *known == name);
     if let Some(name) = names().find(|name| !is_known(name)) {
         return Err(SqsError::UnknownAttribute { name: name.clone() });
     }
-    let wanted = |name: &str| names().any(|wanted| wanted == "All" || wanted == name);
-    Ok(SYSTEM.iter().filter(|(name, _)| wanted(name)).copied().collect())
+    let is_requested = |name: &str| names().any(|requested| requested == "All" || requested == name);
+    Ok(SYSTEM.iter().filter(|(name, _)| is_requested(name)).copied().collect())
 }
 
-/// Has messages delivered to others at once when their consumer left before it had them.
+/// Releases the leases of a response that the client did not receive in full, so that others get the messages at once.
 pub(crate) fn release_unless_served(queue: Queue, deliveries: &[Delivery], mut disconnect: Disconnect) {
     if deliveries.is_empty() {
         return;
     }
-    let back: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
+    let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
     tokio::spawn(async move {
         if disconnect.ended().await == ResponseEnd::Aborted {
-            // Those that were given back or acknowledged meanwhile need nothing.
-            drop(queue.take_back(&back).await);
+            // Errors are ignored: those messages were nacked or acknowledged in the meantime.
+            drop(queue.take_back(&receipts).await);
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Dead-letter queues by name: RedrivePolicy, RedriveAllowPolicy and ListDeadLetterSourceQueues.
+//! Redrive to dead-letter queues: RedrivePolicy, RedriveAllowPolicy and ListDeadLetterSourceQueues.
 
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{Queue, QueueId};
@@ -43,76 +43,76 @@ struct Allow {
     source_queue_arns: Vec<String>,
 }
 
-/// Tells a queue where its dead letters go; an empty policy has them stay.
-pub(crate) fn apply_policy(sqs: &SqsApi, shape: &mut QueueSpec, value: &str) -> Result<(), SqsError> {
+/// Sets the dead-letter queue of a queue; an empty policy removes it.
+pub(crate) fn apply_policy(sqs: &SqsApi, spec: &mut QueueSpec, value: &str) -> Result<(), SqsError> {
     if value.is_empty() {
-        shape.settings.redrive = None;
-        shape.notes.dead_letters = None;
+        spec.settings.redrive = None;
+        spec.metadata.dead_letters = None;
         return Ok(());
     }
-    let wrong = |reason: &str| SqsError::value("RedrivePolicy", value, reason);
+    let invalid = |reason: &str| SqsError::invalid_value("RedrivePolicy", value, reason);
     let policy: Policy =
-        serde_json::from_str(value).map_err(|_| wrong("Redrive policy is not valid JSON."))?;
-    let arn = policy
-        .dead_letter_target_arn
-        .ok_or_else(|| wrong("Redrive policy does not contain mandatory attribute: deadLetterTargetArn."))?;
+        serde_json::from_str(value).map_err(|_| invalid("Redrive policy is not valid JSON."))?;
+    let arn = policy.dead_letter_target_arn.ok_or_else(|| {
+        invalid("Redrive policy does not contain mandatory attribute: deadLetterTargetArn.")
+    })?;
     let count = policy.max_receive_count;
     let count = count
-        .ok_or_else(|| wrong("Redrive policy does not contain mandatory attribute: maxReceiveCount."))?;
-    // SDKs write it as a number, people as a text.
+        .ok_or_else(|| invalid("Redrive policy does not contain mandatory attribute: maxReceiveCount."))?;
+    // SDKs send a number, hand-written policies often a string.
     let number =
         count.as_i64().or_else(|| count.as_str()?.parse().ok()).filter(|count| RECEIVES.contains(count));
     let number = number.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| {
-        wrong(&format!(
+        invalid(&format!(
             "Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive."
         ))
     })?;
     let name = sqs.options.name_of_arn(&arn).map_err(|_| {
-        wrong("Invalid value for deadLetterTargetArn: it is the QueueArn of the other queue.")
+        invalid("Invalid value for deadLetterTargetArn: it must be the QueueArn of another queue.")
     })?;
     let target = name.and_then(|name| sqs.queues.get(name));
-    let target = target.ok_or_else(|| wrong("Dead letter target does not exist."))?;
-    if shape.id == Some(target.id()) {
-        return Err(wrong("Dead letter target is the queue itself."));
+    let target = target.ok_or_else(|| invalid("Dead letter target does not exist."))?;
+    if spec.id == Some(target.id()) {
+        return Err(invalid("Dead letter target is the queue itself."));
     }
-    if target.body().settings.order != shape.settings.order {
-        return Err(wrong("Dead-letter queue must be same type of queue as the source."));
+    if target.body().settings.order != spec.settings.order {
+        return Err(invalid("Dead-letter queue must be same type of queue as the source."));
     }
-    if !allows(&target, &sqs.options.arn(&shape.name)) {
-        return Err(wrong("The dead letter target's redrive allow policy does not allow this queue."));
+    if !allows(&target, &sqs.options.arn(&spec.name)) {
+        return Err(invalid("The dead letter target's redrive allow policy does not allow this queue."));
     }
-    shape.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: number });
-    shape.notes.dead_letters = Some(DeadLetterTarget { arn, receives_max: number });
+    spec.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: number });
+    spec.metadata.dead_letters = Some(DeadLetterTarget { arn, receives_max: number });
     Ok(())
 }
 
-/// Shows where a queue's dead letters go.
-pub(crate) fn show_policy(notes: &QueueMetadata) -> Option<String> {
-    let DeadLetterTarget { arn, receives_max } = notes.dead_letters.as_ref()?;
+/// Returns the redrive policy of a queue as JSON.
+pub(crate) fn policy_json(metadata: &QueueMetadata) -> Option<String> {
+    let DeadLetterTarget { arn, receives_max } = metadata.dead_letters.as_ref()?;
     Some(json!({"deadLetterTargetArn": arn, "maxReceiveCount": receives_max}).to_string())
 }
 
-/// Reads who may use a queue for dead letters; everybody when it is empty.
+/// Validates a redrive allow policy; an empty one removes it, so that every queue may use this dead-letter queue.
 pub(crate) fn check_allow(value: &str) -> Result<Option<String>, SqsError> {
     if value.is_empty() {
         return Ok(None);
     }
-    let wrong = |reason: &str| SqsError::value("RedriveAllowPolicy", value, reason);
-    let allow: Allow = serde_json::from_str(value).map_err(|_| wrong("it is not valid JSON."))?;
+    let invalid = |reason: &str| SqsError::invalid_value("RedriveAllowPolicy", value, reason);
+    let allow: Allow = serde_json::from_str(value).map_err(|_| invalid("it is not valid JSON."))?;
     let permission = allow.redrive_permission.unwrap_or_default();
     let arns = allow.source_queue_arns.len();
     match (permission.as_str(), arns) {
         ("allowAll" | "denyAll", 0) => Ok(Some(value.to_owned())),
         ("byQueue", 1..=ALLOWED_MAX) => Ok(Some(value.to_owned())),
-        ("byQueue", _) => Err(wrong("byQueue needs 1 to 10 sourceQueueArns.")),
-        ("allowAll" | "denyAll", _) => Err(wrong("only byQueue takes sourceQueueArns.")),
-        _ => Err(wrong("redrivePermission is allowAll, denyAll or byQueue.")),
+        ("byQueue", _) => Err(invalid("byQueue needs 1 to 10 sourceQueueArns.")),
+        ("allowAll" | "denyAll", _) => Err(invalid("only byQueue accepts sourceQueueArns.")),
+        _ => Err(invalid("redrivePermission must be allowAll, denyAll or byQueue.")),
     }
 }
 
 fn allows(target: &Queue, arn: &str) -> bool {
-    let notes = QueueMetadata::read(&target.body().notes);
-    let allow = notes.redrive_allow.and_then(|text| serde_json::from_str::<Allow>(&text).ok());
+    let metadata = QueueMetadata::read(&target.body().notes);
+    let allow = metadata.redrive_allow.and_then(|text| serde_json::from_str::<Allow>(&text).ok());
     let Some(allow) = allow else { return true };
     match allow.redrive_permission.as_deref() {
         Some("denyAll") => false,
@@ -124,30 +124,30 @@ fn allows(target: &Queue, arn: &str) -> bool {
 impl SqsApi {
     pub(crate) fn dead_letter_sources(
         &self,
-        ask: &RequestContext,
-        wish: &ListSources,
+        context: &RequestContext,
+        request: &ListSources,
     ) -> Result<ListSourcesResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        let page = page_of(wish.max_results, wish.next_token.as_deref())?;
+        let queue = self.queue(request.queue_url.as_deref())?;
+        let page = page_of(request.max_results, request.next_token.as_deref())?;
         let mut sources = self.sources_of(queue.id());
         sources.retain(|source| page.after.as_deref().is_none_or(|after| after < source.as_str()));
         let next_token = page.next(&sources, String::as_str);
         sources.truncate(page.max);
-        let queue_urls = sources.iter().map(|name| self.options.url(&ask.host, name)).collect();
+        let queue_urls = sources.iter().map(|name| self.options.url(&context.host, name)).collect();
         Ok(ListSourcesResponse { queue_urls, next_token })
     }
 
-    /// Names the queues whose dead letters go to this one, in order.
+    /// Returns the names of the queues whose dead-letter queue is `target`, sorted.
     pub(crate) fn sources_of(&self, target: QueueId) -> Vec<String> {
         let all = self.queues.list("", None, usize::MAX);
         let sources = all.iter().map(Queue::body);
-        let sources =
-            sources.filter(|body| body.settings.redrive.is_some_and(|redrive| redrive.to == target));
-        sources.map(|body| body.name.clone()).collect()
+        let sources = sources
+            .filter(|descriptor| descriptor.settings.redrive.is_some_and(|redrive| redrive.to == target));
+        sources.map(|descriptor| descriptor.name.clone()).collect()
     }
 
-    /// Has queues whose dead letters go to a queue of this name use the new one.
-    pub(crate) async fn link(&self, target: &Queue) {
+    /// Connects a new queue as dead-letter queue to the queues whose policies name it.
+    pub(crate) async fn link_sources(&self, target: &Queue) {
         let arn = self.options.arn(&target.body().name);
         for queue in self.queues.list("", None, usize::MAX) {
             let named =
@@ -159,8 +159,8 @@ impl SqsApi {
         }
     }
 
-    /// Has queues keep their dead letters whose dead-letter queue is gone, until there is one of its name again.
-    pub(crate) async fn unlink(&self, target: QueueId) {
+    /// Suspends the redrive to a deleted dead-letter queue, until a queue of the same name is created.
+    pub(crate) async fn unlink_sources(&self, target: QueueId) {
         for name in self.sources_of(target) {
             if let Some(queue) = self.queues.get(&name) {
                 self.set_redrive(&queue, None).await;
@@ -169,10 +169,10 @@ impl SqsApi {
     }
 
     async fn set_redrive(&self, queue: &Queue, redrive: Option<RedrivePolicy>) {
-        let mut shape = QueueSpec::of(queue);
-        shape.settings.redrive = redrive;
-        if let Err(error) = self.queues.change(queue, shape.settings, shape.notes.write()).await {
-            tracing::warn!(queue = shape.name, %error, "where dead letters go was not changed");
+        let mut spec = QueueSpec::of(queue);
+        spec.settings.redrive = redrive;
+        if let Err(error) = self.queues.change(queue, spec.settings, spec.metadata.to_json()).await {
+            tracing::warn!(queue = spec.name, %error, "could not change the dead-letter queue");
         }
     }
 }

@@ -1,8 +1,7 @@
 //! SendMessage and SendMessageBatch.
 
-use std::sync::Arc;
-
 use core::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_queue::message::DEFAULT_KEY;
@@ -18,7 +17,6 @@ use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
 use crate::stored_headers::StoredHeaders;
 use crate::text_validation::is_valid_text;
 
-/// A batch as it is sent.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendMessageBatch {
@@ -27,14 +25,14 @@ pub(crate) struct SendMessageBatch {
     entries: Vec<SendMessage>,
 }
 
-/// A message as it is sent, alone or as an entry of a batch.
+/// Request for one message, single or as an entry of a batch.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendMessage {
-    /// Of an entry.
+    /// Set for entries of a batch.
     #[serde(default)]
     id: String,
-    /// Of a message sent alone.
+    /// Set for single messages.
     queue_url: Option<String>,
     message_body: Option<String>,
     delay_seconds: Option<i64>,
@@ -44,7 +42,6 @@ pub(crate) struct SendMessage {
     message_group_id: Option<String>,
 }
 
-/// What a sender is told.
 #[derive(Serialize)]
 pub(crate) struct SendResponse {
     #[serde(rename = "Id", skip_serializing_if = "Option::is_none")]
@@ -62,8 +59,8 @@ pub(crate) struct SendResponse {
 }
 
 impl SendResponse {
-    /// Says what the message is called, and where it stands if that is told.
-    fn name(&mut self, id: MessageId, order: DeliveryOrder) {
+    /// Sets the message id, and the sequence number on FIFO queues.
+    fn set_id(&mut self, id: MessageId, order: DeliveryOrder) {
         self.message_id = id.to_string();
         self.sequence_number = (order == DeliveryOrder::Fifo).then(|| sequence_number(id));
     }
@@ -72,56 +69,56 @@ impl SendResponse {
 impl SqsApi {
     pub(crate) async fn send_message(
         &self,
-        ask: &RequestContext,
-        wish: SendMessage,
+        context: &RequestContext,
+        request: SendMessage,
     ) -> Result<SendResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        let once = DedupPolicy::of(&queue.body());
-        let (draft, mut sent) = prepare(ask, &queue, once, wish)?;
-        let ids = queue.enqueue(vec![draft]).await?;
-        sent.name(*ids.first().ok_or(SqsError::Internal)?, once.order);
-        self.meters.sent(&queue, 1);
-        Ok(sent)
+        let queue = self.queue(request.queue_url.as_deref())?;
+        let dedup = DedupPolicy::of(&queue.body());
+        let (message, mut response) = prepare(context, &queue, dedup, request)?;
+        let ids = queue.enqueue(vec![message]).await?;
+        response.set_id(*ids.first().ok_or(SqsError::Internal)?, dedup.order);
+        self.metrics.sent(&queue, 1);
+        Ok(response)
     }
 
     pub(crate) async fn send_message_batch(
         &self,
-        ask: &RequestContext,
-        wish: SendMessageBatch,
+        context: &RequestContext,
+        request: SendMessageBatch,
     ) -> Result<BatchResponse<SendResponse>, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
-        let bytes: usize = wish.entries.iter().map(SendMessage::size).sum();
-        if BATCH_BYTES_MAX < bytes {
+        let queue = self.queue(request.queue_url.as_deref())?;
+        check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
+        let bytes: usize = request.entries.iter().map(SendMessage::size).sum();
+        if bytes > BATCH_BYTES_MAX {
             return Err(SqsError::BatchTooLong { bytes });
         }
-        let once = DedupPolicy::of(&queue.body());
-        let mut outcome = BatchResponse { successful: Vec::new(), failed: Vec::new() };
-        let mut drafts = Vec::with_capacity(wish.entries.len());
-        for entry in wish.entries {
+        let dedup = DedupPolicy::of(&queue.body());
+        let mut batch = BatchResponse { successful: Vec::new(), failed: Vec::new() };
+        let mut messages = Vec::with_capacity(request.entries.len());
+        for entry in request.entries {
             let id = entry.id.clone();
-            match prepare(ask, &queue, once, entry) {
-                Ok((draft, sent)) => {
-                    drafts.push(draft);
-                    outcome.successful.push(SendResponse { id: Some(id), ..sent });
+            match prepare(context, &queue, dedup, entry) {
+                Ok((message, response)) => {
+                    messages.push(message);
+                    batch.successful.push(SendResponse { id: Some(id), ..response });
                 }
-                Err(fault) => outcome.failed.push(BatchFailure::new(id, &fault)),
+                Err(error) => batch.failed.push(BatchFailure::new(id, &error)),
             }
         }
-        if drafts.is_empty() {
-            return Ok(outcome);
+        if messages.is_empty() {
+            return Ok(batch);
         }
-        let ids = queue.enqueue(drafts).await?;
-        self.meters.sent(&queue, ids.len() as u64);
-        for (sent, id) in outcome.successful.iter_mut().zip(ids) {
-            sent.name(id, once.order);
+        let ids = queue.enqueue(messages).await?;
+        self.metrics.sent(&queue, ids.len() as u64);
+        for (response, id) in batch.successful.iter_mut().zip(ids) {
+            response.set_id(id, dedup.order);
         }
-        Ok(outcome)
+        Ok(batch)
     }
 }
 
 impl SendMessage {
-    /// Counts it as AWS does: body and attributes.
+    /// Returns the size that AWS counts: body and attributes.
     fn size(&self) -> usize {
         let attributes = self.message_attributes.iter().flatten();
         let attributes: usize = attributes.map(|(name, value)| name.len() + value.size()).sum();
@@ -129,31 +126,31 @@ impl SendMessage {
     }
 }
 
-/// Reads a message, and what its sender will be told but for its id.
+/// Validates a message; returns it with its response, which lacks only the message id.
 fn prepare(
-    ask: &RequestContext,
+    context: &RequestContext,
     queue: &Queue,
-    once: DedupPolicy,
-    message: SendMessage,
+    dedup: DedupPolicy,
+    request: SendMessage,
 ) -> Result<(NewMessage, SendResponse), SqsError> {
-    let size = message.size() as u64;
-    let body = message.message_body.unwrap_or_default();
+    let size = request.size() as u64;
+    let body = request.message_body.unwrap_or_default();
     required("MessageBody", Some(&body))?;
     let bytes_max = queue.body().settings.message_bytes_max.saturating_sub(HEADROOM);
-    if bytes_max < size {
+    if size > bytes_max {
         return Err(too_large(bytes_max));
     }
     if !is_valid_text(&body) {
         return Err(SqsError::Contents);
     }
-    let delay = delay(message.delay_seconds, once.order)?;
-    let group = message.message_group_id.as_deref().map(check_group).transpose()?;
-    let called = call(once, group, message.message_deduplication_id, &body)?;
+    let delay = delay(request.delay_seconds, dedup.order)?;
+    let group = request.message_group_id.as_deref().map(check_group).transpose()?;
+    let dedup_name = dedup_name(dedup, group, request.message_deduplication_id, &body)?;
     let none = AttributeMap::new();
-    let attributes = check(message.message_attributes.as_ref().unwrap_or(&none))?;
-    let system = check_system(message.message_system_attributes.as_ref().unwrap_or(&none))?;
+    let attributes = check(request.message_attributes.as_ref().unwrap_or(&none))?;
+    let system = check_system(request.message_system_attributes.as_ref().unwrap_or(&none))?;
     let body_md5 = digest_body(body.as_bytes());
-    let sent = SendResponse {
+    let response = SendResponse {
         id: None,
         message_id: String::new(),
         body_md5: hex(&body_md5),
@@ -161,78 +158,79 @@ fn prepare(
         system_md5: system.as_ref().and_then(|trace| digest(core::slice::from_ref(trace))),
         sequence_number: None,
     };
-    let kept = StoredHeaders {
+    let stored = StoredHeaders {
         has_group: group.is_some(),
         body_md5,
-        sender: &ask.sender,
-        trace: trace_of(ask, system.as_ref()),
-        dedup: called.as_ref().map(|called| called.name.as_str()),
+        sender: &context.sender,
+        trace: trace_of(context, system.as_ref()),
+        dedup: dedup_name.as_ref().map(|dedup| dedup.name.as_str()),
         attributes,
     };
-    let headers = Bytes::from(kept.encode());
-    let draft = NewMessage {
+    let headers = Bytes::from(stored.encode());
+    let message = NewMessage {
         key: Arc::from(group.unwrap_or(DEFAULT_KEY)),
         weight: None,
         cost: None,
         delay,
         ttl: None,
-        dedup: called.map(|called| called.id),
+        dedup: dedup_name.map(|dedup| dedup.id),
         payload: Payload { headers, body: Bytes::from(body) },
     };
-    Ok((draft, sent))
+    Ok((message, response))
 }
 
-/// Says what a message is called; on a FIFO queue it must be called something, and be of a group.
-fn call(
-    once: DedupPolicy,
+/// Returns the deduplication id of a message. FIFO queues require an id and a group; others accept no id.
+fn dedup_name(
+    dedup: DedupPolicy,
     group: Option<&str>,
-    given: Option<String>,
+    requested: Option<String>,
     body: &str,
 ) -> Result<Option<DedupName>, SqsError> {
-    if once.order == DeliveryOrder::Fair {
-        let not_here = |id| SqsError::value("MessageDeduplicationId", id, NOT_OF_TYPE);
-        return given.map_or(Ok(None), |id| Err(not_here(id)));
+    if dedup.order == DeliveryOrder::Fair {
+        let invalid = |id| SqsError::invalid_value("MessageDeduplicationId", id, WRONG_QUEUE_TYPE);
+        return requested.map_or(Ok(None), |id| Err(invalid(id)));
     }
     let group = group.ok_or(SqsError::Missing { name: "MessageGroupId" })?;
-    let called = once.call(group, given, body)?;
-    called.map(Some).ok_or_else(|| {
+    let name = dedup.name(group, requested, body)?;
+    name.map(Some).ok_or_else(|| {
         SqsError::invalid(
             "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
         )
     })
 }
 
-/// Where a message of a FIFO queue stands, as AWS writes it: twenty digits.
+/// Returns the sequence number of a FIFO queue's message, twenty digits as at AWS.
 pub(crate) fn sequence_number(id: MessageId) -> String {
     format!("{:020}", id.seq.0)
 }
 
-pub(crate) const NOT_OF_TYPE: &str =
+pub(crate) const WRONG_QUEUE_TYPE: &str =
     "The request includes a parameter that is not valid for this queue type.";
 
-fn delay(wished: Option<i64>, order: DeliveryOrder) -> Result<Option<Duration>, SqsError> {
+fn delay(requested: Option<i64>, order: DeliveryOrder) -> Result<Option<Duration>, SqsError> {
     if order == DeliveryOrder::Fifo {
-        // The queue's delay holds; none of its own is what it has anyway.
-        let own = wished.filter(|seconds| *seconds != 0);
-        return own.map_or(Ok(None), |own| Err(SqsError::value("DelaySeconds", own, NOT_OF_TYPE)));
+        // Messages of FIFO queues have the queue's delay; an explicit 0 is accepted, as at AWS.
+        let own = requested.filter(|seconds| *seconds != 0);
+        return own
+            .map_or(Ok(None), |own| Err(SqsError::invalid_value("DelaySeconds", own, WRONG_QUEUE_TYPE)));
     }
     let reason = "DelaySeconds must be >= 0 and <= 900.";
-    let wrong = |_| SqsError::value("DelaySeconds", wished.unwrap_or_default(), reason);
-    Ok(seconds("DelaySeconds", wished, &DELAY_SECS).map_err(wrong)?.map(Duration::from))
+    let invalid = |_| SqsError::invalid_value("DelaySeconds", requested.unwrap_or_default(), reason);
+    Ok(seconds("DelaySeconds", requested, &DELAY_SECS).map_err(invalid)?.map(Duration::from))
 }
 
-/// Refuses a group that AWS would; it is the key by which turns are taken.
+/// Validates a group id, which is the message's fairness key.
 fn check_group(group: &str) -> Result<&str, SqsError> {
-    let plain = group.bytes().all(|byte| byte.is_ascii_graphic());
-    if plain && (1..=GROUP_MAX).contains(&group.len()) {
+    let is_plain = group.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_plain && (1..=GROUP_MAX).contains(&group.len()) {
         return Ok(group);
     }
     let reason =
         "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
-    Err(SqsError::value("MessageGroupId", group, reason))
+    Err(SqsError::invalid_value("MessageGroupId", group, reason))
 }
 
-fn trace_of<'a>(ask: &'a RequestContext, system: Option<&Attribute<'a>>) -> Option<&'a str> {
+fn trace_of<'a>(context: &'a RequestContext, system: Option<&Attribute<'a>>) -> Option<&'a str> {
     let own = system.and_then(|trace| str::from_utf8(trace.value.as_bytes()).ok());
-    own.or_else(|| ask.trace.as_deref().filter(|trace| trace.len() <= TRACE_MAX))
+    own.or_else(|| context.trace.as_deref().filter(|trace| trace.len() <= TRACE_MAX))
 }

@@ -1,4 +1,4 @@
-//! What a queue may be told, under AWS's names: read, kept and shown.
+//! Queue attributes under AWS's names: parsed, applied to the queue's settings and metadata, and formatted.
 
 use std::collections::BTreeMap;
 
@@ -16,34 +16,34 @@ use crate::limit::{
 use crate::queue_metadata::QueueMetadata;
 use crate::redrive;
 
-/// Attributes by name, as they are sent.
+/// Attributes of a request by name.
 pub(crate) type Attributes = BTreeMap<String, String>;
 
-/// What a queue is, as far as it can be told.
+/// The settings and metadata of a queue, before or after a change.
 #[derive(Clone)]
 pub(crate) struct QueueSpec {
-    /// `None` before it is made.
+    /// `None` before the queue is created.
     pub(crate) id: Option<QueueId>,
     pub(crate) name: String,
     pub(crate) settings: QueueSettings,
-    pub(crate) notes: QueueMetadata,
+    pub(crate) metadata: QueueMetadata,
 }
 
 impl QueueSpec {
     pub(crate) fn of(queue: &Queue) -> Self {
-        let body = queue.body();
+        let descriptor = queue.body();
         Self {
             id: Some(queue.id()),
-            name: body.name.clone(),
-            settings: body.settings.clone(),
-            notes: QueueMetadata::read(&body.notes),
+            name: descriptor.name.clone(),
+            settings: descriptor.settings.clone(),
+            metadata: QueueMetadata::read(&descriptor.notes),
         }
     }
 }
 
 macro_rules! attributes {
     ($($name:ident),* $(,)?) => {
-        /// An attribute of a queue.
+        /// Name of a queue attribute.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum AttributeName { $($name),* }
 
@@ -66,7 +66,6 @@ attributes! {
 }
 
 impl AttributeName {
-    /// Finds one by its name.
     pub(crate) fn parse(name: &str) -> Result<Self, SqsError> {
         let found = Self::ALL.iter().copied().find(|known| known.as_str() == name);
         found.ok_or_else(|| SqsError::UnknownAttribute { name: name.to_owned() })
@@ -74,66 +73,67 @@ impl AttributeName {
 }
 
 impl SqsApi {
-    /// Changes what a queue is told, one at a time.
+    /// Changes the settings and metadata of a queue; concurrent changes are serialized.
     pub(crate) async fn change(
         &self,
         queue: &Queue,
         change: impl FnOnce(&mut QueueSpec) -> Result<(), SqsError>,
     ) -> Result<EmptyResponse, SqsError> {
         let _changing = self.changing.lock().await;
-        let mut shape = QueueSpec::of(queue);
-        change(&mut shape)?;
-        self.queues.change(queue, shape.settings, shape.notes.write()).await?;
+        let mut spec = QueueSpec::of(queue);
+        change(&mut spec)?;
+        self.queues.change(queue, spec.settings, spec.metadata.to_json()).await?;
         Ok(EmptyResponse {})
     }
 
-    /// Tells a queue several things, or none of them.
-    pub(crate) fn apply(&self, shape: &mut QueueSpec, attributes: &Attributes) -> Result<(), SqsError> {
+    /// Applies attributes to a queue's spec; an error rejects the whole request.
+    pub(crate) fn apply(&self, spec: &mut QueueSpec, attributes: &Attributes) -> Result<(), SqsError> {
         for (name, value) in attributes {
-            self.apply_one(shape, AttributeName::parse(name)?, value)?;
+            self.apply_one(spec, AttributeName::parse(name)?, value)?;
         }
-        if shape.notes.managed_sse && shape.notes.kms_key.is_some() {
+        if spec.metadata.managed_sse && spec.metadata.kms_key.is_some() {
             return Err(SqsError::BothEncryptions);
         }
-        fifo::check(shape)
+        fifo::check(spec)
     }
 
-    fn apply_one(&self, shape: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
-        let bad = |why: String| SqsError::AttributeValue { name: name.as_str(), why };
+    fn apply_one(&self, spec: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
+        let bad = |reason: String| SqsError::AttributeValue { name: name.as_str(), reason };
         let number = |range: &core::ops::RangeInclusive<i64>| {
             let number = value.parse::<i64>().ok().filter(|number| range.contains(number));
             number.map(i64::unsigned_abs).ok_or_else(|| {
                 bad(format!("Must be a whole number from {} to {}.", range.start(), range.end()))
             })
         };
-        let settings = &mut shape.settings;
+        let settings = &mut spec.settings;
         match name {
             AttributeName::VisibilityTimeout => settings.lease_ms = number(&VISIBILITY_SECS)? * 1_000,
             AttributeName::DelaySeconds => settings.delay_ms = number(&DELAY_SECS)? * 1_000,
             AttributeName::MessageRetentionPeriod => settings.retention_ms = number(&RETENTION_SECS)? * 1_000,
             AttributeName::ReceiveMessageWaitTimeSeconds => settings.wait_ms = number(&WAIT_SECS)? * 1_000,
             AttributeName::MaximumMessageSize => {
-                settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM
+                settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM;
             }
             AttributeName::Policy => {
-                let why = || bad(format!("Must be a JSON object of at most {POLICY_MAX} bytes."));
-                shape.notes.policy = policy(value).ok_or_else(why)?;
+                let error = || bad(format!("Must be a JSON object of at most {POLICY_MAX} bytes."));
+                spec.metadata.policy = policy(value).ok_or_else(error)?;
             }
-            AttributeName::RedrivePolicy => redrive::apply_policy(self, shape, value)?,
-            AttributeName::RedriveAllowPolicy => shape.notes.redrive_allow = redrive::check_allow(value)?,
+            AttributeName::RedrivePolicy => redrive::apply_policy(self, spec, value)?,
+            AttributeName::RedriveAllowPolicy => spec.metadata.redrive_allow = redrive::check_allow(value)?,
             AttributeName::KmsMasterKeyId => {
-                shape.notes.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());
+                spec.metadata.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());
             }
             AttributeName::KmsDataKeyReusePeriodSeconds => {
-                shape.notes.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?)
+                spec.metadata.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?);
             }
             AttributeName::SqsManagedSseEnabled => {
-                shape.notes.managed_sse = value.parse().map_err(|_| bad("Must be true or false.".into()))?;
+                spec.metadata.managed_sse =
+                    value.parse().map_err(|_| bad("Must be true or false.".into()))?;
             }
             AttributeName::FifoQueue
             | AttributeName::ContentBasedDeduplication
             | AttributeName::DeduplicationScope
-            | AttributeName::FifoThroughputLimit => fifo::apply(shape, name, value)?,
+            | AttributeName::FifoThroughputLimit => fifo::apply(spec, name, value)?,
             AttributeName::ApproximateNumberOfMessages
             | AttributeName::ApproximateNumberOfMessagesNotVisible
             | AttributeName::ApproximateNumberOfMessagesDelayed
@@ -146,9 +146,9 @@ impl SqsApi {
         Ok(())
     }
 
-    /// Shows what a queue was told; `None` where it was told nothing and there is no default.
-    pub(crate) fn show_told(&self, shape: &QueueSpec, name: AttributeName) -> Option<String> {
-        let QueueSpec { settings, notes, .. } = shape;
+    /// Returns a settable attribute, or the ARN; `None` if it is not set and has no default.
+    pub(crate) fn setting(&self, spec: &QueueSpec, name: AttributeName) -> Option<String> {
+        let QueueSpec { settings, metadata, .. } = spec;
         let seconds = |millis: u64| Some((millis / 1_000).to_string());
         match name {
             AttributeName::VisibilityTimeout => seconds(settings.lease_ms),
@@ -158,19 +158,19 @@ impl SqsApi {
             AttributeName::MaximumMessageSize => {
                 Some(settings.message_bytes_max.saturating_sub(HEADROOM).to_string())
             }
-            AttributeName::Policy => notes.policy.clone(),
-            AttributeName::RedrivePolicy => redrive::show_policy(notes),
-            AttributeName::RedriveAllowPolicy => notes.redrive_allow.clone(),
-            AttributeName::KmsMasterKeyId => notes.kms_key.clone(),
+            AttributeName::Policy => metadata.policy.clone(),
+            AttributeName::RedrivePolicy => redrive::policy_json(metadata),
+            AttributeName::RedriveAllowPolicy => metadata.redrive_allow.clone(),
+            AttributeName::KmsMasterKeyId => metadata.kms_key.clone(),
             AttributeName::KmsDataKeyReusePeriodSeconds => {
-                notes.kms_reuse_secs.map(|seconds| seconds.to_string())
+                metadata.kms_reuse_secs.map(|seconds| seconds.to_string())
             }
-            AttributeName::SqsManagedSseEnabled => Some(notes.managed_sse.to_string()),
-            AttributeName::QueueArn => Some(self.options.arn(&shape.name)),
+            AttributeName::SqsManagedSseEnabled => Some(metadata.managed_sse.to_string()),
+            AttributeName::QueueArn => Some(self.options.arn(&spec.name)),
             AttributeName::FifoQueue
             | AttributeName::ContentBasedDeduplication
             | AttributeName::DeduplicationScope
-            | AttributeName::FifoThroughputLimit => fifo::show(shape, name),
+            | AttributeName::FifoThroughputLimit => fifo::value(spec, name),
             AttributeName::ApproximateNumberOfMessages
             | AttributeName::ApproximateNumberOfMessagesNotVisible
             | AttributeName::ApproximateNumberOfMessagesDelayed
@@ -179,12 +179,12 @@ impl SqsApi {
         }
     }
 
-    /// Shows an attribute of a queue, what it holds included.
-    pub(crate) fn show(
+    /// Returns any attribute of a queue, including its message counts.
+    pub(crate) fn attribute(
         &self,
         queue: &Queue,
-        body: &QueueDescriptor,
-        shape: &QueueSpec,
+        descriptor: &QueueDescriptor,
+        spec: &QueueSpec,
         name: AttributeName,
     ) -> Option<String> {
         let totals = queue.totals();
@@ -193,14 +193,14 @@ impl SqsApi {
             AttributeName::ApproximateNumberOfMessages => count(totals.pending),
             AttributeName::ApproximateNumberOfMessagesNotVisible => count(totals.in_flight),
             AttributeName::ApproximateNumberOfMessagesDelayed => count(totals.delayed),
-            AttributeName::CreatedTimestamp => count(body.created_at / 1_000),
-            AttributeName::LastModifiedTimestamp => count(body.changed_at / 1_000),
-            told => self.show_told(shape, told),
+            AttributeName::CreatedTimestamp => count(descriptor.created_at / 1_000),
+            AttributeName::LastModifiedTimestamp => count(descriptor.changed_at / 1_000),
+            setting => self.setting(spec, setting),
         }
     }
 }
 
-/// Reads a policy; an empty one takes it away.
+/// Parses a policy: `None` if it is invalid, `Some(None)` if it is empty, which removes it.
 fn policy(value: &str) -> Option<Option<String>> {
     if value.is_empty() {
         return Some(None);

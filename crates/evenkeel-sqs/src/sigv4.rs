@@ -1,7 +1,8 @@
-//! Signatures: AWS Signature Version 4, checked.
+//! Verification of AWS Signature Version 4 (SigV4).
 //!
-//! Bound: a request is let in only if its signature is that of its access key's secret over its method, path, query,
-//! target, host, date and body, and its date is at most 15 minutes from ours. Signatures are compared in constant time.
+//! Guarantees: a request is accepted only if its signature was made with the access key's secret over its method, path,
+//! query, target, host, date and body, and its date is at most 15 minutes from the server's. Signatures are compared in
+//! constant time.
 
 use std::sync::Arc;
 
@@ -24,21 +25,24 @@ const TERMINATOR: &str = "aws4_request";
 const DATE: &str = "x-amz-date";
 const CONTENT_HASH: &str = "x-amz-content-sha256";
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
-/// What a signature must cover, where the request has it: else a part that matters could be exchanged.
+/// Headers that a signature must cover if the request has them; otherwise an attacker could replace them.
 const COVERED: [&str; 4] = ["host", DATE, "x-amz-target", CONTENT_HASH];
-/// How far a request's date may be from ours.
+/// Maximum clock skew between client and server.
 const SKEW_MAX_SECS: u64 = 15 * 60;
+/// Maximum of signed headers.
 const HEADERS_MAX: usize = 100;
 
-/// Who a request says it is from, before its body is read.
+/// The identity that a request claims; its signature is verified once the body is read.
 pub(crate) enum ClaimedIdentity {
-    /// There are no tenants, and everybody is served.
+    /// Open mode: there are no tenants, and signatures are not checked.
     Open,
-    /// One whose signature is still to be checked.
-    Tenant { tenant: Arc<Tenant>, signed: SignatureHeader },
+    Tenant {
+        tenant: Arc<Tenant>,
+        signed: SignatureHeader,
+    },
 }
 
-/// What a request says about its signature.
+/// Parsed `Authorization` and `X-Amz-Date` headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SignatureHeader {
     access_key_id: String,
@@ -50,9 +54,9 @@ pub(crate) struct SignatureHeader {
 }
 
 impl SqsApi {
-    /// Finds out who a request says it is from, and refuses what needs no body to refuse.
+    /// Parses the signature headers and finds the tenant; makes all checks that do not need the body.
     pub(crate) fn parse_signature<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SqsError> {
-        let tenants = self.gate.tenants();
+        let tenants = self.auth.tenants();
         if tenants.is_empty() {
             return Ok(ClaimedIdentity::Open);
         }
@@ -63,7 +67,7 @@ impl SqsApi {
         Ok(ClaimedIdentity::Tenant { tenant, signed })
     }
 
-    /// Checks the signature, now that the body is there.
+    /// Verifies the signature over head and body.
     pub(crate) fn verify_signature<B>(
         &self,
         claimed: ClaimedIdentity,
@@ -71,7 +75,7 @@ impl SqsApi {
         body: &[u8],
     ) -> Result<Arc<Tenant>, SqsError> {
         match claimed {
-            ClaimedIdentity::Open => self.gate.tenants().all().into_iter().next().ok_or(SqsError::Internal),
+            ClaimedIdentity::Open => self.auth.tenants().all().into_iter().next().ok_or(SqsError::Internal),
             ClaimedIdentity::Tenant { tenant, signed } => {
                 signed.check(&self.master.secret(&signed.access_key_id), request, body)?;
                 Ok(tenant)
@@ -81,7 +85,7 @@ impl SqsApi {
 }
 
 impl SignatureHeader {
-    /// Reads `Authorization: AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…`.
+    /// Parses `Authorization: AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…`.
     fn read(headers: &HeaderMap) -> Result<Self, SqsError> {
         let value = headers.get(AUTHORIZATION).ok_or(SqsError::NoToken)?;
         let incomplete = |message| SqsError::IncompleteSignature { message };
@@ -101,7 +105,7 @@ impl SignatureHeader {
         let stamp = headers.get(DATE).and_then(|date| date.to_str().ok());
         let stamp = stamp.ok_or(incomplete("the request has no X-Amz-Date"))?;
         let names: Vec<String> = signed.split(';').map(str::to_owned).collect();
-        if HEADERS_MAX < names.len() {
+        if names.len() > HEADERS_MAX {
             return Err(incomplete("too many SignedHeaders"));
         }
         Ok(Self {
@@ -113,7 +117,7 @@ impl SignatureHeader {
         })
     }
 
-    /// Refuses a signature for something else, or over too little.
+    /// Rejects a signature for another service or day, or one that does not cover the required headers.
     fn check_scope(&self, headers: &HeaderMap) -> Result<(), SqsError> {
         let incomplete = |message| Err(SqsError::IncompleteSignature { message });
         let [date, _, service, terminator] = &self.scope;
@@ -121,21 +125,21 @@ impl SignatureHeader {
             return incomplete("Credential must be scoped to sqs and end with aws4_request");
         }
         if !self.date.starts_with(date.as_str()) {
-            return incomplete("Credential is not of the day of X-Amz-Date");
+            return incomplete("the day of Credential is not that of X-Amz-Date");
         }
-        let is_there = |name: &str| name == HOST.as_str() || headers.contains_key(name);
-        let covers = |name: &str| self.headers.iter().any(|signed| signed == name);
-        if COVERED.into_iter().any(|name| is_there(name) && !covers(name)) {
-            return incomplete("SignedHeaders must name host and every x-amz- header that there is");
+        let is_present = |name: &str| name == HOST.as_str() || headers.contains_key(name);
+        let is_covered = |name: &str| self.headers.iter().any(|signed| signed == name);
+        if COVERED.into_iter().any(|name| is_present(name) && !is_covered(name)) {
+            return incomplete("SignedHeaders must contain host and the x-amz- headers of the request");
         }
         Ok(())
     }
 
     fn check_date(&self, now: UnixSeconds) -> Result<(), SqsError> {
-        let message = "X-Amz-Date is not like 20150830T123600Z";
+        let message = "X-Amz-Date must have the format 20150830T123600Z";
         let signed = UnixSeconds::parse(&self.date).ok_or(SqsError::IncompleteSignature { message })?;
-        if SKEW_MAX_SECS < signed.0.abs_diff(now.0) {
-            return Err(SqsError::Skewed { signed: self.date.clone(), now: now.show() });
+        if signed.0.abs_diff(now.0) > SKEW_MAX_SECS {
+            return Err(SqsError::Skewed { signed: self.date.clone(), now: now.to_string() });
         }
         Ok(())
     }
@@ -143,8 +147,8 @@ impl SignatureHeader {
     fn check<B>(&self, secret: &str, request: &Request<B>, body: &[u8]) -> Result<(), SqsError> {
         let payload = payload_hash(request.headers(), body)?;
         let canonical = canonical_request(request, &self.headers, &payload)?;
-        let ours = self.sign(secret, &canonical);
-        if ours.as_bytes().ct_eq(self.signature.as_bytes()).into() {
+        let expected = self.sign(secret, &canonical);
+        if expected.as_bytes().ct_eq(self.signature.as_bytes()).into() {
             Ok(())
         } else {
             Err(SqsError::Signature)
@@ -157,20 +161,20 @@ impl SignatureHeader {
         let to_sign = format!("{ALGORITHM}\n{}\n{scope}\n{}", self.date, sha256(canonical.as_bytes()));
         let mut key = format!("AWS4{secret}").into_bytes();
         for part in [date, region, service, terminator, &to_sign] {
-            let with = hmac::Key::new(hmac::HMAC_SHA256, &key);
-            key = hmac::sign(&with, part.as_bytes()).as_ref().to_vec();
+            let signer = hmac::Key::new(hmac::HMAC_SHA256, &key);
+            key = hmac::sign(&signer, part.as_bytes()).as_ref().to_vec();
         }
         hex(&key)
     }
 }
 
-/// The hash of the body as the signature has it; one that the body does not have is a signature for another body.
+/// Returns the payload hash of the canonical request; fails if the request claims the hash of another body.
 fn payload_hash(headers: &HeaderMap, body: &[u8]) -> Result<String, SqsError> {
-    let ours = || sha256(body);
-    match headers.get(CONTENT_HASH).map(|said| said.to_str().unwrap_or_default()) {
-        None => Ok(ours()),
+    let actual = || sha256(body);
+    match headers.get(CONTENT_HASH).map(|claimed| claimed.to_str().unwrap_or_default()) {
+        None => Ok(actual()),
         Some(UNSIGNED) => Ok(UNSIGNED.to_owned()),
-        Some(said) => Some(ours()).filter(|ours| ours == said).ok_or(SqsError::Signature),
+        Some(claimed) => Some(actual()).filter(|actual| actual == claimed).ok_or(SqsError::Signature),
     }
 }
 
@@ -200,7 +204,7 @@ fn canonical_request<B>(request: &Request<B>, signed: &[String], payload: &str) 
     Ok(out)
 }
 
-/// Resolves dots and double slashes, then encodes what was sent once more.
+/// Normalizes dots and double slashes, then percent-encodes the path again, as SigV4 requires.
 fn canonical_path(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -211,8 +215,8 @@ fn canonical_path(path: &str) -> String {
         }
     }
     let mut out: String = parts.iter().flat_map(|part| ["/".to_owned(), encode(part.as_bytes())]).collect();
-    let is_folder = path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..");
-    if out.is_empty() || is_folder {
+    let is_directory = path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..");
+    if out.is_empty() || is_directory {
         out.push('/');
     }
     out
@@ -232,7 +236,7 @@ fn canonical_query(query: &str) -> String {
     pairs.join("&")
 }
 
-/// Joins a header's values, each without spaces around it and with one where there were several.
+/// Joins a header's values; surrounding spaces are trimmed and runs of spaces become one.
 fn canonical_header<B>(request: &Request<B>, name: &str) -> Option<String> {
     let mut values = Vec::new();
     for value in request.headers().get_all(name) {
@@ -240,7 +244,7 @@ fn canonical_header<B>(request: &Request<B>, name: &str) -> Option<String> {
         values.push(words.join(" "));
     }
     if values.is_empty() && name == HOST.as_str() {
-        // h2 has it elsewhere.
+        // HTTP/2 sends the host as `:authority`.
         return request.uri().authority().map(|authority| authority.as_str().to_owned());
     }
     (!values.is_empty()).then(|| values.join(","))
@@ -262,12 +266,12 @@ fn encode(bytes: &[u8]) -> String {
 fn decode(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let escaped = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+    let mut index = 0;
+    while index < bytes.len() {
+        let escaped = bytes.get(index + 1..index + 3).filter(|_| bytes[index] == b'%');
         let byte = escaped.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
-        out.push(byte.unwrap_or(bytes[at]));
-        at += if byte.is_some() { 3 } else { 1 };
+        out.push(byte.unwrap_or(bytes[index]));
+        index += if byte.is_some() { 3 } else { 1 };
     }
     out
 }

@@ -1,35 +1,34 @@
-//! What the door keeps with a message beside its body, in few bytes.
+//! Binary format of the headers that are stored with a message: sender, trace header, deduplication id, attributes.
 //!
-//! Bound: what is written reads back as it was; anything else is not a header of ours, and read as none.
+//! Guarantees: decoding reverses encoding; bytes in another format decode to `None`.
 
 use crate::attribute::{Attribute, Value};
 
-/// The first byte, so that a later layout can be told from this one.
+/// First byte: version of the format.
 const LAYOUT: u8 = 1;
 const HAS_GROUP: u8 = 1;
 const HAS_DEDUP: u8 = 2;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 
-/// What is kept with a message.
+/// Headers stored with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredHeaders<'a> {
-    /// Whether its sender named its group.
+    /// The sender set a group; otherwise the message's key is the default.
     pub(crate) has_group: bool,
-    /// The MD5 of its body.
     pub(crate) body_md5: [u8; 16],
-    /// Who sent it.
+    /// Name of the tenant that sent the message.
     pub(crate) sender: &'a str,
-    /// What it traces.
+    /// Value of the trace header.
     pub(crate) trace: Option<&'a str>,
-    /// What its sender calls it.
+    /// Deduplication id as the client sent it.
     pub(crate) dedup: Option<&'a str>,
-    /// Its attributes, sorted by name.
+    /// Sorted by name.
     pub(crate) attributes: Vec<Attribute<'a>>,
 }
 
 impl<'a> StoredHeaders<'a> {
-    /// Writes it; the door's limits keep every length within its field.
+    /// Encodes the headers. The API's limits keep every length within its field.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let attributes: usize = self.attributes.iter().map(|attribute| attribute.size() + 9).sum();
         let mut out =
@@ -37,14 +36,14 @@ impl<'a> StoredHeaders<'a> {
         let group = if self.has_group { HAS_GROUP } else { 0 };
         out.extend([LAYOUT, group | self.dedup.map_or(0, |_| HAS_DEDUP)]);
         out.extend(self.body_md5);
-        short(&mut out, self.sender);
-        short(&mut out, self.trace.unwrap_or_default());
+        push_text(&mut out, self.sender);
+        push_text(&mut out, self.trace.unwrap_or_default());
         if let Some(dedup) = self.dedup {
-            short(&mut out, dedup);
+            push_text(&mut out, dedup);
         }
         for Attribute { name, data_type, value } in &self.attributes {
-            short(&mut out, name);
-            short(&mut out, data_type);
+            push_text(&mut out, name);
+            push_text(&mut out, data_type);
             out.push(match value {
                 Value::Text(_) => TEXT,
                 Value::Binary(_) => BINARY,
@@ -56,21 +55,20 @@ impl<'a> StoredHeaders<'a> {
         out
     }
 
-    /// Reads it.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let mut rest = HeaderReader(bytes);
-        let [LAYOUT, flags] = *rest.take(2)? else { return None };
-        let body_md5 = rest.take(16)?.try_into().ok()?;
-        let sender = rest.short()?;
-        let trace = rest.short()?;
-        let dedup = if flags & HAS_DEDUP == 0 { None } else { Some(rest.short()?) };
+        let mut reader = HeaderReader(bytes);
+        let [LAYOUT, flags] = *reader.take(2)? else { return None };
+        let body_md5 = reader.take(16)?.try_into().ok()?;
+        let sender = reader.text()?;
+        let trace = reader.text()?;
+        let dedup = if flags & HAS_DEDUP == 0 { None } else { Some(reader.text()?) };
         let mut attributes = Vec::new();
-        while !rest.0.is_empty() {
-            let name = rest.short()?;
-            let data_type = rest.short()?;
-            let kind = rest.take(1)?[0];
-            let len = u32::from_be_bytes(rest.take(4)?.try_into().ok()?);
-            let bytes = rest.take(len as usize)?;
+        while !reader.0.is_empty() {
+            let name = reader.text()?;
+            let data_type = reader.text()?;
+            let kind = reader.take(1)?[0];
+            let len = u32::from_be_bytes(reader.take(4)?.try_into().ok()?);
+            let bytes = reader.take(len as usize)?;
             let value = match kind {
                 TEXT => Value::Text(str::from_utf8(bytes).ok()?),
                 BINARY => Value::Binary(bytes),
@@ -89,13 +87,12 @@ impl<'a> StoredHeaders<'a> {
     }
 }
 
-/// Reads who sent a message from the headers of its payload; `None` when that is not known.
+/// Returns the sender from the stored headers of a message; `None` if it is unknown.
 pub fn sender_of(headers: &[u8]) -> Option<&str> {
-    StoredHeaders::decode(headers).map(|kept| kept.sender).filter(|sender| !sender.is_empty())
+    StoredHeaders::decode(headers).map(|stored| stored.sender).filter(|sender| !sender.is_empty())
 }
 
-/// Reads what an attribute of a message says, by its name in any case, from the headers of its payload; `None` unless
-/// that is text.
+/// Returns a text attribute from the stored headers of a message; names are compared without case.
 pub fn header_of<'a>(headers: &'a [u8], name: &str) -> Option<&'a str> {
     let mut attributes = StoredHeaders::decode(headers)?.attributes.into_iter();
     match attributes.find(|attribute| attribute.name.eq_ignore_ascii_case(name))?.value {
@@ -104,12 +101,13 @@ pub fn header_of<'a>(headers: &'a [u8], name: &str) -> Option<&'a str> {
     }
 }
 
-fn short(out: &mut Vec<u8>, text: &str) {
+/// Appends a text after its length in two bytes.
+fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u16).to_be_bytes());
     out.extend(text.as_bytes());
 }
 
-/// What is left to read.
+/// The bytes that are not decoded yet.
 struct HeaderReader<'a>(&'a [u8]);
 
 impl<'a> HeaderReader<'a> {
@@ -119,7 +117,7 @@ impl<'a> HeaderReader<'a> {
         Some(taken)
     }
 
-    fn short(&mut self) -> Option<&'a str> {
+    fn text(&mut self) -> Option<&'a str> {
         let len = u16::from_be_bytes(self.take(2)?.try_into().ok()?);
         str::from_utf8(self.take(usize::from(len))?).ok()
     }
@@ -130,9 +128,33 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Headers as released versions store them. If this test fails, stored messages become unreadable.
+    #[test]
+    fn the_stored_format_is_unchanged() {
+        let attributes = vec![
+            Attribute { name: "a", data_type: "String", value: Value::Text("x") },
+            Attribute { name: "b", data_type: "Binary", value: Value::Binary(&[0xff]) },
+        ];
+        let headers = StoredHeaders {
+            has_group: true,
+            body_md5: [7; 16],
+            sender: "me",
+            trace: Some("t"),
+            dedup: Some("d"),
+            attributes,
+        };
+        let mut bytes = vec![1, 3];
+        bytes.extend([7; 16]);
+        bytes.extend(*b"\0\x02me\0\x01t\0\x01d");
+        bytes.extend(*b"\0\x01a\0\x06String\x01\0\0\0\x01x");
+        bytes.extend(*b"\0\x01b\0\x06Binary\x02\0\0\0\x01\xff");
+        assert_eq!(headers.encode(), bytes);
+        assert_eq!(StoredHeaders::decode(&bytes), Some(headers));
+    }
+
     proptest! {
         #[test]
-        fn a_header_reads_back_as_it_was_written(
+        fn decoding_reverses_encoding(
             has_group: bool, body_md5: [u8; 16], sender in ".{0,64}", trace in ".{0,64}",
             dedup in prop::option::of(".{1,64}"), text in ".{0,64}", binary: Vec<u8>,
         ) {
@@ -142,26 +164,27 @@ mod tests {
             ];
             let trace = Some(trace.as_str()).filter(|trace| !trace.is_empty());
             let dedup = dedup.as_deref();
-            let kept = StoredHeaders { has_group, body_md5, sender: &sender, trace, dedup, attributes };
-            let bytes = kept.encode();
-            prop_assert_eq!(StoredHeaders::decode(&bytes), Some(kept));
+            let headers = StoredHeaders { has_group, body_md5, sender: &sender, trace, dedup, attributes };
+            let bytes = headers.encode();
+            prop_assert_eq!(StoredHeaders::decode(&bytes), Some(headers));
         }
 
         #[test]
-        fn bytes_of_any_kind_are_read_or_refused(bytes: Vec<u8>) {
+        fn decoding_arbitrary_bytes_does_not_panic(bytes: Vec<u8>) {
             StoredHeaders::decode(&bytes);
         }
 
         #[test]
-        fn a_header_cut_short_is_none(at in 0_usize..40) {
+        fn truncated_headers_are_rejected(len in 0_usize..40) {
             let attributes = vec![Attribute { name: "a", data_type: "String", value: Value::Text("x") }];
-            let kept = StoredHeaders {
+            let headers = StoredHeaders {
                 has_group: true, body_md5: [7; 16], sender: "me", trace: None, dedup: None, attributes,
             };
-            let bytes = kept.encode();
-            // Between attributes it is a header with fewer of them.
-            let whole = [bytes.len(), 2 + 16 + 4 + 2];
-            prop_assert_eq!(StoredHeaders::decode(&bytes[..at.min(bytes.len())]).is_some(), whole.contains(&at.min(bytes.len())));
+            let bytes = headers.encode();
+            let len = len.min(bytes.len());
+            // Truncated between attributes, the headers are valid and have fewer of them.
+            let valid = [bytes.len(), 2 + 16 + 4 + 2];
+            prop_assert_eq!(StoredHeaders::decode(&bytes[..len]).is_some(), valid.contains(&len));
         }
     }
 }

@@ -39,45 +39,45 @@ pub(crate) struct ListTagsResponse {
 }
 
 impl SqsApi {
-    pub(crate) async fn tag_queue(&self, wish: TagQueue) -> Result<EmptyResponse, SqsError> {
-        let tags = wish.tags.ok_or(SqsError::Missing { name: "Tags" })?;
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        self.change(&queue, |shape| {
-            shape.notes.tags.extend(tags);
-            check_tags(&shape.notes.tags)
+    pub(crate) async fn tag_queue(&self, request: TagQueue) -> Result<EmptyResponse, SqsError> {
+        let tags = request.tags.ok_or(SqsError::Missing { name: "Tags" })?;
+        let queue = self.queue(request.queue_url.as_deref())?;
+        self.change(&queue, |spec| {
+            spec.metadata.tags.extend(tags);
+            check_tags(&spec.metadata.tags)
         })
         .await
     }
 
-    pub(crate) async fn untag_queue(&self, wish: &UntagQueue) -> Result<EmptyResponse, SqsError> {
-        let keys = wish.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
-        let queue = self.queue(wish.queue_url.as_deref())?;
-        self.change(&queue, |shape| {
-            shape.notes.tags.retain(|key, _| !keys.contains(key));
+    pub(crate) async fn untag_queue(&self, request: &UntagQueue) -> Result<EmptyResponse, SqsError> {
+        let keys = request.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
+        let queue = self.queue(request.queue_url.as_deref())?;
+        self.change(&queue, |spec| {
+            spec.metadata.tags.retain(|key, _| !keys.contains(key));
             Ok(())
         })
         .await
     }
 
-    pub(crate) fn queue_tags(&self, wish: &ListQueueTags) -> Result<ListTagsResponse, SqsError> {
-        let queue = self.queue(wish.queue_url.as_deref())?;
+    pub(crate) fn queue_tags(&self, request: &ListQueueTags) -> Result<ListTagsResponse, SqsError> {
+        let queue = self.queue(request.queue_url.as_deref())?;
         Ok(ListTagsResponse { tags: QueueMetadata::read(&queue.body().notes).tags })
     }
 }
 
-/// Refuses tags that AWS would.
+/// Checks tags against AWS's rules.
 pub(crate) fn check_tags(tags: &Tags) -> Result<(), SqsError> {
-    if TAGS_MAX < tags.len() {
-        let count = tags.len();
+    let count = tags.len();
+    if count > TAGS_MAX {
         return Err(SqsError::invalid(format!("Too many tags: {count}, at most {TAGS_MAX} are allowed.")));
     }
     for (key, value) in tags {
-        if !(1..=TAG_KEY_MAX).contains(&key.chars().count()) || TAG_VALUE_MAX < value.chars().count() {
+        if !(1..=TAG_KEY_MAX).contains(&key.chars().count()) || value.chars().count() > TAG_VALUE_MAX {
             let reason = format!("a key has 1 to {TAG_KEY_MAX} characters, a value at most {TAG_VALUE_MAX}.");
-            return Err(SqsError::value("Tags", key, reason));
+            return Err(SqsError::invalid_value("Tags", key, reason));
         }
         if key.to_ascii_lowercase().starts_with("aws:") {
-            return Err(SqsError::value("Tags", key, "no key begins with aws:."));
+            return Err(SqsError::invalid_value("Tags", key, "a key must not begin with aws:."));
         }
     }
     Ok(())

@@ -1,9 +1,10 @@
-//! Spans and moments as the protocol writes them.
+//! Durations in seconds, and timestamps in the format of SigV4.
 
+use core::fmt;
 use core::time::Duration;
 use std::time::SystemTime;
 
-/// A span in whole seconds, within bounds.
+/// A duration in whole seconds, within its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seconds(pub(crate) u64);
 
@@ -13,17 +14,17 @@ impl From<Seconds> for Duration {
     }
 }
 
-/// Seconds since 1970.
+/// Seconds since 1970, formatted as `20150830T123600Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnixSeconds(pub(crate) u64);
 
 impl UnixSeconds {
-    /// Reads the machine's clock.
+    /// Reads the system clock.
     pub(crate) fn now() -> Self {
         Self(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs())
     }
 
-    /// Reads `20150830T123600Z`.
+    /// Parses `20150830T123600Z`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         if bytes.len() != 16 || bytes[8] != b'T' || bytes[15] != b'Z' {
@@ -47,12 +48,13 @@ impl UnixSeconds {
             && second < 61;
         exists.then(|| Self(days_since_1970(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second))
     }
+}
 
-    /// Writes `20150830T123600Z`.
-    pub(crate) fn show(self) -> String {
+impl fmt::Display for UnixSeconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let days = self.0 / 86_400;
         let second = self.0 % 86_400;
-        // Years begin in March, so that the day that comes and goes is the last; 146 097 days are four centuries.
+        // Years are counted from March, so that a leap day is the last of its year; 146 097 days are four centuries.
         let days = days + 719_468;
         let era = days / 146_097;
         let day = days % 146_097;
@@ -65,7 +67,7 @@ impl UnixSeconds {
         let hour = second / 3_600;
         let minute = second / 60 % 60;
         let second = second % 60;
-        format!("{year:04}{month:02}{date:02}T{hour:02}{minute:02}{second:02}Z")
+        write!(f, "{year:04}{month:02}{date:02}T{hour:02}{minute:02}{second:02}Z")
     }
 }
 
@@ -84,17 +86,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn known_moments_are_read_and_written() {
+    fn known_timestamps_are_parsed_and_formatted() {
         for (text, seconds) in
             [("19700101T000000Z", 0), ("20150830T123600Z", 1_440_938_160), ("20000229T235959Z", 951_868_799)]
         {
             assert_eq!(UnixSeconds::parse(text), Some(UnixSeconds(seconds)));
-            assert_eq!(UnixSeconds(seconds).show(), text);
+            assert_eq!(UnixSeconds(seconds).to_string(), text);
         }
     }
 
     #[test]
-    fn what_is_no_moment_is_refused() {
+    fn invalid_timestamps_are_rejected() {
         for bad in [
             "",
             "2015-08-30T12:36",
@@ -103,14 +105,15 @@ mod tests {
             "20150830 123600Z",
             "2015083+T123600Z",
         ] {
-            assert_eq!(UnixSeconds::parse(bad), None, "{bad:?} was taken");
+            assert_eq!(UnixSeconds::parse(bad), None, "{bad:?} was accepted");
         }
     }
 
     proptest! {
         #[test]
-        fn a_moment_reads_back_as_it_was_written(seconds in 0_u64..250_000_000_000) {
-            prop_assert_eq!(UnixSeconds::parse(&UnixSeconds(seconds).show()), Some(UnixSeconds(seconds)));
+        fn parsing_reverses_formatting(seconds in 0_u64..250_000_000_000) {
+            let text = UnixSeconds(seconds).to_string();
+            prop_assert_eq!(UnixSeconds::parse(&text), Some(UnixSeconds(seconds)));
         }
     }
 }

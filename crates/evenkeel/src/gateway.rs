@@ -248,7 +248,7 @@ impl Core {
     /// The page that Prometheus reads.
     fn metrics(&self) -> String {
         self.router.set_gauges(&self.llm.update_gauges());
-        self.queue.sqs.show_metrics();
+        self.queue.sqs.update_metrics();
         self.registry.render()
     }
 }

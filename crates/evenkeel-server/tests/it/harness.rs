@@ -1,4 +1,4 @@
-//! A server with a few routes, and clients that write bytes.
+//! A server with a few routes, and clients that write raw bytes.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -23,34 +23,34 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 /// A running server.
-pub(crate) struct House {
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) readiness: Readiness,
-    /// Lets one request at `/slow` go on.
+    /// Lets one request to `/slow` finish.
     pub(crate) release: Arc<Notify>,
-    /// Whoever is at `/slow` or `/stream`.
+    /// Requests to `/slow`, `/stream` and `/flood`.
     pub(crate) arrivals: mpsc::Receiver<Disconnect>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<DrainReport>,
 }
 
-/// How a server is set up.
+/// The parts of a server that tests vary.
 #[derive(Default)]
-pub(crate) struct Plan {
+pub(crate) struct Setup {
     pub(crate) limits: ListenerLimits,
     pub(crate) tenants: Vec<TenantSettings>,
     pub(crate) tls: Option<Arc<Tls>>,
 }
 
-impl House {
-    pub(crate) async fn open() -> Self {
-        Self::with(Plan::default()).await
+impl TestServer {
+    pub(crate) async fn start() -> Self {
+        Self::with(Setup::default()).await
     }
 
-    pub(crate) async fn with(plan: Plan) -> Self {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), plan.tls, plan.limits).await.unwrap();
-        let tenants = Tenants::new(plan.tenants, vec![KeyHash::of("ek-root")]).unwrap();
-        let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
+    pub(crate) async fn with(setup: Setup) -> Self {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), setup.tls, setup.limits).await.unwrap();
+        let tenants = Tenants::new(setup.tenants, vec![KeyHash::of("ek-root")]).unwrap();
+        let auth = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
         let readiness = Readiness::default();
         let release = Arc::new(Notify::new());
         let (arrived, arrivals) = mpsc::channel(16);
@@ -59,12 +59,12 @@ impl House {
         let address = listener.local_addr().unwrap();
         let serving = tokio::spawn(async move {
             let stopped = async { stopped.await.unwrap_or(()) };
-            listener.serve(Arc::new(gate), routes, stopped).await.unwrap()
+            listener.serve(Arc::new(auth), routes, stopped).await.unwrap()
         });
         Self { address, readiness, release, arrivals, stop, serving }
     }
 
-    /// Says stop, and hands back what tells how it went.
+    /// Begins the shutdown; the handle resolves to its report.
     pub(crate) fn stop(self) -> JoinHandle<DrainReport> {
         self.stop.send(()).unwrap();
         self.serving
@@ -74,21 +74,21 @@ impl House {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Writes bytes, and reads all that comes until the server closes.
-    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
+    /// Writes bytes, and reads until the server closes the connection.
+    pub(crate) async fn send_raw(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await;
-        // A server that refuses early closes while we write.
+        // A server that rejects early closes the connection during the write.
         let _ = stream.write_all(bytes.as_ref()).await;
         read_all(&mut stream).await
     }
 
-    /// Sends one request whose answer ends the connection.
-    pub(crate) async fn ask(&self, line: &str, headers: &str) -> String {
-        self.raw(format!("{line} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n")).await
+    /// Sends one request with `connection: close`, and reads the response.
+    pub(crate) async fn request(&self, line: &str, headers: &str) -> String {
+        self.send_raw(format!("{line} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n")).await
     }
 }
 
-/// Reads until the server closes; a reset ends it too. What is no text shows as `\u{fffd}`.
+/// Reads until the server closes or resets the connection. Bytes that are not UTF-8 become `\u{fffd}`.
 pub(crate) async fn read_all(stream: &mut TcpStream) -> String {
     let mut all = Vec::new();
     let mut part = [0; 4096];
@@ -98,7 +98,7 @@ pub(crate) async fn read_all(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Reads until `end` has come.
+/// Reads until the bytes end with `end`.
 pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut all = Vec::new();
     while !all.ends_with(end.as_bytes()) {
@@ -116,33 +116,33 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
     let mut add = |method, path, access, handler| routes.add(method, path, access, handler).unwrap();
     add(Method::POST, "/echo", Access::Tenant, handler(echo));
     add(Method::GET, "/whoami", Access::Tenant, handler(whoami));
-    add(Method::GET, "/admin", Access::Admin, handler(async |_| Ok(say("admin"))));
-    add(Method::GET, "/panic", Access::Public, handler(async |_| panic!("a handler's defect")));
-    add(Method::GET, "/v1/*", Access::Tenant, handler(async |_| Ok(say("fallback"))));
+    add(Method::GET, "/admin", Access::Admin, handler(async |_| Ok(text("admin"))));
+    add(Method::GET, "/panic", Access::Public, handler(async |_| panic!("a bug in the handler")));
+    add(Method::GET, "/v1/*", Access::Tenant, handler(async |_| Ok(text("fallback"))));
     let slow_arrived = arrived.clone();
-    let slow = handler(move |call: ServerRequest| {
+    let slow = handler(move |request: ServerRequest| {
         let arrived = slow_arrived.clone();
         let release = release.clone();
         async move {
-            arrived.send(call.disconnect).await.unwrap();
+            arrived.send(request.disconnect).await.unwrap();
             release.notified().await;
-            Ok(say("slow"))
+            Ok(text("slow"))
         }
     });
     add(Method::GET, "/slow", Access::Tenant, slow);
     let flood_arrived = arrived.clone();
-    let flood = handler(move |call: ServerRequest| {
+    let flood = handler(move |request: ServerRequest| {
         let arrived = flood_arrived.clone();
         async move {
-            arrived.send(call.disconnect).await.unwrap();
+            arrived.send(request.disconnect).await.unwrap();
             Ok(Response::new(Flood.boxed_unsync()))
         }
     });
     add(Method::GET, "/flood", Access::Tenant, flood);
-    let stream = handler(move |call: ServerRequest| {
+    let stream = handler(move |request: ServerRequest| {
         let arrived = arrived.clone();
         async move {
-            arrived.send(call.disconnect).await.unwrap();
+            arrived.send(request.disconnect).await.unwrap();
             Ok(Response::new(Once(Some(Bytes::from_static(b"first"))).boxed_unsync()))
         }
     });
@@ -150,22 +150,22 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
     routes
 }
 
-async fn echo(mut call: ServerRequest) -> Result<Response, ApiError> {
-    Ok(Response::new(body::full(call.read_body().await?)))
+async fn echo(mut request: ServerRequest) -> Result<Response, ApiError> {
+    Ok(Response::new(body::full(request.read_body().await?)))
 }
 
-async fn whoami(call: ServerRequest) -> Result<Response, ApiError> {
-    match call.caller {
-        Caller::Tenant(tenant) => Ok(say(tenant.settings.name.clone())),
+async fn whoami(request: ServerRequest) -> Result<Response, ApiError> {
+    match request.caller {
+        Caller::Tenant(tenant) => Ok(text(tenant.settings.name.clone())),
         Caller::Public | Caller::Admin => Err(ApiError::Internal),
     }
 }
 
-fn say(text: impl Into<Bytes>) -> Response {
+fn text(text: impl Into<Bytes>) -> Response {
     Response::new(body::full(text))
 }
 
-/// A body that says one thing and then nothing, for ever.
+/// A body with one frame that never ends.
 struct Once(Option<Bytes>);
 
 impl http_body::Body for Once {
@@ -183,7 +183,7 @@ impl http_body::Body for Once {
     }
 }
 
-/// A body without end, as fast as it is taken.
+/// An endless body, as fast as the client reads.
 struct Flood;
 
 impl http_body::Body for Flood {

@@ -1,4 +1,4 @@
-//! Doors at their real edge: sockets on loopback, bytes as an attacker writes them.
+//! The server over real sockets on loopback, with requests written byte by byte, as an attacker would.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod disconnect;

@@ -1,4 +1,4 @@
-//! The bound of a minute, against random traffic.
+//! Properties of the rate limit's sliding window under random traffic.
 
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_server::rate_window::{MinuteWindow, RateDecision};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn no_sixty_seconds_hold_more_than_the_limit(
+    fn no_sixty_seconds_contain_more_than_the_limit(
         limit in 1_u64..50,
         calls in prop::collection::vec((0_u64..20_000, 1_u64..10), 1..300),
     ) {
@@ -24,7 +24,7 @@ proptest! {
     }
 
     #[test]
-    fn who_waits_as_told_is_taken_and_a_moment_earlier_is_not(
+    fn an_amount_fits_after_retry_after_and_not_a_nanosecond_earlier(
         limit in 1_u64..50,
         calls in prop::collection::vec((0_u64..3_000, 1_u64..10), 1..200),
     ) {

@@ -1,4 +1,4 @@
-//! TLS with certificates made for the test.
+//! TLS with self-signed certificates.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::harness::{House, Plan};
+use crate::harness::{Setup, TestServer};
 
-/// A folder with a certificate and its key, gone at the end.
-struct Folder(PathBuf);
+/// A temporary directory with a certificate and its key.
+struct CertDir(PathBuf);
 
-impl Folder {
+impl CertDir {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("evenkeel-server-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
@@ -33,9 +33,9 @@ impl Folder {
         self.0.join("key.pem")
     }
 
-    fn write(&self, made: &CertifiedKey<KeyPair>) {
-        fs::write(self.cert(), made.cert.pem()).unwrap();
-        fs::write(self.key(), made.signing_key.serialize_pem()).unwrap();
+    fn write(&self, pair: &CertifiedKey<KeyPair>) {
+        fs::write(self.cert(), pair.cert.pem()).unwrap();
+        fs::write(self.key(), pair.signing_key.serialize_pem()).unwrap();
     }
 
     fn load(&self) -> Result<Tls, TlsError> {
@@ -43,19 +43,19 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for CertDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn made() -> CertifiedKey<KeyPair> {
+fn self_signed() -> CertifiedKey<KeyPair> {
     generate_simple_self_signed(["localhost".to_owned()]).unwrap()
 }
 
-/// Connects as one who trusts this certificate and no other.
+/// Connects as a client that trusts this certificate only.
 async fn connect(
-    house: &House,
+    server: &TestServer,
     trusted: &CertificateDer<'static>,
     alpn: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
@@ -68,47 +68,48 @@ async fn connect(
         .with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     let name = ServerName::try_from("localhost").unwrap();
-    TlsConnector::from(Arc::new(config)).connect(name, house.connect().await).await
+    TlsConnector::from(Arc::new(config)).connect(name, server.connect().await).await
 }
 
 async fn probe(stream: &mut TlsStream<TcpStream>) -> String {
     stream.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    while !answer.ends_with("ok\n") {
-        answer.push(char::from(stream.read_u8().await.unwrap()));
+    let mut response = String::new();
+    while !response.ends_with("ok\n") {
+        response.push(char::from(stream.read_u8().await.unwrap()));
     }
-    answer
+    response
 }
 
 #[tokio::test]
 async fn a_reload_changes_the_certificate_and_drops_no_connection() {
-    let folder = Folder::new("reload");
-    let old = made();
-    let new = made();
-    folder.write(&old);
-    let tls = Arc::new(folder.load().unwrap());
-    let house = House::with(Plan { tls: Some(tls.clone()), ..Plan::default() }).await;
-    let mut before = connect(&house, old.cert.der(), &["http/1.1"]).await.unwrap();
+    let files = CertDir::new("reload");
+    let old = self_signed();
+    let new = self_signed();
+    files.write(&old);
+    let tls = Arc::new(files.load().unwrap());
+    let server = TestServer::with(Setup { tls: Some(tls.clone()), ..Setup::default() }).await;
+    let mut before = connect(&server, old.cert.der(), &["http/1.1"]).await.unwrap();
     assert!(probe(&mut before).await.starts_with("HTTP/1.1 200"));
-    folder.write(&new);
+    files.write(&new);
     tls.reload().unwrap();
-    assert!(connect(&house, old.cert.der(), &[]).await.is_err(), "the old certificate is still shown");
+    assert!(connect(&server, old.cert.der(), &[]).await.is_err(), "the old certificate is still in use");
     assert!(
-        probe(&mut connect(&house, new.cert.der(), &[]).await.unwrap()).await.starts_with("HTTP/1.1 200")
+        probe(&mut connect(&server, new.cert.der(), &[]).await.unwrap()).await.starts_with("HTTP/1.1 200")
     );
     assert!(probe(&mut before).await.starts_with("HTTP/1.1 200"));
-    fs::write(folder.cert(), "nonsense").unwrap();
+    fs::write(files.cert(), "nonsense").unwrap();
     assert!(tls.reload().is_err());
-    assert!(connect(&house, new.cert.der(), &[]).await.is_ok(), "a bad reload took the certificate away");
+    assert!(connect(&server, new.cert.der(), &[]).await.is_ok(), "a failed reload removed the certificate");
 }
 
 #[tokio::test]
-async fn h2_is_agreed_on_if_the_client_wants_it() {
-    let folder = Folder::new("alpn");
-    let own = made();
-    folder.write(&own);
-    let house = House::with(Plan { tls: Some(Arc::new(folder.load().unwrap())), ..Plan::default() }).await;
-    let stream = connect(&house, own.cert.der(), &["h2", "http/1.1"]).await.unwrap();
+async fn alpn_negotiates_http2() {
+    let files = CertDir::new("alpn");
+    let own = self_signed();
+    files.write(&own);
+    let server =
+        TestServer::with(Setup { tls: Some(Arc::new(files.load().unwrap())), ..Setup::default() }).await;
+    let stream = connect(&server, own.cert.der(), &["h2", "http/1.1"]).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (mut sender, connection) = hyper::client::conn::http2::handshake(
         hyper_util::rt::TokioExecutor::new(),
@@ -123,30 +124,34 @@ async fn h2_is_agreed_on_if_the_client_wants_it() {
 }
 
 #[tokio::test]
-async fn a_client_without_tls_harms_nobody() {
-    let folder = Folder::new("plain");
-    let own = made();
-    folder.write(&own);
-    let house = House::with(Plan { tls: Some(Arc::new(folder.load().unwrap())), ..Plan::default() }).await;
-    assert!(!house.ask("GET /livez", "").await.contains("HTTP"), "clear text was answered");
-    assert!(connect(&house, own.cert.der(), &[]).await.is_ok());
+async fn a_client_without_tls_is_disconnected_and_others_are_served() {
+    let files = CertDir::new("plain");
+    let own = self_signed();
+    files.write(&own);
+    let server =
+        TestServer::with(Setup { tls: Some(Arc::new(files.load().unwrap())), ..Setup::default() }).await;
+    assert!(!server.request("GET /livez", "").await.contains("HTTP"), "clear text got a response");
+    assert!(connect(&server, own.cert.der(), &[]).await.is_ok());
 }
 
 #[test]
-fn files_that_do_not_serve_are_named() {
-    let folder = Folder::new("errors");
-    let own = made();
-    let other = made();
-    let told = || folder.load().unwrap_err();
-    assert!(matches!(told(), TlsError::File { path, .. } if path == folder.cert()));
-    folder.write(&own);
-    assert!(folder.load().is_ok());
-    fs::write(folder.key(), other.signing_key.serialize_pem()).unwrap();
-    assert_eq!(told(), TlsError::Mismatch { cert: folder.cert(), key: folder.key() });
-    fs::write(folder.key(), own.cert.pem()).unwrap();
-    assert_eq!(told(), TlsError::Empty { path: folder.key() });
-    fs::remove_file(folder.key()).unwrap();
-    assert!(matches!(told(), TlsError::File { path, .. } if path == folder.key()));
-    fs::write(folder.cert(), "").unwrap();
-    assert_eq!(told(), TlsError::Empty { path: folder.cert() });
+fn an_unusable_file_is_named_in_the_error() {
+    let files = CertDir::new("errors");
+    let own = self_signed();
+    let other = self_signed();
+    let error = || files.load().unwrap_err();
+    assert!(matches!(error(), TlsError::File { path, .. } if path == files.cert()));
+    files.write(&own);
+    assert!(files.load().is_ok());
+    fs::write(files.key(), other.signing_key.serialize_pem()).unwrap();
+    assert!(matches!(
+        error(),
+        TlsError::Mismatch { cert, key } if cert == files.cert() && key == files.key()
+    ));
+    fs::write(files.key(), own.cert.pem()).unwrap();
+    assert!(matches!(error(), TlsError::Empty { path } if path == files.key()));
+    fs::remove_file(files.key()).unwrap();
+    assert!(matches!(error(), TlsError::File { path, .. } if path == files.key()));
+    fs::write(files.cert(), "").unwrap();
+    assert!(matches!(error(), TlsError::Empty { path } if path == files.cert()));
 }

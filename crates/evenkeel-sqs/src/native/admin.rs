@@ -1,4 +1,4 @@
-//! Administrators: queues made, changed, removed and shown; purges, redrives.
+//! Endpoints that manage queues: list, show, create, change, delete, purge, redrive.
 
 use core::num::NonZeroU64;
 
@@ -13,20 +13,20 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::json::{queue_error, unmade};
+use super::json::{create_error, queue_error};
 use super::{Native, check_admin, json_response, number, query, read, within};
 use crate::fifo;
 use crate::limit::HEADROOM;
 use crate::queue_metadata::DeadLetterTarget;
 use crate::settings::QueueSpec;
 
-/// Queues, or keys, of one page.
+/// Queues or keys per page.
 pub(super) const PAGE_MAX: u64 = 10_000;
-/// Messages of one step of a redrive.
+/// Messages per redrive.
 const REDRIVE_MAX: u64 = 10_000;
-/// What a queue is told that is not the queue's own: a name, where the queue has a number.
+/// The dead-letter queue by name; the queue's own setting, `redrive`, has its id.
 const DEAD_LETTERS: &str = "dead_letters";
-const OTHER_ORDER: &str = "messages of a FIFO queue go to FIFO queues only, and others to others";
+const ORDER_MISMATCH: &str = "a FIFO queue and a fair queue cannot exchange messages";
 const REDRIVE: &str = "redrive";
 const MESSAGE_BYTES_MAX: &str = "message_bytes_max";
 
@@ -45,98 +45,99 @@ struct RedriveBody {
 }
 
 impl Native {
-    pub(super) fn list(&self, call: &ServerRequest) -> Result<Response, ApiError> {
-        let [prefix, after, max] = query(call, ["prefix", "after", "max"])?;
+    pub(super) fn list(&self, request: &ServerRequest) -> Result<Response, ApiError> {
+        let [prefix, after, max] = query(request, ["prefix", "after", "max"])?;
         let max = number("max", max.as_deref(), 1_000, 1..=PAGE_MAX)?;
         let found = self.sqs.queues.list(&prefix.unwrap_or_default(), after.as_deref(), max as usize);
-        let queues: Vec<Value> = found.iter().map(totals).collect();
+        let queues: Vec<Value> = found.iter().map(totals_json).collect();
         json_response(StatusCode::OK, &json!({"queues": queues}))
     }
 
     pub(super) fn show(&self, queue: &Queue) -> Result<Response, ApiError> {
-        json_response(StatusCode::OK, &self.shown(queue)?)
+        json_response(StatusCode::OK, &self.to_json(queue)?)
     }
 
-    fn shown(&self, queue: &Queue) -> Result<Value, ApiError> {
-        let mut shown = totals(queue);
-        let body = queue.body();
-        shown["created_at_ms"] = json!(body.created_at);
-        shown["changed_at_ms"] = json!(body.changed_at);
-        shown["settings"] = Value::Object(self.settings_of(&body.settings)?);
-        shown["tags"] = json!(QueueSpec::of(queue).notes.tags);
-        Ok(shown)
+    fn to_json(&self, queue: &Queue) -> Result<Value, ApiError> {
+        let mut json = totals_json(queue);
+        let descriptor = queue.body();
+        json["created_at_ms"] = json!(descriptor.created_at);
+        json["changed_at_ms"] = json!(descriptor.changed_at);
+        json["settings"] = Value::Object(self.settings_json(&descriptor.settings)?);
+        json["tags"] = json!(QueueSpec::of(queue).metadata.tags);
+        Ok(json)
     }
 
-    /// What a queue is told, as it is told.
-    fn settings_of(&self, settings: &QueueSettings) -> Result<Map<String, Value>, ApiError> {
-        let Ok(Value::Object(mut shown)) = serde_json::to_value(settings) else {
+    /// Returns settings in the format in which clients set them.
+    fn settings_json(&self, settings: &QueueSettings) -> Result<Map<String, Value>, ApiError> {
+        let Ok(Value::Object(mut json)) = serde_json::to_value(settings) else {
             return Err(ApiError::Internal);
         };
-        shown.remove(REDRIVE);
-        shown
-            .insert(MESSAGE_BYTES_MAX.to_owned(), json!(settings.message_bytes_max.saturating_sub(HEADROOM)));
-        let letters =
-            settings.redrive.and_then(|redrive| Some((self.sqs.queues.by_id(redrive.to)?, redrive)));
-        let letters =
-            letters.map(|(to, redrive)| json!({"queue": to.body().name, "after": redrive.attempts_max}));
-        shown.insert(DEAD_LETTERS.to_owned(), json!(letters));
-        Ok(shown)
+        json.remove(REDRIVE);
+        json.insert(MESSAGE_BYTES_MAX.to_owned(), json!(settings.message_bytes_max.saturating_sub(HEADROOM)));
+        let target = settings.redrive.and_then(|redrive| Some((self.sqs.queues.by_id(redrive.to)?, redrive)));
+        let target =
+            target.map(|(queue, redrive)| json!({"queue": queue.body().name, "after": redrive.attempts_max}));
+        json.insert(DEAD_LETTERS.to_owned(), json!(target));
+        Ok(json)
     }
 
-    /// Makes a queue, or tells one that is there something else; what is not said stays.
-    pub(super) async fn put(&self, call: &mut ServerRequest, name: &str) -> Result<Response, ApiError> {
-        check_admin(call)?;
-        let wishes: Map<String, Value> = read(call).await?;
+    /// Creates a queue or changes its settings; settings that the body does not name stay.
+    pub(super) async fn put(&self, request: &mut ServerRequest, name: &str) -> Result<Response, ApiError> {
+        check_admin(request)?;
+        let changes: Map<String, Value> = read(request).await?;
         let _changing = self.sqs.changing.lock().await;
         if let Some(queue) = self.sqs.queues.get(name) {
-            let mut shape = QueueSpec::of(&queue);
-            self.apply(&mut shape, wishes)?;
-            let changed = self.sqs.queues.change(&queue, shape.settings, shape.notes.write()).await;
-            changed.map_err(unmade)?;
-            return json_response(StatusCode::OK, &self.shown(&queue)?);
+            let mut spec = QueueSpec::of(&queue);
+            self.apply(&mut spec, changes)?;
+            let changed = self.sqs.queues.change(&queue, spec.settings, spec.metadata.to_json()).await;
+            changed.map_err(create_error)?;
+            return json_response(StatusCode::OK, &self.to_json(&queue)?);
         }
-        let mut shape = self.sqs.new_shape(name);
-        self.apply(&mut shape, wishes)?;
-        let created = self.sqs.queues.create(name, shape.settings, shape.notes.write()).await;
-        let queue = created.map_err(unmade)?;
+        let mut spec = self.sqs.new_spec(name);
+        self.apply(&mut spec, changes)?;
+        let created = self.sqs.queues.create(name, spec.settings, spec.metadata.to_json()).await;
+        let queue = created.map_err(create_error)?;
         if let CreateResult::Created(queue) = &queue {
-            self.sqs.link(queue).await;
+            self.sqs.link_sources(queue).await;
         }
-        json_response(StatusCode::CREATED, &self.shown(&queue.queue())?)
+        json_response(StatusCode::CREATED, &self.to_json(&queue.queue())?)
     }
 
-    fn apply(&self, shape: &mut QueueSpec, wishes: Map<String, Value>) -> Result<(), ApiError> {
-        let mut settings = self.settings_of(&shape.settings)?;
-        let letters = wishes.get(DEAD_LETTERS).cloned();
-        for (name, value) in wishes {
-            let known = || settings.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            if !settings.contains_key(&name) {
-                return Err(ApiError::invalid(format!("unknown setting {name:?}; there is {}", known())));
+    fn apply(&self, spec: &mut QueueSpec, changes: Map<String, Value>) -> Result<(), ApiError> {
+        let mut json = self.settings_json(&spec.settings)?;
+        let dead_letters = changes.get(DEAD_LETTERS).cloned();
+        for (name, value) in changes {
+            let known = || json.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            if !json.contains_key(&name) {
+                return Err(ApiError::invalid(format!("unknown setting {name:?}, expected {}", known())));
             }
-            settings.insert(name, value);
+            json.insert(name, value);
         }
-        settings.remove(DEAD_LETTERS);
-        settings.insert(REDRIVE.to_owned(), json!(shape.settings.redrive));
-        let read: Result<QueueSettings, _> = serde_json::from_value(Value::Object(settings));
-        let mut read =
-            read.map_err(|error| ApiError::invalid(format!("settings cannot be read: {error}")))?;
-        self.check_target(&read)?;
-        read.message_bytes_max = read.message_bytes_max.saturating_add(HEADROOM);
-        if (read.order == DeliveryOrder::Fifo) != shape.name.ends_with(fifo::SUFFIX) {
-            return Err(ApiError::invalid("order is fifo for names that end in .fifo, and for no others"));
+        json.remove(DEAD_LETTERS);
+        json.insert(REDRIVE.to_owned(), json!(spec.settings.redrive));
+        let settings: Result<QueueSettings, _> = serde_json::from_value(Value::Object(json));
+        let mut settings =
+            settings.map_err(|error| ApiError::invalid(format!("invalid settings: {error}")))?;
+        self.check_target(&settings)?;
+        settings.message_bytes_max = settings.message_bytes_max.saturating_add(HEADROOM);
+        if (settings.order == DeliveryOrder::Fifo) != spec.name.ends_with(fifo::SUFFIX) {
+            return Err(ApiError::invalid(
+                "order must be fifo if the name ends in .fifo, and fair otherwise",
+            ));
         }
-        shape.settings = read;
-        match letters {
+        spec.settings = settings;
+        match dead_letters {
             None => {}
             Some(Value::Null) => {
-                (shape.settings.redrive, shape.notes.dead_letters) = (None, None);
+                spec.settings.redrive = None;
+                spec.metadata.dead_letters = None;
             }
-            Some(letters) => self.apply_letters(shape, letters)?,
+            Some(body) => self.set_dead_letters(spec, body)?,
         }
         Ok(())
     }
 
-    /// Refuses a target that nothing can be dispatched to.
+    /// Rejects an invalid dispatch target.
     fn check_target(&self, settings: &QueueSettings) -> Result<(), ApiError> {
         match &settings.dispatch {
             Some(dispatch) => (self.sqs.options.check_target)(&dispatch.target).map_err(ApiError::invalid),
@@ -144,55 +145,55 @@ impl Native {
         }
     }
 
-    /// Has dead letters go where another queue is, by its name in both protocols.
-    fn apply_letters(&self, shape: &mut QueueSpec, letters: Value) -> Result<(), ApiError> {
-        let wrong = |error| {
+    /// Sets the dead-letter queue, by id for the queue and by name for the SQS API.
+    fn set_dead_letters(&self, spec: &mut QueueSpec, body: Value) -> Result<(), ApiError> {
+        let invalid = |error| {
             ApiError::invalid(format!(
-                "{DEAD_LETTERS} is {{\"queue\": name, \"after\": deliveries}}: {error}"
+                "{DEAD_LETTERS} must be {{\"queue\": name, \"after\": deliveries}}: {error}"
             ))
         };
-        let DeadLettersBody { queue, after } = serde_json::from_value(letters).map_err(wrong)?;
+        let DeadLettersBody { queue, after } = serde_json::from_value(body).map_err(invalid)?;
         let target = self.queue(&queue)?;
-        if shape.id == Some(target.id()) {
-            return Err(ApiError::invalid("a queue is not its own dead-letter queue"));
+        if spec.id == Some(target.id()) {
+            return Err(ApiError::invalid("a queue cannot be its own dead-letter queue"));
         }
-        if target.body().settings.order != shape.settings.order {
-            return Err(ApiError::invalid(OTHER_ORDER));
+        if target.body().settings.order != spec.settings.order {
+            return Err(ApiError::invalid(ORDER_MISMATCH));
         }
-        shape.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: after });
-        shape.notes.dead_letters =
+        spec.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: after });
+        spec.metadata.dead_letters =
             Some(DeadLetterTarget { arn: self.sqs.options.arn(&queue), receives_max: after });
         Ok(())
     }
 
-    pub(super) async fn delete(&self, call: &ServerRequest, name: &str) -> Result<Response, ApiError> {
-        check_admin(call)?;
+    pub(super) async fn delete(&self, request: &ServerRequest, name: &str) -> Result<Response, ApiError> {
+        check_admin(request)?;
         let queue = self.queue(name)?;
         let _changing = self.sqs.changing.lock().await;
         match self.sqs.queues.remove(name).await {
-            Ok(()) => self.sqs.unlink(queue.id()).await,
-            // Another request removed it meanwhile.
+            Ok(()) => self.sqs.unlink_sources(queue.id()).await,
+            // Another request deleted it in the meantime.
             Err(Rejection::QueueDeleted) => {}
             Err(rejection) => return Err(queue_error(rejection)),
         }
         json_response(StatusCode::OK, &json!({"name": name}))
     }
 
-    /// Moves messages to another queue, or each to where it came from.
+    /// Moves messages to another queue, or each to its source queue.
     pub(super) async fn redrive(
         &self,
-        call: &mut ServerRequest,
+        request: &mut ServerRequest,
         queue: &Queue,
     ) -> Result<Response, ApiError> {
-        check_admin(call)?;
-        let RedriveBody { to, max } = read(call).await?;
+        check_admin(request)?;
+        let RedriveBody { to, max } = read(request).await?;
         let max = within("max", max.map_or(1_000, NonZeroU64::get), 1..=REDRIVE_MAX)?;
         let to = to.map(|to| self.queue(&to)).transpose()?;
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
-            return Err(ApiError::invalid("messages are in this queue already"));
+            return Err(ApiError::invalid("a queue cannot redrive to itself"));
         }
         if to.as_ref().is_some_and(|to| to.body().settings.order != queue.body().settings.order) {
-            return Err(ApiError::invalid(OTHER_ORDER));
+            return Err(ApiError::invalid(ORDER_MISMATCH));
         }
         let mut moved = 0;
         let mut cursor = Some(MoveCursor::default());
@@ -206,18 +207,17 @@ impl Native {
     }
 }
 
-/// A queue's name and what it holds.
-fn totals(queue: &Queue) -> Value {
-    let body = queue.body();
+/// Returns a queue's name and message counts.
+fn totals_json(queue: &Queue) -> Value {
     let totals = queue.totals();
     json!({
-        "name": body.name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
+        "name": queue.body().name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
         "bytes": totals.bytes, "expired": totals.expired,
     })
 }
 
-pub(super) async fn purge(call: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
-    check_admin(call)?;
+pub(super) async fn purge(request: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
+    check_admin(request)?;
     let before = queue.totals();
     queue.purge().await.map_err(queue_error)?;
     json_response(StatusCode::OK, &json!({"purged": before.pending + before.in_flight + before.delayed}))

@@ -1,4 +1,4 @@
-//! Consumers: receive, acknowledge, give back, keep longer, look without touching, ask why.
+//! Endpoints of consumers: receive, ack, nack, extend, peek.
 
 use core::time::Duration;
 
@@ -16,13 +16,13 @@ use super::json::{AckJson, DeliveryJson, PeekJson, queue_error};
 use super::{Native, json_response, number, query, read, within};
 use crate::receive::release_unless_served;
 
-/// Messages, or receipts, of one request.
-pub(super) const AT_ONCE_MAX: u64 = 1_000;
-/// The longest lease, which is also a queue's.
+/// Messages or receipts per request.
+pub(super) const MESSAGES_MAX: u64 = 1_000;
+/// Maximum of a lease, the same as in a queue's settings.
 pub(super) const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1_000;
-/// The longest a consumer waits for a first message.
+/// Maximum of long polling.
 const WAIT_MS_MAX: u64 = 20_000;
-/// The longest that what is given back waits.
+/// Maximum delay of a nacked message.
 const DELAY_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
 #[derive(Deserialize)]
@@ -54,84 +54,95 @@ struct ExtendBody {
 }
 
 impl Native {
-    pub(super) async fn receive(&self, call: &mut ServerRequest, queue: Queue) -> Result<Response, ApiError> {
-        let wanted: ReceiveBody = read(call).await?;
-        let max = within("max", wanted.max.unwrap_or(1), 1..=AT_ONCE_MAX)?;
-        let lease_ms =
-            wanted.lease_ms.map(|lease| within("lease_ms", lease, 0..=LEASE_MS_MAX)).transpose()?;
-        let wait_ms = wanted.wait_ms.unwrap_or(queue.body().settings.wait_ms);
-        let want = ReceiveOptions {
+    pub(super) async fn receive(
+        &self,
+        request: &mut ServerRequest,
+        queue: Queue,
+    ) -> Result<Response, ApiError> {
+        let body: ReceiveBody = read(request).await?;
+        let max = within("max", body.max.unwrap_or(1), 1..=MESSAGES_MAX)?;
+        let lease_ms = body.lease_ms.map(|lease| within("lease_ms", lease, 0..=LEASE_MS_MAX)).transpose()?;
+        let wait_ms = body.wait_ms.unwrap_or(queue.body().settings.wait_ms);
+        let options = ReceiveOptions {
             max: max as usize,
             lease: lease_ms.map(Duration::from_millis),
             wait: Duration::from_millis(within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)?),
         };
-        let deliveries = self.sqs.wait(&queue, want).await.map_err(queue_error)?;
-        self.sqs.meters.received(&queue, deliveries.len() as u64);
-        let messages: Vec<_> = deliveries.iter().map(DeliveryJson::of).collect();
-        let answer = json_response(StatusCode::OK, &json!({"messages": messages}));
-        release_unless_served(queue, &deliveries, call.disconnect.clone());
-        answer
+        let deliveries = self.sqs.receive(&queue, options).await.map_err(queue_error)?;
+        self.sqs.metrics.received(&queue, deliveries.len() as u64);
+        let messages: Vec<_> = deliveries.iter().map(DeliveryJson::new).collect();
+        let response = json_response(StatusCode::OK, &json!({"messages": messages}));
+        release_unless_served(queue, &deliveries, request.disconnect.clone());
+        response
     }
 
-    pub(super) async fn ack(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
-        let receipts = receipts_of(read::<AckBody>(call).await?.receipts)?;
-        let answers = queue.ack(&receipts).await;
-        self.sqs.meters.deleted(queue, answers.iter().filter(|answer| answer.is_ok()).count() as u64);
-        over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
-        json_response(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
+    pub(super) async fn ack(&self, request: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
+        let receipts = check_receipts(read::<AckBody>(request).await?.receipts)?;
+        let results = queue.ack(&receipts).await;
+        self.sqs.metrics.deleted(queue, results.iter().filter(|result| result.is_ok()).count() as u64);
+        ended(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
+        json_response(StatusCode::OK, &AckJson::new(&receipts, &results))
     }
 
-    pub(super) async fn nack(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
-        let NackBody { receipts, delay_ms } = read(call).await?;
+    pub(super) async fn nack(
+        &self,
+        request: &mut ServerRequest,
+        queue: &Queue,
+    ) -> Result<Response, ApiError> {
+        let NackBody { receipts, delay_ms } = read(request).await?;
         let delay_ms = delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
-        let receipts = receipts_of(receipts)?;
+        let receipts = check_receipts(receipts)?;
         let delay = delay_ms.map(Duration::from_millis);
-        let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), delay)).collect();
-        let answers = queue.nack(&which).await;
-        over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
-        json_response(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
+        let nacks: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), delay)).collect();
+        let results = queue.nack(&nacks).await;
+        ended(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
+        json_response(StatusCode::OK, &AckJson::new(&receipts, &results))
     }
 
-    pub(super) async fn extend(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
-        let ExtendBody { receipts, lease_ms } = read(call).await?;
+    pub(super) async fn extend(
+        &self,
+        request: &mut ServerRequest,
+        queue: &Queue,
+    ) -> Result<Response, ApiError> {
+        let ExtendBody { receipts, lease_ms } = read(request).await?;
         let lease = Duration::from_millis(within("lease_ms", lease_ms, 0..=LEASE_MS_MAX)?);
-        let receipts = receipts_of(receipts)?;
-        let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), lease)).collect();
-        let answers = queue.extend(&which).await;
-        done(&receipts, &answers).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
-        json_response(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
+        let receipts = check_receipts(receipts)?;
+        let extensions: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), lease)).collect();
+        let results = queue.extend(&extensions).await;
+        accepted(&receipts, &results).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
+        json_response(StatusCode::OK, &AckJson::new(&receipts, &results))
     }
 }
 
-/// Those receipts whose deliveries are over: ended just now, or before.
-fn over<'a>(
+/// Returns the receipts whose deliveries have ended, by this request or before it.
+fn ended<'a>(
     receipts: &'a [Receipt],
-    answers: &'a [Result<(), Rejection>],
+    results: &'a [Result<(), Rejection>],
 ) -> impl Iterator<Item = &'a Receipt> {
-    let is_over = |answer: &Result<(), Rejection>| {
+    let has_ended = |result: &Result<(), Rejection>| {
         use Rejection::{MessageGone, NotInFlight, StaleReceipt};
-        matches!(answer, Ok(()) | Err(MessageGone | StaleReceipt | NotInFlight))
+        matches!(result, Ok(()) | Err(MessageGone | StaleReceipt | NotInFlight))
     };
-    receipts.iter().zip(answers).filter(move |(_, answer)| is_over(answer)).map(|(receipt, _)| receipt)
+    receipts.iter().zip(results).filter(move |(_, result)| has_ended(result)).map(|(receipt, _)| receipt)
 }
 
-/// Those receipts that were good.
-fn done<'a>(
+/// Returns the receipts that the queue accepted.
+fn accepted<'a>(
     receipts: &'a [Receipt],
-    answers: &'a [Result<(), Rejection>],
+    results: &'a [Result<(), Rejection>],
 ) -> impl Iterator<Item = &'a Receipt> {
-    receipts.iter().zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(receipt, _)| receipt)
+    receipts.iter().zip(results).filter(|(_, result)| result.is_ok()).map(|(receipt, _)| receipt)
 }
 
-fn receipts_of(texts: Vec<String>) -> Result<Vec<Receipt>, ApiError> {
-    within("the number of receipts", texts.len() as u64, 1..=AT_ONCE_MAX)?;
+fn check_receipts(texts: Vec<String>) -> Result<Vec<Receipt>, ApiError> {
+    within("the number of receipts", texts.len() as u64, 1..=MESSAGES_MAX)?;
     Ok(texts.into_iter().map(Receipt::new).collect())
 }
 
-pub(super) async fn peek(call: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
-    let [max] = query(call, ["max"])?;
-    let max = number("max", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
+pub(super) async fn peek(request: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
+    let [max] = query(request, ["max"])?;
+    let max = number("max", max.as_deref(), 10, 1..=MESSAGES_MAX)?;
     let found = queue.peek(max as usize).await.map_err(queue_error)?;
-    let messages: Vec<_> = found.iter().map(PeekJson::of).collect();
+    let messages: Vec<_> = found.iter().map(|(id, key, payload)| PeekJson::new(*id, key, payload)).collect();
     json_response(StatusCode::OK, &json!({"messages": messages}))
 }

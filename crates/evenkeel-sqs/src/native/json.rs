@@ -1,9 +1,10 @@
-//! Messages and refusals as JSON.
+//! JSON representations of messages, results and errors.
 
 use std::collections::BTreeMap;
 
 use evenkeel_queue::message::Payload;
 use evenkeel_queue::queues::CreateError;
+use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::StoreError;
 use evenkeel_queue::{Delivery, MessageId, Rejection};
 use evenkeel_server::api_error::ApiError;
@@ -14,7 +15,7 @@ use crate::base64;
 use crate::error::SqsError;
 use crate::stored_headers::StoredHeaders;
 
-/// A message in a consumer's hands.
+/// A message in flight.
 #[derive(Serialize)]
 pub(super) struct DeliveryJson<'a> {
     id: String,
@@ -28,7 +29,7 @@ pub(super) struct DeliveryJson<'a> {
 }
 
 impl<'a> DeliveryJson<'a> {
-    pub(super) fn of(delivery: &'a Delivery) -> Self {
+    pub(super) fn new(delivery: &'a Delivery) -> Self {
         Self {
             id: delivery.id.to_string(),
             receipt: delivery.receipt.as_str(),
@@ -36,12 +37,12 @@ impl<'a> DeliveryJson<'a> {
             attempt: delivery.attempt,
             sent_at_ms: delivery.sent_at.0,
             first_delivered_at_ms: delivery.first_delivered_at.0,
-            content: ContentJson::of(&delivery.payload),
+            content: ContentJson::new(&delivery.payload),
         }
     }
 }
 
-/// A message that nobody has.
+/// A waiting message.
 #[derive(Serialize)]
 pub(super) struct PeekJson<'a> {
     id: String,
@@ -51,12 +52,12 @@ pub(super) struct PeekJson<'a> {
 }
 
 impl<'a> PeekJson<'a> {
-    pub(super) fn of((id, key, payload): &'a (MessageId, std::sync::Arc<str>, Payload)) -> Self {
-        Self { id: id.to_string(), fairness_key: key, content: ContentJson::of(payload) }
+    pub(super) fn new(id: MessageId, key: &'a str, payload: &'a Payload) -> Self {
+        Self { id: id.to_string(), fairness_key: key, content: ContentJson::new(payload) }
     }
 }
 
-/// What was sent.
+/// Sender, headers and body of a message.
 #[derive(Serialize)]
 struct ContentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +67,7 @@ struct ContentJson<'a> {
     body: &'a str,
 }
 
-/// A header's value: text, or what an SQS client sent as bytes.
+/// Value of a header: text, or bytes from an SQS client.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum HeaderValue<'a> {
@@ -75,10 +76,10 @@ enum HeaderValue<'a> {
 }
 
 impl<'a> ContentJson<'a> {
-    fn of(payload: &'a Payload) -> Self {
-        let kept = StoredHeaders::decode(&payload.headers);
-        let sender = kept.as_ref().map(|kept| kept.sender).filter(|sender| !sender.is_empty());
-        let attributes = kept.map(|kept| kept.attributes).unwrap_or_default();
+    fn new(payload: &'a Payload) -> Self {
+        let stored = StoredHeaders::decode(&payload.headers);
+        let sender = stored.as_ref().map(|stored| stored.sender).filter(|sender| !sender.is_empty());
+        let attributes = stored.map(|stored| stored.attributes).unwrap_or_default();
         let headers = attributes.into_iter().map(|attribute| {
             let value = match attribute.value {
                 Value::Text(text) => HeaderValue::Text(text),
@@ -86,13 +87,13 @@ impl<'a> ContentJson<'a> {
             };
             (attribute.name, value)
         });
-        // Both protocols take text only.
+        // Both APIs accept text only.
         let body = str::from_utf8(&payload.body).unwrap_or_default();
         Self { sender, headers: headers.collect(), body }
     }
 }
 
-/// What became of several deliveries.
+/// Results of several receipts.
 #[derive(Serialize)]
 pub(super) struct AckJson<'a> {
     done: usize,
@@ -107,16 +108,16 @@ struct FailedReceipt<'a> {
 }
 
 impl<'a> AckJson<'a> {
-    pub(super) fn of(receipts: impl Iterator<Item = &'a str>, answers: &[Result<(), Rejection>]) -> Self {
-        let done = answers.iter().filter(|answer| answer.is_ok()).count();
-        let refused = receipts.zip(answers).filter_map(|(receipt, answer)| {
-            Some(FailedReceipt { receipt, message: answer.as_ref().err()?.to_string() })
+    pub(super) fn new(receipts: &'a [Receipt], results: &[Result<(), Rejection>]) -> Self {
+        let done = results.iter().filter(|result| result.is_ok()).count();
+        let failed = receipts.iter().zip(results).filter_map(|(receipt, result)| {
+            Some(FailedReceipt { receipt: receipt.as_str(), message: result.as_ref().err()?.to_string() })
         });
-        Self { done, failed: refused.collect() }
+        Self { done, failed: failed.collect() }
     }
 }
 
-/// Says why a queue said no.
+/// Converts the rejection of a queue.
 pub(super) fn queue_error(rejection: Rejection) -> ApiError {
     let message = rejection.to_string();
     match rejection {
@@ -134,14 +135,18 @@ pub(super) fn queue_error(rejection: Rejection) -> ApiError {
         Rejection::MessageGone | Rejection::StaleReceipt | Rejection::NotInFlight => {
             ApiError::Conflict { message }
         }
-        Rejection::Store(error) => unstored(error),
-        Rejection::QueueDeleted => ApiError::NotFound { what: "such queue any more".to_owned() },
+        Rejection::Store(error) => store_error(error),
+        Rejection::QueueDeleted => deleted(),
     }
 }
 
-fn unstored(error: StoreError) -> ApiError {
+fn deleted() -> ApiError {
+    ApiError::NotFound { what: "such queue anymore".to_owned() }
+}
+
+fn store_error(error: StoreError) -> ApiError {
     match error {
-        StoreError::NoQueue => ApiError::NotFound { what: "such queue any more".to_owned() },
+        StoreError::NoQueue => deleted(),
         StoreError::DiskFull { .. }
         | StoreError::NoRoom(_)
         | StoreError::Busy
@@ -155,22 +160,22 @@ fn unstored(error: StoreError) -> ApiError {
     }
 }
 
-/// Says why a queue was not made or changed.
-pub(super) fn unmade(error: CreateError) -> ApiError {
+/// Converts an error of the creation or change of a queue.
+pub(super) fn create_error(error: CreateError) -> ApiError {
     match error {
         CreateError::Name | CreateError::Setting(_) | CreateError::OrderIsFixed => {
             ApiError::invalid(error.to_string())
         }
         CreateError::TooMany { .. } => ApiError::Unavailable { message: error.to_string() },
-        CreateError::Store(error) => unstored(error),
+        CreateError::Store(error) => store_error(error),
         CreateError::Open(error) => {
-            tracing::error!(%error, "queue was not opened");
+            tracing::error!(%error, "could not open the queue");
             ApiError::Internal
         }
     }
 }
 
-/// Says what is wrong with a message's headers, which are SQS attributes.
-pub(super) fn header_error(fault: &SqsError) -> ApiError {
-    ApiError::invalid(fault.to_string())
+/// Converts the validation error of a message's headers, which are SQS attributes.
+pub(super) fn header_error(error: &SqsError) -> ApiError {
+    ApiError::invalid(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Where a message is, and what came of it: `…/messages/{id}` and `…/results/{id}`.
+//! State of a message and result of a job: `…/messages/{id}` and `…/results/{id}`.
 
 use evenkeel_queue::job_result::{JobResult, ResultState};
 use evenkeel_queue::queue_state::Explanation;
@@ -14,35 +14,36 @@ use super::json::queue_error;
 use super::json_response;
 use crate::base64;
 
-/// Where a message is.
+/// State of a message that is in its queue.
 struct MessageLocation {
     state: &'static str,
-    words: String,
+    explanation: String,
 }
 
 pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, ApiError> {
-    let which = message_id(id)?;
-    if let Some(MessageLocation { state, words }) = place_of(queue, which).await? {
-        return json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": words}));
+    let message = message_id(id)?;
+    if let Some(MessageLocation { state, explanation }) = locate(queue, message).await? {
+        return json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation}));
     }
-    let Some((JobResult { head, .. }, _)) = queue.result(which).await.map_err(queue_error)? else {
+    let Some((JobResult { head, .. }, _)) = queue.result(message).await.map_err(queue_error)? else {
         let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
         return Err(ApiError::NotFound { what });
     };
     let attempt = head.attempt;
     let status = head.status;
     let at = UnixMillis(head.finished_at_ms);
-    let words = match head.state {
+    let explanation = match head.state {
         ResultState::Done => format!("done with status {status} at {at}, attempt {attempt}"),
-        ResultState::Failed => format!("failed for good with status {status} at {at}, attempt {attempt}"),
+        ResultState::Failed => format!("failed permanently with status {status} at {at}, attempt {attempt}"),
     };
-    json_response(StatusCode::OK, &json!({"id": id, "state": state_str(head.state), "explanation": words}))
+    let state = state_str(head.state);
+    json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation}))
 }
 
 pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError> {
-    let which = message_id(id)?;
-    if let Some((JobResult { head, body }, expires_at)) = queue.result(which).await.map_err(queue_error)? {
-        let answer = ResultJson {
+    let message = message_id(id)?;
+    if let Some((JobResult { head, body }, expires_at)) = queue.result(message).await.map_err(queue_error)? {
+        let result = ResultJson {
             id,
             state: state_str(head.state),
             status: head.status,
@@ -50,20 +51,22 @@ pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError
             attempt: head.attempt,
             finished_at_ms: head.finished_at_ms,
             expires_at_ms: expires_at.0,
-            body: ResultBodyJson::of(&body),
+            body: ResultBodyJson::new(&body),
         };
-        return json_response(StatusCode::OK, &answer);
+        return json_response(StatusCode::OK, &result);
     }
-    let what = match place_of(queue, which).await? {
-        Some(MessageLocation { state, words }) => format!("result of message {id} yet: {state}, {words}"),
-        None => format!("result of message {id}: expired, consumed by somebody, or never sent"),
+    let what = match locate(queue, message).await? {
+        Some(MessageLocation { state, explanation }) => {
+            format!("result of message {id} yet: {state}, {explanation}")
+        }
+        None => format!("result of message {id}: expired, acknowledged by a consumer, or never sent"),
     };
     Err(ApiError::NotFound { what })
 }
 
-/// Finds a message in its queue, and on its walk if it is a job that is dispatched.
-async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<MessageLocation>, ApiError> {
-    let explanation = queue.explain(which).await.map_err(queue_error)?;
+/// Finds a message in its queue, with its progress if it is a dispatched job; `None` if it is not there.
+async fn locate(queue: &Queue, message: MessageId) -> Result<Option<MessageLocation>, ApiError> {
+    let explanation = queue.explain(message).await.map_err(queue_error)?;
     let state = match explanation {
         Explanation::InFlight { .. } => "in_flight",
         Explanation::Delayed { .. } => "delayed",
@@ -71,11 +74,11 @@ async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<MessageLocat
         Explanation::Waiting { .. } => "waiting",
         Explanation::Unknown => return Ok(None),
     };
-    let words = match queue.job_status(which) {
-        Some(whereabouts) => format!("{explanation}; {whereabouts}"),
+    let explanation = match queue.job_status(message) {
+        Some(status) => format!("{explanation}; {status}"),
         None => explanation.to_string(),
     };
-    Ok(Some(MessageLocation { state, words }))
+    Ok(Some(MessageLocation { state, explanation }))
 }
 
 fn message_id(id: &str) -> Result<MessageId, ApiError> {
@@ -89,7 +92,7 @@ fn state_str(state: ResultState) -> &'static str {
     }
 }
 
-/// What came of a job.
+/// Result of a job.
 #[derive(Serialize)]
 struct ResultJson<'a> {
     id: &'a str,
@@ -102,7 +105,7 @@ struct ResultJson<'a> {
     body: ResultBodyJson<'a>,
 }
 
-/// An answer's body: JSON byte for byte, text, or bytes.
+/// Body of a result: unmodified JSON, text, or base64.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum ResultBodyJson<'a> {
@@ -112,7 +115,7 @@ enum ResultBodyJson<'a> {
 }
 
 impl<'a> ResultBodyJson<'a> {
-    fn of(body: &'a [u8]) -> Self {
+    fn new(body: &'a [u8]) -> Self {
         match (serde_json::from_slice(body), str::from_utf8(body)) {
             (Ok(json), _) => Self::Json(json),
             (Err(_), Ok(text)) => Self::Text(text),

@@ -1,7 +1,7 @@
-//! `GET /api/queues/{queue}/stream`: messages as they come, as server-sent events or as lines of JSON.
+//! `GET /api/queues/{queue}/stream`: streams messages as server-sent events or as lines of JSON.
 //!
-//! Bound: a consumer has at most as many messages unacknowledged as it said. When it leaves, what it has not
-//! acknowledged goes to others at once; when the server stops, it stays the consumer's until its lease ends.
+//! Guarantees: a consumer has at most `max_in_flight` unacknowledged messages. When it disconnects, they are nacked and
+//! go to others at once; when the server stops, they stay leased to the consumer until their leases expire.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -26,128 +26,130 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::consume::{AT_ONCE_MAX, LEASE_MS_MAX};
+use super::consume::{LEASE_MS_MAX, MESSAGES_MAX};
 use super::json::{DeliveryJson, queue_error};
 use super::{Native, number, query};
 
-/// A consumer that hears nothing for so long is told that the stream still lives.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// The shortest lease of a message that is streamed.
+/// Interval of keep-alive lines on a stream without messages.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Minimum lease of a streamed message.
 const LEASE_MS_MIN: u64 = 1_000;
-/// Pieces on their way to a connection; beyond, the stream waits for its reader.
-const AHEAD: usize = 16;
-/// How long a stream waits after its queue had no room for more in flight.
-const BUSY_WAIT: Duration = Duration::from_millis(100);
+/// Chunks buffered for the connection; beyond, the stream waits until the client reads (backpressure).
+const CHUNKS_MAX: usize = 16;
+/// Retry delay while the queue is busy or has too many messages in flight.
+const BUSY_RETRY: Duration = Duration::from_millis(100);
 
-/// How messages are written.
+/// Format of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamFormat {
     Events,
     Lines,
 }
 
-/// What every stream's consumer has in its hands, so that an acknowledgement makes room for more.
+/// The unacknowledged deliveries of all streams; an acknowledgement by either API lets its stream continue.
 #[derive(Default)]
 pub(crate) struct Streams {
-    hands: Mutex<HashMap<Receipt, Arc<UnackedDeliveries>>>,
+    by_receipt: Mutex<HashMap<Receipt, Arc<UnackedDeliveries>>>,
     open: AtomicUsize,
 }
 
-/// What one consumer has in its hands, and until when.
+/// The unacknowledged deliveries of one stream.
 #[derive(Default)]
 struct UnackedDeliveries {
-    held: Mutex<HashMap<Receipt, Instant>>,
+    /// Ends of leases.
+    leases: Mutex<HashMap<Receipt, Instant>>,
+    /// Notified when a delivery ends.
     freed: Notify,
 }
 
 impl Streams {
-    /// Takes a delivery that has ended out of its consumer's hand.
+    /// Removes a delivery that has ended.
     pub(crate) fn release(&self, receipt: &Receipt) {
-        if let Some(mut hands) = self.tracked()
-            && let Some(hand) = hands.remove(receipt)
+        if let Some(mut by_receipt) = self.tracked()
+            && let Some(unacked) = by_receipt.remove(receipt)
         {
-            hand.held.lock().remove(receipt);
-            hand.freed.notify_one();
+            unacked.leases.lock().remove(receipt);
+            unacked.freed.notify_one();
         }
     }
 
-    /// Takes in that a lease ends so long from now.
+    /// Records the extension of a lease.
     pub(crate) fn extend(&self, receipt: &Receipt, lease: Duration) {
-        if let Some(hands) = self.tracked()
-            && let Some(hand) = hands.get(receipt)
-            && let Some(until) = hand.held.lock().get_mut(receipt)
+        if let Some(by_receipt) = self.tracked()
+            && let Some(unacked) = by_receipt.get(receipt)
+            && let Some(until) = unacked.leases.lock().get_mut(receipt)
         {
             *until = Instant::now() + lease;
         }
     }
 
-    /// Who holds what, if there is any stream: most gateways have none, and acknowledge a lot.
+    /// Locks the deliveries, unless no stream is open: most gateways have none, and acknowledge often.
     fn tracked(&self) -> Option<MutexGuard<'_, HashMap<Receipt, Arc<UnackedDeliveries>>>> {
-        (0 < self.open.load(Ordering::Acquire)).then(|| self.hands.lock())
+        (self.open.load(Ordering::Acquire) > 0).then(|| self.by_receipt.lock())
     }
 
-    fn hold(&self, hand: &Arc<UnackedDeliveries>, deliveries: &[Delivery], until: Instant) {
-        let mut hands = self.hands.lock();
-        let mut held = hand.held.lock();
+    fn track(&self, unacked: &Arc<UnackedDeliveries>, deliveries: &[Delivery], until: Instant) {
+        let mut by_receipt = self.by_receipt.lock();
+        let mut leases = unacked.leases.lock();
         for delivery in deliveries {
-            hands.insert(delivery.receipt.clone(), hand.clone());
-            held.insert(delivery.receipt.clone(), until);
+            by_receipt.insert(delivery.receipt.clone(), unacked.clone());
+            leases.insert(delivery.receipt.clone(), until);
         }
     }
 
-    /// Takes out of a hand what is no longer its own, and tells how much it holds and until when.
-    fn held(&self, hand: &UnackedDeliveries) -> (usize, Option<Instant>) {
-        let mut hands = self.hands.lock();
-        let mut held = hand.held.lock();
+    /// Removes a stream's expired leases; returns the number of the others and when the next one expires.
+    fn remove_expired(&self, unacked: &UnackedDeliveries) -> (usize, Option<Instant>) {
+        let mut by_receipt = self.by_receipt.lock();
+        let mut leases = unacked.leases.lock();
         let now = Instant::now();
-        held.retain(|receipt, until| {
-            let is_held = now < *until;
-            if !is_held {
-                hands.remove(receipt);
+        leases.retain(|receipt, until| {
+            let is_live = now < *until;
+            if !is_live {
+                by_receipt.remove(receipt);
             }
-            is_held
+            is_live
         });
-        (held.len(), held.values().min().copied())
+        (leases.len(), leases.values().min().copied())
     }
 
-    /// Empties a hand.
-    fn drain(&self, hand: &UnackedDeliveries) -> Vec<Receipt> {
-        let mut hands = self.hands.lock();
-        let mut held = hand.held.lock();
-        let receipts: Vec<Receipt> = held.drain().map(|(receipt, _)| receipt).collect();
-        receipts.iter().for_each(|receipt| drop(hands.remove(receipt)));
+    /// Removes and returns all deliveries of a stream.
+    fn drain(&self, unacked: &UnackedDeliveries) -> Vec<Receipt> {
+        let mut by_receipt = self.by_receipt.lock();
+        let mut leases = unacked.leases.lock();
+        let receipts: Vec<Receipt> = leases.drain().map(|(receipt, _)| receipt).collect();
+        receipts.iter().for_each(|receipt| drop(by_receipt.remove(receipt)));
         receipts
     }
 }
 
 impl Native {
-    pub(super) fn stream(&self, call: &ServerRequest, queue: Queue) -> Result<Response, ApiError> {
-        let [max, lease] = query(call, ["max_in_flight", "lease_ms"])?;
-        let max = number("max_in_flight", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
-        // Without a lease a message would be handed out again and again, as fast as it is read.
-        let usual = queue.body().settings.lease_ms.max(LEASE_MS_MIN);
-        let lease_ms = number("lease_ms", lease.as_deref(), usual, LEASE_MS_MIN..=LEASE_MS_MAX)?;
-        let accept = call.request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let wants_lines = accept.is_some_and(|accept| accept.contains("ndjson"));
-        let (shape, kind) = if wants_lines {
+    pub(super) fn stream(&self, request: &ServerRequest, queue: Queue) -> Result<Response, ApiError> {
+        let [max, lease] = query(request, ["max_in_flight", "lease_ms"])?;
+        let max = number("max_in_flight", max.as_deref(), 10, 1..=MESSAGES_MAX)?;
+        // With a lease of zero, a message would be delivered again and again, as fast as the client reads.
+        let default = queue.body().settings.lease_ms.max(LEASE_MS_MIN);
+        let lease_ms = number("lease_ms", lease.as_deref(), default, LEASE_MS_MIN..=LEASE_MS_MAX)?;
+        let accept = request.request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let is_ndjson = accept.is_some_and(|accept| accept.contains("ndjson"));
+        let (format, content_type) = if is_ndjson {
             (StreamFormat::Lines, "application/x-ndjson")
         } else {
             (StreamFormat::Events, "text/event-stream")
         };
-        let (pieces, body) = mpsc::channel(AHEAD);
+        let (chunks, body) = mpsc::channel(CHUNKS_MAX);
         let stream = Stream {
             native: self.clone(),
             queue,
-            hand: Arc::default(),
+            unacked: Arc::default(),
             max: max as usize,
             lease: Duration::from_millis(lease_ms),
-            shape,
-            pieces,
+            format,
+            chunks,
         };
         self.sqs.streams.open.fetch_add(1, Ordering::AcqRel);
-        tokio::spawn(stream.run(call.disconnect.clone()));
+        tokio::spawn(stream.run(request.disconnect.clone()));
         let mut response = Response::new(StreamBody(body).boxed_unsync());
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
     }
@@ -157,88 +159,90 @@ impl Native {
 struct Stream {
     native: Native,
     queue: Queue,
-    hand: Arc<UnackedDeliveries>,
+    unacked: Arc<UnackedDeliveries>,
     max: usize,
     lease: Duration,
-    shape: StreamFormat,
-    pieces: mpsc::Sender<Bytes>,
+    format: StreamFormat,
+    chunks: mpsc::Sender<Bytes>,
 }
 
-/// Why a stream ended.
+/// Cause of a stream's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamStop {
-    ConsumerLeft,
-    ServerStops,
+    Disconnected,
+    /// The server stops, or the queue returned an error.
+    ServerSide,
 }
 
 impl Stream {
     async fn run(self, mut disconnect: Disconnect) {
         let mut stopping = self.native.sqs.stopping.subscribe();
-        let ended = tokio::select! {
+        let stop = tokio::select! {
             biased;
-            _ = stopping.wait_for(|stopping| *stopping) => StreamStop::ServerStops,
-            _ = disconnect.ended() => StreamStop::ConsumerLeft,
-            ended = self.feed() => ended,
+            _ = stopping.wait_for(|stopping| *stopping) => StreamStop::ServerSide,
+            _ = disconnect.ended() => StreamStop::Disconnected,
+            stop = self.feed() => stop,
         };
         let streams = &self.native.sqs.streams;
-        let left = streams.drain(&self.hand);
+        let unacked = streams.drain(&self.unacked);
         streams.open.fetch_sub(1, Ordering::AcqRel);
-        if ended == StreamStop::ConsumerLeft && !left.is_empty() {
-            let back: Vec<_> = left.into_iter().map(|receipt| (receipt, Some(Duration::ZERO))).collect();
-            // Those that were acknowledged meanwhile need nothing.
-            drop(self.queue.nack(&back).await);
+        if stop == StreamStop::Disconnected && !unacked.is_empty() {
+            let nacks: Vec<_> = unacked.into_iter().map(|receipt| (receipt, Some(Duration::ZERO))).collect();
+            // Errors are ignored: those messages were acknowledged in the meantime.
+            drop(self.queue.nack(&nacks).await);
         }
     }
 
-    /// Hands out messages as long as there is somebody to take them.
+    /// Delivers messages until the client disconnects or the queue fails.
     async fn feed(&self) -> StreamStop {
         loop {
-            let room = self.wait_for_room().await;
-            let want = ReceiveOptions { max: room, lease: Some(self.lease), wait: SILENCE_MAX };
-            let piece = match self.queue.receive(want).await {
-                Ok(deliveries) if deliveries.is_empty() => self.silence(),
+            let max = self.wait_for_capacity().await;
+            let options = ReceiveOptions { max, lease: Some(self.lease), wait: KEEP_ALIVE_INTERVAL };
+            let chunk = match self.queue.receive(options).await {
+                Ok(deliveries) if deliveries.is_empty() => self.keep_alive(),
                 Ok(deliveries) => {
-                    self.native.sqs.streams.hold(&self.hand, &deliveries, Instant::now() + self.lease);
-                    self.native.sqs.meters.received(&self.queue, deliveries.len() as u64);
-                    deliveries.iter().flat_map(|delivery| self.written(delivery)).collect()
+                    self.native.sqs.streams.track(&self.unacked, &deliveries, Instant::now() + self.lease);
+                    self.native.sqs.metrics.received(&self.queue, deliveries.len() as u64);
+                    deliveries.iter().flat_map(|delivery| self.format_delivery(delivery)).collect()
                 }
                 Err(Rejection::Busy | Rejection::TooManyInFlight { .. }) => {
-                    tokio::time::sleep(BUSY_WAIT).await;
+                    tokio::time::sleep(BUSY_RETRY).await;
                     continue;
                 }
                 Err(rejection) => {
-                    drop(self.pieces.send(self.error(rejection)).await);
-                    return StreamStop::ServerStops;
+                    drop(self.chunks.send(self.format_error(rejection)).await);
+                    return StreamStop::ServerSide;
                 }
             };
-            if self.pieces.send(piece).await.is_err() {
-                return StreamStop::ConsumerLeft;
+            if self.chunks.send(chunk).await.is_err() {
+                return StreamStop::Disconnected;
             }
         }
     }
 
-    async fn wait_for_room(&self) -> usize {
+    /// Waits until fewer than `max` deliveries are unacknowledged, and returns how many more may be sent.
+    async fn wait_for_capacity(&self) -> usize {
         loop {
-            let freed = self.hand.freed.notified();
-            let (held, until) = self.native.sqs.streams.held(&self.hand);
-            if held < self.max {
-                return self.max - held;
+            let freed = self.unacked.freed.notified();
+            let (unacked, until) = self.native.sqs.streams.remove_expired(&self.unacked);
+            if unacked < self.max {
+                return self.max - unacked;
             }
-            let next = until.unwrap_or_else(Instant::now).min(Instant::now() + SILENCE_MAX);
+            let next = until.unwrap_or_else(Instant::now).min(Instant::now() + KEEP_ALIVE_INTERVAL);
             tokio::select! {
                 () = freed => {}
                 () = tokio::time::sleep_until(next) => {
-                    // A reader that left is seen by the connection when it is written to.
-                    drop(self.pieces.try_send(self.silence()));
+                    // A write also lets the connection detect a disconnect.
+                    drop(self.chunks.try_send(self.keep_alive()));
                 }
             }
         }
     }
 
-    fn written(&self, delivery: &Delivery) -> Vec<u8> {
-        // Texts and numbers are JSON.
-        let json = serde_json::to_string(&DeliveryJson::of(delivery)).unwrap_or_default();
-        match self.shape {
+    fn format_delivery(&self, delivery: &Delivery) -> Vec<u8> {
+        // Serialization of texts and numbers does not fail.
+        let json = serde_json::to_string(&DeliveryJson::new(delivery)).unwrap_or_default();
+        match self.format {
             StreamFormat::Events => {
                 format!("event: message\nid: {}\ndata: {json}\n\n", delivery.id).into_bytes()
             }
@@ -246,23 +250,23 @@ impl Stream {
         }
     }
 
-    fn silence(&self) -> Bytes {
-        Bytes::from_static(match self.shape {
+    fn keep_alive(&self) -> Bytes {
+        Bytes::from_static(match self.format {
             StreamFormat::Events => b": still here\n\n",
             StreamFormat::Lines => b"\n",
         })
     }
 
-    fn error(&self, rejection: Rejection) -> Bytes {
+    fn format_error(&self, rejection: Rejection) -> Bytes {
         let json = queue_error(rejection).to_json();
-        Bytes::from(match self.shape {
+        Bytes::from(match self.format {
             StreamFormat::Events => format!("event: error\ndata: {json}\n\n"),
             StreamFormat::Lines => format!("{json}\n"),
         })
     }
 }
 
-/// A body of what a stream hands over.
+/// Response body of a stream.
 struct StreamBody(mpsc::Receiver<Bytes>);
 
 impl http_body::Body for StreamBody {
@@ -273,6 +277,6 @@ impl http_body::Body for StreamBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+        self.0.poll_recv(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
     }
 }

@@ -1,11 +1,11 @@
-//! Signatures that AWS published: its test suite for Signature Version 4, of August 30, 2015.
+//! AWS's published test suite for Signature Version 4, of August 30, 2015.
 
 use super::*;
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const STAMP: &str = "20150830T123600Z";
 
-/// A request of the suite, signed as it says.
+/// Builds a request of the suite.
 fn request(
     method: &str,
     target: &str,
@@ -26,7 +26,7 @@ fn checked(request: &Request<()>, body: &str) -> Result<(), SqsError> {
     SignatureHeader::read(request.headers())?.check(SECRET, request, body.as_bytes())
 }
 
-/// A case of the suite: its name, a request, what of it is signed, and the signature.
+/// A case of the suite.
 struct Case {
     name: &'static str,
     method: &'static str,
@@ -37,7 +37,7 @@ struct Case {
     signature: &'static str,
 }
 
-/// The simplest case, which others are made from.
+/// The simplest case; the others vary it.
 const VANILLA: Case = Case {
     name: "get-vanilla",
     method: "GET",
@@ -91,7 +91,7 @@ const SUITE: &[Case] = &[
 ];
 
 #[test]
-fn the_published_signatures_are_ours() {
+fn the_published_signatures_verify() {
     for Case { name, method, target, headers, signed, body, signature } in SUITE {
         let request = request(method, target, headers, signed, signature);
         assert_eq!(checked(&request, body), Ok(()), "{name}");
@@ -104,7 +104,7 @@ fn the_published_signatures_are_ours() {
 }
 
 #[test]
-fn any_other_secret_method_path_query_or_header_is_another_signature() {
+fn another_secret_method_path_query_or_header_does_not_verify() {
     let signature = "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b";
     let good = request("POST", "/", &[], "host;x-amz-date", signature);
     let signed = SignatureHeader::read(good.headers()).unwrap();
@@ -119,22 +119,22 @@ fn any_other_secret_method_path_query_or_header_is_another_signature() {
 }
 
 #[test]
-fn a_body_that_is_not_signed_needs_no_hash_and_one_that_is_must_have_it() {
+fn a_claimed_payload_hash_must_match_unless_the_payload_is_unsigned() {
     let hash = sha256(b"body");
-    let said = |value: &str| {
+    let claimed = |value: &str| {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_HASH, value.parse().unwrap());
         payload_hash(&headers, b"body")
     };
-    assert_eq!(said(UNSIGNED), Ok(UNSIGNED.to_owned()));
-    assert_eq!(said(&hash), Ok(hash.clone()));
-    assert_eq!(said(&sha256(b"other")), Err(SqsError::Signature));
-    assert_eq!(said("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), Err(SqsError::Signature));
+    assert_eq!(claimed(UNSIGNED), Ok(UNSIGNED.to_owned()));
+    assert_eq!(claimed(&hash), Ok(hash.clone()));
+    assert_eq!(claimed(&sha256(b"other")), Err(SqsError::Signature));
+    assert_eq!(claimed("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), Err(SqsError::Signature));
     assert_eq!(payload_hash(&HeaderMap::new(), b"body"), Ok(hash));
 }
 
 #[test]
-fn a_date_more_than_a_quarter_of_an_hour_away_is_refused() {
+fn a_clock_skew_of_more_than_15_minutes_is_rejected() {
     let request = request("POST", "/", &[], "host;x-amz-date", "00");
     let signed = SignatureHeader::read(request.headers()).unwrap();
     let at = UnixSeconds::parse(STAMP).unwrap().0;
@@ -147,11 +147,11 @@ fn a_date_more_than_a_quarter_of_an_hour_away_is_refused() {
 }
 
 #[test]
-fn a_signature_must_be_for_this_service_and_cover_what_matters() {
+fn a_signature_must_be_for_this_service_and_cover_the_required_headers() {
     let target = [("x-amz-target", "AmazonSQS.DeleteQueue")];
     let uncovered = request("POST", "/", &target, "host;x-amz-date", "00");
     let mut signed = SignatureHeader::read(uncovered.headers()).unwrap();
-    // The suite signs for a service of its own.
+    // The suite signs for another service.
     assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
     signed.scope[2] = SERVICE.to_owned();
     assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
@@ -162,7 +162,7 @@ fn a_signature_must_be_for_this_service_and_cover_what_matters() {
 }
 
 #[test]
-fn what_is_no_signature_is_told_apart_from_one_that_is_cut() {
+fn a_missing_signature_is_distinguished_from_an_incomplete_one() {
     let read = |value: &str| {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.parse().unwrap());

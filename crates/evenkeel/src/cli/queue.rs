@@ -246,14 +246,15 @@ fn stats(args: &StatsArgs) -> Result<(), CliError> {
         "concurrency_max",
         "rate_per_second",
         "burst",
-        "held",
+        "throttled",
         "delivered",
         "redelivered",
     ];
     for key in keys["keys"].as_array_mut().into_iter().flatten() {
         // As in `rate of tenant`.
-        if let (Some(by), Some(who)) = (key["held"]["by"].as_str(), key["held"]["who"].as_str()) {
-            key["held"] = json!(format!("{by} of {who}"));
+        let throttle = &key["throttled"];
+        if let (Some(reason), Some(scope)) = (throttle["reason"].as_str(), throttle["scope"].as_str()) {
+            key["throttled"] = json!(format!("{reason} of {scope}"));
         }
     }
     table(&keys["keys"], &columns, "no keys\n")

@@ -44,8 +44,8 @@ fn wrong_one(wrong: &TenantsError) -> Option<&str> {
     match wrong {
         TenantsError::TooManyKeys { name }
         | TenantsError::Reserved { name }
-        | TenantsError::TwiceNamed { name }
-        | TenantsError::KeyTwice { name } => Some(name),
+        | TenantsError::DuplicateName { name }
+        | TenantsError::DuplicateKey { name } => Some(name),
         TenantsError::TooMany | TenantsError::NoName | TenantsError::Open | TenantsError::Clear => None,
     }
 }
@@ -81,13 +81,13 @@ fn tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSetting
         tpm,
         concurrency_max,
         models: models.value,
-        standing,
+        state: standing,
     })
 }
 
 /// Describes a tenant without its keys, by the names of its settings.
 pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
-    let standing = STANDINGS.iter().find(|(_, standing)| *standing == tenant.standing).map(|(word, _)| *word);
+    let standing = STANDINGS.iter().find(|(_, standing)| *standing == tenant.state).map(|(word, _)| *word);
     let settings = [
         ("name", json!(tenant.name)),
         ("weight", Float(tenant.weight.as_f64()).show()),

@@ -304,7 +304,7 @@ fn tenants_have_names_keys_and_limits() {
     let acme = &tenants[0];
     assert!(acme.key_hashes[0].matches(&hash));
     assert_eq!((acme.rpm, acme.tpm, acme.concurrency_max), (Some(60), Some(1000), Some(4)));
-    assert_eq!((acme.models.len(), acme.standing), (1, TenantState::Disabled));
+    assert_eq!((acme.models.len(), acme.state), (1, TenantState::Disabled));
     assert_eq!((tenants[1].rpm, tenants[1].weight), (None, Weight::ONE));
 }
 

@@ -29,6 +29,8 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
             async { Ok(response) }
         })
     };
+    // `POST /` is the endpoint of SQS clients.
+    routes.add(Method::GET, "/", Access::Public, answer(|_| json_response(StatusCode::OK, &about())))?;
     routes.add(Method::GET, "/metrics", metrics, answer(page))?;
     let shown = answer(|core| json_response(StatusCode::OK, &core.state.lock().config.shown.to_json()));
     routes.add(Method::GET, "/api/config", Access::Admin, shown)?;
@@ -54,6 +56,23 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, removed)
 }
 
+/// Describes the product and its APIs; public, so it contains nothing about this installation.
+fn about() -> Value {
+    json!({
+        "name": "evenkeel",
+        "version": env!("CARGO_PKG_VERSION"),
+        "apis": [
+            {"name": "openai", "path": "/v1"},
+            {"name": "anthropic", "path": "/v1/messages"},
+            {"name": "sqs", "path": "/"},
+            {"name": "queues", "path": "/api/queues"},
+            {"name": "admin", "path": "/api/openapi.json"},
+        ],
+        "metrics": "/metrics",
+        "health": ["/livez", "/readyz"],
+    })
+}
+
 fn page(core: &Core) -> Response {
     let mut response = Response::new(body::full(core.metrics()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
@@ -61,9 +80,7 @@ fn page(core: &Core) -> Response {
 }
 
 fn described() -> Response {
-    let mut response = Response::new(body::full(OPENAPI));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    body::json_response(StatusCode::OK, body::full(OPENAPI))
 }
 
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
@@ -164,9 +181,6 @@ fn with_key(name: &str, key: Option<Secret<String>>) -> Value {
     json!({"name": name, "key": key.map(|key| key.expose().clone())})
 }
 
-pub(super) fn json_response(status: StatusCode, answer: &Value) -> Response {
-    let mut response = Response::new(body::full(answer.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+pub(super) fn json_response(status: StatusCode, value: &Value) -> Response {
+    body::json_response(status, body::full(value.to_string()))
 }

@@ -1,19 +1,19 @@
 //! The unmodified openai-python, openai-node and anthropic-python through the gateway.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use evenkeel_sim_node::SimOptions;
 
 use serde_json::json;
 
+use crate::external_client::{self, node, node_packages, python};
 use crate::fleet::{Behind, Fleet, of, tenant};
 use crate::raw::fast;
 
 #[test]
 fn openai_python_does_through_the_gateway_what_it_does_with_an_engine_and_hears_why_it_cannot() {
     let fleet = fleet("python");
-    run(python().arg(script("gateway_client.py")).args([base(&fleet), engine(&fleet)]));
+    run(python("gateway_client.py").args([base(&fleet), engine(&fleet)]));
     // The last it did was to leave a stream.
     fleet.wait_idle();
 }
@@ -21,7 +21,7 @@ fn openai_python_does_through_the_gateway_what_it_does_with_an_engine_and_hears_
 #[test]
 fn openai_python_asks_for_responses_transcripts_and_speech() {
     let fleet = fleet("responses");
-    run(python().arg(script("responses_client.py")).args([base(&fleet), engine(&fleet)]));
+    run(python("responses_client.py").args([base(&fleet), engine(&fleet)]));
     fleet.wait_idle();
 }
 
@@ -29,7 +29,7 @@ fn openai_python_asks_for_responses_transcripts_and_speech() {
 fn anthropic_python_does_through_the_gateway_what_it_does_with_anthropic() {
     let fleet = fleet("anthropic");
     let url = format!("http://{}", fleet.address);
-    run(python().arg(script("anthropic_client.py")).args([url, engine(&fleet)]));
+    run(python("anthropic_client.py").args([url, engine(&fleet)]));
     fleet.wait_idle();
 }
 
@@ -47,23 +47,9 @@ fn a_rerank_goes_through_the_gateway_and_is_charged_what_the_engine_says() {
 #[test]
 fn openai_node_does_so_too() {
     let fleet = fleet("node");
-    let installed = root().join("target/node");
-    assert!(
-        installed.join("node_modules/openai").exists(),
-        "openai-node is not installed; `cargo xtask test` does it, into target/node"
-    );
-    let mut node = Command::new("node");
-    run(node.arg(script("openai_client.cjs")).args([base(&fleet), engine(&fleet)]).arg(installed));
+    let arguments = [base(&fleet), engine(&fleet)];
+    run(node("openai_client.cjs").args(arguments).arg(node_packages("openai")));
     fleet.wait_idle();
-}
-
-fn python() -> Command {
-    let python = root().join("target/python/bin/python");
-    assert!(
-        python.exists(),
-        "openai-python and anthropic are not installed; `cargo xtask test` does it, into target/python"
-    );
-    Command::new(python)
 }
 
 /// A gateway with one engine, and tenants of every kind.
@@ -87,20 +73,7 @@ fn engine(fleet: &Fleet) -> String {
     format!("http://{}", fleet.sims[0].address())
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(name)
-}
-
 #[track_caller]
 fn run(command: &mut Command) {
-    // A proxy between this process and itself would be the one that is tested.
-    command.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1").env("OPENAI_API_KEY", "ek-acme");
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.trim_end().ends_with("all as expected"), "{said}\n{complained}");
+    external_client::run(command.env("OPENAI_API_KEY", "ek-acme"));
 }

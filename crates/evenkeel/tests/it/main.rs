@@ -13,6 +13,8 @@ mod disconnect;
 mod dispatch;
 mod engine;
 mod examples;
+#[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
+mod external_client;
 mod failover;
 mod fairness;
 mod faults;

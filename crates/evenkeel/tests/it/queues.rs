@@ -174,28 +174,29 @@ fn a_key_at_its_limits_is_held_back_and_says_so() {
     let got = receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000}));
     assert_eq!(got.len(), 3);
     let key = || told(200, &served.get("/api/queues/q/keys"))["keys"][0].clone();
-    assert_eq!(key()["held"], json!({"who": "tenant", "by": "concurrency", "until_ms": null}));
+    let throttled = json!({"scope": "tenant", "reason": "concurrency", "until_ms": null});
+    assert_eq!(key()["throttled"], throttled);
     let shown = folder.run(&["queue", "stats", "q"]).ok();
-    assert!(shown.contains("RATE PER SECOND  BURST  HELD "), "{shown}");
+    assert!(shown.contains("RATE PER SECOND  BURST  THROTTLED "), "{shown}");
     let row = shown.lines().find(|line| line.starts_with("a ")).unwrap();
     assert!(row.contains(" 0.01 ") && row.contains(" 5      concurrency of tenant  "), "{shown}");
     let shown = folder.run(&["queue", "limit", "q", "a", "--concurrency", "none"]).ok();
     assert!(shown.contains("0.01"), "{shown}");
     assert_eq!(receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000})).len(), 2, "five at once");
-    let held = key()["held"].clone();
-    assert_eq!((&held["by"], held["until_ms"].is_u64()), (&json!("rate"), true));
+    let throttled = key()["throttled"].clone();
+    assert_eq!((&throttled["reason"], throttled["until_ms"].is_u64()), (&json!("rate"), true));
     let id = served.get("/api/queues/q/messages").json()["messages"][0]["id"].as_str().unwrap().to_owned();
     let why = told(200, &served.get(&format!("/api/queues/q/messages/{id}")));
     assert!(why["explanation"].as_str().unwrap().contains("has used up its rate until "), "{why}");
     folder.run(&["queue", "limit", "q", "a", "--rate", "none"]).ok();
     assert_eq!(receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000})).len(), 5);
     for (bad, said) in [
-        (json!({}), "nothing is to be set"),
+        (json!({}), "no field is set"),
         (
             json!({"wait": 1}),
-            "unknown field \"wait\"; there is weight, concurrency_max, rate_per_second, burst",
+            "unknown field \"wait\", expected weight, concurrency_max, rate_per_second, burst",
         ),
-        (json!({"burst": 5}), "a burst is of a rate"),
+        (json!({"burst": 5}), "a burst needs a rate_per_second"),
         (json!({"concurrency_max": 0}), "concurrency_max: "),
         (json!({"rate_per_second": 0}), "a rate is between 0.001 and 1000000 per second"),
     ] {
@@ -258,9 +259,9 @@ fn bad_input_is_named_and_changes_nothing() {
     let (_folder, served) = start("native-bad");
     told(201, &put(&served, "/api/queues/q", &json!({})));
     let put_refused = |body: Value| refusal(400, &put(&served, "/api/queues/q", &body));
-    assert!(put_refused(json!({"leese_ms": 1})).contains("unknown setting \"leese_ms\"; there is "));
+    assert!(put_refused(json!({"leese_ms": 1})).contains("unknown setting \"leese_ms\", expected "));
     assert_eq!(put_refused(json!({"wait_ms": 20_001})), "wait_ms 20001 is not between 0 and 20000");
-    assert!(put_refused(json!({"lease_ms": "long"})).starts_with("settings cannot be read: "));
+    assert!(put_refused(json!({"lease_ms": "long"})).starts_with("invalid settings: "));
     assert!(
         put_refused(json!({"dead_letters": {"queue": "q", "after": 3}}))
             .contains("its own dead-letter queue")
@@ -269,7 +270,7 @@ fn bad_input_is_named_and_changes_nothing() {
     assert_eq!(refusal(404, &lacking), "there is no queue \"none\"");
     let sent = |body: Value| refusal(400, &served.post("/api/queues/q/messages", &body));
     assert!(sent(json!({"body": "x", "fairnes_key": "a"})).contains("unknown field `fairnes_key`"));
-    assert!(sent(json!({"messages": []})).contains("no messages"));
+    assert!(sent(json!({"messages": []})).contains("messages is empty"));
     assert!(sent(json!({"messages": [{"body": "x"}, {"key": 1}]})).contains("unknown field `key`"));
     assert!(sent(json!({"body": "x", "weight": 0})).contains("weight"));
     assert!(sent(json!({"body": "x", "delay_ms": 900_001})).contains("not between 0 and 900000"));
@@ -283,11 +284,11 @@ fn bad_input_is_named_and_changes_nothing() {
     assert!(sent(json!({"body": "x", "ttl_ms": 1.5})).contains("invalid type: floating point"));
     assert!(sent(json!({"body": "x", "fairness_key": ""})).contains("1 to 256 bytes"));
     assert_eq!(sent(json!(["x"])), "the body is not a JSON object");
-    assert!(sent(json!({"messages": [["x"]]})).contains("not an object"));
+    assert!(sent(json!({"messages": [["x"]]})).contains("messages must contain objects only"));
     assert!(refusal(400, &served.get("/api/queues/q/keys?mox=1")).contains("unknown parameter \"mox\""));
     assert!(refusal(400, &served.get("/api/queues/q/messages/7")).contains("not a message id"));
     assert_eq!(refusal(404, &served.get("/api/queues/none")), "there is no queue \"none\"");
-    assert_eq!(refusal(405, &served.get("/api/queues/q/ack")), "this path takes POST");
+    assert_eq!(refusal(405, &served.get("/api/queues/q/ack")), "method not allowed: this path accepts POST");
     assert_eq!(served.get("/api/queues/q/nothing").status, 404);
     assert!(refusal(400, &put(&served, "/api/queues/a%20b", &json!({}))).contains("letters, digits"));
     assert_eq!(told(200, &served.get("/api/queues/q"))["pending"], 0);

@@ -1,317 +1,162 @@
-//! The SQS door of the real binary, before unmodified clients: boto3, a Celery worker, the AWS SDK for JavaScript and
-//! sqs-consumer.
+//! The SQS API of the real binary: credentials from the command line, restarts, kills, a disk without space.
+//!
+//! The protocol itself and its clients are tested in `evenkeel-sqs`.
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::external_client::{python, run};
 use crate::folder::Folder;
-use crate::raw::{Reply, read, read_until};
+use crate::raw::{Reply, read};
 use crate::server_process::Served;
 
-const OPERATIONS: [&str; 23] = [
-    "AddPermission",
-    "CancelMessageMoveTask",
-    "ChangeMessageVisibility",
-    "ChangeMessageVisibilityBatch",
-    "CreateQueue",
-    "DeleteMessage",
-    "DeleteMessageBatch",
-    "DeleteQueue",
-    "GetQueueAttributes",
-    "GetQueueUrl",
-    "ListDeadLetterSourceQueues",
-    "ListMessageMoveTasks",
-    "ListQueueTags",
-    "ListQueues",
-    "PurgeQueue",
-    "ReceiveMessage",
-    "RemovePermission",
-    "SendMessage",
-    "SendMessageBatch",
-    "SetQueueAttributes",
-    "StartMessageMoveTask",
-    "TagQueue",
-    "UntagQueue",
-];
-
 #[test]
-fn boto3_keeps_order_and_sends_once_on_fifo_queues() {
-    for store in ["memory", "fjall"] {
-        let folder = Folder::new(&format!("sqs-fifo-{store}"));
-        folder.write("evenkeel.toml", &format!("[queue]\nstore = '{store}'\n"));
-        let served = Served::start(&folder, &[]);
-        run(python("sqs_fifo_client.py")
-            .arg(url(&served))
-            .env("AWS_ACCESS_KEY_ID", "any")
-            .env("AWS_SECRET_ACCESS_KEY", "any"));
-    }
-}
-
-#[test]
-fn boto3_does_every_operation_and_hears_why_it_cannot() {
-    let folder = Folder::new("sqs-boto3");
-    folder.write("evenkeel.toml", "[queue]\nstore = 'memory'\n");
-    let served = Served::start(&folder, &[]);
-    run(python("sqs_client.py")
-        .arg(url(&served))
-        .env("AWS_ACCESS_KEY_ID", "any")
-        .env("AWS_SECRET_ACCESS_KEY", "any"));
-}
-
-#[test]
-fn boto3_does_so_too_on_disk_and_signed_as_a_tenant() {
-    let folder = Folder::new("sqs-signed");
+fn the_access_key_that_the_command_line_prints_signs_until_it_is_rotated() {
+    let folder = Folder::new("sqs-keys");
     folder.run(&["tenant", "add", "acme"]).ok();
     let (key, secret) = sqs_key(&folder, "acme");
     let served = Served::start(&folder, &[]);
-    // A server tells what the folder told.
+    let url = format!("http://{}", served.address);
+    let client = |expected: &[&str]| {
+        let mut script = python("sqs_signed_client.py");
+        script.arg(&url).args(expected).env("AWS_ACCESS_KEY_ID", &key);
+        run(script.env("AWS_SECRET_ACCESS_KEY", &secret));
+    };
+    client(&[]);
+    // A running server prints the same as the directory did.
     assert_eq!(sqs_key(&folder, "acme"), (key.clone(), secret.clone()));
-    let mut client = python("sqs_client.py");
-    run(client
-        .args([&url(&served), "acme"])
-        .env("AWS_ACCESS_KEY_ID", key)
-        .env("AWS_SECRET_ACCESS_KEY", secret));
-}
-
-#[test]
-fn only_who_signs_as_an_active_tenant_in_time_is_served() {
-    let folder = Folder::new("sqs-keys");
-    for name in ["acme", "off"] {
-        folder.run(&["tenant", "add", name]).ok();
-    }
-    folder.run(&["tenant", "set", "off", "--standing", "disabled"]).ok();
-    folder.run(&["tenant", "add", "slow", "--rpm", "1"]).ok();
-    let served = Served::start(&folder, &[]);
-    let (key, secret) = sqs_key(&folder, "acme");
-    let (off, off_secret) = sqs_key(&folder, "off");
-    let (slow, slow_secret) = sqs_key(&folder, "slow");
-    let all = [url(&served), key.clone(), secret, off, off_secret, slow, slow_secret];
-    run(python("sqs_keys_client.py").args(all));
     let file = folder.file("evenkeel-data/sqs-master-key");
     assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
-    // With the API key ends what was derived beside it.
+    // The credentials derived from an API key end with it.
     folder.run(&["tenant", "rotate", "acme"]).ok();
     assert_ne!(sqs_key(&folder, "acme").0, key);
+    client(&["InvalidClientTokenId"]);
 }
 
 #[test]
-fn a_celery_worker_runs_what_is_sent_to_it() {
-    let folder = Folder::new("sqs-celery");
+fn get_on_the_root_describes_the_apis_and_post_stays_the_sqs_endpoint() {
+    let folder = Folder::new("sqs-root");
+    // A tenant, so that a key is required everywhere but here.
     folder.run(&["tenant", "add", "acme"]).ok();
-    let (key, secret) = sqs_key(&folder, "acme");
     let served = Served::start(&folder, &[]);
-    let mut client = python("celery_client.py");
-    client.args([served.address.to_string(), key, secret]);
-    run(client.env("CELERY_RESULTS", folder.file("results")));
+    let reply = served.get("/");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(reply.head.contains("content-type: application/json"), "{reply:?}");
+    let about = reply.json();
+    assert_eq!((&about["name"], &about["version"]), (&json!("evenkeel"), &json!(env!("CARGO_PKG_VERSION"))));
+    let names: Vec<&str> =
+        about["apis"].as_array().unwrap().iter().map(|api| api["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["openai", "anthropic", "sqs", "queues", "admin"]);
+    assert!(!reply.body.contains("acme"), "{reply:?}");
+    assert!(call(&served, "ListQueues", &json!({})).body.contains("MissingAuthenticationToken"));
 }
 
 #[test]
-fn the_aws_sdk_for_javascript_sends_receives_and_deletes_and_names_what_is_wrong() {
-    run_node("sqs_client.cjs");
-}
-
-#[test]
-fn sqs_consumer_handles_each_once_gives_up_on_what_fails_and_stops_with_grace() {
-    run_node("sqs_consumer_client.cjs");
-}
-
-#[test]
-fn who_leaves_while_waiting_takes_nothing_along() {
-    let folder = Folder::new("sqs-leaving");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    let long = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
-    let left: Vec<TcpStream> = (0..8).map(|_| send_and_stay(&served, "ReceiveMessage", &long)).collect();
-    wait_for_waiting(&served, left.len());
-    drop(left);
-    wait_for_waiting(&served, 0);
-    done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
-    let got = done(&ask(&served, "ReceiveMessage", &long));
-    assert_eq!(got["Messages"][0]["Body"], "mine", "{got}");
-}
-
-#[test]
-fn who_leaves_in_the_middle_of_an_answer_gives_its_messages_to_the_next() {
-    let folder = Folder::new("sqs-middle");
-    let served = Served::start(&folder, &[]);
-    done(&ask(
-        &served,
-        "CreateQueue",
-        &json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "43200"}}),
-    ));
-    // More than sockets hold that nobody reads.
-    for _ in 0..10 {
-        done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x".repeat(1 << 20)})));
-    }
-    let ten = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
-    let mut left = send_and_stay(&served, "ReceiveMessage", &ten);
-    read_until(&mut left, "HTTP/1.1 200");
-    drop(left);
-    let got = done(&ask(&served, "ReceiveMessage", &ten));
-    assert!(!got["Messages"].as_array().unwrap().is_empty());
-}
-
-#[test]
-fn a_server_that_stops_ends_every_wait_with_an_answer() {
+fn a_server_that_stops_ends_every_long_poll_with_an_empty_response() {
     let folder = Folder::new("sqs-stopping");
     let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    let waiting = send_and_stay(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
+    ok(&served, "CreateQueue", &json!({"QueueName": "q"}));
+    let waiting = send(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
     wait_for_waiting(&served, 1);
     served.signal("TERM");
-    assert_eq!(done(&read(waiting)), json!({}));
+    assert_eq!(success(&read(waiting)), json!({}));
     assert_eq!(served.wait(), Some(0));
 }
 
 #[test]
-fn no_operation_fails_on_a_body_that_is_none_of_its() {
-    let folder = Folder::new("sqs-garbage");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    let lists =
-        json!({"QueueUrl": "q", "Entries": [{}, {"Id": null}], "AttributeNames": [1], "Attributes": []});
-    let texts = json!({"QueueUrl": "q", "ReceiptHandle": "\u{0}", "TaskHandle": "AA==", "SourceArn": ":::::", "Label": "ä"});
-    let numbers = json!({"QueueUrl": "q", "MaxResults": i64::MIN, "VisibilityTimeout": i64::MAX, "DelaySeconds": 1e300});
-    let bodies = [
-        json!({}),
-        json!([]),
-        json!("x"),
-        json!({"QueueUrl": {}}),
-        json!({"QueueUrl": "q"}),
-        lists,
-        texts,
-        numbers,
-    ];
-    for operation in OPERATIONS {
-        for body in &bodies {
-            let reply = ask(&served, operation, body);
-            assert!(matches!(reply.status, 200 | 400 | 403 | 404), "{operation} {body}: {reply:?}");
-            // It may have been deleted by then.
-            ask(&served, "CreateQueue", &json!({"QueueName": "q"}));
-        }
-    }
-}
-
-#[test]
-fn what_is_on_disk_is_there_after_a_restart() {
+fn queues_messages_and_tags_survive_a_restart() {
     let folder = Folder::new("sqs-restart");
     let served = Served::start(&folder, &[]);
-    let made = json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "0"}, "tags": {"team": "a"}});
-    done(&ask(&served, "CreateQueue", &made));
+    let queue = json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "0"}, "tags": {"team": "a"}});
+    ok(&served, "CreateQueue", &queue);
     let text = json!({"DataType": "String", "StringValue": "x"});
-    let message = json!({"QueueUrl": "q", "MessageBody": "kept", "MessageAttributes": {"a": text}});
-    done(&ask(&served, "SendMessage", &message));
+    let message = json!({"QueueUrl": "q", "MessageBody": "stored", "MessageAttributes": {"a": text}});
+    ok(&served, "SendMessage", &message);
     let receive = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MessageAttributeNames": ["All"]});
-    let before = done(&ask(&served, "ReceiveMessage", &receive));
+    let before = ok(&served, "ReceiveMessage", &receive);
     served.signal("TERM");
     assert_eq!(served.wait(), Some(0));
     let served = Served::start(&folder, &[]);
-    let after = done(&ask(&served, "ReceiveMessage", &receive));
+    let after = ok(&served, "ReceiveMessage", &receive);
     for part in ["MessageId", "Body", "MD5OfBody", "MessageAttributes", "MD5OfMessageAttributes"] {
         assert_eq!(after["Messages"][0][part], before["Messages"][0][part], "{part}");
     }
-    assert_eq!(done(&ask(&served, "ListQueueTags", &json!({"QueueUrl": "q"})))["Tags"]["team"], "a");
+    assert_eq!(ok(&served, "ListQueueTags", &json!({"QueueUrl": "q"}))["Tags"]["team"], "a");
 }
 
 #[test]
-fn a_disk_with_too_little_room_takes_nothing_more_and_gives_what_it_has() {
+fn a_disk_with_too_little_space_rejects_sends_and_still_delivers() {
     let folder = Folder::new("sqs-reserve");
     let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    let message = json!({"QueueUrl": "q", "MessageBody": "kept"});
-    done(&ask(&served, "SendMessage", &message));
+    ok(&served, "CreateQueue", &json!({"QueueName": "q"}));
+    let message = json!({"QueueUrl": "q", "MessageBody": "stored"});
+    ok(&served, "SendMessage", &message);
     served.signal("TERM");
     assert_eq!(served.wait(), Some(0));
     folder.write("evenkeel.toml", "[queue]\nreserve_bytes = 1_000_000_000_000_000\n");
     let served = Served::start(&folder, &[]);
-    let refused = ask(&served, "SendMessage", &message);
-    assert_eq!(refused.status, 503, "{refused:?}");
-    assert!(refused.body.contains("disk is full") && refused.body.contains("in reserve"), "{refused:?}");
-    let got = done(&ask(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20})));
-    let handle = &got["Messages"][0]["ReceiptHandle"];
-    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
+    let rejected = call(&served, "SendMessage", &message);
+    assert_eq!(rejected.status, 503, "{rejected:?}");
+    assert!(rejected.body.contains("disk is full") && rejected.body.contains("in reserve"), "{rejected:?}");
+    let received = ok(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
+    let handle = &received["Messages"][0]["ReceiptHandle"];
+    ok(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle}));
 }
 
 #[test]
-fn a_queue_at_its_limits_says_which_and_keeps_what_it_has() {
-    let folder = Folder::new("sqs-limits");
-    folder.write("evenkeel.toml", "[queue]\nmessages_max = 2\nin_flight_max = 1\n");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    let send = |body| ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body}));
-    let over = |reply: Reply, says: &str| {
-        assert_eq!(reply.status, 403, "{reply:?}");
-        assert!(reply.head.contains("overlimit") && reply.body.contains(says), "{reply:?}");
-    };
-    done(&send("a"));
-    done(&send("b"));
-    over(send("c"), "queue is full: it may hold 2 messages");
-    let receive = json!({"QueueUrl": "q"});
-    let got = done(&ask(&served, "ReceiveMessage", &receive));
-    over(ask(&served, "ReceiveMessage", &receive), "1 messages are in flight");
-    let handle = &got["Messages"][0]["ReceiptHandle"];
-    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
-    done(&send("c"));
-}
-
-#[test]
-fn a_queue_with_as_many_groups_as_it_may_know_takes_no_other_and_starts_again() {
+fn a_queue_at_its_key_limit_rejects_another_group_and_restarts() {
     let folder = Folder::new("sqs-groups");
     let served = Served::start(&folder, &[]);
     assert_eq!(read(served.send("PUT", "/api/queues/q", "", &json!({"keys_max": 2}))).status, 201);
-    let send = |served: &Served, group: &str| {
-        ask(served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": group, "MessageGroupId": group}))
+    let send_to = |served: &Served, group: &str| {
+        call(served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": group, "MessageGroupId": group}))
     };
-    done(&send(&served, "a"));
-    done(&send(&served, "b"));
-    let refused = send(&served, "c");
-    assert!(refused.status == 403 && refused.body.contains("2 fairness keys are known"), "{refused:?}");
+    success(&send_to(&served, "a"));
+    success(&send_to(&served, "b"));
+    let rejected = send_to(&served, "c");
+    assert!(rejected.status == 403 && rejected.body.contains("2 fairness keys are known"), "{rejected:?}");
     drop(served);
     let served = Served::start(&folder, &[]);
-    done(&send(&served, "a"));
+    success(&send_to(&served, "a"));
     let all = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
     let mut groups = Vec::new();
     while groups.len() < 3 {
-        let got = done(&ask(&served, "ReceiveMessage", &all));
-        groups.extend(got["Messages"].as_array().unwrap().iter().map(|message| message["Body"].clone()));
+        let received = ok(&served, "ReceiveMessage", &all);
+        groups.extend(received["Messages"].as_array().unwrap().iter().map(|message| message["Body"].clone()));
     }
     groups.sort_by_key(Value::to_string);
     assert_eq!(groups, ["a", "a", "b"]);
 }
 
 #[test]
-fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
+fn a_move_task_cut_short_by_a_kill_is_listed_as_failed_and_loses_nothing() {
     let folder = Folder::new("sqs-cut-short");
     let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "dead"})));
+    ok(&served, "CreateQueue", &json!({"QueueName": "dead"}));
     let arn = "arn:aws:sqs:us-east-1:000000000000:dead";
     let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
     let source = json!({"QueueName": "source", "Attributes": {"RedrivePolicy": policy}});
-    done(&ask(&served, "CreateQueue", &source));
+    ok(&served, "CreateQueue", &source);
     let sent: Vec<Value> = (0..3)
-        .map(|n| {
-            done(&ask(&served, "SendMessage", &json!({"QueueUrl": "source", "MessageBody": n.to_string()})))
-        })
+        .map(|n| ok(&served, "SendMessage", &json!({"QueueUrl": "source", "MessageBody": n.to_string()})))
         .collect();
     let three = json!({"QueueUrl": "source", "MaxNumberOfMessages": 10, "VisibilityTimeout": 0});
     let mut dead = 0;
     while dead < 3 {
-        done(&ask(&served, "ReceiveMessage", &three));
+        ok(&served, "ReceiveMessage", &three);
         let names = json!({"QueueUrl": "dead", "AttributeNames": ["ApproximateNumberOfMessages"]});
-        let told = done(&ask(&served, "GetQueueAttributes", &names));
-        dead = told["Attributes"]["ApproximateNumberOfMessages"].as_str().unwrap().parse().unwrap();
+        let reply = ok(&served, "GetQueueAttributes", &names);
+        dead = reply["Attributes"]["ApproximateNumberOfMessages"].as_str().unwrap().parse().unwrap();
     }
     let slowly = json!({"SourceArn": arn, "MaxNumberOfMessagesPerSecond": 1});
-    done(&ask(&served, "StartMessageMoveTask", &slowly));
+    ok(&served, "StartMessageMoveTask", &slowly);
     served.signal("KILL");
     served.wait();
     let served = Served::start(&folder, &[]);
-    let listed = done(&ask(&served, "ListMessageMoveTasks", &json!({"SourceArn": arn})));
+    let listed = ok(&served, "ListMessageMoveTasks", &json!({"SourceArn": arn}));
     let task = &listed["Results"][0];
     assert_eq!(
         (&task["Status"], &task["FailureReason"]),
@@ -319,126 +164,28 @@ fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
         "{listed}"
     );
     assert_eq!(task["ApproximateNumberOfMessagesToMove"], 3);
-    // Begun again it comes to its end, and every message is home under the name it was sent under.
-    done(&ask(&served, "StartMessageMoveTask", &json!({"SourceArn": arn})));
-    let mut home = std::collections::BTreeSet::new();
-    while home.len() < 3 {
+    // Started again it completes, and every message is back with the id it was sent with.
+    ok(&served, "StartMessageMoveTask", &json!({"SourceArn": arn}));
+    let mut returned = std::collections::BTreeSet::new();
+    while returned.len() < 3 {
         let wait = json!({"QueueUrl": "source", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
-        let got = done(&ask(&served, "ReceiveMessage", &wait));
-        let messages = got["Messages"].as_array().unwrap().iter();
-        home.extend(messages.map(|message| message["MessageId"].to_string()));
+        let received = ok(&served, "ReceiveMessage", &wait);
+        let messages = received["Messages"].as_array().unwrap().iter();
+        returned.extend(messages.map(|message| message["MessageId"].to_string()));
     }
-    assert_eq!(home, sent.iter().map(|sent| sent["MessageId"].to_string()).collect());
+    assert_eq!(returned, sent.iter().map(|sent| sent["MessageId"].to_string()).collect());
 }
 
-#[test]
-fn the_door_counts_what_it_does_and_what_queues_hold() {
-    let folder = Folder::new("sqs-metrics");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    for body in ["one", "two", "three"] {
-        done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body})));
-    }
-    let got = done(&ask(&served, "ReceiveMessage", &json!({"QueueUrl": "q"})));
-    let handle = &got["Messages"][0]["ReceiptHandle"];
-    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
-    assert_eq!(ask(&served, "PurgeQueue", &json!({"QueueUrl": "none"})).status, 400);
-    let page = served.get("/metrics").body;
-    for line in [
-        r#"evenkeel_queue_sent_total{queue="q"} 3"#,
-        r#"evenkeel_queue_received_total{queue="q"} 1"#,
-        r#"evenkeel_queue_deleted_total{queue="q"} 1"#,
-        r#"evenkeel_queue_messages{queue="q",state="pending"} 2"#,
-        r#"evenkeel_queue_messages{queue="q",state="in_flight"} 0"#,
-        r#"evenkeel_sqs_requests_total{operation="SendMessage",code="OK"} 3"#,
-        r#"evenkeel_sqs_requests_total{operation="PurgeQueue",code="AWS.SimpleQueueService.NonExistentQueue"} 1"#,
-    ] {
-        assert!(page.lines().any(|found| found == line), "no {line} in {page}");
-    }
-}
-
-#[test]
-fn what_is_no_operation_is_told_so_and_the_header_names_the_request() {
-    let folder = Folder::new("sqs-unknown");
-    let served = Served::start(&folder, &[]);
-    let refused = ask(&served, "StealQueue", &json!({}));
-    let told: Value = serde_json::from_str(&refused.body).unwrap();
-    assert_eq!(
-        (refused.status, &told["__type"]),
-        (400, &json!("com.amazon.coral.service#UnknownOperationException"))
-    );
-    assert!(refused.head.to_lowercase().contains("x-amzn-requestid: req-"), "{}", refused.head);
-    let broken = read(served.send("POST", "/", "x-amz-target: AmazonSQS.ListQueues\r\n", &json!([1])));
-    assert!(broken.body.contains("SerializationException"), "{broken:?}");
-    let form = "content-type: application/x-www-form-urlencoded\r\n";
-    let older = read(served.send("POST", "/", form, &json!("Action=ListQueues")));
-    assert!(
-        older.body.contains("UnsupportedOperation") && older.body.contains("query protocol"),
-        "{older:?}"
-    );
-}
-
-fn python(script: &str) -> Command {
-    let python = root().join("target/python/bin/python");
-    assert!(python.exists(), "boto3 is not installed; `cargo xtask test` does it, into target/python");
-    let mut command = Command::new(python);
-    command.arg(path(script));
-    command
-}
-
-/// Runs a script that signs as a tenant, on a gateway of its own.
-#[track_caller]
-fn run_node(script: &str) {
-    let installed = root().join("target/node");
-    assert!(
-        installed.join("node_modules/sqs-consumer").exists(),
-        "sqs-consumer is not installed; `cargo xtask test` does it, into target/node"
-    );
-    let folder = Folder::new(script);
-    folder.run(&["tenant", "add", "acme"]).ok();
-    let (key, secret) = sqs_key(&folder, "acme");
-    let served = Served::start(&folder, &[]);
-    run(Command::new("node").arg(path(script)).args([url(&served), key, secret]).arg(installed));
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn path(script: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(script)
-}
-
-#[track_caller]
-fn run(command: &mut Command) {
-    // A proxy between this process and itself would be the one that is tested.
-    command.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.trim_end().ends_with("all as expected"), "{said}\n{complained}");
-}
-
-fn url(served: &Served) -> String {
-    format!("http://{}", served.address)
-}
-
-/// What a tenant's clients sign with.
+/// Returns the access key id and the secret that `tenant sqs-key` prints.
 fn sqs_key(folder: &Folder, name: &str) -> (String, String) {
-    let said = folder.run(&["tenant", "sqs-key", name]).ok();
+    let output = folder.run(&["tenant", "sqs-key", name]).ok();
     let value = |line: Option<&str>| line.unwrap().split_once('=').unwrap().1.to_owned();
-    let mut lines = said.lines();
+    let mut lines = output.lines();
     (value(lines.next()), value(lines.next()))
 }
 
+/// Sends a request on a keep-alive connection, as SDKs do, and leaves the response unread.
 fn send(served: &Served, operation: &str, body: &Value) -> TcpStream {
-    let headers =
-        format!("x-amz-target: AmazonSQS.{operation}\r\ncontent-type: application/x-amz-json-1.0\r\n");
-    served.send("POST", "/", &headers, body)
-}
-
-/// Sends on a connection that shall be kept, as SDKs do: that is how it is noticed that they left.
-fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
     let mut socket = TcpStream::connect(served.address).unwrap();
     let body = body.to_string();
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\nx-amz-target: AmazonSQS.{operation}\r\n");
@@ -446,18 +193,25 @@ fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
     socket
 }
 
-/// Waits until so many receives wait, as the server counts them.
+/// Waits until this many receives wait, by the server's own count.
 fn wait_for_waiting(served: &Served, count: usize) {
     let line = format!("evenkeel_sqs_waiting {count}");
     while !served.get("/metrics").body.lines().any(|found| found == line) {}
 }
 
-fn ask(served: &Served, operation: &str, body: &Value) -> Reply {
-    read(send(served, operation, body))
+fn call(served: &Served, operation: &str, body: &Value) -> Reply {
+    let headers = format!("x-amz-target: AmazonSQS.{operation}\r\n");
+    read(served.send("POST", "/", &headers, body))
+}
+
+/// Calls an operation that must succeed.
+#[track_caller]
+fn ok(served: &Served, operation: &str, body: &Value) -> Value {
+    success(&call(served, operation, body))
 }
 
 #[track_caller]
-fn done(reply: &Reply) -> Value {
+fn success(reply: &Reply) -> Value {
     assert_eq!(reply.status, 200, "{reply:?}");
     serde_json::from_str(&reply.body).unwrap()
 }

@@ -117,7 +117,7 @@ impl JobAttempt {
 
     /// Posts the job, whoever it belongs to: what tenants may ask is said of models.
     async fn post(&self, url: &Url) -> Result<AttemptEnd, ApiError> {
-        let standing = self.tenant.as_ref().map(|tenant| tenant.settings.standing);
+        let standing = self.tenant.as_ref().map(|tenant| tenant.settings.state);
         if standing.is_ok_and(|standing| standing == TenantState::Disabled) {
             return Err(ApiError::TenantDisabled);
         }

@@ -76,7 +76,7 @@ fn until_a_job_is_done_one_is_told_where_it_is() {
     let at_first = bench.served.get("/api/queues/jobs").json();
     assert_eq!((&at_first["in_flight"], &at_first["pending"]), (&json!(2), &json!(1)));
     let unknown = bench.result("00000001-0000-0002-0000-000000000003");
-    assert!(unknown.body.contains("expired, consumed by somebody, or never sent"), "{unknown:?}");
+    assert!(unknown.body.contains("expired, acknowledged by a consumer, or never sent"), "{unknown:?}");
 }
 
 #[test]

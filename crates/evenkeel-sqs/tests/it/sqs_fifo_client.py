@@ -1,6 +1,6 @@
-"""Does with FIFO queues of a gateway what boto3 does with those of SQS, and hears what is refused.
+"""Uses FIFO queues with boto3, and checks the errors.
 
-Its argument is the gateway's URL; credentials come from the environment.
+Argument: the server's URL. Credentials come from the environment.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ def bodies(messages):
     return [message["Body"] for message in messages]
 
 
-def is_made_by_its_name_and_its_attribute():
-    queue = fifo("made", ContentBasedDeduplication="true")
-    assert queue.endswith("/made.fifo"), queue
+def creates_by_name_and_attribute():
+    queue = fifo("created", ContentBasedDeduplication="true")
+    assert queue.endswith("/created.fifo"), queue
     found = attributes(queue)
     assert found["FifoQueue"] == "true" and found["ContentBasedDeduplication"] == "true", found
     assert found["DeduplicationScope"] == "queue" and found["FifoThroughputLimit"] == "perQueue", found
-    assert fifo("made") == queue, "made again as it is"
-    raises("QueueAlreadyExists", lambda: fifo("made", ContentBasedDeduplication="false"), "QueueNameExists")
+    assert fifo("created") == queue, "created again with the same attributes"
+    raises("QueueAlreadyExists", lambda: fifo("created", ContentBasedDeduplication="false"), "QueueNameExists")
     invalid(lambda: make("orders", FifoQueue="true"), ".fifo suffix")
     invalid(lambda: make(".fifo", FifoQueue="true"), ".fifo suffix")
     invalid(lambda: make("x" * 76 + ".fifo", FifoQueue="true"), ".fifo suffix")
@@ -45,18 +45,18 @@ def is_made_by_its_name_and_its_attribute():
     standard = make("standard")
     assert "FifoQueue" not in attributes(standard)
     for name, value in [("ContentBasedDeduplication", "true"), ("DeduplicationScope", "queue"), ("FifoQueue", "true")]:
-        tell = lambda: sqs.set_queue_attributes(QueueUrl=standard, Attributes={name: value})
-        raises("InvalidAttributeName", tell)
-    for told in [{"FifoQueue": "false"}, {"DeduplicationScope": "all"}, {"FifoThroughputLimit": "perMessageGroupId"}]:
-        raises("InvalidAttributeValue", lambda: sqs.set_queue_attributes(QueueUrl=queue, Attributes=told))
+        change = lambda: sqs.set_queue_attributes(QueueUrl=standard, Attributes={name: value})
+        raises("InvalidAttributeName", change)
+    for changed in [{"FifoQueue": "false"}, {"DeduplicationScope": "all"}, {"FifoThroughputLimit": "perMessageGroupId"}]:
+        raises("InvalidAttributeValue", lambda: sqs.set_queue_attributes(QueueUrl=queue, Attributes=changed))
     both = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
     sqs.set_queue_attributes(QueueUrl=queue, Attributes=both)
     assert both.items() <= attributes(queue).items()
 
 
-def asks_for_a_group_and_a_name():
-    queue = fifo("asks")
-    raises("MissingParameter", lambda: send(queue, "x", MessageDeduplicationId="a"), says="MessageGroupId")
+def requires_a_group_and_a_deduplication_id():
+    queue = fifo("requires")
+    raises("MissingParameter", lambda: send(queue, "x", MessageDeduplicationId="a"), contains="MessageGroupId")
     invalid(lambda: put(queue, "x"), "ContentBasedDeduplication")
     invalid(lambda: put(queue, "x", MessageDeduplicationId="x" * 129), "1 to 128")
     invalid(lambda: put(queue, "x", MessageDeduplicationId="ä"), "1 to 128")
@@ -76,13 +76,13 @@ def keeps_the_order_of_a_group():
     put(queue, "b0", "b")
     first = receive(queue, MaxNumberOfMessages=3, AttributeNames=ALL)
     assert bodies(first) == ["a0", "b0", "a1"], bodies(first)
-    told = first[0]["Attributes"]
-    assert told["SequenceNumber"] == numbers[0] and told["MessageGroupId"] == "a", told
-    assert told["MessageDeduplicationId"] == hashlib.sha256(b"a0").hexdigest(), told
-    assert receive(queue, WaitTimeSeconds=0) == [], "the rest of a waits for what is out"
+    system = first[0]["Attributes"]
+    assert system["SequenceNumber"] == numbers[0] and system["MessageGroupId"] == "a", system
+    assert system["MessageDeduplicationId"] == hashlib.sha256(b"a0").hexdigest(), system
+    assert receive(queue, WaitTimeSeconds=0) == [], "the rest of group a waits for its messages in flight"
     delete(queue, first[0])
     delete(queue, first[1])
-    # Nobody deletes a1: it comes again before a2.
+    # a1 is not deleted: it is delivered again, before a2.
     again = receive(queue, WaitTimeSeconds=20, MaxNumberOfMessages=1, VisibilityTimeout=30)
     assert bodies(again) == ["a1"], again
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=again[0]["ReceiptHandle"], VisibilityTimeout=0)
@@ -93,7 +93,7 @@ def keeps_the_order_of_a_group():
     assert counts(queue) == (0, 0, 0)
 
 
-def stores_what_is_sent_again_once():
+def deduplicates():
     queue = fifo("once", ContentBasedDeduplication="true")
     first = put(queue, "same")
     again = put(queue, "same", "another")
@@ -112,7 +112,7 @@ def stores_what_is_sent_again_once():
     assert bodies(got) == ["same", "same", "new"], got
     for message in got:
         delete(queue, message)
-    assert put(queue, "same")["MessageId"] == first["MessageId"], "also after it was deleted"
+    assert put(queue, "same")["MessageId"] == first["MessageId"], "deduplicated after its deletion, too"
     assert counts(queue) == (0, 0, 0)
     by_group = fifo("by-group", ContentBasedDeduplication="true", DeduplicationScope="messageGroup")
     assert put(by_group, "same", "a")["MessageId"] != put(by_group, "same", "b")["MessageId"]
@@ -127,13 +127,13 @@ def moves_dead_letters_to_fifo_queues_only():
     source = fifo("source", RedrivePolicy=policy("dead.fifo"), VisibilityTimeout=1)
     sent = [put(source, body, MessageDeduplicationId=body) for body in ["one", "two"]]
     assert bodies(receive(source, MaxNumberOfMessages=1)) == ["one"]
-    # Its dead letter frees the group.
+    # When it is dead-lettered, the group continues.
     assert bodies(receive(source, WaitTimeSeconds=20, MaxNumberOfMessages=1)) == ["two"]
     got = receive(dead, WaitTimeSeconds=20, AttributeNames=ALL, VisibilityTimeout=0)
     assert bodies(got)[0] == "one" and got[0]["MessageId"] == sent[0]["MessageId"], got
-    told = got[0]["Attributes"]
-    assert told["DeadLetterQueueSourceArn"] == arn("source.fifo"), told
-    assert (told["MessageGroupId"], told["MessageDeduplicationId"]) == ("g", "one"), told
+    system = got[0]["Attributes"]
+    assert system["DeadLetterQueueSourceArn"] == arn("source.fifo"), system
+    assert (system["MessageGroupId"], system["MessageDeduplicationId"]) == ("g", "one"), system
     until(lambda: counts(dead)[0] == 2)
     wrong = lambda: sqs.start_message_move_task(SourceArn=arn("dead.fifo"), DestinationArn=arn("plain-dead"))
     invalid(wrong, "same type")
@@ -143,8 +143,8 @@ def moves_dead_letters_to_fifo_queues_only():
 
 
 STEPS = [
-    is_made_by_its_name_and_its_attribute, asks_for_a_group_and_a_name, keeps_the_order_of_a_group,
-    stores_what_is_sent_again_once, moves_dead_letters_to_fifo_queues_only,
+    creates_by_name_and_attribute, requires_a_group_and_a_deduplication_id, keeps_the_order_of_a_group,
+    deduplicates, moves_dead_letters_to_fifo_queues_only,
 ]
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Runs a real Celery worker, its tasks sent and fetched in the SQS protocol, against a gateway.
+"""Runs a Celery worker with the server as its SQS broker, and checks the results of its tasks.
 
-Its arguments are the gateway's host and port, an access key id and its secret.
+Arguments: the server's host and port, an access key id and its secret.
 """
 
 import os
@@ -12,9 +12,9 @@ from urllib.parse import quote
 from celery import Celery, group
 
 address, key, secret = sys.argv[1:4]
-folder = os.environ.get("CELERY_RESULTS") or tempfile.mkdtemp(prefix="evenkeel-celery-")
-os.makedirs(folder, exist_ok=True)
-app = Celery("jobs", broker=f"sqs://{quote(key)}:{quote(secret, safe='')}@{address}//", backend=f"file://{folder}")
+directory = os.environ.get("CELERY_RESULTS") or tempfile.mkdtemp(prefix="evenkeel-celery-")
+os.makedirs(directory, exist_ok=True)
+app = Celery("jobs", broker=f"sqs://{quote(key)}:{quote(secret, safe='')}@{address}//", backend=f"file://{directory}")
 app.conf.update(
     broker_transport_options={
         "is_secure": False, "region": "us-east-1", "visibility_timeout": 60, "wait_time_seconds": 2,
@@ -34,24 +34,24 @@ def add(a, b):
 
 
 @app.task(bind=True, max_retries=2)
-def stumble(self):
+def retry_twice(self):
     if self.request.retries < 2:
         raise self.retry(countdown=0)
-    return f"done at try {self.request.retries + 1}"
+    return f"done at attempt {self.request.retries + 1}"
 
 
 def main():
-    environment = {**os.environ, "CELERY_RESULTS": folder}
-    # The worker is this script under Celery's own command.
+    environment = {**os.environ, "CELERY_RESULTS": directory}
+    # The worker is this script again.
     worker = subprocess.Popen(
         [sys.executable, __file__, address, key, secret, "worker"], env=environment, stdout=sys.stderr
     )
     try:
         results = group(add.s(n, n) for n in range(50))()
-        slow = stumble.delay()
+        slow = retry_twice.delay()
         later = add.apply_async((1, 2), countdown=1)
         assert results.get(timeout=60) == [2 * n for n in range(50)]
-        assert slow.get(timeout=60) == "done at try 3"
+        assert slow.get(timeout=60) == "done at attempt 3"
         assert later.get(timeout=60) == 3
     finally:
         worker.terminate()

@@ -1,7 +1,7 @@
-"""Signs as a tenant, and in every way that is wrong.
+"""Signs requests correctly, and incorrectly in every way.
 
-Its arguments are the gateway's URL, and an access key id and its secret: of a tenant, of a disabled one,
-and of one that may ask once a minute.
+Arguments: the server's URL, and three pairs of access key id and secret: of an active tenant, of a disabled one,
+and of one with a rate limit of one request per minute.
 """
 
 import datetime
@@ -24,34 +24,34 @@ def client(key=key, secret=secret, region="us-east-1", **config):
     )
 
 
-def refused(code, status, who, says=""):
+def rejected(code, status, client, contains=""):
     try:
-        who.list_queues()
+        client.list_queues()
     except ClientError as error:
         found = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
-        assert found == (code, status) and says in str(error), (found, error)
+        assert found == (code, status) and contains in str(error), (found, error)
         return
     raise AssertionError(f"no {code}")
 
 
-def at(minutes):
+def shift_clock(minutes):
     botocore.auth.get_current_datetime = lambda *args, **more: now(*args, **more) + datetime.timedelta(minutes=minutes)
 
 
 client().list_queues()
 client(region="eu-central-1").list_queues()
-refused("SignatureDoesNotMatch", 403, client(secret="wrong"))
-refused("SignatureDoesNotMatch", 403, client(secret=off_secret))
+rejected("SignatureDoesNotMatch", 403, client(secret="wrong"))
+rejected("SignatureDoesNotMatch", 403, client(secret=off_secret))
 for unknown in ["AKIAIOSFODNN7EXAMPLE", key + "0", key.rsplit(".", 1)[0], "nobody." + key.rsplit(".", 1)[1]]:
-    refused("InvalidClientTokenId", 403, client(key=unknown), "evenkeel tenant sqs-key")
-refused("MissingAuthenticationToken", 403, client(signature_version=UNSIGNED), "evenkeel tenant sqs-key")
-refused("AccessDenied", 403, client(off_key, off_secret))
+    rejected("InvalidClientTokenId", 403, client(key=unknown), "evenkeel tenant sqs-key")
+rejected("MissingAuthenticationToken", 403, client(signature_version=UNSIGNED), "evenkeel tenant sqs-key")
+rejected("AccessDenied", 403, client(off_key, off_secret))
 client(slow_key, slow_secret).list_queues()
-refused("RequestThrottled", 403, client(slow_key, slow_secret))
+rejected("RequestThrottled", 403, client(slow_key, slow_secret))
 for minutes in (-16, 16):
-    at(minutes)
-    refused("RequestTimeTooSkewed", 403, client())
+    shift_clock(minutes)
+    rejected("RequestTimeTooSkewed", 403, client())
 for minutes in (-14, 14):
-    at(minutes)
+    shift_clock(minutes)
     client().list_queues()
 print("all as expected")

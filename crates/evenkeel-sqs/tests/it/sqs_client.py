@@ -1,6 +1,6 @@
-"""Does with a gateway what boto3 does with SQS: every operation, and what each of them refuses.
+"""Calls every operation with boto3, and checks the errors of each.
 
-Its argument is the gateway's URL; credentials come from the environment.
+Arguments: the server's URL, and the expected sender of messages. Credentials come from the environment.
 """
 
 import base64
@@ -38,8 +38,8 @@ def attributes(queue, *names):
 
 
 def counts(queue):
-    held = attributes(queue)
-    return tuple(int(held[f"ApproximateNumberOfMessages{kind}"]) for kind in ("", "NotVisible", "Delayed"))
+    found = attributes(queue)
+    return tuple(int(found[f"ApproximateNumberOfMessages{kind}"]) for kind in ("", "NotVisible", "Delayed"))
 
 
 def send(queue, body, **more):
@@ -47,19 +47,19 @@ def send(queue, body, **more):
 
 
 def receive(queue, **more):
-    wish = {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 2, **more}
-    return sqs.receive_message(QueueUrl=queue, **wish).get("Messages", [])
+    request = {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 2, **more}
+    return sqs.receive_message(QueueUrl=queue, **request).get("Messages", [])
 
 
-def until(told, seconds=30):
-    """Waits until something is so, and tells what it is at last if it never is."""
+def until(condition, seconds=30):
+    """Waits until the condition holds."""
     end = time.monotonic() + seconds
-    while not told() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.02)
-    assert told(), "never so"
+    assert condition(), f"not within {seconds} s"
 
 
-def raises(code, act, kind=None, status=400, says=None):
+def raises(code, act, kind=None, status=400, contains=None):
     try:
         act()
     except ClientError as error:
@@ -70,17 +70,17 @@ def raises(code, act, kind=None, status=400, says=None):
         assert found["Message"], found
         if kind is not None:
             assert isinstance(error, getattr(sqs.exceptions, kind)), type(error)
-        if says is not None:
-            assert says in found["Message"], found
+        if contains is not None:
+            assert contains in found["Message"], found
         return error
     raise AssertionError(f"no {code}")
 
 
-def invalid(act, says):
-    raises("InvalidParameterValue", act, says=says)
+def invalid(act, contains):
+    raises("InvalidParameterValue", act, contains=contains)
 
 
-def makes_finds_lists_and_deletes_queues():
+def creates_finds_lists_and_deletes_queues():
     first = make("life-1", VisibilityTimeout=45)
     assert first == f"{url}/000000000000/life-1", first
     assert make("life-1", VisibilityTimeout=45) == first and make("life-1") == first
@@ -89,16 +89,16 @@ def makes_finds_lists_and_deletes_queues():
     others = [make(f"life-{n}") for n in range(2, 6)]
     assert sqs.get_queue_url(QueueName="life-1")["QueueUrl"] == first
     assert sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="000000000000")["QueueUrl"] == first
-    raises(AWS + "NonExistentQueue", lambda: sqs.get_queue_url(QueueName="none"), "QueueDoesNotExist", says="ListQueues")
+    raises(AWS + "NonExistentQueue", lambda: sqs.get_queue_url(QueueName="none"), "QueueDoesNotExist", contains="ListQueues")
     elsewhere = lambda: sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="111111111111")
     raises(AWS + "NonExistentQueue", elsewhere)
     assert sqs.list_queues(QueueNamePrefix="life-")["QueueUrls"] == [first, *others]
-    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="nobody")
+    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="none-")
     pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix="life-", PaginationConfig={"PageSize": 2})
     assert [len(page["QueueUrls"]) for page in pages] == [2, 2, 1]
     invalid(lambda: sqs.list_queues(MaxResults=1001), "MaxResults")
     invalid(lambda: sqs.list_queues(MaxResults=2, NextToken="?"), "next token")
-    # A queue is found by the end of its URL, whatever host that names.
+    # A queue is identified by the last segment of its URL, whatever the host.
     send("https://sqs.eu-west-1.amazonaws.com/1/life-1", "by another host")
     assert receive(first)[0]["Body"] == "by another host"
     for name in ["", "a b", "a.b", "ä", "x" * 81]:
@@ -110,17 +110,17 @@ def makes_finds_lists_and_deletes_queues():
     assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="life-")
     raises(AWS + "NonExistentQueue", lambda: sqs.delete_queue(QueueUrl=first), "QueueDoesNotExist")
     raises(AWS + "NonExistentQueue", lambda: send(first, "x"), "QueueDoesNotExist")
-    assert make("life-1", VisibilityTimeout=1) == first, "a name that was deleted may be used at once"
+    assert make("life-1", VisibilityTimeout=1) == first, "the name of a deleted queue may be reused at once"
 
 
-def tells_and_is_told_attributes():
+def gets_and_sets_attributes():
     before = int(time.time())
-    queue = make("told", DelaySeconds=3, MessageRetentionPeriod=60)
+    queue = make("settings", DelaySeconds=3, MessageRetentionPeriod=60)
     found = attributes(queue)
     assert before - 1 <= int(found.pop("CreatedTimestamp")) <= before + 60
     assert before - 1 <= int(found.pop("LastModifiedTimestamp")) <= before + 60
     assert found == {
-        "QueueArn": arn("told"),
+        "QueueArn": arn("settings"),
         "ApproximateNumberOfMessages": "0",
         "ApproximateNumberOfMessagesNotVisible": "0",
         "ApproximateNumberOfMessagesDelayed": "0",
@@ -134,14 +134,14 @@ def tells_and_is_told_attributes():
     assert attributes(queue, "VisibilityTimeout", "QueueArn").keys() == {"VisibilityTimeout", "QueueArn"}
     assert "Attributes" not in sqs.get_queue_attributes(QueueUrl=queue)
     raises("InvalidAttributeName", lambda: attributes(queue, "Colour"), "InvalidAttributeName")
-    change = lambda **told: sqs.set_queue_attributes(QueueUrl=queue, Attributes=told)
-    told = {
+    change = lambda **new: sqs.set_queue_attributes(QueueUrl=queue, Attributes=new)
+    changed = {
         "VisibilityTimeout": "43200", "MaximumMessageSize": "1024", "MessageRetentionPeriod": "1209600",
         "DelaySeconds": "900", "ReceiveMessageWaitTimeSeconds": "20", "KmsMasterKeyId": "alias/aws/sqs",
         "KmsDataKeyReusePeriodSeconds": "60", "Policy": '{"Version":"2012-10-17","Statement":[]}',
     }
-    change(**told)
-    assert attributes(queue, *told) == told
+    change(**changed)
+    assert attributes(queue, *changed) == changed
     change(KmsMasterKeyId="", Policy="", SqsManagedSseEnabled="true")
     assert attributes(queue, "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled") == {"SqsManagedSseEnabled": "true"}
     raises("InvalidAttributeName", lambda: change(KmsMasterKeyId="k"), "InvalidAttributeName")
@@ -152,8 +152,8 @@ def tells_and_is_told_attributes():
         "SqsManagedSseEnabled": ["maybe"], "Policy": ["no JSON"],
     }.items():
         for value in values:
-            says = f"{name}. Reason: Must be"
-            raises("InvalidAttributeValue", lambda: change(**{name: value}), "InvalidAttributeValue", says=says)
+            contains = f"{name}. Reason: Must be"
+            raises("InvalidAttributeValue", lambda: change(**{name: value}), "InvalidAttributeValue", contains=contains)
     for name in ["QueueArn", "CreatedTimestamp", "ApproximateNumberOfMessages", "Colour"]:
         raises("InvalidAttributeName", lambda: change(**{name: "1"}), "InvalidAttributeName")
     raises("InvalidAttributeValue", lambda: make("never", VisibilityTimeout=-1))
@@ -179,7 +179,7 @@ def sends_receives_and_deletes():
     assert counts(queue) == (0, 1, 0)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
     assert counts(queue) == (0, 0, 0)
-    # Whoever was not answered asks again.
+    # Deleting is idempotent: a client that got no response retries.
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
     assert "Messages" not in sqs.receive_message(QueueUrl=queue)
     raises("ReceiptHandleIsInvalid", lambda: sqs.delete_message(QueueUrl=queue, ReceiptHandle="forged"),
@@ -192,7 +192,7 @@ def sends_receives_and_deletes():
     raises("MissingParameter", lambda: sqs.delete_message(QueueUrl=queue, ReceiptHandle=""))
 
 
-def refuses_bodies_that_cannot_be():
+def rejects_invalid_messages():
     queue = make("bodies", MaximumMessageSize=1024)
     raises("MissingParameter", lambda: send(queue, ""))
     for bad in ["\0", "a\x0b", "\x1f", "\ufffe", "\uffff"]:
@@ -223,28 +223,28 @@ def carries_attributes():
         "Number": {"DataType": "Number.int", "StringValue": "-42"},
         "Blob": {"DataType": "Binary", "BinaryValue": bytes(range(256))},
     }, MessageSystemAttributes={"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-2-3"}})
-    # boto3 compares the digest of attributes with its own where it has one.
+    # boto3 itself compares the digest of attributes with its own.
     assert len(sent["MD5OfMessageAttributes"]) == len(sent["MD5OfMessageSystemAttributes"]) == 32
 
-    def seen(**wish):
-        [message] = receive(queue, **wish)
+    def received(**request):
+        [message] = receive(queue, **request)
         return message
 
-    everything = seen(MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"])
+    everything = received(MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"])
     assert everything["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
     assert everything["MessageAttributes"]["Blob"] == {"DataType": "Binary", "BinaryValue": bytes(range(256))}
     assert everything["MessageAttributes"]["Help.Me"] == {"DataType": "String.custom", "StringValue": "ä😀"}
     assert everything["Attributes"]["AWSTraceHeader"] == "Root=1-2-3"
-    names = lambda wish: sorted(seen(MessageAttributeNames=wish).get("MessageAttributes", {}))
+    names = lambda requested: sorted(received(MessageAttributeNames=requested).get("MessageAttributes", {}))
     assert names([".*"]) == ["Blob", "Hello", "Help.Me", "Number"]
     assert names(["Hel.*"]) == ["Hello", "Help.Me"]
     assert names(["Number", "None"]) == ["Number"]
     assert names([]) == names(["None"]) == []
-    assert "MD5OfMessageAttributes" not in seen()
-    assert seen(AttributeNames=["SenderId"])["Attributes"] == {"SenderId": SENDER}
+    assert "MD5OfMessageAttributes" not in received()
+    assert received(AttributeNames=["SenderId"])["Attributes"] == {"SenderId": SENDER}
     raises("InvalidAttributeName", lambda: receive(queue, AttributeNames=["Colour"]))
     string = lambda **change: {"DataType": "String", "StringValue": "x", **change}
-    attach = lambda told: send(queue, "x", MessageAttributes=told)
+    attach = lambda attached: send(queue, "x", MessageAttributes=attached)
     invalid(lambda: attach({"a": string(StringValue="")}), "must contain a non-empty value of type 'String'")
     invalid(lambda: attach({"a": string(DataType="Text")}), "attribute type")
     invalid(lambda: attach({"a": string(DataType="Number")}), "to a number")
@@ -294,17 +294,17 @@ def sends_and_deletes_in_batches():
     for call in calls.values():
         raises(AWS + "EmptyBatchRequest", lambda: call([]), "EmptyBatchRequest")
         many = [{"Id": str(n)} for n in range(11)]
-        raises(AWS + "TooManyEntriesInBatchRequest", lambda: call(many), "TooManyEntriesInBatchRequest", says="sent 11")
+        raises(AWS + "TooManyEntriesInBatchRequest", lambda: call(many), "TooManyEntriesInBatchRequest", contains="sent 11")
         twice = [{"Id": "a"}, {"Id": "a"}]
         raises(AWS + "BatchEntryIdsNotDistinct", lambda: call(twice), "BatchEntryIdsNotDistinct")
         for id in ["", "a:b", "x" * 81]:
             raises(AWS + "InvalidBatchEntryId", lambda: call([{"Id": id}]), "InvalidBatchEntryId")
     long = [{"Id": str(n), "MessageBody": "x" * (1 << 19)} for n in range(3)]
     act = lambda: sqs.send_message_batch(QueueUrl=queue, Entries=long)
-    raises(AWS + "BatchRequestTooLong", act, "BatchRequestTooLong", says=str(3 << 19))
+    raises(AWS + "BatchRequestTooLong", act, "BatchRequestTooLong", contains=str(3 << 19))
 
 
-def hides_delays_and_shows_again():
+def hides_delays_and_redelivers():
     queue = make("visibility")
     send(queue, "x", DelaySeconds=1)
     assert counts(queue) == (0, 0, 1) and receive(queue, WaitTimeSeconds=0) == []
@@ -312,9 +312,9 @@ def hides_delays_and_shows_again():
     [again] = receive(queue, WaitTimeSeconds=20, AttributeNames=["ApproximateReceiveCount"])
     assert again["MessageId"] == message["MessageId"] and again["ReceiptHandle"] != message["ReceiptHandle"]
     assert again["Attributes"]["ApproximateReceiveCount"] == "2"
-    change = lambda handle, span: sqs.change_message_visibility(
-        QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=span)
-    # The earlier delivery is over: it neither prolongs nor deletes the later one.
+    change = lambda handle, timeout: sqs.change_message_visibility(
+        QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=timeout)
+    # The receipt of the earlier delivery is stale: it neither extends nor deletes the later one.
     raises("InvalidParameterValue", lambda: change(message["ReceiptHandle"], 5))
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
     assert counts(queue) == (0, 1, 0)
@@ -323,8 +323,8 @@ def hides_delays_and_shows_again():
     assert counts(queue) == (1, 0, 0)
     act = lambda: change(again["ReceiptHandle"], 5)
     raises(AWS + "MessageNotInflight", act, "MessageNotInflight")
-    for span in (-1, 43201):
-        invalid(lambda: change(again["ReceiptHandle"], span), "VisibilityTimeout")
+    for timeout in (-1, 43201):
+        invalid(lambda: change(again["ReceiptHandle"], timeout), "VisibilityTimeout")
     raises("ReceiptHandleIsInvalid", lambda: change("forged", 5), "ReceiptHandleIsInvalid")
     [third] = receive(queue)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=third["ReceiptHandle"])
@@ -334,7 +334,7 @@ def hides_delays_and_shows_again():
     invalid(lambda: receive(queue, VisibilityTimeout=43201), "Must be between 0 and 43200")
 
 
-def waits_for_what_comes():
+def polls_for_a_message():
     queue = make("poll", ReceiveMessageWaitTimeSeconds=20)
     got = []
     waiting = threading.Thread(target=lambda: got.extend(sqs.receive_message(QueueUrl=queue).get("Messages", [])))
@@ -346,19 +346,19 @@ def waits_for_what_comes():
     assert receive(queue, WaitTimeSeconds=1) == [] and time.monotonic() - began > 0.9
 
 
-def takes_turns_by_group():
+def schedules_groups_fairly():
     queue = make("turns")
     for n in range(0, 100, 10):
         sqs.send_message_batch(QueueUrl=queue, Entries=[
             {"Id": str(m), "MessageBody": f"big {m}", "MessageGroupId": "big/job"} for m in range(n, n + 10)])
     for n in range(3):
         send(queue, f"small {n}", MessageGroupId="small")
-    send(queue, "nobody's")
+    send(queue, "no group")
     messages = receive(queue, AttributeNames=["MessageGroupId"])
     bodies = [message["Body"] for message in messages]
-    assert sum(body.startswith("small") for body in bodies) == 3 and "nobody's" in bodies, bodies
+    assert sum(body.startswith("small") for body in bodies) == 3 and "no group" in bodies, bodies
     groups = {message["Body"]: message.get("Attributes", {}).get("MessageGroupId") for message in messages}
-    assert groups["small 0"] == "small" and groups["big 0"] == "big/job" and groups["nobody's"] is None, groups
+    assert groups["small 0"] == "small" and groups["big 0"] == "big/job" and groups["no group"] is None, groups
 
 
 def moves_dead_letters_there_and_back():
@@ -369,15 +369,15 @@ def moves_dead_letters_there_and_back():
         "deadLetterTargetArn": arn("dead"), "maxReceiveCount": 1}
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [source]
     assert sqs.list_dead_letter_source_queues(QueueUrl=source)["queueUrls"] == []
-    change = lambda **told: sqs.set_queue_attributes(QueueUrl=source, Attributes=told)
-    for value, says in [
+    change = lambda **new: sqs.set_queue_attributes(QueueUrl=source, Attributes=new)
+    for value, contains in [
         (policy("dummy", 1), "Invalid value for deadLetterTargetArn"), (policy(arn("none"), 1), "does not exist"),
         (policy(arn("dead"), 0), "maxReceiveCount"), (policy(arn("dead"), 1001), "maxReceiveCount"),
         (policy(arn("source"), 1), "itself"), ('{"maxReceiveCount": 1}', "deadLetterTargetArn"),
         (json.dumps({"deadLetterTargetArn": arn("dead")}), "maxReceiveCount"), ("[", "JSON"),
     ]:
-        invalid(lambda: change(RedrivePolicy=value), says)
-    allow = lambda **told: sqs.set_queue_attributes(QueueUrl=dead, Attributes={"RedriveAllowPolicy": json.dumps(told)})
+        invalid(lambda: change(RedrivePolicy=value), contains)
+    allow = lambda **new: sqs.set_queue_attributes(QueueUrl=dead, Attributes={"RedriveAllowPolicy": json.dumps(new)})
     allow(redrivePermission="denyAll")
     invalid(lambda: change(RedrivePolicy=policy(arn("dead"), 2)), "does not allow")
     allow(redrivePermission="byQueue", sourceQueueArns=[arn("source")])
@@ -393,8 +393,8 @@ def moves_dead_letters_there_and_back():
     assert letter["MessageAttributes"]["a"]["StringValue"] == letter["Body"]
     sqs.change_message_visibility(QueueUrl=dead, ReceiptHandle=letter["ReceiptHandle"], VisibilityTimeout=0)
 
-    start = lambda **wish: sqs.start_message_move_task(**{"SourceArn": arn("dead"), **wish})
-    tasks = lambda most=1: sqs.list_message_move_tasks(SourceArn=arn("dead"), MaxResults=most)["Results"]
+    start = lambda **request: sqs.start_message_move_task(**{"SourceArn": arn("dead"), **request})
+    tasks = lambda max=1: sqs.list_message_move_tasks(SourceArn=arn("dead"), MaxResults=max)["Results"]
     assert tasks() == []
     change(VisibilityTimeout="30")
     handle = start(MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
@@ -434,9 +434,9 @@ def moves_dead_letters_there_and_back():
     invalid(lambda: start(MaxNumberOfMessagesPerSecond=501), "Must be between 1 and 500")
     invalid(lambda: tasks(11), "MaxResults")
     invalid(lambda: sqs.cancel_message_move_task(TaskHandle="?"), "TaskHandle")
-    coined = base64.b64encode(f"none {arn('dead')}".encode()).decode()
-    raises(missing, lambda: sqs.cancel_message_move_task(TaskHandle=coined), missing, 404)
-    # A dead-letter queue that is made again takes dead letters again.
+    unknown = base64.b64encode(f"none {arn('dead')}".encode()).decode()
+    raises(missing, lambda: sqs.cancel_message_move_task(TaskHandle=unknown), missing, 404)
+    # A dead-letter queue that is created again receives dead letters again.
     sqs.delete_queue(QueueUrl=dead)
     assert json.loads(attributes(source, "RedrivePolicy")["RedrivePolicy"])["deadLetterTargetArn"] == arn("dead")
     make("dead")
@@ -453,26 +453,26 @@ def purges():
     sqs.purge_queue(QueueUrl=queue)
     until(lambda: counts(queue) == (0, 0, 0))
     act = lambda: sqs.purge_queue(QueueUrl=queue)
-    raises(AWS + "PurgeQueueInProgress", act, "PurgeQueueInProgress", 403, says="purge")
+    raises(AWS + "PurgeQueueInProgress", act, "PurgeQueueInProgress", 403, contains="purge")
     send(queue, "after")
     assert [message["Body"] for message in receive(queue)] == ["after"]
 
 
-def tags():
+def manages_tags():
     queue = sqs.create_queue(QueueName="tagged", tags={"team": "a"})["QueueUrl"]
-    told = lambda: sqs.list_queue_tags(QueueUrl=queue).get("Tags", {})
-    assert told() == {"team": "a"}
+    tags = lambda: sqs.list_queue_tags(QueueUrl=queue).get("Tags", {})
+    assert tags() == {"team": "a"}
     sqs.tag_queue(QueueUrl=queue, Tags={"team": "b", "empty": ""})
-    assert told() == {"team": "b", "empty": ""}
+    assert tags() == {"team": "b", "empty": ""}
     sqs.untag_queue(QueueUrl=queue, TagKeys=["team", "none"])
-    assert told() == {"empty": ""}
+    assert tags() == {"empty": ""}
     invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={str(n): "" for n in range(50)}), "Too many tags")
     for key, value in [("", "x"), ("x" * 129, ""), ("x", "y" * 257), ("aws:x", "y")]:
         invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={key: value}), "Tags")
-    assert told() == {"empty": ""}
+    assert tags() == {"empty": ""}
 
 
-def permits():
+def manages_permissions():
     queue = make("permitted")
     add = lambda label, accounts=("111111111111",), actions=("SendMessage",): sqs.add_permission(
         QueueUrl=queue, Label=label, AWSAccountIds=list(accounts), Actions=list(actions))
@@ -495,7 +495,7 @@ def permits():
     assert policy() is None
 
 
-def refuses_every_operation_on_a_queue_that_is_not_there():
+def rejects_every_operation_on_an_unknown_queue():
     nowhere = f"{url}/000000000000/nowhere"
     for act in [
         lambda: sqs.add_permission(QueueUrl=nowhere, Label="a", AWSAccountIds=["1" * 12], Actions=["*"]),
@@ -515,10 +515,10 @@ def refuses_every_operation_on_a_queue_that_is_not_there():
 
 
 STEPS = [
-    makes_finds_lists_and_deletes_queues, tells_and_is_told_attributes,
-    sends_receives_and_deletes, refuses_bodies_that_cannot_be, carries_attributes, sends_and_deletes_in_batches,
-    hides_delays_and_shows_again, waits_for_what_comes, takes_turns_by_group, moves_dead_letters_there_and_back, purges,
-    tags, permits, refuses_every_operation_on_a_queue_that_is_not_there,
+    creates_finds_lists_and_deletes_queues, gets_and_sets_attributes,
+    sends_receives_and_deletes, rejects_invalid_messages, carries_attributes, sends_and_deletes_in_batches,
+    hides_delays_and_redelivers, polls_for_a_message, schedules_groups_fairly, moves_dead_letters_there_and_back, purges,
+    manages_tags, manages_permissions, rejects_every_operation_on_an_unknown_queue,
 ]
 
 if __name__ == "__main__":

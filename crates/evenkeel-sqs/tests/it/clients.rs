@@ -1,0 +1,82 @@
+//! Unmodified clients of SQS: boto3, a Celery worker, the AWS SDK for JavaScript and sqs-consumer.
+
+use std::process::Command;
+
+use evenkeel_server::tenant::{TenantSettings, TenantState};
+
+use crate::external_client::{node, node_packages, python, run};
+use crate::harness::{Setup, SqsServer, StoreKind, tenant};
+
+#[test]
+fn boto3_keeps_order_and_deduplicates_on_fifo_queues() {
+    for store in [StoreKind::Memory, StoreKind::Disk] {
+        let server = SqsServer::with(&format!("fifo-{store:?}"), Setup { store, ..Setup::default() });
+        run(unsigned(python("sqs_fifo_client.py").arg(server.url())));
+    }
+}
+
+#[test]
+fn boto3_performs_every_operation_and_gets_the_documented_errors() {
+    let server = SqsServer::start("boto3");
+    run(unsigned(python("sqs_client.py").arg(server.url())));
+}
+
+#[test]
+fn boto3_does_the_same_on_disk_and_signed_as_a_tenant() {
+    let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
+    let server = SqsServer::with("boto3-signed", setup);
+    let pair = server.credentials("acme");
+    run(python("sqs_client.py")
+        .args([server.url().as_str(), "acme"])
+        .env("AWS_ACCESS_KEY_ID", &pair.access_key_id)
+        .env("AWS_SECRET_ACCESS_KEY", pair.secret_access_key.expose()));
+}
+
+#[test]
+fn only_requests_signed_by_an_active_tenant_in_time_are_served() {
+    let disabled = TenantSettings { state: TenantState::Disabled, ..tenant("off") };
+    let limited = TenantSettings { rpm: Some(1), ..tenant("slow") };
+    let setup = Setup { tenants: vec![tenant("acme"), disabled, limited], ..Setup::default() };
+    let server = SqsServer::with("keys", setup);
+    let mut script = python("sqs_keys_client.py");
+    script.arg(server.url());
+    for name in ["acme", "off", "slow"] {
+        let pair = server.credentials(name);
+        script.args([&pair.access_key_id, pair.secret_access_key.expose()]);
+    }
+    run(&mut script);
+}
+
+#[test]
+fn a_celery_worker_runs_the_tasks_sent_to_it() {
+    let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
+    let server = SqsServer::with("celery", setup);
+    let pair = server.credentials("acme");
+    let arguments = [server.address.to_string(), pair.access_key_id, pair.secret_access_key.expose().clone()];
+    run(python("celery_client.py").args(arguments).env("CELERY_RESULTS", server.file("results")));
+}
+
+#[test]
+fn the_aws_sdk_for_javascript_sends_receives_deletes_and_names_errors() {
+    run_node("@aws-sdk/client-sqs", "sqs_client.cjs");
+}
+
+#[test]
+fn sqs_consumer_handles_each_message_once_dead_letters_failures_and_stops_gracefully() {
+    run_node("sqs-consumer", "sqs_consumer_client.cjs");
+}
+
+/// Sets credentials that any SDK accepts; a server without tenants does not check them.
+fn unsigned(command: &mut Command) -> &mut Command {
+    command.env("AWS_ACCESS_KEY_ID", "any").env("AWS_SECRET_ACCESS_KEY", "any")
+}
+
+/// Runs a script that signs as a tenant, against its own server.
+#[track_caller]
+fn run_node(package: &str, script: &str) {
+    let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
+    let server = SqsServer::with(script, setup);
+    let pair = server.credentials("acme");
+    let arguments = [server.url(), pair.access_key_id, pair.secret_access_key.expose().clone()];
+    run(node(script).args(arguments).arg(node_packages(package)));
+}

@@ -1,0 +1,8 @@
+//! The SQS API over real sockets: unmodified client libraries, and requests written byte by byte.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod clients;
+mod disconnect;
+mod external_client;
+mod harness;
+mod protocol;

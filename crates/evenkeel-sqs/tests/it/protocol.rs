@@ -1,0 +1,127 @@
+//! The JSON protocol byte by byte: malformed bodies, limits, metrics, unknown operations.
+
+use evenkeel_queue::QueueSettings;
+use serde_json::json;
+
+use crate::harness::{Reply, Setup, SqsServer, StoreKind};
+
+const OPERATIONS: [&str; 23] = [
+    "AddPermission",
+    "CancelMessageMoveTask",
+    "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
+    "CreateQueue",
+    "DeleteMessage",
+    "DeleteMessageBatch",
+    "DeleteQueue",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "ListMessageMoveTasks",
+    "ListQueueTags",
+    "ListQueues",
+    "PurgeQueue",
+    "ReceiveMessage",
+    "RemovePermission",
+    "SendMessage",
+    "SendMessageBatch",
+    "SetQueueAttributes",
+    "StartMessageMoveTask",
+    "TagQueue",
+    "UntagQueue",
+];
+
+#[test]
+fn no_operation_fails_internally_on_a_body_of_the_wrong_shape() {
+    let setup = Setup { store: StoreKind::Disk, ..Setup::default() };
+    let server = SqsServer::with("garbage", setup);
+    server.ok("CreateQueue", &json!({"QueueName": "q"}));
+    let lists =
+        json!({"QueueUrl": "q", "Entries": [{}, {"Id": null}], "AttributeNames": [1], "Attributes": []});
+    let texts = json!({"QueueUrl": "q", "ReceiptHandle": "\u{0}", "TaskHandle": "AA==", "SourceArn": ":::::", "Label": "ä"});
+    let numbers = json!({"QueueUrl": "q", "MaxResults": i64::MIN, "VisibilityTimeout": i64::MAX, "DelaySeconds": 1e300});
+    let bodies = [
+        json!({}),
+        json!([]),
+        json!("x"),
+        json!({"QueueUrl": {}}),
+        json!({"QueueUrl": "q"}),
+        lists,
+        texts,
+        numbers,
+    ];
+    for operation in OPERATIONS {
+        for body in &bodies {
+            let reply = server.call(operation, body);
+            assert!(matches!(reply.status, 200 | 400 | 403 | 404), "{operation} {body}: {reply:?}");
+            // The operation may have deleted it.
+            server.call("CreateQueue", &json!({"QueueName": "q"}));
+        }
+    }
+}
+
+#[test]
+fn a_queue_at_its_limits_names_the_limit_and_keeps_its_messages() {
+    let defaults = QueueSettings { messages_max: 2, in_flight_max: 1, ..QueueSettings::default() };
+    let server = SqsServer::with("limits", Setup { store: StoreKind::Disk, defaults, ..Setup::default() });
+    server.ok("CreateQueue", &json!({"QueueName": "q"}));
+    let message = |body: &str| json!({"QueueUrl": "q", "MessageBody": body});
+    server.ok("SendMessage", &message("a"));
+    server.ok("SendMessage", &message("b"));
+    assert_over_limit(&server.call("SendMessage", &message("c")), "queue is full: it may hold 2 messages");
+    let receive = json!({"QueueUrl": "q"});
+    let received = server.ok("ReceiveMessage", &receive);
+    assert_over_limit(&server.call("ReceiveMessage", &receive), "1 messages are in flight");
+    let handle = &received["Messages"][0]["ReceiptHandle"];
+    server.ok("DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle}));
+    server.ok("SendMessage", &message("c"));
+}
+
+#[track_caller]
+fn assert_over_limit(reply: &Reply, message: &str) {
+    assert_eq!(reply.status, 403, "{reply:?}");
+    assert!(reply.head.contains("overlimit") && reply.body.contains(message), "{reply:?}");
+}
+
+#[test]
+fn operations_and_queue_contents_are_counted() {
+    let server = SqsServer::start("metrics");
+    server.ok("CreateQueue", &json!({"QueueName": "q"}));
+    for body in ["one", "two", "three"] {
+        server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": body}));
+    }
+    let received = server.ok("ReceiveMessage", &json!({"QueueUrl": "q"}));
+    let handle = &received["Messages"][0]["ReceiptHandle"];
+    server.ok("DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle}));
+    assert_eq!(server.call("PurgeQueue", &json!({"QueueUrl": "none"})).status, 400);
+    let page = server.metrics();
+    for line in [
+        r#"evenkeel_queue_sent_total{queue="q"} 3"#,
+        r#"evenkeel_queue_received_total{queue="q"} 1"#,
+        r#"evenkeel_queue_deleted_total{queue="q"} 1"#,
+        r#"evenkeel_queue_actor_restarts_total{queue="q"} 0"#,
+        r#"evenkeel_queue_messages{queue="q",state="pending"} 2"#,
+        r#"evenkeel_queue_messages{queue="q",state="in_flight"} 0"#,
+        r#"evenkeel_sqs_requests_total{operation="SendMessage",code="OK"} 3"#,
+        r#"evenkeel_sqs_requests_total{operation="PurgeQueue",code="AWS.SimpleQueueService.NonExistentQueue"} 1"#,
+    ] {
+        assert!(page.lines().any(|found| found == line), "no {line} in {page}");
+    }
+}
+
+#[test]
+fn an_unknown_operation_is_an_error_that_names_the_request() {
+    let server = SqsServer::start("unknown");
+    let rejected = server.call("StealQueue", &json!({}));
+    assert_eq!(rejected.status, 400);
+    assert_eq!(rejected.json()["__type"], "com.amazon.coral.service#UnknownOperationException");
+    assert!(rejected.head.contains("x-amzn-requestid: req-"), "{}", rejected.head);
+    let malformed = server.call("ListQueues", &json!([1]));
+    assert!(malformed.body.contains("SerializationException"), "{malformed:?}");
+    let form = "content-type: application/x-www-form-urlencoded\r\n";
+    let query = server.post(form, &json!("Action=ListQueues"));
+    assert!(
+        query.body.contains("UnsupportedOperation") && query.body.contains("query protocol"),
+        "{query:?}"
+    );
+}
