@@ -14,13 +14,13 @@ use evenkeel_queue::{CostMode, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMi
 /// Of each key: the size of its messages, and how long one takes.
 fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u64) -> [(f64, f64); 2] {
     let settings = QueueSettings { cost_mode, ..QueueSettings::default() };
-    let mut book = QueueState::new(Epoch(1), &settings, (1, 2)).unwrap();
+    let mut state = QueueState::new(Epoch(1), &settings, (1, 2)).unwrap();
     let mut seq = 0;
     let mut got = [(0.0, 0.0); 2];
-    let mut send = |book: &mut QueueState, key: usize, now: u64| {
+    let mut send = |state: &mut QueueState, key: usize, now: u64| {
         seq += 1;
         let size = keys[key].0;
-        let header = MessageMeta {
+        let meta = MessageMeta {
             seq: Seq(seq),
             sent_at: UnixMillis(now),
             size,
@@ -31,14 +31,14 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
         let name = ["light", "heavy"][key].into();
         let key = KeyId(key as u32);
         let payload = Payload::default();
-        book.append(
+        state.append(
             UnixMillis(now),
-            AppendedMessage { key, name, weight: None, header, not_before: None, payload },
+            AppendedMessage { key, name, weight: None, meta, not_before: None, payload },
         )
         .unwrap();
     };
     for key in [0, 1] {
-        (0..50).for_each(|_| send(&mut book, key, 0));
+        (0..50).for_each(|_| send(&mut state, key, 0));
     }
     // Who is done when, and with what.
     let mut working: BTreeMap<(u64, Seq), DeliveryId> = BTreeMap::new();
@@ -46,23 +46,23 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
     while now < until_ms {
         while working.len() < workers {
             let leased =
-                book.lease_messages(UnixMillis(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
+                state.lease_messages(UnixMillis(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
             let key = leased.key;
-            let seq = leased.header.seq;
+            let seq = leased.meta.seq;
             let (size, ms) = keys[key.0 as usize];
             let sum = &mut got[key.0 as usize];
             *sum = (sum.0 + f64::from(size), sum.1 + ms as f64);
-            send(&mut book, key.0 as usize, now);
+            send(&mut state, key.0 as usize, now);
             working.insert(
                 (now + ms, seq),
                 DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 },
             );
         }
-        let ((done, _), claim) = working.pop_first().unwrap();
+        let ((done, _), delivery) = working.pop_first().unwrap();
         now = done;
-        book.set_now(UnixMillis(now));
-        book.ack(claim).unwrap();
-        book.confirm_removal(claim.seq);
+        state.set_now(UnixMillis(now));
+        state.ack(delivery).unwrap();
+        state.confirm_removal(delivery.seq);
     }
     got
 }

@@ -168,8 +168,8 @@ fn the_process_that_is_killed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async move {
         // The layer under test reserves nothing, so that a full disk is met and not foreseen.
-        let fatal = FatalHandler(Arc::new(|why| {
-            say(&format!("F {why}\n"));
+        let fatal = FatalHandler(Arc::new(|error| {
+            say(&format!("F {error}\n"));
             std::process::exit(STOPPED);
         }));
         let options = DiskOptions { fatal, reserve_bytes: 0, ..DiskOptions::default() };
@@ -201,14 +201,14 @@ async fn produce(queue: Queue, round: String, producer: u32) {
             .collect();
         let key = |body: &String| body.split('.').next().unwrap().to_owned();
         let in_an_hour = Some(Duration::from_secs(3_600)).filter(|_| number % 2 == 0);
-        let draft =
-            |body: &String| NewMessage { ttl: in_an_hour, ..NewMessage::new(body.clone()).of(key(body)) };
+        let message =
+            |body: &String| NewMessage { ttl: in_an_hour, ..NewMessage::new(body.clone()).for_key(key(body)) };
         // One more, that may be over before anybody has it, and is not told of.
         let brief = format!("k{}.{round}.{producer}.{number}.brief", number % 5);
-        let brief = NewMessage { ttl: Some(Duration::from_millis(1 + number % 50)), ..draft(&brief) };
-        let drafts = bodies.iter().map(draft).chain([brief]).collect();
-        if let Err(why) = queue.enqueue(drafts).await {
-            say(&format!("R {why}\n"));
+        let brief = NewMessage { ttl: Some(Duration::from_millis(1 + number % 50)), ..message(&brief) };
+        let messages = bodies.iter().map(message).chain([brief]).collect();
+        if let Err(error) = queue.enqueue(messages).await {
+            say(&format!("R {error}\n"));
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         }

@@ -141,7 +141,7 @@ async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
         let redrive = evenkeel_queue::settings::RedrivePolicy { to: dead.id(), attempts_max: 2 };
         let queue = rig.queue(QueueSettings { redrive: Some(redrive), ..QueueSettings::default() }).await;
-        let sent = queue.enqueue(vec![NewMessage::new("tenant/a-0").of("tenant/a")]).await.unwrap()[0];
+        let sent = queue.enqueue(vec![NewMessage::new("tenant/a-0").for_key("tenant/a")]).await.unwrap()[0];
         for _ in 0..2 {
             let taken = await_some(&queue, 1).await;
             queue.nack(&[(taken[0].receipt.clone(), Some(Duration::ZERO))]).await;
@@ -191,9 +191,9 @@ async fn a_deep_backlog_comes_out_whole_and_in_order() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         for part in 0..20 {
-            let drafts =
-                (0..500).map(|n| NewMessage::new(format!("{}", part * 500 + n)).of("deep")).collect();
-            queue.enqueue(drafts).await.unwrap();
+            let messages =
+                (0..500).map(|n| NewMessage::new(format!("{}", part * 500 + n)).for_key("deep")).collect();
+            queue.enqueue(messages).await.unwrap();
         }
         let mut next = 0;
         while next < 10_000 {
@@ -215,12 +215,12 @@ async fn a_delivery_nobody_wanted_comes_again_uncounted_under_another_receipt() 
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
         let first = take(&queue, 1).await;
-        assert_eq!(queue.take_back(&[first[0].receipt.clone()]).await, [Ok(())]);
+        assert_eq!(queue.release(&[first[0].receipt.clone()]).await, [Ok(())]);
         let second = take(&queue, 1).await;
         assert_eq!((second[0].id, second[0].attempt), (first[0].id, 1));
         let stale = [first[0].receipt.clone()];
         assert_eq!(queue.ack(&stale).await, [Err(Rejection::StaleReceipt)], "it is another's delivery");
-        assert_eq!(queue.take_back(&stale).await, [Err(Rejection::StaleReceipt)]);
+        assert_eq!(queue.release(&stale).await, [Err(Rejection::StaleReceipt)]);
         ack(&queue, &second).await;
     }
 }

@@ -70,7 +70,7 @@ async fn an_exhausted_key_leaves_and_the_others_go_on() {
 async fn a_key_is_served_its_weight_in_messages_per_round() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        queue.set_rule("heavy", KeyRule::of_weight(Weight::whole(3).unwrap())).await.unwrap();
+        queue.set_rule("heavy", KeyRule::with_weight(Weight::whole(3).unwrap())).await.unwrap();
         let all: Vec<&str> = ["heavy", "light"].iter().flat_map(|key| [*key; 400]).collect();
         send(&queue, all).await;
         let mut taken = Vec::new();

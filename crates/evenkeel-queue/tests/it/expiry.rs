@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_policy::cost::Cost;
 use evenkeel_queue::message::{AppendedMessage, DedupId, MessageMeta, Payload};
 use evenkeel_queue::queue::ReceiveOptions;
-use evenkeel_queue::queue_state::{Disposition, Explanation, LeaseBatch, PrefetchRequest, QueueState};
+use evenkeel_queue::queue_state::{AbandonMode, Disposition, Explanation, LeaseBatch, PrefetchRequest, QueueState};
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
@@ -34,12 +34,12 @@ fn what_a_consumer_has_may_be_acknowledged_after_its_time_and_does_not_come_back
     assert_eq!(leased, [acked, lost]);
     assert!(matches!(desk.explain(lost), Explanation::InFlight { expires_at: Some(UnixMillis(150)), .. }));
     assert_eq!(desk.over(160), [] as [u64; 0], "a consumer has both");
-    desk.book.ack(claim(acked)).unwrap();
-    desk.book.confirm_removal(Seq(acked));
+    desk.state.ack(delivery(acked)).unwrap();
+    desk.state.confirm_removal(Seq(acked));
     assert_eq!(desk.over(200), [lost], "its lease has ended");
-    assert_eq!(desk.book.nack(UnixMillis(200), claim(lost), Duration::ZERO), Err(Rejection::MessageGone));
+    assert_eq!(desk.state.abandon(UnixMillis(200), delivery(lost), AbandonMode::Retry(Duration::ZERO)), Err(Rejection::MessageGone));
     assert_eq!(desk.take(200, 10), [] as [u64; 0]);
-    assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (1, 0));
+    assert_eq!((desk.state.totals().expired, desk.state.totals().bytes), (1, 0));
 }
 
 #[test]
@@ -49,21 +49,21 @@ fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
         let mut desk = Desk::new(&QueueSettings { redrive, ..QueueSettings::default() });
         let message = desk.send(0, 0, Some(50));
         desk.take(0, 1);
-        let over = Disposition::Expired { key: KeyId(0), header: desk.sent[0] };
+        let over = Disposition::Expired { key: KeyId(0), meta: desk.sent[0] };
         match how {
             "nack" => {
-                assert_eq!(desk.book.nack(UnixMillis(50), claim(message), Duration::from_secs(9)), Ok(over));
+                assert_eq!(desk.state.abandon(UnixMillis(50), delivery(message), AbandonMode::Retry(Duration::from_secs(9))), Ok(over));
             }
             "bury" => {
-                let given_up = evenkeel_queue::queue_state::AbandonMode::DeadLetter;
-                assert_eq!(desk.book.abandon(UnixMillis(50), claim(message), given_up), Ok(over));
+                let given_up = AbandonMode::DeadLetter;
+                assert_eq!(desk.state.abandon(UnixMillis(50), delivery(message), given_up), Ok(over));
             }
             _ => {
-                desk.book.release(claim(message)).unwrap();
-                assert_eq!(desk.book.expire_leases(UnixMillis(50), 10), [over]);
+                desk.state.release(delivery(message)).unwrap();
+                assert_eq!(desk.state.expire_leases(UnixMillis(50), 10), [over]);
             }
         }
-        assert_eq!(desk.book.ack(claim(message)), Err(Rejection::MessageGone), "{how}");
+        assert_eq!(desk.state.ack(delivery(message)), Err(Rejection::MessageGone), "{how}");
         assert_eq!(desk.take(50, 1), [] as [u64; 0], "{how}");
     }
 }
@@ -72,18 +72,18 @@ fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
 fn a_backlog_that_nobody_receives_is_removed_a_slice_at_a_time() {
     let mut desk = Desk::new(&QueueSettings::default());
     let sent: Vec<u64> = (0..5_000).map(|n| desk.send(n % 3, 0, Some(1_000))).collect();
-    assert_eq!(desk.book.next_due(), Some(UnixMillis(1_100)), "they are looked for together");
+    assert_eq!(desk.state.next_due(), Some(UnixMillis(1_100)), "they are looked for together");
     let first = desk.end(1_100);
     // Nor is the store waited for any longer, by then.
-    assert_eq!((desk.end(1_105), desk.book.next_due()), (Vec::new(), None), "the first are not gone yet");
+    assert_eq!((desk.end(1_105), desk.state.next_due()), (Vec::new(), None), "the first are not gone yet");
     desk.gone(&first);
     let slices: Vec<Vec<u64>> = [first].into_iter().chain((0..4).map(|_| desk.over(1_105))).collect();
     assert_eq!(slices.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 1_024, 1_024, 1_024, 904]);
     assert_eq!(slices.concat(), sent);
-    assert_eq!((desk.book.totals().pending, desk.book.totals().expired), (0, 5_000));
+    assert_eq!((desk.state.totals().pending, desk.state.totals().expired), (0, 5_000));
     // What the store is asked for meanwhile is not there any more, and not missed.
-    while let Some(ask) = desk.book.poll_prefetch() {
-        assert_eq!(desk.book.apply_prefetch(ask, Vec::new()), 0);
+    while let Some(ask) = desk.state.poll_prefetch() {
+        assert_eq!(desk.state.apply_prefetch(ask, Vec::new()), 0);
     }
     let later = desk.send(0, 1_105, None);
     assert_eq!(desk.take(1_105, 10), [later]);
@@ -97,11 +97,11 @@ fn an_answer_from_before_messages_ended_loses_nothing_that_was_sent_after_them()
     }
     let behind = desk.send(0, 0, Some(100));
     assert_eq!(desk.take(0, 200).len(), 200);
-    let asked = desk.book.poll_prefetch().unwrap();
+    let asked = desk.state.poll_prefetch().unwrap();
     assert_eq!(desk.over(100), [behind]);
     let later: Vec<u64> = (0..300).map(|_| desk.send(0, 100, None)).collect();
     // The store looked when the one was gone and the others had not come.
-    assert_eq!(desk.book.apply_prefetch(asked, Vec::new()), 0);
+    assert_eq!(desk.state.apply_prefetch(asked, Vec::new()), 0);
     let mut taken = Vec::new();
     for _ in 0..10 {
         taken.extend(desk.take(100, 1_000));
@@ -116,12 +116,12 @@ fn a_removal_that_failed_is_tried_again_a_second_later_and_counted_once() {
     let mut desk = Desk::new(&QueueSettings::default());
     let sent = desk.send(0, 0, Some(100));
     assert_eq!(desk.end(100), [sent]);
-    desk.book.revert_removal(Seq(sent));
-    assert_eq!((desk.end(1_099), desk.book.next_due()), (Vec::new(), Some(UnixMillis(1_100))));
+    desk.state.revert_removal(Seq(sent));
+    assert_eq!((desk.end(1_099), desk.state.next_due()), (Vec::new(), Some(UnixMillis(1_100))));
     assert_eq!((desk.explain(sent), desk.take(1_099, 1)), (Explanation::Leaving, Vec::new()));
-    assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (0, 1));
+    assert_eq!((desk.state.totals().expired, desk.state.totals().bytes), (0, 1));
     assert_eq!(desk.over(1_100), [sent]);
-    assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (1, 0));
+    assert_eq!((desk.state.totals().expired, desk.state.totals().bytes), (1, 0));
     assert_eq!(desk.explain(sent), Explanation::Unknown);
 }
 
@@ -132,9 +132,9 @@ fn one_take_ends_no_more_than_a_slice() {
         desk.send(n % 10, 0, Some(100));
     }
     let take = |desk: &mut Desk| {
-        let LeaseBatch { leased, expired } = desk.book.lease_messages(UnixMillis(100), 10, LEASE).unwrap();
+        let LeaseBatch { leased, expired } = desk.state.lease_messages(UnixMillis(100), 10, LEASE).unwrap();
         assert!(leased.is_empty());
-        expired.iter().map(|(_, header)| header.seq.0).collect::<Vec<_>>()
+        expired.iter().map(|(_, meta)| meta.seq.0).collect::<Vec<_>>()
     };
     let first = take(&mut desk);
     assert_eq!((first.len(), take(&mut desk).len()), (1_024, 0), "the first are not gone yet");
@@ -149,10 +149,10 @@ fn one_tick_looks_at_no_more_keys_than_messages() {
     for key in 0..3_000 {
         desk.send(key, 0, None);
     }
-    for leased in desk.book.lease_messages(UnixMillis(0), 3_000, LEASE).unwrap().leased {
-        let seq = leased.header.seq;
-        desk.book.ack(DeliveryId { key: leased.key, ..claim(seq.0) }).unwrap();
-        desk.book.confirm_removal(seq);
+    for leased in desk.state.lease_messages(UnixMillis(0), 3_000, LEASE).unwrap().leased {
+        let seq = leased.meta.seq;
+        desk.state.ack(DeliveryId { key: leased.key, ..delivery(seq.0) }).unwrap();
+        desk.state.confirm_removal(seq);
     }
     for key in 0..3_000 {
         desk.send(key, 50_000, None);
@@ -160,7 +160,7 @@ fn one_tick_looks_at_no_more_keys_than_messages() {
     let mut dues = Vec::new();
     for _ in 0..3 {
         assert_eq!(desk.over(60_000), [] as [u64; 0]);
-        dues.extend(desk.book.next_due());
+        dues.extend(desk.state.next_due());
     }
     assert_eq!(dues, [UnixMillis(60_100), UnixMillis(60_100), UnixMillis(110_100)]);
 }
@@ -176,19 +176,19 @@ fn what_ended_far_behind_is_forgotten_though_nobody_receives() {
         let last: Vec<u64> = (0..300).map(|_| desk.send(0, 0, None)).collect();
         desk.take(0, if is_asked { 200 } else { 0 });
         // The store looks before they are gone, and answers after.
-        let asked = desk.book.poll_prefetch().map(|ask| (ask, desk.find(ask)));
+        let asked = desk.state.poll_prefetch().map(|ask| (ask, desk.find(ask)));
         assert_eq!((asked.is_some(), desk.over(100)), (is_asked, behind));
         if let Some((ask, found)) = asked {
-            assert_eq!(desk.book.apply_prefetch(ask, found), 0);
+            assert_eq!(desk.state.apply_prefetch(ask, found), 0);
         }
         // What is remembered as gone is asked for too, to be skipped.
         desk.take(100, 200);
-        let ask = desk.book.poll_prefetch().unwrap();
+        let ask = desk.state.poll_prefetch().unwrap();
         assert!(ask.count <= 256, "{} are asked for", ask.count);
-        desk.sent.retain(|header| header.expires_at.is_none());
+        desk.sent.retain(|meta| meta.expires_at.is_none());
         desk.keys.truncate(desk.sent.len());
         let found = desk.find(ask);
-        assert_eq!(desk.book.apply_prefetch(ask, found), 0);
+        assert_eq!(desk.state.apply_prefetch(ask, found), 0);
         let mut taken = Vec::new();
         for _ in 0..10 {
             taken.extend(desk.take(100, 1_000));
@@ -206,11 +206,11 @@ fn what_came_back_is_not_missed_with_what_the_store_lost() {
     }
     let later = desk.send_later(0, 0, Some(1_000), Some(UnixMillis(10)));
     assert_eq!(desk.take(0, 200).len(), 200);
-    let asked = desk.book.poll_prefetch().unwrap();
+    let asked = desk.state.poll_prefetch().unwrap();
     assert_eq!(desk.over(10), [] as [u64; 0], "the last waits by now");
-    assert_eq!(desk.book.apply_prefetch(asked, Vec::new()), 44);
+    assert_eq!(desk.state.apply_prefetch(asked, Vec::new()), 44);
     assert_eq!(desk.over(1_000), [later]);
-    assert_eq!(desk.book.totals().bytes, 256, "what is lost is counted");
+    assert_eq!(desk.state.totals().bytes, 256, "what is lost is counted");
 }
 
 /// A store that lost messages is told of in a log; their times must not be looked for in a key of others.
@@ -221,13 +221,13 @@ fn messages_that_the_store_lost_do_not_end_later() {
         desk.send(0, 0, Some(1_000));
     }
     assert_eq!(desk.take(0, 256).len(), 256);
-    let asked = desk.book.poll_prefetch().unwrap();
-    assert_eq!(desk.book.apply_prefetch(asked, Vec::new()), 44);
+    let asked = desk.state.poll_prefetch().unwrap();
+    assert_eq!(desk.state.apply_prefetch(asked, Vec::new()), 44);
     for seq in 1..=256 {
-        desk.book.ack(claim(seq)).unwrap();
-        desk.book.confirm_removal(Seq(seq));
+        desk.state.ack(delivery(seq)).unwrap();
+        desk.state.confirm_removal(Seq(seq));
     }
-    assert_eq!(desk.book.forget_idle(UnixMillis(60_000)), [KeyId(0)]);
+    assert_eq!(desk.state.forget_idle(UnixMillis(60_000)), [KeyId(0)]);
     let other = desk.send(1, 60_000, None);
     assert_eq!(desk.over(60_000), [] as [u64; 0]);
     assert_eq!(desk.take(60_000, 10), [other]);
@@ -239,15 +239,15 @@ fn a_queue_keeps_nothing_longer_than_it_says_though_nobody_receives() {
     for n in 0..1_000 {
         desk.send(n % 2, u64::from(n), None);
     }
-    assert_eq!(desk.book.next_due(), Some(UnixMillis(60_100)));
+    assert_eq!(desk.state.next_due(), Some(UnixMillis(60_100)));
     for (now, left) in [(59_999, 1_000), (60_000, 999), (60_499, 500), (60_999, 0)] {
         // A window at a time, as the store is asked for more.
         while !desk.over(now).is_empty() {
             desk.refill();
         }
-        assert_eq!(desk.book.totals().pending, left, "at {now}");
+        assert_eq!(desk.state.totals().pending, left, "at {now}");
     }
-    assert_eq!((desk.book.next_due(), desk.book.totals().expired), (None, 1_000));
+    assert_eq!((desk.state.next_due(), desk.state.totals().expired), (None, 1_000));
 }
 
 #[test]
@@ -255,8 +255,8 @@ fn a_shorter_retention_acts_on_what_waits() {
     let mut desk = Desk::new(&QueueSettings::default());
     let sent = desk.send(0, 0, None);
     assert_eq!(desk.over(60_000), [] as [u64; 0]);
-    desk.book.set_limits(&MINUTE);
-    assert_eq!(desk.book.next_due(), Some(UnixMillis(60_100)));
+    desk.state.set_limits(&MINUTE);
+    assert_eq!(desk.state.next_due(), Some(UnixMillis(60_100)));
     assert_eq!(desk.over(60_000), [sent]);
 }
 
@@ -268,7 +268,7 @@ fn an_expired_head_frees_its_fifo_key() {
     let second = desk.send(0, 0, Some(200));
     let third = desk.send(0, 0, None);
     assert_eq!(desk.take(0, 1), [first]);
-    desk.book.nack(UnixMillis(0), claim(first), Duration::from_secs(60)).unwrap();
+    desk.state.abandon(UnixMillis(0), delivery(first), AbandonMode::Retry(Duration::from_secs(60))).unwrap();
     assert_eq!(desk.take(99, 3), [] as [u64; 0], "the first is to come back before the others");
     assert_eq!(desk.over(100), [first]);
     assert_eq!(desk.take(100, 1), [second]);
@@ -284,16 +284,17 @@ fn what_is_over_and_not_removed_yet_is_neither_delivered_nor_peeked_nor_moved() 
     let over = desk.send(0, 0, Some(100));
     let lives = desk.send(0, 0, None);
     assert!(matches!(desk.explain(over), Explanation::Waiting { expires_at: Some(UnixMillis(100)), .. }));
-    assert!(desk.explain(over).to_string().ends_with("; it expires at 100 ms"));
+    let text = desk.explain(over).describe(UnixMillis(0)).to_string();
+    assert!(text.ends_with("; expires now (00:00:00 UTC)"), "{text}");
     assert_eq!(desk.explain(lives).expires_at(), None);
-    desk.book.set_now(UnixMillis(100));
-    let peeked: Vec<u64> = desk.book.peek(10).iter().map(|(.., header)| header.seq.0).collect();
+    desk.state.set_now(UnixMillis(100));
+    let peeked: Vec<u64> = desk.state.peek(10).iter().map(|(.., meta)| meta.seq.0).collect();
     assert_eq!(peeked, [lives]);
-    assert!(!desk.book.begin_move(KeyId(0), desk.sent[0]));
-    let LeaseBatch { leased, expired } = desk.book.lease_messages(UnixMillis(100), 10, LEASE).unwrap();
-    assert_eq!(leased.iter().map(|leased| leased.header.seq.0).collect::<Vec<_>>(), [lives]);
+    assert!(!desk.state.begin_move(KeyId(0), desk.sent[0]));
+    let LeaseBatch { leased, expired } = desk.state.lease_messages(UnixMillis(100), 10, LEASE).unwrap();
+    assert_eq!(leased.iter().map(|leased| leased.meta.seq.0).collect::<Vec<_>>(), [lives]);
     assert_eq!(expired, [(KeyId(0), desk.sent[0])]);
-    assert_eq!(desk.book.expire_leases(UnixMillis(100), 10), [], "it was removed twice");
+    assert_eq!(desk.state.expire_leases(UnixMillis(100), 10), [], "it was removed twice");
     assert_eq!(desk.explain(over), Explanation::Leaving);
     desk.gone(&[over]);
     assert_eq!(desk.explain(over), Explanation::Unknown);
@@ -304,8 +305,8 @@ async fn what_a_store_did_not_remove_is_removed_later() {
     for (rig, store) in Rig::both_watched().await {
         let queue = rig.queue(QueueSettings::default()).await;
         store.hold();
-        let draft = NewMessage { ttl: Some(Duration::from_millis(1)), ..NewMessage::new("x") };
-        let ids = queue.enqueue(vec![draft]).await.unwrap();
+        let message = NewMessage { ttl: Some(Duration::from_millis(1)), ..NewMessage::new("x") };
+        let ids = queue.enqueue(vec![message]).await.unwrap();
         until(async || store.holds() == 1).await;
         assert_eq!(queue.totals().expired, 0, "it is in the store");
         assert_eq!(queue.explain(ids[0]).await, Ok(Explanation::Leaving));
@@ -320,17 +321,17 @@ async fn what_a_store_did_not_remove_is_removed_later() {
 async fn messages_with_a_time_to_live_are_counted_while_they_wait() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let draft = |ttl, delay| NewMessage { ttl, delay, ..NewMessage::new("x") };
+        let message = |ttl, delay| NewMessage { ttl, delay, ..NewMessage::new("x") };
         let ttl = Some(Duration::from_secs(3_600));
         let delay = Some(Duration::from_secs(60));
-        let drafts = vec![draft(None, None), draft(ttl, None), draft(ttl, delay), draft(ttl, None)];
-        queue.enqueue(drafts).await.unwrap();
-        until(async || queue.totals().timed == 3).await;
+        let messages = vec![message(None, None), message(ttl, None), message(ttl, delay), message(ttl, None)];
+        queue.enqueue(messages).await.unwrap();
+        until(async || queue.totals().with_ttl == 3).await;
         let taken = take(&queue, 2).await;
-        until(async || queue.totals().timed == 2).await;
+        until(async || queue.totals().with_ttl == 2).await;
         ack(&queue, &taken).await;
         queue.purge().await.unwrap();
-        until(async || queue.totals().timed == 0).await;
+        until(async || queue.totals().with_ttl == 0).await;
     }
 }
 
@@ -388,12 +389,12 @@ async fn what_was_over_at_a_start_is_removed_from_disk_and_not_delivered() {
             queue,
             UnixMillis(now.0 - 10_000),
             vec![
-                NewMessage { ttl: ttl(5_000), ..NewMessage::new("its own time is over").of("own") },
-                NewMessage { ttl: ttl(50_000), ..NewMessage::new(format!("lives-{n}")).of("own") },
+                NewMessage { ttl: ttl(5_000), ..NewMessage::new("its own time is over").for_key("own") },
+                NewMessage { ttl: ttl(50_000), ..NewMessage::new(format!("lives-{n}")).for_key("own") },
             ],
         )
         .await;
-        append(&*store, queue, UnixMillis(now.0 - stale), vec![NewMessage::new("kept too long").of("old")])
+        append(&*store, queue, UnixMillis(now.0 - stale), vec![NewMessage::new("kept too long").for_key("old")])
             .await;
     }
     drop(store);
@@ -426,15 +427,15 @@ async fn a_dead_letter_keeps_its_time_and_is_not_redriven_after_it() {
         let dead = create("dead", QueueSettings::default()).await;
         let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let jobs = create("jobs", QueueSettings { redrive, ..QueueSettings::default() }).await;
-        let draft = |ms| NewMessage { ttl: Some(Duration::from_millis(ms)), ..NewMessage::new("x") };
-        let ids = jobs.enqueue(vec![draft(3_600_000)]).await.unwrap();
+        let message = |ms| NewMessage { ttl: Some(Duration::from_millis(ms)), ..NewMessage::new("x") };
+        let ids = jobs.enqueue(vec![message(3_600_000)]).await.unwrap();
         let until_then = jobs.explain(ids[0]).await.unwrap().expires_at();
         assert!(until_then.is_some());
         nack_all(&jobs).await;
         until(async || dead.totals().pending == 1).await;
         assert_eq!(dead.explain(ids[0]).await.unwrap().expires_at(), until_then);
         // Another is over while it is a dead letter, or before.
-        jobs.enqueue(vec![draft(40)]).await.unwrap();
+        jobs.enqueue(vec![message(40)]).await.unwrap();
         nack_all(&jobs).await;
         until(async || dead.totals().expired + jobs.totals().expired == 1).await;
         let moved = dead.move_some(Default::default(), None, 10).await.unwrap();
@@ -457,15 +458,15 @@ fn open(folder: &TempDir) -> Arc<dyn Store> {
 
 async fn put_queue(store: &dyn Store, settings: QueueSettings) -> QueueId {
     let record =
-        QueueDescriptor { name: "jobs".into(), settings, created_at: 0, changed_at: 0, notes: String::new() };
+        QueueDescriptor { name: "jobs".into(), settings, created_at: 0, changed_at: 0, metadata: String::new() };
     let (done, made) = oneshot::channel();
     store.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
     made.await.unwrap().unwrap()
 }
 
 /// Has messages written down as sent at another time than now.
-async fn append(store: &dyn Store, queue: QueueId, sent_at: UnixMillis, drafts: Vec<NewMessage>) {
-    let batch = Batch { queue, drafts, sent_at, delay_ms: 0, durability: Durability::Os };
+async fn append(store: &dyn Store, queue: QueueId, sent_at: UnixMillis, messages: Vec<NewMessage>) {
+    let batch = Batch { queue, messages, sent_at, delay_ms: 0, durability: Durability::Os };
     let (done, written) = oneshot::channel();
     store.append(batch, Box::new(move |sent| drop(done.send(sent))));
     written.await.unwrap().unwrap();
@@ -481,9 +482,9 @@ async fn until(is_so: impl AsyncFn() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), wait).await.expect("it came to nothing");
 }
 
-/// A book, and what its store would hold.
+/// A state, and what its store would hold.
 struct Desk {
-    book: QueueState,
+    state: QueueState,
     sent: Vec<MessageMeta>,
     keys: Vec<u32>,
 }
@@ -491,7 +492,7 @@ struct Desk {
 impl Desk {
     fn new(settings: &QueueSettings) -> Self {
         Self {
-            book: QueueState::new(Epoch(1), settings, (1, 2)).unwrap(),
+            state: QueueState::new(Epoch(1), settings, (1, 2)).unwrap(),
             sent: Vec::new(),
             keys: Vec::new(),
         }
@@ -504,7 +505,7 @@ impl Desk {
 
     fn send_later(&mut self, key: u32, now: u64, ttl: Option<u64>, not_before: Option<UnixMillis>) -> u64 {
         let seq = self.sent.len() as u64 + 1;
-        let header = MessageMeta {
+        let meta = MessageMeta {
             seq: Seq(seq),
             sent_at: UnixMillis(now),
             size: 1,
@@ -512,18 +513,18 @@ impl Desk {
             from: None,
             expires_at: ttl.map(|ttl| UnixMillis(now + ttl)),
         };
-        self.sent.push(header);
+        self.sent.push(meta);
         self.keys.push(key);
         let name = format!("key{key}").into();
         let payload = Payload { body: "x".into(), ..Payload::default() };
-        let message = AppendedMessage { key: KeyId(key), name, weight: None, header, not_before, payload };
-        self.book.append(UnixMillis(now), message).unwrap();
+        let message = AppendedMessage { key: KeyId(key), name, weight: None, meta, not_before, payload };
+        self.state.append(UnixMillis(now), message).unwrap();
         seq
     }
 
     fn take(&mut self, now: u64, max: usize) -> Vec<u64> {
-        let taken = self.book.lease_messages(UnixMillis(now), max, LEASE).unwrap();
-        taken.leased.iter().map(|leased| leased.header.seq.0).collect()
+        let taken = self.state.lease_messages(UnixMillis(now), max, LEASE).unwrap();
+        taken.leased.iter().map(|leased| leased.meta.seq.0).collect()
     }
 
     /// Lets time pass, has what is over be gone, and names it.
@@ -534,39 +535,39 @@ impl Desk {
     }
 
     fn gone(&mut self, which: &[u64]) {
-        which.iter().for_each(|&seq| self.book.confirm_removal(Seq(seq)));
+        which.iter().for_each(|&seq| self.state.confirm_removal(Seq(seq)));
     }
 
     /// Lets time pass, and names what is to be removed.
     fn end(&mut self, now: u64) -> Vec<u64> {
-        let ended = self.book.expire_leases(UnixMillis(now), 1_024);
+        let ended = self.state.expire_leases(UnixMillis(now), 1_024);
         let over = ended.into_iter().filter_map(|how| match how {
-            Disposition::Expired { header, .. } => Some(header.seq.0),
+            Disposition::Expired { meta, .. } => Some(meta.seq.0),
             Disposition::Requeued(_) | Disposition::DeadLetter { .. } => None,
         });
         over.collect()
     }
 
-    /// Answers what the book asks its store for.
+    /// Answers what the state asks its store for.
     fn refill(&mut self) {
-        while let Some(ask) = self.book.poll_prefetch() {
+        while let Some(ask) = self.state.poll_prefetch() {
             let found = self.find(ask);
-            self.book.apply_prefetch(ask, found);
+            self.state.apply_prefetch(ask, found);
         }
     }
 
     fn find(&self, ask: PrefetchRequest) -> Vec<(MessageMeta, Payload)> {
         let of_key = self.sent.iter().zip(&self.keys).filter(|(_, key)| **key == ask.key.0);
-        let after = of_key.map(|(header, _)| *header).filter(|header| ask.after < header.seq);
-        after.take(ask.count).map(|header| (header, Payload::default())).collect()
+        let after = of_key.map(|(meta, _)| *meta).filter(|meta| ask.after < meta.seq);
+        after.take(ask.count).map(|meta| (meta, Payload::default())).collect()
     }
 
     fn explain(&self, seq: u64) -> Explanation {
         let id = MessageId { queue: QueueId(1), key: KeyId(0), seq: Seq(seq) };
-        self.book.explain(id, QueueId(1))
+        self.state.explain(id, QueueId(1))
     }
 }
 
-fn claim(seq: u64) -> DeliveryId {
+fn delivery(seq: u64) -> DeliveryId {
     DeliveryId { queue: QueueId(1), key: KeyId(0), seq: Seq(seq), epoch: Epoch(1), attempt: 1 }
 }

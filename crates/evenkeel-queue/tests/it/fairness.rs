@@ -11,9 +11,9 @@ use evenkeel_queue::queue_state::QueueState;
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::{Epoch, KeyId, KeyRule, QueueId, QueueSettings, Seq, UnixMillis};
 
-/// A book whose consumers take one message at a time, and whose store answers at once.
+/// A state whose consumers take one message at a time, and whose store answers at once.
 struct Shop {
-    book: QueueState,
+    state: QueueState,
     stored: HashMap<KeyId, Vec<MessageMeta>>,
     names: Vec<Arc<str>>,
     /// What every message says.
@@ -28,9 +28,9 @@ struct Shop {
 
 impl Shop {
     fn new() -> Self {
-        let book = QueueState::new(Epoch(1), &QueueSettings::default(), (1, 2)).unwrap();
+        let state = QueueState::new(Epoch(1), &QueueSettings::default(), (1, 2)).unwrap();
         Self {
-            book,
+            state,
             stored: HashMap::new(),
             names: Vec::new(),
             payload: Payload::default(),
@@ -53,7 +53,7 @@ impl Shop {
         let key = self.key(name);
         for _ in 0..count {
             self.seq += 1;
-            let header = MessageMeta {
+            let meta = MessageMeta {
                 seq: Seq(self.seq),
                 sent_at: UnixMillis(self.now),
                 size: self.payload.size() as u32,
@@ -61,22 +61,22 @@ impl Shop {
                 from: None,
                 expires_at: None,
             };
-            self.stored.entry(key).or_default().push(header);
+            self.stored.entry(key).or_default().push(meta);
             let name = self.names[key.0 as usize].clone();
             let payload = self.payload.clone();
-            let message = AppendedMessage { key, name, weight: None, header, not_before: None, payload };
-            self.book.append(UnixMillis(self.now), message).unwrap();
+            let message = AppendedMessage { key, name, weight: None, meta, not_before: None, payload };
+            self.state.append(UnixMillis(self.now), message).unwrap();
         }
     }
 
     fn weigh(&mut self, name: &str, weight: u32) {
         let key = self.key(name);
         let name = self.names[key.0 as usize].clone();
-        self.book.set_rule(
+        self.state.set_rule(
             UnixMillis(self.now),
             key,
             &name,
-            KeyRule::of_weight(Weight::whole(weight).unwrap()),
+            KeyRule::with_weight(Weight::whole(weight).unwrap()),
         );
     }
 
@@ -84,25 +84,25 @@ impl Shop {
     fn serve(&mut self) -> Option<Arc<str>> {
         self.refill();
         let leased = self
-            .book
+            .state
             .lease_messages(UnixMillis(self.now), 1, Duration::from_secs(30))
             .unwrap()
             .leased
             .pop()?;
         let key = leased.key;
-        let seq = leased.header.seq;
-        self.book.ack(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
-        self.book.confirm_removal(seq);
+        let seq = leased.meta.seq;
+        self.state.ack(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
+        self.state.confirm_removal(seq);
         self.unread += usize::from(leased.payload.is_none());
         Some(leased.name)
     }
 
     fn refill(&mut self) {
-        while let Some(ask) = self.book.poll_prefetch() {
+        while let Some(ask) = self.state.poll_prefetch() {
             let all = &self.stored[&ask.key];
-            let from = all.partition_point(|header| header.seq <= ask.after);
-            let found = all[from..].iter().take(ask.count).map(|header| (*header, self.payload.clone()));
-            self.book.apply_prefetch(ask, found.collect());
+            let from = all.partition_point(|meta| meta.seq <= ask.after);
+            let found = all[from..].iter().take(ask.count).map(|meta| (*meta, self.payload.clone()));
+            self.state.apply_prefetch(ask, found.collect());
             self.refills += 1;
         }
     }
@@ -185,7 +185,7 @@ fn a_slow_tenant_holds_up_nobody() {
     let mut fast = 0;
     for _ in 0..1_000 {
         let leased =
-            shop.book.lease_messages(UnixMillis(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
+            shop.state.lease_messages(UnixMillis(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
         fast += leased.iter().filter(|leased| &*leased.name == "fast").count();
         shop.refill();
     }
@@ -222,12 +222,12 @@ fn whoevers_messages_are_over_holds_up_nobody() {
     (0..8).for_each(|number| shop.send(&format!("over{number}"), 200));
     shop.now += QueueSettings::default().retention_ms + 1;
     shop.send("quiet", 10);
-    let taken = shop.book.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
+    let taken = shop.state.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!(taken.expired.len(), 1_024, "no more are removed at once");
     let names: Vec<&str> = taken.leased.iter().map(|leased| &*leased.name).collect();
     assert_eq!(names, ["quiet"; 10]);
     // The others go on once there is room.
-    taken.expired.iter().for_each(|(_, header)| shop.book.confirm_removal(header.seq));
-    let rest = shop.book.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
+    taken.expired.iter().for_each(|(_, meta)| shop.state.confirm_removal(meta.seq));
+    let rest = shop.state.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!((rest.expired.len(), rest.leased.len()), (1_600 - 1_024, 0));
 }

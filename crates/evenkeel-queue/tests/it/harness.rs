@@ -73,9 +73,9 @@ async fn open(folder: &TempDir) -> Arc<Queues> {
 
 /// Sends one message per key, in order.
 pub(crate) async fn send(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
-    let drafts =
-        keys.into_iter().enumerate().map(|(n, key)| NewMessage::new(format!("{key}-{n}")).of(key)).collect();
-    queue.enqueue(drafts).await.unwrap();
+    let messages =
+        keys.into_iter().enumerate().map(|(n, key)| NewMessage::new(format!("{key}-{n}")).for_key(key)).collect();
+    queue.enqueue(messages).await.unwrap();
 }
 
 /// Takes what is there, up to `max`.

@@ -1,4 +1,4 @@
-//! Random histories of a book, beside a plain list of what must be true.
+//! Random histories of a state, beside a plain list of what must be true.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
-use evenkeel_queue::queue_state::{Disposition, PrefetchRequest, QueueState};
+use evenkeel_queue::queue_state::{AbandonMode, Disposition, PrefetchRequest, QueueState};
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::rule::{KeyRule, Rate};
 use evenkeel_queue::settings::RedrivePolicy;
@@ -90,12 +90,12 @@ fn step() -> impl Strategy<Value = Step> {
 /// What the store would hold, and who has what.
 struct World {
     order: DeliveryOrder,
-    book: QueueState,
+    state: QueueState,
     now: u64,
     seq: u64,
     /// Everything that was written down and is not gone.
     stored: BTreeMap<(u32, u64), MessageMeta>,
-    /// Of that, what the book was not told yet.
+    /// Of that, what the state was not told yet.
     untold: VecDeque<AppendedMessage>,
     /// What the store found and has not answered yet.
     found: Vec<(PrefetchRequest, Vec<(MessageMeta, Payload)>)>,
@@ -120,7 +120,7 @@ impl World {
             QueueSettings { redrive, order, retention_ms: RETENTION_MS, ..QueueSettings::default() };
         Self {
             order,
-            book: QueueState::new(Epoch(1), &settings, (1, 2)).unwrap(),
+            state: QueueState::new(Epoch(1), &settings, (1, 2)).unwrap(),
             now: 1,
             seq: 0,
             stored: BTreeMap::new(),
@@ -143,35 +143,35 @@ impl World {
             }
             Step::Tell => self.tell(),
             Step::Take(max) => self.take(max),
-            Step::Ack(which) => self.with_held(which, |world, claim| {
-                world.book.ack(claim).unwrap();
-                world.book.confirm_removal(claim.seq);
-                world.stored.remove(&(claim.key.0, claim.seq.0));
-                world.stale.push(claim);
+            Step::Ack(which) => self.with_held(which, |world, delivery| {
+                world.state.ack(delivery).unwrap();
+                world.state.confirm_removal(delivery.seq);
+                world.stored.remove(&(delivery.key.0, delivery.seq.0));
+                world.stale.push(delivery);
             }),
             Step::LoseAck(which) => {
                 // Not written down: the delivery goes on as if nothing had been said.
-                if let Some(&claim) = pick(&self.held, which) {
-                    self.book.ack(claim).unwrap();
-                    self.book.revert_removal(claim.seq);
+                if let Some(&delivery) = pick(&self.held, which) {
+                    self.state.ack(delivery).unwrap();
+                    self.state.revert_removal(delivery.seq);
                 }
             }
-            Step::Nack { which, delay } => self.with_held(which, |world, claim| {
+            Step::Nack { which, delay } => self.with_held(which, |world, delivery| {
                 let ended =
-                    world.book.nack(UnixMillis(world.now), claim, Duration::from_millis(delay)).unwrap();
+                    world.state.abandon(UnixMillis(world.now), delivery, AbandonMode::Retry(Duration::from_millis(delay))).unwrap();
                 world.ended(ended);
             }),
             Step::Extend(which) => {
-                if let Some(&claim) = pick(&self.held, which) {
-                    self.book.extend(UnixMillis(self.now), claim, 10 * LEASE).unwrap();
+                if let Some(&delivery) = pick(&self.held, which) {
+                    self.state.extend(UnixMillis(self.now), delivery, 10 * LEASE).unwrap();
                 }
             }
-            Step::GiveBack(which) => self.with_held(which, |world, claim| {
-                assert!(world.book.release_undelivered(claim.seq, claim.attempt).is_some());
+            Step::GiveBack(which) => self.with_held(which, |world, delivery| {
+                assert!(world.state.release_undelivered(delivery.seq, delivery.attempt).is_some());
             }),
             Step::AckStale(which) => {
-                if let Some(&claim) = pick(&self.stale, which) {
-                    assert!(self.book.ack(claim).is_err(), "{claim:?} of a message that is gone was taken");
+                if let Some(&delivery) = pick(&self.stale, which) {
+                    assert!(self.state.ack(delivery).is_err(), "{delivery:?} of a message that is gone was taken");
                 }
             }
             Step::Look => self.look(),
@@ -181,11 +181,11 @@ impl World {
             Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
             Step::Remove { is_refused: false } => self.remove(),
             Step::Remove { is_refused: true } => {
-                self.removing.drain(..).for_each(|(_, seq)| self.book.revert_removal(seq));
+                self.removing.drain(..).for_each(|(_, seq)| self.state.revert_removal(seq));
             }
             Step::Purge => {
                 self.tell();
-                self.book.clear(UnixMillis(self.now), Seq(self.seq + 1));
+                self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
                 self.stored.clear();
                 self.stale.append(&mut self.held);
                 self.dead.clear();
@@ -199,24 +199,24 @@ impl World {
     /// Takes a stored message out of turn, if it waits: half of them are moved, the others come back.
     fn move_one(&mut self, which: usize) {
         let stored: Vec<((u32, u64), MessageMeta)> =
-            self.stored.iter().map(|(place, header)| (*place, *header)).collect();
-        let Some(&((key, seq), header)) = pick(&stored, which) else { return };
-        if !self.book.begin_move(KeyId(key), header) {
+            self.stored.iter().map(|(place, meta)| (*place, *meta)).collect();
+        let Some(&((key, seq), meta)) = pick(&stored, which) else { return };
+        if !self.state.begin_move(KeyId(key), meta) {
             return;
         }
         assert!(!self.held.iter().any(|held| held.seq.0 == seq), "a consumer has {seq}, and it was moved");
-        assert!(!self.book.begin_move(KeyId(key), header), "{seq} was moved twice");
+        assert!(!self.state.begin_move(KeyId(key), meta), "{seq} was moved twice");
         if which.is_multiple_of(2) {
-            self.book.confirm_removal(header.seq);
+            self.state.confirm_removal(meta.seq);
             self.stored.remove(&(key, seq));
         } else {
-            self.book.revert_removal(header.seq);
+            self.state.revert_removal(meta.seq);
         }
     }
 
     fn append(&mut self, key: u32, delay: u64, ttl: Option<u64>) {
         self.seq += 1;
-        let header = MessageMeta {
+        let meta = MessageMeta {
             seq: Seq(self.seq),
             sent_at: UnixMillis(self.now),
             size: 3,
@@ -224,37 +224,37 @@ impl World {
             from: None,
             expires_at: ttl.map(|ttl| UnixMillis(self.now + ttl)),
         };
-        self.stored.insert((key, self.seq), header);
+        self.stored.insert((key, self.seq), meta);
         let name: Arc<str> = format!("tenant{}/{key}", key % 2).into();
         let not_before = (delay > 0).then(|| UnixMillis(self.now + delay));
         let payload = Payload { headers: "".into(), body: "abc".into() };
-        let message = AppendedMessage { key: KeyId(key), name, weight: None, header, not_before, payload };
+        let message = AppendedMessage { key: KeyId(key), name, weight: None, meta, not_before, payload };
         self.untold.push_back(message);
     }
 
     fn tell(&mut self) {
         for message in self.untold.drain(..) {
-            self.book.append(UnixMillis(self.now), message).unwrap();
+            self.state.append(UnixMillis(self.now), message).unwrap();
         }
     }
 
     fn take(&mut self, max: usize) {
-        let taken = self.book.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
+        let taken = self.state.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
         assert!(taken.leased.len() <= max);
-        for (key, header) in taken.expired {
-            self.end(key, &header);
+        for (key, meta) in taken.expired {
+            self.end(key, &meta);
         }
         let before = self.held.len();
         for leased in taken.leased {
             let key = leased.key;
-            let seq = leased.header.seq;
+            let seq = leased.meta.seq;
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
             assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
             assert!(!self.over.contains(&seq), "{seq:?} was delivered while it was being removed");
-            assert!(!self.is_over(&leased.header), "{seq:?} was delivered after its time");
-            assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
-            let attempt = leased.delivered.number();
+            assert!(!self.is_over(&leased.meta), "{seq:?} was delivered after its time");
+            assert!(leased.deliveries.attempts <= ATTEMPTS_MAX);
+            let attempt = leased.deliveries.number();
             self.heed_rules(&leased.name, seq);
             self.heed_order(before, key, seq);
             self.held.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
@@ -280,7 +280,7 @@ impl World {
         let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
         // A tenant's own number is nobody's key here.
         let key = KeyId([0, 1, 99][name]);
-        self.book.set_rule(UnixMillis(self.now), key, &RULED[name].into(), rule);
+        self.state.set_rule(UnixMillis(self.now), key, &RULED[name].into(), rule);
         self.rules.insert(RULED[name], (rule, Vec::new()));
     }
 
@@ -311,11 +311,11 @@ impl World {
 
     /// The store looks for what it was asked, a little at a time.
     fn look(&mut self) {
-        while let Some(ask) = self.book.poll_prefetch() {
+        while let Some(ask) = self.state.poll_prefetch() {
             let after = (ask.key.0, ask.after.0 + 1)..=(ask.key.0, u64::MAX);
             let found = self.stored.range(after).take(ask.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
-            let found = found.map(|(_, header)| (*header, payload.clone())).collect();
+            let found = found.map(|(_, meta)| (*meta, payload.clone())).collect();
             self.found.push((ask, found));
         }
     }
@@ -324,14 +324,14 @@ impl World {
     fn answer(&mut self) {
         self.look();
         for (ask, found) in self.found.drain(..) {
-            assert_eq!(self.book.apply_prefetch(ask, found), 0, "the book counts what is not there");
+            assert_eq!(self.state.apply_prefetch(ask, found), 0, "the state counts what is not there");
         }
     }
 
     fn pass(&mut self, span: u64) {
         self.now += span;
         loop {
-            let ended = self.book.expire_leases(UnixMillis(self.now), usize::MAX);
+            let ended = self.state.expire_leases(UnixMillis(self.now), usize::MAX);
             for how in ended {
                 self.ended(how);
             }
@@ -345,35 +345,35 @@ impl World {
             return;
         }
         // Also what is far behind a key's window, and whoever receives or not.
-        let untold: BTreeSet<Seq> = self.untold.iter().map(|message| message.header.seq).collect();
-        let held: BTreeSet<Seq> = self.held.iter().map(|claim| claim.seq).collect();
-        for header in self.stored.values().filter(|header| self.has_expired(header)) {
-            let seq = &header.seq;
+        let untold: BTreeSet<Seq> = self.untold.iter().map(|message| message.meta.seq).collect();
+        let held: BTreeSet<Seq> = self.held.iter().map(|delivery| delivery.seq).collect();
+        for meta in self.stored.values().filter(|meta| self.has_expired(meta)) {
+            let seq = &meta.seq;
             let is_elsewhere = untold.contains(seq) || held.contains(seq) || self.over.contains(seq);
-            assert!(is_elsewhere, "{header:?} is kept after its time");
+            assert!(is_elsewhere, "{meta:?} is kept after its time");
         }
     }
 
-    fn has_expired(&self, header: &MessageMeta) -> bool {
-        header.expires_at.is_some_and(|at| at.0 <= self.now)
+    fn has_expired(&self, meta: &MessageMeta) -> bool {
+        meta.expires_at.is_some_and(|at| at.0 <= self.now)
     }
 
-    fn is_over(&self, header: &MessageMeta) -> bool {
-        self.has_expired(header) || header.sent_at.0 + RETENTION_MS <= self.now
+    fn is_over(&self, meta: &MessageMeta) -> bool {
+        self.has_expired(meta) || meta.sent_at.0 + RETENTION_MS <= self.now
     }
 
     /// Only what is over ends, and again only if it could not be removed.
-    fn end(&mut self, key: KeyId, header: &MessageMeta) {
-        assert!(self.is_over(header), "{header:?} ended before its time");
-        assert!(self.stored.contains_key(&(key.0, header.seq.0)), "{header:?} ended after it was gone");
-        assert!(!self.removing.contains(&(key, header.seq)), "{header:?} ended twice");
-        self.over.insert(header.seq);
-        self.removing.push((key, header.seq));
+    fn end(&mut self, key: KeyId, meta: &MessageMeta) {
+        assert!(self.is_over(meta), "{meta:?} ended before its time");
+        assert!(self.stored.contains_key(&(key.0, meta.seq.0)), "{meta:?} ended after it was gone");
+        assert!(!self.removing.contains(&(key, meta.seq)), "{meta:?} ended twice");
+        self.over.insert(meta.seq);
+        self.removing.push((key, meta.seq));
     }
 
     fn remove(&mut self) {
         for (key, seq) in self.removing.drain(..) {
-            self.book.confirm_removal(seq);
+            self.state.confirm_removal(seq);
             self.stored.remove(&(key.0, seq.0));
             self.over.remove(&seq);
             self.expired += 1;
@@ -382,31 +382,32 @@ impl World {
 
     fn ended(&mut self, ended: Disposition) {
         let (seq, is_dead) = match ended {
-            Disposition::Requeued(returned) => (returned.header.seq, false),
-            Disposition::DeadLetter { header, .. } => (header.seq, true),
-            Disposition::Expired { key, header } => {
-                self.end(key, &header);
-                (header.seq, false)
+            Disposition::Requeued(returned) => (returned.meta.seq, false),
+            Disposition::DeadLetter { meta, .. } => (meta.seq, true),
+            Disposition::Expired { key, meta } => {
+                self.end(key, &meta);
+                (meta.seq, false)
             }
         };
-        self.held.retain(|claim| claim.seq != seq);
+        self.held.retain(|delivery| delivery.seq != seq);
         if is_dead {
             self.dead.insert(seq.0);
-            self.book.confirm_removal(seq);
+            self.state.confirm_removal(seq);
             self.stored.retain(|(_, stored), _| *stored != seq.0);
         }
     }
 
     fn with_held(&mut self, which: usize, then: impl FnOnce(&mut Self, DeliveryId)) {
         if !self.held.is_empty() {
-            let claim = self.held.swap_remove(which % self.held.len());
-            then(self, claim);
+            let delivery = self.held.swap_remove(which % self.held.len());
+            then(self, delivery);
         }
     }
 
     /// Nothing is counted twice, and nothing is missing.
     fn check(&self) {
-        let totals = self.book.totals();
+        assert_eq!(self.state.audit(), Ok(()));
+        let totals = self.state.totals();
         assert_eq!(totals.in_flight, self.held.len() as u64);
         let told = self.stored.len() - self.untold.len();
         let here = told - self.over.len();
@@ -425,16 +426,16 @@ impl World {
             self.remove();
             self.take(10);
             while !self.held.is_empty() {
-                self.with_held(0, |world, claim| {
-                    world.book.ack(claim).unwrap();
-                    world.book.confirm_removal(claim.seq);
-                    world.stored.remove(&(claim.key.0, claim.seq.0));
+                self.with_held(0, |world, delivery| {
+                    world.state.ack(delivery).unwrap();
+                    world.state.confirm_removal(delivery.seq);
+                    world.stored.remove(&(delivery.key.0, delivery.seq.0));
                 });
             }
             self.pass(5);
             self.check();
         }
-        panic!("{} messages never came out: {:?}", self.stored.len(), self.book);
+        panic!("{} messages never came out: {:?}", self.stored.len(), self.state);
     }
 }
 
@@ -475,12 +476,12 @@ proptest! {
         while !world.stored.is_empty() {
             world.answer();
             world.take(max);
-            for claim in core::mem::take(&mut world.held) {
-                let before = last.insert(claim.key, claim.seq);
-                prop_assert!(before.is_none_or(|before| before < claim.seq));
-                world.book.ack(claim).unwrap();
-                world.book.confirm_removal(claim.seq);
-                world.stored.remove(&(claim.key.0, claim.seq.0));
+            for delivery in core::mem::take(&mut world.held) {
+                let before = last.insert(delivery.key, delivery.seq);
+                prop_assert!(before.is_none_or(|before| before < delivery.seq));
+                world.state.ack(delivery).unwrap();
+                world.state.confirm_removal(delivery.seq);
+                world.stored.remove(&(delivery.key.0, delivery.seq.0));
             }
             world.pass(1);
         }
@@ -493,12 +494,12 @@ fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
     (0..400).for_each(|_| world.append(0, 0, None));
     world.tell();
     world.take(300);
-    let asked = world.book.poll_prefetch().unwrap();
+    let asked = world.state.poll_prefetch().unwrap();
     world.run(Step::Purge);
     (0..400).for_each(|_| world.append(0, 0, None));
     world.tell();
     // The store looks after the purge, and finds none of what it was asked for.
-    assert_eq!(world.book.apply_prefetch(asked, Vec::new()), 0);
+    assert_eq!(world.state.apply_prefetch(asked, Vec::new()), 0);
     world.check();
     world.drain();
 }
@@ -512,18 +513,18 @@ fn keys_that_are_gone_are_forgotten_however_many_they_are() {
     world.tell();
     world.take(5_000);
     while !world.held.is_empty() {
-        world.with_held(0, |world, claim| {
-            world.book.ack(claim).unwrap();
-            world.book.confirm_removal(claim.seq);
+        world.with_held(0, |world, delivery| {
+            world.state.ack(delivery).unwrap();
+            world.state.confirm_removal(delivery.seq);
         });
     }
-    assert_eq!(world.book.stats().keys, 5_000);
+    assert_eq!(world.state.stats().keys, 5_000);
     let later = UnixMillis(world.now + 60_000);
-    assert!(!world.book.has_idle(UnixMillis(world.now + 59_999)));
+    assert!(!world.state.has_idle(UnixMillis(world.now + 59_999)));
     let mut rounds = 0;
-    while world.book.has_idle(later) {
-        world.book.forget_idle(later);
+    while world.state.has_idle(later) {
+        world.state.forget_idle(later);
         rounds += 1;
     }
-    assert_eq!((world.book.stats().keys, rounds), (0, 5));
+    assert_eq!((world.state.stats().keys, rounds), (0, 5));
 }

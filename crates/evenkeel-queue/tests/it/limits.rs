@@ -128,31 +128,33 @@ async fn explain_and_stats_say_what_holds_back_and_until_when() {
     queue.set_rule("slow", KeyRule { rate: Some(rate), ..KeyRule::default() }).await.unwrap();
     queue.set_rule("acme/a", at_most(1)).await.unwrap();
     let ids = queue
-        .enqueue(["slow", "slow", "acme/a", "acme/a"].map(|key| NewMessage::new("x").of(key)).to_vec())
+        .enqueue(["slow", "slow", "acme/a", "acme/a"].map(|key| NewMessage::new("x").for_key(key)).to_vec())
         .await
         .unwrap();
     assert_eq!(take(&queue, 10).await.len(), 2);
-    let held = |why| match why {
-        Explanation::Waiting { held, .. } => held,
+    let throttled = |explanation| match explanation {
+        Explanation::Waiting { throttled, .. } => throttled,
         other => panic!("{other:?}"),
     };
-    let why = queue.explain(ids[3]).await.unwrap();
+    let explanation = queue.explain(ids[3]).await.unwrap();
     assert_eq!(
-        held(why),
-        Some(Throttle { who: ThrottleScope::Key, by: ThrottleReason::Concurrency { max: 1 } })
+        throttled(explanation),
+        Some(Throttle { scope: ThrottleScope::Key, reason: ThrottleReason::Concurrency { max: 1 } })
     );
-    assert!(why.to_string().ends_with("its key has 1 messages in flight, which is its most"), "{why}");
-    let Some(Throttle { who: ThrottleScope::Tenant, by: ThrottleReason::Rate { until } }) =
-        held(queue.explain(ids[1]).await.unwrap())
+    let text = explanation.describe(queue.now()).to_string();
+    assert!(text.ends_with("its key is throttled: 1 in flight, the maximum"), "{text}");
+    let Some(Throttle { scope: ThrottleScope::Tenant, reason: ThrottleReason::Rate { until } }) =
+        throttled(queue.explain(ids[1]).await.unwrap())
     else {
-        panic!("the tenant has used up its rate");
+        panic!("the tenant is not throttled by its rate");
     };
     let left = until.since(queue.now());
     assert!(Duration::from_secs(900) < left && left <= Duration::from_secs(1_000), "{left:?}");
     let stats = queue.key_stats(0, 10).await.unwrap();
     let slow = stats.iter().find(|key| &*key.name == "slow").unwrap();
-    assert_eq!((slow.rule.rate, slow.held.map(|held| held.who)), (Some(rate), Some(ThrottleScope::Tenant)));
-    // One message each: nobody owes anything for having been held back.
+    let scope = slow.throttled.map(|throttle| throttle.scope);
+    assert_eq!((slow.rule.rate, scope), (Some(rate), Some(ThrottleScope::Tenant)));
+    // A throttle causes no debt.
     assert_eq!(stats.iter().map(|key| key.debt.0).max(), Some(0));
 }
 

@@ -19,7 +19,7 @@ async fn messages_from_nowhere_are_left_and_hold_up_nobody() {
         let source = made(&rig, "source", QueueSettings { redrive, ..QueueSettings::default() }).await;
         let mut died = BTreeSet::new();
         for round in 0..3 {
-            let strays = (0..400).map(|n| NewMessage::new(format!("stray-{round}-{n}")).of("tenant/a"));
+            let strays = (0..400).map(|n| NewMessage::new(format!("stray-{round}-{n}")).for_key("tenant/a"));
             dead.enqueue(strays.collect()).await.unwrap();
             died.extend(die(&source, round).await);
         }
@@ -81,8 +81,8 @@ async fn made(rig: &Rig, name: &str, settings: QueueSettings) -> Queue {
 
 /// Sends twenty messages that nobody can handle, and names them.
 async fn die(source: &Queue, round: usize) -> Vec<MessageId> {
-    let drafts = (0..20).map(|n| NewMessage::new(format!("dead-{round}-{n}")).of("tenant/a")).collect();
-    let ids = source.enqueue(drafts).await.unwrap();
+    let messages = (0..20).map(|n| NewMessage::new(format!("dead-{round}-{n}")).for_key("tenant/a")).collect();
+    let ids = source.enqueue(messages).await.unwrap();
     let mut died = 0;
     while died < ids.len() {
         let taken = await_some(source, 10).await;

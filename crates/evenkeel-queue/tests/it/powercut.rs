@@ -56,7 +56,7 @@ fn a_queue_that_does_not_flush_is_caught() {
     assert!(!ledger.faults().is_empty(), "{undone} writes were undone and nobody noticed");
 }
 
-/// A flush that fails has an unknown outcome: the process stops and says why, and nothing confirmed is lost.
+/// A flush that fails has an unknown outcome: the process stops and says error, and nothing confirmed is lost.
 #[test]
 fn a_failed_flush_stops_the_process_in_words() {
     let bench = Bench::new();
@@ -95,7 +95,7 @@ fn a_full_disk_is_told_and_passes() {
     process.wait().unwrap();
     println!("{} requests refused, the first: {:?}", ledger.refused.len(), ledger.refused[0]);
     assert!(
-        ledger.refused.iter().all(|why| why.contains("disk is full: No space left")),
+        ledger.refused.iter().all(|error| error.contains("disk is full: No space left")),
         "{:?}",
         ledger.refused
     );
@@ -292,9 +292,9 @@ fn find(folder: &Path, ino: u64) -> Option<PathBuf> {
 fn read_notes(mut bytes: &[u8]) -> Vec<Note> {
     let mut notes = Vec::new();
     // The last one may have been cut off by the kill.
-    while let Some((header, rest)) = bytes.split_first_chunk::<40>() {
-        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap());
-        let kind = header[0];
+    while let Some((meta, rest)) = bytes.split_first_chunk::<40>() {
+        let word = |at: usize| u64::from_le_bytes(meta[at..at + 8].try_into().unwrap());
+        let kind = meta[0];
         let path_len = word(0) >> 32;
         let path_len = path_len as usize;
         let len = word(24) as usize;

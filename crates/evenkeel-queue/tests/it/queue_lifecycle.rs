@@ -17,7 +17,7 @@ async fn a_name_is_given_once() {
         assert!(matches!(first, CreateResult::Created(_)));
         let again = rig.queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
         assert!(matches!(again, CreateResult::Existing(_)));
-        assert_eq!(again.queue().body().notes, "notes");
+        assert_eq!(again.queue().descriptor().metadata, "notes");
     }
 }
 
@@ -48,7 +48,7 @@ async fn bad_names_settings_and_keys_are_refused() {
             Err(CreateError::Setting(bad)) if bad.name == "wait_ms"
         ));
         let queue = rig.queue(QueueSettings { message_bytes_max: 1_024, ..QueueSettings::default() }).await;
-        let bad = queue.enqueue(vec![NewMessage::new("x").of("line\nbreak")]).await;
+        let bad = queue.enqueue(vec![NewMessage::new("x").for_key("line\nbreak")]).await;
         assert_eq!(bad, Err(Rejection::BadKey));
         let large = queue.enqueue(vec![NewMessage::new(vec![0_u8; 1_025])]).await;
         assert_eq!(large, Err(Rejection::TooLarge { max: 1_024 }));
@@ -60,11 +60,12 @@ async fn a_message_tells_why_it_waits() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let ids = queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
-        let said = queue.explain(ids[1]).await.unwrap().to_string();
-        assert!(said.starts_with("1 messages of its key come first; its tenant is in turn"), "{said}");
+        let explain = async |id| queue.explain(id).await.unwrap().describe(queue.now()).to_string();
+        let text = explain(ids[1]).await;
+        assert!(text.starts_with("waiting: 1 message of its key comes first; its tenant is next"), "{text}");
         let taken = take(&queue, 1).await;
-        let said = queue.explain(taken[0].id).await.unwrap().to_string();
-        assert!(said.starts_with("delivered for the 1. time"), "{said}");
+        let text = explain(taken[0].id).await;
+        assert!(text.starts_with("in flight: delivered once, lease ends in 29 s ("), "{text}");
     }
 }
 
@@ -89,7 +90,7 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a", "b", "b"]).await;
         assert_eq!(queue.stats().await.unwrap().waits, None);
-        let late = NewMessage { delay: Some(Duration::from_millis(50)), ..NewMessage::new("late").of("a") };
+        let late = NewMessage { delay: Some(Duration::from_millis(50)), ..NewMessage::new("late").for_key("a") };
         queue.enqueue(vec![late]).await.unwrap();
         take(&queue, 2).await;
         let of =
@@ -116,7 +117,7 @@ async fn a_key_too_many_is_refused_and_the_others_are_delivered() {
         let settings = QueueSettings { keys_max: 2, ..QueueSettings::default() };
         let queue = rig.queue(settings.clone()).await;
         send(&queue, ["t/a", "t/b"]).await;
-        let refused = queue.enqueue(vec![NewMessage::new("c").of("t/c")]).await;
+        let refused = queue.enqueue(vec![NewMessage::new("c").for_key("t/c")]).await;
         assert_eq!(refused, Err(Rejection::TooManyKeys { max: 2 }));
         send(&queue, ["t/a"]).await;
         assert_eq!(take(&queue, 10).await.len(), 3);

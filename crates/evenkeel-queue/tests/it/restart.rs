@@ -101,14 +101,14 @@ async fn delays_weights_settings_and_purges_survive() {
     let queue = rig.queue(QueueSettings { lease_ms: 1_234, ..QueueSettings::default() }).await;
     send(&queue, ["gone"; 50]).await;
     queue.purge().await.unwrap();
-    queue.set_rule("heavy", KeyRule::of_weight(Weight::whole(3).unwrap())).await.unwrap();
+    queue.set_rule("heavy", KeyRule::with_weight(Weight::whole(3).unwrap())).await.unwrap();
     let late = NewMessage { delay: Some(Duration::from_secs(600)), ..NewMessage::new("late") };
     queue.enqueue(vec![late]).await.unwrap();
     let all: Vec<&str> = ["heavy", "light"].iter().flat_map(|key| [*key; 200]).collect();
     send(&queue, all).await;
     let rig = rig.restart().await;
     let queue = rig.queues.get("jobs").unwrap();
-    assert_eq!(queue.body().settings.lease_ms, 1_234);
+    assert_eq!(queue.descriptor().settings.lease_ms, 1_234);
     let totals = queue.totals();
     assert_eq!((totals.pending, totals.delayed), (400, 1));
     // A turn waits for the disk a moment only.
@@ -146,7 +146,7 @@ async fn a_thousand_queues_are_claimed_in_one_write() {
             settings: QueueSettings::default(),
             created_at: 0,
             changed_at: 0,
-            notes: String::new(),
+            metadata: String::new(),
         };
         let done = done.clone();
         disk.put_queue(None, record, Box::new(move |id| drop(done.send(id))));

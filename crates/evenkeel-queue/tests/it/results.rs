@@ -57,8 +57,8 @@ async fn what_came_of_a_message_is_kept_when_the_queue_it_was_sent_to_is_gone() 
 async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let drafts = (0..1_500).map(|n| NewMessage::new(n.to_string())).collect();
-        let ids = queue.enqueue(drafts).await.unwrap();
+        let messages = (0..1_500).map(|n| NewMessage::new(n.to_string())).collect();
+        let ids = queue.enqueue(messages).await.unwrap();
         for id in &ids {
             queue.put_result(*id, &result("x"), Duration::ZERO, MANY).await.unwrap();
         }

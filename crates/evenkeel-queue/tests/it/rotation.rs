@@ -61,8 +61,8 @@ fn the_process_whose_disk_fails() {
     let folder = PathBuf::from(std::env::var(FOLDER).expect("run by another test"));
     let turns = std::env::var(TURNS).expect("run by another test");
     let fails = std::env::var(FAILS).expect("run by another test");
-    let fatal = FatalHandler(Arc::new(|why| {
-        println!("{why}");
+    let fatal = FatalHandler(Arc::new(|error| {
+        println!("{error}");
         std::process::exit(STOPPED);
     }));
     let store =
@@ -91,16 +91,16 @@ fn put_queue(store: &DiskStore) -> QueueId {
         settings: QueueSettings::default(),
         created_at: 0,
         changed_at: 0,
-        notes: String::new(),
+        metadata: String::new(),
     };
     let (done, made) = sync_channel(1);
     store.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
     made.recv().unwrap().unwrap()
 }
 
-fn append(store: &DiskStore, queue: QueueId, sent_at: UnixMillis, draft: NewMessage) {
-    let drafts = vec![draft];
-    let batch = Batch { queue, drafts, sent_at, delay_ms: 0, durability: Durability::Os };
+fn append(store: &DiskStore, queue: QueueId, sent_at: UnixMillis, message: NewMessage) {
+    let messages = vec![message];
+    let batch = Batch { queue, messages, sent_at, delay_ms: 0, durability: Durability::Os };
     let (done, written) = sync_channel(1);
     store.append(batch, Box::new(move |sent| drop(done.send(sent))));
     written.recv().unwrap().unwrap();
