@@ -65,7 +65,7 @@ impl DedupPolicy {
         let order = body.settings.order;
         let fifo = match order {
             DeliveryOrder::Fair => FifoSettings::default(),
-            DeliveryOrder::Fifo => QueueMetadata::read(&body.notes).fifo,
+            DeliveryOrder::Fifo => QueueMetadata::read(&body.metadata).fifo,
         };
         Self { order, fifo }
     }

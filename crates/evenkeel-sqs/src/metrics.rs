@@ -28,7 +28,7 @@ const QUEUE_EXPIRED_TOTAL: MetricDesc = MetricDesc::new(
     "messages removed because their time to live or their queue's retention was over, by queue",
 );
 const QUEUE_KEEPERS_REPLACED_TOTAL: MetricDesc = MetricDesc::new(
-    "evenkeel_queue_keepers_replaced_total",
+    "evenkeel_queue_actor_restarts_total",
     "keepers of a queue that failed and were replaced, by queue",
 );
 const SQS_WAITING: MetricDesc = MetricDesc::new("evenkeel_sqs_waiting", "receives that wait for a message");
@@ -154,7 +154,7 @@ impl SqsMetrics {
         if let Some(meters) = self.queues.read().get(&queue.id()) {
             return meters.clone();
         }
-        let body = queue.body();
+        let body = queue.descriptor();
         let mut queues = self.queues.write();
         // Ids are never given twice: those of queues long gone would pile up.
         if self.queues_max <= queues.len() {
@@ -178,7 +178,7 @@ impl SqsMetrics {
         }
         // The label's own limit would make `other` of the rest, whose gauges would overwrite each other.
         for queue in queues.list("", None, self.queues_max) {
-            let body = queue.body();
+            let body = queue.descriptor();
             let totals = queue.totals();
             let is_full = self.queues_max <= shown.len() && !shown.contains_key(&body.name);
             if is_full {

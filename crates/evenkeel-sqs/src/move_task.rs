@@ -150,8 +150,8 @@ impl SqsApi {
         if destination.as_ref().is_some_and(|(queue, _)| queue.id() == source.id()) {
             return Err(SqsError::invalid("Source queue and destination queue must not be the same."));
         }
-        let order = source.body().settings.order;
-        if destination.as_ref().is_some_and(|(queue, _)| queue.body().settings.order != order) {
+        let order = source.descriptor().settings.order;
+        if destination.as_ref().is_some_and(|(queue, _)| queue.descriptor().settings.order != order) {
             return Err(SqsError::invalid("Source queue and destination queue must be of the same type."));
         }
         let (to, destination_arn) = destination.map(|(queue, arn)| (queue.id(), arn)).unzip();
@@ -242,7 +242,7 @@ impl MoveTasks {
     /// Remembers the tasks that the gateway's end has cut short.
     pub(crate) fn restore_interrupted(queues: &Queues) -> Self {
         let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
-            let begun = QueueMetadata::read(&queue.body().notes).move_task?;
+            let begun = QueueMetadata::read(&queue.descriptor().metadata).move_task?;
             let moved = begun.to_move.saturating_sub(queue.totals().pending);
             Some(Arc::new(Task::new(queue.id(), begun, moved, State::Failed(CUT_SHORT))))
         });

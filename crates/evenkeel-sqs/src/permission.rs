@@ -31,7 +31,7 @@ impl SqsApi {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let label = required("Label", wish.label.as_deref())?;
         check(label, &wish)?;
-        let arn = self.options.arn(&queue.body().name);
+        let arn = self.options.arn(&queue.descriptor().name);
         self.change(&queue, |shape| {
             let mut policy = Policy::read(shape.notes.policy.as_deref(), &arn);
             if policy.statements.iter().any(|known| known["Sid"] == label) {
@@ -47,7 +47,7 @@ impl SqsApi {
     pub(crate) async fn remove_permission(&self, wish: &RemovePermission) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let label = required("Label", wish.label.as_deref())?;
-        let arn = self.options.arn(&queue.body().name);
+        let arn = self.options.arn(&queue.descriptor().name);
         self.change(&queue, |shape| {
             let mut policy = Policy::read(shape.notes.policy.as_deref(), &arn);
             let before = policy.statements.len();

@@ -160,7 +160,7 @@ impl SqsApi {
         let page = page_of(wish.max_results, wish.next_token.as_deref())?;
         let prefix = wish.queue_name_prefix.as_deref().unwrap_or_default();
         let found = self.queues.list(prefix, page.after.as_deref(), page.max + 1);
-        let mut names: Vec<String> = found.iter().map(|queue| queue.body().name.clone()).collect();
+        let mut names: Vec<String> = found.iter().map(|queue| queue.descriptor().name.clone()).collect();
         // Without a page size there are no further pages, as AWS has it.
         let next_token = wish.max_results.and_then(|_| page.next(&names, String::as_str));
         names.truncate(page.max);
@@ -170,7 +170,7 @@ impl SqsApi {
 
     pub(crate) fn queue_attributes(&self, wish: &GetAttributes) -> Result<AttributesResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let body = queue.body();
+        let body = queue.descriptor();
         let shape = QueueSpec::of(&queue);
         let wants_all = wish.attribute_names.iter().any(|name| name == "All");
         let named =
@@ -197,7 +197,7 @@ impl SqsApi {
             let now = Instant::now();
             purged.retain(|_, at| now.duration_since(*at) < PURGE_EVERY);
             if purged.contains_key(&queue.id()) {
-                return Err(SqsError::PurgeInProgress { queue: queue.body().name.clone() });
+                return Err(SqsError::PurgeInProgress { queue: queue.descriptor().name.clone() });
             }
             purged.insert(queue.id(), now);
         }
@@ -211,7 +211,7 @@ impl SqsApi {
     pub(crate) async fn delete_queue(&self, wish: &QueueRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let _changing = self.changing.lock().await;
-        match self.queues.remove(&queue.body().name).await {
+        match self.queues.remove(&queue.descriptor().name).await {
             Ok(()) => self.unlink(queue.id()).await,
             // Another request deleted it meanwhile.
             Err(Rejection::QueueDeleted) => {}

@@ -94,7 +94,7 @@ impl SqsApi {
         wish: &ReceiveMessage,
     ) -> Result<Vec<u8>, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let settings = queue.body();
+        let settings = queue.descriptor();
         check_attempt(wish, settings.settings.order)?;
         let want = want(wish, settings.settings.wait_ms)?;
         let system = system_of(wish)?;
@@ -168,14 +168,14 @@ impl SqsApi {
             System::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
             // Only FIFO queues have them.
             System::SequenceNumber => {
-                let is_fifo = queue.body().settings.order == DeliveryOrder::Fifo;
+                let is_fifo = queue.descriptor().settings.order == DeliveryOrder::Fifo;
                 is_fifo.then(|| sequence_number(delivery.id))
             }
             System::DeduplicationId => kept.dedup.map(str::to_owned),
             System::GroupId => kept.has_group.then(|| delivery.key.to_string()),
             System::TraceHeader => kept.trace.map(str::to_owned),
             System::DeadLetterSource => {
-                let from = self.queues.by_id(delivery.from?)?.body();
+                let from = self.queues.by_id(delivery.from?)?.descriptor();
                 // What came back from a dead-letter queue has come from one, too.
                 let is_dead = from.settings.redrive.is_some_and(|redrive| redrive.to == queue.id());
                 is_dead.then(|| self.options.arn(&from.name))
@@ -234,7 +234,7 @@ pub(crate) fn release_unless_served(queue: Queue, deliveries: &[Delivery], mut d
     tokio::spawn(async move {
         if disconnect.ended().await == ResponseEnd::Aborted {
             // Those that were given back or acknowledged meanwhile need nothing.
-            drop(queue.take_back(&back).await);
+            drop(queue.release(&back).await);
         }
     });
 }

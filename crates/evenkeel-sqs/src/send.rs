@@ -76,7 +76,7 @@ impl SqsApi {
         wish: SendMessage,
     ) -> Result<SendResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let once = DedupPolicy::of(&queue.body());
+        let once = DedupPolicy::of(&queue.descriptor());
         let (draft, mut sent) = prepare(ask, &queue, once, wish)?;
         let ids = queue.enqueue(vec![draft]).await?;
         sent.name(*ids.first().ok_or(SqsError::Internal)?, once.order);
@@ -95,7 +95,7 @@ impl SqsApi {
         if BATCH_BYTES_MAX < bytes {
             return Err(SqsError::BatchTooLong { bytes });
         }
-        let once = DedupPolicy::of(&queue.body());
+        let once = DedupPolicy::of(&queue.descriptor());
         let mut outcome = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut drafts = Vec::with_capacity(wish.entries.len());
         for entry in wish.entries {
@@ -139,7 +139,7 @@ fn prepare(
     let size = message.size() as u64;
     let body = message.message_body.unwrap_or_default();
     required("MessageBody", Some(&body))?;
-    let bytes_max = queue.body().settings.message_bytes_max.saturating_sub(HEADROOM);
+    let bytes_max = queue.descriptor().settings.message_bytes_max.saturating_sub(HEADROOM);
     if bytes_max < size {
         return Err(too_large(bytes_max));
     }

@@ -31,12 +31,12 @@ pub(crate) struct QueueSpec {
 
 impl QueueSpec {
     pub(crate) fn of(queue: &Queue) -> Self {
-        let body = queue.body();
+        let body = queue.descriptor();
         Self {
             id: Some(queue.id()),
             name: body.name.clone(),
             settings: body.settings.clone(),
-            notes: QueueMetadata::read(&body.notes),
+            notes: QueueMetadata::read(&body.metadata),
         }
     }
 }

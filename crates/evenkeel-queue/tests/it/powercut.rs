@@ -64,7 +64,7 @@ fn a_failed_flush_stops_the_process_in_words() {
     let mut process = bench.start_with("0", &[("POWERCUT_FAIL_SYNC", OsStr::new("300"))]);
     ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
     assert_eq!(process.wait().unwrap().code(), Some(STOPPED));
-    assert!(ledger.fatal[0].contains("outcome is unknown"), "{:?}", ledger.fatal);
+    assert!(ledger.fatal[0].contains("the outcome of the last writes is unknown"), "{:?}", ledger.fatal);
     assert!(ledger.sent() > 0, "nothing was sent before");
     bench.cut(0);
     ledger.die();

@@ -40,7 +40,7 @@ fn a_window_of_names_that_the_disk_does_not_confirm_stops_the_process() {
 fn assert_stops(turns: &str) {
     let bench = Bench::new();
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "turnover::the_process_whose_disk_fails", "--ignored", "--nocapture"])
+        .args(["--exact", "rotation::the_process_whose_disk_fails", "--ignored", "--nocapture"])
         .envs(bench.watched())
         .env(FOLDER, bench.data().join("queue"))
         .env(TURNS, turns)
@@ -52,7 +52,7 @@ fn assert_stops(turns: &str) {
     let said: Vec<String> =
         BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
     assert_eq!(process.wait().unwrap().code(), Some(STOPPED), "{said:?}");
-    assert!(said.iter().any(|line| line.contains("outcome is unknown")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("the outcome of the last writes is unknown")), "{said:?}");
 }
 
 #[test]

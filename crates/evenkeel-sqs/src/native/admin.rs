@@ -59,7 +59,7 @@ impl Native {
 
     fn shown(&self, queue: &Queue) -> Result<Value, ApiError> {
         let mut shown = totals(queue);
-        let body = queue.body();
+        let body = queue.descriptor();
         shown["created_at_ms"] = json!(body.created_at);
         shown["changed_at_ms"] = json!(body.changed_at);
         shown["settings"] = Value::Object(self.settings_of(&body.settings)?);
@@ -78,7 +78,7 @@ impl Native {
         let letters =
             settings.redrive.and_then(|redrive| Some((self.sqs.queues.by_id(redrive.to)?, redrive)));
         let letters =
-            letters.map(|(to, redrive)| json!({"queue": to.body().name, "after": redrive.attempts_max}));
+            letters.map(|(to, redrive)| json!({"queue": to.descriptor().name, "after": redrive.attempts_max}));
         shown.insert(DEAD_LETTERS.to_owned(), json!(letters));
         Ok(shown)
     }
@@ -156,7 +156,7 @@ impl Native {
         if shape.id == Some(target.id()) {
             return Err(ApiError::invalid("a queue is not its own dead-letter queue"));
         }
-        if target.body().settings.order != shape.settings.order {
+        if target.descriptor().settings.order != shape.settings.order {
             return Err(ApiError::invalid(OTHER_ORDER));
         }
         shape.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: after });
@@ -191,7 +191,7 @@ impl Native {
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
             return Err(ApiError::invalid("messages are in this queue already"));
         }
-        if to.as_ref().is_some_and(|to| to.body().settings.order != queue.body().settings.order) {
+        if to.as_ref().is_some_and(|to| to.descriptor().settings.order != queue.descriptor().settings.order) {
             return Err(ApiError::invalid(OTHER_ORDER));
         }
         let mut moved = 0;
@@ -208,7 +208,7 @@ impl Native {
 
 /// A queue's name and what it holds.
 fn totals(queue: &Queue) -> Value {
-    let body = queue.body();
+    let body = queue.descriptor();
     let totals = queue.totals();
     json!({
         "name": body.name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,

@@ -59,7 +59,7 @@ impl Native {
         let max = within("max", wanted.max.unwrap_or(1), 1..=AT_ONCE_MAX)?;
         let lease_ms =
             wanted.lease_ms.map(|lease| within("lease_ms", lease, 0..=LEASE_MS_MAX)).transpose()?;
-        let wait_ms = wanted.wait_ms.unwrap_or(queue.body().settings.wait_ms);
+        let wait_ms = wanted.wait_ms.unwrap_or(queue.descriptor().settings.wait_ms);
         let want = ReceiveOptions {
             max: max as usize,
             lease: lease_ms.map(Duration::from_millis),

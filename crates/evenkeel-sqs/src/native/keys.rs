@@ -40,7 +40,7 @@ fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
         "weight": key.weight.as_f64(), "pending": key.pending, "in_flight": key.in_flight,
         "delayed": key.delayed, "oldest_age_ms": oldest, "debt": key.debt.0, "delivered": key.delivered,
         "redelivered": key.redelivered, "wait_ms_p50": p50, "wait_ms_p99": p99,
-        "held": key.held.map(held_shown),
+        "held": key.throttled.map(held_shown),
     });
     if let (Some(shown), Value::Object(stats)) = (shown.as_object_mut(), stats) {
         shown.extend(stats);
@@ -49,16 +49,16 @@ fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
 }
 
 fn held_shown(held: Throttle) -> Value {
-    let who = match held.who {
+    let who = match held.scope {
         ThrottleScope::Key => "key",
         ThrottleScope::Tenant => "tenant",
     };
-    let by = match held.by {
+    let by = match held.reason {
         ThrottleReason::Concurrency { .. } => "concurrency",
         ThrottleReason::Order => "order",
         ThrottleReason::Rate { .. } => "rate",
     };
-    json!({"who": who, "by": by, "until_ms": held.by.until().map(|until| until.0)})
+    json!({"who": who, "by": by, "until_ms": held.reason.until().map(|until| until.0)})
 }
 
 impl Native {

@@ -72,8 +72,8 @@ async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<MessageLocat
         Explanation::Unknown => return Ok(None),
     };
     let words = match queue.job_status(which) {
-        Some(whereabouts) => format!("{explanation}; {whereabouts}"),
-        None => explanation.to_string(),
+        Some(status) => format!("{}; {status}", explanation.describe(queue.now())),
+        None => explanation.describe(queue.now()).to_string(),
     };
     Ok(Some(MessageLocation { state, words }))
 }

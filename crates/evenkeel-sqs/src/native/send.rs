@@ -59,7 +59,7 @@ impl Native {
             return Err(ApiError::invalid(message));
         }
         let sender = sender_of(call);
-        let once = DedupPolicy::of(&queue.body());
+        let once = DedupPolicy::of(&queue.descriptor());
         let drafts =
             wishes.into_iter().map(|message| message.draft(sender, once)).collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(drafts).await.map_err(queue_error)?;

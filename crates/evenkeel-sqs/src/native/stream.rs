@@ -125,7 +125,7 @@ impl Native {
         let [max, lease] = query(call, ["max_in_flight", "lease_ms"])?;
         let max = number("max_in_flight", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
         // Without a lease a message would be handed out again and again, as fast as it is read.
-        let usual = queue.body().settings.lease_ms.max(LEASE_MS_MIN);
+        let usual = queue.descriptor().settings.lease_ms.max(LEASE_MS_MIN);
         let lease_ms = number("lease_ms", lease.as_deref(), usual, LEASE_MS_MIN..=LEASE_MS_MAX)?;
         let accept = call.request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let wants_lines = accept.is_some_and(|accept| accept.contains("ndjson"));

@@ -270,7 +270,7 @@ fn a_queue_with_as_many_groups_as_it_may_know_takes_no_other_and_starts_again() 
     done(&send(&served, "a"));
     done(&send(&served, "b"));
     let refused = send(&served, "c");
-    assert!(refused.status == 403 && refused.body.contains("2 fairness keys are known"), "{refused:?}");
+    assert!(refused.status == 403 && refused.body.contains("2 fairness keys are in use"), "{refused:?}");
     drop(served);
     let served = Served::start(&folder, &[]);
     done(&send(&served, "a"));

@@ -330,7 +330,7 @@ impl Writer {
         let Some(Err(error)) = result else { return Ok(()) };
         // The kernel may have dropped pages that it could not write, so the contents of the disk are unknown.
         let FatalHandler(fatal) = self.options.fatal.clone();
-        fatal(&format!("fsync failed, it is unknown which of the last writes are durable: {error}"));
+        fatal(&format!("fsync failed, the outcome of the last writes is unknown: {error}"));
         self.close_database();
         Err(StoreError::Unknown(error.to_string()))
     }
