@@ -12,14 +12,17 @@
 //! sample dated before the newest one counts as arriving with it: a clock that steps back stops the
 //! window until it catches up, and loses nothing.
 
+mod decaying;
 mod ewma;
 mod latency;
+mod log_linear;
 mod quantile;
 mod rate;
 mod ratio;
 mod recent;
 mod slices;
 
+pub use decaying::DecayingHistogram;
 pub use ewma::{BadSample, Ewma, Gains};
 pub use latency::LatencyWindow;
 pub use quantile::Quantile;

@@ -120,6 +120,8 @@ mod tests {
         };
         let result = JobResult { head, body: Bytes::from_static(b"\x00{}") };
         let bytes = result.encode().unwrap();
+        let head = br#"{"state":"failed","status":422,"content_type":"application/json","attempt":3,"finished_at_ms":7}"#;
+        assert_eq!(bytes[4..4 + head.len()], *head);
         assert_eq!(JobResult::decode(&bytes), Some(result));
         for cut in 0..40 {
             assert_eq!(JobResult::decode(&bytes.slice(..cut)), None, "{cut}");

@@ -20,7 +20,6 @@ mod moves;
 mod recovery;
 mod schedule;
 mod stats;
-mod wait_histogram;
 
 use std::sync::Arc;
 
@@ -40,15 +39,13 @@ use in_flight::{InFlight, InvisibleMessage, InvisibleState};
 use key_queue::{KeyQueue, MessageEntry};
 use schedule::Schedule;
 use stats::DeliveryStats;
-use wait_histogram::WaitHistogram;
 
 pub use abandon::AbandonMode;
 pub use leases::{Disposition, RedeliveryRecord};
 pub use limiter::{Throttle, ThrottleReason, ThrottleScope};
 pub use moves::{MoveCursor, MoveStep};
 pub use recovery::{StoredKey, StoredMessage, StoredState};
-pub use stats::{Explanation, KeyStats, QueueStats, QueueTotals};
-pub use wait_histogram::WaitPercentiles;
+pub use stats::{Explanation, KeyStats, QueueStats, QueueTotals, WaitPercentiles};
 
 /// The messages of one queue, and the order of their delivery.
 #[derive(Debug)]
@@ -138,7 +135,7 @@ impl QueueState {
             schedule: Schedule::new(settings, secret)?,
             expiry: ExpiryIndex::default(),
             bytes: 0,
-            stats: DeliveryStats { delivered: 0, redelivered: 0, waits: WaitHistogram::EMPTY },
+            stats: DeliveryStats::default(),
             now: UnixMillis::default(),
             last_seq: Seq(0),
         })
@@ -268,7 +265,7 @@ impl QueueState {
         queue.delivered += 1;
         queue.redelivered += again;
         if let Some(wait) = wait {
-            queue.waits.get_or_insert_with(|| Box::new(WaitHistogram::EMPTY)).record(wait);
+            queue.waits.get_or_insert_default().record(wait);
             self.stats.waits.record(wait);
         }
     }

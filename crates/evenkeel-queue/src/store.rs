@@ -254,3 +254,47 @@ pub(crate) fn due_of(message: &NewMessage, batch_delay_ms: u64, sent_at: UnixMil
 pub(crate) fn expiry_of(message: &NewMessage, sent_at: UnixMillis) -> Option<UnixMillis> {
     message.ttl.map(|ttl| sent_at + ttl)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{CostMode, DeliveryOrder, DispatchSettings, RedrivePolicy};
+
+    /// Stores of earlier versions contain these names.
+    #[test]
+    fn the_stored_json_of_a_queue_does_not_change() {
+        let settings = QueueSettings {
+            redrive: Some(RedrivePolicy { to: QueueId(7), attempts_max: 3 }),
+            durability: Durability::Interval(50),
+            dispatch: Some(DispatchSettings {
+                target: "/v1/embeddings".into(),
+                concurrency: 4,
+                result_ttl_ms: 1_000,
+                results_max: 10,
+            }),
+            cost_mode: CostMode::Time,
+            order: DeliveryOrder::Fifo,
+            ..QueueSettings::default()
+        };
+        let descriptor = QueueDescriptor {
+            name: "jobs".into(),
+            settings,
+            created_at: 1,
+            changed_at: 2,
+            metadata: "{}".into(),
+        };
+        let json = concat!(
+            r#"{"name":"jobs","settings":{"lease_ms":30000,"delay_ms":0,"wait_ms":0,"retention_ms":345600000,"#,
+            r#""message_bytes_max":1048576,"redrive":{"to":7,"attempts_max":3},"backoff_ms_min":1000,"#,
+            r#""backoff_ms_max":60000,"messages_max":100000000,"bytes_max":1099511627776,"in_flight_max":120000,"#,
+            r#""keys_max":1048576,"quantum":1000,"durability":{"interval":50},"dispatch":{"#,
+            r#""target":"/v1/embeddings","concurrency":4,"result_ttl_ms":1000,"results_max":10},"#,
+            r#""cost_mode":"time","order":"fifo"},"created_at":1,"changed_at":2,"notes":"{}"}"#,
+        );
+        assert_eq!(serde_json::to_string(&descriptor).unwrap(), json);
+        assert_eq!(serde_json::from_str::<QueueDescriptor>(json).unwrap(), descriptor);
+        for (durability, json) in [(Durability::Fsync, r#""fsync""#), (Durability::Os, r#""os""#)] {
+            assert_eq!(serde_json::to_string(&durability).unwrap(), json);
+        }
+    }
+}

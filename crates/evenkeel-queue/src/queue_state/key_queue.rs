@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use evenkeel_policy::cost::Cost;
+use evenkeel_policy::estimate::DecayingHistogram;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
 use super::DeliveryCount;
 use super::cost::ServiceTime;
 use super::limiter::KeyLimiters;
-use super::wait_histogram::WaitHistogram;
 use crate::id::{KeyId, Seq};
 use crate::message::{MessageMeta, Payload};
 use crate::time::UnixMillis;
@@ -124,7 +124,7 @@ pub(super) struct KeyQueue {
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
     /// Wait times until the first delivery; allocated at the first one.
-    pub(super) waits: Option<Box<WaitHistogram>>,
+    pub(super) waits: Option<Box<DecayingHistogram>>,
     /// Recent service time, for cost by time.
     pub(super) service_time: ServiceTime,
     /// Set on FIFO queues only.

@@ -1,14 +1,15 @@
 //! Statistics of a queue and its keys, and the explanation of a message's state.
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::KeyStatus;
+use evenkeel_policy::estimate::{DecayingHistogram, Quantile};
 use evenkeel_policy::weight::Weight;
 
 use super::in_flight::InvisibleState;
-use super::wait_histogram::{WaitHistogram, WaitPercentiles};
 use super::{QueueState, Throttle};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::MessageMeta;
@@ -67,12 +68,25 @@ pub struct QueueStats {
     pub waits: Option<WaitPercentiles>,
 }
 
+/// Wait times until the first delivery; each is at most half as long again as the exact quantile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitPercentiles {
+    pub p50: Duration,
+    pub p99: Duration,
+}
+
+impl WaitPercentiles {
+    fn read(waits: &DecayingHistogram) -> Option<Self> {
+        Some(Self { p50: waits.quantile(Quantile::P50)?, p99: waits.quantile(Quantile::P99)? })
+    }
+}
+
 /// Deliveries since the state was created.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DeliveryStats {
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
-    pub(super) waits: WaitHistogram,
+    pub(super) waits: DecayingHistogram,
 }
 
 /// State of a message, with the reason why it is not delivered now.
@@ -227,7 +241,7 @@ impl QueueState {
             debt: self.schedule.drr.debt(index).max(self.schedule.drr.tenant_debt(queue.tenant)),
             delivered: queue.delivered,
             redelivered: queue.redelivered,
-            waits: queue.waits.as_deref().and_then(WaitHistogram::read),
+            waits: queue.waits.as_deref().and_then(WaitPercentiles::read),
         })
         .collect()
     }
@@ -238,7 +252,7 @@ impl QueueState {
             keys: self.schedule.keys.len() as u64,
             delivered: self.stats.delivered,
             redelivered: self.stats.redelivered,
-            waits: self.stats.waits.read(),
+            waits: WaitPercentiles::read(&self.stats.waits),
         }
     }
 

@@ -31,11 +31,12 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
         let name = ["light", "heavy"][key].into();
         let key = KeyId(key as u32);
         let payload = Payload::default();
-        state.append(
-            UnixMillis(now),
-            AppendedMessage { key, name, weight: None, meta, not_before: None, payload },
-        )
-        .unwrap();
+        state
+            .append(
+                UnixMillis(now),
+                AppendedMessage { key, name, weight: None, meta, not_before: None, payload },
+            )
+            .unwrap();
     };
     for key in [0, 1] {
         (0..50).for_each(|_| send(&mut state, key, 0));

@@ -201,8 +201,10 @@ async fn produce(queue: Queue, round: String, producer: u32) {
             .collect();
         let key = |body: &String| body.split('.').next().unwrap().to_owned();
         let in_an_hour = Some(Duration::from_secs(3_600)).filter(|_| number % 2 == 0);
-        let message =
-            |body: &String| NewMessage { ttl: in_an_hour, ..NewMessage::new(body.clone()).for_key(key(body)) };
+        let message = |body: &String| NewMessage {
+            ttl: in_an_hour,
+            ..NewMessage::new(body.clone()).for_key(key(body))
+        };
         // One more, that may be over before anybody has it, and is not told of.
         let brief = format!("k{}.{round}.{producer}.{number}.brief", number % 5);
         let brief = NewMessage { ttl: Some(Duration::from_millis(1 + number % 50)), ..message(&brief) };

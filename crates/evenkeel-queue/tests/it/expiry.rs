@@ -6,7 +6,9 @@ use std::time::Duration;
 use evenkeel_policy::cost::Cost;
 use evenkeel_queue::message::{AppendedMessage, DedupId, MessageMeta, Payload};
 use evenkeel_queue::queue::ReceiveOptions;
-use evenkeel_queue::queue_state::{AbandonMode, Disposition, Explanation, LeaseBatch, PrefetchRequest, QueueState};
+use evenkeel_queue::queue_state::{
+    AbandonMode, Disposition, Explanation, LeaseBatch, PrefetchRequest, QueueState,
+};
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
@@ -37,7 +39,10 @@ fn what_a_consumer_has_may_be_acknowledged_after_its_time_and_does_not_come_back
     desk.state.ack(delivery(acked)).unwrap();
     desk.state.confirm_removal(Seq(acked));
     assert_eq!(desk.over(200), [lost], "its lease has ended");
-    assert_eq!(desk.state.abandon(UnixMillis(200), delivery(lost), AbandonMode::Retry(Duration::ZERO)), Err(Rejection::MessageGone));
+    assert_eq!(
+        desk.state.abandon(UnixMillis(200), delivery(lost), AbandonMode::Retry(Duration::ZERO)),
+        Err(Rejection::MessageGone)
+    );
     assert_eq!(desk.take(200, 10), [] as [u64; 0]);
     assert_eq!((desk.state.totals().expired, desk.state.totals().bytes), (1, 0));
 }
@@ -52,7 +57,14 @@ fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
         let over = Disposition::Expired { key: KeyId(0), meta: desk.sent[0] };
         match how {
             "nack" => {
-                assert_eq!(desk.state.abandon(UnixMillis(50), delivery(message), AbandonMode::Retry(Duration::from_secs(9))), Ok(over));
+                assert_eq!(
+                    desk.state.abandon(
+                        UnixMillis(50),
+                        delivery(message),
+                        AbandonMode::Retry(Duration::from_secs(9))
+                    ),
+                    Ok(over)
+                );
             }
             "bury" => {
                 let given_up = AbandonMode::DeadLetter;
@@ -394,8 +406,13 @@ async fn what_was_over_at_a_start_is_removed_from_disk_and_not_delivered() {
             ],
         )
         .await;
-        append(&*store, queue, UnixMillis(now.0 - stale), vec![NewMessage::new("kept too long").for_key("old")])
-            .await;
+        append(
+            &*store,
+            queue,
+            UnixMillis(now.0 - stale),
+            vec![NewMessage::new("kept too long").for_key("old")],
+        )
+        .await;
     }
     drop(store);
     let queues = Queues::open(open(&folder), 10).await.unwrap();
@@ -457,8 +474,13 @@ fn open(folder: &TempDir) -> Arc<dyn Store> {
 }
 
 async fn put_queue(store: &dyn Store, settings: QueueSettings) -> QueueId {
-    let record =
-        QueueDescriptor { name: "jobs".into(), settings, created_at: 0, changed_at: 0, metadata: String::new() };
+    let record = QueueDescriptor {
+        name: "jobs".into(),
+        settings,
+        created_at: 0,
+        changed_at: 0,
+        metadata: String::new(),
+    };
     let (done, made) = oneshot::channel();
     store.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
     made.await.unwrap().unwrap()

@@ -73,8 +73,11 @@ async fn open(folder: &TempDir) -> Arc<Queues> {
 
 /// Sends one message per key, in order.
 pub(crate) async fn send(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
-    let messages =
-        keys.into_iter().enumerate().map(|(n, key)| NewMessage::new(format!("{key}-{n}")).for_key(key)).collect();
+    let messages = keys
+        .into_iter()
+        .enumerate()
+        .map(|(n, key)| NewMessage::new(format!("{key}-{n}")).for_key(key))
+        .collect();
     queue.enqueue(messages).await.unwrap();
 }
 

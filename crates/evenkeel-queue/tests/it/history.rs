@@ -157,8 +157,14 @@ impl World {
                 }
             }
             Step::Nack { which, delay } => self.with_held(which, |world, delivery| {
-                let ended =
-                    world.state.abandon(UnixMillis(world.now), delivery, AbandonMode::Retry(Duration::from_millis(delay))).unwrap();
+                let ended = world
+                    .state
+                    .abandon(
+                        UnixMillis(world.now),
+                        delivery,
+                        AbandonMode::Retry(Duration::from_millis(delay)),
+                    )
+                    .unwrap();
                 world.ended(ended);
             }),
             Step::Extend(which) => {
@@ -171,7 +177,10 @@ impl World {
             }),
             Step::AckStale(which) => {
                 if let Some(&delivery) = pick(&self.stale, which) {
-                    assert!(self.state.ack(delivery).is_err(), "{delivery:?} of a message that is gone was taken");
+                    assert!(
+                        self.state.ack(delivery).is_err(),
+                        "{delivery:?} of a message that is gone was taken"
+                    );
                 }
             }
             Step::Look => self.look(),

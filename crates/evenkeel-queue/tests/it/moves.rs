@@ -81,7 +81,8 @@ async fn made(rig: &Rig, name: &str, settings: QueueSettings) -> Queue {
 
 /// Sends twenty messages that nobody can handle, and names them.
 async fn die(source: &Queue, round: usize) -> Vec<MessageId> {
-    let messages = (0..20).map(|n| NewMessage::new(format!("dead-{round}-{n}")).for_key("tenant/a")).collect();
+    let messages =
+        (0..20).map(|n| NewMessage::new(format!("dead-{round}-{n}")).for_key("tenant/a")).collect();
     let ids = source.enqueue(messages).await.unwrap();
     let mut died = 0;
     while died < ids.len() {

@@ -90,7 +90,8 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a", "b", "b"]).await;
         assert_eq!(queue.stats().await.unwrap().waits, None);
-        let late = NewMessage { delay: Some(Duration::from_millis(50)), ..NewMessage::new("late").for_key("a") };
+        let late =
+            NewMessage { delay: Some(Duration::from_millis(50)), ..NewMessage::new("late").for_key("a") };
         queue.enqueue(vec![late]).await.unwrap();
         take(&queue, 2).await;
         let of =

@@ -268,6 +268,46 @@ mod tests {
         }
     }
 
+    /// Stores of earlier versions contain these bytes.
+    #[test]
+    fn the_stored_bytes_do_not_change() {
+        let id = MessageId { queue: QueueId(7), key: KeyId(8), seq: Seq(9) };
+        let meta = MessageMeta {
+            seq: Seq(3),
+            sent_at: UnixMillis(4),
+            size: 5,
+            cost: Cost(6),
+            from: Some(MoveOrigin { queue: QueueId(10), id }),
+            expires_at: Some(UnixMillis(11)),
+        };
+        let key = message_key(QueueId(1), KeyId(2), &meta);
+        let words = [1, 2, 0, 3, 0, 4, 5, 0, 6, 10, 7, 8, 0, 9, 0, 11_u32];
+        assert_eq!(key.as_slice(), words.map(u32::to_be_bytes).as_flattened());
+        let sent = message_key(QueueId(1), KeyId(2), &MessageMeta { from: None, expires_at: None, ..meta });
+        let words = [1, 2, 0, 3, 0, 4, 5, 0, 6, 0_u32];
+        assert_eq!(sent.as_slice(), words.map(u32::to_be_bytes).as_flattened());
+        let payload = Payload { headers: "ab".into(), body: "c".into() };
+        assert_eq!(message_value(&payload), [0, 0, 0, 2, b'a', b'b', b'c']);
+        let deliveries = DeliveryCount { attempts: 1, released: 2 };
+        let state = |state| state_value(deliveries, Some(UnixMillis(3)), state);
+        let bytes = |kind: u8, until: u32, epoch: u32| {
+            let words = [1, 0, 3, 0, until, 0, epoch, 2_u32].map(u32::to_be_bytes);
+            [&[kind], words.as_flattened()].concat()
+        };
+        assert_eq!(state(StoredState::Leased { until: UnixMillis(4), epoch: Epoch(5) }), *bytes(1, 4, 5));
+        assert_eq!(state(StoredState::Delayed { until: UnixMillis(4) }), *bytes(2, 4, 0));
+        assert_eq!(state(StoredState::Ready), *bytes(3, 0, 0));
+        let rule = KeyRule {
+            weight: Some(Weight::whole(2).unwrap()),
+            concurrency_max: NonZeroU32::new(3),
+            rate: Rate::from_parts(4_000, 5),
+        };
+        let record = KeyRecord { name: "a/b".into(), rule, requested_weight: Some(Weight::ONE) };
+        let words = [2_000, 3, 4_000, 5, 1_000_u32].map(u32::to_be_bytes);
+        assert_eq!(record.encode(), [words.as_flattened(), b"a/b"].concat());
+        assert_eq!((FORMAT, FORMAT_MIN), (4, 3));
+    }
+
     #[test]
     fn keys_sort_by_queue_then_key_then_order() {
         let key = |queue, key, seq| message_prefix(QueueId(queue), KeyId(key), Seq(seq));
