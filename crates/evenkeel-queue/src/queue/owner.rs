@@ -90,7 +90,7 @@ impl Queue {
         needs_restart
     }
 
-    /// Tells the running actor to start its timers.
+    /// Starts the timers of the running actor.
     pub(crate) fn start(&self) {
         if let Owner::Active(owner) = &*self.0.owner.borrow() {
             owner.actor.tell(Msg::Start);
