@@ -1,4 +1,4 @@
-//! Random histories of a state, beside a plain list of what must be true.
+//! Random histories of the queue state, compared with a simple model.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
@@ -16,12 +16,12 @@ use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
-/// So many are being removed at once.
+/// Deletes by expiry that may be under way.
 const EXPIRING_MAX: usize = 1_024;
-/// The shortest there is.
+/// The minimum retention.
 const RETENTION_MS: u64 = 60_000;
-/// Names that are given limits: two keys and a tenant.
-const RULED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
+/// Names with limits: two keys and a tenant.
+const LIMITED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -31,8 +31,9 @@ enum Step {
         ttl: Option<u64>,
         count: u64,
     },
-    Tell,
-    Take(usize),
+    /// Appends the stored messages to the state.
+    Deliver,
+    Receive(usize),
     Ack(usize),
     LoseAck(usize),
     Nack {
@@ -40,10 +41,10 @@ enum Step {
         delay: u64,
     },
     Extend(usize),
-    GiveBack(usize),
+    Release(usize),
     AckStale(usize),
-    Look,
-    Answer,
+    Read,
+    ApplyReads,
     Pass(u64),
     Purge,
     Move(usize),
@@ -53,9 +54,9 @@ enum Step {
         rate: u32,
         burst: u32,
     },
-    /// What is over is gone from the store, or could not be removed.
+    /// The store has deleted the expired messages, or rejects the deletes.
     Remove {
-        is_refused: bool,
+        is_rejected: bool,
     },
 }
 
@@ -67,53 +68,52 @@ fn step() -> impl Strategy<Value = Step> {
             prop_oneof![2 => Just(None), 1 => (1..600_u64).prop_map(Some)],
             prop_oneof![4 => Just(1), 1 => 100..400_u64],
         ).prop_map(|(key, delay, ttl, count)| Step::Append { key, delay, ttl, count }),
-        6 => Just(Step::Tell),
-        5 => prop_oneof![3 => 1..6_usize, 2 => 100..300_usize].prop_map(Step::Take),
+        6 => Just(Step::Deliver),
+        5 => prop_oneof![3 => 1..6_usize, 2 => 100..300_usize].prop_map(Step::Receive),
         4 => any::<usize>().prop_map(Step::Ack),
         1 => any::<usize>().prop_map(Step::LoseAck),
         2 => (any::<usize>(), 0..200_u64).prop_map(|(which, delay)| Step::Nack { which, delay }),
         1 => any::<usize>().prop_map(Step::Extend),
-        1 => any::<usize>().prop_map(Step::GiveBack),
+        1 => any::<usize>().prop_map(Step::Release),
         1 => any::<usize>().prop_map(Step::AckStale),
-        2 => Just(Step::Look),
-        4 => Just(Step::Answer),
+        2 => Just(Step::Read),
+        4 => Just(Step::ApplyReads),
         2 => (1..150_u64).prop_map(Step::Pass),
         1 => (1..RETENTION_MS).prop_map(Step::Pass),
         1 => Just(Step::Purge),
         1 => any::<usize>().prop_map(Step::Move),
-        1 => (0..RULED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
+        1 => (0..LIMITED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
             .prop_map(|(name, max, rate, burst)| Step::Rule { name, max, rate: 200 * rate, burst }),
-        3 => any::<bool>().prop_map(|is_refused| Step::Remove { is_refused }),
+        3 => any::<bool>().prop_map(|is_rejected| Step::Remove { is_rejected }),
     ]
 }
 
-/// What the store would hold, and who has what.
-struct World {
+/// The store's contents and the deliveries, as they must be.
+struct Model {
     order: DeliveryOrder,
     state: QueueState,
     now: u64,
     seq: u64,
-    /// Everything that was written down and is not gone.
+    /// Messages that are stored and not removed.
     stored: BTreeMap<(u32, u64), MessageMeta>,
-    /// Of that, what the state was not told yet.
-    untold: VecDeque<AppendedMessage>,
-    /// What the store found and has not answered yet.
+    /// Stored messages that were not appended to the state yet.
+    unappended: VecDeque<AppendedMessage>,
+    /// Reads of the store whose results were not applied yet.
     found: Vec<(PrefetchRequest, Vec<(MessageMeta, Payload)>)>,
-    /// Deliveries under way.
     held: Vec<DeliveryId>,
-    /// Receipts that are good for nothing any more.
+    /// Receipts that are no longer valid.
     stale: Vec<DeliveryId>,
     dead: BTreeSet<u64>,
-    /// What is over and not gone yet; and of that, what the store is removing.
+    /// Expired messages; and those of them that the store is deleting.
     over: BTreeSet<Seq>,
     removing: Vec<(KeyId, Seq)>,
-    /// How many ended by themselves.
+    /// Messages removed by expiry.
     expired: u64,
-    /// What is set for a name, and when messages were delivered under it.
+    /// Rules by name, with the times of deliveries under them.
     rules: BTreeMap<&'static str, (KeyRule, Vec<u64>)>,
 }
 
-impl World {
+impl Model {
     fn new(order: DeliveryOrder) -> Self {
         let redrive = Some(RedrivePolicy { to: QueueId(9), attempts_max: ATTEMPTS_MAX });
         let settings =
@@ -124,7 +124,7 @@ impl World {
             now: 1,
             seq: 0,
             stored: BTreeMap::new(),
-            untold: VecDeque::new(),
+            unappended: VecDeque::new(),
             found: Vec::new(),
             held: Vec::new(),
             stale: Vec::new(),
@@ -141,59 +141,59 @@ impl World {
             Step::Append { key, delay, ttl, count } => {
                 (0..count).for_each(|_| self.append(key, delay, ttl));
             }
-            Step::Tell => self.tell(),
-            Step::Take(max) => self.take(max),
-            Step::Ack(which) => self.with_held(which, |world, delivery| {
-                world.state.ack(delivery).unwrap();
-                world.state.confirm_removal(delivery.seq);
-                world.stored.remove(&(delivery.key.0, delivery.seq.0));
-                world.stale.push(delivery);
+            Step::Deliver => self.deliver(),
+            Step::Receive(max) => self.receive(max),
+            Step::Ack(which) => self.with_held(which, |model, delivery| {
+                model.state.ack(delivery).unwrap();
+                model.state.confirm_removal(delivery.seq);
+                model.stored.remove(&(delivery.key.0, delivery.seq.0));
+                model.stale.push(delivery);
             }),
             Step::LoseAck(which) => {
-                // Not written down: the delivery goes on as if nothing had been said.
+                // The write failed: the delivery continues as before.
                 if let Some(&delivery) = pick(&self.held, which) {
                     self.state.ack(delivery).unwrap();
                     self.state.revert_removal(delivery.seq);
                 }
             }
-            Step::Nack { which, delay } => self.with_held(which, |world, delivery| {
-                let ended = world
+            Step::Nack { which, delay } => self.with_held(which, |model, delivery| {
+                let ended = model
                     .state
                     .abandon(
-                        UnixMillis(world.now),
+                        UnixMillis(model.now),
                         delivery,
                         AbandonMode::Retry(Duration::from_millis(delay)),
                     )
                     .unwrap();
-                world.ended(ended);
+                model.ended(ended);
             }),
             Step::Extend(which) => {
                 if let Some(&delivery) = pick(&self.held, which) {
                     self.state.extend(UnixMillis(self.now), delivery, 10 * LEASE).unwrap();
                 }
             }
-            Step::GiveBack(which) => self.with_held(which, |world, delivery| {
-                assert!(world.state.release_undelivered(delivery.seq, delivery.attempt).is_some());
+            Step::Release(which) => self.with_held(which, |model, delivery| {
+                assert!(model.state.release_undelivered(delivery.seq, delivery.attempt).is_some());
             }),
             Step::AckStale(which) => {
                 if let Some(&delivery) = pick(&self.stale, which) {
                     assert!(
                         self.state.ack(delivery).is_err(),
-                        "{delivery:?} of a message that is gone was taken"
+                        "{delivery:?} of a removed message was accepted"
                     );
                 }
             }
-            Step::Look => self.look(),
-            Step::Answer => self.answer(),
+            Step::Read => self.read(),
+            Step::ApplyReads => self.apply_reads(),
             Step::Pass(span) => self.pass(span),
             Step::Move(which) => self.move_one(which),
             Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
-            Step::Remove { is_refused: false } => self.remove(),
-            Step::Remove { is_refused: true } => {
+            Step::Remove { is_rejected: false } => self.remove(),
+            Step::Remove { is_rejected: true } => {
                 self.removing.drain(..).for_each(|(_, seq)| self.state.revert_removal(seq));
             }
             Step::Purge => {
-                self.tell();
+                self.deliver();
                 self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
                 self.stored.clear();
                 self.stale.append(&mut self.held);
@@ -205,7 +205,7 @@ impl World {
         self.check();
     }
 
-    /// Takes a stored message out of turn, if it waits: half of them are moved, the others come back.
+    /// Takes a stored message out of order, if it is ready: half of them are moved, the others are reverted.
     fn move_one(&mut self, which: usize) {
         let stored: Vec<((u32, u64), MessageMeta)> =
             self.stored.iter().map(|(place, meta)| (*place, *meta)).collect();
@@ -213,7 +213,7 @@ impl World {
         if !self.state.begin_move(KeyId(key), meta) {
             return;
         }
-        assert!(!self.held.iter().any(|held| held.seq.0 == seq), "a consumer has {seq}, and it was moved");
+        assert!(!self.held.iter().any(|held| held.seq.0 == seq), "{seq} was moved while in flight");
         assert!(!self.state.begin_move(KeyId(key), meta), "{seq} was moved twice");
         if which.is_multiple_of(2) {
             self.state.confirm_removal(meta.seq);
@@ -238,40 +238,40 @@ impl World {
         let not_before = (delay > 0).then(|| UnixMillis(self.now + delay));
         let payload = Payload { headers: "".into(), body: "abc".into() };
         let message = AppendedMessage { key: KeyId(key), name, weight: None, meta, not_before, payload };
-        self.untold.push_back(message);
+        self.unappended.push_back(message);
     }
 
-    fn tell(&mut self) {
-        for message in self.untold.drain(..) {
+    fn deliver(&mut self) {
+        for message in self.unappended.drain(..) {
             self.state.append(UnixMillis(self.now), message).unwrap();
         }
     }
 
-    fn take(&mut self, max: usize) {
-        let taken = self.state.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
-        assert!(taken.leased.len() <= max);
-        for (key, meta) in taken.expired {
+    fn receive(&mut self, max: usize) {
+        let received = self.state.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
+        assert!(received.leased.len() <= max);
+        for (key, meta) in received.expired {
             self.end(key, &meta);
         }
         let before = self.held.len();
-        for leased in taken.leased {
+        for leased in received.leased {
             let key = leased.key;
             let seq = leased.meta.seq;
-            assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
+            assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after its removal");
             assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
-            assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
+            assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered after it was dead-lettered");
             assert!(!self.over.contains(&seq), "{seq:?} was delivered while it was being removed");
-            assert!(!self.is_over(&leased.meta), "{seq:?} was delivered after its time");
+            assert!(!self.is_expired(&leased.meta), "{seq:?} was delivered after it expired");
             assert!(leased.deliveries.attempts <= ATTEMPTS_MAX);
             let attempt = leased.deliveries.number();
-            self.heed_rules(&leased.name, seq);
-            self.heed_order(before, key, seq);
+            self.check_rules(&leased.name, seq);
+            self.check_order(before, key, seq);
             self.held.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
 
-    /// On a FIFO queue everything earlier of the key is gone, over, or delivered with it.
-    fn heed_order(&self, before: usize, key: KeyId, seq: Seq) {
+    /// Checks on a FIFO queue that everything earlier of the key is removed, expired, or delivered with it.
+    fn check_order(&self, before: usize, key: KeyId, seq: Seq) {
         if self.order == DeliveryOrder::Fair {
             return;
         }
@@ -281,20 +281,20 @@ impl World {
             assert!(is_done, "{seq:?} of {key:?} was delivered before {earlier}");
         }
         let others = self.held[..before].iter().filter(|held| held.key == key).count();
-        assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are out");
+        assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are in flight");
     }
 
     fn set_rule(&mut self, name: usize, max: u32, rate: u32, burst: u32) {
         let rate = Rate::new(f64::from(rate), NonZeroU32::new(burst)).ok();
         let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
-        // A tenant's own number is nobody's key here.
+        // The tenant's rule has an id that no key uses.
         let key = KeyId([0, 1, 99][name]);
-        self.state.set_rule(UnixMillis(self.now), key, &RULED[name].into(), rule);
-        self.rules.insert(RULED[name], (rule, Vec::new()));
+        self.state.set_rule(UnixMillis(self.now), key, &LIMITED[name].into(), rule);
+        self.rules.insert(LIMITED[name], (rule, Vec::new()));
     }
 
-    /// Whatever is delivered is within what its key and its tenant are bound to.
-    fn heed_rules(&mut self, name: &str, seq: Seq) {
+    /// Checks that a delivery is within the limits of its key and tenant.
+    fn check_rules(&mut self, name: &str, seq: Seq) {
         for (ruled, (rule, delivered)) in &mut self.rules {
             let is_its = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
             if !name.starts_with(ruled) {
@@ -318,22 +318,26 @@ impl World {
         }
     }
 
-    /// The store looks for what it was asked, a little at a time.
-    fn look(&mut self) {
-        while let Some(ask) = self.state.poll_prefetch() {
-            let after = (ask.key.0, ask.after.0 + 1)..=(ask.key.0, u64::MAX);
-            let found = self.stored.range(after).take(ask.count);
+    /// Reads what the state asked for.
+    fn read(&mut self) {
+        while let Some(request) = self.state.poll_prefetch() {
+            let after = (request.key.0, request.after.0 + 1)..=(request.key.0, u64::MAX);
+            let found = self.stored.range(after).take(request.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
             let found = found.map(|(_, meta)| (*meta, payload.clone())).collect();
-            self.found.push((ask, found));
+            self.found.push((request, found));
         }
     }
 
-    /// It answers with what it found; some of that may have been a while ago.
-    fn answer(&mut self) {
-        self.look();
-        for (ask, found) in self.found.drain(..) {
-            assert_eq!(self.state.apply_prefetch(ask, found), 0, "the state counts what is not there");
+    /// Applies the reads; some of them are old by now.
+    fn apply_reads(&mut self) {
+        self.read();
+        for (request, found) in self.found.drain(..) {
+            assert_eq!(
+                self.state.apply_prefetch(request, found),
+                0,
+                "the state counts messages that are not stored"
+            );
         }
     }
 
@@ -349,33 +353,33 @@ impl World {
             }
             self.remove();
         }
-        // Others are to be gone first.
+        // Earlier deletes must complete first.
         if EXPIRING_MAX <= self.over.len() {
             return;
         }
-        // Also what is far behind a key's window, and whoever receives or not.
-        let untold: BTreeSet<Seq> = self.untold.iter().map(|message| message.meta.seq).collect();
+        // Covers messages on disk outside a window, without consumers.
+        let unappended: BTreeSet<Seq> = self.unappended.iter().map(|message| message.meta.seq).collect();
         let held: BTreeSet<Seq> = self.held.iter().map(|delivery| delivery.seq).collect();
-        for meta in self.stored.values().filter(|meta| self.has_expired(meta)) {
+        for meta in self.stored.values().filter(|meta| self.is_past_ttl(meta)) {
             let seq = &meta.seq;
-            let is_elsewhere = untold.contains(seq) || held.contains(seq) || self.over.contains(seq);
-            assert!(is_elsewhere, "{meta:?} is kept after its time");
+            let is_elsewhere = unappended.contains(seq) || held.contains(seq) || self.over.contains(seq);
+            assert!(is_elsewhere, "{meta:?} is kept after its TTL");
         }
     }
 
-    fn has_expired(&self, meta: &MessageMeta) -> bool {
+    fn is_past_ttl(&self, meta: &MessageMeta) -> bool {
         meta.expires_at.is_some_and(|at| at.0 <= self.now)
     }
 
-    fn is_over(&self, meta: &MessageMeta) -> bool {
-        self.has_expired(meta) || meta.sent_at.0 + RETENTION_MS <= self.now
+    fn is_expired(&self, meta: &MessageMeta) -> bool {
+        self.is_past_ttl(meta) || meta.sent_at.0 + RETENTION_MS <= self.now
     }
 
-    /// Only what is over ends, and again only if it could not be removed.
+    /// Checks that only expired messages expire, and again only after a failed delete.
     fn end(&mut self, key: KeyId, meta: &MessageMeta) {
-        assert!(self.is_over(meta), "{meta:?} ended before its time");
-        assert!(self.stored.contains_key(&(key.0, meta.seq.0)), "{meta:?} ended after it was gone");
-        assert!(!self.removing.contains(&(key, meta.seq)), "{meta:?} ended twice");
+        assert!(self.is_expired(meta), "{meta:?} expired too early");
+        assert!(self.stored.contains_key(&(key.0, meta.seq.0)), "{meta:?} expired after its removal");
+        assert!(!self.removing.contains(&(key, meta.seq)), "{meta:?} expired twice");
         self.over.insert(meta.seq);
         self.removing.push((key, meta.seq));
     }
@@ -413,38 +417,38 @@ impl World {
         }
     }
 
-    /// Nothing is counted twice, and nothing is missing.
+    /// Checks that no message is counted twice or missing.
     fn check(&self) {
         assert_eq!(self.state.audit(), Ok(()));
         let totals = self.state.totals();
         assert_eq!(totals.in_flight, self.held.len() as u64);
-        let told = self.stored.len() - self.untold.len();
-        let here = told - self.over.len();
+        let result = self.stored.len() - self.unappended.len();
+        let here = result - self.over.len();
         assert_eq!(totals.pending + totals.in_flight + totals.delayed, here as u64);
-        assert_eq!((totals.bytes, totals.expired), (3 * told as u64, self.expired));
+        assert_eq!((totals.bytes, totals.expired), (3 * result as u64, self.expired));
     }
 
-    /// Everything that was sent comes out in the end.
+    /// Checks that every message is delivered in the end.
     fn drain(&mut self) {
         for _ in 0..100_000 {
             if self.stored.is_empty() {
                 return;
             }
-            self.answer();
-            self.tell();
+            self.apply_reads();
+            self.deliver();
             self.remove();
-            self.take(10);
+            self.receive(10);
             while !self.held.is_empty() {
-                self.with_held(0, |world, delivery| {
-                    world.state.ack(delivery).unwrap();
-                    world.state.confirm_removal(delivery.seq);
-                    world.stored.remove(&(delivery.key.0, delivery.seq.0));
+                self.with_held(0, |model, delivery| {
+                    model.state.ack(delivery).unwrap();
+                    model.state.confirm_removal(delivery.seq);
+                    model.stored.remove(&(delivery.key.0, delivery.seq.0));
                 });
             }
             self.pass(5);
             self.check();
         }
-        panic!("{} messages never came out: {:?}", self.stored.len(), self.state);
+        panic!("{} messages were never delivered: {:?}", self.stored.len(), self.state);
     }
 }
 
@@ -456,84 +460,84 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_message_is_somewhere_once_until_it_is_gone(steps in prop::collection::vec(step(), 1..300)) {
-        let mut world = World::new(DeliveryOrder::Fair);
+    fn every_message_is_in_exactly_one_state_until_it_is_removed(steps in prop::collection::vec(step(), 1..300)) {
+        let mut model = Model::new(DeliveryOrder::Fair);
         for step in steps {
-            world.run(step);
+            model.run(step);
         }
-        world.drain();
+        model.drain();
     }
 
     #[test]
-    fn a_fifo_key_goes_on_when_what_came_before_is_done(steps in prop::collection::vec(step(), 1..300)) {
-        let mut world = World::new(DeliveryOrder::Fifo);
+    fn a_fifo_key_continues_when_earlier_messages_are_done(steps in prop::collection::vec(step(), 1..300)) {
+        let mut model = Model::new(DeliveryOrder::Fifo);
         for step in steps {
-            world.run(step);
+            model.run(step);
         }
-        world.drain();
+        model.drain();
     }
 
-    /// One consumer that acknowledges: each key's messages come in the order they were sent.
+    /// With one consumer that acknowledges, each key's messages come in the order they were sent.
     #[test]
     fn a_key_is_first_in_first_out(keys in prop::collection::vec(0..3_u32, 1..2_000), max in 1..20_usize) {
-        let mut world = World::new(DeliveryOrder::Fair);
+        let mut model = Model::new(DeliveryOrder::Fair);
         for key in keys {
-            world.append(key, 0, None);
+            model.append(key, 0, None);
         }
-        world.tell();
+        model.deliver();
         let mut last = BTreeMap::new();
-        while !world.stored.is_empty() {
-            world.answer();
-            world.take(max);
-            for delivery in core::mem::take(&mut world.held) {
+        while !model.stored.is_empty() {
+            model.apply_reads();
+            model.receive(max);
+            for delivery in core::mem::take(&mut model.held) {
                 let before = last.insert(delivery.key, delivery.seq);
                 prop_assert!(before.is_none_or(|before| before < delivery.seq));
-                world.state.ack(delivery).unwrap();
-                world.state.confirm_removal(delivery.seq);
-                world.stored.remove(&(delivery.key.0, delivery.seq.0));
+                model.state.ack(delivery).unwrap();
+                model.state.confirm_removal(delivery.seq);
+                model.stored.remove(&(delivery.key.0, delivery.seq.0));
             }
-            world.pass(1);
+            model.pass(1);
         }
     }
 }
 
 #[test]
-fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
-    let mut world = World::new(DeliveryOrder::Fair);
-    (0..400).for_each(|_| world.append(0, 0, None));
-    world.tell();
-    world.take(300);
-    let asked = world.state.poll_prefetch().unwrap();
-    world.run(Step::Purge);
-    (0..400).for_each(|_| world.append(0, 0, None));
-    world.tell();
-    // The store looks after the purge, and finds none of what it was asked for.
-    assert_eq!(world.state.apply_prefetch(asked, Vec::new()), 0);
-    world.check();
-    world.drain();
+fn a_prefetch_from_before_a_purge_loses_no_later_message() {
+    let mut model = Model::new(DeliveryOrder::Fair);
+    (0..400).for_each(|_| model.append(0, 0, None));
+    model.deliver();
+    model.receive(300);
+    let asked = model.state.poll_prefetch().unwrap();
+    model.run(Step::Purge);
+    (0..400).for_each(|_| model.append(0, 0, None));
+    model.deliver();
+    // The store reads after the purge and finds nothing.
+    assert_eq!(model.state.apply_prefetch(asked, Vec::new()), 0);
+    model.check();
+    model.drain();
 }
 
 #[test]
-fn keys_that_are_gone_are_forgotten_however_many_they_are() {
-    let mut world = World::new(DeliveryOrder::Fair);
+fn idle_keys_are_removed_in_batches() {
+    let mut model = Model::new(DeliveryOrder::Fair);
     for key in 0..5_000 {
-        world.append(key, 0, None);
+        model.append(key, 0, None);
     }
-    world.tell();
-    world.take(5_000);
-    while !world.held.is_empty() {
-        world.with_held(0, |world, delivery| {
-            world.state.ack(delivery).unwrap();
-            world.state.confirm_removal(delivery.seq);
+    model.deliver();
+    model.receive(5_000);
+    while !model.held.is_empty() {
+        model.with_held(0, |model, delivery| {
+            model.state.ack(delivery).unwrap();
+            model.state.confirm_removal(delivery.seq);
         });
     }
-    assert_eq!(world.state.stats().keys, 5_000);
-    let later = UnixMillis(world.now + 60_000);
-    assert!(!world.state.has_idle(UnixMillis(world.now + 59_999)));
+    assert_eq!(model.state.stats().keys, 5_000);
+    let later = UnixMillis(model.now + 60_000);
+    assert!(!model.state.has_idle(UnixMillis(model.now + 59_999)));
     let mut rounds = 0;
-    while world.state.has_idle(later) {
-        world.state.forget_idle(later);
+    while model.state.has_idle(later) {
+        model.state.forget_idle(later);
         rounds += 1;
     }
-    assert_eq!((world.state.stats().keys, rounds), (0, 5));
+    assert_eq!((model.state.stats().keys, rounds), (0, 5));
 }
