@@ -270,7 +270,7 @@ impl QueueState {
         }
     }
 
-    /// Returns the next read that the store is to be asked for.
+    /// Returns the next prefetch to request from the store.
     pub fn poll_prefetch(&mut self) -> Option<PrefetchRequest> {
         self.schedule.poll_prefetch()
     }

@@ -142,8 +142,8 @@ async fn scheduling_costs_less_than_a_twentieth_of_a_delivery() {
     for number in 0..100 {
         let tenant = TenantId(number);
         let key = Key(number);
-        let lane = WeightedKey { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
-        drr.add_key(lane).unwrap();
+        let weighted = WeightedKey { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
+        drr.add_key(weighted).unwrap();
     }
     let started = cpu();
     for _ in 0..MESSAGES {

@@ -100,7 +100,7 @@ struct Model {
     unappended: VecDeque<AppendedMessage>,
     /// Reads of the store whose results were not applied yet.
     found: Vec<(PrefetchRequest, Vec<(MessageMeta, Payload)>)>,
-    held: Vec<DeliveryId>,
+    in_flight: Vec<DeliveryId>,
     /// Receipts that are no longer valid.
     stale: Vec<DeliveryId>,
     dead: BTreeSet<u64>,
@@ -126,7 +126,7 @@ impl Model {
             stored: BTreeMap::new(),
             unappended: VecDeque::new(),
             found: Vec::new(),
-            held: Vec::new(),
+            in_flight: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
             over: BTreeSet::new(),
@@ -143,7 +143,7 @@ impl Model {
             }
             Step::Deliver => self.deliver(),
             Step::Receive(max) => self.receive(max),
-            Step::Ack(which) => self.with_held(which, |model, delivery| {
+            Step::Ack(which) => self.with_delivery(which, |model, delivery| {
                 model.state.ack(delivery).unwrap();
                 model.state.confirm_removal(delivery.seq);
                 model.stored.remove(&(delivery.key.0, delivery.seq.0));
@@ -151,12 +151,12 @@ impl Model {
             }),
             Step::LoseAck(which) => {
                 // The write failed: the delivery continues as before.
-                if let Some(&delivery) = pick(&self.held, which) {
+                if let Some(&delivery) = pick(&self.in_flight, which) {
                     self.state.ack(delivery).unwrap();
                     self.state.revert_removal(delivery.seq);
                 }
             }
-            Step::Nack { which, delay } => self.with_held(which, |model, delivery| {
+            Step::Nack { which, delay } => self.with_delivery(which, |model, delivery| {
                 let ended = model
                     .state
                     .abandon(
@@ -168,11 +168,11 @@ impl Model {
                 model.ended(ended);
             }),
             Step::Extend(which) => {
-                if let Some(&delivery) = pick(&self.held, which) {
+                if let Some(&delivery) = pick(&self.in_flight, which) {
                     self.state.extend(UnixMillis(self.now), delivery, 10 * LEASE).unwrap();
                 }
             }
-            Step::Release(which) => self.with_held(which, |model, delivery| {
+            Step::Release(which) => self.with_delivery(which, |model, delivery| {
                 assert!(model.state.release_undelivered(delivery.seq, delivery.attempt).is_some());
             }),
             Step::AckStale(which) => {
@@ -196,7 +196,7 @@ impl Model {
                 self.deliver();
                 self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
                 self.stored.clear();
-                self.stale.append(&mut self.held);
+                self.stale.append(&mut self.in_flight);
                 self.dead.clear();
                 self.over.clear();
                 self.removing.clear();
@@ -208,12 +208,15 @@ impl Model {
     /// Takes a stored message out of order, if it is ready: half of them are moved, the others are reverted.
     fn move_one(&mut self, which: usize) {
         let stored: Vec<((u32, u64), MessageMeta)> =
-            self.stored.iter().map(|(place, meta)| (*place, *meta)).collect();
+            self.stored.iter().map(|(key, meta)| (*key, *meta)).collect();
         let Some(&((key, seq), meta)) = pick(&stored, which) else { return };
         if !self.state.begin_move(KeyId(key), meta) {
             return;
         }
-        assert!(!self.held.iter().any(|held| held.seq.0 == seq), "{seq} was moved while in flight");
+        assert!(
+            !self.in_flight.iter().any(|delivery| delivery.seq.0 == seq),
+            "{seq} was moved while in flight"
+        );
         assert!(!self.state.begin_move(KeyId(key), meta), "{seq} was moved twice");
         if which.is_multiple_of(2) {
             self.state.confirm_removal(meta.seq);
@@ -253,12 +256,15 @@ impl Model {
         for (key, meta) in received.expired {
             self.end(key, &meta);
         }
-        let before = self.held.len();
+        let before = self.in_flight.len();
         for leased in received.leased {
             let key = leased.key;
             let seq = leased.meta.seq;
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after its removal");
-            assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
+            assert!(
+                !self.in_flight.iter().any(|delivery| delivery.seq == seq),
+                "{seq:?} was delivered to two consumers"
+            );
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered after it was dead-lettered");
             assert!(!self.over.contains(&seq), "{seq:?} was delivered while it was being removed");
             assert!(!self.is_expired(&leased.meta), "{seq:?} was delivered after it expired");
@@ -266,7 +272,7 @@ impl Model {
             let attempt = leased.deliveries.number();
             self.check_rules(&leased.name, seq);
             self.check_order(before, key, seq);
-            self.held.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
+            self.in_flight.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
 
@@ -275,12 +281,12 @@ impl Model {
         if self.order == DeliveryOrder::Fair {
             return;
         }
-        let with_it: Vec<u64> = self.held[before..].iter().map(|held| held.seq.0).collect();
+        let with_it: Vec<u64> = self.in_flight[before..].iter().map(|delivery| delivery.seq.0).collect();
         for (&(_, earlier), _) in self.stored.range((key.0, 0)..(key.0, seq.0)) {
             let is_done = with_it.contains(&earlier) || self.over.contains(&Seq(earlier));
             assert!(is_done, "{seq:?} of {key:?} was delivered before {earlier}");
         }
-        let others = self.held[..before].iter().filter(|held| held.key == key).count();
+        let others = self.in_flight[..before].iter().filter(|delivery| delivery.key == key).count();
         assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are in flight");
     }
 
@@ -300,7 +306,7 @@ impl Model {
             if !name.starts_with(ruled) {
                 continue;
             }
-            let out = self.held.iter().filter(|held| is_its(held.key.0)).count() as u32;
+            let out = self.in_flight.iter().filter(|held| is_its(held.key.0)).count() as u32;
             let max = rule.concurrency_max.map_or(u32::MAX, NonZeroU32::get);
             assert!(out < max, "{seq:?} of {ruled} was delivered beside {out} others of at most {max}");
             delivered.push(self.now);
@@ -345,8 +351,8 @@ impl Model {
         self.now += span;
         loop {
             let ended = self.state.expire_leases(UnixMillis(self.now), usize::MAX);
-            for how in ended {
-                self.ended(how);
+            for disposition in ended {
+                self.ended(disposition);
             }
             if self.over.len() < EXPIRING_MAX || self.removing.is_empty() {
                 break;
@@ -359,7 +365,7 @@ impl Model {
         }
         // Covers messages on disk outside a window, without consumers.
         let unappended: BTreeSet<Seq> = self.unappended.iter().map(|message| message.meta.seq).collect();
-        let held: BTreeSet<Seq> = self.held.iter().map(|delivery| delivery.seq).collect();
+        let held: BTreeSet<Seq> = self.in_flight.iter().map(|delivery| delivery.seq).collect();
         for meta in self.stored.values().filter(|meta| self.is_past_ttl(meta)) {
             let seq = &meta.seq;
             let is_elsewhere = unappended.contains(seq) || held.contains(seq) || self.over.contains(seq);
@@ -402,7 +408,7 @@ impl Model {
                 (meta.seq, false)
             }
         };
-        self.held.retain(|delivery| delivery.seq != seq);
+        self.in_flight.retain(|delivery| delivery.seq != seq);
         if is_dead {
             self.dead.insert(seq.0);
             self.state.confirm_removal(seq);
@@ -410,9 +416,9 @@ impl Model {
         }
     }
 
-    fn with_held(&mut self, which: usize, then: impl FnOnce(&mut Self, DeliveryId)) {
-        if !self.held.is_empty() {
-            let delivery = self.held.swap_remove(which % self.held.len());
+    fn with_delivery(&mut self, which: usize, then: impl FnOnce(&mut Self, DeliveryId)) {
+        if !self.in_flight.is_empty() {
+            let delivery = self.in_flight.swap_remove(which % self.in_flight.len());
             then(self, delivery);
         }
     }
@@ -421,7 +427,7 @@ impl Model {
     fn check(&self) {
         assert_eq!(self.state.audit(), Ok(()));
         let totals = self.state.totals();
-        assert_eq!(totals.in_flight, self.held.len() as u64);
+        assert_eq!(totals.in_flight, self.in_flight.len() as u64);
         let result = self.stored.len() - self.unappended.len();
         let here = result - self.over.len();
         assert_eq!(totals.pending + totals.in_flight + totals.delayed, here as u64);
@@ -438,8 +444,8 @@ impl Model {
             self.deliver();
             self.remove();
             self.receive(10);
-            while !self.held.is_empty() {
-                self.with_held(0, |model, delivery| {
+            while !self.in_flight.is_empty() {
+                self.with_delivery(0, |model, delivery| {
                     model.state.ack(delivery).unwrap();
                     model.state.confirm_removal(delivery.seq);
                     model.stored.remove(&(delivery.key.0, delivery.seq.0));
@@ -489,7 +495,7 @@ proptest! {
         while !model.stored.is_empty() {
             model.apply_reads();
             model.receive(max);
-            for delivery in core::mem::take(&mut model.held) {
+            for delivery in core::mem::take(&mut model.in_flight) {
                 let before = last.insert(delivery.key, delivery.seq);
                 prop_assert!(before.is_none_or(|before| before < delivery.seq));
                 model.state.ack(delivery).unwrap();
@@ -525,8 +531,8 @@ fn idle_keys_are_removed_in_batches() {
     }
     model.deliver();
     model.receive(5_000);
-    while !model.held.is_empty() {
-        model.with_held(0, |model, delivery| {
+    while !model.in_flight.is_empty() {
+        model.with_delivery(0, |model, delivery| {
             model.state.ack(delivery).unwrap();
             model.state.confirm_removal(delivery.seq);
         });

@@ -34,7 +34,7 @@ async fn a_delete_that_the_store_rejected_is_repeated() {
         assert_eq!(queue.explain(ids[0]).await, Ok(Explanation::Leaving));
         store.fail_held();
         wait_until(async || queue.totals().expired == 1).await;
-        let left: u64 = store.keys(queue.id(), Seq(u64::MAX)).unwrap().iter().map(|kept| kept.count).sum();
+        let left: u64 = store.keys(queue.id(), Seq(u64::MAX)).unwrap().iter().map(|key| key.count).sum();
         assert_eq!((left, queue.totals().bytes), (0, 0));
     }
 }
@@ -141,7 +141,7 @@ async fn messages_expired_before_a_start_are_deleted_and_not_delivered() {
     assert_eq!(delivered, (0..400).map(|n| format!("kept-{n}")).collect::<Vec<_>>());
     queues.shutdown().await;
     let store = open(&dir);
-    let left: u64 = store.keys(queue, Seq(u64::MAX)).unwrap().iter().map(|kept| kept.count).sum();
+    let left: u64 = store.keys(queue, Seq(u64::MAX)).unwrap().iter().map(|key| key.count).sum();
     assert_eq!(left, 0, "messages are left on disk");
 }
 

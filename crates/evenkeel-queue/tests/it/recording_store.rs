@@ -104,12 +104,12 @@ impl Store for RecordingStore {
         self.store.set_rule(queue, name, rule, done);
     }
 
-    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
-        self.store.put_result(of, kept, max, done);
+    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>) {
+        self.store.put_result(id, result, max, done);
     }
 
-    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
-        self.store.result(of, done);
+    fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>) {
+        self.store.result(id, done);
     }
 
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
