@@ -1,8 +1,8 @@
 //! The queue state: a sans-I/O state machine that holds the messages of one queue and decides which is next.
 //!
 //! Time is an argument; whatever must be stored is returned to the caller. The state has three parts with invariants
-//! of their own: [`in_flight`] holds the messages that are invisible, [`schedule`] decides whose turn it is, and
-//! [`expiry`] finds messages whose TTL or retention has ended. [`QueueState`] moves messages between them.
+//! of their own: `in_flight` holds the messages that are invisible, `schedule` decides whose turn it is, and
+//! `expiry` finds messages whose TTL or retention has ended. [`QueueState`] moves messages between them.
 //!
 //! Guarantees: an appended message is in exactly one state (ready, delayed, in flight, being acknowledged, being
 //! moved, expired) until it is removed; it is delivered to one consumer at a time; over any interval, the deliveries

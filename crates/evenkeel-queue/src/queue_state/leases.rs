@@ -112,7 +112,7 @@ impl QueueState {
                 self.hide(index, entry, InvisibleState::Leased { until, epoch });
             }
             InvisibleState::Acking { prior: PriorState::Delayed { until } } => {
-                self.hide(index, entry, InvisibleState::Delayed { until })
+                self.hide(index, entry, InvisibleState::Delayed { until });
             }
             InvisibleState::Moving => self.hide(index, entry, InvisibleState::Delayed { until: retry_at }),
             InvisibleState::Expired { .. } => {

@@ -100,7 +100,7 @@ impl QueueState {
             let entry = MessageEntry { deliveries, first_delivered_at, ..MessageEntry::new(meta) };
             match message.state {
                 StoredState::Leased { until, epoch } => {
-                    self.hide(index, entry, InvisibleState::Leased { until, epoch })
+                    self.hide(index, entry, InvisibleState::Leased { until, epoch });
                 }
                 StoredState::Delayed { until } => self.hide(index, entry, InvisibleState::Delayed { until }),
                 StoredState::Ready => self.schedule.requeue(index, entry),

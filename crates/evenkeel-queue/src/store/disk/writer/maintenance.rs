@@ -35,7 +35,7 @@ impl Writer {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(queue = queue.0, %error, "could not delete purged messages; they stay on disk until the next start")
+                tracing::warn!(queue = queue.0, %error, "could not delete purged messages; they stay on disk until the next start");
             }
         }
     }

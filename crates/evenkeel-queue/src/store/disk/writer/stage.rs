@@ -38,7 +38,7 @@ impl Writer {
         match op {
             WriteOp::Append(_, done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
             WriteOp::PutResult(.., done) if free < reserve => {
-                done(Err(StoreError::DiskFull { free, reserve }))
+                done(Err(StoreError::DiskFull { free, reserve }));
             }
             WriteOp::Append(batch, done) => staging.append(batch, done),
             WriteOp::Commit(commit, done) => staging.commit(commit, done),
@@ -50,7 +50,7 @@ impl Writer {
             WriteOp::RemoveQueue(queue, done) => staging.remove_queue(queue, done),
             WriteOp::TakeOwnership(queues, done) => staging.take_ownership(queues, done),
             WriteOp::Renew(queue, epoch, done) => {
-                done(staging.queue(queue).map(|queue| queue.epoch == epoch))
+                done(staging.queue(queue).map(|queue| queue.epoch == epoch));
             }
             WriteOp::Queues(done) => done(Ok(staging.catalog.records())),
             WriteOp::PurgedBelow(queue, done) => done(staging.queue(queue).map(|queue| queue.purged_below)),
