@@ -1,36 +1,35 @@
-//! What queues, keys, messages and owners are called.
+//! Identifiers of queues, keys, messages and owners.
+//!
+//! The owner epoch is a fencing token: the store rejects writes of an owner that another has replaced.
 
 use core::fmt;
 use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Names a queue; never given twice.
+/// Identifies a queue; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QueueId(pub u32);
 
-/// Names a fairness key within its queue; never given twice.
+/// Identifies a fairness key within its queue; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);
 
-/// A message's place in the order of all messages ever written down.
+/// Sequence number of a message, in the order of all messages of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// Counts who has owned a queue; a later owner's is larger.
+/// Owner epoch of a queue, a fencing token: each new owner gets a larger one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// Names a message, and says where it was sent; moved to another queue it keeps its name.
+/// Identifies a message by the queue it was sent to; it keeps its id when it is moved.
 ///
-/// Shown in the shape of a UUID, which is what clients of such queues expect.
+/// Formatted like a UUID, as clients of SQS expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
-    /// The queue it was sent to.
     pub queue: QueueId,
-    /// Its fairness key.
     pub key: KeyId,
-    /// Its place in the order.
     pub seq: Seq,
 }
 
@@ -42,12 +41,12 @@ impl MessageId {
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By hand: every message that is sent or delivered is named, and the formatter takes ten times as long.
+        // Formatted by hand: `write!` takes ten times as long, and every message sent or delivered needs it.
         let number = self.number();
         let mut text = [b'-'; 36];
-        let places = (0..text.len()).filter(|place| ![8, 13, 18, 23].contains(place));
-        for (digit, place) in places.enumerate() {
-            text[place] = b"0123456789abcdef"[(number >> (124 - 4 * digit)) as usize & 15];
+        let positions = (0..text.len()).filter(|position| ![8, 13, 18, 23].contains(position));
+        for (digit, position) in positions.enumerate() {
+            text[position] = b"0123456789abcdef"[(number >> (124 - 4 * digit)) as usize & 15];
         }
         f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
@@ -64,7 +63,7 @@ impl FromStr for MessageId {
             return Err(MessageIdError);
         }
         let number = u128::from_str_radix(&parts.concat(), 16).map_err(|_| MessageIdError)?;
-        // Each cast keeps exactly the part meant.
+        // The casts truncate on purpose.
         Ok(Self {
             queue: QueueId((number >> 96) as u32),
             key: KeyId((number >> 64) as u32),
@@ -73,24 +72,17 @@ impl FromStr for MessageId {
     }
 }
 
-/// Text that names no message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error of a text that is not a message id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a message id, which looks like 00000001-0000-0002-0000-000000000003")]
 pub struct MessageIdError;
-
-impl fmt::Display for MessageIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a message id, which looks like 00000001-0000-0002-0000-000000000003")
-    }
-}
-
-impl core::error::Error for MessageIdError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_message_id_reads_back_as_it_was_shown() {
+    fn a_formatted_message_id_parses_back() {
         for seq in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
             let id = MessageId { queue: QueueId(7), key: KeyId(u32::MAX), seq: Seq(seq) };
             assert_eq!(id.to_string().parse(), Ok(id));
@@ -104,9 +96,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_id_is_refused() {
+    fn a_malformed_message_id_is_rejected() {
         for bad in ["", "-", "0000000100000002000000000000000003", "+0000001-0000-0002-0000-000000000003"] {
-            assert_eq!(bad.parse::<MessageId>(), Err(MessageIdError), "{bad:?} was taken");
+            assert_eq!(bad.parse::<MessageId>(), Err(MessageIdError), "{bad:?} was accepted");
         }
     }
 }

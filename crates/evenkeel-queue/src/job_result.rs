@@ -1,6 +1,6 @@
-//! What came of a job, kept apart from the queue until it expires.
+//! Results of jobs, stored apart from the queue's messages until they expire.
 //!
-//! Bound: what is kept reads back as it was; it is kept for as long as the queue says and swept after.
+//! Guarantees: a stored result reads back unchanged until its TTL ends; expired results are deleted.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -15,48 +15,42 @@ use crate::rejection::Rejection;
 use crate::store::{Completion, StoreError, StoredResult};
 use crate::time::UnixMillis;
 
-/// Results that are swept in one go; then others are heard.
-const SWEEP_MAX: usize = 1_000;
+/// Results deleted in one write; other requests come in between.
+const EXPIRE_MAX: usize = 1_000;
 
-/// What came of a job.
+/// Result of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobResult {
-    /// What is known of it beside its body.
     pub head: ResultHead,
-    /// The answer's body.
+    /// Body of the response.
     pub body: Bytes,
 }
 
-/// What is known of a result beside its body.
+/// Metadata of a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResultHead {
-    /// How it ended.
     pub state: ResultState,
-    /// The answer's status.
+    /// HTTP status of the response.
     pub status: u16,
-    /// What the body is, if the answer said so.
     pub content_type: Option<String>,
-    /// With which delivery it ended.
+    /// Attempt that produced the result.
     pub attempt: u32,
-    /// When it ended.
     pub finished_at_ms: u64,
 }
 
-/// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResultState {
-    /// It was answered.
     Done,
-    /// It cannot be answered, however often it is tried.
+    /// Failed for good; a retry would not help.
     Failed,
 }
 
 impl JobResult {
     fn encode(&self) -> Result<Bytes, StoreError> {
-        let head = serde_json::to_vec(&self.head).map_err(|why| StoreError::Io(why.to_string()))?;
-        // A head is a few words, far below 4 GiB.
+        let head = serde_json::to_vec(&self.head).map_err(|error| StoreError::Io(error.to_string()))?;
+        // A head has a few hundred bytes, far below 4 GiB.
         Ok([&(head.len() as u32).to_be_bytes(), head.as_slice(), &self.body].concat().into())
     }
 
@@ -69,43 +63,46 @@ impl JobResult {
 }
 
 impl Queue {
-    /// Keeps what came of a message for so long, and no more than so many of its queue's; returns once that is on disk.
+    /// Stores the result of a message for `ttl`; returns once it is durable.
+    ///
+    /// If the queue then has more than `max` results, those that expire first are evicted.
     pub async fn put_result(
         &self,
-        of: MessageId,
+        id: MessageId,
         result: &JobResult,
         ttl: Duration,
         max: usize,
     ) -> Result<(), Rejection> {
-        let kept = StoredResult { expires_at: self.now() + ttl, bytes: result.encode()? };
-        Ok(wait_for_completion(|done| self.0.store.put_result(of, kept, max, done)).await?)
+        let stored = StoredResult { expires_at: self.now() + ttl, bytes: result.encode()? };
+        Ok(wait_for_completion(|done| self.0.store.put_result(id, stored, max, done)).await?)
     }
 
-    /// Reads what came of a message and until when it is kept; `None` when nothing is.
+    /// Returns the result of a message and when it expires, if there is one.
     ///
-    /// A message that was moved is named after the queue it was sent to, which may be another, or gone.
-    pub async fn result(&self, of: MessageId) -> Result<Option<(JobResult, UnixMillis)>, Rejection> {
-        let kept = wait_for_completion(|done| self.0.store.result(of, done)).await?;
-        let Some(kept) = kept.filter(|kept| self.now() < kept.expires_at) else { return Ok(None) };
-        let garbled = || StoreError::Io(format!("cannot make sense of the result of {of}"));
-        Ok(Some((JobResult::decode(&kept.bytes).ok_or_else(garbled)?, kept.expires_at)))
+    /// The id of a moved message names the queue it was sent to, which may be another one, or deleted.
+    pub async fn result(&self, id: MessageId) -> Result<Option<(JobResult, UnixMillis)>, Rejection> {
+        let stored = wait_for_completion(|done| self.0.store.result(id, done)).await?;
+        let Some(stored) = stored.filter(|stored| self.now() < stored.expires_at) else { return Ok(None) };
+        let corrupt = || StoreError::Io(format!("the result of {id} is corrupt"));
+        Ok(Some((JobResult::decode(&stored.bytes).ok_or_else(corrupt)?, stored.expires_at)))
     }
 }
 
 impl Queues {
-    /// Forgets every result that has expired, of whatever queue.
+    /// Deletes the expired results of all queues.
     pub async fn expire_results(&self) -> Result<(), StoreError> {
-        while wait_for_completion(|done| self.store.expire_results(self.clock.now(), SWEEP_MAX, done)).await?
+        while wait_for_completion(|done| self.store.expire_results(self.clock.now(), EXPIRE_MAX, done))
+            .await?
             > 0
         {}
         Ok(())
     }
 }
 
-async fn wait_for_completion<T: Send + 'static>(ask: impl FnOnce(Completion<T>)) -> Result<T, StoreError> {
-    let (done, answered) = oneshot::channel();
-    ask(Box::new(move |result| drop(done.send(result))));
-    answered.await.unwrap_or(Err(StoreError::Closed))
+async fn wait_for_completion<T: Send + 'static>(submit: impl FnOnce(Completion<T>)) -> Result<T, StoreError> {
+    let (done, completed) = oneshot::channel();
+    submit(Box::new(move |result| drop(done.send(result))));
+    completed.await.unwrap_or(Err(StoreError::Closed))
 }
 
 #[cfg(test)]
@@ -113,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_reads_back_as_it_was_and_garbage_does_not() {
+    fn a_result_reads_back_unchanged_and_a_truncated_one_is_rejected() {
         let head = ResultHead {
             state: ResultState::Failed,
             status: 422,
@@ -123,6 +120,8 @@ mod tests {
         };
         let result = JobResult { head, body: Bytes::from_static(b"\x00{}") };
         let bytes = result.encode().unwrap();
+        let head = br#"{"state":"failed","status":422,"content_type":"application/json","attempt":3,"finished_at_ms":7}"#;
+        assert_eq!(bytes[4..4 + head.len()], *head);
         assert_eq!(JobResult::decode(&bytes), Some(result));
         for cut in 0..40 {
             assert_eq!(JobResult::decode(&bytes.slice(..cut)), None, "{cut}");

@@ -1,18 +1,20 @@
-//! A durable queue in which one tenant's backlog never delays another's.
+//! A durable message queue in which one tenant's backlog does not delay another's.
 //!
-//! One message's way: a [`Draft`] is given to a [`Queue`], written down by the [`store`], told to the queue's
-//! keeper (an actor), waits its turn in the keeper's [`book`], is leased to a consumer with a [`receipt`], and is
-//! acknowledged, given back, or moved to the dead-letter queue. What is answered is on disk.
+//! A message's life: [`Queue::enqueue`] hands a [`NewMessage`] to the [`store`], which makes it durable and forwards it
+//! to the queue's actor. The actor adds it to the [`queue_state`], which decides by deficit round robin when it is
+//! next. [`Queue::receive`] leases it to a consumer with a [`receipt`]; the consumer acknowledges it, gives it back, or
+//! lets the lease end. After too many attempts it moves to the dead-letter queue. A result is returned only after the
+//! write is as durable as the queue's settings require.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`message`] [`id`] [`time`] | the words the others are written in |
-//! | [`settings`] [`rule`] | what a queue, and a key of it, may be told, and the bounds |
-//! | [`book`] | whose turn it is, who has what until when: values in, values out, no I/O |
-//! | [`receipt`] | who may acknowledge |
-//! | [`store`] | what survives: in memory for tests, on disk with group commit |
-//! | [`result`] [`job`] | what came of messages that were jobs, and where those are |
-//! | [`queue`] [`queues`] | what a door calls |
+//! | [`message`] [`id`] [`time`] | messages, identifiers, wall-clock time |
+//! | [`settings`] [`rule`] | settings of a queue; weight and limits of a key |
+//! | [`queue_state`] | scheduling, leases, expiry: a sans-I/O state machine |
+//! | [`receipt`] | signed receipt handles |
+//! | [`store`] | storage: in memory for tests, on disk with group commit |
+//! | [`job_result`] [`job_status`] | results and status of jobs that the gateway runs |
+//! | [`queue`] [`queues`] | the API of one queue and of all queues |
 
 pub mod id;
 pub mod job_result;

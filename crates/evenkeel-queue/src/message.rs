@@ -1,4 +1,7 @@
-//! A message, from draft to delivery.
+//! Messages: to be sent, stored, and delivered.
+//!
+//! Sending is idempotent for messages with a deduplication ID: within [`DEDUP_WINDOW`] a duplicate is not stored, and
+//! the id of the first is returned.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -13,18 +16,17 @@ use crate::time::UnixMillis;
 
 /// The key of a message that names none.
 pub const DEFAULT_KEY: &str = "default";
-/// A fairness key is at most this long.
 pub const KEY_BYTES_MAX: usize = 256;
 
-/// For so long a message that is sent again under the same name is the same message.
+/// Time within which a message with the same deduplication ID is a duplicate.
 pub const DEDUP_WINDOW: Duration = Duration::from_secs(300);
 
-/// What a sender calls a message, in a scope: a digest.
+/// Deduplication ID of a message: a digest of its scope and the sender's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DedupId([u8; 32]);
 
 impl DedupId {
-    /// Digests a name; the same name in another scope is another.
+    /// Hashes a name; the same name in another scope is a different ID.
     pub fn new(scope: &str, name: &str) -> Self {
         let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
         digest.update(&(scope.len() as u64).to_be_bytes());
@@ -40,17 +42,15 @@ impl DedupId {
     }
 }
 
-/// What became of a message that was sent.
+/// Result of sending one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnqueueResult {
-    /// It was written down.
     Stored(MessageId),
-    /// It was sent before; this is what it is called.
+    /// The message was sent before, with this id.
     Duplicate(MessageId),
 }
 
 impl EnqueueResult {
-    /// What the message is called.
     pub const fn id(self) -> MessageId {
         match self {
             Self::Stored(id) | Self::Duplicate(id) => id,
@@ -58,17 +58,16 @@ impl EnqueueResult {
     }
 }
 
-/// What is sent: headers, which the queue passes on unread, and a body.
+/// Contents of a message: headers, which the queue does not read, and a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// What the door wants to find again: attributes, a content type.
+    /// Attributes or content type, in the format of the API that sent it.
     pub headers: Bytes,
-    /// The message itself.
     pub body: Bytes,
 }
 
 impl Payload {
-    /// Counts what it holds.
+    /// Returns the bytes of headers and body.
     pub fn size(&self) -> usize {
         self.headers.len() + self.body.len()
     }
@@ -77,24 +76,23 @@ impl Payload {
 /// A message to be sent.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
-    /// Who it belongs to, `tenant` or `tenant/subkey`.
+    /// Fairness key: `tenant` or `tenant/subkey`.
     pub key: Arc<str>,
-    /// The key's weight, unless one was set for the key itself.
+    /// Weight requested for the key; a rule of the key overrides it.
     pub weight: Option<Weight>,
-    /// What its delivery costs; a plain message costs 1000.
+    /// Cost of a delivery; 1000 when `None`.
     pub cost: Option<Cost>,
-    /// How long it stays invisible; the queue's delay when `None`.
+    /// Delay before the first delivery; the queue's when `None`.
     pub delay: Option<Duration>,
-    /// How long after it is sent it may be delivered; as long as the queue keeps messages when `None`.
+    /// Time to live; the queue's retention when `None`.
     pub ttl: Option<Duration>,
-    /// What its sender calls it: within [`DEDUP_WINDOW`] another of that name is the same message.
+    /// Deduplication ID.
     pub dedup: Option<DedupId>,
-    /// What is sent.
     pub payload: Payload,
 }
 
 impl NewMessage {
-    /// Makes a message without wishes, for the default key.
+    /// Creates a message for the default key.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self {
             key: DEFAULT_KEY.into(),
@@ -107,82 +105,70 @@ impl NewMessage {
         }
     }
 
-    /// Has it belong to `key`.
     #[must_use]
-    pub fn of(mut self, key: impl Into<Arc<str>>) -> Self {
+    pub fn for_key(mut self, key: impl Into<Arc<str>>) -> Self {
         self.key = key.into();
         self
     }
 }
 
-/// What is known of a stored message without its body.
+/// Metadata of a stored message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageMeta {
-    /// Its place in the order.
     pub seq: Seq,
-    /// When it was sent.
     pub sent_at: UnixMillis,
     /// Bytes of headers and body.
     pub size: u32,
-    /// What its delivery costs.
     pub cost: Cost,
-    /// Where it was before, if it was moved.
+    /// Origin, if the message was moved.
     pub from: Option<MoveOrigin>,
-    /// When its own time is over, if it was sent with one.
+    /// End of its TTL, if it has one.
     pub expires_at: Option<UnixMillis>,
 }
 
 impl MessageMeta {
-    /// Says where a message comes from that leaves `queue`.
-    pub(crate) fn leaving(&self, queue: QueueId, key: KeyId) -> MoveOrigin {
+    /// Returns the origin that the message has after a move out of `queue`.
+    pub(crate) fn moved_from(&self, queue: QueueId, key: KeyId) -> MoveOrigin {
         let here = MessageId { queue, key, seq: self.seq };
         MoveOrigin { queue, id: self.from.map_or(here, |before| before.id) }
     }
 }
 
-/// Where a message was that was moved.
+/// Origin of a moved message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveOrigin {
     /// The queue it was moved from.
     pub queue: QueueId,
-    /// What it was called when it was sent, and is still.
+    /// Its id, which a move does not change.
     pub id: MessageId,
 }
 
-/// A message that was written down.
+/// A stored message, as its queue's owner is notified of it.
 #[derive(Clone, Debug)]
 pub struct AppendedMessage {
-    /// Its key.
     pub key: KeyId,
-    /// What its key is called.
+    /// Name of its key.
     pub name: Arc<str>,
-    /// The weight it wishes for its key.
+    /// Weight requested for its key.
     pub weight: Option<Weight>,
-    /// What is known of it.
-    pub header: MessageMeta,
-    /// When it may first be delivered.
+    pub meta: MessageMeta,
+    /// End of its delay.
     pub not_before: Option<UnixMillis>,
-    /// What was sent.
     pub payload: Payload,
 }
 
-/// A message in a consumer's hands.
+/// A message delivered to a consumer.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// Which message.
     pub id: MessageId,
-    /// Acknowledges this delivery and no other.
+    /// Receipt handle of this delivery.
     pub receipt: Receipt,
-    /// What its key is called.
     pub key: Arc<str>,
-    /// How often it was delivered, this time included.
+    /// Deliveries so far, this one included; released ones do not count.
     pub attempt: u32,
-    /// When it was sent.
     pub sent_at: UnixMillis,
-    /// When it was first delivered.
     pub first_delivered_at: UnixMillis,
     /// The queue it was moved from.
     pub from: Option<QueueId>,
-    /// What was sent.
     pub payload: Payload,
 }

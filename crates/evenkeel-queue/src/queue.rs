@@ -1,4 +1,4 @@
-//! A queue, as a door calls it.
+//! The API of one queue.
 
 mod key_rules;
 mod owner;
@@ -22,7 +22,7 @@ use crate::queue_state::{
 };
 use crate::receipt::{DeliveryId, Receipt, ReceiptSigner};
 use crate::rejection::Rejection;
-use crate::settings::{DeliveryOrder, QueueSettings, TIMED_MAX};
+use crate::settings::{DeliveryOrder, QueueSettings, WITH_TTL_MAX};
 use crate::store::{Batch, QueueDescriptor, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
@@ -30,243 +30,242 @@ pub use crate::queue_actor::MoveProgress;
 pub use key_rules::KeyRuleGuard;
 pub(crate) use owner::{ActiveOwner, Owner, RestartBackoff};
 
-/// Questions to a keeper that take longer are given up.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// Questions to one keeper at a time; beyond, callers are told to come back.
-const ASKS_MAX: u64 = 65_536;
+/// Timeout of a request to the queue actor.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Concurrent requests to one queue actor; further ones are rejected.
+const REQUESTS_MAX: u64 = 65_536;
 
-/// A handle on one queue; cheap to clone.
+/// Handle of a queue; cheap to clone.
 #[derive(Clone)]
 pub struct Queue(pub(crate) Arc<QueueInner>);
 
 pub(crate) struct QueueInner {
     pub(crate) id: QueueId,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) seal: Arc<ReceiptSigner>,
+    pub(crate) signer: Arc<ReceiptSigner>,
     pub(crate) clock: WallClock,
     pub(crate) gauge: Arc<QueueGauge>,
-    pub(crate) body: RwLock<Arc<QueueDescriptor>>,
+    pub(crate) descriptor: RwLock<Arc<QueueDescriptor>>,
     pub(crate) owner: watch::Sender<Owner>,
-    pub(crate) asks: AtomicU64,
-    pub(crate) notes: JobStatusTable,
-    /// Whoever changes a rule by what it was.
-    pub(crate) ruling: Arc<tokio::sync::Mutex<()>>,
-    pub(crate) falls: Mutex<RestartBackoff>,
+    pub(crate) requests: AtomicU64,
+    pub(crate) job_statuses: JobStatusTable,
+    /// Serializes changes of rules.
+    pub(crate) rule_lock: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) restarts: Mutex<RestartBackoff>,
 }
 
-/// What a consumer wants.
+/// Parameters of a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveOptions {
-    /// At most so many messages.
+    /// Maximum number of messages.
     pub max: usize,
-    /// Invisible to others for so long; as the queue says when `None`.
+    /// Visibility timeout; the queue's when `None`.
     pub lease: Option<Duration>,
-    /// Wait so long for the first.
+    /// Time to wait for the first message.
     pub wait: Duration,
 }
 
 impl Queue {
-    /// Names it.
     pub fn id(&self) -> QueueId {
         self.0.id
     }
 
-    /// Reads what it is, beside its messages.
-    pub fn body(&self) -> Arc<QueueDescriptor> {
-        self.0.body.read().clone()
+    /// Returns the queue's name, settings and metadata.
+    pub fn descriptor(&self) -> Arc<QueueDescriptor> {
+        self.0.descriptor.read().clone()
     }
 
-    /// Reads the time as the queue sees it.
+    /// Returns the current time of the queue's clock.
     pub fn now(&self) -> UnixMillis {
         self.0.clock.now()
     }
 
-    /// Tells what it holds, as of its keeper's last message.
+    /// Returns the contents of the queue, as of the last message its actor handled.
     pub fn totals(&self) -> QueueTotals {
         self.0.gauge.read()
     }
 
-    /// Sends messages, all or none; returns once they are as durable as the queue's settings say.
+    /// Sends messages, all or none; returns once they are as durable as the queue's settings require.
     ///
-    /// One that was sent under the same name within [`DEDUP_WINDOW`](crate::message::DEDUP_WINDOW) is not sent
-    /// again: what it was called is answered.
-    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = drafts.len()))]
-    pub async fn enqueue(&self, drafts: Vec<NewMessage>) -> Result<Vec<MessageId>, Rejection> {
-        let body = self.body();
-        // Without a keeper nobody takes messages in; they would pile up.
-        self.wait_for_owner(None, ANSWER_MAX).await?;
-        let bytes = self.check(&body.settings, &drafts)?;
-        let mut expected = self.reserve_capacity(&body.settings, &drafts, bytes)?;
-        let has_names = drafts.iter().any(|draft| draft.dedup.is_some());
-        let sizes: Vec<u64> = if has_names {
-            drafts.iter().map(|draft| draft.payload.size() as u64).collect()
+    /// A duplicate within [`DEDUP_WINDOW`](crate::message::DEDUP_WINDOW) is not stored; the id of the first is
+    /// returned.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = messages.len()))]
+    pub async fn enqueue(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>, Rejection> {
+        let descriptor = self.descriptor();
+        let settings = &descriptor.settings;
+        // Without an actor, messages would pile up in the forwarder.
+        self.wait_for_owner(None, REPLY_TIMEOUT).await?;
+        let bytes = self.check(settings, &messages)?;
+        let mut reservation = self.reserve_capacity(settings, &messages, bytes)?;
+        let has_dedup = messages.iter().any(|message| message.dedup.is_some());
+        let sizes: Vec<u64> = if has_dedup {
+            messages.iter().map(|message| message.payload.size() as u64).collect()
         } else {
             Vec::new()
         };
         let batch = Batch {
             queue: self.0.id,
-            drafts,
+            messages,
             sent_at: self.0.clock.now(),
-            delay_ms: body.settings.delay_ms,
-            durability: body.settings.durability,
+            delay_ms: settings.delay_ms,
+            durability: settings.durability,
         };
-        let (done, answered) = oneshot::channel();
+        let (done, completed) = oneshot::channel();
         self.0.store.append(
             batch,
             Box::new(move |result| {
                 if let Ok(sent) = &result {
-                    expected.keep(sent, &sizes);
+                    reservation.confirm(sent, &sizes);
                 }
-                // Before whoever sent it is told, and counts.
-                drop(expected);
-                // Whoever sent it may have gone; it is sent nevertheless.
+                // Released first, so that the sender reads correct totals afterwards.
+                drop(reservation);
+                // The messages are sent even if the sender was cancelled.
                 drop(done.send(result));
             }),
         );
-        let sent = answered.await.unwrap_or(Err(StoreError::Closed)).map_err(|why| match why {
-            StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(body.settings.keys_max) },
-            why => Rejection::Store(why),
+        let sent = completed.await.unwrap_or(Err(StoreError::Closed)).map_err(|error| match error {
+            StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(settings.keys_max) },
+            error => Rejection::Store(error),
         })?;
         Ok(sent.into_iter().map(EnqueueResult::id).collect())
     }
 
-    /// Leases messages to a consumer, in turns; waits for the first as long as it wants.
-    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, max = want.max))]
-    pub async fn receive(&self, want: ReceiveOptions) -> Result<Vec<Delivery>, Rejection> {
-        if want.max == 0 {
+    /// Leases messages to a consumer, fairly between keys; waits for the first one if `options` says so.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, max = options.max))]
+    pub async fn receive(&self, options: ReceiveOptions) -> Result<Vec<Delivery>, Rejection> {
+        if options.max == 0 {
             return Ok(Vec::new());
         }
-        let line = if want.wait.is_zero() { WhenEmpty::Return } else { WhenEmpty::Wait };
-        let within = if want.wait.is_zero() { ANSWER_MAX } else { want.wait };
-        let ReceiveOptions { max, lease, .. } = want;
-        let began = Instant::now();
-        let mut fallen = None;
+        let ReceiveOptions { max, lease, wait } = options;
+        let when_empty = if wait.is_zero() { WhenEmpty::Return } else { WhenEmpty::Wait };
+        let timeout = if wait.is_zero() { REPLY_TIMEOUT } else { wait };
+        let started = Instant::now();
+        let mut stopped = None;
         loop {
-            let left = within.saturating_sub(began.elapsed());
-            let kept = match self.wait_for_owner(fallen, left).await {
-                Err(Rejection::Interrupted) if line == WhenEmpty::Wait => return Ok(Vec::new()),
-                kept => kept?,
+            let left = timeout.saturating_sub(started.elapsed());
+            let owner = match self.wait_for_owner(stopped, left).await {
+                Err(Rejection::Interrupted) if when_empty == WhenEmpty::Wait => return Ok(Vec::new()),
+                owner => owner?,
             };
-            let left = within.saturating_sub(began.elapsed());
-            let question = |reply| Msg::Receive(ReceiveRequest { max, lease, line, reply });
-            // The keeper limits its line itself: consumers who wait must not keep others from acknowledging.
-            let parcel = match kept.keeper.ask(question).within(left).await {
-                Ok(parcel) => parcel?,
-                Err(AskError::TimedOut) if line == WhenEmpty::Wait => return Ok(Vec::new()),
-                Err(why) => match self.refusal(why) {
-                    // Nothing was delivered: whoever waits, waits on with the next keeper.
+            let left = timeout.saturating_sub(started.elapsed());
+            let request = |reply| Msg::Receive(ReceiveRequest { max, lease, when_empty, reply });
+            // No request permit: the actor limits waiting receives itself, and they must not block acknowledgements.
+            let guard = match owner.actor.ask(request).within(left).await {
+                Ok(guard) => guard?,
+                Err(AskError::TimedOut) if when_empty == WhenEmpty::Wait => return Ok(Vec::new()),
+                Err(error) => match self.ask_rejection(error) {
+                    // Nothing was delivered, so the next actor can serve the same request.
                     Rejection::Interrupted => {
-                        fallen = Some(kept.epoch);
+                        stopped = Some(owner.epoch);
                         continue;
                     }
-                    refusal => return Err(refusal),
+                    rejection => return Err(rejection),
                 },
             };
-            let opened = parcel.into_messages().into_iter();
-            return Ok(opened.map(|(leased, payload)| self.delivery(leased, payload, kept.epoch)).collect());
+            let leased = guard.into_messages().into_iter();
+            return Ok(leased.map(|(leased, payload)| self.delivery(leased, payload, owner.epoch)).collect());
         }
     }
 
     fn delivery(&self, leased: LeasedMessage, payload: Payload, epoch: Epoch) -> Delivery {
-        let LeasedMessage { key, name, header, delivered, first_delivered_at, .. } = leased;
+        let LeasedMessage { key, name, meta, deliveries, first_delivered_at, .. } = leased;
         let queue = self.0.id;
-        let seq = header.seq;
-        let claim = DeliveryId { queue, key, seq, epoch, attempt: delivered.number() };
+        let seq = meta.seq;
+        let delivery = DeliveryId { queue, key, seq, epoch, attempt: deliveries.number() };
         Delivery {
-            id: header.from.map_or(MessageId { queue, key, seq }, |from| from.id),
-            receipt: self.0.seal.sign(claim),
+            id: meta.from.map_or(MessageId { queue, key, seq }, |from| from.id),
+            receipt: self.0.signer.sign(delivery),
             key: name,
-            attempt: delivered.attempts,
-            sent_at: header.sent_at,
+            attempt: deliveries.attempts,
+            sent_at: meta.sent_at,
             first_delivered_at,
-            from: header.from.map(|from| from.queue),
+            from: meta.from.map(|from| from.queue),
             payload,
         }
     }
 
-    /// Acknowledges deliveries; each is answered once its end is written down.
+    /// Acknowledges deliveries; returns once the deletes are stored.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
     pub async fn ack(&self, receipts: &[Receipt]) -> ReceiptResults {
-        self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
-            Msg::Ack(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
+        self.for_each(receipts.iter().map(|receipt| (receipt, ())), |deliveries, reply| {
+            Msg::Ack(deliveries.into_iter().map(|(delivery, ())| delivery).collect(), reply)
         })
         .await
     }
 
-    /// Gives deliveries back, each after its delay, or after the queue's backoff.
-    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
-    pub async fn nack(&self, which: &[(Receipt, Option<Duration>)]) -> ReceiptResults {
-        self.each(which.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
+    /// Rejects deliveries; each counts as an attempt and is redelivered after its delay, or the queue's backoff.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = nacks.len()))]
+    pub async fn nack(&self, nacks: &[(Receipt, Option<Duration>)]) -> ReceiptResults {
+        self.for_each(nacks.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
     }
 
-    /// Takes deliveries back that did not count, each to be delivered again after its delay.
-    pub async fn defer(&self, which: &[(Receipt, Duration)]) -> ReceiptResults {
-        let given_up =
-            |&(ref receipt, delay): &(Receipt, Duration)| (receipt.clone(), AbandonMode::Defer(delay));
-        self.give_up(which.iter().map(given_up).collect()).await
+    /// Defers deliveries: no attempt is counted, and each is redelivered after its delay.
+    pub async fn defer(&self, deferrals: &[(Receipt, Duration)]) -> ReceiptResults {
+        self.abandon(deferrals.iter().map(|(receipt, delay)| (receipt, AbandonMode::Defer(*delay)))).await
     }
 
-    /// Moves deliveries to the dead-letter queue at once, however often they were tried.
+    /// Moves deliveries to the dead-letter queue at once, whatever their number of attempts.
     pub async fn dead_letter(&self, receipts: &[Receipt]) -> ReceiptResults {
-        self.give_up(receipts.iter().map(|receipt| (receipt.clone(), AbandonMode::DeadLetter)).collect())
-            .await
+        self.abandon(receipts.iter().map(|receipt| (receipt, AbandonMode::DeadLetter))).await
     }
 
-    async fn give_up(&self, which: Vec<(Receipt, AbandonMode)>) -> ReceiptResults {
-        self.each(which.iter().map(|(receipt, how)| (receipt, *how)), Msg::Abandon).await
+    async fn abandon<'a>(
+        &self,
+        deliveries: impl Iterator<Item = (&'a Receipt, AbandonMode)>,
+    ) -> ReceiptResults {
+        self.for_each(deliveries, Msg::Abandon).await
     }
 
-    /// Gives deliveries back as if they had never been made: they come again at once, and do not count.
+    /// Releases deliveries: no attempt is counted, and they are redelivered at once.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
-    pub async fn take_back(&self, receipts: &[Receipt]) -> ReceiptResults {
-        self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
-            Msg::Release(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
+    pub async fn release(&self, receipts: &[Receipt]) -> ReceiptResults {
+        self.for_each(receipts.iter().map(|receipt| (receipt, ())), |deliveries, reply| {
+            Msg::Release(deliveries.into_iter().map(|(delivery, ())| delivery).collect(), reply)
         })
         .await
     }
 
-    /// Has leases end so long from now.
-    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
-    pub async fn extend(&self, which: &[(Receipt, Duration)]) -> ReceiptResults {
-        self.each(which.iter().map(|(receipt, lease)| (receipt, *lease)), Msg::Extend).await
+    /// Sets the end of leases, each to this long from now.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = leases.len()))]
+    pub async fn extend(&self, leases: &[(Receipt, Duration)]) -> ReceiptResults {
+        self.for_each(leases.iter().map(|(receipt, lease)| (receipt, *lease)), Msg::Extend).await
     }
 
-    /// Asks about each genuine receipt, and answers for the others.
-    async fn each<'a, T>(
+    /// Sends the deliveries of valid receipts to the actor; invalid receipts are rejected here.
+    async fn for_each<'a, T>(
         &self,
         receipts: impl Iterator<Item = (&'a Receipt, T)>,
-        ask: impl FnOnce(Vec<(DeliveryId, T)>, Reply<ReceiptResults>) -> Msg,
+        message: impl FnOnce(Vec<(DeliveryId, T)>, Reply<ReceiptResults>) -> Msg,
     ) -> ReceiptResults {
-        let mut claims = Vec::new();
-        let mut answers: ReceiptResults = receipts
-            .map(|(receipt, more)| {
-                let claim = self.0.seal.verify(receipt).filter(|claim| claim.queue == self.0.id);
-                claims.push((claim.ok_or(Rejection::ForgedReceipt)?, more));
+        let mut deliveries = Vec::new();
+        let mut results: ReceiptResults = receipts
+            .map(|(receipt, argument)| {
+                let delivery = self.0.signer.verify(receipt).filter(|delivery| delivery.queue == self.0.id);
+                deliveries.push((delivery.ok_or(Rejection::ForgedReceipt)?, argument));
                 Ok(())
             })
             .collect();
-        if claims.is_empty() {
-            return answers;
+        if deliveries.is_empty() {
+            return results;
         }
-        let told = self.ask(|reply| ask(claims, reply)).await;
-        let mut told = match told {
-            Ok(told) => told.into_iter(),
-            Err(why) => vec![Err(why); answers.len()].into_iter(),
+        let mut replies = match self.ask(|reply| message(deliveries, reply)).await {
+            Ok(replies) => replies.into_iter(),
+            Err(error) => vec![Err(error); results.len()].into_iter(),
         };
-        for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
-            *answer = told.next().unwrap_or(Err(Rejection::Interrupted));
+        for result in results.iter_mut().filter(|result| result.is_ok()) {
+            *result = replies.next().unwrap_or(Err(Rejection::Interrupted));
         }
-        answers
+        results
     }
 
-    /// Removes every message.
+    /// Deletes every message.
     pub async fn purge(&self) -> Result<(), Rejection> {
         self.ask(Msg::Purge).await?
     }
 
-    /// Moves up to `max` waiting messages to another queue, or each to where it came from, and says where to go on.
+    /// Moves up to `max` ready messages to another queue, or each to its origin.
     ///
-    /// A move looks at each message that there was when it began, once; those that have nowhere to go are left.
+    /// A move visits every message that was there when it started once; messages without a destination stay.
     pub async fn move_some(
         &self,
         from: MoveCursor,
@@ -276,56 +275,56 @@ impl Queue {
         self.ask(|reply| Msg::Move(MoveRequest::new(from, to, max, reply))).await?
     }
 
-    /// Tells what it holds and how it has delivered.
     pub async fn stats(&self) -> Result<QueueStats, Rejection> {
         self.ask(Msg::Stats).await
     }
 
-    /// Tells what each key holds, from the `skip`th on, at most `max`.
+    /// Returns the statistics of at most `max` keys, after the first `skip`.
     pub async fn key_stats(&self, skip: usize, max: usize) -> Result<Vec<KeyStats>, Rejection> {
         self.ask(|reply| Msg::KeyStats(skip, max, reply)).await
     }
 
-    /// Reads the next messages without touching them, key by key.
+    /// Returns the next messages of each key without delivering them, at most `max`.
     pub async fn peek(&self, max: usize) -> Result<Vec<(MessageId, Arc<str>, Payload)>, Rejection> {
         let next = self.ask(|reply| Msg::Peek(max, reply)).await?;
-        let which: Vec<(KeyId, MessageMeta)> = next.iter().map(|(key, _, header)| (*key, *header)).collect();
-        let (done, answered) = oneshot::channel();
-        self.0.store.read(self.0.id, which, Box::new(move |found| drop(done.send(found))));
+        let messages: Vec<(KeyId, MessageMeta)> = next.iter().map(|(key, _, meta)| (*key, *meta)).collect();
+        let (done, completed) = oneshot::channel();
+        self.0.store.read(self.0.id, messages, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
-            answered.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
-        let named = next.into_iter().filter_map(|(key, name, MessageMeta { seq, from, .. })| {
+            completed.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
+        let peeked = next.into_iter().filter_map(|(key, name, MessageMeta { seq, from, .. })| {
             let id = from.map_or(MessageId { queue: self.0.id, key, seq }, |from| from.id);
             Some((id, name, found.remove(&seq)?))
         });
-        Ok(named.collect())
+        Ok(peeked.collect())
     }
 
-    /// Says why a message is where it is.
+    /// Explains why a message is not delivered now.
     pub async fn explain(&self, id: MessageId) -> Result<Explanation, Rejection> {
         self.ask(|reply| Msg::Explain(id, reply)).await
     }
 
-    /// Counts how often its keeper fell and another took its place.
+    /// Returns how often the queue's actor was restarted after it stopped unexpectedly.
     pub fn actor_restarts(&self) -> u64 {
-        self.0.falls.lock().replaced
+        self.0.restarts.lock().restarts
     }
 
-    async fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> Msg) -> Result<T, Rejection> {
-        let _asking = RequestPermit::begin(&self.0.asks)?;
-        let kept = self.wait_for_owner(None, ANSWER_MAX).await?;
-        kept.keeper.ask(question).within(ANSWER_MAX).await.map_err(|why| self.refusal(why))
+    async fn ask<T: Send + 'static>(&self, message: impl FnOnce(Reply<T>) -> Msg) -> Result<T, Rejection> {
+        let _permit = RequestPermit::acquire(&self.0.requests)?;
+        let owner = self.wait_for_owner(None, REPLY_TIMEOUT).await?;
+        owner.actor.ask(message).within(REPLY_TIMEOUT).await.map_err(|error| self.ask_rejection(error))
     }
 
-    fn check(&self, settings: &QueueSettings, drafts: &[NewMessage]) -> Result<u64, Rejection> {
+    /// Validates messages; returns their bytes.
+    fn check(&self, settings: &QueueSettings, messages: &[NewMessage]) -> Result<u64, Rejection> {
         let mut bytes = 0;
-        for draft in drafts {
-            check_key(&draft.key)?;
-            if settings.order == DeliveryOrder::Fifo && draft.delay.is_some() {
+        for message in messages {
+            check_key(&message.key)?;
+            if settings.order == DeliveryOrder::Fifo && message.delay.is_some() {
                 return Err(Rejection::DelayOnFifo);
             }
-            check_ttl(settings, draft)?;
-            let size = draft.payload.size() as u64;
+            check_ttl(settings, message)?;
+            let size = message.payload.size() as u64;
             if settings.message_bytes_max < size {
                 return Err(Rejection::TooLarge { max: settings.message_bytes_max });
             }
@@ -334,22 +333,22 @@ impl Queue {
         Ok(bytes)
     }
 
-    /// Counts messages that are on their way, if there is room for them.
+    /// Counts messages as being written, if the queue has capacity for them.
     fn reserve_capacity(
         &self,
         settings: &QueueSettings,
-        drafts: &[NewMessage],
+        messages: &[NewMessage],
         bytes: u64,
     ) -> Result<CapacityReservation, Rejection> {
-        let count = drafts.len() as u64;
-        self.0.gauge.coming.add(count, bytes);
-        let expected = CapacityReservation { gauge: self.0.gauge.clone(), count, bytes };
-        check_room(settings, drafts, self.0.gauge.read())?;
-        Ok(expected)
+        let count = messages.len() as u64;
+        self.0.gauge.writing.add(count, bytes);
+        let reservation = CapacityReservation { gauge: self.0.gauge.clone(), count, bytes };
+        check_capacity(settings, messages, self.0.gauge.read())?;
+        Ok(reservation)
     }
 }
 
-/// Messages on their way; dropped, they will never come.
+/// Queue capacity reserved for messages that are being written; released on drop.
 struct CapacityReservation {
     gauge: Arc<QueueGauge>,
     count: u64,
@@ -357,29 +356,31 @@ struct CapacityReservation {
 }
 
 impl CapacityReservation {
-    /// They were written down: the keeper is told of them, and counts them itself; those sent before will not come.
-    fn keep(&mut self, sent: &[EnqueueResult], sizes: &[u64]) {
-        let again = sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, EnqueueResult::Duplicate(_)));
-        (self.count, self.bytes) = again.fold((0, 0), |(count, bytes), (_, size)| (count + 1, bytes + size));
+    /// Keeps the reservation of stored messages, which the actor releases; duplicates are released on drop.
+    fn confirm(&mut self, sent: &[EnqueueResult], sizes: &[u64]) {
+        let duplicates =
+            sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, EnqueueResult::Duplicate(_)));
+        (self.count, self.bytes) =
+            duplicates.fold((0, 0), |(count, bytes), (_, size)| (count + 1, bytes + size));
     }
 }
 
 impl Drop for CapacityReservation {
     fn drop(&mut self) {
-        self.gauge.coming.take(self.count, self.bytes);
+        self.gauge.writing.subtract(self.count, self.bytes);
     }
 }
 
-/// One question under way.
+/// Permit for one request to the actor.
 struct RequestPermit<'a>(&'a AtomicU64);
 
 impl<'a> RequestPermit<'a> {
-    fn begin(asks: &'a AtomicU64) -> Result<Self, Rejection> {
-        let asking = Self(asks);
-        if ASKS_MAX <= asks.fetch_add(1, Ordering::Relaxed) {
+    fn acquire(requests: &'a AtomicU64) -> Result<Self, Rejection> {
+        let permit = Self(requests);
+        if REQUESTS_MAX <= requests.fetch_add(1, Ordering::Relaxed) {
             return Err(Rejection::Busy);
         }
-        Ok(asking)
+        Ok(permit)
     }
 }
 
@@ -389,17 +390,21 @@ impl Drop for RequestPermit<'_> {
     }
 }
 
-/// Refuses messages with which the queue would hold more than it may; they are counted already.
-fn check_room(settings: &QueueSettings, drafts: &[NewMessage], totals: QueueTotals) -> Result<(), Rejection> {
-    let QueueTotals { pending, in_flight, delayed, bytes, timed, .. } = totals;
+/// Rejects messages that exceed the queue's capacity; `totals` includes them already.
+fn check_capacity(
+    settings: &QueueSettings,
+    messages: &[NewMessage],
+    totals: QueueTotals,
+) -> Result<(), Rejection> {
+    let QueueTotals { pending, in_flight, delayed, bytes, with_ttl, .. } = totals;
     if settings.messages_max < pending + in_flight + delayed {
         return Err(Rejection::QueueFull { limit: "messages", max: settings.messages_max });
     }
     if settings.bytes_max < bytes {
         return Err(Rejection::QueueFull { limit: "bytes", max: settings.bytes_max });
     }
-    if TIMED_MAX < timed && drafts.iter().any(|draft| draft.ttl.is_some()) {
-        return Err(Rejection::QueueFull { limit: "messages with a time to live", max: TIMED_MAX });
+    if WITH_TTL_MAX < with_ttl && messages.iter().any(|message| message.ttl.is_some()) {
+        return Err(Rejection::QueueFull { limit: "messages with a time to live", max: WITH_TTL_MAX });
     }
     Ok(())
 }
@@ -409,10 +414,10 @@ fn check_key(name: &str) -> Result<(), Rejection> {
     if fits && !name.chars().any(char::is_control) { Ok(()) } else { Err(Rejection::BadKey) }
 }
 
-/// Refuses a time to live in which a message could never be delivered, or that its queue would cut short.
-fn check_ttl(settings: &QueueSettings, draft: &NewMessage) -> Result<(), Rejection> {
-    let Some(ttl) = draft.ttl else { return Ok(()) };
-    let delay_ms = draft.delay.map_or(u128::from(settings.delay_ms), |delay| delay.as_millis());
+/// Rejects a TTL that ends before the message's delay, or that exceeds the queue's retention.
+fn check_ttl(settings: &QueueSettings, message: &NewMessage) -> Result<(), Rejection> {
+    let Some(ttl) = message.ttl else { return Ok(()) };
+    let delay_ms = message.delay.map_or(u128::from(settings.delay_ms), |delay| delay.as_millis());
     let min = u64::try_from(delay_ms).unwrap_or(u64::MAX).saturating_add(1);
     let max = settings.retention_ms;
     let fits = (u128::from(min)..=u128::from(max)).contains(&ttl.as_millis());
@@ -424,16 +429,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_with_a_million_messages_that_have_a_time_to_live_takes_only_others() {
-        let drafts = |ttl| [NewMessage::new("x"), NewMessage { ttl, ..NewMessage::new("x") }];
-        let with = drafts(Some(Duration::from_secs(1)));
-        let without = drafts(None);
-        let check = |drafts, timed| {
-            check_room(&QueueSettings::default(), drafts, QueueTotals { timed, ..QueueTotals::default() })
+    fn a_queue_with_a_million_messages_with_a_ttl_accepts_only_messages_without() {
+        let messages = |ttl| [NewMessage::new("x"), NewMessage { ttl, ..NewMessage::new("x") }];
+        let with = messages(Some(Duration::from_secs(1)));
+        let without = messages(None);
+        let check = |messages, with_ttl| {
+            let totals = QueueTotals { with_ttl, ..QueueTotals::default() };
+            check_capacity(&QueueSettings::default(), messages, totals)
         };
         assert_eq!(check(&with, 1_000_000), Ok(()));
         assert_eq!(check(&without, 1_000_001), Ok(()));
-        let why = check(&with, 1_000_001).unwrap_err();
-        assert_eq!(why.to_string(), "queue is full: it may hold 1000000 messages with a time to live");
+        let error = check(&with, 1_000_001).unwrap_err();
+        assert_eq!(error.to_string(), "queue is full: it may hold 1000000 messages with a time to live");
     }
 }

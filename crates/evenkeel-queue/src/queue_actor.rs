@@ -1,7 +1,7 @@
-//! The actor that owns a queue: its book, its consumers in line, and what it has the store write.
+//! The actor that owns a queue: it holds the queue state and the waiting consumers, and writes to the store.
 //!
-//! It never waits for the store. What is to be written is handed over and comes back as a message; messages enter
-//! the book only when the store tells that they are written.
+//! It never blocks on the store: the result of a write comes back as a message. An appended message enters the state
+//! only after the store reports it as written.
 
 mod gauge;
 mod lease_guard;
@@ -25,7 +25,7 @@ use crate::queue_state::{
 use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::settings::QueueSettings;
+use crate::settings::{Durability, QueueSettings};
 use crate::store::{Commit, Fetch, MessageChange, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
@@ -34,101 +34,88 @@ pub(crate) use lease_guard::LeaseGuard;
 pub use moves::MoveProgress;
 pub(crate) use moves::MoveRequest;
 
-/// Something comes back: a lease ends, a delay is over.
+/// A lease or a delay ends.
 const DUE: TimerId = TimerId(0);
-/// Keys that hold nothing are forgotten.
+/// Idle keys are removed.
 const SWEEP: TimerId = TimerId(1);
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
-/// More of them are.
-const SWEEP_ON: TimerId = TimerId(2);
-const SWEEP_ON_AFTER: Duration = Duration::from_millis(10);
-/// At most so many come back in one go; then others are heard.
-const TICK_MAX: usize = 1_024;
-/// No more of a key is read at once.
-const REFILL_BYTES_MAX: usize = 1 << 20;
-/// The store is asked for so many keys at a time.
-const REFILLS_MAX: usize = 256;
-/// Consumers in line beyond this are refused.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+/// The removal of idle keys continues.
+const SWEEP_MORE: TimerId = TimerId(2);
+const SWEEP_MORE_DELAY: Duration = Duration::from_millis(10);
+/// Leases and delays that end per timer signal; other messages are handled in between.
+const DUE_MAX: usize = 1_024;
+/// Bytes read per prefetch.
+const PREFETCH_BYTES_MAX: usize = 1 << 20;
+/// Prefetches under way.
+const PREFETCHES_MAX: usize = 256;
+/// Waiting consumers; further ones are rejected.
 const WAITING_MAX: usize = 65_536;
 
-/// What a keeper is told.
+/// Messages handled by [`QueueActor`].
 pub(crate) enum Msg {
-    /// Every queue has its keeper: time begins.
+    /// Every queue has an actor: timers may start.
     Start,
-    /// By the store: these were written down.
+    /// The store has written these messages.
     Appended(Vec<AppendedMessage>),
-    /// Lease up to so many messages; wait in line when there is none.
     Receive(ReceiveRequest),
-    /// Acknowledge these, or say of each why not.
     Ack(Vec<DeliveryId>, Reply<ReceiptResults>),
-    /// By the store: the acknowledgement is written down, or is not.
+    /// The store has written an acknowledgement, or failed to.
     Acked(PendingAck),
-    /// Go on with a move.
     Move(MoveRequest),
-    /// By the store: what follows in the key that a move has come to.
+    /// The store has read the next messages of a key for a move.
     MoveFound(MoveRequest, KeyId, Result<Vec<(MessageMeta, Payload)>, StoreError>),
-    /// By the store: messages were moved, or removed because they were over, or were not, and whose move that was.
+    /// The store has moved or deleted messages, or failed to; with the move they belong to.
     Removed(Vec<Seq>, Result<(), StoreError>, Option<MoveRequest>),
-    /// Give these back; without a delay after the queue's backoff.
+    /// Without a delay, the queue's backoff applies.
     Nack(Vec<(DeliveryId, Option<Duration>)>, Reply<ReceiptResults>),
-    /// These were not done, and that is no failure of a consumer's.
     Abandon(Vec<(DeliveryId, AbandonMode)>, Reply<ReceiptResults>),
-    /// Have these leases end so long from now.
+    /// Each lease is to end this long from now.
     Extend(Vec<(DeliveryId, Duration)>, Reply<ReceiptResults>),
-    /// Take these back, uncounted.
     Release(Vec<DeliveryId>, Reply<ReceiptResults>),
-    /// By a parcel that reached nobody.
+    /// A [`LeaseGuard`] was dropped before it reached a consumer.
     LeaseDropped(Vec<(Seq, u32)>),
-    /// By the store: what follows in a key.
+    /// The store has read the next messages of a key.
     Prefetched(PrefetchRequest, Result<Vec<(MessageMeta, Payload)>, StoreError>),
-    /// Remove everything.
     Purge(Reply<Result<(), Rejection>>),
-    /// By the store: everything before this is gone.
+    /// The store has purged everything before this message.
     Purged(Result<Seq, StoreError>, Reply<Result<(), Rejection>>),
-    /// By the store: what is set for a key is written down.
+    /// The store has written a rule.
     RuleChanged(KeyId, Arc<str>, KeyRule),
-    /// Tell what is set for a key.
     GetRule(Arc<str>, Reply<KeyRule>),
-    /// Keep to these settings.
     Settings(Arc<QueueSettings>),
-    /// Tell what the queue holds and how it has delivered.
     Stats(Reply<QueueStats>),
-    /// Tell what each key holds, from so many on, at most so many.
+    /// The number of keys to skip, and the maximum to return.
     KeyStats(usize, usize, Reply<Vec<KeyStats>>),
-    /// Name the next messages.
     Peek(usize, Reply<Vec<(KeyId, Arc<str>, MessageMeta)>>),
-    /// Say why a message is where it is.
     Explain(MessageId, Reply<Explanation>),
-    /// End.
     Close,
 }
 
-/// One answer for each that was asked about.
+/// One result per receipt.
 pub(crate) type ReceiptResults = Vec<Result<(), Rejection>>;
 
 pub(crate) struct ReceiveRequest {
     pub(crate) max: usize,
     pub(crate) lease: Option<Duration>,
-    pub(crate) line: WhenEmpty,
+    pub(crate) when_empty: WhenEmpty,
     pub(crate) reply: Reply<Result<LeaseGuard, Rejection>>,
 }
 
-/// Whether a consumer waits when there is nothing.
+/// Behaviour of a receive when no message is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
     Wait,
     Return,
 }
 
-/// An acknowledgement that is being written down.
+/// An acknowledgement that is being written.
 pub(crate) struct PendingAck {
     seqs: Vec<Seq>,
-    answers: ReceiptResults,
-    result: Result<(), StoreError>,
+    results: ReceiptResults,
+    written: Result<(), StoreError>,
     reply: Reply<ReceiptResults>,
 }
 
-/// What a keeper is made of.
 pub(crate) struct QueueActor {
     pub(crate) queue: QueueId,
     pub(crate) epoch: Epoch,
@@ -137,36 +124,35 @@ pub(crate) struct QueueActor {
     /// Queues that messages may be moved to.
     pub(crate) known: KnownQueues,
     pub(crate) clock: WallClock,
-    pub(crate) book: QueueState,
+    pub(crate) state: QueueState,
     pub(crate) gauge: Arc<QueueGauge>,
-    /// Messages in its mailbox.
-    pub(crate) mail: Arc<AtomicTotals>,
-    /// Consumers for whom there was nothing, the longest waiting first.
+    /// Messages in the actor's mailbox.
+    pub(crate) mailbox: Arc<AtomicTotals>,
+    /// Consumers that wait for a message, the longest waiting first.
     pub(crate) waiting: VecDeque<ReceiveRequest>,
-    /// When the timer fires that is set.
-    pub(crate) timer: Option<UnixMillis>,
-    /// Feeds the jitter of backoffs; any start will do.
+    /// Time for which the timer is set.
+    pub(crate) timer_due: Option<UnixMillis>,
+    /// State of the generator for backoff jitter; any seed will do.
     pub(crate) random: u64,
-    /// How many keys the store is being asked for.
-    pub(crate) refilling: usize,
-    /// Messages and bytes that were taken in and not shown yet.
-    pub(crate) arrived: (u64, u64),
-    /// Keys that had neither messages nor a rule when the queue was read.
-    pub(crate) unused: Vec<KeyId>,
-    /// Says so when the keeper is no more, however that came.
-    pub(crate) _vigil: DropNotifier,
+    /// Prefetches under way.
+    pub(crate) prefetching: usize,
+    /// Messages and bytes appended to the state and not yet published in the gauge.
+    pub(crate) appended: (u64, u64),
+    /// Keys that had neither messages nor a rule at recovery.
+    pub(crate) unused_keys: Vec<KeyId>,
+    pub(crate) _drop_notifier: DropNotifier,
 }
 
-/// Which queues there are.
+/// The ids of all open queues.
 pub(crate) type KnownQueues = Arc<RwLock<HashSet<QueueId>>>;
 
-/// Tells, when it is dropped, that a keeper is no more.
+/// Reports on drop that the queue actor has stopped, for whatever reason.
 pub(crate) struct DropNotifier {
-    pub(crate) fallen: ActorStopped,
-    pub(crate) tell: UnboundedSender<ActorStopped>,
+    pub(crate) stopped: ActorStopped,
+    pub(crate) sender: UnboundedSender<ActorStopped>,
 }
 
-/// A keeper that is no more.
+/// Identifies a queue actor that has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ActorStopped {
     pub(crate) queue: QueueId,
@@ -175,8 +161,8 @@ pub(crate) struct ActorStopped {
 
 impl Drop for DropNotifier {
     fn drop(&mut self) {
-        // When all queues end, nobody wants to know.
-        self.tell.send(self.fallen).ok();
+        // The receiver is gone once all queues have shut down.
+        self.sender.send(self.stopped).ok();
     }
 }
 
@@ -185,49 +171,50 @@ impl Actor for QueueActor {
 
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
-            // Not before: a lease that ends may move a message to a queue whose keeper was not told yet.
-            Msg::Start => self.begin(ctx),
+            // Not earlier: a lease that ends may move a message to a queue whose actor is not there yet.
+            Msg::Start => self.start(ctx),
             Msg::Appended(appended) => self.append(appended),
-            Msg::Receive(receive) => self.enqueue_receive(receive, &ctx.me()),
-            Msg::Ack(claims, reply) => self.ack(claims, reply, ctx.me()),
-            Msg::Acked(acking) => self.acked(acking),
-            Msg::Move(job) => self.move_on(job, ctx.me()),
-            Msg::MoveFound(job, key, found) => self.move_found(job, key, found, ctx.me()),
-            Msg::Removed(seqs, result, job) => {
+            Msg::Receive(request) => self.enqueue_receive(request, &ctx.me()),
+            Msg::Ack(deliveries, reply) => self.ack(deliveries, reply, ctx.me()),
+            Msg::Acked(ack) => self.on_acked(ack),
+            Msg::Move(request) => self.continue_move(request, ctx.me()),
+            Msg::MoveFound(request, key, found) => self.on_move_found(request, key, found, ctx.me()),
+            Msg::Removed(seqs, result, request) => {
                 self.on_removed(seqs, &result);
-                if let Some(job) = job {
-                    job.end(result);
+                if let Some(request) = request {
+                    request.finish(result);
                 }
             }
-            Msg::Nack(which, reply) => self.nack(&which, reply, &ctx.me()),
-            Msg::Abandon(which, reply) => self.give_up(&which, reply, &ctx.me()),
-            Msg::Extend(which, reply) => self.extend(&which, reply),
-            Msg::Release(claims, reply) => self.take_back(&claims, reply),
-            Msg::LeaseDropped(which) => self.give_back(&which),
-            Msg::Prefetched(ask, found) => self.on_prefetched(ask, found),
+            Msg::Nack(nacks, reply) => self.nack(nacks, reply, &ctx.me()),
+            Msg::Abandon(deliveries, reply) => self.abandon(&deliveries, reply, &ctx.me()),
+            Msg::Extend(leases, reply) => self.extend(&leases, reply),
+            Msg::Release(deliveries, reply) => self.release(&deliveries, reply),
+            Msg::LeaseDropped(undelivered) => self.release_undelivered(&undelivered),
+            Msg::Prefetched(request, found) => self.on_prefetched(request, found),
             Msg::Purge(reply) => {
-                let me = ctx.me();
-                self.store.purge(self.queue, Box::new(move |below| me.tell(Msg::Purged(below, reply))));
+                let self_ref = ctx.me();
+                let done = move |below| self_ref.tell(Msg::Purged(below, reply));
+                self.store.purge(self.queue, Box::new(done));
             }
             Msg::Purged(below, reply) => {
-                let purged = below.map(|below| self.book.clear(self.clock.now(), below));
-                answer(reply, purged.map_err(Rejection::Store));
+                let purged = below.map(|below| self.state.clear(self.clock.now(), below));
+                respond(reply, purged.map_err(Rejection::Store));
             }
-            Msg::RuleChanged(key, name, rule) => self.book.set_rule(self.clock.now(), key, &name, rule),
-            Msg::GetRule(name, reply) => answer(reply, self.book.rule(&name)),
+            Msg::RuleChanged(key, name, rule) => self.state.set_rule(self.clock.now(), key, &name, rule),
+            Msg::GetRule(name, reply) => respond(reply, self.state.rule(&name)),
             Msg::Settings(settings) => {
-                self.book.set_limits(&settings);
+                self.state.set_limits(&settings);
                 self.settings = settings;
             }
-            Msg::Stats(reply) => answer(reply, self.book.stats()),
-            Msg::KeyStats(skip, max, reply) => answer(reply, self.book.key_stats(skip, max)),
+            Msg::Stats(reply) => respond(reply, self.state.stats()),
+            Msg::KeyStats(skip, max, reply) => respond(reply, self.state.key_stats(skip, max)),
             Msg::Peek(max, reply) => {
-                self.book.set_now(self.clock.now());
-                answer(reply, self.book.peek(max));
+                self.state.set_now(self.clock.now());
+                respond(reply, self.state.peek(max));
             }
             Msg::Explain(id, reply) => {
-                self.book.set_now(self.clock.now());
-                answer(reply, self.book.explain(id, self.queue));
+                self.state.set_now(self.clock.now());
+                respond(reply, self.state.explain(id, self.queue));
             }
             Msg::Close => return Ok(Flow::Stop),
         }
@@ -238,10 +225,11 @@ impl Actor for QueueActor {
     fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match signal {
             Signal::Timer(DUE) => {
-                self.timer = None;
-                self.tick(&ctx.me());
+                self.timer_due = None;
+                let ended = self.state.expire_leases(self.clock.now(), DUE_MAX);
+                self.write_dispositions(ended, &ctx.me());
             }
-            Signal::Timer(SWEEP | SWEEP_ON) => self.sweep(ctx),
+            Signal::Timer(SWEEP | SWEEP_MORE) => self.sweep(ctx),
             _ => {}
         }
         self.after_message(ctx);
@@ -250,358 +238,350 @@ impl Actor for QueueActor {
 }
 
 impl QueueActor {
-    fn begin(&mut self, ctx: &mut Context<'_, Self>) {
-        let unused = core::mem::take(&mut self.unused);
+    fn start(&mut self, ctx: &mut Context<'_, Self>) {
+        let unused = core::mem::take(&mut self.unused_keys);
         self.commit_relaxed(unused.into_iter().map(MessageChange::KeyRemoved).collect());
-        if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
-            tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
+        if !ctx.set_timer(SWEEP, SWEEP_INTERVAL, Repeat::Every(SWEEP_INTERVAL)) {
+            tracing::warn!(queue = self.queue.0, "no timer available, idle keys are not removed");
         }
     }
 
     fn append(&mut self, appended: Vec<AppendedMessage>) {
         let now = self.clock.now();
-        let (count, bytes) = gauge::weigh(&appended);
-        self.arrived = (self.arrived.0 + count, self.arrived.1 + bytes);
+        let (count, bytes) = gauge::count_bytes(&appended);
+        self.appended = (self.appended.0 + count, self.appended.1 + bytes);
         for message in appended {
-            let seq = message.header.seq;
-            if let Err(why) = self.book.append(now, message) {
-                // It stays in the store and is found at the next start.
-                tracing::error!(queue = self.queue.0, seq = seq.0, %why, "message could not be taken in");
+            let seq = message.meta.seq;
+            if let Err(error) = self.state.append(now, message) {
+                let queue = self.queue.0;
+                tracing::error!(queue, seq = seq.0, %error, "could not schedule a message; it stays stored until the next start");
             }
         }
     }
 
-    fn enqueue_receive(&mut self, receive: ReceiveRequest, me: &ActorRef<Msg>) {
-        if self.book.has_ready() {
-            self.deliver(receive, me);
-        } else if receive.line == WhenEmpty::Return && !self.book.is_prefetching() {
-            answer(receive.reply, Ok(LeaseGuard::empty()));
-        } else if WAITING_MAX <= self.waiting.len() {
-            self.waiting.retain(|receive| receive.reply.is_awaited());
-            if WAITING_MAX <= self.waiting.len() {
-                return answer(receive.reply, Err(Rejection::Busy));
-            }
-            self.waiting.push_back(receive);
+    fn enqueue_receive(&mut self, request: ReceiveRequest, self_ref: &ActorRef<Msg>) {
+        if self.state.has_ready() {
+            self.deliver(request, self_ref);
+        } else if request.when_empty == WhenEmpty::Return && !self.state.is_prefetching() {
+            respond(request.reply, Ok(LeaseGuard::empty()));
+        } else if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(request);
         } else {
-            self.waiting.push_back(receive);
+            self.waiting.retain(|request| request.reply.is_awaited());
+            if WAITING_MAX <= self.waiting.len() {
+                return respond(request.reply, Err(Rejection::Busy));
+            }
+            self.waiting.push_back(request);
         }
     }
 
-    /// Leases to one consumer what is its turn now.
-    fn deliver(&mut self, receive: ReceiveRequest, me: &ActorRef<Msg>) {
-        let lease = receive.lease.unwrap_or(self.settings.lease());
-        let taken = match self.book.lease_messages(self.clock.now(), receive.max, lease) {
-            Ok(taken) => taken,
-            Err(why) => return answer(receive.reply, Err(why)),
+    /// Leases the next messages to one consumer.
+    fn deliver(&mut self, request: ReceiveRequest, self_ref: &ActorRef<Msg>) {
+        let lease = request.lease.unwrap_or(self.settings.lease());
+        let batch = match self.state.lease_messages(self.clock.now(), request.max, lease) {
+            Ok(batch) => batch,
+            Err(error) => return respond(request.reply, Err(error)),
         };
-        let leased = taken.leased.iter();
+        let leased = batch.leased.iter();
         self.commit_relaxed(
-            leased.map(|leased| MessageChange::Leased(self.written(leased), leased.until)).collect(),
+            leased.map(|leased| MessageChange::Leased(self.lease_record(leased), leased.until)).collect(),
         );
-        self.remove(taken.expired, me);
-        if taken.leased.is_empty() && (receive.line == WhenEmpty::Wait || self.book.is_prefetching()) {
-            return self.waiting.push_front(receive);
+        self.delete_expired(batch.expired, self_ref);
+        let may_wait = request.when_empty == WhenEmpty::Wait || self.state.is_prefetching();
+        if batch.leased.is_empty() && may_wait {
+            return self.waiting.push_front(request);
         }
-        LeaseGuard::deliver(taken.leased, receive.reply, me.clone(), &self.store, self.queue);
+        LeaseGuard::deliver(batch.leased, request.reply, self_ref.clone(), &self.store, self.queue);
     }
 
-    fn written(&self, leased: &LeasedMessage) -> RedeliveryRecord {
+    fn lease_record(&self, leased: &LeasedMessage) -> RedeliveryRecord {
         RedeliveryRecord {
             key: leased.key,
-            header: leased.header,
-            delivered: leased.delivered,
+            meta: leased.meta,
+            deliveries: leased.deliveries,
             first_delivered_at: Some(leased.first_delivered_at),
             not_before: None,
             epoch: self.epoch,
         }
     }
 
-    fn ack(&mut self, claims: Vec<DeliveryId>, reply: Reply<ReceiptResults>, me: ActorRef<Msg>) {
-        let mut seqs = Vec::with_capacity(claims.len());
-        let mut changes = Vec::with_capacity(claims.len());
-        let mut answers = ReceiptResults::with_capacity(claims.len());
-        self.book.set_now(self.clock.now());
-        for claim in claims {
-            answers.push(match self.book.ack(claim) {
-                Ok(header) => {
-                    seqs.push(claim.seq);
-                    changes.push(MessageChange::Removed(claim.key, header));
+    fn ack(&mut self, deliveries: Vec<DeliveryId>, reply: Reply<ReceiptResults>, self_ref: ActorRef<Msg>) {
+        let mut seqs = Vec::with_capacity(deliveries.len());
+        let mut changes = Vec::with_capacity(deliveries.len());
+        let mut results = ReceiptResults::with_capacity(deliveries.len());
+        self.state.set_now(self.clock.now());
+        for delivery in deliveries {
+            results.push(match self.state.ack(delivery) {
+                Ok(meta) => {
+                    seqs.push(delivery.seq);
+                    changes.push(MessageChange::Removed(delivery.key, meta));
                     Ok(())
                 }
-                // Named twice, it is answered twice.
-                Err(Rejection::Busy) if seqs.contains(&claim.seq) => Ok(()),
-                Err(why) => Err(why),
+                // The same receipt twice in one request.
+                Err(Rejection::Busy) if seqs.contains(&delivery.seq) => Ok(()),
+                Err(error) => Err(error),
             });
         }
         if seqs.is_empty() {
-            return answer(reply, answers);
+            return respond(reply, results);
         }
-        let done = move |result| me.tell(Msg::Acked(PendingAck { seqs, answers, result, reply }));
+        let done = move |written| self_ref.tell(Msg::Acked(PendingAck { seqs, results, written, reply }));
         self.store.commit(self.commit(changes), Box::new(done));
     }
 
-    fn acked(&mut self, acking: PendingAck) {
-        let PendingAck { seqs, mut answers, result, reply } = acking;
-        match result {
-            Ok(()) => seqs.into_iter().for_each(|seq| self.book.confirm_removal(seq)),
-            Err(why) => {
-                seqs.into_iter().for_each(|seq| self.book.revert_removal(seq));
-                for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
-                    *answer = Err(Rejection::Store(why.clone()));
+    fn on_acked(&mut self, ack: PendingAck) {
+        let PendingAck { seqs, mut results, written, reply } = ack;
+        match written {
+            Ok(()) => seqs.into_iter().for_each(|seq| self.state.confirm_removal(seq)),
+            Err(error) => {
+                seqs.into_iter().for_each(|seq| self.state.revert_removal(seq));
+                for result in results.iter_mut().filter(|result| result.is_ok()) {
+                    *result = Err(Rejection::Store(error.clone()));
                 }
             }
         }
-        answer(reply, answers);
+        respond(reply, results);
     }
 
     fn nack(
         &mut self,
-        which: &[(DeliveryId, Option<Duration>)],
+        nacks: Vec<(DeliveryId, Option<Duration>)>,
         reply: Reply<ReceiptResults>,
-        me: &ActorRef<Msg>,
+        self_ref: &ActorRef<Msg>,
     ) {
-        let now = self.clock.now();
-        let mut answers = ReceiptResults::with_capacity(which.len());
-        let mut ended = Vec::new();
-        for &(claim, delay) in which {
-            let delay = delay.unwrap_or_else(|| self.backoff(self.book.attempts(claim.seq)));
-            answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
-        }
-        self.write_dispositions(ended, me);
-        answer(reply, answers);
+        let retry = |(delivery, delay): (DeliveryId, Option<Duration>)| {
+            let delay = delay.unwrap_or_else(|| self.backoff(self.state.attempts(delivery.seq)));
+            (delivery, AbandonMode::Retry(delay))
+        };
+        let retries: Vec<(DeliveryId, AbandonMode)> = nacks.into_iter().map(retry).collect();
+        self.abandon(&retries, reply, self_ref);
     }
 
-    fn give_up(
+    fn abandon(
         &mut self,
-        which: &[(DeliveryId, AbandonMode)],
+        deliveries: &[(DeliveryId, AbandonMode)],
         reply: Reply<ReceiptResults>,
-        me: &ActorRef<Msg>,
+        self_ref: &ActorRef<Msg>,
     ) {
         let now = self.clock.now();
-        let mut answers = ReceiptResults::with_capacity(which.len());
+        let mut results = ReceiptResults::with_capacity(deliveries.len());
         let mut ended = Vec::new();
-        for &(claim, how) in which {
-            answers.push(self.book.abandon(now, claim, how).map(|how| ended.push(how)));
+        for &(delivery, mode) in deliveries {
+            let disposition = self.state.abandon(now, delivery, mode);
+            results.push(disposition.map(|disposition| ended.push(disposition)));
         }
-        self.write_dispositions(ended, me);
-        answer(reply, answers);
+        self.write_dispositions(ended, self_ref);
+        respond(reply, results);
     }
 
-    fn extend(&mut self, which: &[(DeliveryId, Duration)], reply: Reply<ReceiptResults>) {
+    fn extend(&mut self, leases: &[(DeliveryId, Duration)], reply: Reply<ReceiptResults>) {
         let now = self.clock.now();
-        let mut answers = ReceiptResults::with_capacity(which.len());
+        let mut results = ReceiptResults::with_capacity(leases.len());
         let mut changes = Vec::new();
-        for &(claim, lease) in which {
-            let extended = self.book.extend(now, claim, lease);
-            answers.push(extended.map(|(state, until)| changes.push(MessageChange::Leased(state, until))));
+        for &(delivery, lease) in leases {
+            let extended = self.state.extend(now, delivery, lease);
+            results.push(extended.map(|(record, until)| changes.push(MessageChange::Leased(record, until))));
         }
         self.commit_relaxed(changes);
-        answer(reply, answers);
+        respond(reply, results);
     }
 
-    fn take_back(&mut self, claims: &[DeliveryId], reply: Reply<ReceiptResults>) {
-        let mut answers = ReceiptResults::with_capacity(claims.len());
+    fn release(&mut self, deliveries: &[DeliveryId], reply: Reply<ReceiptResults>) {
+        let mut results = ReceiptResults::with_capacity(deliveries.len());
         let mut changes = Vec::new();
-        for &claim in claims {
-            let taken = self.book.release(claim);
-            answers.push(taken.map(|returned| changes.extend(returned.map(MessageChange::Requeued))));
+        for &delivery in deliveries {
+            let released = self.state.release(delivery);
+            results.push(released.map(|record| changes.extend(record.map(MessageChange::Requeued))));
         }
         self.commit_relaxed(changes);
-        answer(reply, answers);
+        respond(reply, results);
     }
 
-    fn give_back(&mut self, which: &[(Seq, u32)]) {
-        let returned = which.iter().filter_map(|&(seq, number)| self.book.release_undelivered(seq, number));
-        let changes = returned.map(MessageChange::Requeued).collect();
+    fn release_undelivered(&mut self, undelivered: &[(Seq, u32)]) {
+        let released =
+            undelivered.iter().filter_map(|&(seq, number)| self.state.release_undelivered(seq, number));
+        let changes = released.map(MessageChange::Requeued).collect();
         self.commit_relaxed(changes);
     }
 
-    /// Answers those who wait only while a turn waits for the store.
+    /// Replies to the receives that waited only for a prefetch.
     fn answer_empty_receives(&mut self) {
-        // Wherever they are in line: one who waits may stand before them.
-        let (leaving, staying) =
-            self.waiting.drain(..).partition(|receive| receive.line == WhenEmpty::Return);
-        self.waiting = staying;
-        let leaving: VecDeque<ReceiveRequest> = leaving;
-        for receive in leaving {
-            answer(receive.reply, Ok(LeaseGuard::empty()));
+        // They may stand anywhere in the line, behind receives that wait for messages.
+        let (returning, waiting) =
+            self.waiting.drain(..).partition(|request| request.when_empty == WhenEmpty::Return);
+        self.waiting = waiting;
+        let returning: VecDeque<ReceiveRequest> = returning;
+        for request in returning {
+            respond(request.reply, Ok(LeaseGuard::empty()));
         }
     }
 
     fn on_prefetched(
         &mut self,
-        ask: PrefetchRequest,
+        request: PrefetchRequest,
         found: Result<Vec<(MessageMeta, Payload)>, StoreError>,
     ) {
-        self.refilling = self.refilling.saturating_sub(1);
+        self.prefetching = self.prefetching.saturating_sub(1);
+        let queue = self.queue.0;
+        let key = request.key.0;
         match found {
             Ok(found) => {
-                let missing = self.book.apply_prefetch(ask, found);
+                let missing = self.state.apply_prefetch(request, found);
                 if missing > 0 {
-                    tracing::error!(
-                        queue = self.queue.0,
-                        key = ask.key.0,
-                        missing,
-                        "messages are not in the store"
-                    );
+                    tracing::error!(queue, key, missing, "counted messages are missing from the store");
                 }
             }
-            Err(why) => {
-                let queue = self.queue.0;
-                let key = ask.key.0;
-                tracing::warn!(queue, key, %why, "messages could not be read, trying again");
-                self.book.fail_prefetch(ask);
+            Err(error) => {
+                tracing::warn!(queue, key, %error, "could not read messages, retrying in 1 s");
+                self.state.fail_prefetch(request);
             }
         }
     }
 
     fn on_removed(&mut self, seqs: Vec<Seq>, result: &Result<(), StoreError>) {
         let count = seqs.len();
-        self.book.set_now(self.clock.now());
+        self.state.set_now(self.clock.now());
         match result {
-            Ok(()) => seqs.into_iter().for_each(|seq| self.book.confirm_removal(seq)),
-            Err(why) => {
-                tracing::warn!(queue = self.queue.0, count, %why, "messages could not leave, trying again");
-                seqs.into_iter().for_each(|seq| self.book.revert_removal(seq));
+            Ok(()) => seqs.into_iter().for_each(|seq| self.state.confirm_removal(seq)),
+            Err(error) => {
+                let queue = self.queue.0;
+                tracing::warn!(queue, count, %error, "could not delete or move messages, retrying in 1 s");
+                seqs.into_iter().for_each(|seq| self.state.revert_removal(seq));
             }
         }
     }
 
-    /// Brings back what is due.
-    fn tick(&mut self, me: &ActorRef<Msg>) {
-        let ended = self.book.expire_leases(self.clock.now(), TICK_MAX);
-        self.write_dispositions(ended, me);
-    }
-
+    /// Removes idle keys, and waiting receives that were cancelled.
     fn sweep(&mut self, ctx: &mut Context<'_, Self>) {
         let now = self.clock.now();
-        let forgotten = self.book.forget_idle(now);
-        // Others are heard in between; without a timer the next round goes on.
-        if self.book.has_idle(now) {
-            ctx.set_timer(SWEEP_ON, SWEEP_ON_AFTER, Repeat::Once);
+        let forgotten = self.state.forget_idle(now);
+        // Other messages are handled in between; without a timer the next sweep continues.
+        if self.state.has_idle(now) {
+            ctx.set_timer(SWEEP_MORE, SWEEP_MORE_DELAY, Repeat::Once);
         }
         self.commit_relaxed(forgotten.into_iter().map(MessageChange::KeyRemoved).collect());
-        self.waiting.retain(|receive| receive.reply.is_awaited());
+        self.waiting.retain(|request| request.reply.is_awaited());
     }
 
-    fn write_dispositions(&mut self, ended: Vec<Disposition>, me: &ActorRef<Msg>) {
+    fn write_dispositions(&mut self, ended: Vec<Disposition>, self_ref: &ActorRef<Msg>) {
         let mut changes = Vec::with_capacity(ended.len());
-        let mut over = Vec::new();
-        for how in ended {
-            match (how, self.settings.redrive) {
-                (Disposition::Requeued(returned), _) => changes.push(MessageChange::Requeued(returned)),
-                (Disposition::Expired { key, header }, _) => over.push((key, header)),
-                (Disposition::DeadLetter { key, header, .. }, Some(redrive)) => {
-                    let me = me.clone();
-                    let seq = header.seq;
-                    let commit = self.commit(vec![MessageChange::Moved(key, header, redrive.to)]);
-                    self.store.commit(
-                        commit,
-                        Box::new(move |result| me.tell(Msg::Removed(vec![seq], result, None))),
-                    );
+        let mut expired = Vec::new();
+        for disposition in ended {
+            match (disposition, self.settings.redrive) {
+                (Disposition::Requeued(record), _) => changes.push(MessageChange::Requeued(record)),
+                (Disposition::Expired { key, meta }, _) => expired.push((key, meta)),
+                (Disposition::DeadLetter { key, meta, .. }, Some(redrive)) => {
+                    let self_ref = self_ref.clone();
+                    let commit = self.commit(vec![MessageChange::Moved(key, meta, redrive.to)]);
+                    let done = move |result| self_ref.tell(Msg::Removed(vec![meta.seq], result, None));
+                    self.store.commit(commit, Box::new(done));
                 }
-                // The settings changed meanwhile; it comes back in a second.
-                (Disposition::DeadLetter { header, .. }, None) => self.book.revert_removal(header.seq),
+                // The redrive policy was removed meanwhile: the message is redelivered in a second.
+                (Disposition::DeadLetter { meta, .. }, None) => self.state.revert_removal(meta.seq),
             }
         }
         self.commit_relaxed(changes);
-        self.remove(over, me);
+        self.delete_expired(expired, self_ref);
     }
 
-    /// Removes what is over; lost in a crash, that is found out once more.
-    fn remove(&self, over: Vec<(KeyId, MessageMeta)>, me: &ActorRef<Msg>) {
-        if over.is_empty() {
+    /// Deletes expired messages. The delete is not synced: after a crash they expire again.
+    fn delete_expired(&self, expired: Vec<(KeyId, MessageMeta)>, self_ref: &ActorRef<Msg>) {
+        if expired.is_empty() {
             return;
         }
-        let seqs = over.iter().map(|(_, header)| header.seq).collect();
-        let changes = over.into_iter().map(|(key, header)| MessageChange::Removed(key, header)).collect();
-        let commit = self.commit_later(changes);
-        let me = me.clone();
-        self.store.commit(commit, Box::new(move |result| me.tell(Msg::Removed(seqs, result, None))));
+        let seqs = expired.iter().map(|(_, meta)| meta.seq).collect();
+        let changes = expired.into_iter().map(|(key, meta)| MessageChange::Removed(key, meta)).collect();
+        let self_ref = self_ref.clone();
+        let done = move |result| self_ref.tell(Msg::Removed(seqs, result, None));
+        self.store.commit(self.unsynced_commit(changes), Box::new(done));
     }
 
-    /// Has something written down that nobody waits for; lost in a crash, a message is delivered once more.
+    /// Commits without waiting for fsync. If a crash loses the commit, a message is redelivered.
     fn commit_relaxed(&self, changes: Vec<MessageChange>) {
         if changes.is_empty() {
             return;
         }
         let queue = self.queue;
         self.store.commit(
-            self.commit_later(changes),
+            self.unsynced_commit(changes),
             Box::new(move |result| {
-                if let Err(why) = result {
-                    tracing::warn!(queue = queue.0, %why, "a lease was not written down");
+                if let Err(error) = result {
+                    tracing::warn!(queue = queue.0, %error, "could not store delivery states");
                 }
             }),
         );
     }
 
-    /// Makes a commit that may be lost in a crash.
-    fn commit_later(&self, changes: Vec<MessageChange>) -> Commit {
-        Commit { durability: crate::settings::Durability::Os, ..self.commit(changes) }
+    fn unsynced_commit(&self, changes: Vec<MessageChange>) -> Commit {
+        Commit { durability: Durability::Os, ..self.commit(changes) }
     }
 
     fn commit(&self, changes: Vec<MessageChange>) -> Commit {
         Commit { queue: self.queue, epoch: self.epoch, changes, durability: self.settings.durability }
     }
 
-    /// How long a message waits that was given back without saying how long.
+    /// Returns the delay before a nacked message is redelivered, if the consumer gave none.
     fn backoff(&mut self, attempt: u32) -> Duration {
         let doubled = 1_u64.checked_shl(attempt.saturating_sub(1)).unwrap_or(u64::MAX);
-        let whole = self.settings.backoff_ms_min.saturating_mul(doubled).min(self.settings.backoff_ms_max);
-        // A fifth less at random, so that what failed together does not come back together.
+        let full = self.settings.backoff_ms_min.saturating_mul(doubled).min(self.settings.backoff_ms_max);
+        // Jitter of up to a fifth, so that messages that failed together do not come back together.
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let cut = (whole / 5).saturating_mul(self.random >> 33) >> 31;
-        Duration::from_millis(whole - cut)
+        let jitter = (full / 5).saturating_mul(self.random >> 33) >> 31;
+        Duration::from_millis(full - jitter)
     }
 
-    /// Serves who waits, asks for what is missing, and sets the timer.
+    /// Serves waiting consumers, requests prefetches, publishes the totals and sets the timer.
     fn after_message(&mut self, ctx: &mut Context<'_, Self>) {
-        while self.book.has_ready() {
-            let Some(receive) = self.waiting.pop_front() else { break };
-            if receive.reply.is_awaited() {
+        self.serve_waiting(&ctx.me());
+        while self.prefetching < PREFETCHES_MAX {
+            let Some(request) = self.state.poll_prefetch() else { break };
+            self.prefetching += 1;
+            let self_ref = ctx.me();
+            let fetch = Fetch {
+                queue: self.queue,
+                key: request.key,
+                after: request.after,
+                count_max: request.count,
+                bytes_max: PREFETCH_BYTES_MAX,
+            };
+            let done = move |found| self_ref.tell(Msg::Prefetched(request, found));
+            self.store.fetch(fetch, Box::new(done));
+        }
+        self.gauge.store(self.state.totals());
+        let (count, bytes) = core::mem::take(&mut self.appended);
+        if count > 0 {
+            self.mailbox.subtract(count, bytes);
+        }
+        // A timer that fires too early is set again; most leases end by an acknowledgement.
+        let earlier = self.state.next_due().filter(|&due| self.timer_due.is_none_or(|timer| due < timer));
+        if let Some(due) = earlier {
+            let after = due.since(self.clock.now()).max(Duration::from_millis(1));
+            if ctx.set_timer(DUE, after, Repeat::Once) {
+                self.timer_due = Some(due);
+            }
+        }
+    }
+
+    fn serve_waiting(&mut self, self_ref: &ActorRef<Msg>) {
+        while self.state.has_ready() {
+            let Some(request) = self.waiting.pop_front() else { break };
+            if request.reply.is_awaited() {
                 let before = self.waiting.len();
-                self.deliver(receive, &ctx.me());
-                // Put back: there was nothing after all.
+                self.deliver(request, self_ref);
+                // Put back: every ready message had expired.
                 if before < self.waiting.len() {
                     break;
                 }
             }
         }
-        if !self.book.has_ready() && !self.book.is_prefetching() {
+        if !self.state.has_ready() && !self.state.is_prefetching() {
             self.answer_empty_receives();
-        }
-        while self.refilling < REFILLS_MAX {
-            let Some(ask) = self.book.poll_prefetch() else { break };
-            self.refilling += 1;
-            let me = ctx.me();
-            let fetch = Fetch {
-                queue: self.queue,
-                key: ask.key,
-                after: ask.after,
-                count_max: ask.count,
-                bytes_max: REFILL_BYTES_MAX,
-            };
-            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Prefetched(ask, found))));
-        }
-        self.gauge.show(self.book.totals());
-        let (count, bytes) = core::mem::take(&mut self.arrived);
-        if count > 0 {
-            self.mail.take(count, bytes);
-        }
-        // One that fires too early is set again; most leases end before their time.
-        let earlier = self.book.next_due().filter(|&due| self.timer.is_none_or(|timer| due < timer));
-        if let Some(due) = earlier {
-            let after = due.since(self.clock.now()).max(Duration::from_millis(1));
-            if ctx.set_timer(DUE, after, Repeat::Once) {
-                self.timer = Some(due);
-            }
         }
     }
 }
 
-/// Answers; nobody may be waiting any more.
-fn answer<T>(reply: Reply<T>, value: T) {
+/// Sends a reply; the caller may have been cancelled.
+fn respond<T>(reply: Reply<T>, value: T) {
     drop(reply.send(value));
 }

@@ -1,105 +1,70 @@
-//! A queue's book: whose turn it is, and who has which message until when.
+//! The queue state: a sans-I/O state machine that holds the messages of one queue and decides which is next.
 //!
-//! Values in, values out: time is handed in, and what must be written down is handed out. Bound: every message
-//! that was told is exactly one of waiting, delayed, in flight, being acknowledged, being moved or over, until it is
-//! gone; a message is delivered to one consumer at a time; between two keys with messages waiting, deliveries
-//! differ by at most a quantum and a message each, over any interval.
+//! Time is an argument; whatever must be stored is returned to the caller. The state has three parts with invariants
+//! of their own: `in_flight` holds the messages that are invisible, `schedule` decides whose turn it is, and
+//! `expiry` finds messages whose TTL or retention has ended. [`QueueState`] moves messages between them.
+//!
+//! Guarantees: an appended message is in exactly one state (ready, delayed, in flight, being acknowledged, being
+//! moved, expired) until it is removed; it is delivered to one consumer at a time; over any interval, the deliveries
+//! of two keys with ready messages differ by at most a quantum and a message each.
 
 mod abandon;
 mod cost;
 mod expiry;
+mod in_flight;
 mod key_queue;
+mod key_table;
 mod leases;
 mod limiter;
 mod moves;
 mod recovery;
+mod schedule;
 mod stats;
-mod wait_histogram;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use core::time::Duration;
 
-use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{TenantDrr, WeightedKey as Turns};
-use evenkeel_policy::id::{Key, TenantId};
-use evenkeel_policy::interner::Interner;
+use evenkeel_policy::id::Key;
 use evenkeel_policy::setting::SettingOutOfRange;
-use evenkeel_policy::weight::Weight;
 
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::{AppendedMessage, MessageMeta, Payload};
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::settings::{CostMode, DeliveryOrder, KEYS_MAX, QueueSettings};
+use crate::settings::{CostMode, QueueSettings};
 use crate::time::UnixMillis;
-use cost::ServiceTime;
 use expiry::ExpiryIndex;
-use key_queue::{KeyQueue, MessageEntry, PAYLOAD_BYTES_MAX};
-use limiter::Limiters;
-use wait_histogram::WaitHistogram;
+use in_flight::{InFlight, InvisibleMessage, InvisibleState};
+use key_queue::{KeyQueue, MessageEntry};
+use schedule::Schedule;
+use stats::DeliveryStats;
 
 pub use abandon::AbandonMode;
 pub use leases::{Disposition, RedeliveryRecord};
 pub use limiter::{Throttle, ThrottleReason, ThrottleScope};
 pub use moves::{MoveCursor, MoveStep};
 pub use recovery::{StoredKey, StoredMessage, StoredState};
-pub use stats::{Explanation, KeyStats, QueueStats, QueueTotals};
-pub use wait_histogram::WaitPercentiles;
+pub use stats::{Explanation, KeyStats, QueueStats, QueueTotals, WaitPercentiles};
 
-/// A turn waits this long for the store; then others go on, and the lane takes part again when it was answered.
-const PREFETCH_WAIT_MAX: Duration = Duration::from_millis(5);
-/// A key that holds nothing is forgotten after this long.
-const IDLE_KEY: Duration = Duration::from_secs(60);
-
-/// The book of one queue.
+/// The messages of one queue, and the order of their delivery.
 #[derive(Debug)]
 pub struct QueueState {
     epoch: Epoch,
     limits: Limits,
-    order: DeliveryOrder,
-    /// Counts the takes.
-    takes: u64,
-    drr: TenantDrr,
-    /// By the number the scheduler knows them by.
-    lanes: Vec<Option<KeyQueue>>,
-    /// Numbers of lanes that were forgotten.
-    free: Vec<Key>,
-    keys: HashMap<KeyId, Key>,
-    tenants: Interner<TenantId>,
-    /// How many lanes each tenant has.
-    tenant_lanes: Vec<u32>,
-    /// What was set for a key or tenant, by its name.
-    rules: HashMap<Arc<str>, KeyRule>,
-    gates: Limiters,
-    /// What is not waiting: in flight, delayed, being acknowledged, being moved, over.
-    out: HashMap<Seq, InvisibleMessage>,
-    /// When what is in flight or delayed comes back, and what could not be removed is tried again.
-    due: BTreeSet<(UnixMillis, Seq)>,
-    /// When messages end by themselves.
-    ends: ExpiryIndex,
-    refills: VecDeque<PrefetchRequest>,
-    /// Lanes whose refill failed.
-    starved: Vec<Key>,
-    /// Lanes whose turn waits for the store, and until when; some may have been answered.
-    starving: VecDeque<(UnixMillis, Key)>,
-    /// Lanes that hold nothing, the longest first.
-    idle: VecDeque<(UnixMillis, Key)>,
-    payload_bytes: usize,
-    totals: QueueTotals,
-    delivered: u64,
-    redelivered: u64,
-    waits: WaitHistogram,
-    /// How long messages of all keys took lately, where that is what they cost.
-    took: ServiceTime,
-    /// The latest time it was handed.
+    in_flight: InFlight,
+    schedule: Schedule,
+    expiry: ExpiryIndex,
+    /// Bytes of all messages.
+    bytes: u64,
+    stats: DeliveryStats,
+    /// The time of the last call.
     now: UnixMillis,
-    /// The last message it was told of; the store may have found later ones.
-    told: Seq,
+    /// The last message that was appended here; the store may already have later ones.
+    last_seq: Seq,
 }
 
-/// What of a queue's settings the book keeps to.
+/// The queue settings that apply to deliveries.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     retention: Duration,
@@ -108,101 +73,56 @@ struct Limits {
     cost_mode: CostMode,
 }
 
-/// A message that is not waiting for its turn.
-#[derive(Debug)]
-struct InvisibleMessage {
-    lane: Key,
-    handle: MessageEntry,
-    how: InvisibleState,
-}
-
-/// Why a message is not waiting for its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InvisibleState {
-    /// A consumer has it.
-    Leased { until: UnixMillis, epoch: Epoch },
-    /// It is not to be delivered before then.
-    Delayed { until: UnixMillis },
-    /// It is acknowledged once that is written down.
-    Acking { was: PriorState },
-    /// It is in another queue once that is written down.
-    Moving,
-    /// Its time is over, and it is gone once that is written down; if that failed, it is tried again then.
-    Expired { again: Option<UnixMillis> },
-}
-
-impl InvisibleState {
-    /// Whether it holds up others of its key: what is over holds up nobody, for it never comes back.
-    const fn is_out(self) -> bool {
-        matches!(self, Self::Leased { .. } | Self::Acking { .. } | Self::Moving)
-    }
-}
-
-/// What a message was before somebody acknowledged it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PriorState {
-    Leased { until: UnixMillis, epoch: Epoch },
-    Delayed { until: UnixMillis },
-    Waiting,
-}
-
-/// How often a message was delivered.
+/// Number of deliveries of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryCount {
-    /// Deliveries that count.
+    /// Deliveries that count towards `attempts_max`.
     pub attempts: u32,
-    /// Deliveries that reached nobody, and do not.
-    pub taken_back: u32,
+    /// Deliveries that were released and do not count.
+    pub released: u32,
 }
 
 impl DeliveryCount {
-    /// Numbers the last delivery; no two of a message have the same.
+    /// Returns the number of the last delivery, unique per message.
     pub const fn number(self) -> u32 {
-        self.attempts.saturating_add(self.taken_back)
+        self.attempts.saturating_add(self.released)
     }
 }
 
 /// A message leased to a consumer.
 #[derive(Clone, Debug)]
 pub struct LeasedMessage {
-    /// Its key.
     pub key: KeyId,
-    /// What its key is called.
     pub name: Arc<str>,
-    /// What is known of it.
-    pub header: MessageMeta,
-    /// How often it was delivered, this time included.
-    pub delivered: DeliveryCount,
-    /// When it was first delivered.
+    pub meta: MessageMeta,
+    /// Deliveries so far, this one included.
+    pub deliveries: DeliveryCount,
     pub first_delivered_at: UnixMillis,
-    /// Until when.
+    /// End of the lease.
     pub until: UnixMillis,
-    /// What was sent, unless it must be read.
+    /// `None` if it must be read from the store.
     pub payload: Option<Payload>,
 }
 
-/// What a take brought.
+/// Result of [`QueueState::lease_messages`].
 #[derive(Debug, Default)]
 pub struct LeaseBatch {
-    /// For the consumer.
     pub leased: Vec<LeasedMessage>,
-    /// Their time is over: to be removed, and [`acked`](Book::acked) or [`undo_ack`](Book::undo_ack) must follow.
+    /// Messages to delete: [`confirm_removal`](QueueState::confirm_removal) or
+    /// [`revert_removal`](QueueState::revert_removal) must follow.
     pub expired: Vec<(KeyId, MessageMeta)>,
 }
 
-/// What the store is to be asked for.
+/// A read of a key's next messages from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefetchRequest {
-    /// Of which key.
     pub key: KeyId,
-    /// After which message.
     pub after: Seq,
-    /// How many.
     pub count: usize,
 }
 
 impl QueueState {
-    /// Opens an empty book; `secret` is a random number nobody else knows.
+    /// Creates an empty state; `secret` keys the hash of tenants' names.
     pub fn new(
         epoch: Epoch,
         settings: &QueueSettings,
@@ -210,78 +130,61 @@ impl QueueState {
     ) -> Result<Self, SettingOutOfRange> {
         Ok(Self {
             epoch,
-            limits: Limits::of(settings),
-            order: settings.order,
-            // Lanes that are read from the store were taken from in no take of this book.
-            takes: 1,
-            // The store keeps to the queue's own limit, which may change while messages wait.
-            drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
-            lanes: Vec::new(),
-            free: Vec::new(),
-            keys: HashMap::new(),
-            tenants: Interner::new(KEYS_MAX, secret),
-            tenant_lanes: Vec::new(),
-            rules: HashMap::new(),
-            gates: Limiters::default(),
-            out: HashMap::new(),
-            due: BTreeSet::new(),
-            ends: ExpiryIndex::default(),
-            refills: VecDeque::new(),
-            starved: Vec::new(),
-            starving: VecDeque::new(),
-            idle: VecDeque::new(),
-            payload_bytes: 0,
-            totals: QueueTotals::default(),
-            delivered: 0,
-            redelivered: 0,
-            waits: WaitHistogram::EMPTY,
-            took: ServiceTime::default(),
+            limits: Limits::from_settings(settings),
+            in_flight: InFlight::default(),
+            schedule: Schedule::new(settings, secret)?,
+            expiry: ExpiryIndex::default(),
+            bytes: 0,
+            stats: DeliveryStats::default(),
             now: UnixMillis::default(),
-            told: Seq(0),
+            last_seq: Seq(0),
         })
     }
 
-    /// Keeps to other settings from here on; the quantum stays as it is.
+    /// Applies changed settings; the quantum stays as it was.
     pub fn set_limits(&mut self, settings: &QueueSettings) {
-        self.limits = Limits::of(settings);
+        self.limits = Limits::from_settings(settings);
     }
 
-    /// Tells the time, for what follows and is not told it itself.
+    /// Sets the current time for calls that do not take it as an argument.
     pub fn set_now(&mut self, now: UnixMillis) {
         self.now = now;
     }
 
-    /// Takes in a message that was written down; messages are told in order.
+    /// Sets the rule of a key, or of a tenant if the name has no `/`; applies to waiting messages too.
+    pub fn set_rule(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: KeyRule) {
+        self.now = now;
+        self.schedule.set_rule(now, key, name, rule);
+    }
+
+    /// Returns the rule of a key or tenant.
+    pub fn rule(&self, name: &str) -> KeyRule {
+        self.schedule.rule(name)
+    }
+
+    /// Adds a stored message; messages must be appended in order.
     pub fn append(&mut self, now: UnixMillis, message: AppendedMessage) -> Result<(), Rejection> {
         self.now = now;
-        let lane = self.lane_of(message.key, &message.name)?;
+        let index = self.schedule.intern(message.key, &message.name)?;
         if let Some(weight) = message.weight.filter(|_| self.rule(&message.name).weight.is_none()) {
-            self.weigh(lane, weight);
+            self.schedule.set_key_weight(index, weight);
         }
-        let AppendedMessage { header, payload, not_before, .. } = message;
-        self.told = header.seq;
-        let mut handle = MessageEntry::new(header);
-        self.totals.bytes += u64::from(header.size);
+        let AppendedMessage { meta, payload, not_before, .. } = message;
+        self.last_seq = meta.seq;
+        self.bytes += u64::from(meta.size);
+        let entry = MessageEntry::new(meta);
         if let Some(until) = not_before.filter(|&until| now < until) {
-            self.at(lane).pass_over(header.seq);
-            self.hide(lane, handle, InvisibleState::Delayed { until });
-            self.update_schedule(lane);
-            return Ok(());
+            self.schedule.key_mut(index).pass_over(meta.seq);
+            self.hide(index, entry, InvisibleState::Delayed { until });
+        } else {
+            self.expiry.insert(index, &meta);
+            self.schedule.append(index, entry, payload);
         }
-        self.totals.pending += 1;
-        self.ends.list(lane, &header);
-        if self.payload_bytes + payload.size() <= PAYLOAD_BYTES_MAX {
-            self.payload_bytes += payload.size();
-            handle.payload = Some(payload);
-        }
-        let window = self.lane(lane).window_len(self.keys.len());
-        let without_place = self.at(lane).append(handle, window);
-        self.drop_payload(without_place);
-        self.update_schedule(lane);
+        self.update_schedule(index);
         Ok(())
     }
 
-    /// Leases up to `max` messages, in turns, until `lease` from now.
+    /// Leases up to `max` messages in scheduling order, until `lease` from now.
     pub fn lease_messages(
         &mut self,
         now: UnixMillis,
@@ -289,339 +192,231 @@ impl QueueState {
         lease: Duration,
     ) -> Result<LeaseBatch, Rejection> {
         self.now = now;
-        let room = self.limits.in_flight_max.saturating_sub(self.totals.in_flight);
+        let room = self.limits.in_flight_max.saturating_sub(self.in_flight.leased());
         if room == 0 {
             return Err(Rejection::TooManyInFlight { max: self.limits.in_flight_max });
         }
         let max = usize::try_from(room).unwrap_or(usize::MAX).min(max);
-        let mut taken = LeaseBatch::default();
-        while taken.leased.len() < max {
-            let Some(turn) = self.drr.next_key() else { break };
-            // Without a next one, it is on its way from the store.
-            let Some(is_over) = self.lane(turn.key).next().map(|header| self.is_expired(header)) else {
-                break;
-            };
-            if is_over && self.room_for_ends() == 0 {
-                self.park_until_expiry_room(turn.key);
+        let mut batch = LeaseBatch::default();
+        while batch.leased.len() < max {
+            let Some(turn) = self.schedule.drr.next_key() else { break };
+            let index = turn.key;
+            // Without a next message, the key's prefetch is under way.
+            let Some(meta) = self.schedule.key(index).next() else { break };
+            let is_expired = self.is_expired(meta);
+            if is_expired && self.expiry_room() == 0 {
+                self.park_until_expiry_room(index);
                 continue;
             }
-            let Some(mut handle) = self.at(turn.key).pop() else { break };
-            self.totals.pending -= 1;
-            let payload = handle.payload.take();
-            self.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
-            if is_over {
-                taken.expired.push(self.expire(turn.key, handle));
-                self.update_schedule(turn.key);
+            let Some((mut entry, payload)) = self.schedule.pop(index) else { break };
+            if is_expired {
+                batch.expired.push(self.expire(index, entry));
+                self.update_schedule(index);
                 continue;
             }
-            (handle.charged, handle.leased_at) = (self.charge(turn.key, &handle.header), now);
-            self.drr.consume_deficit(turn.key, handle.charged);
-            self.take_token(turn.key);
-            taken.leased.push(self.lease(now, turn.key, handle, payload, lease));
-            self.update_schedule(turn.key);
+            entry.charged = self.schedule.charge(index, &entry.meta, self.limits.cost_mode);
+            entry.leased_at = now;
+            self.schedule.drr.consume_deficit(index, entry.charged);
+            self.schedule.take_token(index, now);
+            batch.leased.push(self.lease(index, entry, payload, lease));
+            self.update_schedule(index);
         }
-        self.end_take(&taken.leased);
-        Ok(taken)
+        self.schedule.end_receive(&batch.leased, now);
+        Ok(batch)
     }
 
     fn lease(
         &mut self,
-        now: UnixMillis,
-        at: Key,
-        mut handle: MessageEntry,
+        index: Key,
+        mut entry: MessageEntry,
         payload: Option<Payload>,
         lease: Duration,
     ) -> LeasedMessage {
-        handle.delivered.attempts = handle.delivered.attempts.saturating_add(1);
-        self.count(now, at, &handle);
-        let first_delivered_at = *handle.first_delivered_at.get_or_insert(now);
-        let until = now + lease;
-        let epoch = self.epoch;
-        let take = self.takes;
-        let lane = self.at(at);
-        if let Some(in_order) = &mut lane.in_order {
-            in_order.taken_in = take;
+        entry.deliveries.attempts = entry.deliveries.attempts.saturating_add(1);
+        self.count_delivery(index, &entry);
+        let first_delivered_at = *entry.first_delivered_at.get_or_insert(self.now);
+        let until = self.now + lease;
+        let receive = self.schedule.receives;
+        let queue = self.schedule.key_mut(index);
+        if let Some(fifo) = &mut queue.fifo {
+            fifo.leased_in = receive;
         }
         let leased = LeasedMessage {
-            key: lane.key,
-            name: lane.name.clone(),
-            header: handle.header,
-            delivered: handle.delivered,
+            key: queue.key,
+            name: queue.name.clone(),
+            meta: entry.meta,
+            deliveries: entry.deliveries,
             first_delivered_at,
             until,
             payload,
         };
-        self.hide(at, handle, InvisibleState::Leased { until, epoch });
+        self.hide(index, entry, InvisibleState::Leased { until, epoch: self.epoch });
         leased
     }
 
-    fn count(&mut self, now: UnixMillis, at: Key, handle: &MessageEntry) {
-        let again = u64::from(1 < handle.delivered.attempts);
-        self.delivered += 1;
-        self.redelivered += again;
-        // When a message was moved here is not known.
-        let is_counted = handle.first_delivered_at.is_none() && handle.header.from.is_none();
-        let wait = is_counted.then(|| now.since(handle.ready_at));
-        let lane = self.lanes[at.index()].as_mut().expect("a lane that delivers is known");
-        lane.delivered += 1;
-        lane.redelivered += again;
+    fn count_delivery(&mut self, index: Key, entry: &MessageEntry) {
+        let again = u64::from(entry.deliveries.attempts > 1);
+        self.stats.delivered += 1;
+        self.stats.redelivered += again;
+        // The time at which a message was moved here is unknown.
+        let has_wait = entry.first_delivered_at.is_none() && entry.meta.from.is_none();
+        let wait = has_wait.then(|| self.now.since(entry.ready_at));
+        let queue = self.schedule.key_mut(index);
+        queue.delivered += 1;
+        queue.redelivered += again;
         if let Some(wait) = wait {
-            self.waits.record(wait);
-            lane.waits.get_or_insert_with(|| Box::new(WaitHistogram::EMPTY)).record(wait);
+            queue.waits.get_or_insert_default().record(wait);
+            self.stats.waits.record(wait);
         }
     }
 
-    /// Names what the store is to be asked for next.
+    /// Returns the next prefetch to request from the store.
     pub fn poll_prefetch(&mut self) -> Option<PrefetchRequest> {
-        self.refills.pop_front()
+        self.schedule.poll_prefetch()
     }
 
-    /// Takes in what the store found, and counts messages that it should have found.
-    pub fn apply_prefetch(&mut self, ask: PrefetchRequest, found: Vec<(MessageMeta, Payload)>) -> u64 {
-        let Some(at) = self.awaiting(ask) else { return 0 };
+    /// Adds prefetched messages; returns how many messages the store should have had and did not.
+    pub fn apply_prefetch(&mut self, request: PrefetchRequest, found: Vec<(MessageMeta, Payload)>) -> u64 {
+        let Some(index) = self.schedule.awaiting(request) else { return 0 };
         let is_empty = found.is_empty();
-        let told = self.told;
-        let mut room = PAYLOAD_BYTES_MAX.saturating_sub(self.payload_bytes);
-        // What was not told yet will be, and is taken in then.
-        let known = found.into_iter().filter(|(header, _)| header.seq <= told);
-        let handles = known.map(|(header, payload)| {
-            let payload = Some(payload).filter(|payload| payload.size() <= room);
-            room -= payload.as_ref().map_or(0, Payload::size);
-            MessageEntry { payload, ..MessageEntry::new(header) }
-        });
-        let lane = self.lanes[at.index()].as_mut().expect("a key that is known has a lane");
-        self.payload_bytes += lane.apply_prefetch(handles);
-        let missing = if is_empty { lane.forget_beyond() } else { 0 };
+        // Later messages are still to be appended, and are added then.
+        let last_seq = self.last_seq;
+        self.schedule.apply_prefetch(index, found.into_iter().filter(|(meta, _)| meta.seq <= last_seq));
+        let missing = if is_empty { self.schedule.key_mut(index).drop_on_disk() } else { 0 };
         if missing > 0 {
-            // How large they were is not known.
-            self.totals.bytes -= missing * self.mean_bytes();
-            self.totals.pending -= missing;
-            self.unlist_missing(at);
+            // Their sizes are unknown.
+            self.bytes -= missing * self.mean_bytes();
+            self.schedule.pending -= missing;
+            self.remove_missing(index);
         }
-        self.update_schedule(at);
+        self.update_schedule(index);
         missing
     }
 
     fn mean_bytes(&self) -> u64 {
-        let QueueTotals { pending, in_flight, delayed, bytes, .. } = self.totals;
-        bytes / (pending + in_flight + delayed + self.ends.over as u64).max(1)
+        let QueueTotals { pending, in_flight, delayed, bytes, .. } = self.totals();
+        bytes / (pending + in_flight + delayed + self.in_flight.expired() as u64).max(1)
     }
 
-    /// Notes that the store could not be read; it is asked again at the next tick.
-    pub fn fail_prefetch(&mut self, ask: PrefetchRequest) {
-        if let Some(at) = self.awaiting(ask) {
-            self.starved.push(at);
+    /// Records a failed prefetch; it is repeated by [`expire_leases`](Self::expire_leases).
+    pub fn fail_prefetch(&mut self, request: PrefetchRequest) {
+        if let Some(index) = self.schedule.awaiting(request) {
+            self.schedule.fail_prefetch(index);
         }
     }
 
-    /// Finds the lane that waits for this answer; one that was emptied meanwhile does not.
-    fn awaiting(&self, ask: PrefetchRequest) -> Option<Key> {
-        let at = *self.keys.get(&ask.key)?;
-        self.lane(at).awaits(ask.after).then_some(at)
-    }
-
-    /// Gives a key, or a tenant and its key of the same name, another weight; acts on what waits.
-    fn set_weight(&mut self, key: KeyId, name: &str, weight: Weight) {
-        if let Some(tenant) = self.tenants.get(name) {
-            self.drr.update_tenant_weight(tenant, weight);
-        }
-        if let Some(&at) = self.keys.get(&key) {
-            self.weigh(at, weight);
-        }
-    }
-
-    /// Gives a lane a weight: among the tenants if it is all its tenant has, else among its tenant's keys.
-    fn weigh(&mut self, at: Key, weight: Weight) {
-        let lane = self.at(at);
-        lane.weight = weight;
-        let tenant = lane.tenant;
-        if lane.name.contains('/') {
-            self.drr.update_weight(at, weight);
-        } else {
-            self.drr.update_tenant_weight(tenant, weight);
-        }
-    }
-
-    /// Tells whether a message could be delivered now.
+    /// Reports whether a message can be delivered now.
     pub fn has_ready(&self) -> bool {
-        self.in_turn().is_some_and(KeyQueue::is_ready)
+        self.schedule.next_key().is_some_and(KeyQueue::is_ready)
     }
 
-    /// Tells whether a turn waits for the store, a few milliseconds at most.
+    /// Reports whether the next key waits for its prefetch, which takes a few milliseconds at most.
     pub fn is_prefetching(&self) -> bool {
-        self.in_turn().is_some_and(|lane| !lane.is_ready())
+        self.schedule.next_key().is_some_and(|queue| !queue.is_ready())
     }
 
-    fn in_turn(&self) -> Option<&KeyQueue> {
-        self.lanes[self.drr.next_key()?.key.index()].as_ref()
+    /// Removes keys that have been idle for a minute, and returns them.
+    pub fn forget_idle(&mut self, now: UnixMillis) -> Vec<KeyId> {
+        let forgotten = self.schedule.forget_idle(now);
+        forgotten.iter().for_each(|(index, queue)| self.expiry.remove_key(*index, queue));
+        forgotten.into_iter().map(|(_, queue)| queue.key).collect()
     }
 
-    /// Finds or makes the lane of a key.
-    fn lane_of(&mut self, key: KeyId, name: &Arc<str>) -> Result<Key, Rejection> {
-        if let Some(&at) = self.keys.get(&key) {
-            return Ok(at);
-        }
-        let full = |max| Rejection::TooManyKeys { max: u64::from(max) };
-        let tenant_name = name.split('/').next().unwrap_or(name);
-        let tenant = self.tenants.intern(tenant_name).map_err(|error| full(error.names_max))?;
-        if self.tenant_lanes.len() <= tenant.index() {
-            self.tenant_lanes.resize(tenant.index() + 1, 0);
-        }
-        self.tenant_lanes[tenant.index()] += 1;
-        let weight = self.rule(name).weight.unwrap_or_default();
-        let gates = self.gates_of(name);
-        let mut lane = KeyQueue::new(key, name.clone(), tenant, weight);
-        lane.gates = gates;
-        lane.in_order = (self.order == DeliveryOrder::Fifo).then(Box::default);
-        let at = self.free.pop().unwrap_or(Key(self.lanes.len() as u32));
-        if at.index() == self.lanes.len() {
-            self.lanes.push(None);
-        }
-        self.lanes[at.index()] = Some(lane);
-        self.keys.insert(key, at);
-        Ok(at)
+    /// Reports whether [`forget_idle`](Self::forget_idle) has more keys to remove.
+    pub fn has_idle(&self, now: UnixMillis) -> bool {
+        self.schedule.has_idle(now)
     }
 
-    /// Lets a lane stand among the turns as its messages do: active, parked while a gate or the store holds it, or idle.
-    fn update_schedule(&mut self, at: Key) {
-        let lanes = self.keys.len();
-        let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
-        let window = lane.window_len(lanes);
-        let ask = lane.refill_len(window).map(|count| PrefetchRequest {
-            key: lane.key,
-            after: lane.cursor(),
-            count,
-        });
-        if let Some(ask) = ask {
-            lane.begin_prefetch();
-            self.refills.push_back(ask);
+    /// Drops every message before `below`, which is every appended message; rules stay.
+    pub fn clear(&mut self, now: UnixMillis, below: Seq) {
+        self.now = now;
+        self.in_flight.clear();
+        self.expiry.clear();
+        self.bytes = 0;
+        self.schedule.clear(now, below);
+    }
+
+    /// Updates the key's scheduling state and its entry in the expiry index, after its ready messages changed.
+    fn update_schedule(&mut self, index: Key) {
+        self.schedule.update(index, self.now);
+        self.expiry.index_first(index, self.schedule.key_mut(index));
+    }
+
+    fn recheck(&mut self, index: Key) {
+        self.schedule.recheck(index, self.now);
+    }
+
+    fn settle_time(&mut self, index: Key, entry: &mut MessageEntry) {
+        self.schedule.settle_time(index, entry, self.limits.cost_mode, self.now);
+    }
+
+    /// Makes a message invisible.
+    fn hide(&mut self, index: Key, entry: MessageEntry, state: InvisibleState) {
+        let queue = self.schedule.key_mut(index);
+        match state {
+            InvisibleState::Leased { .. } => queue.in_flight += 1,
+            InvisibleState::Delayed { .. } => queue.add_delayed(entry.meta.seq),
+            InvisibleState::Acking { .. } | InvisibleState::Moving => queue.removing += 1,
+            InvisibleState::Expired { .. } => queue.expiring += 1,
         }
-        let waits_for_store = !lane.is_ready() && lane.on_disk_len() > 0;
-        let began = lane.starved_since.filter(|_| waits_for_store);
-        lane.starved_since = waits_for_store.then(|| began.unwrap_or(self.now));
-        if waits_for_store && began.is_none() {
-            self.starving.push_back((self.now + PREFETCH_WAIT_MAX, at));
-        }
-        let lane = self.lanes[at.index()].as_ref().expect("a lane that is followed is known");
-        let is_patient = lane.starved_since.is_some_and(|since| self.now < since + PREFETCH_WAIT_MAX);
-        let is_whole = !lane.name.contains('/');
-        let tenant_name = lane.name.split('/').next().unwrap_or_default();
-        let tenant_weight =
-            if is_whole { lane.weight } else { self.rule(tenant_name).weight.unwrap_or_default() };
-        let turns = Turns {
-            tenant: lane.tenant,
-            tenant_weight,
-            key: at,
-            weight: if is_whole { Weight::ONE } else { lane.weight },
-        };
-        let is_ready = lane.is_ready();
-        let has_beyond = lane.on_disk_len() > 0;
-        let gates = lane.gates;
-        if gates.tenant.is_some() {
-            self.follow_tenant(turns.tenant, gates.tenant);
-        }
-        let stood = if (is_ready || has_beyond) && self.is_throttled(at) {
-            self.drr.park(at);
-            self.drr.add_parked(turns)
-        } else if is_ready || is_patient {
-            self.drr.wake(at);
-            self.drr.add_key(turns)
-        } else if has_beyond {
-            self.drr.park(at);
-            self.drr.add_parked(turns)
+        if matches!(state, InvisibleState::Delayed { .. }) {
+            self.expiry.insert(index, &entry.meta);
         } else {
-            self.drr.remove_key(at);
-            Ok(())
-        };
-        self.list_first(at);
-        self.list_idle(at);
-        debug_assert!(stood.is_ok(), "a lane that was made has its place: {stood:?}");
+            self.expiry.remove(&entry.meta);
+        }
+        if state.is_unsettled() {
+            self.schedule.count_unsettled(index, 1);
+        }
+        self.in_flight.insert(InvisibleMessage { index, entry, state });
     }
 
-    /// Lists a lane that holds nothing, to be forgotten if that lasts.
-    fn list_idle(&mut self, at: Key) {
-        let now = self.now;
-        let lane = self.at(at);
-        if lane.is_idle() && !lane.is_listed_idle {
-            lane.is_listed_idle = true;
-            self.idle.push_back((now, at));
+    /// Takes a message out of the invisible ones; the caller gives it its next state.
+    fn reveal(&mut self, seq: Seq) -> Option<InvisibleMessage> {
+        let message = self.in_flight.remove(seq)?;
+        let queue = self.schedule.key_mut(message.index);
+        match message.state {
+            InvisibleState::Leased { .. } => queue.in_flight -= 1,
+            InvisibleState::Delayed { .. } => queue.remove_delayed(seq),
+            InvisibleState::Acking { .. } | InvisibleState::Moving => queue.removing -= 1,
+            InvisibleState::Expired { .. } => queue.expiring -= 1,
         }
+        if message.state.is_unsettled() {
+            self.schedule.count_unsettled(message.index, -1);
+        }
+        Some(message)
     }
 
-    fn hide(&mut self, lane: Key, handle: MessageEntry, how: InvisibleState) {
-        let seq = handle.header.seq;
-        match how {
-            InvisibleState::Leased { until, .. } => {
-                self.due.insert((until, seq));
-                self.at(lane).in_flight += 1;
-                self.totals.in_flight += 1;
+    /// Checks the invariants of the three parts and of what they share; for tests.
+    pub fn audit(&self) -> Result<(), String> {
+        self.in_flight.audit()?;
+        self.schedule.audit()?;
+        self.audit_expiry()?;
+        for (index, queue) in self.schedule.keys.iter() {
+            let states = self.in_flight.iter().filter(|message| message.index == index);
+            let mut counts = [0; 4];
+            for message in states {
+                let counted = match message.state {
+                    InvisibleState::Leased { .. } => 0,
+                    InvisibleState::Delayed { .. } => 1,
+                    InvisibleState::Acking { .. } | InvisibleState::Moving => 2,
+                    InvisibleState::Expired { .. } => 3,
+                };
+                counts[counted] += 1;
+                if queue.ready().any(|entry| entry.meta.seq == message.entry.meta.seq) {
+                    return Err(format!("{:?} is ready and {:?}", message.entry.meta, message.state));
+                }
             }
-            InvisibleState::Delayed { until } => {
-                self.due.insert((until, seq));
-                self.at(lane).delay(seq);
-                self.totals.delayed += 1;
-            }
-            InvisibleState::Acking { .. } | InvisibleState::Moving => self.at(lane).leaving += 1,
-            InvisibleState::Expired { again } => {
-                self.due.extend(again.map(|again| (again, seq)));
-                self.at(lane).over += 1;
-                self.ends.over += 1;
-            }
-        }
-        if matches!(how, InvisibleState::Delayed { .. }) {
-            self.ends.list(lane, &handle.header);
-        } else {
-            self.ends.unlist(&handle.header);
-        }
-        if how.is_out() {
-            self.count_out(lane, 1);
-        }
-        self.out.insert(seq, InvisibleMessage { lane, handle, how });
-    }
-
-    /// Takes a message out of what is not waiting.
-    fn take_out(&mut self, seq: Seq) -> Option<InvisibleMessage> {
-        let out = self.out.remove(&seq)?;
-        match out.how {
-            InvisibleState::Leased { until, .. } => {
-                self.due.remove(&(until, seq));
-                self.at(out.lane).in_flight -= 1;
-                self.totals.in_flight -= 1;
-            }
-            InvisibleState::Delayed { until } => {
-                self.due.remove(&(until, seq));
-                self.at(out.lane).end_delay(seq);
-                self.totals.delayed -= 1;
-            }
-            InvisibleState::Acking { .. } | InvisibleState::Moving => self.at(out.lane).leaving -= 1,
-            InvisibleState::Expired { again } => {
-                again.map(|again| self.due.remove(&(again, seq)));
-                self.at(out.lane).over -= 1;
-                self.ends.over -= 1;
+            let counters = [queue.in_flight, queue.delayed, queue.removing, queue.expiring];
+            if counts != counters {
+                return Err(format!("{}: counters are {counters:?}, counted {counts:?}", queue.name));
             }
         }
-        if out.how.is_out() {
-            self.count_out(out.lane, -1);
-        }
-        Some(out)
-    }
-
-    fn lane(&self, lane: Key) -> &KeyQueue {
-        self.lanes[lane.index()].as_ref().expect("whoever holds a lane's number keeps it known")
-    }
-
-    fn at(&mut self, lane: Key) -> &mut KeyQueue {
-        self.lanes[lane.index()].as_mut().expect("whoever holds a lane's number keeps it known")
-    }
-
-    fn drop_payload(&mut self, handle: Option<MessageEntry>) {
-        let dropped = handle.and_then(|handle| handle.payload);
-        self.payload_bytes -= dropped.as_ref().map_or(0, Payload::size);
+        Ok(())
     }
 }
 
 impl Limits {
-    fn of(settings: &QueueSettings) -> Self {
+    fn from_settings(settings: &QueueSettings) -> Self {
         Self {
             retention: Duration::from_millis(settings.retention_ms),
             in_flight_max: settings.in_flight_max,

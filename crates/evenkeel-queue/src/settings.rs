@@ -1,6 +1,5 @@
-//! What a queue may be told, and its bounds.
+//! Settings of a queue, and their limits.
 
-use core::fmt;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
@@ -10,56 +9,51 @@ use crate::id::QueueId;
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
-/// The most keys any queue may know.
+/// Upper limit of `keys_max`.
 pub(crate) const KEYS_MAX: u32 = 1 << 24;
-/// The most messages with a time to live that may wait in any queue: all of them are in memory.
-pub(crate) const TIMED_MAX: u64 = 1_000_000;
+/// Waiting messages with a TTL in one queue; all of them are in memory.
+pub(crate) const WITH_TTL_MAX: u64 = 1_000_000;
 
-/// How a queue behaves; spans are in milliseconds.
+/// Settings of a queue; durations are in milliseconds. Stored as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSettings {
-    /// How long a delivered message stays invisible to others.
+    /// Visibility timeout of a delivery.
     pub lease_ms: u64,
-    /// How long a sent message stays invisible.
+    /// Delay before the first delivery of a message.
     pub delay_ms: u64,
-    /// How long a receive waits for a first message.
+    /// Time that a receive waits for the first message.
     pub wait_ms: u64,
-    /// How long a message is kept.
+    /// Retention: age at which a message is deleted.
     pub retention_ms: u64,
-    /// How large a message may be, headers included.
+    /// Maximum size of a message, headers included.
     pub message_bytes_max: u64,
-    /// Where messages go that nobody acknowledges.
+    /// Dead-letter queue for messages that are not acknowledged.
     pub redrive: Option<RedrivePolicy>,
-    /// How long a message that was given back waits: this long, then twice as long every time.
+    /// Delay before a nacked message is redelivered; doubles with every attempt.
     pub backoff_ms_min: u64,
-    /// The longest such wait.
     pub backoff_ms_max: u64,
-    /// How many messages it may hold.
     pub messages_max: u64,
-    /// How many bytes it may hold.
     pub bytes_max: u64,
-    /// How many messages may be in consumers' hands.
     pub in_flight_max: u64,
-    /// How many keys may be known: with messages, until a minute after their last one, or with a weight.
+    /// Maximum number of known keys: with messages, until a minute after the last one, or with a rule.
     pub keys_max: u32,
-    /// What a key of weight 1 may spend per round; a plain message costs 1000.
+    /// DRR quantum: deficit that a key of weight 1 gets per round; a message without a cost costs 1000.
     pub quantum: u64,
-    /// What must have happened before a request is answered.
     pub durability: Durability,
-    /// Who runs its messages as jobs; `None` leaves them to consumers.
+    /// Runs the messages as jobs; `None` leaves them to consumers.
     #[serde(default)]
     pub dispatch: Option<DispatchSettings>,
-    /// What turns are counted in.
+    /// Unit in which keys get equal shares.
     #[serde(default)]
     pub cost_mode: CostMode,
-    /// In which order messages of a key are delivered; fixed when the queue is made.
+    /// Order of delivery within a key; fixed when the queue is created.
     #[serde(default)]
     pub order: DeliveryOrder,
 }
 
 impl QueueSettings {
-    /// How a queue behaves that was told nothing.
+    /// The defaults.
     pub const STANDARD: Self = Self {
         lease_ms: 30_000,
         delay_ms: 0,
@@ -87,29 +81,29 @@ impl Default for QueueSettings {
     }
 }
 
-/// Where messages go that were delivered too often.
+/// Redrive policy: when a message moves to the dead-letter queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedrivePolicy {
-    /// The dead-letter queue.
+    /// Dead-letter queue.
     pub to: QueueId,
-    /// After so many deliveries.
+    /// Number of deliveries after which a message is moved.
     pub attempts_max: u32,
 }
 
-/// A queue whose messages are jobs that the gateway runs itself.
+/// Settings of a queue whose messages are jobs that the gateway runs itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DispatchSettings {
-    /// The route that each job is a request to, as in `/v1/chat/completions`, or the URL that it is posted to.
+    /// Route that each job is a request to, such as `/v1/chat/completions`, or URL that it is posted to.
     pub target: String,
-    /// How many jobs are under way at once.
+    /// Jobs that run at the same time.
     #[serde(default = "DispatchSettings::default_concurrency")]
     pub concurrency: u32,
-    /// How long what came of a job is kept.
+    /// Time for which a job's result is stored.
     #[serde(default = "DispatchSettings::default_result_ttl_ms")]
     pub result_ttl_ms: u64,
-    /// What came of how many jobs is kept at most; beyond, what would expire first is forgotten.
+    /// Maximum number of stored results; beyond that, those that expire first are evicted.
     #[serde(default = "DispatchSettings::default_results_max")]
     pub results_max: u32,
 }
@@ -127,52 +121,51 @@ impl DispatchSettings {
         100_000
     }
 
-    /// How long what came of a job is kept.
     pub const fn result_ttl(&self) -> Duration {
         Duration::from_millis(self.result_ttl_ms)
     }
 }
 
-/// What turns are counted in: keys get equal shares of this.
+/// Unit of which keys get equal shares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostMode {
-    /// Messages, each at the cost it was sent with.
+    /// Messages, each at its own cost.
     #[default]
     Count,
-    /// Bytes of headers and bodies, a unit each.
+    /// Bytes of headers and bodies, one unit each.
     Bytes,
-    /// The time that consumers have messages, a hundred units per millisecond: estimated by what the key's messages
-    /// took lately, and set right when it is known.
+    /// Time that messages are in flight, a hundred units per millisecond: estimated from the key's recent messages,
+    /// and corrected at the end of the delivery.
     Time,
 }
 
-/// In which order messages of a key are delivered; keys take turns either way.
+/// Order of delivery within a key; keys are scheduled fairly in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryOrder {
-    /// As they were sent, to as many consumers as ask; what comes back does so when it is due.
+    /// In sending order, to any number of consumers; redeliveries come when they are due.
     #[default]
     Fair,
-    /// As they were sent, each after the one before is done: what comes back holds up the rest of its key.
+    /// In sending order, each after the previous one is done; a redelivery blocks the rest of its key.
     Fifo,
 }
 
-/// What must have happened before a request is answered.
+/// Durability of a write before its request returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Durability {
-    /// It is on disk: neither a crash nor a power cut loses it.
+    /// Synced to disk: survives a crash and a power failure.
     #[default]
     Fsync,
-    /// The operating system has it, and puts it on disk within so many milliseconds: a power cut may lose them.
+    /// Written to the operating system and synced within this many milliseconds: a power failure may lose them.
     Interval(u32),
-    /// The operating system has it: a crash of the gateway loses nothing, a power cut some seconds.
+    /// Written to the operating system: survives a crash of the gateway; a power failure may lose seconds.
     Os,
 }
 
 impl QueueSettings {
-    /// Refuses what is out of bounds.
+    /// Rejects settings out of range.
     pub fn check(&self) -> Result<(), BadSetting> {
         let within = |name, value: u64, range: RangeInclusive<u64>| {
             let (min, max) = range.into_inner();
@@ -204,44 +197,33 @@ impl QueueSettings {
         Ok(())
     }
 
-    /// How long a delivered message stays invisible to others.
+    /// Returns the visibility timeout.
     pub const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
     }
 }
 
-/// A setting that is out of bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error of a setting out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} {value} is not between {min} and {max}")]
 pub struct BadSetting {
-    /// Which.
     pub name: &'static str,
-    /// As it was given.
     pub value: u64,
-    /// The least it may be.
     pub min: u64,
-    /// The most it may be.
     pub max: u64,
 }
-
-impl fmt::Display for BadSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} is not between {} and {}", self.name, self.value, self.min, self.max)
-    }
-}
-
-impl core::error::Error for BadSetting {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_within_bounds() {
+    fn the_defaults_are_valid() {
         assert_eq!(QueueSettings::default().check(), Ok(()));
     }
 
     #[test]
-    fn a_setting_out_of_bounds_is_named_with_them() {
+    fn the_error_of_a_setting_names_it_and_its_range() {
         let settings = QueueSettings { wait_ms: 20_001, ..QueueSettings::default() };
         assert_eq!(settings.check().unwrap_err().to_string(), "wait_ms 20001 is not between 0 and 20000");
         let settings = QueueSettings { backoff_ms_min: 90_000, ..QueueSettings::default() };
@@ -249,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dispatch_has_defaults_and_bounds_and_older_records_have_none() {
+    fn dispatch_settings_have_defaults_and_limits_and_older_records_have_none() {
         let read = |text: &str| serde_json::from_str::<DispatchSettings>(text).unwrap();
         let dispatch = read(r#"{"target": "/v1/embeddings"}"#);
         let defaults = (dispatch.concurrency, dispatch.result_ttl_ms, dispatch.results_max);

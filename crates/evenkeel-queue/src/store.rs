@@ -1,14 +1,13 @@
-//! What survives: messages, what became of them, keys, queues and who owns them.
+//! Storage of queues: messages, their delivery states, keys, results, and owners.
 //!
-//! Bound: whatever is answered without an error is as durable as was asked for; what is answered with an error
-//! has changed nothing, but for [`StoreError::Unknown`]. Appended messages are told to the tail of their queue in
-//! order, each once, before whoever sent them is answered.
+//! Guarantees: a successful operation is as durable as requested; a failed one has changed nothing, except for
+//! [`StoreError::Unknown`]. The listener of a queue gets its appended messages in order, each once, before the sender
+//! gets its result.
 
 pub mod disk;
 pub mod memory;
 pub(crate) mod result_index;
 
-use core::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,160 +20,154 @@ use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
 use crate::time::UnixMillis;
 
-/// Whom to tell how it went; called once, from any thread, and must not wait.
+/// Completion callback. Called once, on any thread; must not block.
 pub type Completion<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
-/// Whom to tell of messages that were written down; must not wait.
+/// Callback for appended messages; must not block.
 pub type AppendListener = Arc<dyn Fn(Vec<AppendedMessage>) + Send + Sync>;
 
-/// Where queues live.
+/// A store of queues.
 ///
-/// What takes long is answered through a [`Done`]; what is answered at once ([`queues`](Self::queues),
-/// [`keys`](Self::keys), [`state`](Self::state), [`claim`](Self::claim)) reads the disk and is called while a queue
-/// is opened, never by an actor.
+/// Slow operations report to a [`Completion`]. Those that return at once ([`queues`](Self::queues),
+/// [`keys`](Self::keys), [`state`](Self::state), [`take_ownership`](Self::take_ownership)) read the disk; they are
+/// called while a queue is opened, never by an actor.
 pub trait Store: Send + Sync + 'static {
-    /// Writes messages down, all or none, but for those that were sent before.
+    /// Stores messages, all or none, except for duplicates.
     fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>);
 
-    /// Reads a queue's keys, and how many messages each has before this one.
+    /// Reads the keys of a queue, with a summary of their messages before this one.
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError>;
 
-    /// Reads those messages of a queue before this one that are not simply waiting.
+    /// Reads the delivery states of a queue's messages before this one.
     fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError>;
 
     /// Reads messages of a key, in order.
-    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>);
+    fn fetch(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>);
 
-    /// Reads these messages; those that are gone are left out.
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>);
+    /// Reads the payloads of messages; deleted ones are left out.
+    fn read(
+        &self,
+        queue: QueueId,
+        messages: Vec<(KeyId, MessageMeta)>,
+        done: Completion<Vec<(Seq, Payload)>>,
+    );
 
-    /// Writes down what became of messages, all or nothing.
+    /// Stores changes of messages, all or none.
     fn commit(&self, commit: Commit, done: Completion<()>);
 
-    /// Removes every message that is in a queue, and says before which; later ones are told after that.
+    /// Deletes every message of a queue; returns the first sequence number that is kept. The listener gets later
+    /// messages afterwards.
     fn purge(&self, queue: QueueId, done: Completion<Seq>);
 
-    /// Sets what a key is bound to, in place of what was set before, and names the key.
+    /// Replaces the rule of a key, which is created if needed.
     fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>);
 
-    /// Keeps what came of a message, as durably as can be; what was kept of it before is forgotten, and so is what
-    /// would expire first of its queue's others, while there are more than `max`.
-    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>);
+    /// Stores the result of a message, synced to disk, and replaces an earlier one. While the queue has more than
+    /// `max` results, those that expire first are evicted.
+    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>);
 
-    /// Reads what came of a message, if that is kept.
-    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>);
+    /// Reads the result of a message.
+    fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>);
 
-    /// Forgets results that have expired, at most `max` of them, and counts them.
+    /// Deletes expired results, at most `max`; returns how many.
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>);
 
-    /// Reads every queue.
+    /// Lists all queues.
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError>;
 
-    /// Writes a queue down, new or changed; a new one is given its id.
-    fn put_queue(&self, id: Option<QueueId>, record: QueueDescriptor, done: Completion<QueueId>);
+    /// Stores a queue's descriptor; without an id, a new queue is created.
+    fn put_queue(&self, id: Option<QueueId>, descriptor: QueueDescriptor, done: Completion<QueueId>);
 
-    /// Removes a queue and its messages.
+    /// Deletes a queue and its messages.
     fn remove_queue(&self, queue: QueueId, done: Completion<()>);
 
-    /// Becomes the owner of queues, all or none, in one write: earlier owners can write nothing any more.
+    /// Takes ownership of queues, all or none, in one write: writes of earlier owners are rejected from now on.
     ///
-    /// Messages that are appended from then on are told to the tails, in order.
+    /// The listeners get the messages appended from then on, in order.
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError>;
 
-    /// Stays the owner; `false` when another has become it.
+    /// Confirms ownership; returns `false` if another owner has taken over.
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
 
-    /// Owns a queue no longer.
+    /// Gives up ownership of a queue.
     fn release(&self, queue: QueueId, epoch: Epoch);
 
-    /// Reads a secret that is as old as the store, to sign receipts with.
+    /// Returns the store's secret, which signs receipts.
     fn secret(&self) -> [u8; 32];
 
-    /// Has everything written so far on disk, and takes nothing more.
+    /// Syncs everything to disk and rejects further operations.
     fn close(&self);
 }
 
-/// A queue that somebody has become the owner of.
+/// Ownership of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
-    /// Which owner this is.
+    /// Owner epoch, the fencing token of this owner's writes.
     pub epoch: Epoch,
-    /// Messages from this one on are told; those before are read.
-    pub told_from: Seq,
+    /// First message that the listener gets; earlier ones are read from the store.
+    pub listen_from: Seq,
 }
 
-/// Messages to write down.
+/// Messages to store.
 #[derive(Debug)]
 pub struct Batch {
-    /// Into which queue.
     pub queue: QueueId,
-    /// Which.
-    pub drafts: Vec<NewMessage>,
-    /// When they were sent.
+    pub messages: Vec<NewMessage>,
     pub sent_at: UnixMillis,
-    /// The delay of those that name none.
+    /// Delay of messages that have none of their own.
     pub delay_ms: u64,
-    /// How durably.
     pub durability: Durability,
 }
 
-/// Which messages to read.
+/// A read of messages of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Fetch {
-    /// Of which queue.
     pub queue: QueueId,
-    /// Of which key.
     pub key: KeyId,
-    /// After which message.
     pub after: Seq,
-    /// At most so many.
     pub count_max: usize,
-    /// No more once so many bytes were read.
+    /// The read stops once this many bytes were read.
     pub bytes_max: usize,
 }
 
-/// What became of messages of a queue.
+/// Changes of messages of a queue, stored together.
 #[derive(Debug)]
 pub struct Commit {
-    /// Which queue.
     pub queue: QueueId,
-    /// Who says so; refused when another owns the queue.
+    /// Owner epoch of the writer; rejected if another owner has taken over.
     pub epoch: Epoch,
-    /// What became of them.
     pub changes: Vec<MessageChange>,
-    /// How durably.
     pub durability: Durability,
 }
 
 impl Commit {
-    /// Whether nobody waits for it: lost in a crash, a message is delivered once more.
+    /// Reports whether no caller waits for the commit; if a crash loses it, a message is redelivered.
     pub(crate) fn is_relaxed(&self) -> bool {
-        let is_note = |change: &MessageChange| {
+        let is_relaxed = |change: &MessageChange| {
             matches!(
                 change,
                 MessageChange::Leased(..) | MessageChange::Requeued(_) | MessageChange::KeyRemoved(_)
             )
         };
-        self.durability == Durability::Os && self.changes.iter().all(is_note)
+        self.durability == Durability::Os && self.changes.iter().all(is_relaxed)
     }
 }
 
-/// What became of a message, or of a key.
+/// Change of a message or of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum MessageChange {
-    /// A consumer has it until then.
+    /// Leased until this time.
     Leased(RedeliveryRecord, UnixMillis),
-    /// It waits again.
+    /// Ready again, or delayed.
     Requeued(RedeliveryRecord),
-    /// It is gone.
     Removed(KeyId, MessageMeta),
-    /// It is in another queue, under the same key.
+    /// Moved to another queue, under the same key.
     Moved(KeyId, MessageMeta, QueueId),
-    /// A key has no message; it is forgotten unless it has one or a rule.
+    /// The key is removed, unless it has a message or a rule.
     KeyRemoved(KeyId),
 }
 
 impl MessageChange {
-    /// Where a message goes that is moved.
+    /// Returns the queue that the message is moved to.
     pub(crate) fn target(&self) -> Option<QueueId> {
         match self {
             Self::Moved(_, _, to) => Some(*to),
@@ -183,110 +176,125 @@ impl MessageChange {
     }
 }
 
-/// What came of a message, as text that only its reader understands.
+/// Result of a message, in a format that the store does not interpret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResult {
-    /// Kept until then.
     pub expires_at: UnixMillis,
-    /// What it is.
     pub bytes: Bytes,
 }
 
-/// A queue as it is written down.
+/// A stored queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueRecord {
-    /// Which queue.
     pub id: QueueId,
-    /// What it is.
-    pub body: QueueDescriptor,
+    pub descriptor: QueueDescriptor,
 }
 
-/// What a queue is, beside its messages.
+/// Name, settings and metadata of a queue. Stored as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueDescriptor {
-    /// What it is called.
     pub name: String,
-    /// How it behaves.
     pub settings: QueueSettings,
-    /// When it was made.
     pub created_at: u64,
-    /// When it was last changed.
     pub changed_at: u64,
-    /// What a door wants to find again, as text that only the door understands.
-    pub notes: String,
+    /// Text of the API that created the queue; not interpreted here.
+    #[serde(rename = "notes")]
+    pub metadata: String,
 }
 
 #[cfg(test)]
 impl QueueDescriptor {
-    /// A queue as stores are tested with.
+    /// Creates a descriptor for tests.
     pub(crate) fn plain() -> Self {
         let name = "jobs".to_owned();
-        let notes = String::new();
-        Self { name, settings: QueueSettings::default(), created_at: 0, changed_at: 0, notes }
+        let metadata = String::new();
+        Self { name, settings: QueueSettings::default(), created_at: 0, changed_at: 0, metadata }
     }
 }
 
-/// Why the store did not do it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Error of a store operation. The operation has changed nothing, except for [`StoreError::Unknown`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// There is no room on the disk.
-    DiskFull {
-        /// How much is free.
-        free: u64,
-        /// How much must be.
-        reserve: u64,
-    },
-    /// The disk took no more, reserve or not; what was asked for did not happen.
+    /// Less disk space is free than the configured reserve.
+    #[error("disk is full: {free} bytes are free, {reserve} are kept in reserve")]
+    DiskFull { free: u64, reserve: u64 },
+    /// The disk rejected a write, whatever the reserve.
+    #[error("disk is full: {0}")]
     NoRoom(String),
-    /// Too much waits to be written.
+    #[error("too much is waiting to be written, retry later")]
     Busy,
-    /// There is no such queue.
+    #[error("no such queue")]
     NoQueue,
-    /// As many keys were made as can be.
+    #[error("no more fairness keys can be created")]
     TooManyKeys,
-    /// Another owns the queue.
+    #[error("another gateway owns the queue")]
     NotOwner,
-    /// The store was closed.
+    #[error("store is closed")]
     Closed,
-    /// The disk could not be read or written; what was asked for did not happen.
+    #[error("disk could not be read or written: {0}")]
     Io(String),
-    /// It may or may not have happened: the disk failed while it was made durable.
+    /// The disk failed during the sync: the write may or may not be durable.
+    #[error("disk failed while writing, the outcome is unknown: {0}")]
     Unknown(String),
 }
 
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DiskFull { free, reserve } => {
-                write!(f, "disk is full: {free} bytes are free, {reserve} are kept in reserve")
-            }
-            Self::NoRoom(why) => write!(f, "disk is full: {why}"),
-            Self::Busy => f.write_str("too much is waiting to be written, retry later"),
-            Self::NoQueue => f.write_str("no such queue"),
-            Self::TooManyKeys => f.write_str("no more fairness keys can be made"),
-            Self::NotOwner => f.write_str("another gateway owns the queue"),
-            Self::Closed => f.write_str("store is closed"),
-            Self::Io(why) => write!(f, "disk could not be used: {why}"),
-            Self::Unknown(why) => write!(f, "disk failed while writing, the outcome is unknown: {why}"),
-        }
-    }
+/// Returns the cost of a message's delivery.
+pub(crate) fn cost_of(message: &NewMessage) -> evenkeel_policy::cost::Cost {
+    message.cost.unwrap_or(evenkeel_policy::cost::Cost::MESSAGE)
 }
 
-impl core::error::Error for StoreError {}
-
-/// What a message is charged when it names no cost.
-pub(crate) fn cost_of(draft: &NewMessage) -> evenkeel_policy::cost::Cost {
-    draft.cost.unwrap_or(evenkeel_policy::cost::Cost::MESSAGE)
-}
-
-/// When a message may first be delivered; `None` at once.
-pub(crate) fn due_of(draft: &NewMessage, batch_delay_ms: u64, sent_at: UnixMillis) -> Option<UnixMillis> {
-    let delay = draft.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
+/// Returns when a message's delay ends; `None` without a delay.
+pub(crate) fn due_of(message: &NewMessage, batch_delay_ms: u64, sent_at: UnixMillis) -> Option<UnixMillis> {
+    let delay = message.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
     (!delay.is_zero()).then(|| sent_at + delay)
 }
 
-/// When a message's own time is over; `None` when it has none.
-pub(crate) fn expiry_of(draft: &NewMessage, sent_at: UnixMillis) -> Option<UnixMillis> {
-    draft.ttl.map(|ttl| sent_at + ttl)
+/// Returns when a message's TTL ends; `None` without a TTL.
+pub(crate) fn expiry_of(message: &NewMessage, sent_at: UnixMillis) -> Option<UnixMillis> {
+    message.ttl.map(|ttl| sent_at + ttl)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{CostMode, DeliveryOrder, DispatchSettings, RedrivePolicy};
+
+    /// Stores of earlier versions contain these names.
+    #[test]
+    fn the_stored_json_of_a_queue_does_not_change() {
+        let settings = QueueSettings {
+            redrive: Some(RedrivePolicy { to: QueueId(7), attempts_max: 3 }),
+            durability: Durability::Interval(50),
+            dispatch: Some(DispatchSettings {
+                target: "/v1/embeddings".into(),
+                concurrency: 4,
+                result_ttl_ms: 1_000,
+                results_max: 10,
+            }),
+            cost_mode: CostMode::Time,
+            order: DeliveryOrder::Fifo,
+            ..QueueSettings::default()
+        };
+        let descriptor = QueueDescriptor {
+            name: "jobs".into(),
+            settings,
+            created_at: 1,
+            changed_at: 2,
+            metadata: "{}".into(),
+        };
+        let json = concat!(
+            r#"{"name":"jobs","settings":{"lease_ms":30000,"delay_ms":0,"wait_ms":0,"retention_ms":345600000,"#,
+            r#""message_bytes_max":1048576,"redrive":{"to":7,"attempts_max":3},"backoff_ms_min":1000,"#,
+            r#""backoff_ms_max":60000,"messages_max":100000000,"bytes_max":1099511627776,"in_flight_max":120000,"#,
+            r#""keys_max":1048576,"quantum":1000,"durability":{"interval":50},"dispatch":{"#,
+            r#""target":"/v1/embeddings","concurrency":4,"result_ttl_ms":1000,"results_max":10},"#,
+            r#""cost_mode":"time","order":"fifo"},"created_at":1,"changed_at":2,"notes":"{}"}"#,
+        );
+        assert_eq!(serde_json::to_string(&descriptor).unwrap(), json);
+        assert_eq!(serde_json::from_str::<QueueDescriptor>(json).unwrap(), descriptor);
+        for (durability, json) in [(Durability::Fsync, r#""fsync""#), (Durability::Os, r#""os""#)] {
+            assert_eq!(serde_json::to_string(&durability).unwrap(), json);
+        }
+    }
 }

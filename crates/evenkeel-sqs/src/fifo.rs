@@ -65,7 +65,7 @@ impl DedupPolicy {
         let order = descriptor.settings.order;
         let fifo = match order {
             DeliveryOrder::Fair => FifoSettings::default(),
-            DeliveryOrder::Fifo => QueueMetadata::read(&descriptor.notes).fifo,
+            DeliveryOrder::Fifo => QueueMetadata::read(&descriptor.metadata).fifo,
         };
         Self { order, fifo }
     }

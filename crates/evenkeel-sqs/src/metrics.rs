@@ -155,7 +155,7 @@ impl SqsMetrics {
         if let Some(counters) = self.queues.read().get(&queue.id()) {
             return counters.clone();
         }
-        let descriptor = queue.body();
+        let descriptor = queue.descriptor();
         let mut queues = self.queues.write();
         // Queue ids are not reused, so entries of deleted queues would accumulate.
         if queues.len() >= self.queues_max {
@@ -179,7 +179,7 @@ impl SqsMetrics {
         }
         // Queues beyond the limit are skipped: as `other` they would overwrite each other's gauges.
         for queue in queues.list("", None, self.queues_max) {
-            let descriptor = queue.body();
+            let descriptor = queue.descriptor();
             let name = &descriptor.name;
             let totals = queue.totals();
             let is_full = published.len() >= self.queues_max && !published.contains_key(name);

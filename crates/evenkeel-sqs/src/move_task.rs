@@ -151,8 +151,8 @@ impl SqsApi {
         if destination.as_ref().is_some_and(|(queue, _)| queue.id() == source.id()) {
             return Err(SqsError::invalid("Source queue and destination queue must not be the same."));
         }
-        let order = source.body().settings.order;
-        if destination.as_ref().is_some_and(|(queue, _)| queue.body().settings.order != order) {
+        let order = source.descriptor().settings.order;
+        if destination.as_ref().is_some_and(|(queue, _)| queue.descriptor().settings.order != order) {
             return Err(SqsError::invalid("Source queue and destination queue must be of the same type."));
         }
         let (to, destination_arn) = destination.map(|(queue, arn)| (queue.id(), arn)).unzip();
@@ -187,7 +187,7 @@ impl SqsApi {
         });
         if let Err(error) = removed.await {
             tracing::warn!(
-                queue = %source.body().name,
+                queue = %source.descriptor().name,
                 task = id,
                 %error,
                 "could not remove the record of a finished move task; after a restart it is listed as failed"
@@ -249,7 +249,7 @@ impl MoveTasks {
     /// Lists the tasks that the last stop of the gateway interrupted, as failed.
     pub(crate) fn restore_interrupted(queues: &Queues) -> Self {
         let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
-            let record = QueueMetadata::read(&queue.body().notes).move_task?;
+            let record = QueueMetadata::read(&queue.descriptor().metadata).move_task?;
             let moved = record.to_move.saturating_sub(queue.totals().pending);
             Some(Arc::new(Task::new(queue.id(), record, moved, State::Failed(INTERRUPTED))))
         });

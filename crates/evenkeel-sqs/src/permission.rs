@@ -33,7 +33,7 @@ impl SqsApi {
         let queue = self.queue(request.queue_url.as_deref())?;
         let label = required("Label", request.label.as_deref())?;
         check(label, &request)?;
-        let arn = self.options.arn(&queue.body().name);
+        let arn = self.options.arn(&queue.descriptor().name);
         self.change(&queue, |spec| {
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             if policy.statements.iter().any(|known| known["Sid"] == label) {
@@ -52,7 +52,7 @@ impl SqsApi {
     ) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
         let label = required("Label", request.label.as_deref())?;
-        let arn = self.options.arn(&queue.body().name);
+        let arn = self.options.arn(&queue.descriptor().name);
         self.change(&queue, |spec| {
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             let before = policy.statements.len();

@@ -161,7 +161,7 @@ impl SqsApi {
         let page = page_of(request.max_results, request.next_token.as_deref())?;
         let prefix = request.queue_name_prefix.as_deref().unwrap_or_default();
         let found = self.queues.list(prefix, page.after.as_deref(), page.max + 1);
-        let mut names: Vec<String> = found.iter().map(|queue| queue.body().name.clone()).collect();
+        let mut names: Vec<String> = found.iter().map(|queue| queue.descriptor().name.clone()).collect();
         // Without a page size there are no further pages, as documented by AWS.
         let next_token = request.max_results.and_then(|_| page.next(&names, String::as_str));
         names.truncate(page.max);
@@ -171,7 +171,7 @@ impl SqsApi {
 
     pub(crate) fn queue_attributes(&self, request: &GetAttributes) -> Result<AttributesResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
-        let descriptor = queue.body();
+        let descriptor = queue.descriptor();
         let spec = QueueSpec::of(&queue);
         let is_all = request.attribute_names.iter().any(|name| name == "All");
         let named = request
@@ -204,7 +204,7 @@ impl SqsApi {
             let now = Instant::now();
             purged.retain(|_, purged_at| now.duration_since(*purged_at) < PURGE_INTERVAL);
             if purged.contains_key(&queue.id()) {
-                return Err(SqsError::PurgeInProgress { queue: queue.body().name.clone() });
+                return Err(SqsError::PurgeInProgress { queue: queue.descriptor().name.clone() });
             }
             purged.insert(queue.id(), now);
         }
@@ -218,7 +218,7 @@ impl SqsApi {
     pub(crate) async fn delete_queue(&self, request: &QueueRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
         let _changing = self.changing.lock().await;
-        match self.queues.remove(&queue.body().name).await {
+        match self.queues.remove(&queue.descriptor().name).await {
             Ok(()) => self.unlink_sources(queue.id()).await,
             // Another request deleted it in the meantime.
             Err(Rejection::QueueDeleted) => {}

@@ -94,7 +94,7 @@ impl SqsApi {
         request: &ReceiveMessage,
     ) -> Result<Vec<u8>, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
-        let descriptor = queue.body();
+        let descriptor = queue.descriptor();
         check_attempt(request, descriptor.settings.order)?;
         let options = receive_options(request, descriptor.settings.wait_ms)?;
         let system = requested_system_attributes(request)?;
@@ -174,14 +174,14 @@ impl SqsApi {
             SystemAttribute::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
             // Only FIFO queues have them.
             SystemAttribute::SequenceNumber => {
-                let is_fifo = queue.body().settings.order == DeliveryOrder::Fifo;
+                let is_fifo = queue.descriptor().settings.order == DeliveryOrder::Fifo;
                 is_fifo.then(|| sequence_number(delivery.id))
             }
             SystemAttribute::DeduplicationId => stored.dedup.map(str::to_owned),
             SystemAttribute::GroupId => stored.has_group.then(|| delivery.key.to_string()),
             SystemAttribute::TraceHeader => stored.trace.map(str::to_owned),
             SystemAttribute::DeadLetterSource => {
-                let from = self.queues.by_id(delivery.from?)?.body();
+                let from = self.queues.by_id(delivery.from?)?.descriptor();
                 // `from` is also set on messages that were moved back from a dead-letter queue.
                 let is_dead = from.settings.redrive.is_some_and(|redrive| redrive.to == queue.id());
                 is_dead.then(|| self.options.arn(&from.name))
@@ -246,7 +246,7 @@ pub(crate) fn release_unless_served(queue: Queue, deliveries: &[Delivery], mut d
     tokio::spawn(async move {
         if disconnect.ended().await == ResponseEnd::Aborted {
             // Errors are ignored: those messages were nacked or acknowledged in the meantime.
-            drop(queue.take_back(&receipts).await);
+            drop(queue.release(&receipts).await);
         }
     });
 }

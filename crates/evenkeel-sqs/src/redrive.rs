@@ -75,7 +75,7 @@ pub(crate) fn apply_policy(sqs: &SqsApi, spec: &mut QueueSpec, value: &str) -> R
     if spec.id == Some(target.id()) {
         return Err(invalid("Dead letter target is the queue itself."));
     }
-    if target.body().settings.order != spec.settings.order {
+    if target.descriptor().settings.order != spec.settings.order {
         return Err(invalid("Dead-letter queue must be same type of queue as the source."));
     }
     if !allows(&target, &sqs.options.arn(&spec.name)) {
@@ -111,7 +111,7 @@ pub(crate) fn check_allow(value: &str) -> Result<Option<String>, SqsError> {
 }
 
 fn allows(target: &Queue, arn: &str) -> bool {
-    let metadata = QueueMetadata::read(&target.body().notes);
+    let metadata = QueueMetadata::read(&target.descriptor().metadata);
     let allow = metadata.redrive_allow.and_then(|text| serde_json::from_str::<Allow>(&text).ok());
     let Some(allow) = allow else { return true };
     match allow.redrive_permission.as_deref() {
@@ -140,7 +140,7 @@ impl SqsApi {
     /// Returns the names of the queues whose dead-letter queue is `target`, sorted.
     pub(crate) fn sources_of(&self, target: QueueId) -> Vec<String> {
         let all = self.queues.list("", None, usize::MAX);
-        let sources = all.iter().map(Queue::body);
+        let sources = all.iter().map(Queue::descriptor);
         let sources = sources
             .filter(|descriptor| descriptor.settings.redrive.is_some_and(|redrive| redrive.to == target));
         sources.map(|descriptor| descriptor.name.clone()).collect()
@@ -148,10 +148,11 @@ impl SqsApi {
 
     /// Connects a new queue as dead-letter queue to the queues whose policies name it.
     pub(crate) async fn link_sources(&self, target: &Queue) {
-        let arn = self.options.arn(&target.body().name);
+        let arn = self.options.arn(&target.descriptor().name);
         for queue in self.queues.list("", None, usize::MAX) {
-            let named =
-                QueueMetadata::read(&queue.body().notes).dead_letters.filter(|named| named.arn == arn);
+            let named = QueueMetadata::read(&queue.descriptor().metadata)
+                .dead_letters
+                .filter(|named| named.arn == arn);
             if let Some(DeadLetterTarget { receives_max, .. }) = named {
                 let redrive = RedrivePolicy { to: target.id(), attempts_max: receives_max };
                 self.set_redrive(&queue, Some(redrive)).await;

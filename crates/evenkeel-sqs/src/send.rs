@@ -73,7 +73,7 @@ impl SqsApi {
         request: SendMessage,
     ) -> Result<SendResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
-        let dedup = DedupPolicy::of(&queue.body());
+        let dedup = DedupPolicy::of(&queue.descriptor());
         let (message, mut response) = prepare(context, &queue, dedup, request)?;
         let ids = queue.enqueue(vec![message]).await?;
         response.set_id(*ids.first().ok_or(SqsError::Internal)?, dedup.order);
@@ -92,7 +92,7 @@ impl SqsApi {
         if bytes > BATCH_BYTES_MAX {
             return Err(SqsError::BatchTooLong { bytes });
         }
-        let dedup = DedupPolicy::of(&queue.body());
+        let dedup = DedupPolicy::of(&queue.descriptor());
         let mut batch = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut messages = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
@@ -136,7 +136,7 @@ fn prepare(
     let size = request.size() as u64;
     let body = request.message_body.unwrap_or_default();
     required("MessageBody", Some(&body))?;
-    let bytes_max = queue.body().settings.message_bytes_max.saturating_sub(HEADROOM);
+    let bytes_max = queue.descriptor().settings.message_bytes_max.saturating_sub(HEADROOM);
     if size > bytes_max {
         return Err(too_large(bytes_max));
     }

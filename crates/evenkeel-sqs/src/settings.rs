@@ -31,12 +31,12 @@ pub(crate) struct QueueSpec {
 
 impl QueueSpec {
     pub(crate) fn of(queue: &Queue) -> Self {
-        let descriptor = queue.body();
+        let descriptor = queue.descriptor();
         Self {
             id: Some(queue.id()),
             name: descriptor.name.clone(),
             settings: descriptor.settings.clone(),
-            metadata: QueueMetadata::read(&descriptor.notes),
+            metadata: QueueMetadata::read(&descriptor.metadata),
         }
     }
 }

@@ -61,7 +61,7 @@ impl SqsApi {
 
     pub(crate) fn queue_tags(&self, request: &ListQueueTags) -> Result<ListTagsResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
-        Ok(ListTagsResponse { tags: QueueMetadata::read(&queue.body().notes).tags })
+        Ok(ListTagsResponse { tags: QueueMetadata::read(&queue.descriptor().metadata).tags })
     }
 }
 

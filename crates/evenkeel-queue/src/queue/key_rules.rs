@@ -1,81 +1,88 @@
-//! What is set for keys and tenants: read, and changed by one at a time.
+//! Rules of keys and tenants: read, and changed by one caller at a time.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::owner::Owner;
-use super::{ANSWER_MAX, Queue, check_key};
+use super::{Queue, REPLY_TIMEOUT, check_key};
 use crate::id::KeyId;
 use crate::queue_actor::Msg;
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
 use crate::store::StoreError;
 
-/// A rule that nobody else changes meanwhile: two who each set one half do not undo each other's.
-#[must_use = "others wait for it"]
+/// Exclusive access to a rule, so that concurrent changes of different fields do not overwrite each other.
+#[must_use = "other changes of rules wait for it"]
 pub struct KeyRuleGuard<'a> {
     queue: &'a Queue,
     name: &'a str,
     rule: KeyRule,
-    alone: OwnedMutexGuard<()>,
+    lock: OwnedMutexGuard<()>,
 }
 
 impl KeyRuleGuard<'_> {
-    /// What is set.
+    /// Returns the current rule.
     pub fn rule(&self) -> KeyRule {
         self.rule
     }
 
-    /// Sets something else; survives restarts and acts on what waits.
+    /// Replaces the rule; survives restarts and applies to waiting messages.
     pub async fn set(self, rule: KeyRule) -> Result<(), Rejection> {
-        self.queue.put_rule(self.name, rule, self.alone).await
+        self.queue.store_rule(self.name, rule, self.lock).await
     }
 }
 
 impl Queue {
-    /// Reads what was set for a key or tenant, to change it.
+    /// Locks the rule of a key or tenant, to change it.
     pub async fn lock_rule<'a>(&'a self, name: &'a str) -> Result<KeyRuleGuard<'a>, Rejection> {
-        let alone = self.0.ruling.clone().lock_owned().await;
-        Ok(KeyRuleGuard { queue: self, name, rule: self.rule(name).await?, alone })
+        let lock = self.0.rule_lock.clone().lock_owned().await;
+        Ok(KeyRuleGuard { queue: self, name, rule: self.rule(name).await?, lock })
     }
 
-    /// Sets what a key, or a tenant with all its keys, is bound to, whatever was; survives restarts and acts on what
-    /// waits.
+    /// Replaces the rule of a key, or of a tenant with all its keys; survives restarts and applies to waiting messages.
     pub async fn set_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
-        let alone = self.0.ruling.clone().lock_owned().await;
-        self.put_rule(name, rule, alone).await
+        let lock = self.0.rule_lock.clone().lock_owned().await;
+        self.store_rule(name, rule, lock).await
     }
 
-    /// Reads what was set for a key or tenant.
+    /// Returns the rule of a key or tenant.
     pub async fn rule(&self, name: &str) -> Result<KeyRule, Rejection> {
         check_key(name)?;
         self.ask(|reply| Msg::GetRule(name.into(), reply)).await
     }
 
-    /// Goes on though its caller leaves: what is written down and not told would be undone by the next.
-    async fn put_rule(&self, name: &str, rule: KeyRule, alone: OwnedMutexGuard<()>) -> Result<(), Rejection> {
+    /// Stores a rule and notifies the queue actor, even if the caller is cancelled.
+    ///
+    /// A stored rule that the actor does not know would be overwritten by the next change.
+    async fn store_rule(
+        &self,
+        name: &str,
+        rule: KeyRule,
+        lock: OwnedMutexGuard<()>,
+    ) -> Result<(), Rejection> {
         check_key(name)?;
         let name = Arc::<str>::from(name);
-        let (done, answered) = oneshot::channel();
-        // The store runs this on a thread of its own, which must not be the last to hold it.
+        let (done, completed) = oneshot::channel();
+        // The store calls this on its own thread, which must not drop the last reference to the store.
         let queue = Arc::downgrade(&self.0);
-        let told = name.clone();
-        let tell = move |key: Result<KeyId, StoreError>| {
+        let stored_name = name.clone();
+        let on_stored = move |key: Result<KeyId, StoreError>| {
             let owner = queue.upgrade().map_or(Owner::Stopping, |queue| queue.owner.borrow().clone());
-            let untold = key.map(|key| match owner {
-                Owner::Active(kept) => {
-                    kept.keeper.tell(Msg::RuleChanged(key, told, rule));
+            let undelivered = key.map(|key| match owner {
+                Owner::Active(owner) => {
+                    owner.actor.tell(Msg::RuleChanged(key, stored_name, rule));
                     None
                 }
-                Owner::Restarting | Owner::Deleted | Owner::Stopping => Some((key, alone)),
+                Owner::Restarting | Owner::Deleted | Owner::Stopping => Some((key, lock)),
             });
-            drop(done.send(untold));
+            drop(done.send(undelivered));
         };
-        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(tell));
-        if let Some((key, _alone)) = answered.await.unwrap_or(Err(StoreError::Closed))? {
-            // The next one may have read the store before this was written.
-            self.wait_for_owner(None, ANSWER_MAX).await?.keeper.tell(Msg::RuleChanged(key, name, rule));
+        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(on_stored));
+        if let Some((key, _lock)) = completed.await.unwrap_or(Err(StoreError::Closed))? {
+            // The next owner may have read the store before the rule was written.
+            let owner = self.wait_for_owner(None, REPLY_TIMEOUT).await?;
+            owner.actor.tell(Msg::RuleChanged(key, name, rule));
         }
         Ok(())
     }

@@ -1,70 +1,68 @@
-//! Messages on their way to a consumer.
+//! Leased messages on their way to a consumer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_actor::{ActorRef, Reply};
 
-use super::{Msg, answer};
+use super::{Msg, respond};
 use crate::id::{KeyId, QueueId, Seq};
 use crate::message::{MessageMeta, Payload};
 use crate::queue_state::LeasedMessage;
 use crate::rejection::Rejection;
 use crate::store::{Store, StoreError};
 
-/// Messages on their way; what is not taken out goes back to the queue as if it had never left.
+/// Leased messages on their way to a consumer. Dropping the guard releases the leases and counts no attempt.
 pub(crate) struct LeaseGuard {
     messages: Vec<(LeasedMessage, Payload)>,
-    back: Option<ActorRef<Msg>>,
+    actor: Option<ActorRef<Msg>>,
 }
 
 impl LeaseGuard {
-    /// Holds nothing.
     pub(super) fn empty() -> Self {
-        Self { messages: Vec::new(), back: None }
+        Self { messages: Vec::new(), actor: None }
     }
 
-    /// Sends messages to whoever asked, with their payloads, which may have to be read first.
+    /// Replies with the messages, after reading the payloads that are not in memory.
     pub(super) fn deliver(
         leased: Vec<LeasedMessage>,
         reply: Reply<Result<Self, Rejection>>,
-        back: ActorRef<Msg>,
+        actor: ActorRef<Msg>,
         store: &Arc<dyn Store>,
         queue: QueueId,
     ) {
         let missing: Vec<(KeyId, MessageMeta)> = leased
             .iter()
             .filter(|leased| leased.payload.is_none())
-            .map(|leased| (leased.key, leased.header))
+            .map(|leased| (leased.key, leased.meta))
             .collect();
         if missing.is_empty() {
-            return answer(reply, Ok(Self::of(leased, &mut HashMap::new(), back)));
+            return respond(reply, Ok(Self::new(leased, &mut HashMap::new(), actor)));
         }
         let done = move |found: Result<Vec<(Seq, Payload)>, StoreError>| match found {
-            Ok(found) => answer(reply, Ok(Self::of(leased, &mut found.into_iter().collect(), back))),
-            Err(why) => {
-                let seqs =
-                    leased.iter().map(|leased| (leased.header.seq, leased.delivered.number())).collect();
-                back.tell(Msg::LeaseDropped(seqs));
-                answer(reply, Err(Rejection::Store(why)));
+            Ok(found) => respond(reply, Ok(Self::new(leased, &mut found.into_iter().collect(), actor))),
+            Err(error) => {
+                let undelivered =
+                    leased.iter().map(|leased| (leased.meta.seq, leased.deliveries.number())).collect();
+                actor.tell(Msg::LeaseDropped(undelivered));
+                respond(reply, Err(Rejection::Store(error)));
             }
         };
         store.read(queue, missing, Box::new(done));
     }
 
-    fn of(leased: Vec<LeasedMessage>, found: &mut HashMap<Seq, Payload>, back: ActorRef<Msg>) -> Self {
+    fn new(leased: Vec<LeasedMessage>, found: &mut HashMap<Seq, Payload>, actor: ActorRef<Msg>) -> Self {
         let with_payload = leased.into_iter().filter_map(|mut leased| {
-            let payload = leased.payload.take().or_else(|| found.remove(&leased.header.seq));
+            let payload = leased.payload.take().or_else(|| found.remove(&leased.meta.seq));
             if payload.is_none() {
-                // Purged between the lease and the look.
-                tracing::debug!(seq = leased.header.seq.0, "a leased message is gone");
+                tracing::debug!(seq = leased.meta.seq.0, "leased message was purged before it was read");
             }
             Some((leased, payload?))
         });
-        Self { messages: with_payload.collect(), back: Some(back) }
+        Self { messages: with_payload.collect(), actor: Some(actor) }
     }
 
-    /// Takes the messages out; from here on they are the consumer's.
+    /// Hands the messages to the consumer; their leases are no longer released on drop.
     pub(crate) fn into_messages(mut self) -> Vec<(LeasedMessage, Payload)> {
         core::mem::take(&mut self.messages)
     }
@@ -72,13 +70,13 @@ impl LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        if let Some(back) = self.back.take().filter(|_| !self.messages.is_empty()) {
-            let seqs = self
+        if let Some(actor) = self.actor.take().filter(|_| !self.messages.is_empty()) {
+            let undelivered = self
                 .messages
                 .iter()
-                .map(|(leased, _)| (leased.header.seq, leased.delivered.number()))
+                .map(|(leased, _)| (leased.meta.seq, leased.deliveries.number()))
                 .collect();
-            back.tell(Msg::LeaseDropped(seqs));
+            actor.tell(Msg::LeaseDropped(undelivered));
         }
     }
 }
@@ -95,21 +93,22 @@ mod tests {
     use core::time::Duration;
 
     #[tokio::test]
-    async fn a_parcel_that_nobody_opens_goes_back_uncounted() {
+    async fn dropping_a_lease_guard_releases_the_messages_without_counting_an_attempt() {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
         let queue = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
         queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
-        let Owner::Active(ActiveOwner { keeper, .. }) = queue.0.owner.borrow().clone() else {
-            panic!("a queue has a keeper");
+        let Owner::Active(ActiveOwner { actor, .. }) = queue.0.owner.borrow().clone() else {
+            panic!("the queue has no actor");
         };
-        let question =
-            |reply| Msg::Receive(ReceiveRequest { max: 2, lease: None, line: WhenEmpty::Return, reply });
-        let parcel = keeper.ask(question).await.unwrap().unwrap();
+        let request = |reply| {
+            Msg::Receive(ReceiveRequest { max: 2, lease: None, when_empty: WhenEmpty::Return, reply })
+        };
+        let guard = actor.ask(request).await.unwrap().unwrap();
         assert_eq!(queue.totals().in_flight, 2);
-        drop(parcel);
-        let want = ReceiveOptions { max: 2, lease: None, wait: Duration::from_secs(20) };
+        drop(guard);
+        let options = ReceiveOptions { max: 2, lease: None, wait: Duration::from_secs(20) };
         let attempts: Vec<u32> =
-            queue.receive(want).await.unwrap().iter().map(|delivery| delivery.attempt).collect();
-        assert_eq!(attempts, [1, 1], "a delivery that reached nobody was counted");
+            queue.receive(options).await.unwrap().iter().map(|delivery| delivery.attempt).collect();
+        assert_eq!(attempts, [1, 1], "an undelivered lease was counted as an attempt");
     }
 }

@@ -1,41 +1,41 @@
-//! Moves of waiting messages to another queue, some at a time.
+//! Moves of ready messages to another queue, in batches.
 
 use std::sync::Arc;
 
 use evenkeel_actor::{ActorRef, Reply};
 
-use super::{Msg, QueueActor, REFILL_BYTES_MAX, answer};
+use super::{Msg, PREFETCH_BYTES_MAX, QueueActor, respond};
 use crate::id::{KeyId, QueueId, Seq};
 use crate::message::{MessageMeta, Payload};
 use crate::queue_state::{MoveCursor, MoveStep};
 use crate::rejection::Rejection;
 use crate::store::{Fetch, MessageChange, StoreError};
 
-/// Messages read at once.
+/// Messages per read.
 const READ_MAX: usize = 256;
-/// Messages looked at before whoever asked hears of it.
-const LOOK_MAX: usize = 4_096;
+/// Messages visited per request.
+const VISIT_MAX: usize = 4_096;
 
-/// Some messages of a move, on their way.
+/// A batch of a move.
 pub(crate) struct MoveRequest {
     cursor: MoveCursor,
     to: Option<QueueId>,
     max: usize,
-    /// What is to be moved, and where.
+    /// Messages to move, with their destination.
     found: Vec<(KeyId, MessageMeta, QueueId)>,
-    looked: usize,
-    is_over: bool,
+    visited: usize,
+    is_done: bool,
     reply: Reply<Result<MoveProgress, Rejection>>,
 }
 
-/// What became of some messages of a move.
+/// Result of a batch of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveProgress {
-    /// How many were moved.
+    /// Messages moved by this batch.
     pub moved: u64,
-    /// How many the whole move has left so far: they came from nowhere, or from a queue that is gone.
+    /// Messages that the move has left in place so far: they have no origin, or it was deleted.
     pub left: u64,
-    /// Where to go on; `None` when it is over.
+    /// Position of the next batch; `None` when the move is done.
     pub next: Option<MoveCursor>,
 }
 
@@ -46,88 +46,93 @@ impl MoveRequest {
         max: usize,
         reply: Reply<Result<MoveProgress, Rejection>>,
     ) -> Self {
-        Self { cursor, to, max, found: Vec::new(), looked: 0, is_over: false, reply }
+        Self { cursor, to, max, found: Vec::new(), visited: 0, is_done: false, reply }
     }
 
-    fn has_enough(&self) -> bool {
-        self.is_over || self.max <= self.found.len() || LOOK_MAX <= self.looked
+    fn is_full(&self) -> bool {
+        self.is_done || self.max <= self.found.len() || VISIT_MAX <= self.visited
     }
 
-    /// Answers, once what was found is written down or is not.
-    pub(super) fn end(self, result: Result<(), StoreError>) {
-        let Self { cursor, found, is_over, reply, .. } = self;
-        let moved = MoveProgress {
+    /// Replies with the progress, or with the error of the write.
+    pub(super) fn finish(self, result: Result<(), StoreError>) {
+        let Self { cursor, found, is_done, reply, .. } = self;
+        let progress = MoveProgress {
             moved: found.len() as u64,
             left: cursor.left,
-            next: if is_over { None } else { Some(cursor) },
+            next: if is_done { None } else { Some(cursor) },
         };
-        answer(reply, result.map(|()| moved).map_err(Rejection::Store));
+        respond(reply, result.map(|()| progress).map_err(Rejection::Store));
     }
 }
 
 impl QueueActor {
-    /// Looks for messages to move until there are enough, then has them moved.
-    pub(super) fn move_on(&mut self, mut job: MoveRequest, me: ActorRef<Msg>) {
-        match self.book.next_move(&mut job.cursor) {
-            MoveStep::Read(key, after) if !job.has_enough() => {
-                let fetch =
-                    Fetch { queue: self.queue, key, after, count_max: READ_MAX, bytes_max: REFILL_BYTES_MAX };
-                let done = move |found| me.tell(Msg::MoveFound(job, key, found));
+    /// Reads messages until the batch is full, then commits the move.
+    pub(super) fn continue_move(&mut self, mut request: MoveRequest, self_ref: ActorRef<Msg>) {
+        match self.state.next_move(&mut request.cursor) {
+            MoveStep::Read(key, after) if !request.is_full() => {
+                let fetch = Fetch {
+                    queue: self.queue,
+                    key,
+                    after,
+                    count_max: READ_MAX,
+                    bytes_max: PREFETCH_BYTES_MAX,
+                };
+                let done = move |found| self_ref.tell(Msg::MoveFound(request, key, found));
                 return self.store.fetch(fetch, Box::new(done));
             }
-            MoveStep::Done => job.is_over = true,
+            MoveStep::Done => request.is_done = true,
             MoveStep::Read(..) | MoveStep::Pause => {}
         }
-        if job.found.is_empty() {
-            return job.end(Ok(()));
+        if request.found.is_empty() {
+            return request.finish(Ok(()));
         }
-        let seqs: Vec<Seq> = job.found.iter().map(|(_, header, _)| header.seq).collect();
+        let seqs: Vec<Seq> = request.found.iter().map(|(_, meta, _)| meta.seq).collect();
         let changes =
-            job.found.iter().map(|&(key, header, to)| MessageChange::Moved(key, header, to)).collect();
-        let done = move |result| me.tell(Msg::Removed(seqs, result, Some(job)));
+            request.found.iter().map(|&(key, meta, to)| MessageChange::Moved(key, meta, to)).collect();
+        let done = move |result| self_ref.tell(Msg::Removed(seqs, result, Some(request)));
         self.store.commit(self.commit(changes), Box::new(done));
     }
 
-    pub(super) fn move_found(
+    pub(super) fn on_move_found(
         &mut self,
-        mut job: MoveRequest,
+        mut request: MoveRequest,
         key: KeyId,
         found: Result<Vec<(MessageMeta, Payload)>, StoreError>,
-        me: ActorRef<Msg>,
+        self_ref: ActorRef<Msg>,
     ) {
         let found = match found {
             Ok(found) => found,
-            Err(why) => {
-                job.found.iter().for_each(|(_, header, _)| self.book.revert_removal(header.seq));
-                return job.end(Err(why));
+            Err(error) => {
+                request.found.iter().for_each(|(_, meta, _)| self.state.revert_removal(meta.seq));
+                return request.finish(Err(error));
             }
         };
-        self.book.set_now(self.clock.now());
+        self.state.set_now(self.clock.now());
         let known = Arc::clone(&self.known);
         let known = known.read();
-        let mut is_end = true;
-        for (header, _) in found {
-            is_end = false;
-            if job.has_enough() {
+        let mut is_key_done = true;
+        for (meta, _) in found {
+            is_key_done = false;
+            if request.is_full() {
                 break;
             }
-            if !job.cursor.look(header.seq) {
-                is_end = true;
+            if !request.cursor.advance(meta.seq) {
+                is_key_done = true;
                 break;
             }
-            job.looked += 1;
-            let home = job.to.or(header.from.map(|from| from.queue));
-            match home.filter(|home| *home != self.queue && known.contains(home)) {
-                Some(to) if self.book.begin_move(key, header) => job.found.push((key, header, to)),
-                // In a consumer's hands, to come later, or over.
+            request.visited += 1;
+            let target = request.to.or(meta.from.map(|from| from.queue));
+            match target.filter(|target| *target != self.queue && known.contains(target)) {
+                Some(to) if self.state.begin_move(key, meta) => request.found.push((key, meta, to)),
+                // In flight, delayed or expired.
                 Some(_) => {}
-                None => job.cursor.left += 1,
+                None => request.cursor.left += 1,
             }
         }
         drop(known);
-        if is_end {
-            self.book.end_lane(&mut job.cursor);
+        if is_key_done {
+            self.state.next_move_key(&mut request.cursor);
         }
-        self.move_on(job, me);
+        self.continue_move(request, self_ref);
     }
 }

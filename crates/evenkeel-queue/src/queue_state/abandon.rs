@@ -1,48 +1,57 @@
-//! How messages leave consumers' hands through nobody's failure: for later, or for good.
+//! Deliveries that a consumer gives back: to be retried, deferred, or moved to the dead-letter queue.
+//!
+//! A retry counts as an attempt; after `attempts_max` of them the redrive policy moves the message to the dead-letter
+//! queue. A deferral does not count.
 
 use core::time::Duration;
 
-use super::{Disposition, InvisibleMessage, InvisibleState, QueueState};
+use super::in_flight::{InvisibleMessage, InvisibleState};
+use super::{Disposition, QueueState};
 use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
 use crate::time::UnixMillis;
 
-/// How a delivery is given up.
+/// Outcome that a consumer gives to a delivery it does not acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbandonMode {
-    /// It did not count: its turn is given back, and it is to be delivered again after so long.
+    /// Negative acknowledgement: the attempt counts, and the message is redelivered after the delay.
+    Retry(Duration),
+    /// The attempt does not count, its charge is refunded, and the message is redelivered after the delay.
     Defer(Duration),
-    /// It is a dead letter, however often it was tried.
+    /// The message is moved to the dead-letter queue, whatever its number of attempts.
     DeadLetter,
 }
 
 impl QueueState {
-    /// Gives a delivery up; what is a dead letter must be moved, unless its time is over.
+    /// Ends a delivery without an acknowledgement.
+    ///
+    /// A dead letter must be moved by the caller, unless the message has expired.
     pub fn abandon(
         &mut self,
         now: UnixMillis,
-        claim: DeliveryId,
-        how: AbandonMode,
+        delivery: DeliveryId,
+        mode: AbandonMode,
     ) -> Result<Disposition, Rejection> {
         self.now = now;
-        self.find_leased(claim)?;
-        let mut out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
-        match how {
+        self.find_leased(delivery)?;
+        let mut message = self.reveal(delivery.seq).ok_or(Rejection::NotInFlight)?;
+        match mode {
+            AbandonMode::Retry(delay) => Ok(self.requeue_or_dead_letter(message, delay)),
             AbandonMode::Defer(delay) => {
-                self.refund_delivery(&mut out);
-                Ok(self.requeue_or_dead_letter(now, out, delay))
+                self.refund_delivery(&mut message);
+                Ok(self.requeue_or_dead_letter(message, delay))
             }
-            AbandonMode::DeadLetter if self.is_expired(&out.handle.header) => {
-                Ok(self.requeue_or_dead_letter(now, out, Duration::ZERO))
+            AbandonMode::DeadLetter if self.is_expired(&message.entry.meta) => {
+                Ok(self.requeue_or_dead_letter(message, Duration::ZERO))
             }
             AbandonMode::DeadLetter => {
-                let InvisibleMessage { lane, mut handle, .. } = out;
-                self.settle_time(lane, &mut handle);
-                let key = self.at(lane).key;
-                let header = handle.header;
-                let attempts = handle.delivered.attempts;
-                self.hide(lane, handle, InvisibleState::Moving);
-                Ok(Disposition::DeadLetter { key, header, attempts })
+                let InvisibleMessage { index, mut entry, .. } = message;
+                self.settle_time(index, &mut entry);
+                let key = self.schedule.key(index).key;
+                let meta = entry.meta;
+                let attempts = entry.deliveries.attempts;
+                self.hide(index, entry, InvisibleState::Moving);
+                Ok(Disposition::DeadLetter { key, meta, attempts })
             }
         }
     }

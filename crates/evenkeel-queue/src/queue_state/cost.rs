@@ -1,4 +1,4 @@
-//! What a delivery costs its key: a number it was sent with, its bytes, or the time it takes.
+//! Cost of a delivery to its key: the message's own cost, its bytes, or the time a consumer takes.
 
 use core::time::Duration;
 
@@ -6,15 +6,16 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::Settlement;
 use evenkeel_policy::id::Key;
 
-use super::QueueState;
 use super::key_queue::MessageEntry;
+use super::schedule::Schedule;
 use crate::message::MessageMeta;
 use crate::settings::CostMode;
+use crate::time::UnixMillis;
 
-/// What a millisecond of a consumer's time costs.
+/// Cost of a millisecond of a consumer's time.
 const PER_MS: u64 = 100;
 
-/// How long messages took lately: an eighth of it is the last one's.
+/// Moving average of service times, as costs; the last one counts an eighth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServiceTime(Option<Cost>);
 
@@ -25,31 +26,43 @@ impl ServiceTime {
     }
 }
 
-fn cost_of_time(took: Duration) -> Cost {
-    let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+fn cost_of_time(service_time: Duration) -> Cost {
+    let ms = u64::try_from(service_time.as_millis()).unwrap_or(u64::MAX);
     Cost(ms.saturating_mul(PER_MS).clamp(1, Cost::MAX.0))
 }
 
-impl QueueState {
-    /// Says what a delivery is charged now.
-    pub(super) fn charge(&self, at: Key, header: &MessageMeta) -> Cost {
-        match self.limits.cost_mode {
-            CostMode::Count => header.cost,
-            CostMode::Bytes => Cost(u64::from(header.size).max(1)),
-            // A key of which nothing is known takes as long as others do.
-            CostMode::Time => self.lane(at).took.0.or(self.took.0).unwrap_or(Cost::MESSAGE),
+impl Schedule {
+    /// Returns the charge of a delivery; by time it is an estimate.
+    pub(super) fn charge(&self, index: Key, meta: &MessageMeta, mode: CostMode) -> Cost {
+        match mode {
+            CostMode::Count => meta.cost,
+            CostMode::Bytes => Cost(u64::from(meta.size).max(1)),
+            // A key without deliveries is estimated by the average of all keys.
+            CostMode::Time => self.key(index).service_time.0.or(self.service_time.0).unwrap_or(Cost::MESSAGE),
         }
     }
 
-    /// Sets right what a delivery that is over was charged by the time it took.
-    pub(super) fn settle_time(&mut self, at: Key, handle: &mut MessageEntry) {
-        let charged = core::mem::take(&mut handle.charged);
-        if self.limits.cost_mode != CostMode::Time || charged == Cost::ZERO {
+    /// Replaces the estimated charge of a finished delivery by the real one, if cost is by time.
+    pub(super) fn settle_time(
+        &mut self,
+        index: Key,
+        entry: &mut MessageEntry,
+        mode: CostMode,
+        now: UnixMillis,
+    ) {
+        let charged = core::mem::take(&mut entry.charged);
+        if mode != CostMode::Time || charged == Cost::ZERO {
             return;
         }
-        let actual = cost_of_time(self.now.since(handle.leased_at));
-        self.drr.settle(at, charged, actual, Settlement::Final);
-        self.at(at).took.record(actual);
-        self.took.record(actual);
+        let actual = cost_of_time(now.since(entry.leased_at));
+        self.drr.settle(index, charged, actual, Settlement::Final);
+        self.key_mut(index).service_time.record(actual);
+        self.service_time.record(actual);
+    }
+
+    /// Refunds the charge of a delivery that does not count.
+    pub(super) fn refund(&mut self, index: Key, entry: &mut MessageEntry) {
+        let charged = core::mem::take(&mut entry.charged);
+        self.drr.settle(index, charged, Cost::ZERO, Settlement::Final);
     }
 }

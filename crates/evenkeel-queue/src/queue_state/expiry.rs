@@ -1,207 +1,223 @@
-//! How messages end by themselves: their own time is over, or their queue has kept them as long as it keeps any.
+//! Expiry of messages: by their own TTL, or by the queue's retention.
 //!
-//! Bound: one that is over is not delivered, and is kept until its removal is written down. Of those that wait or are
-//! delayed, whoever receives or not, one with a time of its own is removed a tenth of a second later; of the others, each
-//! key's first is looked at, and those behind it once they are first. Of those that waited, whoever found them, at most
-//! `OVER_MAX` are being removed at once; the next go when these are gone. A message with a time of its own takes some
-//! 150 bytes while it waits; one without takes nothing here, and its key an entry.
+//! Invariants: `by_ttl` holds exactly the ready and delayed messages with a TTL; `by_age` holds every key with ready
+//! messages in memory, at or before the time its oldest was sent; `parked` keys wait for room to expire their next
+//! message.
+//!
+//! Guarantees: an expired message is not delivered, and is kept until its delete is confirmed. A ready or delayed
+//! message is deleted 100 ms after its TTL, whether consumers ask or not; by retention, the first message of each key
+//! is checked, and the ones behind it once they are first.
+//! Limits: at most `EXPIRING_MAX` deletes of ready messages at a time. A waiting message with a TTL takes about
+//! 150 bytes here; one without takes none, and its key one entry.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_policy::id::Key;
 
-use super::key_queue::MessageEntry;
-use super::{Disposition, InvisibleState, QueueState};
+use super::in_flight::InvisibleState;
+use super::key_queue::{KeyQueue, MessageEntry};
+use super::{Disposition, QueueState};
 use crate::id::{KeyId, Seq};
-use crate::message::{MessageMeta, Payload};
+use crate::message::MessageMeta;
 use crate::time::UnixMillis;
 
-/// Messages that end within this time of each other are removed together.
+/// Messages that expire within this time are deleted in one batch.
 const EXPIRY_BATCH_WINDOW: Duration = Duration::from_millis(100);
-/// While so many are being removed, no more of those that wait are.
+/// Deletes under way; while there are as many, no further ready message is expired.
 const EXPIRING_MAX: usize = 1_024;
 
-/// When to look for messages that are over.
+/// Ready and delayed messages by when they expire.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryIndex {
-    /// Messages with a time of their own that wait or are delayed, by when it is over.
-    own: BTreeMap<(UnixMillis, Seq), (Key, MessageMeta)>,
-    /// Lanes with messages that wait, by when the first was sent, or one before it.
-    lanes: BTreeSet<(UnixMillis, Key)>,
-    /// How many are over and not gone yet.
-    pub(super) over: usize,
-    /// Lanes whose turn came while no more could be removed, and whose next message is over.
-    held: BTreeSet<Key>,
+    by_ttl: BTreeMap<(UnixMillis, Seq), (Key, MessageMeta)>,
+    by_age: BTreeSet<(UnixMillis, Key)>,
+    parked: BTreeSet<Key>,
+    /// Messages deleted by expiry so far.
+    pub(super) total: u64,
 }
 
 impl ExpiryIndex {
-    /// Lists a message that waits or is delayed.
-    pub(super) fn list(&mut self, at: Key, header: &MessageMeta) {
-        if let Some(expires_at) = header.expires_at {
-            self.own.insert((expires_at, header.seq), (at, *header));
+    /// Adds a ready or delayed message, if it has a TTL.
+    pub(super) fn insert(&mut self, index: Key, meta: &MessageMeta) {
+        if let Some(expires_at) = meta.expires_at {
+            self.by_ttl.insert((expires_at, meta.seq), (index, *meta));
         }
     }
 
-    /// Lists a message no longer: a consumer has it, or it leaves.
-    pub(super) fn unlist(&mut self, header: &MessageMeta) {
-        if let Some(expires_at) = header.expires_at {
-            self.own.remove(&(expires_at, header.seq));
+    /// Removes a message that was leased or is being removed.
+    pub(super) fn remove(&mut self, meta: &MessageMeta) {
+        if let Some(expires_at) = meta.expires_at {
+            self.by_ttl.remove(&(expires_at, meta.seq));
         }
     }
 
-    /// Counts the messages that are listed.
-    pub(super) fn timed(&self) -> u64 {
-        self.own.len() as u64
+    /// Returns the number of ready and delayed messages with a TTL.
+    pub(super) fn with_ttl(&self) -> u64 {
+        self.by_ttl.len() as u64
     }
 
-    pub(super) fn list_lane(&mut self, at: Key, sent_at: UnixMillis) {
-        self.lanes.insert((sent_at, at));
+    /// Lists a key at the time its oldest message in memory was sent, unless it is listed earlier.
+    pub(super) fn index_first(&mut self, index: Key, queue: &mut KeyQueue) {
+        let Some(first) = queue.firsts().map(|meta| meta.sent_at).min() else { return };
+        let indexed = queue.indexed_since;
+        if indexed.is_some_and(|indexed| indexed <= first) {
+            return;
+        }
+        if let Some(indexed) = indexed {
+            self.by_age.remove(&(indexed, index));
+        }
+        self.by_age.insert((first, index));
+        queue.indexed_since = Some(first);
     }
 
-    pub(super) fn unlist_lane(&mut self, at: Key, sent_at: UnixMillis) {
-        self.lanes.remove(&(sent_at, at));
+    /// Removes a key that is no longer known.
+    pub(super) fn remove_key(&mut self, index: Key, queue: &KeyQueue) {
+        if let Some(indexed) = queue.indexed_since {
+            self.by_age.remove(&(indexed, index));
+        }
     }
 
     pub(super) fn clear(&mut self) {
-        self.own.clear();
-        self.lanes.clear();
-        self.held.clear();
-        self.over = 0;
+        *self = Self { total: self.total, ..Self::default() };
     }
 
-    fn pop_own(&mut self, now: UnixMillis) -> Option<(Key, MessageMeta)> {
-        let first = self.own.first_entry().filter(|first| first.key().0 <= now)?;
+    fn pop_ttl(&mut self, now: UnixMillis) -> Option<(Key, MessageMeta)> {
+        let first = self.by_ttl.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())
     }
 
-    fn pop_lane(&mut self, now: UnixMillis, retention: Duration) -> Option<Key> {
-        self.lanes.first().filter(|(sent_at, _)| *sent_at + retention <= now)?;
-        self.lanes.pop_first().map(|(_, at)| at)
+    fn pop_aged(&mut self, now: UnixMillis, retention: Duration) -> Option<Key> {
+        self.by_age.first().filter(|(sent_at, _)| *sent_at + retention <= now)?;
+        self.by_age.pop_first().map(|(_, index)| index)
     }
 }
 
 impl QueueState {
-    /// Tells whether a message's time is over.
-    pub(super) fn is_expired(&self, header: &MessageMeta) -> bool {
-        header.expires_at.is_some_and(|at| at <= self.now)
-            || header.sent_at + self.limits.retention <= self.now
+    pub(super) fn is_expired(&self, meta: &MessageMeta) -> bool {
+        meta.expires_at.is_some_and(|at| at <= self.now) || meta.sent_at + self.limits.retention <= self.now
     }
 
-    /// Names the moment at which messages that are over are to be looked for.
-    pub(super) fn next_end(&self) -> Option<UnixMillis> {
-        if self.room_for_ends() == 0 {
+    /// Returns when to look for expired messages next.
+    pub(super) fn next_expiry(&self) -> Option<UnixMillis> {
+        if self.expiry_room() == 0 {
             return None;
         }
-        let own = self.ends.own.first_key_value().map(|((at, _), _)| *at);
-        let kept = self.ends.lanes.first().map(|(sent_at, _)| *sent_at + self.limits.retention);
-        own.into_iter().chain(kept).min().map(|at| at + EXPIRY_BATCH_WINDOW)
+        let ttl = self.expiry.by_ttl.first_key_value().map(|((at, _), _)| *at);
+        let age = self.expiry.by_age.first().map(|(sent_at, _)| *sent_at + self.limits.retention);
+        ttl.into_iter().chain(age).min().map(|at| at + EXPIRY_BATCH_WINDOW)
     }
 
-    /// Counts how many more of those that wait may be removed now.
-    pub(super) fn room_for_ends(&self) -> usize {
-        EXPIRING_MAX.saturating_sub(self.ends.over)
+    /// Returns how many more ready messages may be expired now.
+    pub(super) fn expiry_room(&self) -> usize {
+        EXPIRING_MAX.saturating_sub(self.in_flight.expired())
     }
 
-    /// Leaves a lane out of the turns until there is room to remove its next message; others go on.
-    pub(super) fn park_until_expiry_room(&mut self, at: Key) {
-        self.drr.park(at);
-        self.ends.held.insert(at);
+    /// Parks a key until there is room to expire its next message; other keys are served meanwhile.
+    pub(super) fn park_until_expiry_room(&mut self, index: Key) {
+        self.schedule.drr.park(index);
+        self.expiry.parked.insert(index);
     }
 
-    /// Has lanes take part again that waited for room.
-    pub(super) fn go_on_after_ends(&mut self) {
-        for at in core::mem::take(&mut self.ends.held) {
-            // It may have been emptied meanwhile, and forgotten.
-            if self.lanes[at.index()].is_some() {
-                self.update_schedule(at);
+    /// Schedules the keys again that were parked for lack of room.
+    pub(super) fn unpark_expiring(&mut self) {
+        for index in core::mem::take(&mut self.expiry.parked) {
+            // A key that was emptied meanwhile may have been removed.
+            if self.schedule.keys.get(index).is_some() {
+                self.update_schedule(index);
             }
         }
     }
 
-    /// Ends messages that wait or are delayed and whose time is over, and looks at at most `max` of them and lanes.
+    /// Expires ready and delayed messages; visits at most `max` messages and keys.
     pub(super) fn expire_some(&mut self, max: usize, ended: &mut Vec<Disposition>) {
-        let mut left = self.room_for_ends().min(max);
+        let mut left = self.expiry_room().min(max);
         while left > 0 {
-            let Some((at, header)) = self.ends.pop_own(self.now) else { break };
+            let Some((index, meta)) = self.expiry.pop_ttl(self.now) else { break };
             left -= 1;
             let is_delayed = self
-                .out
-                .get(&header.seq)
-                .is_some_and(|out| matches!(out.how, InvisibleState::Delayed { .. }));
-            let handle = if is_delayed {
-                self.take_out(header.seq).map(|out| out.handle)
+                .in_flight
+                .get(meta.seq)
+                .is_some_and(|message| matches!(message.state, InvisibleState::Delayed { .. }));
+            let entry = if is_delayed {
+                self.reveal(meta.seq).map(|message| message.entry)
             } else {
-                self.take_waiting(at, header)
+                self.schedule.take(index, meta)
             };
-            debug_assert!(handle.is_some(), "{header:?} is listed and does not wait");
-            if let Some(handle) = handle {
-                let (key, header) = self.expire(at, handle);
-                ended.push(Disposition::Expired { key, header });
-                self.update_schedule(at);
+            debug_assert!(entry.is_some(), "{meta:?} is indexed, but neither ready nor delayed");
+            if let Some(entry) = entry {
+                let (key, meta) = self.expire(index, entry);
+                ended.push(Disposition::Expired { key, meta });
+                self.update_schedule(index);
             }
         }
         while left > 0 {
-            let Some(at) = self.ends.pop_lane(self.now, self.limits.retention) else { break };
+            let Some(index) = self.expiry.pop_aged(self.now, self.limits.retention) else { break };
             left -= 1;
-            self.at(at).listed_since = None;
-            self.end_firsts(at, &mut left, ended);
-            // Lists it again, if something is left.
-            self.update_schedule(at);
+            self.schedule.key_mut(index).indexed_since = None;
+            self.expire_firsts(index, &mut left, ended);
+            // Indexes the key again, if it has messages left.
+            self.update_schedule(index);
         }
     }
 
-    /// Ends a lane's first messages as long as they are over.
-    fn end_firsts(&mut self, at: Key, left: &mut usize, ended: &mut Vec<Disposition>) {
+    /// Expires the first messages of a key, as long as they are expired.
+    fn expire_firsts(&mut self, index: Key, left: &mut usize, ended: &mut Vec<Disposition>) {
         while *left > 0 {
-            let Some(header) = self.first_over(at) else { break };
-            let Some(handle) = self.take_waiting(at, header) else { break };
-            let (key, header) = self.expire(at, handle);
-            ended.push(Disposition::Expired { key, header });
+            let firsts = self.schedule.key(index).firsts();
+            let Some(meta) = firsts.copied().find(|meta| self.is_expired(meta)) else { break };
+            let Some(entry) = self.schedule.take(index, meta) else { break };
+            let (key, meta) = self.expire(index, entry);
+            ended.push(Disposition::Expired { key, meta });
             *left -= 1;
         }
     }
 
-    fn first_over(&self, at: Key) -> Option<MessageMeta> {
-        self.lane(at).firsts().find(|header| self.is_expired(header)).copied()
+    /// Marks a message as expired: [`confirm_removal`](Self::confirm_removal) or
+    /// [`revert_removal`](Self::revert_removal) must follow.
+    pub(super) fn expire(&mut self, index: Key, entry: MessageEntry) -> (KeyId, MessageMeta) {
+        let key = self.schedule.key(index).key;
+        let meta = entry.meta;
+        self.hide(index, entry, InvisibleState::Expired { retry_at: None });
+        (key, meta)
     }
 
-    /// Has a message leave that is out of its lane: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
-    pub(super) fn expire(&mut self, at: Key, handle: MessageEntry) -> (KeyId, MessageMeta) {
-        let key = self.at(at).key;
-        let header = handle.header;
-        self.hide(at, handle, InvisibleState::Expired { again: None });
-        (key, header)
+    /// Removes the messages of a key from the index that the store turned out not to have.
+    pub(super) fn remove_missing(&mut self, index: Key) {
+        let Self { expiry, in_flight, schedule, .. } = self;
+        let queue = schedule.key(index);
+        let exists =
+            |seq: Seq| seq <= queue.cursor() || in_flight.contains(seq) || queue.redelivery(seq).is_some();
+        expiry.by_ttl.retain(|(_, seq), (of, _)| *of != index || exists(*seq));
     }
 
-    /// Takes a message out that waits, wherever it does.
-    pub(super) fn take_waiting(&mut self, at: Key, header: MessageMeta) -> Option<MessageEntry> {
-        let mut handle = self.at(at).take_by_seq(header)?;
-        self.payload_bytes -= handle.payload.take().as_ref().map_or(0, Payload::size);
-        self.totals.pending -= 1;
-        Some(handle)
-    }
-
-    /// Lists those of a lane no longer that were counted behind its window and are not in the store.
-    pub(super) fn unlist_missing(&mut self, at: Key) {
-        let Self { ends, out, lanes, .. } = self;
-        let Some(lane) = &lanes[at.index()] else { return };
-        let is_there = |seq: Seq| seq <= lane.cursor() || out.contains_key(&seq) || lane.back(seq).is_some();
-        ends.own.retain(|(_, seq), (of, _)| *of != at || is_there(*seq));
-    }
-
-    /// Has a lane looked at when the first of its messages that wait is over.
-    pub(super) fn list_first(&mut self, at: Key) {
-        let lane = self.lane(at);
-        let Some(first) = lane.firsts().map(|header| header.sent_at).min() else { return };
-        let listed = lane.listed_since;
-        if listed.is_some_and(|listed| listed <= first) {
-            return;
+    pub(super) fn audit_expiry(&self) -> Result<(), String> {
+        for (index, meta) in self.expiry.by_ttl.values() {
+            let state = self.in_flight.get(meta.seq).map(|message| message.state);
+            let is_there = match state {
+                Some(InvisibleState::Delayed { .. }) => true,
+                Some(_) => false,
+                None => self.schedule.key(*index).holds(meta.seq),
+            };
+            if !is_there {
+                return Err(format!("{meta:?} is indexed for expiry, its state is {state:?}"));
+            }
         }
-        if let Some(listed) = listed {
-            self.ends.unlist_lane(at, listed);
+        for (index, queue) in self.schedule.keys.iter() {
+            let first = queue.firsts().map(|meta| meta.sent_at).min();
+            let is_early = first.is_none_or(|first| queue.indexed_since.is_some_and(|since| since <= first));
+            let is_listed =
+                queue.indexed_since.is_none_or(|since| self.expiry.by_age.contains(&(since, index)));
+            if !is_early || !is_listed {
+                return Err(format!("{} is not indexed for its first message", queue.name));
+            }
+            for entry in queue.ready().filter(|entry| entry.meta.expires_at.is_some()) {
+                let expires_at = entry.meta.expires_at.unwrap_or_default();
+                if !self.expiry.by_ttl.contains_key(&(expires_at, entry.meta.seq)) {
+                    return Err(format!("{:?} has a TTL and is not indexed", entry.meta));
+                }
+            }
         }
-        self.ends.list_lane(at, first);
-        self.at(at).listed_since = Some(first);
+        Ok(())
     }
 }

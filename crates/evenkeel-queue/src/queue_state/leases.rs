@@ -1,391 +1,272 @@
-//! How messages leave consumers' hands: acknowledged, given back, or out of time.
+//! Leases: how a delivery ends, by acknowledgement, release, redelivery or the visibility timeout.
+//!
+//! A lease hides a message from other consumers until its visibility timeout. Without an acknowledgement the message
+//! is redelivered, so delivery is at-least-once.
+//!
+//! There are three ways to give a delivery back: [`abandon`](QueueState::abandon) (retry, defer or dead-letter),
+//! [`release`](QueueState::release) (the consumer does not want it; no attempt is counted) and
+//! [`release_undelivered`](QueueState::release_undelivered) (it never reached a consumer; no attempt is counted).
 
 use core::time::Duration;
 
-use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::Settlement;
 use evenkeel_policy::id::Key;
 
+use super::in_flight::{InvisibleMessage, InvisibleState, PriorState};
 use super::key_queue::MessageEntry;
-use super::{DeliveryCount, IDLE_KEY, InvisibleMessage, InvisibleState, PriorState, QueueState};
+use super::{DeliveryCount, QueueState};
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::MessageMeta;
 use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
 use crate::time::UnixMillis;
 
-/// At most so many lanes are forgotten per tick.
-const FORGET_MAX: usize = 1_024;
+/// A failed move or delete is repeated after this time.
+const REMOVAL_RETRY: Duration = Duration::from_secs(1);
 
-/// A message that is to be delivered again, as it is written down.
+/// Delivery state of a message, as the store records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedeliveryRecord {
-    /// Its key.
     pub key: KeyId,
-    /// Which message.
-    pub header: MessageMeta,
-    /// How often it was delivered.
-    pub delivered: DeliveryCount,
-    /// When it was first delivered.
+    pub meta: MessageMeta,
+    pub deliveries: DeliveryCount,
     pub first_delivered_at: Option<UnixMillis>,
-    /// Not before then.
     pub not_before: Option<UnixMillis>,
-    /// Who delivered it last.
+    /// Owner that made the last delivery.
     pub epoch: Epoch,
 }
 
-/// What became of a message whose lease or delay ended.
+/// Outcome of a lease or delay that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It waits for its turn again.
+    /// The message is ready again, or delayed until `not_before`.
     Requeued(RedeliveryRecord),
-    /// It was delivered too often: it is to be moved to the dead-letter queue.
-    DeadLetter {
-        /// Its key.
-        key: KeyId,
-        /// Which message.
-        header: MessageMeta,
-        /// How often it was delivered.
-        attempts: u32,
-    },
-    /// Its time is over: it is to be removed, and [`acked`](Book::acked) or [`undo_ack`](Book::undo_ack) must follow.
-    Expired {
-        /// Its key.
-        key: KeyId,
-        /// Which message.
-        header: MessageMeta,
-    },
+    /// The message must be moved to the dead-letter queue.
+    DeadLetter { key: KeyId, meta: MessageMeta, attempts: u32 },
+    /// The message must be deleted: [`confirm_removal`](QueueState::confirm_removal) or
+    /// [`revert_removal`](QueueState::revert_removal) must follow.
+    Expired { key: KeyId, meta: MessageMeta },
 }
 
 impl QueueState {
-    /// Begins to acknowledge a delivery: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
+    /// Starts an acknowledgement: [`confirm_removal`](Self::confirm_removal) or
+    /// [`revert_removal`](Self::revert_removal) must follow.
     ///
-    /// A receipt is good until the message is delivered again, also when its lease has ended.
-    pub fn ack(&mut self, claim: DeliveryId) -> Result<MessageMeta, Rejection> {
-        let Some(&at) = self.keys.get(&claim.key) else { return Err(Rejection::MessageGone) };
-        if let Some(out) = self.out.get(&claim.seq) {
-            let is_last = out.handle.delivered.number() == claim.attempt;
-            let was = match out.how {
-                InvisibleState::Leased { until, epoch } if out.is_of(claim, epoch) => {
+    /// A receipt stays valid until the message is delivered again, even after its lease ended.
+    pub fn ack(&mut self, delivery: DeliveryId) -> Result<MessageMeta, Rejection> {
+        let Some(index) = self.schedule.keys.find(delivery.key) else { return Err(Rejection::MessageGone) };
+        if let Some(message) = self.in_flight.get(delivery.seq) {
+            let is_last = message.entry.deliveries.number() == delivery.attempt;
+            let prior = match message.state {
+                InvisibleState::Leased { until, epoch } if message.matches(delivery, epoch) => {
                     PriorState::Leased { until, epoch }
                 }
                 InvisibleState::Delayed { until } if is_last => PriorState::Delayed { until },
                 InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => {
                     return Err(Rejection::StaleReceipt);
                 }
-                // Whether it is gone is not written down yet.
+                // The removal is not confirmed yet.
                 InvisibleState::Acking { .. } | InvisibleState::Moving => return Err(Rejection::Busy),
                 InvisibleState::Expired { .. } => return Err(Rejection::MessageGone),
             };
-            let InvisibleMessage { lane, mut handle, .. } =
-                self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
-            self.settle_time(lane, &mut handle);
-            let header = handle.header;
-            self.hide(lane, handle, InvisibleState::Acking { was });
-            return Ok(header);
+            let InvisibleMessage { index, mut entry, .. } =
+                self.reveal(delivery.seq).ok_or(Rejection::MessageGone)?;
+            self.settle_time(index, &mut entry);
+            let meta = entry.meta;
+            self.hide(index, entry, InvisibleState::Acking { prior });
+            return Ok(meta);
         }
-        let is_of =
-            |handle: &MessageEntry| handle.delivered.number() == claim.attempt && claim.epoch == self.epoch;
-        if !self.lane(at).back(claim.seq).is_some_and(is_of) {
-            let waits = self.lane(at).holds(claim.seq);
-            return Err(if waits { Rejection::StaleReceipt } else { Rejection::MessageGone });
+        let is_last = |entry: &MessageEntry| {
+            entry.deliveries.number() == delivery.attempt && delivery.epoch == self.epoch
+        };
+        let queue = self.schedule.key(index);
+        if !queue.redelivery(delivery.seq).is_some_and(is_last) {
+            let is_ready = queue.holds(delivery.seq);
+            return Err(if is_ready { Rejection::StaleReceipt } else { Rejection::MessageGone });
         }
-        let handle = self.at(at).take_back(claim.seq).ok_or(Rejection::MessageGone)?;
-        let header = handle.header;
-        self.totals.pending -= 1;
-        self.hide(at, handle, InvisibleState::Acking { was: PriorState::Waiting });
-        self.update_schedule(at);
-        Ok(header)
+        let entry = self.schedule.take_redelivery(index, delivery.seq).ok_or(Rejection::MessageGone)?;
+        let meta = entry.meta;
+        self.hide(index, entry, InvisibleState::Acking { prior: PriorState::Ready });
+        self.update_schedule(index);
+        Ok(meta)
     }
 
-    /// Forgets a message whose end, here or by a move, was written down.
+    /// Drops a message whose delete or move is stored.
     pub fn confirm_removal(&mut self, seq: Seq) {
-        let Some(out) = self.take_out(seq) else { return };
-        // If the store lost messages, this is not exact.
-        self.totals.bytes = self.totals.bytes.saturating_sub(u64::from(out.handle.header.size));
-        if let InvisibleState::Expired { .. } = out.how {
-            self.totals.expired += 1;
-            self.at(out.lane).forget_gone(seq);
-            self.go_on_after_ends();
+        let Some(message) = self.reveal(seq) else { return };
+        // Not exact if the store lost messages.
+        self.bytes = self.bytes.saturating_sub(u64::from(message.entry.meta.size));
+        if let InvisibleState::Expired { .. } = message.state {
+            self.expiry.total += 1;
+            self.schedule.key_mut(message.index).forget_deleted(seq);
+            self.unpark_expiring();
         }
-        self.recheck(out.lane);
+        self.recheck(message.index);
     }
 
-    /// Takes back an end that was not written down: the message is what it was, or is removed a second later.
+    /// Restores a message whose delete or move was not stored; a move or an expiry is repeated after a second.
     pub fn revert_removal(&mut self, seq: Seq) {
-        let Some(InvisibleMessage { lane, handle, how }) = self.take_out(seq) else { return };
-        match how {
-            InvisibleState::Acking { was: PriorState::Leased { until, epoch } } => {
-                self.hide(lane, handle, InvisibleState::Leased { until, epoch });
+        let Some(InvisibleMessage { index, entry, state }) = self.reveal(seq) else { return };
+        let retry_at = self.now + REMOVAL_RETRY;
+        match state {
+            InvisibleState::Acking { prior: PriorState::Leased { until, epoch } } => {
+                self.hide(index, entry, InvisibleState::Leased { until, epoch });
             }
-            InvisibleState::Acking { was: PriorState::Delayed { until } } => {
-                self.hide(lane, handle, InvisibleState::Delayed { until })
+            InvisibleState::Acking { prior: PriorState::Delayed { until } } => {
+                self.hide(index, entry, InvisibleState::Delayed { until });
             }
-            // Tried again when a second has passed.
-            InvisibleState::Moving => {
-                let until = self.now + Duration::from_secs(1);
-                self.hide(lane, handle, InvisibleState::Delayed { until });
-            }
+            InvisibleState::Moving => self.hide(index, entry, InvisibleState::Delayed { until: retry_at }),
             InvisibleState::Expired { .. } => {
-                let again = Some(self.now + Duration::from_secs(1));
-                self.hide(lane, handle, InvisibleState::Expired { again });
+                self.hide(index, entry, InvisibleState::Expired { retry_at: Some(retry_at) });
             }
-            InvisibleState::Acking { was: PriorState::Waiting } => self.wait_again(lane, handle),
-            InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => self.hide(lane, handle, how),
+            InvisibleState::Acking { prior: PriorState::Ready } => self.requeue(index, entry),
+            InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => self.hide(index, entry, state),
         }
-        self.recheck(lane);
+        self.recheck(index);
     }
 
-    /// Gives a delivery back, to be delivered again after `delay`, or moved if it was delivered too often.
-    pub fn nack(
-        &mut self,
-        now: UnixMillis,
-        claim: DeliveryId,
-        delay: Duration,
-    ) -> Result<Disposition, Rejection> {
-        self.now = now;
-        self.find_leased(claim)?;
-        let out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
-        Ok(self.requeue_or_dead_letter(now, out, delay))
-    }
-
-    /// Prolongs or shortens a delivery's lease: it ends `lease` from now.
+    /// Extends or shortens a lease, to end `lease` from now.
     pub fn extend(
         &mut self,
         now: UnixMillis,
-        claim: DeliveryId,
+        delivery: DeliveryId,
         lease: Duration,
     ) -> Result<(RedeliveryRecord, UnixMillis), Rejection> {
         self.now = now;
-        self.find_leased(claim)?;
-        let InvisibleMessage { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
+        self.find_leased(delivery)?;
+        let InvisibleMessage { index, entry, .. } =
+            self.reveal(delivery.seq).ok_or(Rejection::NotInFlight)?;
         let until = now + lease;
-        // It is still the delivery of whoever made it, and its receipt says so.
-        let epoch = claim.epoch;
-        let returned = RedeliveryRecord { epoch, ..self.returned(lane, &handle, None) };
-        self.hide(lane, handle, InvisibleState::Leased { until, epoch });
-        Ok((returned, until))
+        // The delivery stays the earlier owner's, as its receipt says.
+        let epoch = delivery.epoch;
+        let record = RedeliveryRecord { epoch, ..self.redelivery_record(index, &entry, None) };
+        self.hide(index, entry, InvisibleState::Leased { until, epoch });
+        Ok((record, until))
     }
 
-    /// Takes back a delivery whose consumer did not want it: it does not count, and its turn is given back.
-    pub fn release(&mut self, claim: DeliveryId) -> Result<Option<RedeliveryRecord>, Rejection> {
-        self.find_leased(claim)?;
-        Ok(self.release_undelivered(claim.seq, claim.attempt))
+    /// Releases a delivery that its consumer does not want: no attempt is counted, and its charge is refunded.
+    pub fn release(&mut self, delivery: DeliveryId) -> Result<Option<RedeliveryRecord>, Rejection> {
+        self.find_leased(delivery)?;
+        Ok(self.release_undelivered(delivery.seq, delivery.attempt))
     }
 
-    /// Takes back a delivery that reached nobody: it does not count, and its turn is given back.
+    /// Releases a delivery that reached no consumer: no attempt is counted, and its charge is refunded.
     pub fn release_undelivered(&mut self, seq: Seq, number: u32) -> Option<RedeliveryRecord> {
-        let is_this = |out: &InvisibleMessage| out.handle.delivered.number() == number;
-        self.out.get(&seq).filter(|out| matches!(out.how, InvisibleState::Leased { .. }) && is_this(out))?;
-        let mut out = self.take_out(seq)?;
-        self.refund_delivery(&mut out);
-        let returned = self.returned(out.lane, &out.handle, None);
-        self.wait_again(out.lane, out.handle);
-        Some(returned)
+        let is_leased = |message: &&InvisibleMessage| {
+            matches!(message.state, InvisibleState::Leased { .. })
+                && message.entry.deliveries.number() == number
+        };
+        self.in_flight.get(seq).filter(is_leased)?;
+        let mut message = self.reveal(seq)?;
+        self.refund_delivery(&mut message);
+        let record = self.redelivery_record(message.index, &message.entry, None);
+        self.requeue(message.index, message.entry);
+        Some(record)
     }
 
-    /// Has a delivery not count, and gives its turn back.
-    pub(super) fn refund_delivery(&mut self, out: &mut InvisibleMessage) {
-        let DeliveryCount { attempts, taken_back } = out.handle.delivered;
-        out.handle.delivered =
-            DeliveryCount { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
-        let charged = core::mem::take(&mut out.handle.charged);
-        self.drr.settle(out.lane, charged, Cost::ZERO, Settlement::Final);
+    /// Takes back the attempt and the charge of a delivery.
+    pub(super) fn refund_delivery(&mut self, message: &mut InvisibleMessage) {
+        let deliveries = &mut message.entry.deliveries;
+        deliveries.attempts = deliveries.attempts.saturating_sub(1);
+        deliveries.released = deliveries.released.saturating_add(1);
+        self.schedule.refund(message.index, &mut message.entry);
     }
 
-    /// Ends what has lasted until `now`: at most `max` leases and delays, and as many messages that wait.
+    /// Ends leases and delays that are due and expires messages, at most `max` of each.
     pub fn expire_leases(&mut self, now: UnixMillis, max: usize) -> Vec<Disposition> {
         self.now = now;
-        for at in core::mem::take(&mut self.starved) {
-            if let Some(lane) = self.lanes[at.index()].as_mut() {
-                lane.end_prefetch();
-                self.update_schedule(at);
-            }
-        }
-        while let Some(&(_, at)) = self.starving.front().filter(|(until, _)| *until <= now) {
-            self.starving.pop_front();
-            if self.lanes[at.index()].is_some() {
-                self.update_schedule(at);
-            }
-        }
-        self.open_gates();
+        self.schedule.on_timer(now);
         let mut ended = Vec::new();
         while ended.len() < max {
-            let Some(&(until, seq)) = self.due.first().filter(|(until, _)| *until <= now) else { break };
-            let Some(out) = self.take_out(seq) else {
-                debug_assert!(false, "{seq:?} is due and nowhere");
-                self.due.remove(&(until, seq));
-                continue;
-            };
-            ended.push(self.requeue_or_dead_letter(now, out, Duration::ZERO));
+            let Some(seq) = self.in_flight.first_due(now) else { break };
+            let Some(message) = self.reveal(seq) else { break };
+            ended.push(self.requeue_or_dead_letter(message, Duration::ZERO));
         }
         self.expire_some(max, &mut ended);
         ended
     }
 
-    /// Names the moment of the next [`tick`](Self::tick).
+    /// Returns when to call [`expire_leases`](Self::expire_leases) next.
     pub fn next_due(&self) -> Option<UnixMillis> {
-        let first = self.due.first().map(|(until, _)| *until);
-        let patience = self.starving.front().map(|(until, _)| *until);
-        let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
-        first
-            .into_iter()
-            .chain(patience)
-            .chain(retry)
-            .chain(self.gates.next_wake())
-            .chain(self.next_end())
-            .min()
+        let due = self.in_flight.next_due().into_iter();
+        due.chain(self.schedule.next_timer(self.now)).chain(self.next_expiry()).min()
     }
 
-    /// Forgets keys that have held nothing for a minute, and names them.
-    pub fn forget_idle(&mut self, now: UnixMillis) -> Vec<KeyId> {
-        let mut forgotten = Vec::new();
-        let rounds = self.idle.len().min(FORGET_MAX);
-        for _ in 0..rounds {
-            let Some(&(since, at)) = self.idle.front().filter(|(since, _)| IDLE_KEY <= now.since(*since))
-            else {
-                break;
-            };
-            self.idle.pop_front();
-            let Some(lane) = self.lanes[at.index()].as_mut() else { continue };
-            lane.is_listed_idle = false;
-            if !lane.is_idle() {
-                continue;
+    pub(super) fn find_leased(&self, delivery: DeliveryId) -> Result<(), Rejection> {
+        match self.in_flight.get(delivery.seq).map(|message| (message, message.state)) {
+            Some((message, InvisibleState::Leased { epoch, .. })) if message.matches(delivery, epoch) => {
+                Ok(())
             }
-            // A key in debt is remembered until its debt has decayed.
-            if !self.drr.forget_key(at) {
-                lane.is_listed_idle = true;
-                self.idle.push_back((since.max(now), at));
-                continue;
-            }
-            forgotten.extend(self.forget(at));
-        }
-        forgotten
-    }
-
-    /// Tells whether keys are left that have held nothing for a minute.
-    pub fn has_idle(&self, now: UnixMillis) -> bool {
-        self.idle.front().is_some_and(|(since, _)| IDLE_KEY <= now.since(*since))
-    }
-
-    /// Lets every message before `below` go, which is every message that was told, and keeps the rules.
-    pub fn clear(&mut self, now: UnixMillis, below: Seq) {
-        self.now = now;
-        self.out.clear();
-        self.due.clear();
-        self.ends.clear();
-        self.refills.clear();
-        self.starved.clear();
-        self.starving.clear();
-        self.gates.clear();
-        self.payload_bytes = 0;
-        self.totals = super::QueueTotals { expired: self.totals.expired, ..super::QueueTotals::default() };
-        for number in 0..self.lanes.len() {
-            if let Some(lane) = &mut self.lanes[number] {
-                lane.clear(below);
-                self.update_schedule(Key(number as u32));
-            }
-        }
-    }
-
-    fn forget(&mut self, at: Key) -> Option<KeyId> {
-        let lane = self.lanes[at.index()].take()?;
-        self.free.push(at);
-        self.keys.remove(&lane.key);
-        if let Some(listed) = lane.listed_since {
-            self.ends.unlist_lane(at, listed);
-        }
-        let lanes = &mut self.tenant_lanes[lane.tenant.index()];
-        *lanes -= 1;
-        if *lanes == 0 && self.drr.forget_tenant(lane.tenant) {
-            self.tenants.release(lane.tenant);
-        }
-        Some(lane.key)
-    }
-
-    pub(super) fn find_leased(&self, claim: DeliveryId) -> Result<(), Rejection> {
-        match self.out.get(&claim.seq).map(|out| (out, out.how)) {
-            Some((out, InvisibleState::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
             Some((_, InvisibleState::Leased { .. })) => Err(Rejection::StaleReceipt),
             Some((_, InvisibleState::Delayed { .. })) => Err(Rejection::NotInFlight),
             Some((_, InvisibleState::Acking { .. } | InvisibleState::Moving)) => Err(Rejection::Busy),
             Some((_, InvisibleState::Expired { .. })) => Err(Rejection::MessageGone),
             None => {
-                let lane = self.keys.get(&claim.key).map(|&at| self.lane(at));
-                let waits = lane.is_some_and(|lane| lane.holds(claim.seq));
-                Err(if waits { Rejection::NotInFlight } else { Rejection::MessageGone })
+                let queue = self.schedule.keys.find(delivery.key).map(|index| self.schedule.key(index));
+                let is_ready = queue.is_some_and(|queue| queue.holds(delivery.seq));
+                Err(if is_ready { Rejection::NotInFlight } else { Rejection::MessageGone })
             }
         }
     }
 
-    /// Counts the attempts of a delivery that is under way.
+    /// Returns the attempts of a message in flight, this one included.
     pub fn attempts(&self, seq: Seq) -> u32 {
-        self.out.get(&seq).map_or(0, |out| out.handle.delivered.attempts)
+        self.in_flight.get(seq).map_or(0, |message| message.entry.deliveries.attempts)
     }
 
-    /// A message is to be delivered again: now, later, or never.
+    /// Ends a lease or delay: the message is redelivered, dead-lettered or expired.
     pub(super) fn requeue_or_dead_letter(
         &mut self,
-        now: UnixMillis,
-        out: InvisibleMessage,
+        message: InvisibleMessage,
         delay: Duration,
     ) -> Disposition {
-        let InvisibleMessage { lane, mut handle, how } = out;
-        let attempts = handle.delivered.attempts;
-        self.settle_time(lane, &mut handle);
-        if let InvisibleState::Delayed { until } = how {
-            handle.ready_at = until;
+        let InvisibleMessage { index, mut entry, state } = message;
+        let attempts = entry.deliveries.attempts;
+        self.settle_time(index, &mut entry);
+        if let InvisibleState::Delayed { until } = state {
+            entry.ready_at = until;
         }
-        if matches!(how, InvisibleState::Expired { .. }) || self.is_expired(&handle.header) {
-            let (key, header) = self.expire(lane, handle);
-            self.recheck(lane);
-            return Disposition::Expired { key, header };
+        if matches!(state, InvisibleState::Expired { .. }) || self.is_expired(&entry.meta) {
+            let (key, meta) = self.expire(index, entry);
+            self.recheck(index);
+            return Disposition::Expired { key, meta };
         }
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
-            let key = self.at(lane).key;
-            let header = handle.header;
-            self.hide(lane, handle, InvisibleState::Moving);
-            return Disposition::DeadLetter { key, header, attempts };
+            let key = self.schedule.key(index).key;
+            let meta = entry.meta;
+            self.hide(index, entry, InvisibleState::Moving);
+            return Disposition::DeadLetter { key, meta, attempts };
         }
-        let not_before = (!delay.is_zero()).then(|| now + delay);
-        let returned = self.returned(lane, &handle, not_before);
+        let not_before = (!delay.is_zero()).then(|| self.now + delay);
+        let record = self.redelivery_record(index, &entry, not_before);
         match not_before {
             Some(until) => {
-                self.hide(lane, handle, InvisibleState::Delayed { until });
-                self.recheck(lane);
+                self.hide(index, entry, InvisibleState::Delayed { until });
+                self.recheck(index);
             }
-            None => self.wait_again(lane, handle),
+            None => self.requeue(index, entry),
         }
-        Disposition::Requeued(returned)
+        Disposition::Requeued(record)
     }
 
-    fn wait_again(&mut self, lane: Key, handle: MessageEntry) {
-        self.totals.pending += 1;
-        self.ends.list(lane, &handle.header);
-        self.at(lane).requeue(handle);
-        self.update_schedule(lane);
+    fn requeue(&mut self, index: Key, entry: MessageEntry) {
+        self.expiry.insert(index, &entry.meta);
+        self.schedule.requeue(index, entry);
+        self.update_schedule(index);
     }
 
-    fn returned(
-        &mut self,
-        lane: Key,
-        handle: &MessageEntry,
+    fn redelivery_record(
+        &self,
+        index: Key,
+        entry: &MessageEntry,
         not_before: Option<UnixMillis>,
     ) -> RedeliveryRecord {
         RedeliveryRecord {
-            key: self.at(lane).key,
-            header: handle.header,
-            delivered: handle.delivered,
-            first_delivered_at: handle.first_delivered_at,
+            key: self.schedule.key(index).key,
+            meta: entry.meta,
+            deliveries: entry.deliveries,
+            first_delivered_at: entry.first_delivered_at,
             not_before,
             epoch: self.epoch,
         }
-    }
-}
-
-impl InvisibleMessage {
-    /// Whether a receipt is of this delivery.
-    fn is_of(&self, claim: DeliveryId, epoch: Epoch) -> bool {
-        self.handle.delivered.number() == claim.attempt && epoch == claim.epoch
     }
 }

@@ -1,7 +1,9 @@
-//! What holds a key back, or a tenant with all its keys: how many of its messages may be out, and how many per second.
+//! Per-key and per-tenant limits: concurrent deliveries, and deliveries per second by a token bucket.
 //!
-//! Bound: never more than `concurrency_max` are out; over any span of `t` seconds at most `rate × t + burst`
-//! deliveries. A key that is held back takes no part in the turns, so it neither falls into debt nor holds up others.
+//! A throttled key is parked in the scheduler, so it neither runs into debt nor blocks other keys.
+//!
+//! Guarantees: never more than `concurrency_max` messages are unsettled; over any `t` seconds at most
+//! `rate × t + burst` deliveries are made.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -10,19 +12,19 @@ use std::sync::Arc;
 
 use evenkeel_policy::id::{Key, TenantId};
 
-use super::{LeasedMessage, QueueState};
+use super::key_table::{is_tenant_name, tenant_name};
+use super::schedule::Schedule;
 use crate::id::KeyId;
 use crate::rule::{KeyRule, Rate};
-use crate::settings::DeliveryOrder;
-use crate::time::UnixMillis;
+use crate::time::{TimeUntil, UnixMillis};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Names a gate.
+/// Index of a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LimiterId(NonZeroU32);
 
-/// The gates of a lane: its own, and its tenant's.
+/// The limiters that apply to a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KeyLimiters {
     pub(super) own: Option<LimiterId>,
@@ -35,43 +37,32 @@ impl KeyLimiters {
     }
 }
 
-/// Why messages of a key wait although it could be their turn.
+/// Reason why ready messages of a key are not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttle {
-    /// Who is held back.
-    pub who: ThrottleScope,
-    /// By what.
-    pub by: ThrottleReason,
+    pub scope: ThrottleScope,
+    pub reason: ThrottleReason,
 }
 
-/// Who is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleScope {
-    /// The key.
     Key,
-    /// Its tenant, with all its keys.
+    /// The tenant, with all its keys.
     Tenant,
 }
 
-/// What holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleReason {
-    /// So many are in consumers' hands, which is the most.
-    Concurrency {
-        /// The most.
-        max: u32,
-    },
-    /// An earlier message of it is not done with, on a FIFO queue.
+    /// As many messages are in flight as the limit allows.
+    Concurrency { max: u32 },
+    /// An earlier message of the key is unfinished, on a FIFO queue.
     Order,
-    /// The rate is used up.
-    Rate {
-        /// Until then.
-        until: UnixMillis,
-    },
+    /// The token bucket is empty.
+    Rate { until: UnixMillis },
 }
 
 impl ThrottleReason {
-    /// Until when, if that is known.
+    /// Returns when the throttle ends, if that is known.
     pub const fn until(self) -> Option<UnixMillis> {
         match self {
             Self::Concurrency { .. } | Self::Order => None,
@@ -80,36 +71,37 @@ impl ThrottleReason {
     }
 }
 
-impl fmt::Display for Throttle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.who {
-            ThrottleScope::Key => "its key ",
-            ThrottleScope::Tenant => "its tenant ",
+impl Throttle {
+    /// Describes the throttle as seen at `now`.
+    pub(super) fn describe(self, f: &mut fmt::Formatter<'_>, now: UnixMillis) -> fmt::Result {
+        f.write_str(match self.scope {
+            ThrottleScope::Key => "its key is throttled: ",
+            ThrottleScope::Tenant => "its tenant is throttled: ",
         })?;
-        match self.by {
-            ThrottleReason::Concurrency { max } => {
-                write!(f, "has {max} messages in flight, which is its most")
+        match self.reason {
+            ThrottleReason::Concurrency { max } => write!(f, "{max} in flight, the maximum"),
+            ThrottleReason::Order => f.write_str("an earlier message is unfinished"),
+            ThrottleReason::Rate { until } => {
+                write!(f, "rate limit reached, next delivery {}", TimeUntil { at: until, now })
             }
-            ThrottleReason::Order => f.write_str("has an earlier message that is not done with"),
-            ThrottleReason::Rate { until } => write!(f, "has used up its rate until {until}"),
         }
     }
 }
 
-/// One gate: its limits and how far they are used.
+/// The limits of one key or tenant, and their use.
 #[derive(Debug)]
 struct Limiter {
     name: Arc<str>,
     key: KeyId,
     concurrency_max: Option<NonZeroU32>,
     bucket: Option<TokenBucket>,
-    /// Messages of a tenant that are out; a key's are counted by its lane.
-    tenant_out: u64,
-    /// When it is listed to be looked at again.
+    /// Unsettled messages of a tenant; those of a key are counted by its [`KeyQueue`](super::key_queue::KeyQueue).
+    tenant_unsettled: u64,
+    /// Time at which it is listed in `wakes`.
     wakes_at: Option<UnixMillis>,
 }
 
-/// A token bucket as one number: when it will be full again.
+/// A token bucket, represented by the time at which it will be full again.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
     rate: Rate,
@@ -117,17 +109,17 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// When the next delivery may be; now or earlier when it may be at once.
+    /// Returns when the next delivery is allowed; a past time means at once.
     fn next(self) -> UnixMillis {
         let interval = self.rate.interval_ns();
         let depth = interval.saturating_mul(u64::from(self.rate.burst().get()));
-        // Time is told in milliseconds: what fits into one may come at its beginning.
+        // The clock has milliseconds: deliveries that fall into one may be made at its start.
         let depth = depth.max(NS_PER_MS);
         let from = self.full_at_ns.saturating_add(interval).saturating_sub(depth);
         UnixMillis(from.div_ceil(NS_PER_MS))
     }
 
-    /// The same bucket at another rate: it lacks as many deliveries, which come back as fast as that says.
+    /// Changes the rate; the bucket lacks as many tokens as before and refills at the new rate.
     fn at_rate(self, now: UnixMillis, rate: Rate) -> Self {
         if rate == self.rate {
             return self;
@@ -145,9 +137,9 @@ impl TokenBucket {
 }
 
 impl Limiter {
-    /// What holds back at this time, when so many are out.
-    fn holds(&self, now: UnixMillis, out: u64) -> Option<ThrottleReason> {
-        if let Some(max) = self.concurrency_max.filter(|max| u64::from(max.get()) <= out) {
+    /// Returns why a delivery is not allowed now, with `unsettled` messages under way.
+    fn throttle(&self, now: UnixMillis, unsettled: u64) -> Option<ThrottleReason> {
+        if let Some(max) = self.concurrency_max.filter(|max| u64::from(max.get()) <= unsettled) {
             return Some(ThrottleReason::Concurrency { max: max.get() });
         }
         let until = self.bucket.map(TokenBucket::next).filter(|next| now < *next)?;
@@ -155,48 +147,54 @@ impl Limiter {
     }
 }
 
-/// All gates of a queue.
+/// All limiters of a queue.
 #[derive(Debug, Default)]
 pub(super) struct Limiters {
     all: Vec<Option<Limiter>>,
     free: Vec<LimiterId>,
     by_name: HashMap<Arc<str>, LimiterId>,
-    /// Gates that open by themselves, and when.
+    /// Limiters whose token bucket allows a delivery again at a known time.
     wakes: BTreeSet<(UnixMillis, LimiterId)>,
 }
 
 impl Limiters {
-    pub(super) fn get(&self, name: &str) -> Option<LimiterId> {
+    fn find(&self, name: &str) -> Option<LimiterId> {
         self.by_name.get(name).copied()
     }
 
-    fn gate(&self, id: LimiterId) -> Option<&Limiter> {
+    /// Returns the limiters that apply to a key.
+    pub(super) fn of_key(&self, name: &str) -> KeyLimiters {
+        let own = if is_tenant_name(name) { None } else { self.find(name) };
+        KeyLimiters { own, tenant: self.find(tenant_name(name)) }
+    }
+
+    fn get(&self, id: LimiterId) -> Option<&Limiter> {
         self.all.get(id.0.get() as usize - 1)?.as_ref()
     }
 
-    fn gate_mut(&mut self, id: LimiterId) -> Option<&mut Limiter> {
+    fn get_mut(&mut self, id: LimiterId) -> Option<&mut Limiter> {
         self.all.get_mut(id.0.get() as usize - 1)?.as_mut()
     }
 
-    /// Makes, changes or removes the gate of a name; a bucket lacks as many deliveries as before.
+    /// Creates, changes or removes the limiter of a name; the bucket lacks as many tokens as before.
     fn set(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: &KeyRule) -> Option<LimiterId> {
-        let known = self.get(name);
+        let known = self.find(name);
         if !rule.has_limits() {
             self.remove(name);
             return None;
         }
-        let id = known.or_else(|| self.make(key, name))?;
-        let gate = self.gate_mut(id)?;
-        gate.concurrency_max = rule.concurrency_max;
-        let before = gate.bucket;
-        gate.bucket = rule.rate.map(|rate| match before {
+        let id = known.or_else(|| self.insert(key, name))?;
+        let limiter = self.get_mut(id)?;
+        limiter.concurrency_max = rule.concurrency_max;
+        let before = limiter.bucket;
+        limiter.bucket = rule.rate.map(|rate| match before {
             Some(bucket) => bucket.at_rate(now, rate),
             None => TokenBucket { rate, full_at_ns: 0 },
         });
         Some(id)
     }
 
-    fn make(&mut self, key: KeyId, name: &Arc<str>) -> Option<LimiterId> {
+    fn insert(&mut self, key: KeyId, name: &Arc<str>) -> Option<LimiterId> {
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
@@ -204,26 +202,30 @@ impl Limiters {
                 LimiterId(NonZeroU32::new(u32::try_from(self.all.len()).ok()?)?)
             }
         };
-        let name = name.clone();
         self.by_name.insert(name.clone(), id);
-        let gate = Limiter { name, key, concurrency_max: None, bucket: None, tenant_out: 0, wakes_at: None };
-        self.all[id.0.get() as usize - 1] = Some(gate);
+        self.all[id.0.get() as usize - 1] = Some(Limiter {
+            name: name.clone(),
+            key,
+            concurrency_max: None,
+            bucket: None,
+            tenant_unsettled: 0,
+            wakes_at: None,
+        });
         Some(id)
     }
 
     fn remove(&mut self, name: &str) {
         let Some(id) = self.by_name.remove(name) else { return };
-        let gate = self.all[id.0.get() as usize - 1].take();
-        if let Some(at) = gate.and_then(|gate| gate.wakes_at) {
+        let limiter = self.all[id.0.get() as usize - 1].take();
+        if let Some(at) = limiter.and_then(|limiter| limiter.wakes_at) {
             self.wakes.remove(&(at, id));
         }
         self.free.push(id);
     }
 
-    /// Lists a gate that opens by itself.
     fn wake_at(&mut self, id: LimiterId, at: UnixMillis) {
-        let Some(gate) = self.gate_mut(id) else { return };
-        let before = gate.wakes_at.replace(at);
+        let Some(limiter) = self.get_mut(id) else { return };
+        let before = limiter.wakes_at.replace(at);
         if before == Some(at) {
             return;
         }
@@ -233,7 +235,7 @@ impl Limiters {
         self.wakes.insert((at, id));
     }
 
-    /// Names the moment at which the next gate opens by itself.
+    /// Returns when the next token bucket allows a delivery again.
     pub(super) fn next_wake(&self) -> Option<UnixMillis> {
         self.wakes.first().map(|(at, _)| *at)
     }
@@ -241,170 +243,145 @@ impl Limiters {
     fn pop_awake(&mut self, now: UnixMillis) -> Option<LimiterId> {
         let &(at, id) = self.wakes.first().filter(|(at, _)| *at <= now)?;
         self.wakes.remove(&(at, id));
-        self.gate_mut(id)?.wakes_at = None;
+        self.get_mut(id)?.wakes_at = None;
         Some(id)
     }
 
-    /// Forgets what is out, after a purge.
+    /// Resets the counts of unsettled messages, after a purge.
     pub(super) fn clear(&mut self) {
-        self.all.iter_mut().flatten().for_each(|gate| gate.tenant_out = 0);
+        self.all.iter_mut().flatten().for_each(|limiter| limiter.tenant_unsettled = 0);
     }
 }
 
-impl QueueState {
-    /// Sets what a key, or a tenant with all its keys, is bound to; acts on what waits.
-    ///
-    /// Of a name without `/` it is the tenant's, of another the key's.
-    pub fn set_rule(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: KeyRule) {
-        self.now = now;
+impl Schedule {
+    /// Sets the rule of a key, or of a tenant if the name has no `/`; applies to waiting messages too.
+    pub(super) fn set_rule(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: KeyRule) {
         let before =
             if rule.is_empty() { self.rules.remove(name) } else { self.rules.insert(name.clone(), rule) };
         if before.and_then(|before| before.weight) != rule.weight {
             self.set_weight(key, name, rule.weight.unwrap_or_default());
         }
-        self.set_limits_of(key, name, &rule);
+        self.set_limits(now, key, name, &rule);
     }
 
-    /// Reads what was set for a key or tenant.
-    pub fn rule(&self, name: &str) -> KeyRule {
-        self.rules.get(name).copied().unwrap_or_default()
-    }
-
-    fn set_limits_of(&mut self, key: KeyId, name: &Arc<str>, rule: &KeyRule) {
-        let known = self.gates.get(name);
-        let gate = self.gates.set(self.now, key, name, rule);
-        if gate.is_none() && known.is_none() {
+    fn set_limits(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: &KeyRule) {
+        let before = self.limiters.find(name);
+        let limiter = self.limiters.set(now, key, name, rule);
+        if limiter.is_none() && before.is_none() {
             return;
         }
-        if name.contains('/') {
-            if let Some(&at) = self.keys.get(&key) {
-                self.at(at).gates.own = gate;
-                self.update_schedule(at);
+        if !is_tenant_name(name) {
+            if let Some(index) = self.keys.find(key) {
+                self.key_mut(index).limiters.own = limiter;
+                self.update(index, now);
             }
             return;
         }
-        let Some(tenant) = self.tenants.get(name) else { return };
-        if known != gate {
-            self.bind_tenant(tenant, gate);
+        let Some(tenant) = self.keys.tenant(name) else { return };
+        if before != limiter {
+            self.bind_tenant(tenant, limiter);
         }
-        self.follow_tenant(tenant, gate);
+        self.update_tenant(tenant, limiter, now);
     }
 
-    /// Puts a tenant's lanes behind a gate, or takes it away.
-    fn bind_tenant(&mut self, tenant: TenantId, gate: Option<LimiterId>) {
-        let mut out = 0;
-        for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.tenant == tenant) {
-            lane.gates.tenant = gate;
-            out += lane.out();
+    /// Attaches a limiter to all keys of a tenant, or detaches it.
+    fn bind_tenant(&mut self, tenant: TenantId, limiter: Option<LimiterId>) {
+        let mut unsettled = 0;
+        for queue in self.keys.iter_mut().filter(|queue| queue.tenant == tenant) {
+            queue.limiters.tenant = limiter;
+            unsettled += queue.unsettled();
         }
-        if let Some(gate) = gate.and_then(|gate| self.gates.gate_mut(gate)) {
-            gate.tenant_out = out;
+        if let Some(limiter) = limiter.and_then(|limiter| self.limiters.get_mut(limiter)) {
+            limiter.tenant_unsettled = unsettled;
         }
     }
 
-    /// Finds the gates of a key that becomes known.
-    pub(super) fn gates_of(&self, name: &str) -> KeyLimiters {
-        let tenant = name.split('/').next().unwrap_or(name);
-        let own = if tenant.len() < name.len() { self.gates.get(name) } else { None };
-        KeyLimiters { own, tenant: self.gates.get(tenant) }
-    }
-
-    /// Lets a tenant stand among the tenants as its gate does.
-    pub(super) fn follow_tenant(&mut self, tenant: TenantId, gate: Option<LimiterId>) {
-        let held = gate.and_then(|gate| Some((gate, self.tenant_held(gate)?)));
-        let Some((gate, by)) = held else { return self.drr.wake_tenant(tenant) };
+    /// Parks or wakes a tenant in the scheduler, as its limiter says.
+    pub(super) fn update_tenant(&mut self, tenant: TenantId, limiter: Option<LimiterId>, now: UnixMillis) {
+        let throttled = limiter.and_then(|limiter| Some((limiter, self.tenant_throttle(limiter, now)?)));
+        let Some((limiter, reason)) = throttled else { return self.drr.wake_tenant(tenant) };
         let parked = self.drr.park_tenant(tenant);
-        debug_assert!(parked.is_ok(), "a tenant that was made has its place: {parked:?}");
-        if let ThrottleReason::Rate { until } = by {
-            self.gates.wake_at(gate, until);
+        debug_assert!(parked.is_ok(), "the scheduler has room for every known tenant: {parked:?}");
+        if let ThrottleReason::Rate { until } = reason {
+            self.limiters.wake_at(limiter, until);
         }
     }
 
-    fn tenant_held(&self, gate: LimiterId) -> Option<ThrottleReason> {
-        let gate = self.gates.gate(gate)?;
-        gate.holds(self.now, gate.tenant_out)
+    fn tenant_throttle(&self, limiter: LimiterId, now: UnixMillis) -> Option<ThrottleReason> {
+        let limiter = self.limiters.get(limiter)?;
+        limiter.throttle(now, limiter.tenant_unsettled)
     }
 
-    /// Says whether a lane is held back by its order or a gate of its own, and has it looked at when that opens by itself.
-    pub(super) fn is_throttled(&mut self, at: Key) -> bool {
-        let lane = self.lane(at);
-        if lane.waits_for_earlier(self.takes) {
+    /// Reports whether FIFO order or the key's own limiter forbids a delivery; sets the wake-up if that ends by itself.
+    pub(super) fn is_throttled(&mut self, index: Key, now: UnixMillis) -> bool {
+        let queue = self.key(index);
+        if queue.is_blocked(self.receives) {
             return true;
         }
-        let Some(own) = lane.gates.own else { return false };
-        let by = self.gates.gate(own).and_then(|gate| gate.holds(self.now, lane.out()));
-        if let Some(ThrottleReason::Rate { until }) = by {
-            self.gates.wake_at(own, until);
+        let Some(own) = queue.limiters.own else { return false };
+        let reason = self.limiters.get(own).and_then(|limiter| limiter.throttle(now, queue.unsettled()));
+        if let Some(ThrottleReason::Rate { until }) = reason {
+            self.limiters.wake_at(own, until);
         }
-        by.is_some()
+        reason.is_some()
     }
 
-    /// Says what holds a lane back.
-    pub(super) fn throttle(&self, at: Key) -> Option<Throttle> {
-        let lane = self.lane(at);
-        if lane.waits_for_earlier(self.takes) {
-            return Some(Throttle { who: ThrottleScope::Key, by: ThrottleReason::Order });
+    /// Returns why a key is not served, if it is throttled.
+    pub(super) fn throttle(&self, index: Key, now: UnixMillis) -> Option<Throttle> {
+        let queue = self.key(index);
+        if queue.is_blocked(self.receives) {
+            return Some(Throttle { scope: ThrottleScope::Key, reason: ThrottleReason::Order });
         }
-        let own = lane.gates.own.and_then(|own| self.gates.gate(own)?.holds(self.now, lane.out()));
-        let own = own.map(|by| Throttle { who: ThrottleScope::Key, by });
+        let own = queue.limiters.own.and_then(|own| self.limiters.get(own)?.throttle(now, queue.unsettled()));
+        let own = own.map(|reason| Throttle { scope: ThrottleScope::Key, reason });
         own.or_else(|| {
-            let by = lane.gates.tenant.and_then(|gate| self.tenant_held(gate))?;
-            Some(Throttle { who: ThrottleScope::Tenant, by })
+            let reason = queue.limiters.tenant.and_then(|limiter| self.tenant_throttle(limiter, now))?;
+            Some(Throttle { scope: ThrottleScope::Tenant, reason })
         })
     }
 
-    /// Counts a delivery against the rates of its gates.
-    pub(super) fn take_token(&mut self, at: Key) {
-        let now = self.now;
-        let KeyLimiters { own, tenant } = self.lane(at).gates;
-        for gate in [own, tenant].into_iter().flatten() {
-            if let Some(bucket) = self.gates.gate_mut(gate).and_then(|gate| gate.bucket.as_mut()) {
+    /// Takes a token for a delivery from the buckets of the key and of its tenant.
+    pub(super) fn take_token(&mut self, index: Key, now: UnixMillis) {
+        let KeyLimiters { own, tenant } = self.key(index).limiters;
+        for limiter in [own, tenant].into_iter().flatten() {
+            if let Some(bucket) = self.limiters.get_mut(limiter).and_then(|limiter| limiter.bucket.as_mut()) {
                 bucket.take(now);
             }
         }
     }
 
-    /// Counts a message of a lane as out at its tenant's gate, or no longer.
-    pub(super) fn count_out(&mut self, at: Key, by: i64) {
-        if let Some(gate) = self.lane(at).gates.tenant.and_then(|gate| self.gates.gate_mut(gate)) {
-            gate.tenant_out = gate.tenant_out.saturating_add_signed(by);
+    /// Adds `change` to the unsettled messages that the limiter of the key's tenant counts.
+    pub(super) fn count_unsettled(&mut self, index: Key, change: i64) {
+        let limiter = self.key(index).limiters.tenant;
+        if let Some(limiter) = limiter.and_then(|limiter| self.limiters.get_mut(limiter)) {
+            limiter.tenant_unsettled = limiter.tenant_unsettled.saturating_add_signed(change);
         }
     }
 
-    /// Looks again at a lane of which something is out no longer.
-    pub(super) fn recheck(&mut self, at: Key) {
-        let lane = self.lane(at);
-        if lane.gates.is_none() && lane.in_order.is_none() {
-            self.list_idle(at);
-        } else {
-            self.update_schedule(at);
-        }
-    }
-
-    /// Ends a take: from here on what it leased holds up the rest of a key, where order matters.
-    pub(super) fn end_take(&mut self, leased: &[LeasedMessage]) {
-        if self.order == DeliveryOrder::Fair {
-            return;
-        }
-        self.takes += 1;
-        for leased in leased {
-            if let Some(&at) = self.keys.get(&leased.key) {
-                self.update_schedule(at);
-            }
-        }
-    }
-
-    /// Looks again at everybody whose gate has opened by itself.
-    pub(super) fn open_gates(&mut self) {
-        while let Some(id) = self.gates.pop_awake(self.now) {
-            let Some(gate) = self.gates.gate(id) else { continue };
-            if gate.name.contains('/') {
-                if let Some(&at) = self.keys.get(&gate.key) {
-                    self.update_schedule(at);
+    /// Updates the keys and tenants whose token bucket allows a delivery again.
+    pub(super) fn wake_limiters(&mut self, now: UnixMillis) {
+        while let Some(id) = self.limiters.pop_awake(now) {
+            let Some(limiter) = self.limiters.get(id) else { continue };
+            if is_tenant_name(&limiter.name) {
+                if let Some(tenant) = self.keys.tenant(&limiter.name) {
+                    self.update_tenant(tenant, Some(id), now);
                 }
-            } else if let Some(tenant) = self.tenants.get(&gate.name) {
-                self.follow_tenant(tenant, Some(id));
+            } else if let Some(index) = self.keys.find(limiter.key) {
+                self.update(index, now);
             }
         }
+    }
+
+    pub(super) fn audit_limiters(&self) -> Result<(), String> {
+        for limiter in self.limiters.all.iter().flatten().filter(|limiter| is_tenant_name(&limiter.name)) {
+            let Some(tenant) = self.keys.tenant(&limiter.name) else { continue };
+            let keys = self.keys.iter().filter(|(_, queue)| queue.tenant == tenant);
+            let unsettled: u64 = keys.map(|(_, queue)| queue.unsettled()).sum();
+            if unsettled != limiter.tenant_unsettled {
+                let counted = limiter.tenant_unsettled;
+                return Err(format!("{} has {unsettled} unsettled, counted {counted}", limiter.name));
+            }
+        }
+        Ok(())
     }
 }

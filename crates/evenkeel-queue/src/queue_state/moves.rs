@@ -1,77 +1,82 @@
-//! Messages on their way to another queue, key by key and out of turn.
+//! Moves of ready messages to another queue, key by key and outside the delivery order.
 //!
-//! A move looks at each message once, where the store has it, and leaves those that have nowhere to go: moved in
-//! turn they would come first again and again.
+//! A move reads each message once from the store and skips those that have nowhere to go. Taken in delivery order,
+//! the skipped ones would come first again and again.
 
-use super::{InvisibleState, QueueState};
+use evenkeel_policy::id::Key;
+
+use super::QueueState;
+use super::in_flight::InvisibleState;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::MessageMeta;
 
-/// At most so many keys without messages are passed over in one go.
+/// Keys without messages that one call passes over.
 const PASS_MAX: usize = 65_536;
 
-/// How far a move has come; the default begins one.
+/// Position of a move; the default starts one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveCursor {
-    /// Whose numbers of keys these are; with another owner the move begins anew.
+    /// Owner whose key indexes these are; under another owner the move starts again.
     epoch: Epoch,
-    lane: usize,
+    index: usize,
     after: Seq,
-    /// Later messages are none of this move's.
+    /// Last message that the move covers.
     until: Seq,
-    /// How many messages it has left where they were.
+    /// Messages that the move has left in place.
     pub left: u64,
 }
 
-/// What a move looks at next.
+/// Next step of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveStep {
-    /// Messages of this key after this one.
+    /// Read messages of this key after this one.
     Read(KeyId, Seq),
-    /// There may be more, after others were heard.
+    /// Call again later; other messages of the actor come first.
     Pause,
-    /// Nothing more.
     Done,
 }
 
 impl QueueState {
-    /// Says what a move looks at next.
+    /// Returns the next step of a move.
     pub fn next_move(&self, cursor: &mut MoveCursor) -> MoveStep {
         if cursor.epoch != self.epoch {
-            *cursor = MoveCursor { epoch: self.epoch, until: self.told, ..MoveCursor::default() };
+            *cursor = MoveCursor { epoch: self.epoch, until: self.last_seq, ..MoveCursor::default() };
         }
         for _ in 0..PASS_MAX {
-            match self.lanes.get(cursor.lane) {
-                None => return MoveStep::Done,
-                Some(Some(lane)) if lane.pending() > 0 => return MoveStep::Read(lane.key, cursor.after),
-                Some(_) => self.end_lane(cursor),
+            if self.schedule.keys.slots_len() <= cursor.index {
+                return MoveStep::Done;
+            }
+            match self.schedule.keys.get(Key(cursor.index as u32)) {
+                Some(queue) if queue.pending() > 0 => return MoveStep::Read(queue.key, cursor.after),
+                _ => self.next_move_key(cursor),
             }
         }
         MoveStep::Pause
     }
 
-    /// Goes on with the next key.
-    pub fn end_lane(&self, cursor: &mut MoveCursor) {
-        cursor.lane += 1;
+    /// Continues with the next key.
+    pub fn next_move_key(&self, cursor: &mut MoveCursor) {
+        cursor.index += 1;
         cursor.after = Seq(0);
     }
 
-    /// Begins to move a message that waits: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
-    pub fn begin_move(&mut self, key: KeyId, header: MessageMeta) -> bool {
-        let Some(&at) = self.keys.get(&key) else { return false };
-        if self.out.contains_key(&header.seq) || self.told < header.seq || self.is_expired(&header) {
+    /// Starts to move a message if it is ready: [`confirm_removal`](Self::confirm_removal) or
+    /// [`revert_removal`](Self::revert_removal) must follow.
+    pub fn begin_move(&mut self, key: KeyId, meta: MessageMeta) -> bool {
+        let Some(index) = self.schedule.keys.find(key) else { return false };
+        if self.in_flight.contains(meta.seq) || self.last_seq < meta.seq || self.is_expired(&meta) {
             return false;
         }
-        let Some(handle) = self.take_waiting(at, header) else { return false };
-        self.hide(at, handle, InvisibleState::Moving);
-        self.update_schedule(at);
+        let Some(entry) = self.schedule.take(index, meta) else { return false };
+        self.hide(index, entry, InvisibleState::Moving);
+        self.update_schedule(index);
         true
     }
 }
 
 impl MoveCursor {
-    /// Notes that a message was looked at; `false` when it is none of this move's.
-    pub fn look(&mut self, seq: Seq) -> bool {
+    /// Advances past a message; returns `false` if the message is newer than the move.
+    pub fn advance(&mut self, seq: Seq) -> bool {
         self.after = seq;
         seq <= self.until
     }

@@ -1,4 +1,4 @@
-//! A book from what was written down.
+//! Recovery: builds the queue state from the store.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -6,78 +6,62 @@ use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
 
+use super::in_flight::InvisibleState;
 use super::key_queue::MessageEntry;
-use super::{DeliveryCount, InvisibleState, QueueState};
+use super::{DeliveryCount, QueueState};
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::MessageMeta;
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
 use crate::time::UnixMillis;
 
-/// A key, and what of it is in the store.
+/// A key, with a summary of its stored messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredKey {
-    /// The key.
     pub key: KeyId,
-    /// What it is called.
     pub name: Arc<str>,
-    /// What was set for it.
     pub rule: KeyRule,
-    /// The weight its messages wished for.
-    pub wished_weight: Option<Weight>,
-    /// Its first message.
+    /// Weight requested by its messages.
+    pub requested_weight: Option<Weight>,
     pub first: Seq,
-    /// Its last message.
     pub last: Seq,
-    /// How many messages it has.
     pub count: u64,
-    /// How many bytes they have.
     pub bytes: u64,
-    /// Those of them that have a time of their own.
+    /// Its messages that have a TTL.
     pub expiring: Vec<MessageMeta>,
 }
 
-/// A message that is not simply waiting.
+/// A stored message with a delivery state, that is, one that is not simply ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredMessage {
-    /// Its key.
     pub key: KeyId,
-    /// What is known of it.
-    pub header: MessageMeta,
-    /// How often it was delivered.
-    pub delivered: DeliveryCount,
-    /// When it was first delivered.
+    pub meta: MessageMeta,
+    pub deliveries: DeliveryCount,
     pub first_delivered_at: Option<UnixMillis>,
-    /// What it is.
-    pub standing: StoredState,
+    pub state: StoredState,
 }
 
-/// What a message that is not simply waiting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredState {
-    /// In a consumer's hands.
     Leased {
-        /// Until then.
         until: UnixMillis,
-        /// By which owner of the queue.
+        /// Owner that made the delivery.
         epoch: Epoch,
     },
-    /// Not to be delivered before then.
     Delayed {
-        /// Then.
         until: UnixMillis,
     },
-    /// To be delivered again.
+    /// To be redelivered.
     Ready,
 }
 
 impl StoredMessage {
-    /// The same, with what it lasts until so much sooner.
+    /// Moves the end of the lease or delay `duration` earlier.
     #[must_use]
-    pub fn sooner(mut self, span: Duration) -> Self {
-        match &mut self.standing {
+    pub fn earlier_by(mut self, duration: Duration) -> Self {
+        match &mut self.state {
             StoredState::Leased { until, .. } | StoredState::Delayed { until } => {
-                *until = UnixMillis::default() + until.since(UnixMillis::default() + span);
+                *until = UnixMillis::default() + until.since(UnixMillis::default() + duration);
             }
             StoredState::Ready => {}
         }
@@ -86,46 +70,43 @@ impl StoredMessage {
 }
 
 impl QueueState {
-    /// Takes in a key as the store has it, with those of its messages that are not simply waiting.
+    /// Adds a stored key with the delivery states of its messages.
     ///
-    /// What was set for it, and for its tenant, must be known already.
+    /// The rules of the key and of its tenant must be set before.
     pub fn resume(
         &mut self,
         now: UnixMillis,
-        kept: &StoredKey,
+        stored: &StoredKey,
         states: &[StoredMessage],
     ) -> Result<(), Rejection> {
         self.now = now;
-        if kept.count == 0 {
+        if stored.count == 0 {
             return Ok(());
         }
-        self.told = self.told.max(kept.last);
-        let at = self.lane_of(kept.key, &kept.name)?;
-        if let Some(weight) = kept.wished_weight.filter(|_| kept.rule.weight.is_none()) {
-            self.weigh(at, weight);
+        self.last_seq = self.last_seq.max(stored.last);
+        let index = self.schedule.intern(stored.key, &stored.name)?;
+        if let Some(weight) = stored.requested_weight.filter(|_| stored.rule.weight.is_none()) {
+            self.schedule.set_key_weight(index, weight);
         }
-        let ahead: BTreeSet<Seq> = states.iter().map(|state| state.header.seq).collect();
-        self.totals.pending += kept.count - ahead.len() as u64;
-        self.totals.bytes += kept.bytes;
-        self.at(at).resume(kept.first, kept.count, kept.bytes, ahead);
-        for header in &kept.expiring {
-            self.ends.list(at, header);
+        let skip: BTreeSet<Seq> = states.iter().map(|state| state.meta.seq).collect();
+        self.schedule.pending += stored.count - skip.len() as u64;
+        self.bytes += stored.bytes;
+        self.schedule.key_mut(index).resume(stored.first, stored.count, stored.bytes, skip);
+        for meta in &stored.expiring {
+            self.expiry.insert(index, meta);
         }
-        for state in states {
-            let StoredMessage { header, delivered, first_delivered_at, .. } = *state;
-            let handle = MessageEntry { delivered, first_delivered_at, ..MessageEntry::new(header) };
-            match state.standing {
+        for message in states {
+            let StoredMessage { meta, deliveries, first_delivered_at, .. } = *message;
+            let entry = MessageEntry { deliveries, first_delivered_at, ..MessageEntry::new(meta) };
+            match message.state {
                 StoredState::Leased { until, epoch } => {
-                    self.hide(at, handle, InvisibleState::Leased { until, epoch })
+                    self.hide(index, entry, InvisibleState::Leased { until, epoch });
                 }
-                StoredState::Delayed { until } => self.hide(at, handle, InvisibleState::Delayed { until }),
-                StoredState::Ready => {
-                    self.totals.pending += 1;
-                    self.at(at).requeue(handle);
-                }
+                StoredState::Delayed { until } => self.hide(index, entry, InvisibleState::Delayed { until }),
+                StoredState::Ready => self.schedule.requeue(index, entry),
             }
         }
-        self.update_schedule(at);
+        self.update_schedule(index);
         Ok(())
     }
 }

@@ -1,123 +1,127 @@
-//! What a queue tells about itself, and why a message waits.
+//! Statistics of a queue and its keys, and the explanation of a message's state.
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::KeyStatus as Turn;
-use evenkeel_policy::id::Key;
+use evenkeel_policy::drr::KeyStatus;
+use evenkeel_policy::estimate::{DecayingHistogram, Quantile};
 use evenkeel_policy::weight::Weight;
 
-use super::wait_histogram::{WaitHistogram, WaitPercentiles};
-use super::{InvisibleState, QueueState, Throttle};
+use super::in_flight::InvisibleState;
+use super::{QueueState, Throttle};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::MessageMeta;
 use crate::rule::KeyRule;
-use crate::time::UnixMillis;
+use crate::time::{TimeUntil, UnixMillis};
 
-/// What a queue holds.
+/// Contents of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTotals {
-    /// Messages that wait for their turn.
+    /// Ready messages.
     pub pending: u64,
-    /// Messages in consumers' hands.
     pub in_flight: u64,
-    /// Messages that are not to be delivered yet.
     pub delayed: u64,
-    /// Bytes of all of them.
+    /// Bytes of all of these.
     pub bytes: u64,
-    /// Messages that were removed because their time was over: their own, or that for which the queue keeps any.
+    /// Messages deleted so far by TTL or retention.
     pub expired: u64,
-    /// Messages with a time of their own that wait or are delayed; of what is on its way into the book, everything.
-    pub timed: u64,
+    /// Ready and delayed messages with a TTL; messages being written count in any case.
+    pub with_ttl: u64,
 }
 
-/// What one key holds.
+/// Contents and counters of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyStats {
-    /// What it is called.
     pub name: Arc<str>,
     /// The weight in force.
     pub weight: Weight,
-    /// Messages that wait for their turn.
     pub pending: u64,
-    /// Messages in consumers' hands.
     pub in_flight: u64,
-    /// Messages that are not to be delivered yet.
     pub delayed: u64,
-    /// When the oldest message that waits was sent, as far as memory knows.
+    /// Send time of the oldest ready message, among those in memory.
     pub oldest_sent_at: Option<UnixMillis>,
-    /// What was set for it; for a key without `/` that is its tenant's.
+    /// The key's rule; for a key without `/` it is its tenant's.
     pub rule: KeyRule,
-    /// What holds it back, with or without messages that wait.
-    pub held: Option<Throttle>,
-    /// What it has overdrawn.
+    /// Throttle in force, with or without ready messages.
+    pub throttled: Option<Throttle>,
+    /// Overdrawn deficit.
     pub debt: Cost,
-    /// Deliveries so far.
     pub delivered: u64,
-    /// Of these, second and later ones of a message.
+    /// Deliveries after the first of a message.
     pub redelivered: u64,
-    /// How long messages that were sent to it waited; `None` before its first delivery.
+    /// Wait times until the first delivery; `None` before the key's first delivery.
     pub waits: Option<WaitPercentiles>,
 }
 
-/// What a queue holds, and how it has delivered since its keeper took it on.
+/// Contents of a queue, and counters since its actor started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueStats {
-    /// What it holds.
     pub totals: QueueTotals,
-    /// Keys with messages, or that had some until a moment ago.
+    /// Keys with messages, or that had some within the last minute.
     pub keys: u64,
-    /// Deliveries so far.
     pub delivered: u64,
-    /// Of these, second and later ones of a message.
+    /// Deliveries after the first of a message.
     pub redelivered: u64,
-    /// How long messages that were sent to it waited; `None` before its first delivery.
+    /// Wait times until the first delivery; `None` before the first delivery.
     pub waits: Option<WaitPercentiles>,
 }
 
-/// Why a message is where it is.
+/// Wait times until the first delivery; each is at most half as long again as the exact quantile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitPercentiles {
+    pub p50: Duration,
+    pub p99: Duration,
+}
+
+impl WaitPercentiles {
+    fn read(waits: &DecayingHistogram) -> Option<Self> {
+        Some(Self { p50: waits.quantile(Quantile::P50)?, p99: waits.quantile(Quantile::P99)? })
+    }
+}
+
+/// Deliveries since the state was created.
+#[derive(Debug, Default)]
+pub(super) struct DeliveryStats {
+    pub(super) delivered: u64,
+    pub(super) redelivered: u64,
+    pub(super) waits: DecayingHistogram,
+}
+
+/// State of a message, with the reason why it is not delivered now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Explanation {
-    /// A consumer has it.
     InFlight {
-        /// Which delivery.
         attempt: u32,
-        /// Until then.
         until: UnixMillis,
-        /// When its own time is over; once it is, it does not come back.
+        /// End of the TTL; after it the message is not redelivered.
         expires_at: Option<UnixMillis>,
     },
-    /// It is not to be delivered yet.
     Delayed {
-        /// How often it was delivered.
         attempts: u32,
-        /// Not before then.
         until: UnixMillis,
-        /// When its own time is over.
         expires_at: Option<UnixMillis>,
     },
-    /// Its acknowledgement, its move to the dead-letter queue, or that its time is over is being written down.
+    /// Its delete, or its move to another queue, is being stored.
     Leaving,
-    /// It waits for its turn.
     Waiting {
-        /// So many of its key come before it, at least.
+        /// Messages of the same key that come first, at least.
         before: u64,
-        /// How its key stands among its tenant's keys.
-        key: Turn,
-        /// How its tenant stands among the tenants.
-        tenant: Turn,
-        /// What holds its key or its tenant back.
-        held: Option<Throttle>,
-        /// When its own time is over, if it is in memory.
+        /// State of the key among its tenant's keys.
+        key: KeyStatus,
+        /// State of the tenant among the tenants.
+        tenant: KeyStatus,
+        throttled: Option<Throttle>,
+        /// End of the TTL, if the message is in memory.
         expires_at: Option<UnixMillis>,
     },
-    /// Nobody knows it: acknowledged, expired, or never sent.
+    /// Acknowledged, expired, or never sent.
     Unknown,
 }
 
 impl Explanation {
-    /// When the message's own time is over, if it has one and is in memory.
+    /// Returns when the message's TTL ends, if it has one and is in memory.
     pub const fn expires_at(&self) -> Option<UnixMillis> {
         match self {
             Self::InFlight { expires_at, .. }
@@ -126,100 +130,141 @@ impl Explanation {
             Self::Leaving | Self::Unknown => None,
         }
     }
+
+    /// Describes the state in a sentence, with times relative to `now`.
+    pub const fn describe(&self, now: UnixMillis) -> ExplanationDisplay<'_> {
+        ExplanationDisplay { explanation: self, now }
+    }
 }
 
-impl fmt::Display for Explanation {
+/// An [`Explanation`] as text.
+#[derive(Clone, Copy, Debug)]
+pub struct ExplanationDisplay<'a> {
+    explanation: &'a Explanation,
+    now: UnixMillis,
+}
+
+impl fmt::Display for ExplanationDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InFlight { attempt, until, .. } => {
-                write!(f, "delivered for the {attempt}. time; its lease ends at {until}")?;
+        let now = self.now;
+        let in_time = |at| TimeUntil { at, now };
+        match *self.explanation {
+            Explanation::InFlight { attempt, until, .. } => {
+                write!(f, "in flight: delivered {}, lease ends {}", Times(attempt), in_time(until))?;
             }
-            Self::Delayed { attempts: 0, until, .. } => write!(f, "sent with a delay; due at {until}")?,
-            Self::Delayed { attempts, until, .. } => {
-                write!(f, "given back after {attempts} deliveries; due at {until}")?;
+            Explanation::Delayed { attempts: 0, until, .. } => {
+                write!(f, "delayed: first delivery {}", in_time(until))?;
             }
-            Self::Leaving => f.write_str("leaving the queue: this is being written down")?,
-            Self::Waiting { before, held: Some(held), .. } => {
-                write!(f, "{before} messages of its key come first; {held}")?;
+            Explanation::Delayed { attempts, until, .. } => {
+                write!(f, "delayed: delivered {}, next delivery {}", Times(attempts), in_time(until))?;
             }
-            Self::Waiting { before, key, tenant, held: None, .. } => {
-                write!(f, "{before} messages of its key come first; its tenant {}", TurnDisplay(*tenant))?;
-                write!(f, ", its key within the tenant {}", TurnDisplay(*key))?;
+            Explanation::Leaving => f.write_str("being removed: the write is not confirmed yet")?,
+            Explanation::Waiting { before, throttled: Some(throttle), .. } => {
+                write_position(f, before)?;
+                throttle.describe(f, now)?;
             }
-            Self::Unknown => f.write_str("not in the queue: acknowledged, expired, or never sent")?,
+            Explanation::Waiting { before, key, tenant, throttled: None, .. } => {
+                write_position(f, before)?;
+                write!(f, "its tenant {}, its key within the tenant {}", Turn(tenant), Turn(key))?;
+            }
+            Explanation::Unknown => f.write_str("not in the queue: acknowledged, expired, or never sent")?,
         }
-        match self.expires_at() {
-            Some(at) => write!(f, "; it expires at {at}"),
+        match self.explanation.expires_at() {
+            Some(at) => write!(f, "; expires {}", in_time(at)),
             None => Ok(()),
         }
     }
 }
 
-struct TurnDisplay(Turn);
+fn write_position(f: &mut fmt::Formatter<'_>, before: u64) -> fmt::Result {
+    match before {
+        1 => f.write_str("waiting: 1 message of its key comes first; "),
+        before => write!(f, "waiting: {before} messages of its key come first; "),
+    }
+}
 
-impl fmt::Display for TurnDisplay {
+/// A number of occurrences: once, twice, 3 times.
+struct Times(u32);
+
+impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Turn::Idle => f.write_str("has nothing to serve"),
-            Turn::Parked => f.write_str("waits for the store"),
-            Turn::Next => f.write_str("is in turn"),
-            Turn::Prioritized => f.write_str("goes first"),
-            Turn::InRing => f.write_str("waits its turn in the ring"),
-            Turn::InDebt { rounds } => write!(f, "pays off earlier work for {rounds} rounds"),
+            1 => f.write_str("once"),
+            2 => f.write_str("twice"),
+            times => write!(f, "{times} times"),
+        }
+    }
+}
+
+/// A key's or tenant's scheduling state, as a verb phrase.
+struct Turn(KeyStatus);
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            KeyStatus::Idle => f.write_str("has no ready message"),
+            KeyStatus::Parked => f.write_str("waits for a read from disk"),
+            KeyStatus::Next => f.write_str("is next"),
+            KeyStatus::Prioritized => f.write_str("has new-key priority"),
+            KeyStatus::InRing => f.write_str("waits for its turn"),
+            KeyStatus::InDebt { rounds: 1 } => f.write_str("pays off its debt for 1 round"),
+            KeyStatus::InDebt { rounds } => write!(f, "pays off its debt for {rounds} rounds"),
         }
     }
 }
 
 impl QueueState {
-    /// Tells what the queue holds.
     pub fn totals(&self) -> QueueTotals {
-        QueueTotals { timed: self.ends.timed(), ..self.totals }
-    }
-
-    /// Tells what each key holds, from the `skip`th on, at most `max`.
-    pub fn key_stats(&self, skip: usize, max: usize) -> Vec<KeyStats> {
-        let known = self.lanes.iter().enumerate().filter_map(|(number, lane)| Some((number, lane.as_ref()?)));
-        known
-            .skip(skip)
-            .take(max)
-            .map(|(number, lane)| KeyStats {
-                name: lane.name.clone(),
-                weight: lane.weight,
-                pending: lane.pending(),
-                in_flight: lane.in_flight,
-                delayed: lane.delayed,
-                oldest_sent_at: lane.ready().map(|handle| handle.header.sent_at).next(),
-                rule: self.rule(&lane.name),
-                held: self.throttle(Key(number as u32)),
-                // A key that is all its tenant has is charged as its tenant.
-                debt: self.drr.debt(Key(number as u32)).max(self.drr.tenant_debt(lane.tenant)),
-                delivered: lane.delivered,
-                redelivered: lane.redelivered,
-                waits: lane.waits.as_deref().and_then(WaitHistogram::read),
-            })
-            .collect()
-    }
-
-    /// Tells what the queue holds and how it has delivered.
-    pub fn stats(&self) -> QueueStats {
-        QueueStats {
-            totals: self.totals(),
-            keys: self.keys.len() as u64,
-            delivered: self.delivered,
-            redelivered: self.redelivered,
-            waits: self.waits.read(),
+        QueueTotals {
+            pending: self.schedule.pending,
+            in_flight: self.in_flight.leased(),
+            delayed: self.in_flight.delayed(),
+            bytes: self.bytes,
+            expired: self.expiry.total,
+            with_ttl: self.expiry.with_ttl(),
         }
     }
 
-    /// Names the next messages without touching them, key by key.
-    pub fn peek(&self, max: usize) -> Vec<(KeyId, Arc<str>, MessageMeta)> {
-        let lanes = self.lanes.iter().flatten();
-        let all =
-            lanes.flat_map(|lane| lane.ready().map(|handle| (lane.key, lane.name.clone(), handle.header)));
-        all.filter(|(.., header)| !self.is_expired(header)).take(max).collect()
+    /// Returns the statistics of at most `max` keys, after the first `skip`.
+    pub fn key_stats(&self, skip: usize, max: usize) -> Vec<KeyStats> {
+        let keys = self.schedule.keys.iter().skip(skip).take(max);
+        keys.map(|(index, queue)| KeyStats {
+            name: queue.name.clone(),
+            weight: queue.weight,
+            pending: queue.pending(),
+            in_flight: queue.in_flight,
+            delayed: queue.delayed,
+            oldest_sent_at: queue.ready().map(|entry| entry.meta.sent_at).next(),
+            rule: self.rule(&queue.name),
+            throttled: self.schedule.throttle(index, self.now),
+            // The debt of a tenant's only key is its tenant's.
+            debt: self.schedule.drr.debt(index).max(self.schedule.drr.tenant_debt(queue.tenant)),
+            delivered: queue.delivered,
+            redelivered: queue.redelivered,
+            waits: queue.waits.as_deref().and_then(WaitPercentiles::read),
+        })
+        .collect()
     }
 
-    /// Says why a message of this queue is where it is; one that was moved here, once it is in memory.
+    pub fn stats(&self) -> QueueStats {
+        QueueStats {
+            totals: self.totals(),
+            keys: self.schedule.keys.len() as u64,
+            delivered: self.stats.delivered,
+            redelivered: self.stats.redelivered,
+            waits: WaitPercentiles::read(&self.stats.waits),
+        }
+    }
+
+    /// Returns the next messages of each key without delivering them, at most `max`.
+    pub fn peek(&self, max: usize) -> Vec<(KeyId, Arc<str>, MessageMeta)> {
+        let keys = self.schedule.keys.iter();
+        let ready = keys
+            .flat_map(|(_, queue)| queue.ready().map(|entry| (queue.key, queue.name.clone(), entry.meta)));
+        ready.filter(|(.., meta)| !self.is_expired(meta)).take(max).collect()
+    }
+
+    /// Explains the state of a message; one that was moved here is found only in memory.
     pub fn explain(&self, id: MessageId, here: QueueId) -> Explanation {
         let sent_here = if id.queue == here { self.explain_at(id.key, id.seq) } else { Explanation::Unknown };
         match sent_here {
@@ -231,22 +276,23 @@ impl QueueState {
     }
 
     fn find_moved(&self, id: MessageId) -> Option<(KeyId, Seq)> {
-        let is_it = |header: &MessageMeta| header.from.is_some_and(|from| from.id == id);
-        let out = self.out.values().find(|out| is_it(&out.handle.header));
-        let out = out.map(|out| (self.lane(out.lane).key, out.handle.header.seq));
-        out.or_else(|| {
-            self.lanes.iter().flatten().find_map(|lane| {
-                let handle = lane.ready().find(|handle| is_it(&handle.header))?;
-                Some((lane.key, handle.header.seq))
+        let is_it = |meta: &MessageMeta| meta.from.is_some_and(|from| from.id == id);
+        let invisible = self.in_flight.iter().find(|message| is_it(&message.entry.meta));
+        let invisible =
+            invisible.map(|message| (self.schedule.key(message.index).key, message.entry.meta.seq));
+        invisible.or_else(|| {
+            self.schedule.keys.iter().find_map(|(_, queue)| {
+                let entry = queue.ready().find(|entry| is_it(&entry.meta))?;
+                Some((queue.key, entry.meta.seq))
             })
         })
     }
 
     fn explain_at(&self, key: KeyId, seq: Seq) -> Explanation {
-        if let Some(out) = self.out.get(&seq) {
-            let attempts = out.handle.delivered.attempts;
-            let expires_at = out.handle.header.expires_at;
-            return match out.how {
+        if let Some(message) = self.in_flight.get(seq) {
+            let attempts = message.entry.deliveries.attempts;
+            let expires_at = message.entry.meta.expires_at;
+            return match message.state {
                 InvisibleState::Leased { until, .. } => {
                     Explanation::InFlight { attempt: attempts, until, expires_at }
                 }
@@ -256,20 +302,40 @@ impl QueueState {
                 }
             };
         }
-        let Some((at, lane)) =
-            self.keys.get(&key).and_then(|&at| Some((at, self.lanes[at.index()].as_ref()?)))
-        else {
-            return Explanation::Unknown;
-        };
-        let before = match lane.position(seq) {
+        let Some(index) = self.schedule.keys.find(key) else { return Explanation::Unknown };
+        let queue = self.schedule.key(index);
+        let before = match queue.position(seq) {
             Some(before) => before,
-            None if lane.cursor() < seq && lane.on_disk_len() > 0 => lane.in_memory(),
+            None if queue.cursor() < seq && queue.on_disk_len() > 0 => queue.in_memory(),
             None => return Explanation::Unknown,
         };
-        let key = self.drr.key_status(at);
-        let tenant = self.drr.tenant_status(lane.tenant);
-        let expires_at = lane.ready().find(|handle| handle.header.seq == seq);
-        let expires_at = expires_at.and_then(|handle| handle.header.expires_at);
-        Explanation::Waiting { before, key, tenant, held: self.throttle(at), expires_at }
+        let expires_at = queue.ready().find(|entry| entry.meta.seq == seq);
+        let expires_at = expires_at.and_then(|entry| entry.meta.expires_at);
+        Explanation::Waiting {
+            before,
+            key: self.schedule.key_status(index),
+            tenant: self.schedule.drr.tenant_status(queue.tenant),
+            throttled: self.schedule.throttle(index, self.now),
+            expires_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_counts_deliveries_and_gives_times_from_now() {
+        let now = UnixMillis(1_794_857_847_000);
+        let until = UnixMillis(1_794_857_876_477);
+        let described = |explanation: Explanation| explanation.describe(now).to_string();
+        let in_flight = |attempt| described(Explanation::InFlight { attempt, until, expires_at: None });
+        assert_eq!(in_flight(1), "in flight: delivered once, lease ends in 29 s (19:37:56 UTC)");
+        assert_eq!(in_flight(2), "in flight: delivered twice, lease ends in 29 s (19:37:56 UTC)");
+        assert_eq!(in_flight(3), "in flight: delivered 3 times, lease ends in 29 s (19:37:56 UTC)");
+        let delayed = Explanation::Delayed { attempts: 0, until, expires_at: Some(until) };
+        let text = "delayed: first delivery in 29 s (19:37:56 UTC); expires in 29 s (19:37:56 UTC)";
+        assert_eq!(described(delayed), text);
     }
 }

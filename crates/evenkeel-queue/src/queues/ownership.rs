@@ -1,4 +1,7 @@
-//! How queues get their keepers: all at a start, one when it is made, another when one fell.
+//! Ownership of queues: starts the actor of each queue, and restarts one that stopped unexpectedly.
+//!
+//! Each new owner gets a higher owner epoch from the store. The epoch is a fencing token: writes of an earlier owner
+//! are rejected.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -20,74 +23,74 @@ use crate::message::AppendedMessage;
 use crate::queue::{ActiveOwner, Owner, Queue, QueueInner, RestartBackoff};
 use crate::queue_actor::{ActorStopped, AtomicTotals, DropNotifier, Msg, QueueActor, QueueGauge};
 use crate::queue_state::{QueueState, StoredKey, StoredMessage};
-use crate::store::{AppendListener, Ownership, QueueRecord};
+use crate::store::{AppendListener, Ownership, QueueRecord, Store};
 use crate::time::UnixMillis;
 
-/// More places than the writer's queue and all questions take together, so that no tail is refused.
+/// Mailbox capacity: more than the store's write queue and all requests together, so that no append is rejected.
 const MAILBOX: NonZeroUsize = NonZeroUsize::new(1 << 19).expect("2¹⁹ is not zero");
-/// How long to wait before a queue that could not be read is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Delay before the next attempt to restart a queue that could not be read.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Where a queue's messages are told: set aside until its keeper is there, then to it.
+/// Forwards appended messages to the queue actor; buffers them until it has started.
 struct AppendForwarder {
     queue: QueueId,
     gauge: Arc<QueueGauge>,
-    mail: Arc<AtomicTotals>,
-    to: Mutex<ForwardTarget>,
+    mailbox: Arc<AtomicTotals>,
+    target: Mutex<ForwardTarget>,
 }
 
 enum ForwardTarget {
-    /// What was told while the queue was read.
-    Early(Vec<AppendedMessage>),
-    Keeper(ActorRef<Msg>),
+    /// Messages appended while the queue is being recovered.
+    Buffer(Vec<AppendedMessage>),
+    Actor(ActorRef<Msg>),
 }
 
 impl AppendForwarder {
     fn new(queue: QueueId, gauge: Arc<QueueGauge>) -> Arc<Self> {
-        let to = Mutex::new(ForwardTarget::Early(Vec::new()));
-        Arc::new(Self { queue, gauge, mail: Arc::default(), to })
+        let target = Mutex::new(ForwardTarget::Buffer(Vec::new()));
+        Arc::new(Self { queue, gauge, mailbox: Arc::default(), target })
     }
 
-    fn tail(self: &Arc<Self>) -> AppendListener {
-        let ear = self.clone();
-        Arc::new(move |appended| ear.on_appended(appended))
+    fn listener(self: &Arc<Self>) -> AppendListener {
+        let forwarder = self.clone();
+        Arc::new(move |appended| forwarder.on_appended(appended))
     }
 
     fn on_appended(&self, appended: Vec<AppendedMessage>) {
-        self.gauge.arrive(&appended, &self.mail);
-        match &mut *self.to.lock() {
-            ForwardTarget::Early(early) => early.extend(appended),
-            ForwardTarget::Keeper(keeper) => self.tell(keeper, appended),
+        self.gauge.move_to_mailbox(&appended, &self.mailbox);
+        match &mut *self.target.lock() {
+            ForwardTarget::Buffer(buffer) => buffer.extend(appended),
+            ForwardTarget::Actor(actor) => self.forward(actor, appended),
         }
     }
 
-    /// Has a keeper told what was set aside, and everything from here on.
-    fn connect(&self, keeper: ActorRef<Msg>) {
-        let mut to = self.to.lock();
-        if let ForwardTarget::Early(early) = &mut *to {
-            self.tell(&keeper, core::mem::take(early));
+    /// Forwards the buffered messages to the actor, and everything from now on.
+    fn connect(&self, actor: ActorRef<Msg>) {
+        let mut target = self.target.lock();
+        if let ForwardTarget::Buffer(buffer) = &mut *target {
+            self.forward(&actor, core::mem::take(buffer));
         }
-        *to = ForwardTarget::Keeper(keeper);
+        *target = ForwardTarget::Actor(actor);
     }
 
-    fn tell(&self, keeper: &ActorRef<Msg>, appended: Vec<AppendedMessage>) {
-        if let Err(error) = keeper.try_tell(Msg::Appended(appended)) {
-            // What was written is read by the next keeper; a queue that was removed has nobody to tell.
-            tracing::debug!(queue = self.queue.0, %error, "nobody was told of messages");
+    fn forward(&self, actor: &ActorRef<Msg>, appended: Vec<AppendedMessage>) {
+        if let Err(error) = actor.try_tell(Msg::Appended(appended)) {
+            // The next actor reads the messages from the store; a deleted queue has none.
+            tracing::debug!(queue = self.queue.0, %error, "queue actor is gone, appended messages stay stored");
         }
     }
 }
 
 impl Queues {
-    /// Becomes the owner of queues in one write, reads each, and has keepers keep them.
+    /// Takes ownership of queues in one write, recovers each, and starts their actors.
     pub(super) async fn open_all(&self, records: Vec<QueueRecord>) -> Result<Vec<Queue>, OpenError> {
         let queues: Vec<Queue> = records.into_iter().map(|record| self.handle(record)).collect();
-        let claimed = self.claim(&queues).await?;
-        for (queue, (ear, claimed)) in queues.iter().zip(claimed) {
-            self.start_actor(queue, &ear, claimed).await?;
-            let mut open = self.open.write();
-            open.by_name.insert(queue.body().name.as_str().into(), queue.clone());
-            open.by_id.insert(queue.id(), queue.clone());
+        let owned = self.take_ownership(&queues).await?;
+        for (queue, (forwarder, ownership)) in queues.iter().zip(owned) {
+            self.start_actor(queue, &forwarder, ownership).await?;
+            let mut table = self.table.write();
+            table.by_name.insert(queue.descriptor().name.as_str().into(), queue.clone());
+            table.by_id.insert(queue.id(), queue.clone());
             self.known.write().insert(queue.id());
         }
         self.changes.send_replace(());
@@ -98,73 +101,76 @@ impl Queues {
         Queue(Arc::new(QueueInner {
             id: record.id,
             store: self.store.clone(),
-            seal: self.seal.clone(),
+            signer: self.signer.clone(),
             clock: self.clock,
             gauge: Arc::default(),
-            body: RwLock::new(Arc::new(record.body)),
+            descriptor: RwLock::new(Arc::new(record.descriptor)),
             owner: watch::Sender::new(Owner::Restarting),
-            asks: AtomicU64::new(0),
-            notes: JobStatusTable::default(),
-            ruling: Arc::default(),
-            falls: Mutex::new(RestartBackoff::default()),
+            requests: AtomicU64::new(0),
+            job_statuses: JobStatusTable::default(),
+            rule_lock: Arc::default(),
+            restarts: Mutex::new(RestartBackoff::default()),
         }))
     }
 
-    async fn claim(&self, queues: &[Queue]) -> Result<Vec<(Arc<AppendForwarder>, Ownership)>, OpenError> {
-        let ears: Vec<Arc<AppendForwarder>> =
+    async fn take_ownership(
+        &self,
+        queues: &[Queue],
+    ) -> Result<Vec<(Arc<AppendForwarder>, Ownership)>, OpenError> {
+        let forwarders: Vec<Arc<AppendForwarder>> =
             queues.iter().map(|queue| AppendForwarder::new(queue.id(), queue.0.gauge.clone())).collect();
-        if ears.is_empty() {
+        if forwarders.is_empty() {
             return Ok(Vec::new());
         }
-        let tails = ears.iter().map(|ear| (ear.queue, ear.tail())).collect();
-        let claimed = self.blocking(move |store| store.take_ownership(tails)).await?;
-        Ok(ears.into_iter().zip(claimed).collect())
+        let listeners = forwarders.iter().map(|forwarder| (forwarder.queue, forwarder.listener())).collect();
+        let owned = self.blocking(move |store| store.take_ownership(listeners)).await?;
+        Ok(forwarders.into_iter().zip(owned).collect())
     }
 
-    /// Reads a queue's book and has a keeper keep it.
+    /// Recovers a queue's state and starts its actor.
     async fn start_actor(
         &self,
         queue: &Queue,
-        ear: &AppendForwarder,
-        claimed: Ownership,
+        forwarder: &AppendForwarder,
+        ownership: Ownership,
     ) -> Result<(), OpenError> {
         let id = queue.id();
-        let body = queue.body();
+        let descriptor = queue.descriptor();
         let secret = self.draw();
         let random = self.draw().0;
         let clock = self.clock;
-        let Ownership { epoch, told_from } = claimed;
-        let (keys, states) =
-            self.blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?))).await?;
-        let book = QueueState::new(epoch, &body.settings, secret).map_err(OpenError::Book)?;
-        let book = restore_state(book, clock.now(), &keys, states)?;
-        let unused = keys.iter().filter(|kept| kept.count == 0 && kept.rule.is_empty());
-        let fallen = ActorStopped { queue: id, epoch };
-        let keeper = QueueActor {
+        let Ownership { epoch, listen_from } = ownership;
+        let read = move |store: &dyn Store| Ok((store.keys(id, listen_from)?, store.state(id, listen_from)?));
+        let (keys, messages) = self.blocking(read).await?;
+        let state = QueueState::new(epoch, &descriptor.settings, secret).map_err(OpenError::Settings)?;
+        let state = restore_state(state, clock.now(), &keys, messages)?;
+        let unused_keys = keys.iter().filter(|stored| stored.count == 0 && stored.rule.is_empty());
+        let stopped = ActorStopped { queue: id, epoch };
+        let actor = QueueActor {
             queue: id,
             epoch,
-            settings: Arc::new(body.settings.clone()),
+            settings: Arc::new(descriptor.settings.clone()),
             store: self.store.clone(),
             known: self.known.clone(),
             clock,
-            book,
+            state,
             gauge: queue.0.gauge.clone(),
-            mail: ear.mail.clone(),
+            mailbox: forwarder.mailbox.clone(),
             waiting: VecDeque::new(),
-            timer: None,
+            timer_due: None,
             random,
-            refilling: 0,
-            arrived: (0, 0),
-            unused: unused.map(|kept| kept.key).collect(),
-            _vigil: DropNotifier { fallen, tell: self.fallen.clone() },
+            prefetching: 0,
+            appended: (0, 0),
+            unused_keys: unused_keys.map(|stored| stored.key).collect(),
+            _drop_notifier: DropNotifier { stopped, sender: self.stopped.clone() },
         };
-        queue.0.gauge.transfer_to(keeper.book.totals(), ear.mail.clone());
-        let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*body.name);
-        let keeper = self.system.spawn_value(keeper, &props.build()).map_err(OpenError::Spawn)?;
-        ear.connect(keeper.clone());
+        queue.0.gauge.transfer_to(actor.state.totals(), forwarder.mailbox.clone());
+        let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*descriptor.name);
+        let actor = self.system.spawn_value(actor, &props.build()).map_err(OpenError::Spawn)?;
+        forwarder.connect(actor.clone());
         queue.0.owner.send_if_modified(|owner| match owner {
             Owner::Restarting | Owner::Active(_) => {
-                *owner = Owner::Active(ActiveOwner { keeper, epoch });
+                *owner = Owner::Active(ActiveOwner { actor, epoch });
                 true
             }
             Owner::Deleted | Owner::Stopping => false,
@@ -172,86 +178,88 @@ impl Queues {
         Ok(())
     }
 
-    /// Has another keeper keep a queue whose keeper fell; `false` when that is to be tried again.
-    async fn restart_queue(&self, fallen: ActorStopped) -> bool {
-        let _changing = self.changing.lock().await;
-        let Some(queue) = self.by_id(fallen.queue).filter(|queue| queue.mark_stopped(fallen.epoch)) else {
+    /// Restarts the actor of a queue; returns `false` if that failed and must be repeated.
+    async fn restart_queue(&self, stopped: ActorStopped) -> bool {
+        let _lock = self.change_lock.lock().await;
+        let Some(queue) = self.by_id(stopped.queue).filter(|queue| queue.mark_stopped(stopped.epoch)) else {
             return true;
         };
-        match self.keep_again(&queue).await {
+        let name = &queue.descriptor().name;
+        match self.reopen(&queue).await {
             Ok(()) => {
-                queue.0.falls.lock().replaced += 1;
-                queue.begin();
-                tracing::info!(queue = fallen.queue.0, "the queue has another keeper");
+                queue.0.restarts.lock().restarts += 1;
+                queue.start();
+                tracing::info!(queue = %name, "queue actor restarted");
                 true
             }
-            Err(why) => {
-                tracing::error!(queue = fallen.queue.0, %why, "the queue has no keeper, trying again");
+            Err(error) => {
+                tracing::error!(queue = %name, %error, "could not restart the queue actor, retrying in 1 s");
                 false
             }
         }
     }
 
-    async fn keep_again(&self, queue: &Queue) -> Result<(), OpenError> {
-        for (ear, claimed) in self.claim(core::slice::from_ref(queue)).await? {
-            self.start_actor(queue, &ear, claimed).await?;
+    async fn reopen(&self, queue: &Queue) -> Result<(), OpenError> {
+        for (forwarder, ownership) in self.take_ownership(core::slice::from_ref(queue)).await? {
+            self.start_actor(queue, &forwarder, ownership).await?;
         }
         Ok(())
     }
 }
 
-/// Has queues kept on whose keepers fell, as long as there are queues.
-pub(super) async fn restart_stopped(queues: Weak<Queues>, mut falls: UnboundedReceiver<ActorStopped>) {
-    while let Some(fallen) = falls.recv().await {
+/// Restarts queue actors that stop unexpectedly, as long as there are queues.
+pub(super) async fn restart_stopped(
+    queues: Weak<Queues>,
+    mut stopped_actors: UnboundedReceiver<ActorStopped>,
+) {
+    while let Some(stopped) = stopped_actors.recv().await {
         let Some(all) = queues.upgrade() else { return };
-        let Some(queue) = all.by_id(fallen.queue) else { continue };
-        if !queue.mark_stopped(fallen.epoch) {
+        let Some(queue) = all.by_id(stopped.queue) else { continue };
+        if !queue.mark_stopped(stopped.epoch) {
             continue;
         }
-        let pause = queue.0.falls.lock().add(Instant::now());
-        tracing::error!(
-            queue = fallen.queue.0,
-            ?pause,
-            "the keeper of a queue fell, another takes its place"
-        );
-        // One at a time would have queues wait for each other's disk.
-        tokio::spawn(replace_one(queues.clone(), fallen, pause));
+        let delay = queue.0.restarts.lock().next_delay(Instant::now());
+        let name = &queue.descriptor().name;
+        tracing::error!(queue = %name, ?delay, "queue actor stopped unexpectedly, restarting");
+        // Concurrently, so that queues do not wait for each other's disk reads.
+        tokio::spawn(restart_one(queues.clone(), stopped, delay));
     }
 }
 
-async fn replace_one(queues: Weak<Queues>, fallen: ActorStopped, mut pause: Duration) {
+async fn restart_one(queues: Weak<Queues>, stopped: ActorStopped, mut delay: Duration) {
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(delay).await;
         let Some(all) = queues.upgrade() else { return };
-        if all.restart_queue(fallen).await {
+        if all.restart_queue(stopped).await {
             return;
         }
-        pause = RETRY_AFTER;
+        delay = RETRY_DELAY;
     }
 }
 
 fn restore_state(
-    mut book: QueueState,
+    mut state: QueueState,
     now: UnixMillis,
     keys: &[StoredKey],
-    states: Vec<StoredMessage>,
+    messages: Vec<StoredMessage>,
 ) -> Result<QueueState, OpenError> {
-    // What was written lies ahead when the clock was set back meanwhile; what lasts must not last that much longer.
-    let seen = states.iter().map(|state| state.first_delivered_at.unwrap_or(state.header.sent_at)).max();
-    let set_back = seen.map_or(Duration::ZERO, |seen| seen.since(now));
+    // If the clock was set back, stored times lie in the future; leases and delays must not last longer for that.
+    let latest =
+        messages.iter().map(|message| message.first_delivered_at.unwrap_or(message.meta.sent_at)).max();
+    let set_back = latest.map_or(Duration::ZERO, |latest| latest.since(now));
     let mut by_key: HashMap<KeyId, Vec<StoredMessage>> = HashMap::new();
-    for state in states {
-        by_key.entry(state.key).or_default().push(state.sooner(set_back));
+    for message in messages {
+        by_key.entry(message.key).or_default().push(message.earlier_by(set_back));
     }
-    // Before the first lane is made, so that each finds its own and its tenant's.
-    for kept in keys.iter().filter(|kept| !kept.rule.is_empty()) {
-        book.set_rule(now, kept.key, &kept.name, kept.rule);
+    // Rules first, so that each key finds its own and its tenant's.
+    for stored in keys.iter().filter(|stored| !stored.rule.is_empty()) {
+        state.set_rule(now, stored.key, &stored.name, stored.rule);
     }
-    for kept in keys {
-        let states = by_key.remove(&kept.key).unwrap_or_default();
-        book.resume(now, kept, &states).map_err(OpenError::Keys)?;
+    for stored in keys {
+        let messages = by_key.remove(&stored.key).unwrap_or_default();
+        state.resume(now, stored, &messages).map_err(OpenError::Keys)?;
     }
-    Ok(book)
+    Ok(state)
 }
 
 #[cfg(test)]
@@ -265,10 +273,10 @@ mod tests {
     use evenkeel_policy::cost::Cost;
 
     #[test]
-    fn a_clock_that_was_set_back_prolongs_no_lease_and_no_delay() {
+    fn a_clock_that_was_set_back_extends_neither_leases_nor_delays() {
         const YEAR_MS: u64 = 365 * 24 * 3_600_000;
         let settings = QueueSettings::default();
-        let header = |seq| MessageMeta {
+        let meta = |seq| MessageMeta {
             seq: Seq(seq),
             sent_at: UnixMillis(YEAR_MS),
             size: 1,
@@ -276,32 +284,32 @@ mod tests {
             from: None,
             expires_at: None,
         };
-        let state = |seq, standing| StoredMessage {
+        let message = |seq, state| StoredMessage {
             key: KeyId(0),
-            header: header(seq),
-            delivered: DeliveryCount { attempts: 1, taken_back: 0 },
+            meta: meta(seq),
+            deliveries: DeliveryCount { attempts: 1, released: 0 },
             first_delivered_at: Some(UnixMillis(YEAR_MS + 1_000)),
-            standing,
+            state,
         };
         let until = UnixMillis(YEAR_MS + 31_000);
-        let states = vec![
-            state(1, StoredState::Leased { until, epoch: Epoch(1) }),
-            state(2, StoredState::Delayed { until }),
+        let messages = vec![
+            message(1, StoredState::Leased { until, epoch: Epoch(1) }),
+            message(2, StoredState::Delayed { until }),
         ];
-        let kept = StoredKey {
+        let stored = StoredKey {
             key: KeyId(0),
             name: "a".into(),
             rule: KeyRule::default(),
-            wished_weight: None,
+            requested_weight: None,
             first: Seq(1),
             last: Seq(2),
             count: 2,
             bytes: 2,
             expiring: Vec::new(),
         };
-        let book = QueueState::new(Epoch(2), &settings, (1, 2)).unwrap();
-        let mut book = restore_state(book, UnixMillis(5_000), &[kept], states).unwrap();
-        assert_eq!(book.expire_leases(UnixMillis(34_999), 10).len(), 0);
-        assert_eq!(book.expire_leases(UnixMillis(35_000), 10).len(), 2, "they last a year longer");
+        let state = QueueState::new(Epoch(2), &settings, (1, 2)).unwrap();
+        let mut state = restore_state(state, UnixMillis(5_000), &[stored], messages).unwrap();
+        assert_eq!(state.expire_leases(UnixMillis(34_999), 10).len(), 0);
+        assert_eq!(state.expire_leases(UnixMillis(35_000), 10).len(), 2, "they last a year longer");
     }
 }

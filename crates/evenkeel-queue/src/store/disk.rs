@@ -1,7 +1,7 @@
-//! The store on disk: fjall's keyspaces, one thread that writes, few that read.
+//! The store on disk: fjall keyspaces, one writer thread and a few reader threads.
 //!
-//! Bound: a request is answered after what it wrote is as durable as it asked; one disk flush serves every request
-//! that came in during the one before. Opening reads keys, never bodies.
+//! Guarantees: a request completes once its writes are as durable as it asked; one fsync serves every request that
+//! arrived during the previous one (group commit). Opening reads keys, never bodies.
 
 mod dedup;
 mod keyspaces;
@@ -35,20 +35,19 @@ use reader::ReadOp;
 use write_queue::{EnqueueError, WriteQueue};
 use writer::{WriteOp, Writer};
 
-/// Requests that wait to be written; beyond, callers are told to come back.
-const OPS_MAX: usize = 65_536;
-/// Requests that wait to be read.
-const LOOKS_MAX: usize = 65_536;
+/// Writes that may be queued; further ones are rejected.
+const WRITES_MAX: usize = 65_536;
+/// Reads that may be queued.
+const READS_MAX: usize = 65_536;
 const READERS: usize = 2;
 
-/// How a store on disk behaves.
+/// Options of a store on disk.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
-    /// Memory for blocks that were read.
+    /// Size of the block cache.
     pub cache_bytes: u64,
-    /// Messages are refused while less than this is free on the disk.
+    /// Messages are rejected while less disk space than this is free.
     pub reserve_bytes: u64,
-    /// What happens when the disk did not confirm a write.
     pub fatal: FatalHandler,
 }
 
@@ -58,107 +57,103 @@ impl Default for DiskOptions {
     }
 }
 
-/// What happens when the disk did not confirm a write: whether it happened, nobody knows.
+/// Callback for a failed fsync, after which it is unknown which of the last writes are durable.
 #[derive(Clone)]
 pub struct FatalHandler(pub Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Default for FatalHandler {
     fn default() -> Self {
-        Self(Arc::new(|why| tracing::error!(why, "store stopped")))
+        Self(Arc::new(|error| tracing::error!(error, "store stopped after a disk error")))
     }
 }
 
 impl fmt::Debug for FatalHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fatal")
+        f.write_str("FatalHandler")
     }
 }
 
-/// Queues in a folder.
+/// Queues in a data directory.
 pub struct DiskStore {
-    inbox: Arc<WriteQueue>,
-    looks: Mutex<Option<SyncSender<ReadOp>>>,
-    opened: Arc<RwLock<Option<Keyspaces>>>,
-    /// What was counted when the folder was opened, until a queue's owner asks.
-    counts: Mutex<KeyExtents>,
+    write_queue: Arc<WriteQueue>,
+    reads: Mutex<Option<SyncSender<ReadOp>>>,
+    keyspaces: Arc<RwLock<Option<Keyspaces>>>,
+    /// Message counts from recovery, until the queue's owner asks for them.
+    extents: Mutex<KeyExtents>,
     secret: [u8; 32],
-    /// How often the writer had the disk confirm.
+    /// Number of fsyncs by the writer.
     flushes: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl DiskStore {
-    /// Opens a folder, or makes one; reads the disk.
-    pub fn open(folder: impl Into<PathBuf>, options: DiskOptions) -> Result<Self, StoreError> {
-        let folder = folder.into();
-        let Recovery { opened, ledger, counts, secret } = Keyspaces::open(&folder, options.cache_bytes)?;
-        let opened = Arc::new(RwLock::new(Some(opened)));
-        let inbox = Arc::new(WriteQueue::new(OPS_MAX));
-        let (looks, looked) = sync_channel(LOOKS_MAX);
+    /// Opens or creates a data directory; reads the disk.
+    pub fn open(dir: impl Into<PathBuf>, options: DiskOptions) -> Result<Self, StoreError> {
+        let dir = dir.into();
+        let Recovery { keyspaces, catalog, extents, secret } = Keyspaces::open(&dir, options.cache_bytes)?;
+        let keyspaces = Arc::new(RwLock::new(Some(keyspaces)));
+        let write_queue = Arc::new(WriteQueue::new(WRITES_MAX));
+        let (reads, read_queue) = sync_channel(READS_MAX);
         let flushes = Arc::<AtomicU64>::default();
-        let writer = Writer::new(folder, options, inbox.clone(), opened.clone(), ledger, flushes.clone());
+        let writer =
+            Writer::new(dir, options, write_queue.clone(), keyspaces.clone(), catalog, flushes.clone());
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
-        let looked: reader::ReadQueue = Arc::new(Mutex::new(looked));
+        let read_queue: reader::ReadQueue = Arc::new(Mutex::new(read_queue));
         for number in 0..READERS {
-            let looked = looked.clone();
-            let opened = opened.clone();
-            threads.push(spawn(format!("queue-reader-{number}"), move || reader::run(&looked, &opened))?);
+            let read_queue = read_queue.clone();
+            let keyspaces = keyspaces.clone();
+            threads
+                .push(spawn(format!("queue-reader-{number}"), move || reader::run(&read_queue, &keyspaces))?);
         }
         Ok(Self {
-            inbox,
-            looks: Mutex::new(Some(looks)),
-            opened,
-            counts: Mutex::new(counts),
+            write_queue,
+            reads: Mutex::new(Some(reads)),
+            keyspaces,
+            extents: Mutex::new(extents),
             secret,
             flushes,
             threads: Mutex::new(threads),
         })
     }
 
-    /// Counts how often the disk had to confirm what was written.
+    /// Returns the number of fsyncs by the writer.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }
 
     fn submit(&self, op: WriteOp) {
-        match self.inbox.try_push(op) {
-            Err(EnqueueError::Full(op)) => drop(op.refuse(&StoreError::Busy)),
-            Err(EnqueueError::Closed(op)) => drop(op.refuse(&StoreError::Closed)),
+        match self.write_queue.try_push(op) {
+            Err(EnqueueError::Full(op)) => drop(op.fail(&StoreError::Busy)),
+            Err(EnqueueError::Closed(op)) => drop(op.fail(&StoreError::Closed)),
             Ok(()) => {}
         }
     }
 
-    /// Asks the writer and waits; only while a queue is opened.
+    /// Submits a write and blocks until it completes; used only while a queue is opened.
     fn wait<T: Send + 'static>(&self, op: impl FnOnce(Completion<T>) -> WriteOp) -> Result<T, StoreError> {
-        let (done, answered) = sync_channel(1);
+        let (done, completed) = sync_channel(1);
         let op = op(Box::new(move |result| drop(done.send(result))));
-        self.inbox.push(op).map_err(|_| StoreError::Closed)?;
-        answered.recv().unwrap_or(Err(StoreError::Closed))
+        self.write_queue.push(op).map_err(|_| StoreError::Closed)?;
+        completed.recv().unwrap_or(Err(StoreError::Closed))
     }
 
-    fn submit_read(&self, look: ReadOp) {
-        let sent = match self.looks.lock().as_ref() {
-            Some(looks) => looks.try_send(look),
-            None => Err(TrySendError::Disconnected(look)),
+    fn submit_read(&self, op: ReadOp) {
+        let sent = match self.reads.lock().as_ref() {
+            Some(reads) => reads.try_send(op),
+            None => Err(TrySendError::Disconnected(op)),
         };
-        let refused = match sent {
-            Err(TrySendError::Full(look)) => Some((look, StoreError::Busy)),
-            Err(TrySendError::Disconnected(look)) => Some((look, StoreError::Closed)),
-            Ok(()) => None,
-        };
-        match refused {
-            Some((ReadOp::Fetch(_, done), why)) => done(Err(why)),
-            Some((ReadOp::Read(_, _, done), why)) => done(Err(why)),
-            Some((ReadOp::Result(_, done), why)) => done(Err(why)),
-            None => {}
+        match sent {
+            Err(TrySendError::Full(op)) => op.fail(StoreError::Busy),
+            Err(TrySendError::Disconnected(op)) => op.fail(StoreError::Closed),
+            Ok(()) => {}
         }
     }
 
-    /// The folder as it is at this moment, whatever the writer does meanwhile.
+    /// Returns a consistent view of the store, independent of later writes.
     fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
-        let opened = self.opened.read();
-        let opened = opened.as_ref().ok_or(StoreError::Closed)?;
-        Ok(opened.still())
+        let keyspaces = self.keyspaces.read();
+        let keyspaces = keyspaces.as_ref().ok_or(StoreError::Closed)?;
+        Ok(keyspaces.snapshot())
     }
 }
 
@@ -169,26 +164,31 @@ impl Store for DiskStore {
 
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
         let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
-        let still = self.snapshot()?;
-        let counted = self.counts.lock().remove(&queue);
-        let counts = match counted {
-            Some(counts) => counts,
-            None => still.count_queue(queue, below..before)?,
+        let snapshot = self.snapshot()?;
+        let recovered = self.extents.lock().remove(&queue);
+        let extents = match recovered {
+            Some(extents) => extents,
+            None => snapshot.count_queue(queue, below..before)?,
         };
-        still.kept_keys(queue, counts)
+        snapshot.stored_keys(queue, extents)
     }
 
     fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
         let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
-        self.snapshot()?.kept_states(queue, below..before)
+        self.snapshot()?.stored_messages(queue, below..before)
     }
 
-    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
-        self.submit_read(ReadOp::Fetch(ask, done));
+    fn fetch(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+        self.submit_read(ReadOp::Fetch(fetch, done));
     }
 
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
-        self.submit_read(ReadOp::Read(queue, which, done));
+    fn read(
+        &self,
+        queue: QueueId,
+        messages: Vec<(KeyId, MessageMeta)>,
+        done: Completion<Vec<(Seq, Payload)>>,
+    ) {
+        self.submit_read(ReadOp::Read(queue, messages, done));
     }
 
     fn commit(&self, commit: Commit, done: Completion<()>) {
@@ -203,12 +203,12 @@ impl Store for DiskStore {
         self.submit(WriteOp::SetRule(queue, name, rule, done));
     }
 
-    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
-        self.submit(WriteOp::PutResult(of, kept, max, done));
+    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>) {
+        self.submit(WriteOp::PutResult(id, result, max, done));
     }
 
-    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
-        self.submit_read(ReadOp::Result(of, done));
+    fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>) {
+        self.submit_read(ReadOp::Result(id, done));
     }
 
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
@@ -219,24 +219,24 @@ impl Store for DiskStore {
         self.wait(WriteOp::Queues)
     }
 
-    fn put_queue(&self, id: Option<QueueId>, record: QueueDescriptor, done: Completion<QueueId>) {
-        self.submit(WriteOp::PutQueue(id, Box::new(record), done));
+    fn put_queue(&self, id: Option<QueueId>, descriptor: QueueDescriptor, done: Completion<QueueId>) {
+        self.submit(WriteOp::PutQueue(id, Box::new(descriptor), done));
     }
 
     fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
-        self.counts.lock().remove(&queue);
+        self.extents.lock().remove(&queue);
         self.submit(WriteOp::RemoveQueue(queue, done));
     }
 
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
-        self.wait(|done| WriteOp::Claim(queues, done))
+        self.wait(|done| WriteOp::TakeOwnership(queues, done))
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
         self.wait(|done| WriteOp::Renew(queue, epoch, done))
     }
 
-    // One process owns a folder, and its epochs rise with every claim.
+    // One process owns the directory, and its epochs rise with every change of owner.
     fn release(&self, _queue: QueueId, _epoch: Epoch) {}
 
     fn secret(&self) -> [u8; 32] {
@@ -244,15 +244,15 @@ impl Store for DiskStore {
     }
 
     fn close(&self) {
-        let (closed, wait) = sync_channel(1);
-        if self.inbox.push(WriteOp::Close(closed)).is_ok() {
-            // The writer is gone either way.
-            wait.recv().ok();
+        let (closed, completed) = sync_channel(1);
+        if self.write_queue.push(WriteOp::Close(closed)).is_ok() {
+            // An error means that the writer has stopped already.
+            completed.recv().ok();
         }
-        self.looks.lock().take();
+        self.reads.lock().take();
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the store had panicked");
+                tracing::error!("a store thread panicked");
             }
         }
     }
@@ -276,53 +276,54 @@ mod tests {
     use crate::settings::Durability;
 
     #[test]
-    fn what_was_purged_leaves_the_disk_and_the_rest_stays() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+    fn purged_messages_leave_the_disk_and_later_ones_stay() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         let queue =
             store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap();
         let send = |count: usize| {
-            let drafts = (0..count).map(|n| NewMessage::new("body").of(format!("key{}", n % 7))).collect();
+            let messages =
+                (0..count).map(|n| NewMessage::new("body").for_key(format!("key{}", n % 7))).collect();
             let batch =
-                Batch { queue, drafts, sent_at: UnixMillis(1), delay_ms: 0, durability: Durability::Os };
+                Batch { queue, messages, sent_at: UnixMillis(1), delay_ms: 0, durability: Durability::Os };
             store.wait(|done| WriteOp::Append(batch, done)).unwrap();
         };
         send(5_000);
         store.wait(|done| WriteOp::Purge(queue, done)).unwrap();
         send(10);
         let left = || store.snapshot().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
-        let messages = || left().values().map(|count| count.messages).sum::<u64>();
-        // Each question is another turn of the writer, and it sweeps in between.
-        let tries = (0..1_000_000).find(|_| messages() == 10);
-        assert!(tries.is_some(), "{} messages are left on disk", messages());
+        let count = || left().values().map(|extent| extent.messages).sum::<u64>();
+        // Each snapshot lets the writer run, and it purges in between.
+        let tries = (0..1_000_000).find(|_| count() == 10);
+        assert!(tries.is_some(), "{} messages are left on disk", count());
     }
 
     #[test]
-    fn an_interval_is_kept_while_requests_never_pause() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+    fn the_sync_interval_holds_under_a_constant_stream_of_writes() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         let queue =
             store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap();
         let before = store.flushes();
-        let (told, answered) = sync_channel(1);
-        // Five groups of the writer, all waiting when the first is written.
+        let (sender, receiver) = sync_channel(1);
+        // Five commit groups, all queued when the first is written.
         for number in 0..40_000 {
-            let told = told.clone();
+            let sender = sender.clone();
             let flushes = store.flushes.clone();
             let batch = Batch {
                 queue,
-                drafts: vec![NewMessage::new("body")],
+                messages: vec![NewMessage::new("body")],
                 sent_at: UnixMillis(1),
                 delay_ms: 0,
                 durability: Durability::Interval(1),
             };
             let done: Completion<Vec<EnqueueResult>> = Box::new(move |_| {
                 if number == 39_999 {
-                    told.send(flushes.load(Ordering::Relaxed)).ok();
+                    sender.send(flushes.load(Ordering::Relaxed)).ok();
                 }
             });
             store.append(batch, done);
         }
-        assert!(before < answered.recv().unwrap(), "forty thousand messages later nothing was on disk");
+        assert!(before < receiver.recv().unwrap(), "nothing was synced after forty thousand messages");
     }
 }

@@ -1,4 +1,4 @@
-//! A store that forgets: for tests, and for the simulator.
+//! A store in memory, for tests and the simulator.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::queue_state::{DeliveryCount, RedeliveryRecord, StoredKey, StoredMessa
 use crate::rule::KeyRule;
 use crate::time::UnixMillis;
 
-/// Holds queues in memory; everything is answered before the call returns.
+/// A store in memory; every operation completes before the call returns.
 #[derive(Default)]
 pub struct MemoryStore(Mutex<MemoryState>);
 
@@ -26,25 +26,25 @@ pub struct MemoryStore(Mutex<MemoryState>);
 struct MemoryState {
     queues: BTreeMap<QueueId, MemoryQueue>,
     results: BTreeMap<MessageId, StoredResult>,
-    book: ResultIndex,
-    made: u32,
+    result_index: ResultIndex,
+    last_queue_id: u32,
     seq: u64,
     is_closed: bool,
 }
 
 struct MemoryQueue {
-    body: QueueDescriptor,
+    descriptor: QueueDescriptor,
     epoch: Epoch,
-    tail: Option<AppendListener>,
+    listener: Option<AppendListener>,
     names: HashMap<Arc<str>, KeyId>,
     keys: BTreeMap<KeyId, MemoryKey>,
-    made: u32,
+    next_key_id: u32,
     messages: BTreeMap<(KeyId, Seq), (MessageMeta, Payload)>,
     states: BTreeMap<(KeyId, Seq), StoredMessage>,
-    /// What was sent under a name that its sender gave, and when.
-    named: HashMap<DedupId, (UnixMillis, MessageId)>,
-    /// The same names, the oldest first.
-    names_by_age: VecDeque<(UnixMillis, DedupId)>,
+    /// Sent messages by deduplication ID.
+    dedup: HashMap<DedupId, (UnixMillis, MessageId)>,
+    /// The same deduplication IDs, the oldest first.
+    dedup_by_age: VecDeque<(UnixMillis, DedupId)>,
 }
 
 /// A message on its way to another queue.
@@ -52,18 +52,17 @@ struct MovedMessage {
     key: KeyId,
     to: QueueId,
     name: Arc<str>,
-    header: MessageMeta,
+    meta: MessageMeta,
     payload: Payload,
 }
 
 struct MemoryKey {
     name: Arc<str>,
     rule: KeyRule,
-    wished_weight: Option<Weight>,
+    requested_weight: Option<Weight>,
 }
 
 impl MemoryStore {
-    /// Makes an empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -73,59 +72,64 @@ impl MemoryStore {
         queue: QueueId,
         work: impl FnOnce(&mut MemoryQueue, &mut u64) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut held = self.0.lock();
-        if held.is_closed {
+        let mut state = self.0.lock();
+        if state.is_closed {
             return Err(StoreError::Closed);
         }
-        let MemoryState { queues, seq, .. } = &mut *held;
+        let MemoryState { queues, seq, .. } = &mut *state;
         work(queues.get_mut(&queue).ok_or(StoreError::NoQueue)?, seq)
     }
 }
 
 impl Store for MemoryStore {
     fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
-        done(self.with(batch.queue, |held, seq| {
-            held.check_keys(batch.drafts.iter().map(|draft| &draft.key))?;
-            let (sent, appended) = held.append(batch, seq);
-            // Told while the lock is held, so that messages are told in order.
-            if let Some(tail) = &held.tail {
-                tail(appended);
+        done(self.with(batch.queue, |queue, seq| {
+            queue.check_keys(batch.messages.iter().map(|message| &message.key))?;
+            let (sent, appended) = queue.append(batch, seq);
+            // Called under the lock, so that messages stay in order.
+            if let Some(listener) = &queue.listener {
+                listener(appended);
             }
             Ok(sent)
         }));
     }
 
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
-        self.with(queue, |held, _| {
-            Ok(held.keys.iter().map(|(&key, kept)| held.kept(key, kept, before)).collect())
+        self.with(queue, |queue, _| {
+            Ok(queue.keys.iter().map(|(&key, entry)| queue.stored_key(key, entry, before)).collect())
         })
     }
 
     fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
-        self.with(queue, |held, _| {
-            Ok(held.states.values().filter(|state| state.header.seq < before).copied().collect())
+        self.with(queue, |queue, _| {
+            Ok(queue.states.values().filter(|state| state.meta.seq < before).copied().collect())
         })
     }
 
-    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
-        done(self.with(ask.queue, |held, _| {
+    fn fetch(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+        done(self.with(fetch.queue, |queue, _| {
             let mut bytes = 0;
-            let after = (ask.key, Seq(ask.after.0 + 1))..=(ask.key, Seq(u64::MAX));
-            let found = held.messages.range(after).map(|(_, message)| message.clone());
-            let within = found.take(ask.count_max).take_while(|(header, _)| {
-                let fits = bytes < ask.bytes_max;
-                bytes += header.size as usize;
+            let after = (fetch.key, Seq(fetch.after.0 + 1))..=(fetch.key, Seq(u64::MAX));
+            let found = queue.messages.range(after).map(|(_, message)| message.clone());
+            let limited = found.take(fetch.count_max).take_while(|(meta, _)| {
+                let fits = bytes < fetch.bytes_max;
+                bytes += meta.size as usize;
                 fits
             });
-            Ok(within.collect())
+            Ok(limited.collect())
         }));
     }
 
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
-        done(self.with(queue, |held, _| {
-            let found = which.into_iter().filter_map(|(key, header)| {
-                Some((header.seq, held.messages.get(&(key, header.seq))?.1.clone()))
-            });
+    fn read(
+        &self,
+        queue: QueueId,
+        messages: Vec<(KeyId, MessageMeta)>,
+        done: Completion<Vec<(Seq, Payload)>>,
+    ) {
+        done(self.with(queue, |queue, _| {
+            let found = messages
+                .into_iter()
+                .filter_map(|(key, meta)| Some((meta.seq, queue.messages.get(&(key, meta.seq))?.1.clone())));
             Ok(found.collect())
         }));
     }
@@ -134,25 +138,25 @@ impl Store for MemoryStore {
         let mut moved = Vec::new();
         let targets: Vec<QueueId> = commit.changes.iter().filter_map(MessageChange::target).collect();
         let missing = targets.into_iter().find_map(|to| self.with(to, |_, _| Ok(())).err());
-        let result = self.with(commit.queue, |held, _| {
-            if held.epoch != commit.epoch {
+        let result = self.with(commit.queue, |queue, _| {
+            if queue.epoch != commit.epoch {
                 return Err(StoreError::NotOwner);
             }
-            if let Some(why) = missing {
-                return Err(why);
+            if let Some(error) = missing {
+                return Err(error);
             }
             for change in commit.changes {
-                moved.extend(held.change(change));
+                moved.extend(queue.change(change));
             }
             Ok(())
         });
-        for MovedMessage { key, to, name, header, payload } in moved {
-            let header = MessageMeta { from: Some(header.leaving(commit.queue, key)), ..header };
-            // Removed this very moment, it takes what was moved to it along.
-            drop(self.with(to, |held, seq| {
-                let appended = held.take_in(name, header, payload, seq);
-                if let Some(tail) = &held.tail {
-                    tail(vec![appended]);
+        for MovedMessage { key, to, name, meta, payload } in moved {
+            let meta = MessageMeta { from: Some(meta.moved_from(commit.queue, key)), ..meta };
+            // If the target was removed meanwhile, the message is lost with it.
+            drop(self.with(to, |queue, seq| {
+                let appended = queue.append_moved(name, meta, payload, seq);
+                if let Some(listener) = &queue.listener {
+                    listener(vec![appended]);
                 }
                 Ok(())
             }));
@@ -161,9 +165,9 @@ impl Store for MemoryStore {
     }
 
     fn purge(&self, queue: QueueId, done: Completion<Seq>) {
-        let mut held = self.0.lock();
-        let below = Seq(held.seq + 1);
-        let purged = match held.queues.get_mut(&queue) {
+        let mut state = self.0.lock();
+        let below = Seq(state.seq + 1);
+        let purged = match state.queues.get_mut(&queue) {
             Some(purged) => {
                 purged.messages.clear();
                 purged.states.clear();
@@ -171,65 +175,66 @@ impl Store for MemoryStore {
             }
             None => Err(StoreError::NoQueue),
         };
-        // Told while the lock is held, so that it is told before what is appended later.
+        // Called under the lock, so that later messages are appended after it.
         done(purged);
     }
 
     fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
-        done(self.with(queue, |held, _| {
-            held.check_keys(core::iter::once(&name))?;
-            let key = held.intern(&name);
-            held.keys.entry(key).and_modify(|kept| kept.rule = rule);
+        done(self.with(queue, |queue, _| {
+            queue.check_keys(core::iter::once(&name))?;
+            let key = queue.intern(&name);
+            queue.keys.entry(key).and_modify(|entry| entry.rule = rule);
             Ok(key)
         }));
     }
 
-    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
-        let mut held = self.0.lock();
-        let until = kept.expires_at;
-        held.results.insert(of, kept);
-        held.book.keep(of, until);
-        while let Some((_, first)) = held.book.evict_over_limit(max, of) {
-            held.results.remove(&first);
+    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>) {
+        let mut state = self.0.lock();
+        let expires_at = result.expires_at;
+        state.results.insert(id, result);
+        state.result_index.insert(id, expires_at);
+        while let Some((_, evicted)) = state.result_index.evict_over_limit(max, id) {
+            state.results.remove(&evicted);
         }
-        drop(held);
+        drop(state);
         done(Ok(()));
     }
 
-    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
-        let kept = self.0.lock().results.get(&of).cloned();
-        done(Ok(kept));
+    fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>) {
+        let result = self.0.lock().results.get(&id).cloned();
+        done(Ok(result));
     }
 
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
-        let mut held = self.0.lock();
-        let expired = held.results.iter().filter(|(_, kept)| kept.expires_at <= now);
-        let expired: Vec<MessageId> = expired.map(|(of, _)| *of).take(max).collect();
-        for of in &expired {
-            if let Some(kept) = held.results.remove(of) {
-                held.book.forget(kept.expires_at, *of);
+        let mut state = self.0.lock();
+        let expired = state.results.iter().filter(|(_, result)| result.expires_at <= now);
+        let expired: Vec<MessageId> = expired.map(|(id, _)| *id).take(max).collect();
+        for id in &expired {
+            if let Some(result) = state.results.remove(id) {
+                state.result_index.remove(result.expires_at, *id);
             }
         }
-        drop(held);
+        drop(state);
         done(Ok(expired.len()));
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
-        let held = self.0.lock();
-        Ok(held.queues.iter().map(|(&id, held)| QueueRecord { id, body: held.body.clone() }).collect())
+        let state = self.0.lock();
+        let records = state.queues.iter();
+        Ok(records.map(|(&id, queue)| QueueRecord { id, descriptor: queue.descriptor.clone() }).collect())
     }
 
-    fn put_queue(&self, id: Option<QueueId>, body: QueueDescriptor, done: Completion<QueueId>) {
+    fn put_queue(&self, id: Option<QueueId>, descriptor: QueueDescriptor, done: Completion<QueueId>) {
         let put = match id {
-            Some(id) => self.with(id, |held, _| {
-                held.body = body;
+            Some(id) => self.with(id, |queue, _| {
+                queue.descriptor = descriptor;
                 Ok(id)
             }),
             None => {
-                let mut held = self.0.lock();
-                held.made += 1;
-                let id = QueueId(held.made);
-                held.queues.insert(id, MemoryQueue::new(body));
+                let mut state = self.0.lock();
+                state.last_queue_id += 1;
+                let id = QueueId(state.last_queue_id);
+                state.queues.insert(id, MemoryQueue::new(descriptor));
                 Ok(id)
             }
         };
@@ -242,25 +247,25 @@ impl Store for MemoryStore {
     }
 
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
-        let mut held = self.0.lock();
-        if held.is_closed {
+        let mut state = self.0.lock();
+        if state.is_closed {
             return Err(StoreError::Closed);
         }
-        if queues.iter().any(|(queue, _)| !held.queues.contains_key(queue)) {
+        if queues.iter().any(|(queue, _)| !state.queues.contains_key(queue)) {
             return Err(StoreError::NoQueue);
         }
-        let told_from = Seq(held.seq + 1);
-        let claimed = queues.into_iter().filter_map(|(queue, tail)| {
-            let owned = held.queues.get_mut(&queue)?;
-            owned.epoch.0 += 1;
-            owned.tail = Some(tail);
-            Some(Ownership { epoch: owned.epoch, told_from })
+        let listen_from = Seq(state.seq + 1);
+        let owned = queues.into_iter().filter_map(|(queue, listener)| {
+            let queue = state.queues.get_mut(&queue)?;
+            queue.epoch.0 += 1;
+            queue.listener = Some(listener);
+            Some(Ownership { epoch: queue.epoch, listen_from })
         });
-        Ok(claimed.collect())
+        Ok(owned.collect())
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
-        self.with(queue, |held, _| Ok(held.epoch == epoch))
+        self.with(queue, |queue, _| Ok(queue.epoch == epoch))
     }
 
     fn release(&self, _queue: QueueId, _epoch: Epoch) {}
@@ -275,122 +280,123 @@ impl Store for MemoryStore {
 }
 
 impl MemoryQueue {
-    fn new(body: QueueDescriptor) -> Self {
+    fn new(descriptor: QueueDescriptor) -> Self {
         Self {
-            body,
+            descriptor,
             epoch: Epoch(0),
-            tail: None,
+            listener: None,
             names: HashMap::new(),
             keys: BTreeMap::new(),
-            made: 0,
+            next_key_id: 0,
             messages: BTreeMap::new(),
             states: BTreeMap::new(),
-            named: HashMap::new(),
-            names_by_age: VecDeque::new(),
+            dedup: HashMap::new(),
+            dedup_by_age: VecDeque::new(),
         }
     }
 
-    /// Refuses names that are one key too many.
+    /// Rejects names that would exceed the maximum number of keys.
     fn check_keys<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>) -> Result<(), StoreError> {
         let new: HashSet<&Arc<str>> = names.filter(|name| !self.names.contains_key(*name)).collect();
-        let fits = new.is_empty() || self.keys.len() + new.len() <= self.body.settings.keys_max as usize;
+        let fits =
+            new.is_empty() || self.keys.len() + new.len() <= self.descriptor.settings.keys_max as usize;
         if fits { Ok(()) } else { Err(StoreError::TooManyKeys) }
     }
 
     fn append(&mut self, batch: Batch, seq: &mut u64) -> (Vec<EnqueueResult>, Vec<AppendedMessage>) {
         let queue = batch.queue;
         let now = batch.sent_at;
-        self.forget_names(now);
+        self.forget_dedup(now);
         let mut sent = Vec::new();
         let mut appended = Vec::new();
-        for draft in batch.drafts {
-            if let Some((_, id)) = draft.dedup.and_then(|name| self.named.get(&name)) {
+        for message in batch.messages {
+            if let Some((_, id)) = message.dedup.and_then(|id| self.dedup.get(&id)) {
                 sent.push(EnqueueResult::Duplicate(*id));
                 continue;
             }
             *seq += 1;
-            let not_before = due_of(&draft, batch.delay_ms, batch.sent_at);
-            let header = MessageMeta {
+            let not_before = due_of(&message, batch.delay_ms, batch.sent_at);
+            let meta = MessageMeta {
                 seq: Seq(*seq),
                 sent_at: batch.sent_at,
-                size: draft.payload.size() as u32,
-                cost: cost_of(&draft),
+                size: message.payload.size() as u32,
+                cost: cost_of(&message),
                 from: None,
-                expires_at: expiry_of(&draft, batch.sent_at),
+                expires_at: expiry_of(&message, batch.sent_at),
             };
-            let key = self.intern(&draft.key);
-            let id = MessageId { queue, key, seq: header.seq };
+            let key = self.intern(&message.key);
+            let id = MessageId { queue, key, seq: meta.seq };
             sent.push(EnqueueResult::Stored(id));
-            if let Some(name) = draft.dedup {
-                self.named.insert(name, (now, id));
-                self.names_by_age.push_back((now, name));
+            if let Some(dedup) = message.dedup {
+                self.dedup.insert(dedup, (now, id));
+                self.dedup_by_age.push_back((now, dedup));
             }
-            if let Some(kept) = self.keys.get_mut(&key).filter(|_| draft.weight.is_some()) {
-                kept.wished_weight = draft.weight;
+            if let Some(entry) = self.keys.get_mut(&key).filter(|_| message.weight.is_some()) {
+                entry.requested_weight = message.weight;
             }
-            self.messages.insert((key, header.seq), (header, draft.payload.clone()));
+            self.messages.insert((key, meta.seq), (meta, message.payload.clone()));
             if let Some(until) = not_before {
-                let standing = StoredState::Delayed { until };
-                let delivered = DeliveryCount::default();
-                let state = StoredMessage { key, header, delivered, first_delivered_at: None, standing };
-                self.states.insert((key, header.seq), state);
+                let state = StoredState::Delayed { until };
+                let deliveries = DeliveryCount::default();
+                let stored = StoredMessage { key, meta, deliveries, first_delivered_at: None, state };
+                self.states.insert((key, meta.seq), stored);
             }
             appended.push(AppendedMessage {
                 key,
-                name: draft.key,
-                weight: draft.weight,
-                header,
+                name: message.key,
+                weight: message.weight,
+                meta,
                 not_before,
-                payload: draft.payload,
+                payload: message.payload,
             });
         }
         (sent, appended)
     }
 
-    /// Forgets names that count no longer.
-    fn forget_names(&mut self, now: UnixMillis) {
+    /// Removes deduplication IDs that are out of the window.
+    fn forget_dedup(&mut self, now: UnixMillis) {
         let is_old = |(at, _): &mut (UnixMillis, DedupId)| DEDUP_WINDOW <= now.since(*at);
-        while let Some((_, name)) = self.names_by_age.pop_front_if(is_old) {
-            self.named.remove(&name);
+        while let Some((_, id)) = self.dedup_by_age.pop_front_if(is_old) {
+            self.dedup.remove(&id);
         }
     }
 
-    /// Takes in a message of another queue.
-    fn take_in(
+    /// Appends a message of another queue.
+    fn append_moved(
         &mut self,
         name: Arc<str>,
-        header: MessageMeta,
+        meta: MessageMeta,
         payload: Payload,
         seq: &mut u64,
     ) -> AppendedMessage {
         *seq += 1;
         let key = self.intern(&name);
-        let header = MessageMeta { seq: Seq(*seq), ..header };
-        self.messages.insert((key, header.seq), (header, payload.clone()));
-        AppendedMessage { key, name, weight: None, header, not_before: None, payload }
+        let meta = MessageMeta { seq: Seq(*seq), ..meta };
+        self.messages.insert((key, meta.seq), (meta, payload.clone()));
+        AppendedMessage { key, name, weight: None, meta, not_before: None, payload }
     }
 
     fn intern(&mut self, name: &Arc<str>) -> KeyId {
         if let Some(&key) = self.names.get(name) {
             return key;
         }
-        let key = KeyId(self.made);
-        self.made += 1;
+        let key = KeyId(self.next_key_id);
+        self.next_key_id += 1;
         self.names.insert(name.clone(), key);
         self.keys
-            .insert(key, MemoryKey { name: name.clone(), rule: KeyRule::default(), wished_weight: None });
+            .insert(key, MemoryKey { name: name.clone(), rule: KeyRule::default(), requested_weight: None });
         key
     }
 
     fn change(&mut self, change: MessageChange) -> Option<MovedMessage> {
         match change {
-            MessageChange::Leased(returned, until) => {
-                self.note(returned, StoredState::Leased { until, epoch: returned.epoch });
+            MessageChange::Leased(record, until) => {
+                self.put_state(record, StoredState::Leased { until, epoch: record.epoch });
             }
-            MessageChange::Requeued(returned) => {
-                let standing =
-                    returned.not_before.map_or(StoredState::Ready, |until| StoredState::Delayed { until });
-                self.note(returned, standing);
+            MessageChange::Requeued(record) => {
+                let state =
+                    record.not_before.map_or(StoredState::Ready, |until| StoredState::Delayed { until });
+                self.put_state(record, state);
             }
             MessageChange::Removed(key, MessageMeta { seq, .. }) => {
                 self.messages.remove(&(key, seq));
@@ -398,43 +404,43 @@ impl MemoryQueue {
             }
             MessageChange::Moved(key, MessageMeta { seq, .. }, to) => {
                 self.states.remove(&(key, seq));
-                let (header, payload) = self.messages.remove(&(key, seq))?;
+                let (meta, payload) = self.messages.remove(&(key, seq))?;
                 let name = self.keys.get(&key)?.name.clone();
-                return Some(MovedMessage { key, to, name, header, payload });
+                return Some(MovedMessage { key, to, name, meta, payload });
             }
             MessageChange::KeyRemoved(key) => {
                 let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
-                let has_rule = self.keys.get(&key).is_some_and(|kept| !kept.rule.is_empty());
-                if let Some(kept) = (!is_used && !has_rule).then(|| self.keys.remove(&key)).flatten() {
-                    self.names.remove(&kept.name);
+                let has_rule = self.keys.get(&key).is_some_and(|entry| !entry.rule.is_empty());
+                if let Some(entry) = (!is_used && !has_rule).then(|| self.keys.remove(&key)).flatten() {
+                    self.names.remove(&entry.name);
                 }
             }
         }
         None
     }
 
-    fn note(&mut self, returned: RedeliveryRecord, standing: StoredState) {
-        let RedeliveryRecord { key, header, delivered, first_delivered_at, .. } = returned;
-        // What was removed meanwhile has no state.
-        if self.messages.contains_key(&(key, header.seq)) {
-            let state = StoredMessage { key, header, delivered, first_delivered_at, standing };
-            self.states.insert((key, header.seq), state);
+    fn put_state(&mut self, record: RedeliveryRecord, state: StoredState) {
+        let RedeliveryRecord { key, meta, deliveries, first_delivered_at, .. } = record;
+        // A message that was removed meanwhile has no state.
+        if self.messages.contains_key(&(key, meta.seq)) {
+            let stored = StoredMessage { key, meta, deliveries, first_delivered_at, state };
+            self.states.insert((key, meta.seq), stored);
         }
     }
 
-    fn kept(&self, key: KeyId, kept: &MemoryKey, before: Seq) -> StoredKey {
+    fn stored_key(&self, key: KeyId, entry: &MemoryKey, before: Seq) -> StoredKey {
         let mut messages = self.messages.range((key, Seq(0))..(key, before)).peekable();
-        let expiring = messages.clone().map(|(_, (header, _))| *header);
-        let expiring = expiring.filter(|header| header.expires_at.is_some()).collect();
+        let expiring = messages.clone().map(|(_, (meta, _))| *meta);
+        let expiring = expiring.filter(|meta| meta.expires_at.is_some()).collect();
         let first = messages.peek().map_or(Seq(0), |((_, seq), _)| *seq);
-        let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (header, _))| {
-            (header.seq, count + 1, bytes + u64::from(header.size))
+        let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (meta, _))| {
+            (meta.seq, count + 1, bytes + u64::from(meta.size))
         });
         StoredKey {
             key,
-            name: kept.name.clone(),
-            rule: kept.rule,
-            wished_weight: kept.wished_weight,
+            name: entry.name.clone(),
+            rule: entry.rule,
+            requested_weight: entry.requested_weight,
             first,
             last,
             count,

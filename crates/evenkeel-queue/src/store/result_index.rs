@@ -1,56 +1,56 @@
-//! Which results a store keeps, so that no queue has more than its limit.
+//! Index of the stored results, to evict those over a queue's limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::id::{MessageId, QueueId};
 use crate::time::UnixMillis;
 
-/// Which results are kept, queue by queue, by when they expire.
+/// Stored results of each queue, by expiry.
 #[derive(Default)]
 pub(crate) struct ResultIndex(HashMap<QueueId, QueueResults>);
 
 #[derive(Default)]
 struct QueueResults {
-    by_due: BTreeSet<(UnixMillis, MessageId)>,
-    due_of: BTreeMap<MessageId, UnixMillis>,
+    by_expiry: BTreeSet<(UnixMillis, MessageId)>,
+    expiries: BTreeMap<MessageId, UnixMillis>,
 }
 
 impl ResultIndex {
-    /// Notes that a result is kept until then; tells when one expires that it takes the place of.
-    pub(crate) fn keep(&mut self, of: MessageId, until: UnixMillis) -> Option<UnixMillis> {
-        let kept = self.0.entry(of.queue).or_default();
-        let before = kept.due_of.insert(of, until);
+    /// Adds a result; returns the expiry of the one it replaces, if that differs.
+    pub(crate) fn insert(&mut self, id: MessageId, expires_at: UnixMillis) -> Option<UnixMillis> {
+        let results = self.0.entry(id.queue).or_default();
+        let before = results.expiries.insert(id, expires_at);
         if let Some(before) = before {
-            kept.by_due.remove(&(before, of));
+            results.by_expiry.remove(&(before, id));
         }
-        kept.by_due.insert((until, of));
-        before.filter(|before| *before != until)
+        results.by_expiry.insert((expires_at, id));
+        before.filter(|before| *before != expires_at)
     }
 
-    /// Forgets the result that would expire first of those beside `latest` in its queue, if there are more than `max`.
+    /// Evicts the result that expires first in the queue of `latest`, other than `latest`, if there are more than `max`.
     pub(crate) fn evict_over_limit(
         &mut self,
         max: usize,
         latest: MessageId,
     ) -> Option<(UnixMillis, MessageId)> {
-        let kept = self.0.get_mut(&latest.queue)?;
-        if kept.by_due.len() <= max {
+        let results = self.0.get_mut(&latest.queue)?;
+        if results.by_expiry.len() <= max {
             return None;
         }
-        let first = *kept.by_due.iter().find(|(_, of)| *of != latest)?;
-        kept.by_due.remove(&first);
-        kept.due_of.remove(&first.1);
+        let first = *results.by_expiry.iter().find(|(_, id)| *id != latest)?;
+        results.by_expiry.remove(&first);
+        results.expiries.remove(&first.1);
         Some(first)
     }
 
-    /// Forgets a result that expired then.
-    pub(crate) fn forget(&mut self, at: UnixMillis, of: MessageId) {
-        let Some(kept) = self.0.get_mut(&of.queue) else { return };
-        if kept.by_due.remove(&(at, of)) {
-            kept.due_of.remove(&of);
+    /// Removes a result, unless it was replaced by one with another expiry.
+    pub(crate) fn remove(&mut self, expired_at: UnixMillis, id: MessageId) {
+        let Some(results) = self.0.get_mut(&id.queue) else { return };
+        if results.by_expiry.remove(&(expired_at, id)) {
+            results.expiries.remove(&id);
         }
-        if kept.by_due.is_empty() {
-            self.0.remove(&of.queue);
+        if results.by_expiry.is_empty() {
+            self.0.remove(&id.queue);
         }
     }
 }

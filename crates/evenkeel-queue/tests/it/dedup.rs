@@ -1,14 +1,14 @@
-//! A message that is sent again under the same name is the same message.
+//! Deduplication of messages by the sender's deduplication ID.
 
 use std::collections::BTreeSet;
 
 use evenkeel_queue::message::DedupId;
 use evenkeel_queue::{Durability, MessageId, NewMessage, Queue, QueueSettings};
 
-use crate::harness::{Rig, ack, body, take};
+use crate::harness::{Rig, ack, body, receive_now};
 
 #[tokio::test]
-async fn what_is_sent_again_is_answered_with_the_first_ones_id_and_not_stored() {
+async fn a_duplicate_returns_the_first_id_and_is_not_stored() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let first =
@@ -19,9 +19,9 @@ async fn what_is_sent_again_is_answered_with_the_first_ones_id_and_not_stored() 
             .await
             .unwrap();
         assert_eq!(again[0], first[1]);
-        let taken = take(&queue, 10).await;
-        assert_eq!(taken.iter().map(body).collect::<Vec<_>>(), ["one", "two", "five", "five"]);
-        ack(&queue, &taken).await;
+        let received = receive_now(&queue, 10).await;
+        assert_eq!(received.iter().map(body).collect::<Vec<_>>(), ["one", "two", "five", "five"]);
+        ack(&queue, &received).await;
         assert_eq!(queue.enqueue(vec![named("a", "six")]).await.unwrap(), first[..1], "also when it is done");
         let totals = queue.totals();
         assert_eq!(
@@ -33,7 +33,7 @@ async fn what_is_sent_again_is_answered_with_the_first_ones_id_and_not_stored() 
 }
 
 #[tokio::test]
-async fn a_name_is_of_its_scope_and_of_its_queue() {
+async fn a_deduplication_id_is_scoped_to_its_group_and_queue() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings::default()).await;
     let other = rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
@@ -43,9 +43,9 @@ async fn a_name_is_of_its_scope_and_of_its_queue() {
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 4);
 }
 
-/// The disk sees many of them in one group.
+/// On disk, many of them fall into one commit group.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_who_send_the_same_at_once_one_is_stored() {
+async fn of_concurrent_duplicates_one_is_stored() {
     for durability in [Durability::Fsync, Durability::Os] {
         let rig = Rig::disk().await;
         let queue = rig.queue(QueueSettings { durability, ..QueueSettings::default() }).await;
@@ -54,8 +54,8 @@ async fn of_two_who_send_the_same_at_once_one_is_stored() {
         for sender in senders {
             ids.insert(sender.await.unwrap());
         }
-        assert_eq!(ids.len(), 1, "all were told the same ids");
-        assert_eq!(take(&queue, 1_000).await.len(), 20);
+        assert_eq!(ids.len(), 1, "all were result the same ids");
+        assert_eq!(receive_now(&queue, 1_000).await.len(), 20);
     }
 }
 
@@ -68,7 +68,7 @@ async fn send_all(queue: Queue) -> Vec<MessageId> {
 }
 
 #[tokio::test]
-async fn names_survive_a_restart() {
+async fn deduplication_ids_survive_a_restart() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings::default()).await;
     let sent = queue.enqueue(vec![named("a", "one")]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Who has which message, and for how long.
+//! Leases, acknowledgements and redelivery.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::StoreError;
 use evenkeel_queue::{NewMessage, QueueSettings, Rejection};
 
-use crate::harness::{Rig, ack, await_some, body, send, take};
+use crate::harness::{Rig, ack, body, receive, receive_now, send};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -17,10 +17,10 @@ async fn a_message_is_delivered_once_until_its_lease_ends() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings { lease_ms: 50, ..QueueSettings::default() }).await;
         send(&queue, ["a"]).await;
-        let first = take(&queue, 10).await;
+        let first = receive_now(&queue, 10).await;
         assert_eq!(first.len(), 1);
-        assert!(take(&queue, 10).await.is_empty(), "leased to two consumers");
-        let second = await_some(&queue, 10).await;
+        assert!(receive_now(&queue, 10).await.is_empty(), "leased to two consumers");
+        let second = receive(&queue, 10).await;
         assert_eq!((second[0].id, second[0].attempt), (first[0].id, 2));
         assert_eq!(queue.ack(&[first[0].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
         ack(&queue, &second).await;
@@ -40,20 +40,20 @@ async fn a_forged_or_foreign_receipt_acknowledges_nothing() {
         let other =
             rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
         send(&queue, ["a"]).await;
-        let taken = take(&queue, 1).await;
+        let received = receive_now(&queue, 1).await;
         assert_eq!(queue.ack(&[Receipt::new("made-up")]).await, [Err(Rejection::ForgedReceipt)]);
-        assert_eq!(other.ack(&[taken[0].receipt.clone()]).await, [Err(Rejection::ForgedReceipt)]);
+        assert_eq!(other.ack(&[received[0].receipt.clone()]).await, [Err(Rejection::ForgedReceipt)]);
         assert_eq!(queue.totals().in_flight, 1);
     }
 }
 
 #[tokio::test]
-async fn a_consumer_in_line_gets_what_comes() {
+async fn a_waiting_consumer_gets_the_next_message() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let waiting = tokio::spawn({
             let queue = queue.clone();
-            async move { await_some(&queue, 10).await }
+            async move { receive(&queue, 10).await }
         });
         tokio::task::yield_now().await;
         send(&queue, ["a"]).await;
@@ -62,54 +62,54 @@ async fn a_consumer_in_line_gets_what_comes() {
 }
 
 #[tokio::test]
-async fn a_consumer_who_left_takes_nothing_along() {
+async fn a_consumer_that_timed_out_leases_nothing() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let gone = queue.receive(ReceiveOptions { max: 1, lease: None, wait: Duration::from_millis(5) });
         assert!(gone.await.unwrap().is_empty());
         send(&queue, ["a"]).await;
-        let taken = await_some(&queue, 1).await;
-        assert_eq!(taken[0].attempt, 1, "a delivery to nobody was counted");
+        let received = receive(&queue, 1).await;
+        assert_eq!(received[0].attempt, 1, "an undelivered lease was counted as an attempt");
     }
 }
 
 #[tokio::test]
-async fn what_is_given_back_comes_again_after_its_delay() {
+async fn a_nacked_message_is_redelivered_after_its_delay() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
-        let first = take(&queue, 1).await;
+        let first = receive_now(&queue, 1).await;
         let back = queue.nack(&[(first[0].receipt.clone(), Some(Duration::ZERO))]).await;
         assert_eq!(back, [Ok(())]);
-        let second = take(&queue, 1).await;
+        let second = receive_now(&queue, 1).await;
         assert_eq!(second[0].attempt, 2);
         queue.nack(&[(second[0].receipt.clone(), Some(Duration::from_millis(30)))]).await;
-        assert!(take(&queue, 1).await.is_empty());
+        assert!(receive_now(&queue, 1).await.is_empty());
         assert_eq!(queue.totals().delayed, 1);
-        assert_eq!(await_some(&queue, 1).await[0].attempt, 3);
+        assert_eq!(receive(&queue, 1).await[0].attempt, 3);
     }
 }
 
 #[tokio::test]
-async fn a_longer_lease_holds() {
+async fn an_extended_lease_holds() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings { lease_ms: 40, ..QueueSettings::default() }).await;
         send(&queue, ["a", "b"]).await;
-        let taken = take(&queue, 2).await;
-        assert_eq!(queue.extend(&[(taken[0].receipt.clone(), Duration::from_secs(60))]).await, [Ok(())]);
-        let again = await_some(&queue, 2).await;
-        assert_eq!(again.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), [taken[1].id]);
+        let received = receive_now(&queue, 2).await;
+        assert_eq!(queue.extend(&[(received[0].receipt.clone(), Duration::from_secs(60))]).await, [Ok(())]);
+        let again = receive(&queue, 2).await;
+        assert_eq!(again.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), [received[1].id]);
     }
 }
 
 #[tokio::test]
-async fn a_delayed_message_waits_and_then_comes() {
+async fn a_delayed_message_is_delivered_after_its_delay() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let late = NewMessage { delay: Some(Duration::from_millis(40)), ..NewMessage::new("late") };
         queue.enqueue(vec![late, NewMessage::new("now")]).await.unwrap();
-        assert_eq!(body(&take(&queue, 10).await[0]), "now");
-        assert_eq!(body(&await_some(&queue, 10).await[0]), "late");
+        assert_eq!(body(&receive_now(&queue, 10).await[0]), "now");
+        assert_eq!(body(&receive(&queue, 10).await[0]), "late");
     }
 }
 
@@ -118,14 +118,14 @@ async fn leases_end_while_the_queue_is_busy() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings { lease_ms: 30, ..QueueSettings::default() }).await;
         send(&queue, ["stuck"]).await;
-        assert_eq!(take(&queue, 1).await.len(), 1);
-        // Never idle: sends and takes follow each other until the message is back.
+        assert_eq!(receive_now(&queue, 1).await.len(), 1);
+        // The queue is never idle: sends and receives continue until the message is redelivered.
         let mut rounds = 0;
         loop {
             send(&queue, ["busy"]).await;
-            let taken = take(&queue, 10).await;
-            let is_back = taken.iter().any(|delivery| &*delivery.key == "stuck");
-            ack(&queue, &taken).await;
+            let received = receive_now(&queue, 10).await;
+            let is_back = received.iter().any(|delivery| &*delivery.key == "stuck");
+            ack(&queue, &received).await;
             if is_back {
                 break;
             }
@@ -136,17 +136,17 @@ async fn leases_end_while_the_queue_is_busy() {
 }
 
 #[tokio::test]
-async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
+async fn a_message_that_always_fails_moves_to_the_dead_letter_queue_and_back() {
     for rig in Rig::both().await {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
         let redrive = evenkeel_queue::settings::RedrivePolicy { to: dead.id(), attempts_max: 2 };
         let queue = rig.queue(QueueSettings { redrive: Some(redrive), ..QueueSettings::default() }).await;
-        let sent = queue.enqueue(vec![NewMessage::new("tenant/a-0").of("tenant/a")]).await.unwrap()[0];
+        let sent = queue.enqueue(vec![NewMessage::new("tenant/a-0").for_key("tenant/a")]).await.unwrap()[0];
         for _ in 0..2 {
-            let taken = await_some(&queue, 1).await;
-            queue.nack(&[(taken[0].receipt.clone(), Some(Duration::ZERO))]).await;
+            let received = receive(&queue, 1).await;
+            queue.nack(&[(received[0].receipt.clone(), Some(Duration::ZERO))]).await;
         }
-        let lost = await_some(&dead, 1).await;
+        let lost = receive(&dead, 1).await;
         assert_eq!((&*lost[0].key, body(&lost[0])), ("tenant/a", "tenant/a-0".into()));
         assert_eq!((lost[0].from, lost[0].attempt, lost[0].id), (Some(queue.id()), 1, sent));
         assert_eq!(queue.totals().pending + queue.totals().in_flight, 0);
@@ -154,55 +154,55 @@ async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
         dead.nack(&[(lost[0].receipt.clone(), Some(Duration::ZERO))]).await;
         let moved = dead.move_some(MoveCursor::default(), None, 10).await;
         assert_eq!(moved, Ok(MoveProgress { moved: 1, left: 0, next: None }));
-        let back = await_some(&queue, 1).await;
+        let back = receive(&queue, 1).await;
         assert_eq!((back[0].attempt, back[0].id, back[0].from), (1, sent, Some(dead.id())));
     }
 }
 
 #[tokio::test]
-async fn a_full_queue_says_so_and_keeps_what_it_has() {
+async fn a_full_queue_rejects_new_messages_and_keeps_its_own() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings { messages_max: 3, ..QueueSettings::default() }).await;
         send(&queue, ["a", "b", "c"]).await;
-        let refused = queue.enqueue(vec![NewMessage::new("d")]).await;
-        assert_eq!(refused, Err(Rejection::QueueFull { limit: "messages", max: 3 }));
-        ack(&queue, &take(&queue, 1).await).await;
+        let rejected = queue.enqueue(vec![NewMessage::new("d")]).await;
+        assert_eq!(rejected, Err(Rejection::QueueFull { limit: "messages", max: 3 }));
+        ack(&queue, &receive_now(&queue, 1).await).await;
         queue.enqueue(vec![NewMessage::new("d")]).await.unwrap();
-        assert_eq!(take(&queue, 10).await.len(), 3);
+        assert_eq!(receive_now(&queue, 10).await.len(), 3);
     }
 }
 
 #[tokio::test]
-async fn a_purged_queue_is_empty_and_takes_new_messages() {
+async fn a_purged_queue_is_empty_and_accepts_new_messages() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"; 1_000]).await;
-        let held = take(&queue, 5).await;
+        let held = receive_now(&queue, 5).await;
         queue.purge().await.unwrap();
         assert_eq!(queue.ack(&[held[0].receipt.clone()]).await, [Err(Rejection::MessageGone)]);
-        assert!(take(&queue, 10).await.is_empty());
+        assert!(receive_now(&queue, 10).await.is_empty());
         send(&queue, ["b"]).await;
-        assert_eq!(body(&await_some(&queue, 10).await[0]), "b-0");
+        assert_eq!(body(&receive(&queue, 10).await[0]), "b-0");
     }
 }
 
 #[tokio::test]
-async fn a_deep_backlog_comes_out_whole_and_in_order() {
+async fn a_deep_backlog_is_delivered_completely_and_in_order() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         for part in 0..20 {
-            let drafts =
-                (0..500).map(|n| NewMessage::new(format!("{}", part * 500 + n)).of("deep")).collect();
-            queue.enqueue(drafts).await.unwrap();
+            let messages =
+                (0..500).map(|n| NewMessage::new(format!("{}", part * 500 + n)).for_key("deep")).collect();
+            queue.enqueue(messages).await.unwrap();
         }
         let mut next = 0;
         while next < 10_000 {
-            let taken = await_some(&queue, 100).await;
-            for delivery in &taken {
+            let received = receive(&queue, 100).await;
+            for delivery in &received {
                 assert_eq!(body(delivery), next.to_string());
                 next += 1;
             }
-            ack(&queue, &taken).await;
+            ack(&queue, &received).await;
         }
         let totals = queue.totals();
         assert_eq!((totals.pending, totals.in_flight, totals.bytes), (0, 0, 0));
@@ -210,23 +210,27 @@ async fn a_deep_backlog_comes_out_whole_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_delivery_nobody_wanted_comes_again_uncounted_under_another_receipt() {
+async fn a_released_delivery_is_redelivered_uncounted_with_another_receipt() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
-        let first = take(&queue, 1).await;
-        assert_eq!(queue.take_back(&[first[0].receipt.clone()]).await, [Ok(())]);
-        let second = take(&queue, 1).await;
+        let first = receive_now(&queue, 1).await;
+        assert_eq!(queue.release(&[first[0].receipt.clone()]).await, [Ok(())]);
+        let second = receive_now(&queue, 1).await;
         assert_eq!((second[0].id, second[0].attempt), (first[0].id, 1));
         let stale = [first[0].receipt.clone()];
-        assert_eq!(queue.ack(&stale).await, [Err(Rejection::StaleReceipt)], "it is another's delivery");
-        assert_eq!(queue.take_back(&stale).await, [Err(Rejection::StaleReceipt)]);
+        assert_eq!(
+            queue.ack(&stale).await,
+            [Err(Rejection::StaleReceipt)],
+            "the receipt is of an earlier delivery"
+        );
+        assert_eq!(queue.release(&stale).await, [Err(Rejection::StaleReceipt)]);
         ack(&queue, &second).await;
     }
 }
 
 #[tokio::test]
-async fn a_consumer_that_wants_nothing_holds_up_nobody() {
+async fn a_receive_of_zero_messages_blocks_no_other() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let nothing = ReceiveOptions { max: 0, lease: None, wait: Duration::from_secs(20) };
@@ -238,7 +242,7 @@ async fn a_consumer_that_wants_nothing_holds_up_nobody() {
         queue.key_stats(0, 1).await.unwrap();
         let waiting = tokio::spawn({
             let queue = queue.clone();
-            async move { await_some(&queue, 1).await }
+            async move { receive(&queue, 1).await }
         });
         tokio::task::yield_now().await;
         send(&queue, ["a"]).await;
@@ -247,24 +251,24 @@ async fn a_consumer_that_wants_nothing_holds_up_nobody() {
     }
 }
 
-/// A client that is not answered asks again: nobody says yes before it is written down.
+/// A client that gets no answer retries: it is confirmed only after the write.
 #[tokio::test]
-async fn a_second_acknowledgement_does_not_overtake_the_first() {
-    for (rig, store) in Rig::both_watched().await {
+async fn a_second_acknowledgement_is_not_confirmed_before_the_first() {
+    for (rig, store) in Rig::both_recording().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
-        let receipts = [take(&queue, 1).await[0].receipt.clone()];
+        let receipts = [receive_now(&queue, 1).await[0].receipt.clone()];
         store.hold();
         let first = tokio::spawn({
             let queue = queue.clone();
             let receipts = receipts.clone();
             async move { queue.ack(&receipts).await }
         });
-        while store.holds() == 0 {
+        while store.held_len() == 0 {
             tokio::task::yield_now().await;
         }
         assert_eq!(queue.ack(&receipts).await, [Err(Rejection::Busy)]);
-        store.let_go();
+        store.fail_held();
         assert_eq!(first.await.unwrap(), [Err(Rejection::Store(StoreError::Busy))]);
         let twice = [receipts[0].clone(), receipts[0].clone()];
         assert_eq!(queue.ack(&twice).await, [Ok(()), Ok(())]);

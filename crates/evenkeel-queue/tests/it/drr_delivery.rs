@@ -1,4 +1,5 @@
-//! The seed's acceptance criteria and its integration tests 5.1 to 5.3, by name, through the real engine.
+//! Acceptance criteria and integration tests 5.1 to 5.3 of the deficit round robin specification, through the real engine
+//! (see docs/specs.md, deficit round robin).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_queue::store::MessageChange;
 use evenkeel_queue::{Durability, KeyRule, QueueSettings};
 
-use crate::harness::{Rig, ack, await_some, keys, send, take};
+use crate::harness::{Rig, ack, keys, receive, receive_now, send};
 
 /// Test 5.1, AC 7: three keys of equal weight get a third each.
 #[tokio::test]
@@ -21,7 +22,7 @@ async fn three_equal_keys_are_delivered_a_third_each() {
         send(&queue, all).await;
         let mut first = Vec::new();
         while first.len() < 300 {
-            first.extend(await_some(&queue, 10).await);
+            first.extend(receive(&queue, 10).await);
         }
         for key in ["a", "b", "c"] {
             let count = keys(&first).iter().filter(|other| *other == key).count();
@@ -40,24 +41,24 @@ async fn a_single_key_delivers_all_messages() {
         send(&queue, ["default"; 1_000]).await;
         let mut next = 0;
         while next < 1_000 {
-            for delivery in await_some(&queue, 100).await {
+            for delivery in receive(&queue, 100).await {
                 assert_eq!(crate::harness::body(&delivery), format!("default-{next}"));
                 next += 1;
             }
         }
-        assert!(take(&queue, 1).await.is_empty());
+        assert!(receive_now(&queue, 1).await.is_empty());
     }
 }
 
-/// Test 5.3, AC 3 and 4: a key without messages leaves the turns, the others go on.
+/// Test 5.3, AC 3 and 4: a key without messages leaves the schedule, the others continue.
 #[tokio::test]
-async fn an_exhausted_key_leaves_and_the_others_go_on() {
+async fn an_exhausted_key_leaves_the_schedule_and_the_others_continue() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["short", "short", "long", "long", "long", "long", "long", "long"]).await;
-        let first = take(&queue, 4).await;
+        let first = receive_now(&queue, 4).await;
         assert_eq!(keys(&first).iter().filter(|key| *key == "short").count(), 2);
-        let rest = take(&queue, 10).await;
+        let rest = receive_now(&queue, 10).await;
         assert_eq!(keys(&rest), ["long"; 4]);
         ack(&queue, &first).await;
         ack(&queue, &rest).await;
@@ -65,56 +66,56 @@ async fn an_exhausted_key_leaves_and_the_others_go_on() {
     }
 }
 
-/// AC 1 and 2: within a round a key gets its weight times the quantum, then it is the next one's turn.
+/// AC 1 and 2: within a round a key gets its weight times the quantum, then the next key is served.
 #[tokio::test]
 async fn a_key_is_served_its_weight_in_messages_per_round() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        queue.set_rule("heavy", KeyRule::of_weight(Weight::whole(3).unwrap())).await.unwrap();
+        queue.set_rule("heavy", KeyRule::with_weight(Weight::whole(3).unwrap())).await.unwrap();
         let all: Vec<&str> = ["heavy", "light"].iter().flat_map(|key| [*key; 400]).collect();
         send(&queue, all).await;
-        let mut taken = Vec::new();
-        while taken.len() < 400 {
-            taken.extend(keys(&await_some(&queue, 10).await));
+        let mut received = Vec::new();
+        while received.len() < 400 {
+            received.extend(keys(&receive(&queue, 10).await));
         }
-        let heavy = taken.iter().filter(|key| *key == "heavy").count();
+        let heavy = received.iter().filter(|key| *key == "heavy").count();
         assert!((297..=303).contains(&heavy), "heavy got {heavy} of 400 at weight 3 of 4");
     }
 }
 
-/// AC 5: a key whose messages were all delivered takes part again when new ones come.
+/// AC 5: a key whose messages were all delivered is scheduled again when new ones arrive.
 #[tokio::test]
-async fn a_key_comes_back_with_new_messages() {
+async fn a_key_is_scheduled_again_with_new_messages() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
-        ack(&queue, &take(&queue, 10).await).await;
-        assert!(take(&queue, 1).await.is_empty());
+        ack(&queue, &receive_now(&queue, 10).await).await;
+        assert!(receive_now(&queue, 1).await.is_empty());
         send(&queue, ["a", "b"]).await;
-        let mut taken = keys(&take(&queue, 10).await);
-        taken.sort();
-        assert_eq!(taken, ["a", "b"]);
+        let mut received = keys(&receive_now(&queue, 10).await);
+        received.sort();
+        assert_eq!(received, ["a", "b"]);
     }
 }
 
-/// AC 6: turns are in the keeper's memory: to deliver, nothing is read, and nothing is written but leases.
+/// AC 6: scheduling state is in the actor's memory: a delivery reads nothing and writes only leases.
 #[tokio::test]
-async fn turns_are_kept_in_memory_by_the_keeper_alone() {
-    for (rig, store) in Rig::both_watched().await {
+async fn scheduling_uses_only_memory_of_the_queue_actor() {
+    for (rig, store) in Rig::both_recording().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let all: Vec<&str> = ["a", "b", "c"].iter().flat_map(|key| [*key; 50]).collect();
         send(&queue, all).await;
-        let readings = store.readings.load(Ordering::SeqCst);
-        let mut taken = Vec::new();
-        while taken.len() < 150 {
-            taken.extend(keys(&await_some(&queue, 10).await));
+        let recoveries = store.recoveries.load(Ordering::SeqCst);
+        let mut received = Vec::new();
+        while received.len() < 150 {
+            received.extend(keys(&receive(&queue, 10).await));
         }
-        for round in taken.chunks(3) {
+        for round in received.chunks(3) {
             let mut round = round.to_vec();
             round.sort();
             assert_eq!(round, ["a", "b", "c"]);
         }
-        assert_eq!(store.readings.load(Ordering::SeqCst), readings);
+        assert_eq!(store.recoveries.load(Ordering::SeqCst), recoveries);
         assert_eq!(store.fetches.load(Ordering::SeqCst), 0);
         let changes = store.changes.lock();
         assert!(changes.iter().all(|change| matches!(change, MessageChange::Leased(..))), "{changes:?}");
@@ -122,9 +123,9 @@ async fn turns_are_kept_in_memory_by_the_keeper_alone() {
     }
 }
 
-/// AC 8: what the choice of a key adds to a delivery, in processor time, beside a FIFO that chooses nothing.
+/// AC 8: CPU time that the choice of a key adds to a delivery, compared to a FIFO without a choice.
 #[tokio::test]
-async fn turns_cost_less_than_a_twentieth_of_a_delivery() {
+async fn scheduling_costs_less_than_a_twentieth_of_a_delivery() {
     const MESSAGES: usize = 20_000;
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings { durability: Durability::Os, ..QueueSettings::default() }).await;
@@ -132,30 +133,30 @@ async fn turns_cost_less_than_a_twentieth_of_a_delivery() {
     for _ in 0..MESSAGES / 1_000 {
         send(&queue, names.iter().flat_map(|name| [name.as_str(); 10])).await;
     }
-    let began = cpu();
+    let started = cpu();
     for _ in 0..MESSAGES / 10 {
-        ack(&queue, &await_some(&queue, 10).await).await;
+        ack(&queue, &receive(&queue, 10).await).await;
     }
-    let deliveries = cpu() - began;
+    let deliveries = cpu() - started;
     let mut drr = TenantDrr::new(Cost(1_000), 1_000).unwrap();
     for number in 0..100 {
         let tenant = TenantId(number);
         let key = Key(number);
-        let lane = WeightedKey { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
-        drr.add_key(lane).unwrap();
+        let weighted = WeightedKey { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
+        drr.add_key(weighted).unwrap();
     }
-    let began = cpu();
+    let started = cpu();
     for _ in 0..MESSAGES {
         let turn = drr.next_key().unwrap();
         drr.consume_deficit(turn.key, Cost::MESSAGE);
     }
-    let turns = cpu() - began;
+    let turns = cpu() - started;
     let part = turns.as_secs_f64() / deliveries.as_secs_f64();
     println!("turns: {:.2} % of a delivery of {:?}", part * 100.0, deliveries / MESSAGES as u32);
     assert!(part < 0.05, "the choice of a key is {part} of a delivery");
 }
 
-/// Processor time of the whole process.
+/// Returns the CPU time of the whole process.
 fn cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -164,7 +165,7 @@ fn cpu() -> Duration {
 async fn take_all(queue: &evenkeel_queue::Queue) -> usize {
     let mut count = 0;
     while queue.totals().pending > 0 {
-        count += await_some(queue, 100).await.len();
+        count += receive(queue, 100).await.len();
     }
     count
 }

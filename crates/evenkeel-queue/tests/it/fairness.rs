@@ -1,4 +1,4 @@
-//! The fairness scenarios of a queue that tenants share, each with its figure.
+//! Fairness scenarios of a queue shared by tenants, each with its number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,49 +11,49 @@ use evenkeel_queue::queue_state::QueueState;
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::{Epoch, KeyId, KeyRule, QueueId, QueueSettings, Seq, UnixMillis};
 
-/// A book whose consumers take one message at a time, and whose store answers at once.
-struct Shop {
-    book: QueueState,
+/// A queue state whose consumers receive one message at a time and whose store answers at once.
+struct Harness {
+    state: QueueState,
     stored: HashMap<KeyId, Vec<MessageMeta>>,
     names: Vec<Arc<str>>,
-    /// What every message says.
+    /// Payload of every message.
     payload: Payload,
     seq: u64,
     now: u64,
-    /// How often the store was asked for what follows in a key.
-    refills: usize,
-    /// Deliveries whose payload must be read by itself.
+    /// Number of prefetches.
+    prefetches: usize,
+    /// Deliveries whose payload was not prefetched.
     unread: usize,
 }
 
-impl Shop {
+impl Harness {
     fn new() -> Self {
-        let book = QueueState::new(Epoch(1), &QueueSettings::default(), (1, 2)).unwrap();
+        let state = QueueState::new(Epoch(1), &QueueSettings::default(), (1, 2)).unwrap();
         Self {
-            book,
+            state,
             stored: HashMap::new(),
             names: Vec::new(),
             payload: Payload::default(),
             seq: 0,
             now: 1,
-            refills: 0,
+            prefetches: 0,
             unread: 0,
         }
     }
 
     fn key(&mut self, name: &str) -> KeyId {
-        let at = self.names.iter().position(|known| &**known == name).unwrap_or_else(|| {
+        let index = self.names.iter().position(|known| &**known == name).unwrap_or_else(|| {
             self.names.push(name.into());
             self.names.len() - 1
         });
-        KeyId(at as u32)
+        KeyId(index as u32)
     }
 
     fn send(&mut self, name: &str, count: usize) {
         let key = self.key(name);
         for _ in 0..count {
             self.seq += 1;
-            let header = MessageMeta {
+            let meta = MessageMeta {
                 seq: Seq(self.seq),
                 sent_at: UnixMillis(self.now),
                 size: self.payload.size() as u32,
@@ -61,66 +61,66 @@ impl Shop {
                 from: None,
                 expires_at: None,
             };
-            self.stored.entry(key).or_default().push(header);
+            self.stored.entry(key).or_default().push(meta);
             let name = self.names[key.0 as usize].clone();
             let payload = self.payload.clone();
-            let message = AppendedMessage { key, name, weight: None, header, not_before: None, payload };
-            self.book.append(UnixMillis(self.now), message).unwrap();
+            let message = AppendedMessage { key, name, weight: None, meta, not_before: None, payload };
+            self.state.append(UnixMillis(self.now), message).unwrap();
         }
     }
 
-    fn weigh(&mut self, name: &str, weight: u32) {
+    fn set_weight(&mut self, name: &str, weight: u32) {
         let key = self.key(name);
         let name = self.names[key.0 as usize].clone();
-        self.book.set_rule(
+        self.state.set_rule(
             UnixMillis(self.now),
             key,
             &name,
-            KeyRule::of_weight(Weight::whole(weight).unwrap()),
+            KeyRule::with_weight(Weight::whole(weight).unwrap()),
         );
     }
 
-    /// Delivers and acknowledges one message, and names its key.
+    /// Delivers and acknowledges one message; returns its key.
     fn serve(&mut self) -> Option<Arc<str>> {
-        self.refill();
+        self.prefetch();
         let leased = self
-            .book
+            .state
             .lease_messages(UnixMillis(self.now), 1, Duration::from_secs(30))
             .unwrap()
             .leased
             .pop()?;
         let key = leased.key;
-        let seq = leased.header.seq;
-        self.book.ack(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
-        self.book.confirm_removal(seq);
+        let seq = leased.meta.seq;
+        self.state.ack(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
+        self.state.confirm_removal(seq);
         self.unread += usize::from(leased.payload.is_none());
         Some(leased.name)
     }
 
-    fn refill(&mut self) {
-        while let Some(ask) = self.book.poll_prefetch() {
-            let all = &self.stored[&ask.key];
-            let from = all.partition_point(|header| header.seq <= ask.after);
-            let found = all[from..].iter().take(ask.count).map(|header| (*header, self.payload.clone()));
-            self.book.apply_prefetch(ask, found.collect());
-            self.refills += 1;
+    fn prefetch(&mut self) {
+        while let Some(request) = self.state.poll_prefetch() {
+            let all = &self.stored[&request.key];
+            let from = all.partition_point(|meta| meta.seq <= request.after);
+            let found = all[from..].iter().take(request.count).map(|meta| (*meta, self.payload.clone()));
+            self.state.apply_prefetch(request, found.collect());
+            self.prefetches += 1;
         }
     }
 
     fn served(&mut self, count: usize) -> Vec<Arc<str>> {
-        (0..count).map(|_| self.serve().expect("the backlog lasts")).collect()
+        (0..count).map(|_| self.serve().expect("the backlog is long enough")).collect()
     }
 }
 
 #[test]
 fn a_quiet_tenant_waits_for_one_message_beside_a_flood() {
-    let mut shop = Shop::new();
-    shop.send("loud", 100_000);
+    let mut harness = Harness::new();
+    harness.send("loud", 100_000);
     let mut waits = Vec::new();
     for _ in 0..100 {
-        shop.served(997);
-        shop.send("quiet", 1);
-        let waited = (1..).find(|_| shop.serve().is_some_and(|name| &*name == "quiet")).unwrap();
+        harness.served(997);
+        harness.send("quiet", 1);
+        let waited = (1..).find(|_| harness.serve().is_some_and(|name| &*name == "quiet")).unwrap();
         waits.push(waited);
     }
     waits.sort_unstable();
@@ -130,13 +130,13 @@ fn a_quiet_tenant_waits_for_one_message_beside_a_flood() {
 
 #[test]
 fn weights_hold_in_every_window_of_a_thousand() {
-    let mut shop = Shop::new();
+    let mut harness = Harness::new();
     for weight in 1..=5 {
         let name = format!("tenant{weight}");
-        shop.weigh(&name, weight);
-        shop.send(&name, 30_000);
+        harness.set_weight(&name, weight);
+        harness.send(&name, 30_000);
     }
-    let served = shop.served(60_000);
+    let served = harness.served(60_000);
     let mut worst: f64 = 0.0;
     for window in served.windows(1_000).step_by(7) {
         for weight in 1..=5 {
@@ -150,44 +150,44 @@ fn weights_hold_in_every_window_of_a_thousand() {
 }
 
 #[test]
-fn ten_keys_do_not_make_ten_tenants() {
-    let mut shop = Shop::new();
+fn ten_keys_do_not_get_the_share_of_ten_tenants() {
+    let mut harness = Harness::new();
     for number in 0..10 {
-        shop.send(&format!("sybil/{number}"), 10_000);
+        harness.send(&format!("sybil/{number}"), 10_000);
     }
-    shop.send("honest", 20_000);
-    let served = shop.served(20_000);
+    harness.send("honest", 20_000);
+    let served = harness.served(20_000);
     let honest = served.iter().filter(|name| &***name == "honest").count();
     println!("sybil with 10 keys: the honest tenant gets {:.2} %", honest as f64 / 200.0);
     assert!((9_990..=10_010).contains(&honest), "the honest tenant got {honest} of 20000");
 }
 
 #[test]
-fn a_weight_acts_on_the_backlog_at_once() {
-    let mut shop = Shop::new();
-    shop.send("a", 20_000);
-    shop.send("b", 20_000);
-    shop.served(1_000);
-    shop.weigh("a", 4);
-    let served = shop.served(1_000);
+fn a_weight_applies_to_the_backlog_at_once() {
+    let mut harness = Harness::new();
+    harness.send("a", 20_000);
+    harness.send("b", 20_000);
+    harness.served(1_000);
+    harness.set_weight("a", 4);
+    let served = harness.served(1_000);
     let a = served.iter().filter(|name| &***name == "a").count();
     println!("weight 1 to 4 on a backlog: {a} of the next 1000");
     assert!((790..=810).contains(&a), "a got {a} of 1000 at weight 4 of 5");
 }
 
-/// Deliveries are charged, not the time consumers take: a slow tenant does not slow the others.
+/// Deliveries are charged, not the time that consumers take: a slow tenant does not slow down the others.
 #[test]
-fn a_slow_tenant_holds_up_nobody() {
-    let mut shop = Shop::new();
-    shop.send("slow", 1_000);
-    shop.send("fast", 1_000);
-    // The slow tenant's messages stay in their consumers' hands.
+fn a_slow_tenant_delays_no_other() {
+    let mut harness = Harness::new();
+    harness.send("slow", 1_000);
+    harness.send("fast", 1_000);
+    // The slow tenant's messages stay in flight.
     let mut fast = 0;
     for _ in 0..1_000 {
         let leased =
-            shop.book.lease_messages(UnixMillis(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
+            harness.state.lease_messages(UnixMillis(harness.now), 1, Duration::from_secs(30)).unwrap().leased;
         fast += leased.iter().filter(|leased| &*leased.name == "fast").count();
-        shop.refill();
+        harness.prefetch();
     }
     println!("slow tenant: the fast one gets {fast} of 1000");
     assert!((499..=501).contains(&fast));
@@ -195,39 +195,40 @@ fn a_slow_tenant_holds_up_nobody() {
 
 /// 100 MB of 1 000 keys, of which 32 MB are in memory at a time.
 #[test]
-fn a_backlog_larger_than_memory_is_read_in_rows() {
-    let mut shop = Shop::new();
-    shop.payload.body = vec![b'x'; 1_024].into();
+fn a_backlog_larger_than_memory_is_read_by_prefetch() {
+    let mut harness = Harness::new();
+    harness.payload.body = vec![b'x'; 1_024].into();
     let names: Vec<String> = (0..1_000).map(|number| format!("tenant{number}")).collect();
     for _ in 0..100 {
-        names.iter().for_each(|name| shop.send(name, 1));
+        names.iter().for_each(|name| harness.send(name, 1));
     }
-    let served = shop.served(100_000);
-    assert!(shop.serve().is_none());
-    println!("100 000 of 1 000 keys: {} refills, {} read by themselves", shop.refills, shop.unread);
-    assert_eq!(shop.unread, 0, "messages were read one by one");
-    assert!(shop.refills <= 100_000 / 8, "{} refills", shop.refills);
-    // Whoever waits for a refill does not lose its turn.
+    let served = harness.served(100_000);
+    assert!(harness.serve().is_none());
+    println!("100 000 of 1 000 keys: {} prefetches, {} read one by one", harness.prefetches, harness.unread);
+    assert_eq!(harness.unread, 0, "messages were read one by one");
+    assert!(harness.prefetches <= 100_000 / 8, "{} prefetches", harness.prefetches);
+    // A key that waits for its prefetch does not lose its turn.
     for round in served.chunks(1_000) {
         let mut names = round.to_vec();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 1_000, "a key had two turns in a round");
+        assert_eq!(names.len(), 1_000, "a key was served twice in a round");
     }
 }
 
 #[test]
-fn whoevers_messages_are_over_holds_up_nobody() {
-    let mut shop = Shop::new();
-    (0..8).for_each(|number| shop.send(&format!("over{number}"), 200));
-    shop.now += QueueSettings::default().retention_ms + 1;
-    shop.send("quiet", 10);
-    let taken = shop.book.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
-    assert_eq!(taken.expired.len(), 1_024, "no more are removed at once");
-    let names: Vec<&str> = taken.leased.iter().map(|leased| &*leased.name).collect();
+fn a_tenant_with_expired_messages_delays_no_other() {
+    let mut harness = Harness::new();
+    (0..8).for_each(|number| harness.send(&format!("expired{number}"), 200));
+    harness.now += QueueSettings::default().retention_ms + 1;
+    harness.send("quiet", 10);
+    let received =
+        harness.state.lease_messages(UnixMillis(harness.now), 10, Duration::from_secs(30)).unwrap();
+    assert_eq!(received.expired.len(), 1_024, "more than a batch was expired");
+    let names: Vec<&str> = received.leased.iter().map(|leased| &*leased.name).collect();
     assert_eq!(names, ["quiet"; 10]);
-    // The others go on once there is room.
-    taken.expired.iter().for_each(|(_, header)| shop.book.confirm_removal(header.seq));
-    let rest = shop.book.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
+    // The others continue once there is room.
+    received.expired.iter().for_each(|(_, meta)| harness.state.confirm_removal(meta.seq));
+    let rest = harness.state.lease_messages(UnixMillis(harness.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!((rest.expired.len(), rest.leased.len()), (1_600 - 1_024, 0));
 }

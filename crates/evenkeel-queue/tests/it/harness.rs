@@ -1,4 +1,4 @@
-//! Queues to try things with.
+//! Queues for tests, in memory and on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,53 +11,53 @@ use evenkeel_queue::store::memory::MemoryStore;
 use evenkeel_queue::{Delivery, NewMessage, Queue, QueueSettings, Queues};
 use tempfile::TempDir;
 
-use crate::recording_store::Watched;
+use crate::recording_store::RecordingStore;
 
-/// A gateway's queues.
+/// The queues of a gateway.
 pub(crate) struct Rig {
     pub(crate) queues: Arc<Queues>,
-    folder: Option<TempDir>,
+    dir: Option<TempDir>,
 }
 
 impl Rig {
-    /// Queues that forget.
+    /// Opens queues in memory.
     pub(crate) async fn memory() -> Self {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 1_000).await.unwrap();
-        Self { queues, folder: None }
+        Self { queues, dir: None }
     }
 
-    /// Queues in a folder of their own.
+    /// Opens queues in a directory of their own.
     pub(crate) async fn disk() -> Self {
-        let folder = TempDir::new().unwrap();
-        Self { queues: open(&folder).await, folder: Some(folder) }
+        let dir = TempDir::new().unwrap();
+        Self { queues: open(&dir).await, dir: Some(dir) }
     }
 
-    /// Both kinds.
+    /// Opens both kinds.
     pub(crate) async fn both() -> [Self; 2] {
         [Self::memory().await, Self::disk().await]
     }
 
-    /// Both kinds, with somebody who watches the store.
-    pub(crate) async fn both_watched() -> [(Self, Arc<Watched>); 2] {
-        let folder = TempDir::new().unwrap();
-        let disk = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+    /// Opens both kinds, with a recording store.
+    pub(crate) async fn both_recording() -> [(Self, Arc<RecordingStore>); 2] {
+        let dir = TempDir::new().unwrap();
+        let disk = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         [
-            Self::watched(Arc::new(MemoryStore::new()), None).await,
-            Self::watched(Arc::new(disk), Some(folder)).await,
+            Self::recording(Arc::new(MemoryStore::new()), None).await,
+            Self::recording(Arc::new(disk), Some(dir)).await,
         ]
     }
 
-    async fn watched(store: Arc<dyn Store>, folder: Option<TempDir>) -> (Self, Arc<Watched>) {
-        let store = Watched::new(store);
+    async fn recording(store: Arc<dyn Store>, dir: Option<TempDir>) -> (Self, Arc<RecordingStore>) {
+        let store = RecordingStore::new(store);
         let queues = Queues::open(store.clone(), 1_000).await.unwrap();
-        (Self { queues, folder }, store)
+        (Self { queues, dir }, store)
     }
 
-    /// Ends in order and starts again on the same folder.
+    /// Shuts down and restarts on the same directory.
     pub(crate) async fn restart(self) -> Self {
         self.queues.shutdown().await;
-        let folder = self.folder.expect("only what is on disk restarts");
-        Self { queues: open(&folder).await, folder: Some(folder) }
+        let dir = self.dir.expect("a store in memory cannot restart");
+        Self { queues: open(&dir).await, dir: Some(dir) }
     }
 
     pub(crate) async fn queue(&self, settings: QueueSettings) -> Queue {
@@ -65,26 +65,29 @@ impl Rig {
     }
 }
 
-async fn open(folder: &TempDir) -> Arc<Queues> {
-    let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+async fn open(dir: &TempDir) -> Arc<Queues> {
+    let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
     let store: Arc<dyn Store> = Arc::new(store);
     Queues::open(store, 1_000).await.unwrap()
 }
 
 /// Sends one message per key, in order.
 pub(crate) async fn send(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
-    let drafts =
-        keys.into_iter().enumerate().map(|(n, key)| NewMessage::new(format!("{key}-{n}")).of(key)).collect();
-    queue.enqueue(drafts).await.unwrap();
+    let messages = keys
+        .into_iter()
+        .enumerate()
+        .map(|(n, key)| NewMessage::new(format!("{key}-{n}")).for_key(key))
+        .collect();
+    queue.enqueue(messages).await.unwrap();
 }
 
-/// Takes what is there, up to `max`.
-pub(crate) async fn take(queue: &Queue, max: usize) -> Vec<Delivery> {
+/// Receives up to `max` messages that are ready.
+pub(crate) async fn receive_now(queue: &Queue, max: usize) -> Vec<Delivery> {
     queue.receive(ReceiveOptions { max, lease: None, wait: Duration::ZERO }).await.unwrap()
 }
 
-/// Waits for the first, then takes what is there.
-pub(crate) async fn await_some(queue: &Queue, max: usize) -> Vec<Delivery> {
+/// Waits for the first message, then receives up to `max`.
+pub(crate) async fn receive(queue: &Queue, max: usize) -> Vec<Delivery> {
     queue.receive(ReceiveOptions { max, lease: None, wait: Duration::from_secs(20) }).await.unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! Random histories of a book, beside a plain list of what must be true.
+//! Random histories of the queue state, compared with a simple model.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
-use evenkeel_queue::queue_state::{Disposition, PrefetchRequest, QueueState};
+use evenkeel_queue::queue_state::{AbandonMode, Disposition, PrefetchRequest, QueueState};
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::rule::{KeyRule, Rate};
 use evenkeel_queue::settings::RedrivePolicy;
@@ -16,12 +16,12 @@ use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
-/// So many are being removed at once.
+/// Deletes by expiry that may be under way.
 const EXPIRING_MAX: usize = 1_024;
-/// The shortest there is.
+/// The minimum retention.
 const RETENTION_MS: u64 = 60_000;
-/// Names that are given limits: two keys and a tenant.
-const RULED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
+/// Names with limits: two keys and a tenant.
+const LIMITED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -31,8 +31,9 @@ enum Step {
         ttl: Option<u64>,
         count: u64,
     },
-    Tell,
-    Take(usize),
+    /// Appends the stored messages to the state.
+    Deliver,
+    Receive(usize),
     Ack(usize),
     LoseAck(usize),
     Nack {
@@ -40,10 +41,10 @@ enum Step {
         delay: u64,
     },
     Extend(usize),
-    GiveBack(usize),
+    Release(usize),
     AckStale(usize),
-    Look,
-    Answer,
+    Read,
+    ApplyReads,
     Pass(u64),
     Purge,
     Move(usize),
@@ -53,9 +54,9 @@ enum Step {
         rate: u32,
         burst: u32,
     },
-    /// What is over is gone from the store, or could not be removed.
+    /// The store has deleted the expired messages, or rejects the deletes.
     Remove {
-        is_refused: bool,
+        is_rejected: bool,
     },
 }
 
@@ -67,66 +68,65 @@ fn step() -> impl Strategy<Value = Step> {
             prop_oneof![2 => Just(None), 1 => (1..600_u64).prop_map(Some)],
             prop_oneof![4 => Just(1), 1 => 100..400_u64],
         ).prop_map(|(key, delay, ttl, count)| Step::Append { key, delay, ttl, count }),
-        6 => Just(Step::Tell),
-        5 => prop_oneof![3 => 1..6_usize, 2 => 100..300_usize].prop_map(Step::Take),
+        6 => Just(Step::Deliver),
+        5 => prop_oneof![3 => 1..6_usize, 2 => 100..300_usize].prop_map(Step::Receive),
         4 => any::<usize>().prop_map(Step::Ack),
         1 => any::<usize>().prop_map(Step::LoseAck),
         2 => (any::<usize>(), 0..200_u64).prop_map(|(which, delay)| Step::Nack { which, delay }),
         1 => any::<usize>().prop_map(Step::Extend),
-        1 => any::<usize>().prop_map(Step::GiveBack),
+        1 => any::<usize>().prop_map(Step::Release),
         1 => any::<usize>().prop_map(Step::AckStale),
-        2 => Just(Step::Look),
-        4 => Just(Step::Answer),
+        2 => Just(Step::Read),
+        4 => Just(Step::ApplyReads),
         2 => (1..150_u64).prop_map(Step::Pass),
         1 => (1..RETENTION_MS).prop_map(Step::Pass),
         1 => Just(Step::Purge),
         1 => any::<usize>().prop_map(Step::Move),
-        1 => (0..RULED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
+        1 => (0..LIMITED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
             .prop_map(|(name, max, rate, burst)| Step::Rule { name, max, rate: 200 * rate, burst }),
-        3 => any::<bool>().prop_map(|is_refused| Step::Remove { is_refused }),
+        3 => any::<bool>().prop_map(|is_rejected| Step::Remove { is_rejected }),
     ]
 }
 
-/// What the store would hold, and who has what.
-struct World {
+/// The store's contents and the deliveries, as they must be.
+struct Model {
     order: DeliveryOrder,
-    book: QueueState,
+    state: QueueState,
     now: u64,
     seq: u64,
-    /// Everything that was written down and is not gone.
+    /// Messages that are stored and not removed.
     stored: BTreeMap<(u32, u64), MessageMeta>,
-    /// Of that, what the book was not told yet.
-    untold: VecDeque<AppendedMessage>,
-    /// What the store found and has not answered yet.
+    /// Stored messages that were not appended to the state yet.
+    unappended: VecDeque<AppendedMessage>,
+    /// Reads of the store whose results were not applied yet.
     found: Vec<(PrefetchRequest, Vec<(MessageMeta, Payload)>)>,
-    /// Deliveries under way.
-    held: Vec<DeliveryId>,
-    /// Receipts that are good for nothing any more.
+    in_flight: Vec<DeliveryId>,
+    /// Receipts that are no longer valid.
     stale: Vec<DeliveryId>,
     dead: BTreeSet<u64>,
-    /// What is over and not gone yet; and of that, what the store is removing.
+    /// Expired messages; and those of them that the store is deleting.
     over: BTreeSet<Seq>,
     removing: Vec<(KeyId, Seq)>,
-    /// How many ended by themselves.
+    /// Messages removed by expiry.
     expired: u64,
-    /// What is set for a name, and when messages were delivered under it.
+    /// Rules by name, with the times of deliveries under them.
     rules: BTreeMap<&'static str, (KeyRule, Vec<u64>)>,
 }
 
-impl World {
+impl Model {
     fn new(order: DeliveryOrder) -> Self {
         let redrive = Some(RedrivePolicy { to: QueueId(9), attempts_max: ATTEMPTS_MAX });
         let settings =
             QueueSettings { redrive, order, retention_ms: RETENTION_MS, ..QueueSettings::default() };
         Self {
             order,
-            book: QueueState::new(Epoch(1), &settings, (1, 2)).unwrap(),
+            state: QueueState::new(Epoch(1), &settings, (1, 2)).unwrap(),
             now: 1,
             seq: 0,
             stored: BTreeMap::new(),
-            untold: VecDeque::new(),
+            unappended: VecDeque::new(),
             found: Vec::new(),
-            held: Vec::new(),
+            in_flight: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
             over: BTreeSet::new(),
@@ -141,53 +141,62 @@ impl World {
             Step::Append { key, delay, ttl, count } => {
                 (0..count).for_each(|_| self.append(key, delay, ttl));
             }
-            Step::Tell => self.tell(),
-            Step::Take(max) => self.take(max),
-            Step::Ack(which) => self.with_held(which, |world, claim| {
-                world.book.ack(claim).unwrap();
-                world.book.confirm_removal(claim.seq);
-                world.stored.remove(&(claim.key.0, claim.seq.0));
-                world.stale.push(claim);
+            Step::Deliver => self.deliver(),
+            Step::Receive(max) => self.receive(max),
+            Step::Ack(which) => self.with_delivery(which, |model, delivery| {
+                model.state.ack(delivery).unwrap();
+                model.state.confirm_removal(delivery.seq);
+                model.stored.remove(&(delivery.key.0, delivery.seq.0));
+                model.stale.push(delivery);
             }),
             Step::LoseAck(which) => {
-                // Not written down: the delivery goes on as if nothing had been said.
-                if let Some(&claim) = pick(&self.held, which) {
-                    self.book.ack(claim).unwrap();
-                    self.book.revert_removal(claim.seq);
+                // The write failed: the delivery continues as before.
+                if let Some(&delivery) = pick(&self.in_flight, which) {
+                    self.state.ack(delivery).unwrap();
+                    self.state.revert_removal(delivery.seq);
                 }
             }
-            Step::Nack { which, delay } => self.with_held(which, |world, claim| {
-                let ended =
-                    world.book.nack(UnixMillis(world.now), claim, Duration::from_millis(delay)).unwrap();
-                world.ended(ended);
+            Step::Nack { which, delay } => self.with_delivery(which, |model, delivery| {
+                let ended = model
+                    .state
+                    .abandon(
+                        UnixMillis(model.now),
+                        delivery,
+                        AbandonMode::Retry(Duration::from_millis(delay)),
+                    )
+                    .unwrap();
+                model.ended(ended);
             }),
             Step::Extend(which) => {
-                if let Some(&claim) = pick(&self.held, which) {
-                    self.book.extend(UnixMillis(self.now), claim, 10 * LEASE).unwrap();
+                if let Some(&delivery) = pick(&self.in_flight, which) {
+                    self.state.extend(UnixMillis(self.now), delivery, 10 * LEASE).unwrap();
                 }
             }
-            Step::GiveBack(which) => self.with_held(which, |world, claim| {
-                assert!(world.book.release_undelivered(claim.seq, claim.attempt).is_some());
+            Step::Release(which) => self.with_delivery(which, |model, delivery| {
+                assert!(model.state.release_undelivered(delivery.seq, delivery.attempt).is_some());
             }),
             Step::AckStale(which) => {
-                if let Some(&claim) = pick(&self.stale, which) {
-                    assert!(self.book.ack(claim).is_err(), "{claim:?} of a message that is gone was taken");
+                if let Some(&delivery) = pick(&self.stale, which) {
+                    assert!(
+                        self.state.ack(delivery).is_err(),
+                        "{delivery:?} of a removed message was accepted"
+                    );
                 }
             }
-            Step::Look => self.look(),
-            Step::Answer => self.answer(),
+            Step::Read => self.read(),
+            Step::ApplyReads => self.apply_reads(),
             Step::Pass(span) => self.pass(span),
             Step::Move(which) => self.move_one(which),
             Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
-            Step::Remove { is_refused: false } => self.remove(),
-            Step::Remove { is_refused: true } => {
-                self.removing.drain(..).for_each(|(_, seq)| self.book.revert_removal(seq));
+            Step::Remove { is_rejected: false } => self.remove(),
+            Step::Remove { is_rejected: true } => {
+                self.removing.drain(..).for_each(|(_, seq)| self.state.revert_removal(seq));
             }
             Step::Purge => {
-                self.tell();
-                self.book.clear(UnixMillis(self.now), Seq(self.seq + 1));
+                self.deliver();
+                self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
                 self.stored.clear();
-                self.stale.append(&mut self.held);
+                self.stale.append(&mut self.in_flight);
                 self.dead.clear();
                 self.over.clear();
                 self.removing.clear();
@@ -196,27 +205,30 @@ impl World {
         self.check();
     }
 
-    /// Takes a stored message out of turn, if it waits: half of them are moved, the others come back.
+    /// Takes a stored message out of order, if it is ready: half of them are moved, the others are reverted.
     fn move_one(&mut self, which: usize) {
         let stored: Vec<((u32, u64), MessageMeta)> =
-            self.stored.iter().map(|(place, header)| (*place, *header)).collect();
-        let Some(&((key, seq), header)) = pick(&stored, which) else { return };
-        if !self.book.begin_move(KeyId(key), header) {
+            self.stored.iter().map(|(key, meta)| (*key, *meta)).collect();
+        let Some(&((key, seq), meta)) = pick(&stored, which) else { return };
+        if !self.state.begin_move(KeyId(key), meta) {
             return;
         }
-        assert!(!self.held.iter().any(|held| held.seq.0 == seq), "a consumer has {seq}, and it was moved");
-        assert!(!self.book.begin_move(KeyId(key), header), "{seq} was moved twice");
+        assert!(
+            !self.in_flight.iter().any(|delivery| delivery.seq.0 == seq),
+            "{seq} was moved while in flight"
+        );
+        assert!(!self.state.begin_move(KeyId(key), meta), "{seq} was moved twice");
         if which.is_multiple_of(2) {
-            self.book.confirm_removal(header.seq);
+            self.state.confirm_removal(meta.seq);
             self.stored.remove(&(key, seq));
         } else {
-            self.book.revert_removal(header.seq);
+            self.state.revert_removal(meta.seq);
         }
     }
 
     fn append(&mut self, key: u32, delay: u64, ttl: Option<u64>) {
         self.seq += 1;
-        let header = MessageMeta {
+        let meta = MessageMeta {
             seq: Seq(self.seq),
             sent_at: UnixMillis(self.now),
             size: 3,
@@ -224,74 +236,77 @@ impl World {
             from: None,
             expires_at: ttl.map(|ttl| UnixMillis(self.now + ttl)),
         };
-        self.stored.insert((key, self.seq), header);
+        self.stored.insert((key, self.seq), meta);
         let name: Arc<str> = format!("tenant{}/{key}", key % 2).into();
         let not_before = (delay > 0).then(|| UnixMillis(self.now + delay));
         let payload = Payload { headers: "".into(), body: "abc".into() };
-        let message = AppendedMessage { key: KeyId(key), name, weight: None, header, not_before, payload };
-        self.untold.push_back(message);
+        let message = AppendedMessage { key: KeyId(key), name, weight: None, meta, not_before, payload };
+        self.unappended.push_back(message);
     }
 
-    fn tell(&mut self) {
-        for message in self.untold.drain(..) {
-            self.book.append(UnixMillis(self.now), message).unwrap();
+    fn deliver(&mut self) {
+        for message in self.unappended.drain(..) {
+            self.state.append(UnixMillis(self.now), message).unwrap();
         }
     }
 
-    fn take(&mut self, max: usize) {
-        let taken = self.book.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
-        assert!(taken.leased.len() <= max);
-        for (key, header) in taken.expired {
-            self.end(key, &header);
+    fn receive(&mut self, max: usize) {
+        let received = self.state.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
+        assert!(received.leased.len() <= max);
+        for (key, meta) in received.expired {
+            self.end(key, &meta);
         }
-        let before = self.held.len();
-        for leased in taken.leased {
+        let before = self.in_flight.len();
+        for leased in received.leased {
             let key = leased.key;
-            let seq = leased.header.seq;
-            assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
-            assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
-            assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
+            let seq = leased.meta.seq;
+            assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after its removal");
+            assert!(
+                !self.in_flight.iter().any(|delivery| delivery.seq == seq),
+                "{seq:?} was delivered to two consumers"
+            );
+            assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered after it was dead-lettered");
             assert!(!self.over.contains(&seq), "{seq:?} was delivered while it was being removed");
-            assert!(!self.is_over(&leased.header), "{seq:?} was delivered after its time");
-            assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
-            let attempt = leased.delivered.number();
-            self.heed_rules(&leased.name, seq);
-            self.heed_order(before, key, seq);
-            self.held.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
+            assert!(!self.is_expired(&leased.meta), "{seq:?} was delivered after it expired");
+            assert!(leased.deliveries.attempts <= ATTEMPTS_MAX);
+            let attempt = leased.deliveries.number();
+            self.check_rules(&leased.name, seq);
+            self.check_order(before, key, seq);
+            self.in_flight.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
 
-    /// On a FIFO queue everything earlier of the key is gone, over, or delivered with it.
-    fn heed_order(&self, before: usize, key: KeyId, seq: Seq) {
+    /// Checks on a FIFO queue that everything earlier of the key is removed, expired, or delivered with it.
+    fn check_order(&self, before: usize, key: KeyId, seq: Seq) {
         if self.order == DeliveryOrder::Fair {
             return;
         }
-        let with_it: Vec<u64> = self.held[before..].iter().map(|held| held.seq.0).collect();
+        let with_it: Vec<u64> = self.in_flight[before..].iter().map(|delivery| delivery.seq.0).collect();
         for (&(_, earlier), _) in self.stored.range((key.0, 0)..(key.0, seq.0)) {
             let is_done = with_it.contains(&earlier) || self.over.contains(&Seq(earlier));
             assert!(is_done, "{seq:?} of {key:?} was delivered before {earlier}");
         }
-        let others = self.held[..before].iter().filter(|held| held.key == key).count();
-        assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are out");
+        let others = self.in_flight[..before].iter().filter(|delivery| delivery.key == key).count();
+        assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are in flight");
     }
 
     fn set_rule(&mut self, name: usize, max: u32, rate: u32, burst: u32) {
         let rate = Rate::new(f64::from(rate), NonZeroU32::new(burst)).ok();
         let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
-        // A tenant's own number is nobody's key here.
+        // The tenant's rule has an id that no key uses.
         let key = KeyId([0, 1, 99][name]);
-        self.book.set_rule(UnixMillis(self.now), key, &RULED[name].into(), rule);
-        self.rules.insert(RULED[name], (rule, Vec::new()));
+        self.state.set_rule(UnixMillis(self.now), key, &LIMITED[name].into(), rule);
+        self.rules.insert(LIMITED[name], (rule, Vec::new()));
     }
 
-    /// Whatever is delivered is within what its key and its tenant are bound to.
-    fn heed_rules(&mut self, name: &str, seq: Seq) {
+    /// Checks that a delivery is within the limits of its key and tenant.
+    fn check_rules(&mut self, name: &str, seq: Seq) {
         for (ruled, (rule, delivered)) in &mut self.rules {
             let is_its = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
             if !name.starts_with(ruled) {
                 continue;
             }
-            let out = self.held.iter().filter(|held| is_its(held.key.0)).count() as u32;
+            let out = self.in_flight.iter().filter(|held| is_its(held.key.0)).count() as u32;
             let max = rule.concurrency_max.map_or(u32::MAX, NonZeroU32::get);
             assert!(out < max, "{seq:?} of {ruled} was delivered beside {out} others of at most {max}");
             delivered.push(self.now);
@@ -309,71 +324,75 @@ impl World {
         }
     }
 
-    /// The store looks for what it was asked, a little at a time.
-    fn look(&mut self) {
-        while let Some(ask) = self.book.poll_prefetch() {
-            let after = (ask.key.0, ask.after.0 + 1)..=(ask.key.0, u64::MAX);
-            let found = self.stored.range(after).take(ask.count);
+    /// Reads what the state asked for.
+    fn read(&mut self) {
+        while let Some(request) = self.state.poll_prefetch() {
+            let after = (request.key.0, request.after.0 + 1)..=(request.key.0, u64::MAX);
+            let found = self.stored.range(after).take(request.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
-            let found = found.map(|(_, header)| (*header, payload.clone())).collect();
-            self.found.push((ask, found));
+            let found = found.map(|(_, meta)| (*meta, payload.clone())).collect();
+            self.found.push((request, found));
         }
     }
 
-    /// It answers with what it found; some of that may have been a while ago.
-    fn answer(&mut self) {
-        self.look();
-        for (ask, found) in self.found.drain(..) {
-            assert_eq!(self.book.apply_prefetch(ask, found), 0, "the book counts what is not there");
+    /// Applies the reads; some of them are old by now.
+    fn apply_reads(&mut self) {
+        self.read();
+        for (request, found) in self.found.drain(..) {
+            assert_eq!(
+                self.state.apply_prefetch(request, found),
+                0,
+                "the state counts messages that are not stored"
+            );
         }
     }
 
     fn pass(&mut self, span: u64) {
         self.now += span;
         loop {
-            let ended = self.book.expire_leases(UnixMillis(self.now), usize::MAX);
-            for how in ended {
-                self.ended(how);
+            let ended = self.state.expire_leases(UnixMillis(self.now), usize::MAX);
+            for disposition in ended {
+                self.ended(disposition);
             }
             if self.over.len() < EXPIRING_MAX || self.removing.is_empty() {
                 break;
             }
             self.remove();
         }
-        // Others are to be gone first.
+        // Earlier deletes must complete first.
         if EXPIRING_MAX <= self.over.len() {
             return;
         }
-        // Also what is far behind a key's window, and whoever receives or not.
-        let untold: BTreeSet<Seq> = self.untold.iter().map(|message| message.header.seq).collect();
-        let held: BTreeSet<Seq> = self.held.iter().map(|claim| claim.seq).collect();
-        for header in self.stored.values().filter(|header| self.has_expired(header)) {
-            let seq = &header.seq;
-            let is_elsewhere = untold.contains(seq) || held.contains(seq) || self.over.contains(seq);
-            assert!(is_elsewhere, "{header:?} is kept after its time");
+        // Covers messages on disk outside a window, without consumers.
+        let unappended: BTreeSet<Seq> = self.unappended.iter().map(|message| message.meta.seq).collect();
+        let held: BTreeSet<Seq> = self.in_flight.iter().map(|delivery| delivery.seq).collect();
+        for meta in self.stored.values().filter(|meta| self.is_past_ttl(meta)) {
+            let seq = &meta.seq;
+            let is_elsewhere = unappended.contains(seq) || held.contains(seq) || self.over.contains(seq);
+            assert!(is_elsewhere, "{meta:?} is kept after its TTL");
         }
     }
 
-    fn has_expired(&self, header: &MessageMeta) -> bool {
-        header.expires_at.is_some_and(|at| at.0 <= self.now)
+    fn is_past_ttl(&self, meta: &MessageMeta) -> bool {
+        meta.expires_at.is_some_and(|at| at.0 <= self.now)
     }
 
-    fn is_over(&self, header: &MessageMeta) -> bool {
-        self.has_expired(header) || header.sent_at.0 + RETENTION_MS <= self.now
+    fn is_expired(&self, meta: &MessageMeta) -> bool {
+        self.is_past_ttl(meta) || meta.sent_at.0 + RETENTION_MS <= self.now
     }
 
-    /// Only what is over ends, and again only if it could not be removed.
-    fn end(&mut self, key: KeyId, header: &MessageMeta) {
-        assert!(self.is_over(header), "{header:?} ended before its time");
-        assert!(self.stored.contains_key(&(key.0, header.seq.0)), "{header:?} ended after it was gone");
-        assert!(!self.removing.contains(&(key, header.seq)), "{header:?} ended twice");
-        self.over.insert(header.seq);
-        self.removing.push((key, header.seq));
+    /// Checks that only expired messages expire, and again only after a failed delete.
+    fn end(&mut self, key: KeyId, meta: &MessageMeta) {
+        assert!(self.is_expired(meta), "{meta:?} expired too early");
+        assert!(self.stored.contains_key(&(key.0, meta.seq.0)), "{meta:?} expired after its removal");
+        assert!(!self.removing.contains(&(key, meta.seq)), "{meta:?} expired twice");
+        self.over.insert(meta.seq);
+        self.removing.push((key, meta.seq));
     }
 
     fn remove(&mut self) {
         for (key, seq) in self.removing.drain(..) {
-            self.book.confirm_removal(seq);
+            self.state.confirm_removal(seq);
             self.stored.remove(&(key.0, seq.0));
             self.over.remove(&seq);
             self.expired += 1;
@@ -382,59 +401,60 @@ impl World {
 
     fn ended(&mut self, ended: Disposition) {
         let (seq, is_dead) = match ended {
-            Disposition::Requeued(returned) => (returned.header.seq, false),
-            Disposition::DeadLetter { header, .. } => (header.seq, true),
-            Disposition::Expired { key, header } => {
-                self.end(key, &header);
-                (header.seq, false)
+            Disposition::Requeued(returned) => (returned.meta.seq, false),
+            Disposition::DeadLetter { meta, .. } => (meta.seq, true),
+            Disposition::Expired { key, meta } => {
+                self.end(key, &meta);
+                (meta.seq, false)
             }
         };
-        self.held.retain(|claim| claim.seq != seq);
+        self.in_flight.retain(|delivery| delivery.seq != seq);
         if is_dead {
             self.dead.insert(seq.0);
-            self.book.confirm_removal(seq);
+            self.state.confirm_removal(seq);
             self.stored.retain(|(_, stored), _| *stored != seq.0);
         }
     }
 
-    fn with_held(&mut self, which: usize, then: impl FnOnce(&mut Self, DeliveryId)) {
-        if !self.held.is_empty() {
-            let claim = self.held.swap_remove(which % self.held.len());
-            then(self, claim);
+    fn with_delivery(&mut self, which: usize, then: impl FnOnce(&mut Self, DeliveryId)) {
+        if !self.in_flight.is_empty() {
+            let delivery = self.in_flight.swap_remove(which % self.in_flight.len());
+            then(self, delivery);
         }
     }
 
-    /// Nothing is counted twice, and nothing is missing.
+    /// Checks that no message is counted twice or missing.
     fn check(&self) {
-        let totals = self.book.totals();
-        assert_eq!(totals.in_flight, self.held.len() as u64);
-        let told = self.stored.len() - self.untold.len();
-        let here = told - self.over.len();
+        assert_eq!(self.state.audit(), Ok(()));
+        let totals = self.state.totals();
+        assert_eq!(totals.in_flight, self.in_flight.len() as u64);
+        let result = self.stored.len() - self.unappended.len();
+        let here = result - self.over.len();
         assert_eq!(totals.pending + totals.in_flight + totals.delayed, here as u64);
-        assert_eq!((totals.bytes, totals.expired), (3 * told as u64, self.expired));
+        assert_eq!((totals.bytes, totals.expired), (3 * result as u64, self.expired));
     }
 
-    /// Everything that was sent comes out in the end.
+    /// Checks that every message is delivered in the end.
     fn drain(&mut self) {
         for _ in 0..100_000 {
             if self.stored.is_empty() {
                 return;
             }
-            self.answer();
-            self.tell();
+            self.apply_reads();
+            self.deliver();
             self.remove();
-            self.take(10);
-            while !self.held.is_empty() {
-                self.with_held(0, |world, claim| {
-                    world.book.ack(claim).unwrap();
-                    world.book.confirm_removal(claim.seq);
-                    world.stored.remove(&(claim.key.0, claim.seq.0));
+            self.receive(10);
+            while !self.in_flight.is_empty() {
+                self.with_delivery(0, |model, delivery| {
+                    model.state.ack(delivery).unwrap();
+                    model.state.confirm_removal(delivery.seq);
+                    model.stored.remove(&(delivery.key.0, delivery.seq.0));
                 });
             }
             self.pass(5);
             self.check();
         }
-        panic!("{} messages never came out: {:?}", self.stored.len(), self.book);
+        panic!("{} messages were never delivered: {:?}", self.stored.len(), self.state);
     }
 }
 
@@ -446,84 +466,84 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_message_is_somewhere_once_until_it_is_gone(steps in prop::collection::vec(step(), 1..300)) {
-        let mut world = World::new(DeliveryOrder::Fair);
+    fn every_message_is_in_exactly_one_state_until_it_is_removed(steps in prop::collection::vec(step(), 1..300)) {
+        let mut model = Model::new(DeliveryOrder::Fair);
         for step in steps {
-            world.run(step);
+            model.run(step);
         }
-        world.drain();
+        model.drain();
     }
 
     #[test]
-    fn a_fifo_key_goes_on_when_what_came_before_is_done(steps in prop::collection::vec(step(), 1..300)) {
-        let mut world = World::new(DeliveryOrder::Fifo);
+    fn a_fifo_key_continues_when_earlier_messages_are_done(steps in prop::collection::vec(step(), 1..300)) {
+        let mut model = Model::new(DeliveryOrder::Fifo);
         for step in steps {
-            world.run(step);
+            model.run(step);
         }
-        world.drain();
+        model.drain();
     }
 
-    /// One consumer that acknowledges: each key's messages come in the order they were sent.
+    /// With one consumer that acknowledges, each key's messages come in the order they were sent.
     #[test]
     fn a_key_is_first_in_first_out(keys in prop::collection::vec(0..3_u32, 1..2_000), max in 1..20_usize) {
-        let mut world = World::new(DeliveryOrder::Fair);
+        let mut model = Model::new(DeliveryOrder::Fair);
         for key in keys {
-            world.append(key, 0, None);
+            model.append(key, 0, None);
         }
-        world.tell();
+        model.deliver();
         let mut last = BTreeMap::new();
-        while !world.stored.is_empty() {
-            world.answer();
-            world.take(max);
-            for claim in core::mem::take(&mut world.held) {
-                let before = last.insert(claim.key, claim.seq);
-                prop_assert!(before.is_none_or(|before| before < claim.seq));
-                world.book.ack(claim).unwrap();
-                world.book.confirm_removal(claim.seq);
-                world.stored.remove(&(claim.key.0, claim.seq.0));
+        while !model.stored.is_empty() {
+            model.apply_reads();
+            model.receive(max);
+            for delivery in core::mem::take(&mut model.in_flight) {
+                let before = last.insert(delivery.key, delivery.seq);
+                prop_assert!(before.is_none_or(|before| before < delivery.seq));
+                model.state.ack(delivery).unwrap();
+                model.state.confirm_removal(delivery.seq);
+                model.stored.remove(&(delivery.key.0, delivery.seq.0));
             }
-            world.pass(1);
+            model.pass(1);
         }
     }
 }
 
 #[test]
-fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
-    let mut world = World::new(DeliveryOrder::Fair);
-    (0..400).for_each(|_| world.append(0, 0, None));
-    world.tell();
-    world.take(300);
-    let asked = world.book.poll_prefetch().unwrap();
-    world.run(Step::Purge);
-    (0..400).for_each(|_| world.append(0, 0, None));
-    world.tell();
-    // The store looks after the purge, and finds none of what it was asked for.
-    assert_eq!(world.book.apply_prefetch(asked, Vec::new()), 0);
-    world.check();
-    world.drain();
+fn a_prefetch_from_before_a_purge_loses_no_later_message() {
+    let mut model = Model::new(DeliveryOrder::Fair);
+    (0..400).for_each(|_| model.append(0, 0, None));
+    model.deliver();
+    model.receive(300);
+    let asked = model.state.poll_prefetch().unwrap();
+    model.run(Step::Purge);
+    (0..400).for_each(|_| model.append(0, 0, None));
+    model.deliver();
+    // The store reads after the purge and finds nothing.
+    assert_eq!(model.state.apply_prefetch(asked, Vec::new()), 0);
+    model.check();
+    model.drain();
 }
 
 #[test]
-fn keys_that_are_gone_are_forgotten_however_many_they_are() {
-    let mut world = World::new(DeliveryOrder::Fair);
+fn idle_keys_are_removed_in_batches() {
+    let mut model = Model::new(DeliveryOrder::Fair);
     for key in 0..5_000 {
-        world.append(key, 0, None);
+        model.append(key, 0, None);
     }
-    world.tell();
-    world.take(5_000);
-    while !world.held.is_empty() {
-        world.with_held(0, |world, claim| {
-            world.book.ack(claim).unwrap();
-            world.book.confirm_removal(claim.seq);
+    model.deliver();
+    model.receive(5_000);
+    while !model.in_flight.is_empty() {
+        model.with_delivery(0, |model, delivery| {
+            model.state.ack(delivery).unwrap();
+            model.state.confirm_removal(delivery.seq);
         });
     }
-    assert_eq!(world.book.stats().keys, 5_000);
-    let later = UnixMillis(world.now + 60_000);
-    assert!(!world.book.has_idle(UnixMillis(world.now + 59_999)));
+    assert_eq!(model.state.stats().keys, 5_000);
+    let later = UnixMillis(model.now + 60_000);
+    assert!(!model.state.has_idle(UnixMillis(model.now + 59_999)));
     let mut rounds = 0;
-    while world.book.has_idle(later) {
-        world.book.forget_idle(later);
+    while model.state.has_idle(later) {
+        model.state.forget_idle(later);
         rounds += 1;
     }
-    assert_eq!((world.book.stats().keys, rounds), (0, 5));
+    assert_eq!((model.state.stats().keys, rounds), (0, 5));
 }

@@ -15,6 +15,7 @@ mod history;
 mod limits;
 mod moves;
 mod powercut;
+mod queue_expiry;
 mod queue_lifecycle;
 mod recording_store;
 mod restart;

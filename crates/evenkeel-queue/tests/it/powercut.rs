@@ -1,8 +1,8 @@
-//! A process whose machine loses power again and again: whatever was not made durable is undone.
+//! A process whose machine loses power repeatedly: writes that were not synced are undone.
 //!
-//! A killed process leaves everything it wrote to the operating system, so it cannot show a missing flush. Here a
-//! layer between the process and the C library notes how to undo each write and what was made durable since; after
-//! the kill, what was not durable is undone, but for a part that the disk happened to have written.
+//! A killed process leaves its writes with the operating system, so a kill cannot reveal a missing fsync. Here a layer
+//! between the process and the C library records how to undo each write and what was synced since. After the kill,
+//! unsynced writes are undone, except for a part that the disk happened to have written.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -13,76 +13,76 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::crash::{HASTY, LAST, Ledger, ROUNDS, STOPPED, lines_of, start};
+use crate::crash::{LAST, Ledger, ROUNDS, STOPPED, UNSYNCED, lines_before_kill, start};
 
 #[test]
-fn twenty_power_cuts_lose_nothing_that_was_confirmed() {
-    let bench = Bench::new();
+fn twenty_power_failures_lose_no_confirmed_write() {
+    let bench = PowerRig::new();
     let mut ledger = Ledger::default();
     let mut undone = 0;
     for round in 0..ROUNDS {
         let mut process = bench.start(&round.to_string());
         let mut out = BufReader::new(process.stdout.take().unwrap());
-        ledger.read(&mut out, lines_of(round) / 2);
-        // A line is read right after a flush, when everything is durable.
+        ledger.read(&mut out, lines_before_kill(round) / 2);
+        // A line is read right after an fsync, when everything is durable.
         std::thread::sleep(Duration::from_micros(round * 397 % 5_000));
         process.kill().unwrap();
         ledger.read(&mut out, u64::MAX);
         process.wait().unwrap();
-        undone += bench.cut(round);
-        ledger.die();
+        undone += bench.cut_power(round);
+        ledger.record_crash();
     }
-    bench.end(&mut ledger);
+    bench.drain(&mut ledger);
     println!("{undone} writes undone");
     assert!(undone > 0, "the layer saw no write that was not durable");
     ledger.check();
 }
 
-/// The ledger notices what a queue loses that answers before anything is on disk; so it would notice a missing flush.
+/// Checks the test itself: a queue that answers before it syncs is detected, so a missing fsync would be, too.
 #[test]
-fn a_queue_that_does_not_flush_is_caught() {
-    let bench = Bench::new();
+fn a_queue_that_does_not_sync_is_detected() {
+    let bench = PowerRig::new();
     let mut ledger = Ledger::default();
-    let mut process = bench.start_with("0", &[(HASTY, OsStr::new("yes"))]);
+    let mut process = bench.start_with("0", &[(UNSYNCED, OsStr::new("yes"))]);
     let mut out = BufReader::new(process.stdout.take().unwrap());
     ledger.read(&mut out, 2_000);
     process.kill().unwrap();
     ledger.read(&mut out, u64::MAX);
     process.wait().unwrap();
-    let undone = bench.cut(0);
-    ledger.die();
-    bench.end(&mut ledger);
+    let undone = bench.cut_power(0);
+    ledger.record_crash();
+    bench.drain(&mut ledger);
     println!("{undone} writes undone, {} faults", ledger.faults().len());
-    assert!(!ledger.faults().is_empty(), "{undone} writes were undone and nobody noticed");
+    assert!(!ledger.faults().is_empty(), "{undone} writes were undone and no fault was detected");
 }
 
-/// A flush that fails has an unknown outcome: the process stops and says why, and nothing confirmed is lost.
+/// After a failed fsync the outcome is unknown: the process stops with a message, and no confirmed write is lost.
 #[test]
-fn a_failed_flush_stops_the_process_in_words() {
-    let bench = Bench::new();
+fn a_failed_fsync_stops_the_process_with_a_message() {
+    let bench = PowerRig::new();
     let mut ledger = Ledger::default();
     let mut process = bench.start_with("0", &[("POWERCUT_FAIL_SYNC", OsStr::new("300"))]);
     ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
     assert_eq!(process.wait().unwrap().code(), Some(STOPPED));
-    assert!(ledger.fatal[0].contains("outcome is unknown"), "{:?}", ledger.fatal);
+    assert!(ledger.fatal[0].contains("the outcome of the last writes is unknown"), "{:?}", ledger.fatal);
     assert!(ledger.sent() > 0, "nothing was sent before");
-    bench.cut(0);
-    ledger.die();
-    bench.end(&mut ledger);
+    bench.cut_power(0);
+    ledger.record_crash();
+    bench.drain(&mut ledger);
     assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
-/// A full disk is told to whoever sends; when there is room again, everything goes on.
+/// A full disk rejects senders; once there is space again, everything continues.
 #[test]
-fn a_full_disk_is_told_and_passes() {
-    let bench = Bench::new();
+fn a_full_disk_rejects_writes_until_space_is_free_again() {
+    let bench = PowerRig::new();
     let mut ledger = Ledger::default();
-    let full = bench.folder.path().join("full");
+    let full = bench.dir.path().join("full");
     let mut process = bench.start_with("0", &[("POWERCUT_FULL", full.as_os_str())]);
     let mut out = BufReader::new(process.stdout.take().unwrap());
     ledger.read(&mut out, 300);
     fs::write(&full, "").unwrap();
-    while ledger.refused.len() < 20 {
+    while ledger.rejected.len() < 20 {
         ledger.read(&mut out, 1);
     }
     fs::remove_file(&full).unwrap();
@@ -93,29 +93,29 @@ fn a_full_disk_is_told_and_passes() {
     process.kill().unwrap();
     ledger.read(&mut out, u64::MAX);
     process.wait().unwrap();
-    println!("{} requests refused, the first: {:?}", ledger.refused.len(), ledger.refused[0]);
+    println!("{} requests rejected, the first: {:?}", ledger.rejected.len(), ledger.rejected[0]);
     assert!(
-        ledger.refused.iter().all(|why| why.contains("disk is full: No space left")),
+        ledger.rejected.iter().all(|error| error.contains("disk is full: No space left")),
         "{:?}",
-        ledger.refused
+        ledger.rejected
     );
-    ledger.die();
-    bench.end(&mut ledger);
+    ledger.record_crash();
+    bench.drain(&mut ledger);
     assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
-/// What a death leaves behind the last whole batch of the journal is cut off, whatever it is.
+/// Anything after the last complete batch of the journal is ignored.
 #[test]
-fn a_garbled_tail_is_cut_off() {
-    type Garble = fn(&[u8]) -> Vec<u8>;
-    let garbage: &[(&str, Garble)] = &[
+fn a_corrupt_journal_tail_is_ignored() {
+    type Corrupt = fn(&[u8]) -> Vec<u8>;
+    let tails: &[(&str, Corrupt)] = &[
         ("noise", |_| (0..5_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
-        ("the beginning of a batch", |valid| valid[..valid.len().min(700)].to_vec()),
+        ("the start of a batch", |valid| valid[..valid.len().min(700)].to_vec()),
         ("ones", |_| vec![0xff; 100]),
         ("nothing, not even room", |_| Vec::new()),
     ];
-    for (name, garble) in garbage {
-        let bench = Bench::new();
+    for (name, corrupt) in tails {
+        let bench = PowerRig::new();
         let mut ledger = Ledger::default();
         let mut process = bench.start("0");
         let mut out = BufReader::new(process.stdout.take().unwrap());
@@ -123,47 +123,47 @@ fn a_garbled_tail_is_cut_off() {
         process.kill().unwrap();
         ledger.read(&mut out, u64::MAX);
         process.wait().unwrap();
-        ledger.die();
+        ledger.record_crash();
         let journal = newest_journal(&bench.data());
         let mut bytes = fs::read(&journal).unwrap();
         let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
         // A batch ends with a trailer whose last byte is not zero.
         bytes.truncate(end);
-        let tail = garble(&bytes);
+        let tail = corrupt(&bytes);
         bytes.extend(tail);
         fs::write(&journal, bytes).unwrap();
         println!("after {name}");
-        bench.end(&mut ledger);
+        bench.drain(&mut ledger);
         assert_eq!(ledger.faults(), [] as [String; 0], "after {name}");
         assert!(ledger.sent() > 50);
     }
 }
 
-pub(crate) fn newest_journal(folder: &Path) -> PathBuf {
-    let files = fs::read_dir(folder.join("queue")).unwrap().flatten().map(|entry| entry.path());
+pub(crate) fn newest_journal(dir: &Path) -> PathBuf {
+    let files = fs::read_dir(dir.join("queue")).unwrap().flatten().map(|entry| entry.path());
     let journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));
     let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
     journals.max_by_key(number).expect("a store has a journal")
 }
 
-/// A folder, and a layer that watches it.
-pub(crate) struct Bench {
-    pub(crate) folder: tempfile::TempDir,
+/// A data directory, and the layer that observes it.
+pub(crate) struct PowerRig {
+    pub(crate) dir: tempfile::TempDir,
     layer: PathBuf,
 }
 
-impl Bench {
+impl PowerRig {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::TempDir::new().unwrap();
-        let layer = folder.path().join("powercut.so");
+        let dir = tempfile::TempDir::new().unwrap();
+        let layer = dir.path().join("powercut.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/powercut/powercut.c");
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O2", "-o"]).arg(&layer).arg(source).args(["-ldl", "-lpthread"]);
         let built = compiler.status().expect("a C compiler is needed: Debian's gcc");
         assert!(built.success(), "the layer did not compile");
-        fs::create_dir(folder.path().join("kept")).unwrap();
-        fs::create_dir(folder.path().join("data")).unwrap();
-        Self { folder, layer }
+        fs::create_dir(dir.path().join("kept")).unwrap();
+        fs::create_dir(dir.path().join("data")).unwrap();
+        Self { dir, layer }
     }
 
     fn start(&self, round: &str) -> std::process::Child {
@@ -171,68 +171,68 @@ impl Bench {
     }
 
     fn start_with(&self, round: &str, more: &[(&str, &OsStr)]) -> std::process::Child {
-        let watched = self.watched();
+        let observed = self.env();
         let mut set: Vec<(&str, &OsStr)> =
-            watched.iter().map(|(name, path)| (*name, path.as_os_str())).collect();
+            observed.iter().map(|(name, path)| (*name, path.as_os_str())).collect();
         set.extend_from_slice(more);
         start(&self.data(), round, &set)
     }
 
-    /// What a process is told so that the layer watches it.
-    pub(crate) fn watched(&self) -> [(&'static str, PathBuf); 4] {
-        let folder = self.folder.path();
+    /// Returns the environment of an observed process.
+    pub(crate) fn env(&self) -> [(&'static str, PathBuf); 4] {
+        let dir = self.dir.path();
         [
             ("LD_PRELOAD", self.layer.clone()),
             ("POWERCUT_ROOT", self.data()),
-            ("POWERCUT_LOG", folder.join("log")),
-            ("POWERCUT_KEEP", folder.join("kept")),
+            ("POWERCUT_LOG", dir.join("log")),
+            ("POWERCUT_KEEP", dir.join("kept")),
         ]
     }
 
-    /// Lets the process take out whatever is left.
-    fn end(&self, ledger: &mut Ledger) {
+    /// Runs the process until the queue is empty.
+    fn drain(&self, ledger: &mut Ledger) {
         let mut process = self.start(LAST);
         ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
-        assert!(process.wait().unwrap().success(), "the queue did not come to its end");
+        assert!(process.wait().unwrap().success(), "the queue was not emptied");
     }
 
     pub(crate) fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.dir.path().join("data")
     }
 
-    /// Undoes what was not durable, and counts it; `seed` chooses what the disk had written nevertheless.
-    fn cut(&self, seed: u64) -> usize {
-        let log = self.folder.path().join("log");
-        let notes = read_notes(&fs::read(&log).unwrap());
+    /// Undoes unsynced writes; returns their number. `seed` selects those that the disk had written nevertheless.
+    fn cut_power(&self, seed: u64) -> usize {
+        let log = self.dir.path().join("log");
+        let records = read_log(&fs::read(&log).unwrap());
         let mut synced: HashMap<u64, usize> = HashMap::new();
-        let mut folders: HashMap<PathBuf, usize> = HashMap::new();
-        for (at, note) in notes.iter().enumerate() {
+        let mut dirs: HashMap<PathBuf, usize> = HashMap::new();
+        for (at, note) in records.iter().enumerate() {
             match note.kind {
                 b'S' => drop(synced.insert(note.ino, at)),
-                b'D' => drop(folders.insert(note.path.clone(), at)),
+                b'D' => drop(dirs.insert(note.path.clone(), at)),
                 _ => {}
             }
         }
-        let is_durable = |at: usize, note: &Note| match note.kind {
+        let is_durable = |at: usize, note: &LogRecord| match note.kind {
             b'W' | b'T' => synced.get(&note.ino).is_some_and(|&sync| at < sync),
-            _ => note.path.parent().and_then(|parent| folders.get(parent)).is_some_and(|&sync| at < sync),
+            _ => note.path.parent().and_then(|parent| dirs.get(parent)).is_some_and(|&sync| at < sync),
         };
-        let loose: Vec<&Note> = notes
+        let unsynced: Vec<&LogRecord> = records
             .iter()
             .enumerate()
             .filter(|(at, note)| b"WTCU".contains(&note.kind) && !is_durable(*at, note))
             .map(|(_, note)| note)
             .collect();
-        // Of each file a beginning of what was loose had reached the disk.
+        // A prefix of the unsynced writes of each file had reached the disk.
         let mut counts: HashMap<u64, usize> = HashMap::new();
-        loose.iter().for_each(|note| *counts.entry(note.ino).or_default() += 1);
+        unsynced.iter().for_each(|note| *counts.entry(note.ino).or_default() += 1);
         let reached = |ino: u64| {
             let random =
                 (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ino.wrapping_mul(0xbf58_476d_1ce4_e5b9);
             if seed.is_multiple_of(2) { 0 } else { (random >> 33) as usize % (counts[&ino] + 1) }
         };
         let mut seen: HashMap<u64, usize> = HashMap::new();
-        let lost: Vec<&&Note> = loose
+        let lost: Vec<&&LogRecord> = unsynced
             .iter()
             .filter(|note| {
                 let seen = seen.entry(note.ino).or_default();
@@ -246,8 +246,8 @@ impl Bench {
     }
 }
 
-/// One line of what the layer wrote.
-struct Note {
+/// A record of the layer's log.
+struct LogRecord {
     kind: u8,
     ino: u64,
     offset: u64,
@@ -256,7 +256,7 @@ struct Note {
     old: Vec<u8>,
 }
 
-impl Note {
+impl LogRecord {
     fn undo(&self, root: &Path) {
         match self.kind {
             b'W' | b'T' => {
@@ -272,36 +272,36 @@ impl Note {
             }
             b'U' => {
                 let saved = PathBuf::from(String::from_utf8(self.old.clone()).unwrap());
-                // Its folder may be gone with it.
+                // Its directory may have been removed as well.
                 if !self.path.exists() && self.path.parent().is_some_and(Path::exists) {
                     fs::rename(saved, &self.path).unwrap();
                 }
             }
-            kind => panic!("a note of kind {kind}"),
+            kind => panic!("a record of kind {kind}"),
         }
     }
 }
 
-fn find(folder: &Path, ino: u64) -> Option<PathBuf> {
-    fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
+fn find(dir: &Path, ino: u64) -> Option<PathBuf> {
+    fs::read_dir(dir).ok()?.flatten().find_map(|entry| {
         let about = entry.metadata().ok()?;
         if about.is_dir() { find(&entry.path(), ino) } else { (about.ino() == ino).then(|| entry.path()) }
     })
 }
 
-fn read_notes(mut bytes: &[u8]) -> Vec<Note> {
-    let mut notes = Vec::new();
-    // The last one may have been cut off by the kill.
-    while let Some((header, rest)) = bytes.split_first_chunk::<40>() {
-        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap());
-        let kind = header[0];
+fn read_log(mut bytes: &[u8]) -> Vec<LogRecord> {
+    let mut records = Vec::new();
+    // The last record may have been cut off by the kill.
+    while let Some((meta, rest)) = bytes.split_first_chunk::<40>() {
+        let word = |at: usize| u64::from_le_bytes(meta[at..at + 8].try_into().unwrap());
+        let kind = meta[0];
         let path_len = word(0) >> 32;
         let path_len = path_len as usize;
         let len = word(24) as usize;
         let Some((path, rest)) = rest.split_at_checked(path_len) else { break };
         let Some((old, rest)) = rest.split_at_checked(len) else { break };
         let path = PathBuf::from(String::from_utf8(path.to_vec()).unwrap());
-        notes.push(Note {
+        records.push(LogRecord {
             kind,
             ino: word(8),
             offset: word(16),
@@ -311,5 +311,5 @@ fn read_notes(mut bytes: &[u8]) -> Vec<Note> {
         });
         bytes = rest;
     }
-    notes
+    records
 }

@@ -1,4 +1,4 @@
-//! Queues come, change and go.
+//! Queues are created, changed and removed.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use evenkeel_queue::queues::{CreateError, CreateResult};
 use evenkeel_queue::store::Store;
 use evenkeel_queue::{NewMessage, QueueSettings, Rejection};
 
-use crate::harness::{Rig, send, take};
+use crate::harness::{Rig, receive_now, send};
 
 #[tokio::test]
-async fn a_name_is_given_once() {
+async fn a_queue_name_is_unique() {
     for rig in Rig::both().await {
         let first = rig.queues.create("jobs", QueueSettings::default(), "notes".into()).await.unwrap();
         assert!(matches!(first, CreateResult::Created(_)));
         let again = rig.queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
         assert!(matches!(again, CreateResult::Existing(_)));
-        assert_eq!(again.queue().body().notes, "notes");
+        assert_eq!(again.queue().descriptor().metadata, "notes");
     }
 }
 
 #[tokio::test]
-async fn a_removed_queue_is_gone_and_its_name_is_free() {
+async fn a_removed_queue_is_gone_and_its_name_can_be_reused() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
@@ -31,16 +31,16 @@ async fn a_removed_queue_is_gone_and_its_name_is_free() {
         assert!(queue.enqueue(vec![NewMessage::new("late")]).await.is_err());
         let fresh = rig.queue(QueueSettings::default()).await;
         assert_ne!(fresh.id(), queue.id());
-        assert!(take(&fresh, 10).await.is_empty(), "a new queue has an old one's messages");
+        assert!(receive_now(&fresh, 10).await.is_empty(), "a new queue has the messages of the removed one");
     }
 }
 
 #[tokio::test]
-async fn bad_names_settings_and_keys_are_refused() {
+async fn bad_names_settings_and_keys_are_rejected() {
     for rig in Rig::both().await {
         for name in ["", "with space", "a/b", &"x".repeat(81)] {
             let made = rig.queues.create(name, QueueSettings::default(), String::new()).await;
-            assert!(matches!(made, Err(CreateError::Name)), "{name:?} was taken");
+            assert!(matches!(made, Err(CreateError::Name)), "{name:?} was accepted");
         }
         let settings = QueueSettings { wait_ms: 99_999, ..QueueSettings::default() };
         assert!(matches!(
@@ -48,7 +48,7 @@ async fn bad_names_settings_and_keys_are_refused() {
             Err(CreateError::Setting(bad)) if bad.name == "wait_ms"
         ));
         let queue = rig.queue(QueueSettings { message_bytes_max: 1_024, ..QueueSettings::default() }).await;
-        let bad = queue.enqueue(vec![NewMessage::new("x").of("line\nbreak")]).await;
+        let bad = queue.enqueue(vec![NewMessage::new("x").for_key("line\nbreak")]).await;
         assert_eq!(bad, Err(Rejection::BadKey));
         let large = queue.enqueue(vec![NewMessage::new(vec![0_u8; 1_025])]).await;
         assert_eq!(large, Err(Rejection::TooLarge { max: 1_024 }));
@@ -56,24 +56,25 @@ async fn bad_names_settings_and_keys_are_refused() {
 }
 
 #[tokio::test]
-async fn a_message_tells_why_it_waits() {
+async fn explain_describes_a_waiting_and_a_delivered_message() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let ids = queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
-        let said = queue.explain(ids[1]).await.unwrap().to_string();
-        assert!(said.starts_with("1 messages of its key come first; its tenant is in turn"), "{said}");
-        let taken = take(&queue, 1).await;
-        let said = queue.explain(taken[0].id).await.unwrap().to_string();
-        assert!(said.starts_with("delivered for the 1. time"), "{said}");
+        let explain = async |id| queue.explain(id).await.unwrap().describe(queue.now()).to_string();
+        let text = explain(ids[1]).await;
+        assert!(text.starts_with("waiting: 1 message of its key comes first; its tenant is next"), "{text}");
+        let received = receive_now(&queue, 1).await;
+        let text = explain(received[0].id).await;
+        assert!(text.starts_with("in flight: delivered once, lease ends in "), "{text}");
     }
 }
 
 #[tokio::test]
-async fn keys_are_told_apart() {
+async fn statistics_are_per_key() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a", "a", "b/x"]).await;
-        take(&queue, 1).await;
+        receive_now(&queue, 1).await;
         let stats = queue.key_stats(0, 10).await.unwrap();
         let all: Vec<(&str, u64)> =
             stats.iter().map(|key| (&*key.name, key.pending + key.in_flight)).collect();
@@ -84,14 +85,15 @@ async fn keys_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_key_and_its_queue_tell_how_long_messages_waited() {
+async fn wait_times_are_reported_per_key_and_per_queue() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a", "b", "b"]).await;
         assert_eq!(queue.stats().await.unwrap().waits, None);
-        let late = NewMessage { delay: Some(Duration::from_millis(50)), ..NewMessage::new("late").of("a") };
+        let late =
+            NewMessage { delay: Some(Duration::from_millis(50)), ..NewMessage::new("late").for_key("a") };
         queue.enqueue(vec![late]).await.unwrap();
-        take(&queue, 2).await;
+        receive_now(&queue, 2).await;
         let of =
             |stats: &[KeyStats], name: &str| stats.iter().find(|key| &*key.name == name).unwrap().clone();
         let stats = queue.key_stats(0, 10).await.unwrap();
@@ -102,7 +104,7 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
         let b = b.waits.unwrap();
         assert!(a.p50 <= a.p99 && b.p50 <= b.p99);
         while queue.totals().pending + queue.totals().delayed > 0 {
-            crate::harness::await_some(&queue, 2).await;
+            crate::harness::receive(&queue, 2).await;
         }
         let all = queue.stats().await.unwrap();
         assert_eq!((all.delivered, all.redelivered, all.keys), (4, 0, 2));
@@ -111,33 +113,33 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
 }
 
 #[tokio::test]
-async fn a_key_too_many_is_refused_and_the_others_are_delivered() {
+async fn a_key_over_the_limit_is_rejected_and_the_others_are_delivered() {
     for rig in Rig::both().await {
         let settings = QueueSettings { keys_max: 2, ..QueueSettings::default() };
         let queue = rig.queue(settings.clone()).await;
         send(&queue, ["t/a", "t/b"]).await;
-        let refused = queue.enqueue(vec![NewMessage::new("c").of("t/c")]).await;
-        assert_eq!(refused, Err(Rejection::TooManyKeys { max: 2 }));
+        let rejected = queue.enqueue(vec![NewMessage::new("c").for_key("t/c")]).await;
+        assert_eq!(rejected, Err(Rejection::TooManyKeys { max: 2 }));
         send(&queue, ["t/a"]).await;
-        assert_eq!(take(&queue, 10).await.len(), 3);
-        // A limit acts from when it is told.
+        assert_eq!(receive_now(&queue, 10).await.len(), 3);
+        // A changed limit applies at once.
         let more = QueueSettings { keys_max: 3, ..QueueSettings::default() };
         rig.queues.change(&queue, more, String::new()).await.unwrap();
         send(&queue, ["t/c", "t/c"]).await;
         rig.queues.change(&queue, settings, String::new()).await.unwrap();
         send(&queue, ["t/c"]).await;
-        assert_eq!(take(&queue, 10).await.len(), 3);
+        assert_eq!(receive_now(&queue, 10).await.len(), 3);
         assert_eq!((queue.totals().pending, queue.actor_restarts()), (0, 0));
     }
 }
 
 #[tokio::test]
-async fn a_queue_that_could_not_be_opened_leaves_no_trace() {
-    for (rig, store) in Rig::both_watched().await {
-        store.refuses_claims.store(true, Ordering::SeqCst);
+async fn a_queue_that_failed_to_open_is_deleted_again() {
+    for (rig, store) in Rig::both_recording().await {
+        store.rejects_ownership.store(true, Ordering::SeqCst);
         let made = rig.queues.create("jobs", QueueSettings::default(), String::new()).await;
         assert!(matches!(made, Err(CreateError::Open(_))));
-        store.refuses_claims.store(false, Ordering::SeqCst);
+        store.rejects_ownership.store(false, Ordering::SeqCst);
         let queue = rig.queue(QueueSettings::default()).await;
         let records: Vec<_> = store.queues().unwrap().iter().map(|record| record.id).collect();
         assert_eq!(records, [queue.id()]);

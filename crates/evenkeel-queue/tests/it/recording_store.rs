@@ -1,4 +1,4 @@
-//! A store that notes what it is asked, and can make whoever asks it fall.
+//! A store that records its calls, and can crash the actor that calls it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,65 +12,65 @@ use evenkeel_queue::store::{
 use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq, UnixMillis};
 use parking_lot::Mutex;
 
-/// Asks another store, and notes it.
-pub(crate) struct Watched {
+/// Forwards to another store and records the calls.
+pub(crate) struct RecordingStore {
     store: Arc<dyn Store>,
-    /// Whether the next commit panics in the keeper that asks for it.
-    pub(crate) trips: AtomicBool,
-    pub(crate) claims: AtomicU64,
-    /// How often queues were read as a whole.
-    pub(crate) readings: AtomicU64,
+    /// The next commit panics, in the queue actor that calls it.
+    pub(crate) panics: AtomicBool,
+    pub(crate) ownerships: AtomicU64,
+    /// Number of times a queue was read as a whole.
+    pub(crate) recoveries: AtomicU64,
     pub(crate) fetches: AtomicU64,
     pub(crate) changes: Mutex<Vec<MessageChange>>,
-    /// While there is a list, commits are put on it, neither written nor answered.
+    /// While set, commits are collected here, neither written nor completed.
     pub(crate) held: Mutex<Option<Vec<Completion<()>>>>,
-    /// Whether nobody may become an owner.
-    pub(crate) refuses_claims: AtomicBool,
+    /// Ownership requests are rejected.
+    pub(crate) rejects_ownership: AtomicBool,
 }
 
-impl Watched {
+impl RecordingStore {
     pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
             store,
-            trips: AtomicBool::new(false),
-            claims: AtomicU64::new(0),
-            readings: AtomicU64::new(0),
+            panics: AtomicBool::new(false),
+            ownerships: AtomicU64::new(0),
+            recoveries: AtomicU64::new(0),
             fetches: AtomicU64::new(0),
             changes: Mutex::default(),
             held: Mutex::default(),
-            refuses_claims: AtomicBool::new(false),
+            rejects_ownership: AtomicBool::new(false),
         })
     }
 
-    /// Has whoever commits next panic.
-    pub(crate) fn trip(&self) {
-        self.trips.store(true, Ordering::SeqCst);
+    /// Makes the next commit panic.
+    pub(crate) fn panic_next_commit(&self) {
+        self.panics.store(true, Ordering::SeqCst);
     }
 
-    /// Puts commits aside from here on.
+    /// Collects commits from now on.
     pub(crate) fn hold(&self) {
         *self.held.lock() = Some(Vec::new());
     }
 
-    /// Counts the commits that were put aside.
-    pub(crate) fn holds(&self) -> usize {
+    /// Returns the number of collected commits.
+    pub(crate) fn held_len(&self) -> usize {
         self.held.lock().as_ref().map_or(0, Vec::len)
     }
 
-    /// Answers what was put aside with an error, and goes on as before.
-    pub(crate) fn let_go(&self) {
+    /// Completes the collected commits with an error, and forwards later ones again.
+    pub(crate) fn fail_held(&self) {
         let held = self.held.lock().take().unwrap_or_default();
         held.into_iter().for_each(|done| done(Err(StoreError::Busy)));
     }
 }
 
-impl Store for Watched {
+impl Store for RecordingStore {
     fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
         self.store.append(batch, done);
     }
 
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
-        self.readings.fetch_add(1, Ordering::SeqCst);
+        self.recoveries.fetch_add(1, Ordering::SeqCst);
         self.store.keys(queue, before)
     }
 
@@ -78,9 +78,9 @@ impl Store for Watched {
         self.store.state(queue, before)
     }
 
-    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+    fn fetch(&self, request: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
         self.fetches.fetch_add(1, Ordering::SeqCst);
-        self.store.fetch(ask, done);
+        self.store.fetch(request, done);
     }
 
     fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
@@ -88,7 +88,7 @@ impl Store for Watched {
     }
 
     fn commit(&self, commit: Commit, done: Completion<()>) {
-        assert!(!self.trips.swap(false, Ordering::SeqCst), "tripped by a test");
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "panic requested by a test");
         if let Some(held) = &mut *self.held.lock() {
             return held.push(done);
         }
@@ -104,12 +104,12 @@ impl Store for Watched {
         self.store.set_rule(queue, name, rule, done);
     }
 
-    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
-        self.store.put_result(of, kept, max, done);
+    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>) {
+        self.store.put_result(id, result, max, done);
     }
 
-    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
-        self.store.result(of, done);
+    fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>) {
+        self.store.result(id, done);
     }
 
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
@@ -129,8 +129,8 @@ impl Store for Watched {
     }
 
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
-        self.claims.fetch_add(1, Ordering::SeqCst);
-        if self.refuses_claims.load(Ordering::SeqCst) {
+        self.ownerships.fetch_add(1, Ordering::SeqCst);
+        if self.rejects_ownership.load(Ordering::SeqCst) {
             return Err(StoreError::Busy);
         }
         self.store.take_ownership(queues)

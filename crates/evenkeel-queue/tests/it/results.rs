@@ -1,4 +1,4 @@
-//! What came of messages, deliveries that are given up, and notes on jobs.
+//! Results of jobs, abandoned deliveries, and job status.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use evenkeel_queue::job_status::JobStatus;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{NewMessage, QueueSettings, Rejection, UnixMillis};
 
-use crate::harness::{Rig, await_some, send, take};
+use crate::harness::{Rig, receive, receive_now, send};
 
 /// More results than any of these queues has.
 const MANY: usize = 100;
@@ -41,7 +41,7 @@ async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
 }
 
 #[tokio::test]
-async fn what_came_of_a_message_is_kept_when_the_queue_it_was_sent_to_is_gone() {
+async fn a_result_is_stored_for_a_message_whose_queue_was_deleted() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let id = queue.enqueue(vec![NewMessage::new("a")]).await.unwrap()[0];
@@ -54,21 +54,21 @@ async fn what_came_of_a_message_is_kept_when_the_queue_it_was_sent_to_is_gone() 
 }
 
 #[tokio::test]
-async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
+async fn expired_results_are_hidden_and_deleted_and_replaced_ones_stay() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let drafts = (0..1_500).map(|n| NewMessage::new(n.to_string())).collect();
-        let ids = queue.enqueue(drafts).await.unwrap();
+        let messages = (0..1_500).map(|n| NewMessage::new(n.to_string())).collect();
+        let ids = queue.enqueue(messages).await.unwrap();
         for id in &ids {
             queue.put_result(*id, &result("x"), Duration::ZERO, MANY).await.unwrap();
         }
-        assert_eq!(queue.result(ids[0]).await.unwrap(), None, "nobody has swept yet");
+        assert_eq!(queue.result(ids[0]).await.unwrap(), None, "it is still on disk");
         queue.put_result(ids[7], &result("anew"), Duration::from_hours(1), MANY).await.unwrap();
         for _ in 0..2 {
             rig.queues.expire_results().await.unwrap();
         }
         assert_eq!(queue.result(ids[7]).await.unwrap().unwrap().0, result("anew"));
-        // Later ones are found although others were swept before.
+        // Later results are found although others were deleted before.
         queue.put_result(ids[8], &result("x"), Duration::ZERO, MANY).await.unwrap();
         rig.queues.expire_results().await.unwrap();
         assert_eq!(queue.result(ids[8]).await.unwrap(), None);
@@ -76,11 +76,11 @@ async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
 }
 
 #[tokio::test]
-async fn beyond_its_limit_a_queue_forgets_what_would_expire_first() {
+async fn a_queue_over_its_limit_evicts_the_results_that_expire_first() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let ids = queue.enqueue((0..5).map(|n| NewMessage::new(n.to_string())).collect()).await.unwrap();
-        // Of the last, the queue was told to keep results for less long: it is no reason to forget it at once.
+        // The last one has a shorter TTL; it is not evicted for that.
         for (id, hours) in ids.iter().zip([2, 1, 4, 5, 1]) {
             queue.put_result(*id, &result("x"), Duration::from_hours(hours), 2).await.unwrap();
         }
@@ -93,16 +93,16 @@ async fn beyond_its_limit_a_queue_forgets_what_would_expire_first() {
 }
 
 #[tokio::test]
-async fn a_deferred_delivery_does_not_count_and_comes_again() {
+async fn a_deferred_delivery_counts_no_attempt_and_is_redelivered() {
     for rig in Rig::both().await {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
         let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
         send(&queue, ["a"]).await;
         for _ in 0..3 {
-            let taken = await_some(&queue, 1).await;
-            assert_eq!(taken[0].attempt, 1);
-            let deferred = queue.defer(&[(taken[0].receipt.clone(), Duration::from_millis(1))]).await;
+            let received = receive(&queue, 1).await;
+            assert_eq!(received[0].attempt, 1);
+            let deferred = queue.defer(&[(received[0].receipt.clone(), Duration::from_millis(1))]).await;
             assert_eq!(deferred, [Ok(())]);
         }
         assert_eq!(dead.totals().pending, 0);
@@ -110,17 +110,17 @@ async fn a_deferred_delivery_does_not_count_and_comes_again() {
 }
 
 #[tokio::test]
-async fn a_buried_delivery_is_a_dead_letter_at_once() {
+async fn a_dead_lettered_delivery_moves_at_once() {
     for rig in Rig::both().await {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
         let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1_000 });
         let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
         send(&queue, ["a"]).await;
-        let taken = take(&queue, 1).await;
-        let receipt = taken[0].receipt.clone();
+        let received = receive_now(&queue, 1).await;
+        let receipt = received[0].receipt.clone();
         assert_eq!(queue.dead_letter(core::slice::from_ref(&receipt)).await, [Ok(())]);
-        assert_eq!(await_some(&dead, 1).await[0].from, Some(queue.id()));
-        // The other queue may hear of it first.
+        assert_eq!(receive(&dead, 1).await[0].from, Some(queue.id()));
+        // The dead-letter queue may get it before the move is confirmed here.
         let mut again = queue.dead_letter(core::slice::from_ref(&receipt)).await;
         while again == [Err(Rejection::Busy)] {
             again = queue.dead_letter(core::slice::from_ref(&receipt)).await;
@@ -130,7 +130,7 @@ async fn a_buried_delivery_is_a_dead_letter_at_once() {
 }
 
 #[tokio::test]
-async fn notes_on_jobs_have_an_end() {
+async fn the_job_status_table_evicts_its_oldest_entry() {
     let rig = Rig::memory().await;
     let queue = rig.queue(QueueSettings::default()).await;
     let ids = queue.enqueue((0..10_001).map(|n| NewMessage::new(n.to_string())).collect()).await.unwrap();
@@ -138,14 +138,14 @@ async fn notes_on_jobs_have_an_end() {
         queue.record_job(*id, JobStatus::Admitted { attempt: 1, since: UnixMillis(7) });
     }
     assert_eq!(queue.job_status(ids[0]), None);
-    let said = queue.job_status(ids[10_000]).unwrap().to_string();
-    assert_eq!(said, "attempt 1: waits for a free slot since 7 ms");
+    let text = queue.job_status(ids[10_000]).unwrap().to_string();
+    assert_eq!(text, "attempt 1: waiting for a free slot since 1970-01-01 00:00:00 UTC");
     queue.forget_job(ids[10_000]);
     assert_eq!(queue.job_status(ids[10_000]), None);
 }
 
 #[tokio::test]
-async fn whoever_asks_is_told_when_queues_change() {
+async fn subscribers_are_notified_when_queues_change() {
     let rig = Rig::memory().await;
     let mut changes = rig.queues.changes();
     let queue = rig.queue(QueueSettings::default()).await;

@@ -1,6 +1,6 @@
-//! A disk that does not confirm what is written beside requests: when generations, or windows of names, turn over.
+//! A failed fsync during the rotation of segments or deduplication windows stops the process.
 //!
-//! Nothing asks for a flush here but the turn itself, so its failure is all that can stop the process.
+//! No request asks for an fsync here, so only the rotation's own failure can stop the process.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,73 +15,73 @@ use evenkeel_queue::store::{Batch, QueueDescriptor, Store};
 use evenkeel_queue::{Durability, NewMessage, QueueId, QueueSettings, UnixMillis};
 
 use crate::crash::STOPPED;
-use crate::powercut::{Bench, newest_journal};
+use crate::powercut::{PowerRig, newest_journal};
 
-const FOLDER: &str = "EVENKEEL_TURNOVER_FOLDER";
-const TURNS: &str = "EVENKEEL_TURNOVER_OF";
-/// While this file exists, no journal is confirmed.
-const FAILS: &str = "POWERCUT_FAIL_JOURNAL";
-const GENERATIONS: &str = "generations";
-const NAMES: &str = "names";
-/// The queue's window of names, and more.
+const DIR: &str = "EVENKEEL_ROTATION_DIR";
+const ROTATION: &str = "EVENKEEL_ROTATION_OF";
+/// While this file exists, fsync of a journal fails.
+const FAIL_FILE: &str = "POWERCUT_FAIL_JOURNAL";
+const SEGMENTS: &str = "segments";
+const DEDUP: &str = "dedup";
+/// Later than the deduplication window.
 const LATER: UnixMillis = UnixMillis(400_000);
 
 #[test]
-fn a_generation_that_the_disk_does_not_confirm_stops_the_process() {
-    assert_stops(GENERATIONS);
+fn a_failed_fsync_at_segment_rotation_stops_the_process() {
+    assert_stops(SEGMENTS);
 }
 
 #[test]
-fn a_window_of_names_that_the_disk_does_not_confirm_stops_the_process() {
-    assert_stops(NAMES);
+fn a_failed_fsync_at_dedup_rotation_stops_the_process() {
+    assert_stops(DEDUP);
 }
 
 #[track_caller]
-fn assert_stops(turns: &str) {
-    let bench = Bench::new();
+fn assert_stops(rotation: &str) {
+    let bench = PowerRig::new();
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "turnover::the_process_whose_disk_fails", "--ignored", "--nocapture"])
-        .envs(bench.watched())
-        .env(FOLDER, bench.data().join("queue"))
-        .env(TURNS, turns)
-        .env(FAILS, bench.folder.path().join("fails"))
+        .args(["--exact", "rotation::the_process_whose_disk_fails", "--ignored", "--nocapture"])
+        .envs(bench.env())
+        .env(DIR, bench.data().join("queue"))
+        .env(ROTATION, rotation)
+        .env(FAIL_FILE, bench.dir.path().join("fail-fsync"))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let said: Vec<String> =
+    let text: Vec<String> =
         BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
-    assert_eq!(process.wait().unwrap().code(), Some(STOPPED), "{said:?}");
-    assert!(said.iter().any(|line| line.contains("outcome is unknown")), "{said:?}");
+    assert_eq!(process.wait().unwrap().code(), Some(STOPPED), "{text:?}");
+    assert!(text.iter().any(|line| line.contains("the outcome of the last writes is unknown")), "{text:?}");
 }
 
 #[test]
 #[ignore = "run by the tests above, which break its disk"]
 fn the_process_whose_disk_fails() {
-    let folder = PathBuf::from(std::env::var(FOLDER).expect("run by another test"));
-    let turns = std::env::var(TURNS).expect("run by another test");
-    let fails = std::env::var(FAILS).expect("run by another test");
-    let fatal = FatalHandler(Arc::new(|why| {
-        println!("{why}");
+    let dir = PathBuf::from(std::env::var(DIR).expect("run by another test"));
+    let rotation = std::env::var(ROTATION).expect("run by another test");
+    let fail_file = std::env::var(FAIL_FILE).expect("run by another test");
+    let fatal = FatalHandler(Arc::new(|error| {
+        println!("{error}");
         std::process::exit(STOPPED);
     }));
     let store =
-        DiskStore::open(&folder, DiskOptions { fatal, reserve_bytes: 0, ..DiskOptions::default() }).unwrap();
+        DiskStore::open(&dir, DiskOptions { fatal, reserve_bytes: 0, ..DiskOptions::default() }).unwrap();
     let queue = put_queue(&store);
     let named = |name: &str| NewMessage { dedup: Some(DedupId::new("", name)), ..NewMessage::new("x") };
-    if turns == NAMES {
+    if rotation == DEDUP {
         append(&store, queue, UnixMillis(0), named("first"));
-        fs::write(&fails, "").unwrap();
+        fs::write(&fail_file, "").unwrap();
         append(&store, queue, LATER, named("second"));
     } else {
-        // The eleventh fills the generation; a journal ends with the sixth, and none before the twelfth.
+        // The eleventh message fills the segment; the sixth closes a journal, and no other does before the twelfth.
         let large = || NewMessage::new(vec![b'x'; 12 << 20]);
         (0..10).for_each(|_| append(&store, queue, UnixMillis(0), large()));
-        while newest_journal(folder.parent().unwrap()).file_stem().unwrap() == "0" {}
-        fs::write(&fails, "").unwrap();
+        while newest_journal(dir.parent().unwrap()).file_stem().unwrap() == "0" {}
+        fs::write(&fail_file, "").unwrap();
         append(&store, queue, UnixMillis(0), large());
     }
-    // Answered after what came before it has turned over.
+    // Answered after the rotation.
     drop(store.queues());
 }
 
@@ -91,16 +91,16 @@ fn put_queue(store: &DiskStore) -> QueueId {
         settings: QueueSettings::default(),
         created_at: 0,
         changed_at: 0,
-        notes: String::new(),
+        metadata: String::new(),
     };
     let (done, made) = sync_channel(1);
     store.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
     made.recv().unwrap().unwrap()
 }
 
-fn append(store: &DiskStore, queue: QueueId, sent_at: UnixMillis, draft: NewMessage) {
-    let drafts = vec![draft];
-    let batch = Batch { queue, drafts, sent_at, delay_ms: 0, durability: Durability::Os };
+fn append(store: &DiskStore, queue: QueueId, sent_at: UnixMillis, message: NewMessage) {
+    let messages = vec![message];
+    let batch = Batch { queue, messages, sent_at, delay_ms: 0, durability: Durability::Os };
     let (done, written) = sync_channel(1);
     store.append(batch, Box::new(move |sent| drop(done.send(sent))));
     written.recv().unwrap().unwrap();

@@ -1,12 +1,12 @@
-/* Preloaded into a process that is to lose power: notes how to undo every write, and what was made durable since.
+/* Preloaded into a process that is to lose power: records how to undo every write, and what was synced since.
  *
- * POWERCUT_ROOT: files below this folder are watched. POWERCUT_LOG: where notes go. POWERCUT_KEEP: where files that
- * were removed are kept. POWERCUT_FAIL_SYNC: after so many calls, fsync and fdatasync fail with EIO.
- * POWERCUT_FAIL_JOURNAL: a file; while it exists, they do for journals (*.jnl), and for nothing else.
+ * POWERCUT_ROOT: files below this directory are observed. POWERCUT_LOG: file of the records. POWERCUT_KEEP: directory
+ * for removed files. POWERCUT_FAIL_SYNC: number of calls after which fsync and fdatasync fail with EIO.
+ * POWERCUT_FAIL_JOURNAL: a file; while it exists, they fail for journals (*.jnl) only.
  * POWERCUT_FULL: a file; while it exists, writes fail with ENOSPC.
  *
- * A note is a header and what was there before. Kinds: W a write, T a change of length, C a new file, U a removed
- * file, S a file whose content is durable, D a folder whose entries are durable. */
+ * A record is a header and the overwritten content. Kinds: W a write, T a change of length, C a new file, U a removed
+ * file, S a file whose content was synced, D a directory whose entries were synced. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -62,7 +62,7 @@ static int watched(const char *path) {
     return log_fd >= 0 && len && strncmp(path, root, len) == 0 && (path[len] == '/' || path[len] == 0);
 }
 
-/* The path of an open file, if it is watched. */
+/* Returns the path of an open file, if it is observed. */
 static int fd_path(int fd, char *path) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -94,7 +94,7 @@ static void note(uint32_t kind, uint64_t ino, const char *path, uint64_t offset,
         put(old, len);
 }
 
-/* Notes what a write or a shrinking replaces; the lock is held. */
+/* Records the content that a write or a truncation replaces; the lock is held. */
 static void note_old(uint32_t kind, int fd, uint64_t offset, uint64_t len) {
     struct stat file;
     if (fstat(fd, &file) != 0)

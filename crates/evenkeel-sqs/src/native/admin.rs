@@ -59,7 +59,7 @@ impl Native {
 
     fn to_json(&self, queue: &Queue) -> Result<Value, ApiError> {
         let mut json = totals_json(queue);
-        let descriptor = queue.body();
+        let descriptor = queue.descriptor();
         json["created_at_ms"] = json!(descriptor.created_at);
         json["changed_at_ms"] = json!(descriptor.changed_at);
         json["settings"] = Value::Object(self.settings_json(&descriptor.settings)?);
@@ -75,8 +75,8 @@ impl Native {
         json.remove(REDRIVE);
         json.insert(MESSAGE_BYTES_MAX.to_owned(), json!(settings.message_bytes_max.saturating_sub(HEADROOM)));
         let target = settings.redrive.and_then(|redrive| Some((self.sqs.queues.by_id(redrive.to)?, redrive)));
-        let target =
-            target.map(|(queue, redrive)| json!({"queue": queue.body().name, "after": redrive.attempts_max}));
+        let target = target
+            .map(|(queue, redrive)| json!({"queue": queue.descriptor().name, "after": redrive.attempts_max}));
         json.insert(DEAD_LETTERS.to_owned(), json!(target));
         Ok(json)
     }
@@ -157,7 +157,7 @@ impl Native {
         if spec.id == Some(target.id()) {
             return Err(ApiError::invalid("a queue cannot be its own dead-letter queue"));
         }
-        if target.body().settings.order != spec.settings.order {
+        if target.descriptor().settings.order != spec.settings.order {
             return Err(ApiError::invalid(ORDER_MISMATCH));
         }
         spec.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: after });
@@ -192,7 +192,7 @@ impl Native {
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
             return Err(ApiError::invalid("a queue cannot redrive to itself"));
         }
-        if to.as_ref().is_some_and(|to| to.body().settings.order != queue.body().settings.order) {
+        if to.as_ref().is_some_and(|to| to.descriptor().settings.order != queue.descriptor().settings.order) {
             return Err(ApiError::invalid(ORDER_MISMATCH));
         }
         let mut moved = 0;
@@ -211,7 +211,7 @@ impl Native {
 fn totals_json(queue: &Queue) -> Value {
     let totals = queue.totals();
     json!({
-        "name": queue.body().name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
+        "name": queue.descriptor().name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
         "bytes": totals.bytes, "expired": totals.expired,
     })
 }

@@ -62,7 +62,7 @@ impl Native {
         let body: ReceiveBody = read(request).await?;
         let max = within("max", body.max.unwrap_or(1), 1..=MESSAGES_MAX)?;
         let lease_ms = body.lease_ms.map(|lease| within("lease_ms", lease, 0..=LEASE_MS_MAX)).transpose()?;
-        let wait_ms = body.wait_ms.unwrap_or(queue.body().settings.wait_ms);
+        let wait_ms = body.wait_ms.unwrap_or(queue.descriptor().settings.wait_ms);
         let options = ReceiveOptions {
             max: max as usize,
             lease: lease_ms.map(Duration::from_millis),

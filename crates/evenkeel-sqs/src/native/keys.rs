@@ -40,7 +40,7 @@ fn key_json(key: &KeyStats, now_ms: u64) -> Value {
         "weight": key.weight.as_f64(), "pending": key.pending, "in_flight": key.in_flight,
         "delayed": key.delayed, "oldest_age_ms": oldest, "debt": key.debt.0, "delivered": key.delivered,
         "redelivered": key.redelivered, "wait_ms_p50": p50, "wait_ms_p99": p99,
-        "throttled": key.held.map(throttle_json),
+        "throttled": key.throttled.map(throttle_json),
     });
     if let (Some(json), Value::Object(stats)) = (json.as_object_mut(), stats) {
         json.extend(stats);
@@ -49,16 +49,16 @@ fn key_json(key: &KeyStats, now_ms: u64) -> Value {
 }
 
 fn throttle_json(throttle: Throttle) -> Value {
-    let scope = match throttle.who {
+    let scope = match throttle.scope {
         ThrottleScope::Key => "key",
         ThrottleScope::Tenant => "tenant",
     };
-    let reason = match throttle.by {
+    let reason = match throttle.reason {
         ThrottleReason::Concurrency { .. } => "concurrency",
         ThrottleReason::Order => "order",
         ThrottleReason::Rate { .. } => "rate",
     };
-    json!({"scope": scope, "reason": reason, "until_ms": throttle.by.until().map(|until| until.0)})
+    json!({"scope": scope, "reason": reason, "until_ms": throttle.reason.until().map(|until| until.0)})
 }
 
 impl Native {

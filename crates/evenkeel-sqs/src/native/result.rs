@@ -74,9 +74,10 @@ async fn locate(queue: &Queue, message: MessageId) -> Result<Option<MessageLocat
         Explanation::Waiting { .. } => "waiting",
         Explanation::Unknown => return Ok(None),
     };
+    let described = explanation.describe(queue.now());
     let explanation = match queue.job_status(message) {
-        Some(status) => format!("{explanation}; {status}"),
-        None => explanation.to_string(),
+        Some(status) => format!("{described}; {status}"),
+        None => described.to_string(),
     };
     Ok(Some(MessageLocation { state, explanation }))
 }

@@ -63,7 +63,7 @@ impl Native {
             return Err(ApiError::invalid(message));
         }
         let sender = sender_of(request);
-        let dedup = DedupPolicy::of(&queue.body());
+        let dedup = DedupPolicy::of(&queue.descriptor());
         let messages = messages.into_iter().map(|message| message.into_message(sender, dedup));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(messages).await.map_err(queue_error)?;

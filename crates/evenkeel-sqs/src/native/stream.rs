@@ -127,7 +127,7 @@ impl Native {
         let [max, lease] = query(request, ["max_in_flight", "lease_ms"])?;
         let max = number("max_in_flight", max.as_deref(), 10, 1..=MESSAGES_MAX)?;
         // With a lease of zero, a message would be delivered again and again, as fast as the client reads.
-        let default = queue.body().settings.lease_ms.max(LEASE_MS_MIN);
+        let default = queue.descriptor().settings.lease_ms.max(LEASE_MS_MIN);
         let lease_ms = number("lease_ms", lease.as_deref(), default, LEASE_MS_MIN..=LEASE_MS_MAX)?;
         let accept = request.request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let is_ndjson = accept.is_some_and(|accept| accept.contains("ndjson"));

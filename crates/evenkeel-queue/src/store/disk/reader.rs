@@ -1,4 +1,4 @@
-//! The threads that read.
+//! Reader threads.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -13,95 +13,105 @@ use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::{MessageMeta, Payload};
 use crate::store::{Completion, Fetch, StoreError, StoredResult};
 
-/// What a reader is asked.
+/// A read, with its completion.
 pub(super) enum ReadOp {
     Fetch(Fetch, Completion<Vec<(MessageMeta, Payload)>>),
     Read(QueueId, Vec<(KeyId, MessageMeta)>, Completion<Vec<(Seq, Payload)>>),
     Result(MessageId, Completion<Option<StoredResult>>),
 }
 
-/// Reads until nobody can ask any more.
-pub(super) fn run(looks: &Mutex<Receiver<ReadOp>>, opened: &RwLock<Option<Keyspaces>>) {
+/// Runs reads until the store closes.
+pub(super) fn run(queue: &Mutex<Receiver<ReadOp>>, keyspaces: &RwLock<Option<Keyspaces>>) {
     loop {
-        let Ok(look) = looks.lock().recv() else { return };
-        // As it is now, so that the writer does not wait for the disk, and nothing moves while it is read.
-        let folder = opened.read().as_ref().map(Keyspaces::still);
-        match (look, folder) {
-            (ReadOp::Fetch(fetch, done), Some(folder)) => done(fetch_from(&folder, fetch)),
-            (ReadOp::Read(queue, which, done), Some(folder)) => done(read_from(&folder, queue, which)),
-            (ReadOp::Result(of, done), Some(folder)) => done(folder.opened.result(of)),
-            (ReadOp::Fetch(_, done), None) => done(Err(StoreError::Closed)),
-            (ReadOp::Read(_, _, done), None) => done(Err(StoreError::Closed)),
-            (ReadOp::Result(_, done), None) => done(Err(StoreError::Closed)),
+        let Ok(op) = queue.lock().recv() else { return };
+        // A snapshot, so that the writer is not blocked and no message moves during the read.
+        let Some(store) = keyspaces.read().as_ref().map(Keyspaces::snapshot) else {
+            op.fail(StoreError::Closed);
+            continue;
+        };
+        match op {
+            ReadOp::Fetch(fetch, done) => done(fetch_from(&store, fetch)),
+            ReadOp::Read(queue, messages, done) => done(read_from(&store, queue, messages)),
+            ReadOp::Result(id, done) => done(store.keyspaces.result(id)),
         }
     }
 }
 
-fn fetch_from(folder: &StoreSnapshot, fetch: Fetch) -> Result<Vec<(MessageMeta, Payload)>, StoreError> {
-    // What outlived its generation lies between the others', so both are read, and put in order.
-    let StoreSnapshot { opened, snapshot } = folder;
-    let old = collect(snapshot, opened.shelves.old_shelf(), &fetch)?;
-    let later = collect(snapshot, opened.shelves.generations_after(fetch.after), &fetch)?;
-    let complete_to = old.complete_to.min(later.complete_to);
-    let mut found = old.messages;
+impl ReadOp {
+    /// Completes the read with an error.
+    pub(super) fn fail(self, error: StoreError) {
+        match self {
+            Self::Fetch(_, done) => done(Err(error)),
+            Self::Read(_, _, done) => done(Err(error)),
+            Self::Result(_, done) => done(Err(error)),
+        }
+    }
+}
+
+fn fetch_from(store: &StoreSnapshot, fetch: Fetch) -> Result<Vec<(MessageMeta, Payload)>, StoreError> {
+    // Compacted messages lie between those of the other segments, so both are read and merged.
+    let StoreSnapshot { keyspaces, snapshot } = store;
+    let compacted = collect(snapshot, keyspaces.segments.compacted_keyspace(), &fetch)?;
+    let later = collect(snapshot, keyspaces.segments.segments_after(fetch.after), &fetch)?;
+    let complete_to = compacted.complete_to.min(later.complete_to);
+    let mut found = compacted.messages;
     found.extend(later.messages);
-    found.sort_by_key(|(header, _)| header.seq);
-    found.retain(|(header, _)| header.seq <= complete_to);
+    found.sort_by_key(|(meta, _)| meta.seq);
+    found.retain(|(meta, _)| meta.seq <= complete_to);
     found.truncate(fetch.count_max);
     Ok(found)
 }
 
-/// What shelves have of a key.
+/// Messages of a key from some segments.
 struct FetchedMessages {
     messages: Vec<(MessageMeta, Payload)>,
-    /// Up to here, nothing is left out.
+    /// No message up to here is left out.
     complete_to: Seq,
 }
 
-/// Reads shelves that follow each other, no further than was asked for.
+/// Reads consecutive segments, up to the limits of the fetch.
 fn collect<'a>(
     snapshot: &Snapshot,
     keyspaces: impl Iterator<Item = &'a Keyspace>,
     fetch: &Fetch,
 ) -> Result<FetchedMessages, StoreError> {
     let Fetch { queue, key, after, count_max, bytes_max } = *fetch;
-    let from = layout::place(queue, key, Seq(after.0.saturating_add(1)));
-    let to = layout::lane(queue, KeyId(key.0.saturating_add(1)));
-    let mut collected = FetchedMessages { messages: Vec::new(), complete_to: Seq(u64::MAX) };
+    let from = layout::message_prefix(queue, key, Seq(after.0.saturating_add(1)));
+    let to = layout::key_prefix(queue, KeyId(key.0.saturating_add(1)));
+    let mut fetched = FetchedMessages { messages: Vec::new(), complete_to: Seq(u64::MAX) };
     let mut bytes = 0;
     for keyspace in keyspaces {
         let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
         for entry in snapshot.range::<&[u8], _>(keyspace, range) {
-            if count_max <= collected.messages.len() || bytes_max <= bytes {
-                collected.complete_to = collected.messages.last().map_or(after, |(header, _)| header.seq);
-                return Ok(collected);
+            if count_max <= fetched.messages.len() || bytes_max <= bytes {
+                fetched.complete_to = fetched.messages.last().map_or(after, |(meta, _)| meta.seq);
+                return Ok(fetched);
             }
-            let (place, value) = entry.into_inner().map_err(io)?;
-            let Some((_, _, header)) = layout::read_message_key(&place) else { continue };
+            let (key, value) = entry.into_inner().map_err(io)?;
+            let Some((_, _, meta)) = layout::read_message_key(&key) else { continue };
             let Some(payload) = layout::read_message_value(&value.into()) else { continue };
             bytes += payload.size();
-            collected.messages.push((header, payload));
+            fetched.messages.push((meta, payload));
         }
     }
-    Ok(collected)
+    Ok(fetched)
 }
 
 fn read_from(
-    folder: &StoreSnapshot,
+    store: &StoreSnapshot,
     queue: QueueId,
-    which: Vec<(KeyId, MessageMeta)>,
+    messages: Vec<(KeyId, MessageMeta)>,
 ) -> Result<Vec<(Seq, Payload)>, StoreError> {
-    let mut found = Vec::with_capacity(which.len());
-    for (key, header) in which {
-        let place = layout::message_key(queue, key, &header);
-        let shelf = folder.opened.shelves.of(header.seq);
-        let value = folder.snapshot.get(&shelf.keyspace, place.as_slice()).map_err(io)?;
-        found.extend(value.and_then(|value| Some((header.seq, layout::read_message_value(&value.into())?))));
+    let mut found = Vec::with_capacity(messages.len());
+    for (key, meta) in messages {
+        let message_key = layout::message_key(queue, key, &meta);
+        let segment = store.keyspaces.segments.containing(meta.seq);
+        let value = store.snapshot.get(&segment.keyspace, message_key.as_slice()).map_err(io)?;
+        found.extend(value.and_then(|value| Some((meta.seq, layout::read_message_value(&value.into())?))));
     }
     Ok(found)
 }
 
-/// Where requests to read wait.
 pub(super) type ReadQueue = Arc<Mutex<Receiver<ReadOp>>>;
 
 #[cfg(test)]
@@ -116,58 +126,61 @@ mod tests {
     const KEY: KeyId = KeyId(2);
 
     #[test]
-    fn no_more_is_read_than_was_asked_for() {
-        let (folder, _place) = opened(&[], 1..=1_000);
-        let StoreSnapshot { opened, snapshot } = folder.still();
-        let generations = || opened.shelves.generations_after(Seq(0));
-        let collected = collect(&snapshot, generations(), &ask(0, 10, usize::MAX)).unwrap();
-        assert_eq!((collected.messages.len(), collected.complete_to), (10, Seq(10)));
-        let all = collect(&snapshot, generations(), &ask(990, 100, usize::MAX)).unwrap();
+    fn a_fetch_reads_no_more_than_its_limits() {
+        let (keyspaces, _dir) = keyspaces(&[], 1..=1_000);
+        let StoreSnapshot { keyspaces, snapshot } = keyspaces.snapshot();
+        let segments = || keyspaces.segments.segments_after(Seq(0));
+        let first = collect(&snapshot, segments(), &fetch(0, 10, usize::MAX)).unwrap();
+        assert_eq!((first.messages.len(), first.complete_to), (10, Seq(10)));
+        let all = collect(&snapshot, segments(), &fetch(990, 100, usize::MAX)).unwrap();
         assert_eq!((all.messages.len(), all.complete_to), (10, Seq(u64::MAX)));
     }
 
     #[test]
-    fn what_outlived_its_generation_comes_in_its_place_and_hides_nothing() {
-        let (folder, _place) = opened(&[2, 5, 1_001, 2_000], 100..=1_000);
-        assert_eq!(fetched(&folder, ask(0, 4, usize::MAX)), [2, 5, 100, 101]);
-        assert_eq!(fetched(&folder, ask(998, 4, usize::MAX)), [999, 1_000, 1_001, 2_000]);
-        // Few bytes are wanted: what follows the last that was read may be missing, so it is not told.
-        assert_eq!(fetched(&folder, ask(5, 4, 1)), [100]);
-        assert_eq!(fetched(&folder, ask(1_000, 4, usize::MAX)), [1_001, 2_000]);
+    fn compacted_messages_are_merged_in_order() {
+        let (keyspaces, _dir) = keyspaces(&[2, 5, 1_001, 2_000], 100..=1_000);
+        assert_eq!(fetched(&keyspaces, fetch(0, 4, usize::MAX)), [2, 5, 100, 101]);
+        assert_eq!(fetched(&keyspaces, fetch(998, 4, usize::MAX)), [999, 1_000, 1_001, 2_000]);
+        // Limited by bytes: a compacted message after the last one read may be missing, so later ones are left out.
+        assert_eq!(fetched(&keyspaces, fetch(5, 4, 1)), [100]);
+        assert_eq!(fetched(&keyspaces, fetch(1_000, 4, usize::MAX)), [1_001, 2_000]);
     }
 
     #[test]
-    fn what_is_moved_and_removed_while_it_is_read_is_found() {
-        let (folder, _place) = opened(&[], 1..=10);
-        let still = folder.still();
-        let from = still.opened.shelves.segments[0].keyspace.clone();
-        let mut batch = folder.db.batch();
+    fn messages_compacted_during_a_read_are_found() {
+        let (keyspaces, _dir) = keyspaces(&[], 1..=10);
+        let snapshot = keyspaces.snapshot();
+        let from = snapshot.keyspaces.segments.segments[0].keyspace.clone();
+        let mut batch = keyspaces.db.batch();
         for entry in from.iter() {
-            let (place, value) = entry.into_inner().unwrap();
-            batch.insert(&folder.shelves.compacted.keyspace, place.clone(), value);
-            batch.remove(&from, place);
+            let (key, value) = entry.into_inner().unwrap();
+            batch.insert(&keyspaces.segments.compacted.keyspace, key.clone(), value);
+            batch.remove(&from, key);
         }
         batch.commit().unwrap();
-        let found = fetch_from(&still, ask(0, 100, usize::MAX)).unwrap();
-        assert_eq!(found.len(), 10, "messages on their way from shelf to shelf were overlooked");
-        let which = found.iter().map(|(header, _)| (KEY, *header)).collect();
-        assert_eq!(read_from(&still, QUEUE, which).unwrap().len(), 10);
+        let found = fetch_from(&snapshot, fetch(0, 100, usize::MAX)).unwrap();
+        assert_eq!(found.len(), 10, "messages that moved between segments were missed");
+        let messages = found.iter().map(|(meta, _)| (KEY, *meta)).collect();
+        assert_eq!(read_from(&snapshot, QUEUE, messages).unwrap().len(), 10);
     }
 
-    fn fetched(folder: &Keyspaces, fetch: Fetch) -> Vec<u64> {
-        fetch_from(&folder.still(), fetch).unwrap().iter().map(|(header, _)| header.seq.0).collect()
+    fn fetched(keyspaces: &Keyspaces, fetch: Fetch) -> Vec<u64> {
+        fetch_from(&keyspaces.snapshot(), fetch).unwrap().iter().map(|(meta, _)| meta.seq.0).collect()
     }
 
-    fn ask(after: u64, count_max: usize, bytes_max: usize) -> Fetch {
+    fn fetch(after: u64, count_max: usize, bytes_max: usize) -> Fetch {
         Fetch { queue: QUEUE, key: KEY, after: Seq(after), count_max, bytes_max }
     }
 
-    fn opened(old: &[u64], current: std::ops::RangeInclusive<u64>) -> (Keyspaces, tempfile::TempDir) {
-        let place = tempfile::TempDir::new().unwrap();
-        let mut folder = Keyspaces::open(&place.path().join("queue"), 1 << 20).unwrap().opened;
+    fn keyspaces(
+        compacted: &[u64],
+        current: std::ops::RangeInclusive<u64>,
+    ) -> (Keyspaces, tempfile::TempDir) {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mut keyspaces = Keyspaces::open(&dir.path().join("queue"), 1 << 20).unwrap().keyspaces;
         let payload = Payload { headers: "h".into(), body: "body".into() };
         let message = |seq: u64| {
-            let header = MessageMeta {
+            let meta = MessageMeta {
                 seq: Seq(seq),
                 sent_at: UnixMillis(1),
                 size: 5,
@@ -175,18 +188,18 @@ mod tests {
                 from: None,
                 expires_at: None,
             };
-            (layout::message_key(QUEUE, KEY, &header), layout::message_value(&payload))
+            (layout::message_key(QUEUE, KEY, &meta), layout::message_value(&payload))
         };
         for (keyspace, seqs) in [
-            (folder.shelves.compacted.keyspace.clone(), old.to_vec()),
-            (folder.shelves.current().keyspace.clone(), current.collect()),
+            (keyspaces.segments.compacted.keyspace.clone(), compacted.to_vec()),
+            (keyspaces.segments.current().keyspace.clone(), current.collect()),
         ] {
-            for (at, value) in seqs.into_iter().map(message) {
-                keyspace.insert(at.as_slice(), value).unwrap();
+            for (key, value) in seqs.into_iter().map(message) {
+                keyspace.insert(key.as_slice(), value).unwrap();
             }
         }
-        folder.shelves.compacted.live = old.len() as u64;
-        folder.db.persist(PersistMode::Buffer).unwrap();
-        (folder, place)
+        keyspaces.segments.compacted.live = compacted.len() as u64;
+        keyspaces.db.persist(PersistMode::Buffer).unwrap();
+        (keyspaces, dir)
     }
 }

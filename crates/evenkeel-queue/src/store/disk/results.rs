@@ -1,4 +1,4 @@
-//! What came of messages, on disk: by message, and by when it expires.
+//! Results of messages on disk: by message, and by expiry.
 
 use super::keyspaces::{Keyspaces, corrupt, io};
 use super::layout;
@@ -7,75 +7,73 @@ use crate::store::result_index::ResultIndex;
 use crate::store::{StoreError, StoredResult};
 use crate::time::UnixMillis;
 
-/// A sweep reads about so much at once.
-const SWEEP_BYTES: usize = 8 << 20;
+/// Bytes read per expiry run, approximately.
+const EXPIRE_BYTES: usize = 8 << 20;
 
-/// Where a result is.
-pub(super) fn place(of: MessageId) -> [u8; 16] {
-    layout::place(of.queue, of.key, of.seq)
+/// Returns the key of a result.
+pub(super) fn result_key(id: MessageId) -> [u8; 16] {
+    layout::message_prefix(id.queue, id.key, id.seq)
 }
 
-/// Where it is said that a result expires.
-pub(super) fn due(at: UnixMillis, of: MessageId) -> [u8; 24] {
+/// Returns the key of a result's entry in the expiry index.
+pub(super) fn due_key(expires_at: UnixMillis, id: MessageId) -> [u8; 24] {
     let mut bytes = [0; 24];
-    bytes[..8].copy_from_slice(&at.0.to_be_bytes());
-    bytes[8..].copy_from_slice(&place(of));
+    bytes[..8].copy_from_slice(&expires_at.0.to_be_bytes());
+    bytes[8..].copy_from_slice(&result_key(id));
     bytes
 }
 
-/// What a result is written as.
-pub(super) fn value(kept: &StoredResult) -> Vec<u8> {
-    [&kept.expires_at.0.to_be_bytes(), kept.bytes.as_ref()].concat()
+/// Returns the value of a result.
+pub(super) fn result_value(result: &StoredResult) -> Vec<u8> {
+    [&result.expires_at.0.to_be_bytes(), result.bytes.as_ref()].concat()
 }
 
-/// A result that has expired.
+/// An expired result.
 pub(super) struct ExpiredResult {
-    /// Where that is said.
-    pub(super) due: [u8; 24],
-    /// Where the result is, unless it was kept anew.
-    pub(super) result: Option<[u8; 16]>,
+    /// Key in the expiry index.
+    pub(super) due_key: [u8; 24],
+    /// Key of the result, unless it was replaced.
+    pub(super) result_key: Option<[u8; 16]>,
 }
 
 impl ExpiredResult {
-    /// When it expired.
-    pub(super) fn at(&self) -> UnixMillis {
-        UnixMillis(layout::long(&self.due, 0).unwrap_or_default())
+    pub(super) fn expired_at(&self) -> UnixMillis {
+        UnixMillis(layout::read_u64(&self.due_key, 0).unwrap_or_default())
     }
 
-    /// Whose it was.
-    pub(super) fn of(&self) -> Option<MessageId> {
-        read_due(&self.due).map(|(_, of)| of)
+    pub(super) fn id(&self) -> Option<MessageId> {
+        read_due_key(&self.due_key).map(|(_, id)| id)
     }
 }
 
-/// Reads which result expires when.
-fn read_due(due: &[u8]) -> Option<(UnixMillis, MessageId)> {
-    let queue = QueueId(layout::word(due, 8)?);
-    let key = KeyId(layout::word(due, 12)?);
-    Some((UnixMillis(layout::long(due, 0)?), MessageId { queue, key, seq: Seq(layout::long(due, 16)?) }))
+/// Parses a key of the expiry index.
+fn read_due_key(bytes: &[u8]) -> Option<(UnixMillis, MessageId)> {
+    let expires_at = UnixMillis(layout::read_u64(bytes, 0)?);
+    let queue = QueueId(layout::read_u32(bytes, 8)?);
+    let key = KeyId(layout::read_u32(bytes, 12)?);
+    Some((expires_at, MessageId { queue, key, seq: Seq(layout::read_u64(bytes, 16)?) }))
 }
 
 impl Keyspaces {
-    /// Reads which results are kept, and no more of them.
+    /// Builds the index of stored results; reads no bodies.
     pub(super) fn read_results(&self) -> Result<ResultIndex, StoreError> {
-        let mut book = ResultIndex::default();
+        let mut index = ResultIndex::default();
         for entry in self.results_due.iter() {
-            let due = entry.key().map_err(io)?;
-            let (until, of) = read_due(&due).ok_or_else(|| corrupt("when a result expires"))?;
-            book.keep(of, until);
+            let due_key = entry.key().map_err(io)?;
+            let (expires_at, id) = read_due_key(&due_key).ok_or_else(|| corrupt("the expiry of a result"))?;
+            index.insert(id, expires_at);
         }
-        Ok(book)
+        Ok(index)
     }
 
-    /// Reads what came of a message, if that is kept.
-    pub(super) fn result(&self, of: MessageId) -> Result<Option<StoredResult>, StoreError> {
-        let Some(value) = self.results.get(place(of)).map_err(io)? else { return Ok(None) };
-        let expires_at = UnixMillis(layout::long(&value, 0).ok_or_else(|| corrupt("a result"))?);
+    pub(super) fn result(&self, id: MessageId) -> Result<Option<StoredResult>, StoreError> {
+        let Some(value) = self.results.get(result_key(id)).map_err(io)? else { return Ok(None) };
+        let expires_at = UnixMillis(layout::read_u64(&value, 0).ok_or_else(|| corrupt("a result"))?);
         Ok(Some(StoredResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
     }
 
-    /// Finds results that expire from `from` to `until`, at most `max` and as many as are soon read: nobody else is
-    /// answered meanwhile.
+    /// Returns results that expire from `from` to `until`, at most `max`, and not more than can be read quickly: other
+    /// writes wait meanwhile.
     pub(super) fn expired_results(
         &self,
         from: UnixMillis,
@@ -87,16 +85,17 @@ impl Keyspaces {
         let mut read = 0;
         for entry in self.results_due.range(range).take(max) {
             let key = entry.key().map_err(io)?;
-            let due: [u8; 24] = key.as_ref().try_into().map_err(|_| corrupt("when a result expires"))?;
-            let place: [u8; 16] = due[8..].try_into().map_err(|_| corrupt("when a result expires"))?;
-            if SWEEP_BYTES <= read {
+            let due_key: [u8; 24] = key.as_ref().try_into().map_err(|_| corrupt("the expiry of a result"))?;
+            let result_key: [u8; 16] =
+                due_key[8..].try_into().map_err(|_| corrupt("the expiry of a result"))?;
+            if EXPIRE_BYTES <= read {
                 break;
             }
-            let kept = self.results.get(place).map_err(io)?;
-            read += kept.as_ref().map_or(0, |value| value.len());
-            let expires_at = kept.and_then(|value| layout::long(&value, 0));
-            let result = expires_at.filter(|&at| at <= until.0).map(|_| place);
-            expired.push(ExpiredResult { due, result });
+            let stored = self.results.get(result_key).map_err(io)?;
+            read += stored.as_ref().map_or(0, |value| value.len());
+            let expires_at = stored.and_then(|value| layout::read_u64(&value, 0));
+            let result_key = expires_at.filter(|&at| at <= until.0).map(|_| result_key);
+            expired.push(ExpiredResult { due_key, result_key });
         }
         Ok(expired)
     }
@@ -110,60 +109,60 @@ mod tests {
     use crate::store::disk::{DiskOptions, DiskStore};
 
     #[test]
-    fn what_is_swept_leaves_the_disk() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+    fn expired_results_leave_the_disk() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         let queue = queue(&store);
         for seq in 0..10 {
-            let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
-            let kept = StoredResult { expires_at: UnixMillis(100 + seq / 4), bytes: "x".into() };
-            store.wait(|done| WriteOp::PutResult(of, kept, 100, done)).unwrap();
+            let id = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
+            let result = StoredResult { expires_at: UnixMillis(100 + seq / 4), bytes: "x".into() };
+            store.wait(|done| WriteOp::PutResult(id, result, 100, done)).unwrap();
         }
-        let sweep = |now, max| store.wait(|done| WriteOp::ExpireResults(UnixMillis(now), max, done)).unwrap();
+        let expire =
+            |now, max| store.wait(|done| WriteOp::ExpireResults(UnixMillis(now), max, done)).unwrap();
         let left = || {
-            let opened = store.snapshot().unwrap().opened;
-            (opened.results.iter().count(), opened.results_due.iter().count())
+            let keyspaces = store.snapshot().unwrap().keyspaces;
+            (keyspaces.results.iter().count(), keyspaces.results_due.iter().count())
         };
-        assert_eq!((sweep(99, 10), left()), (0, (10, 10)));
-        assert_eq!((sweep(101, 3), left()), (3, (7, 7)), "some of a moment");
-        assert_eq!((sweep(101, 10), left()), (5, (2, 2)), "and the rest of it");
-        assert_eq!((sweep(102, 10), left()), (2, (0, 0)));
+        assert_eq!((expire(99, 10), left()), (0, (10, 10)));
+        assert_eq!((expire(101, 3), left()), (3, (7, 7)), "some of those that expire at one time");
+        assert_eq!((expire(101, 10), left()), (5, (2, 2)), "and the rest of them");
+        assert_eq!((expire(102, 10), left()), (2, (0, 0)));
     }
 
     #[test]
-    fn beyond_its_limit_a_queue_keeps_the_latest_also_after_a_start_and_leaves_others_alone() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let open = || DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+    fn a_queue_over_its_limit_keeps_the_latest_results_across_a_restart_and_other_queues_keep_theirs() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let open = || DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         let store = open();
         let few = queue(&store);
         let many = queue(&store);
         let put = |store: &DiskStore, queue, seq: u64, at: u64| {
-            let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
-            let kept = StoredResult { expires_at: UnixMillis(at), bytes: "x".into() };
+            let id = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
+            let result = StoredResult { expires_at: UnixMillis(at), bytes: "x".into() };
             let max = if queue == few { 3 } else { 100 };
-            store.wait(|done| WriteOp::PutResult(of, kept, max, done)).unwrap();
+            store.wait(|done| WriteOp::PutResult(id, result, max, done)).unwrap();
         };
         let left = |store: &DiskStore, queue| -> Vec<u64> {
-            let opened = store.snapshot().unwrap().opened;
-            let found = opened.results_due.iter().map(|due| read_due(&due.key().unwrap()).unwrap().1);
-            let found =
-                found.filter(|of| of.queue == queue && opened.results.get(place(*of)).unwrap().is_some());
-            found.map(|of| of.seq.0).collect()
+            let keyspaces = store.snapshot().unwrap().keyspaces;
+            let ids = keyspaces.results_due.iter().map(|due| read_due_key(&due.key().unwrap()).unwrap().1);
+            let is_stored = |id: &MessageId| keyspaces.results.get(result_key(*id)).unwrap().is_some();
+            ids.filter(|id| id.queue == queue && is_stored(id)).map(|id| id.seq.0).collect()
         };
         for seq in 0..5 {
             put(&store, few, seq, 100 + seq);
             put(&store, many, seq, 100 + seq);
         }
         assert_eq!((left(&store, few), left(&store, many).len()), (vec![2, 3, 4], 5));
-        // One that is kept anew is the latest, and counts once.
+        // A replaced result is the latest, and counts once.
         put(&store, few, 2, 200);
         assert_eq!(left(&store, few), [3, 4, 2]);
         drop(store);
         let store = open();
         put(&store, few, 9, 201);
         assert_eq!((left(&store, few), left(&store, many).len()), (vec![4, 2, 9], 5));
-        let opened = store.snapshot().unwrap().opened;
-        assert_eq!((opened.results.iter().count(), opened.results_due.iter().count()), (8, 8));
+        let keyspaces = store.snapshot().unwrap().keyspaces;
+        assert_eq!((keyspaces.results.iter().count(), keyspaces.results_due.iter().count()), (8, 8));
     }
 
     fn queue(store: &DiskStore) -> QueueId {

@@ -1,7 +1,7 @@
-//! Where messages are: generations, each a keyspace that is dropped whole once nothing in it lives.
+//! Message segments. Each is a keyspace, dropped as a whole once it holds no live message.
 //!
-//! Removed messages leave tombstones, and whoever looks for a first message wades through them; a generation
-//! that is dropped leaves none. What outlives its generation is copied to a shelf of its own.
+//! A delete leaves a tombstone, which every later scan for a key's first message must skip; dropping a whole segment
+//! leaves none. Compaction copies the last live messages of a sparse segment to the compacted segment.
 
 use std::time::{Duration, Instant};
 
@@ -9,23 +9,23 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
 
 use crate::id::Seq;
 
-/// A generation is full at this many bytes.
+/// Size at which a segment is closed.
 const BYTES_MAX: u64 = 128 << 20;
-/// Or is closed at this age, if it has seen enough messages to be worth it.
+/// Age at which a segment is closed, if it has enough messages.
 const AGE_MAX: Duration = Duration::from_secs(600);
 const APPENDED_MIN: u64 = 10_000;
-/// One of which no more than this part lives is emptied.
-const SPARSE: u64 = 16;
-/// Bodies from here on are kept apart, so that whoever reads keys does not read them.
+/// A segment is compacted once less than one in this many of its messages is live.
+const SPARSE_FACTOR: u64 = 16;
+/// Bodies from this size on are stored apart from the keys, so that scans of keys do not read them.
 const BODY_SEPARATION_MIN: u32 = 512;
 
-/// One keyspace of messages.
+/// A keyspace of messages.
 #[derive(Clone)]
 pub(super) struct Segment {
     pub(super) keyspace: Keyspace,
-    /// Messages from this one on.
+    /// First sequence number.
     pub(super) first: Seq,
-    /// And before this one; `None` while messages are still appended.
+    /// End of the sequence numbers, exclusive; `None` while messages are still appended.
     pub(super) end: Option<Seq>,
     pub(super) appended: u64,
     pub(super) live: u64,
@@ -35,8 +35,8 @@ pub(super) struct Segment {
 
 impl Segment {
     pub(super) fn open(db: &Database, name: &str, first: Seq, end: Option<Seq>) -> fjall::Result<Self> {
-        let apart = KvSeparationOptions::default().separation_threshold(BODY_SEPARATION_MIN);
-        let options = || KeyspaceCreateOptions::default().with_kv_separation(Some(apart));
+        let separation = KvSeparationOptions::default().separation_threshold(BODY_SEPARATION_MIN);
+        let options = || KeyspaceCreateOptions::default().with_kv_separation(Some(separation));
         let keyspace = db.keyspace(name, options)?;
         Ok(Self { keyspace, first, end, appended: 0, live: 0, bytes: 0, opened: Instant::now() })
     }
@@ -46,77 +46,75 @@ impl Segment {
         BYTES_MAX <= self.bytes || is_old
     }
 
-    fn holds(&self, seq: Seq) -> bool {
+    fn contains(&self, seq: Seq) -> bool {
         self.first <= seq && self.end.is_none_or(|end| seq < end)
     }
 
-    /// Whether so little of it lives that what does should move.
+    /// Reports whether so few messages are live that they should be compacted.
     pub(super) fn is_sparse(&self) -> bool {
-        self.end.is_some() && APPENDED_MIN <= self.appended && self.live * SPARSE < self.appended
+        self.end.is_some() && APPENDED_MIN <= self.appended && self.live * SPARSE_FACTOR < self.appended
     }
 }
 
-/// All keyspaces of messages.
+/// All segments of a store.
 #[derive(Clone)]
 pub(super) struct Segments {
-    /// In order; the last is the one that is appended to.
+    /// In order; messages are appended to the last one.
     pub(super) segments: Vec<Segment>,
-    /// What outlived its generation.
+    /// Live messages of segments that were compacted.
     pub(super) compacted: Segment,
     pub(super) compacted_number: u64,
 }
 
 impl Segments {
-    /// The shelf a message is on, if it is anywhere.
-    pub(super) fn of(&self, seq: Seq) -> &Segment {
-        self.generation_of(seq).map_or(&self.compacted, |at| &self.segments[at])
+    /// Returns the segment that holds a message, if the message exists.
+    pub(super) fn containing(&self, seq: Seq) -> &Segment {
+        self.segment_index(seq).map_or(&self.compacted, |index| &self.segments[index])
     }
 
-    pub(super) fn of_mut(&mut self, seq: Seq) -> &mut Segment {
-        match self.generation_of(seq) {
-            Some(at) => &mut self.segments[at],
+    pub(super) fn containing_mut(&mut self, seq: Seq) -> &mut Segment {
+        match self.segment_index(seq) {
+            Some(index) => &mut self.segments[index],
             None => &mut self.compacted,
         }
     }
 
-    /// The shelf that is appended to.
+    /// Returns the segment that messages are appended to.
     pub(super) fn current(&mut self) -> &mut Segment {
-        self.segments.last_mut().expect("there is always a generation to append to")
+        self.segments.last_mut().expect("there is always a segment to append to")
     }
 
-    /// Every shelf that may hold messages after this one: the old one first, then in order.
+    /// Returns the keyspaces that may hold messages after this one: the compacted one, then the others in order.
     pub(super) fn after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
-        self.old_shelf().chain(self.generations_after(seq))
+        self.compacted_keyspace().chain(self.segments_after(seq))
     }
 
-    /// The shelf of what outlived its generation, if there is anything.
-    pub(super) fn old_shelf(&self) -> impl Iterator<Item = &Keyspace> {
-        core::iter::once(&self.compacted).filter(|old| old.live > 0).map(|old| &old.keyspace)
+    /// Returns the compacted segment's keyspace, if it holds a live message.
+    pub(super) fn compacted_keyspace(&self) -> impl Iterator<Item = &Keyspace> {
+        let compacted = core::iter::once(&self.compacted);
+        compacted.filter(|segment| segment.live > 0).map(|segment| &segment.keyspace)
     }
 
-    /// Generations that may hold messages after this one, in order.
-    pub(super) fn generations_after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
-        let later = self.segments.iter().filter(move |shelf| shelf.end.is_none_or(|end| seq < end));
-        later.map(|shelf| &shelf.keyspace)
+    /// Returns the keyspaces of segments that may hold messages after this one, in order.
+    pub(super) fn segments_after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
+        let later = self.segments.iter().filter(move |segment| segment.end.is_none_or(|end| seq < end));
+        later.map(|segment| &segment.keyspace)
     }
 
-    /// Every shelf.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
         core::iter::once(&mut self.compacted).chain(&mut self.segments)
     }
 
-    fn generation_of(&self, seq: Seq) -> Option<usize> {
-        let at = self.segments.partition_point(|shelf| shelf.first <= seq).checked_sub(1)?;
-        self.segments[at].holds(seq).then_some(at)
+    fn segment_index(&self, seq: Seq) -> Option<usize> {
+        let index = self.segments.partition_point(|segment| segment.first <= seq).checked_sub(1)?;
+        self.segments[index].contains(seq).then_some(index)
     }
 }
 
-/// A generation's name.
-pub(super) fn generation_name(first: Seq) -> String {
+pub(super) fn segment_name(first: Seq) -> String {
     format!("m_{:020}", first.0)
 }
 
-/// The name of a shelf of what outlived its generation.
-pub(super) fn old_name(number: u64) -> String {
+pub(super) fn compacted_name(number: u64) -> String {
     format!("old_{number:020}")
 }

@@ -1,7 +1,6 @@
-//! Where requests wait for the writer, which is woken once for many.
+//! Queue of pending writes. The writer is woken once for many of them.
 //!
-//! Bound: at most `len_max` requests that can be refused wait; those whose senders wait for an answer at start-up come
-//! in addition.
+//! Limits: `len_max` writes that may be rejected; those that block their caller at start-up come in addition.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,126 +9,122 @@ use parking_lot::{Condvar, Mutex};
 
 use super::writer::WriteOp;
 
-/// Requests in the order they came.
+/// Writes in order of arrival.
 pub(super) struct WriteQueue {
     state: Mutex<State>,
-    /// The writer sleeps here.
-    called: Condvar,
+    wake: Condvar,
     len_max: usize,
 }
 
 struct State {
     ops: VecDeque<WriteOp>,
-    /// How many of them somebody waits for.
+    /// Writes whose completion a caller waits for.
     awaited: usize,
     writer: WakeCondition,
     is_closed: bool,
 }
 
-/// What wakes the writer.
+/// Condition that wakes the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WakeCondition {
-    /// It is at work and will look.
-    No,
-    /// Anything.
-    UntilAny,
-    /// So many requests that somebody waits for.
-    UntilAwaited(usize),
+    /// The writer is running and checks by itself.
+    Never,
+    Any,
+    /// This many writes that a caller waits for.
+    Awaited(usize),
 }
 
-/// Why a request did not get in.
 pub(super) enum EnqueueError {
-    /// Too many wait.
     Full(WriteOp),
-    /// Nobody writes any more.
     Closed(WriteOp),
 }
 
 impl WriteQueue {
     pub(super) fn new(len_max: usize) -> Self {
-        let state = State { ops: VecDeque::new(), awaited: 0, writer: WakeCondition::No, is_closed: false };
-        Self { state: Mutex::new(state), called: Condvar::new(), len_max }
+        let state =
+            State { ops: VecDeque::new(), awaited: 0, writer: WakeCondition::Never, is_closed: false };
+        Self { state: Mutex::new(state), wake: Condvar::new(), len_max }
     }
 
-    /// Leaves a request, if there is room.
+    /// Adds a write, if there is room.
     pub(super) fn try_push(&self, op: WriteOp) -> Result<(), EnqueueError> {
         let state = self.state.lock();
         if self.len_max <= state.ops.len() {
             return Err(EnqueueError::Full(op));
         }
-        self.put(state, op)
+        self.insert(state, op)
     }
 
-    /// Leaves a request that must not be refused.
+    /// Adds a write regardless of the limit.
     pub(super) fn push(&self, op: WriteOp) -> Result<(), EnqueueError> {
-        self.put(self.state.lock(), op)
+        self.insert(self.state.lock(), op)
     }
 
-    fn put(&self, mut state: parking_lot::MutexGuard<'_, State>, op: WriteOp) -> Result<(), EnqueueError> {
+    fn insert(&self, mut state: parking_lot::MutexGuard<'_, State>, op: WriteOp) -> Result<(), EnqueueError> {
         if state.is_closed {
             return Err(EnqueueError::Closed(op));
         }
         state.awaited += usize::from(op.is_awaited());
         state.ops.push_back(op);
-        let wakes = match state.writer {
-            WakeCondition::No => false,
-            WakeCondition::UntilAny => true,
-            WakeCondition::UntilAwaited(count) => count <= state.awaited,
+        let is_woken = match state.writer {
+            WakeCondition::Never => false,
+            WakeCondition::Any => true,
+            WakeCondition::Awaited(count) => count <= state.awaited,
         };
-        if wakes {
-            state.writer = WakeCondition::No;
+        if is_woken {
+            state.writer = WakeCondition::Never;
             drop(state);
-            self.called.notify_one();
+            self.wake.notify_one();
         }
         Ok(())
     }
 
-    /// Takes everything that is there.
-    pub(super) fn take(&self) -> VecDeque<WriteOp> {
+    /// Removes all pending writes.
+    pub(super) fn take_all(&self) -> VecDeque<WriteOp> {
         let mut state = self.state.lock();
         state.awaited = 0;
         core::mem::take(&mut state.ops)
     }
 
-    /// Waits until there is something.
+    /// Waits for a write.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock();
         while state.ops.is_empty() {
-            state.writer = WakeCondition::UntilAny;
-            self.called.wait(&mut state);
+            state.writer = WakeCondition::Any;
+            self.wake.wait(&mut state);
         }
-        state.writer = WakeCondition::No;
+        state.writer = WakeCondition::Never;
     }
 
-    /// Waits until there is something, or it is too late.
+    /// Waits for a write until the deadline.
     pub(super) fn wait_until(&self, deadline: Instant) {
         let mut state = self.state.lock();
         while state.ops.is_empty() {
-            state.writer = WakeCondition::UntilAny;
-            if self.called.wait_until(&mut state, deadline).timed_out() {
+            state.writer = WakeCondition::Any;
+            if self.wake.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
-        state.writer = WakeCondition::No;
+        state.writer = WakeCondition::Never;
     }
 
-    /// Waits until there are so many requests that somebody waits for, or it is too late.
+    /// Waits for `count` writes that a caller waits for, until the deadline.
     pub(super) fn wait_for_awaited(&self, count: usize, deadline: Instant) {
         let mut state = self.state.lock();
         while state.awaited < count {
-            state.writer = WakeCondition::UntilAwaited(count);
-            if self.called.wait_until(&mut state, deadline).timed_out() {
+            state.writer = WakeCondition::Awaited(count);
+            if self.wake.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
-        state.writer = WakeCondition::No;
+        state.writer = WakeCondition::Never;
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.state.lock().ops.is_empty()
     }
 
-    /// Takes nothing more; what is there is dropped, which tells those who wait.
+    /// Rejects further writes and drops the pending ones, which completes them with an error.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;

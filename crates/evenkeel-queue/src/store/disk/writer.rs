@@ -1,4 +1,4 @@
-//! The thread that writes: whatever has come in meanwhile goes to disk together, then everybody is answered.
+//! The writer thread. Group commit: all writes that arrived during one fsync are committed together and share the next.
 
 mod maintenance;
 mod stage;
@@ -27,22 +27,21 @@ use crate::store::{
 };
 use crate::time::UnixMillis;
 
-/// At most so many messages are written and changes made together, and one request more.
-const GROUP_MAX: usize = 8_192;
-/// Or so many bytes.
+/// Changes per commit group, and one more request.
+const GROUP_CHANGES_MAX: usize = 8_192;
 const GROUP_BYTES_MAX: usize = 16 << 20;
-/// Those whom one flush answered are waited for twice as long as it took, and never longer than this.
+/// Upper limit of the wait for a group, which is twice the last fsync's time.
 const GROUP_WAIT_MAX: Duration = Duration::from_millis(2);
-/// What nobody waits for is written with what somebody does, or after this long.
+/// A write that no caller waits for is committed with others, or after this time.
 const RELAXED_WAIT_MAX: Duration = Duration::from_millis(5);
-/// What was purged is removed when nobody asks for anything; some of it also this often while somebody does.
+/// Interval of maintenance while writes keep coming; without writes it runs at once.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(50);
-/// How often the free space of the disk is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long to wait before a folder that could not be opened again is tried once more.
-const REOPEN_AFTER: Duration = Duration::from_secs(1);
+/// Interval at which free disk space is read.
+const FREE_SPACE_INTERVAL: Duration = Duration::from_millis(100);
+/// Delay before the next attempt to reopen the database.
+const REOPEN_DELAY: Duration = Duration::from_secs(1);
 
-/// What the writer is asked.
+/// A write, with its completion.
 pub(super) enum WriteOp {
     Append(Batch, Completion<Vec<EnqueueResult>>),
     Commit(Commit, Completion<()>),
@@ -52,63 +51,62 @@ pub(super) enum WriteOp {
     ExpireResults(UnixMillis, usize, Completion<usize>),
     PutQueue(Option<QueueId>, Box<QueueDescriptor>, Completion<QueueId>),
     RemoveQueue(QueueId, Completion<()>),
-    Claim(Vec<(QueueId, AppendListener)>, Completion<Vec<Ownership>>),
+    TakeOwnership(Vec<(QueueId, AppendListener)>, Completion<Vec<Ownership>>),
     Renew(QueueId, Epoch, Completion<bool>),
     Queues(Completion<Vec<QueueRecord>>),
-    /// Before which message a queue is purged.
+    /// Returns the first sequence number that is not purged.
     PurgedBelow(QueueId, Completion<Seq>),
     Close(SyncSender<()>),
 }
 
 pub(super) struct Writer {
-    folder: PathBuf,
+    dir: PathBuf,
     options: DiskOptions,
-    inbox: Arc<WriteQueue>,
-    /// Taken from there and not written yet.
-    taken: VecDeque<WriteOp>,
-    /// What readers read from.
-    opened: Arc<RwLock<Option<Keyspaces>>>,
-    /// `None` while the folder could not be opened again.
-    ledger: Option<Catalog>,
-    /// Who is told of each queue's messages, while the folder is closed.
-    tails: Vec<(QueueId, AppendListener)>,
-    /// Since when something waits to be on disk, and how long it may.
+    write_queue: Arc<WriteQueue>,
+    /// Taken from the queue and not committed yet.
+    pending: VecDeque<WriteOp>,
+    /// Shared with the readers.
+    keyspaces: Arc<RwLock<Option<Keyspaces>>>,
+    /// `None` while the database is closed after a failed write.
+    catalog: Option<Catalog>,
+    /// Append listeners, while the database is closed.
+    listeners: Vec<(QueueId, AppendListener)>,
+    /// Time of the first unsynced write, and how long it may stay so.
     unsynced: Option<(Instant, Duration)>,
-    /// How many requests the last flush was for, and how long it took.
-    flushed: usize,
-    flush_took: Duration,
-    free: u64,
-    looked_at: Option<Instant>,
-    tidied_at: Instant,
+    /// Requests that waited for the last fsync, and its duration.
+    synced_requests: usize,
+    sync_duration: Duration,
+    free_bytes: u64,
+    free_read_at: Option<Instant>,
+    maintained_at: Instant,
     reopened_at: Option<Instant>,
-    /// Why the folder is closed.
+    /// Error that closed the database.
     failed: Option<StoreError>,
-    /// How often the disk had to confirm.
     flushes: Arc<AtomicU64>,
 }
 
-/// What is written together.
+/// Writes that are committed together.
 ///
-/// All of a batch has one number in fjall's order, so of two writes to one place in it, either may win. Messages are
-/// written once and removed once, never in one group; of everything else only the last is put into the batch.
+/// fjall gives a batch one sequence number, so of two writes to one key either may win. Messages are written once and
+/// deleted once, never in one group; of all other keys only the last write is put into the batch.
 pub(super) struct CommitGroup {
     batch: OwnedWriteBatch,
-    /// What is written to places that may be written to again: the value, or none to remove it.
+    /// Last write to each key that may be overwritten; `None` deletes it.
     latest: HashMap<(KeyspaceId, Vec<u8>), Option<Vec<u8>>>,
-    /// What was sent under a name that its sender gave, by the entry's place.
-    named: HashMap<[u8; 36], DedupEntry>,
-    answers: Vec<Completion<()>>,
-    tails: Vec<(QueueId, AppendListener, Vec<AppendedMessage>)>,
+    /// Deduplication entries of this group.
+    dedup: HashMap<[u8; 36], DedupEntry>,
+    completions: Vec<Completion<()>>,
+    appended: Vec<(QueueId, AppendListener, Vec<AppendedMessage>)>,
     sync: SyncDeadline,
     bytes: usize,
     count: usize,
-    /// How many requests somebody waits for.
+    /// Requests that a caller waits for.
     awaited: usize,
-    /// Nothing more may be written with it.
+    /// No further request may join the group.
     is_last: bool,
 }
 
-/// A keyspace whose places may be written to again.
+/// A keyspace whose keys may be overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum KeyspaceId {
     Meta,
@@ -118,44 +116,44 @@ enum KeyspaceId {
     ResultsDue,
 }
 
-/// When a group must be on disk.
+/// Deadline for the fsync of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SyncDeadline {
-    Whenever,
+    None,
     Within(Duration),
     Now,
 }
 
 impl Writer {
     pub(super) fn new(
-        folder: PathBuf,
+        dir: PathBuf,
         options: DiskOptions,
-        inbox: Arc<WriteQueue>,
-        opened: Arc<RwLock<Option<Keyspaces>>>,
-        ledger: Catalog,
+        write_queue: Arc<WriteQueue>,
+        keyspaces: Arc<RwLock<Option<Keyspaces>>>,
+        catalog: Catalog,
         flushes: Arc<AtomicU64>,
     ) -> Self {
         Self {
-            folder,
+            dir,
             options,
-            inbox,
-            taken: VecDeque::new(),
-            opened,
-            ledger: Some(ledger),
-            tails: Vec::new(),
+            write_queue,
+            pending: VecDeque::new(),
+            keyspaces,
+            catalog: Some(catalog),
+            listeners: Vec::new(),
             unsynced: None,
-            flushed: 0,
-            flush_took: Duration::ZERO,
-            free: u64::MAX,
-            looked_at: None,
-            tidied_at: Instant::now(),
+            synced_requests: 0,
+            sync_duration: Duration::ZERO,
+            free_bytes: u64::MAX,
+            free_read_at: None,
+            maintained_at: Instant::now(),
             reopened_at: None,
             failed: None,
             flushes,
         }
     }
 
-    /// Writes until it is closed.
+    /// Runs until the store closes.
     pub(super) fn run(mut self) {
         loop {
             match self.next() {
@@ -167,49 +165,49 @@ impl Writer {
                     }
                 }
                 WriterTask::Sync => self.sync(),
-                WriterTask::Tidy => self.run_maintenance(),
+                WriterTask::Maintain => self.run_maintenance(),
             }
         }
     }
 
-    /// Waits for the next thing to do.
+    /// Waits for the next task.
     fn next(&mut self) -> WriterTask {
-        // Requests that never pause must not put it off.
+        // A constant stream of writes must not postpone the fsync.
         if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
             return WriterTask::Sync;
         }
-        if self.has_chores() && MAINTENANCE_INTERVAL <= self.tidied_at.elapsed() {
-            return WriterTask::Tidy;
+        if self.has_maintenance() && MAINTENANCE_INTERVAL <= self.maintained_at.elapsed() {
+            return WriterTask::Maintain;
         }
-        if !self.taken.is_empty() {
+        if !self.pending.is_empty() {
             return WriterTask::Write;
         }
         self.wait_for_group();
-        if self.has_chores() && self.inbox.is_empty() {
-            return WriterTask::Tidy;
+        if self.has_maintenance() && self.write_queue.is_empty() {
+            return WriterTask::Maintain;
         }
         let Some((since, within)) = self.unsynced else {
-            self.inbox.wait();
+            self.write_queue.wait();
             return WriterTask::Write;
         };
-        self.inbox.wait_until(since + within);
-        if self.inbox.is_empty() { WriterTask::Sync } else { WriterTask::Write }
+        self.write_queue.wait_until(since + within);
+        if self.write_queue.is_empty() { WriterTask::Sync } else { WriterTask::Write }
     }
 
-    /// Writes what has come in, together; a wish to close ends it.
+    /// Commits pending writes as one group; returns the reply channel of a close request.
     fn write(&mut self) -> Option<SyncSender<()>> {
         let mut group = match self.begin() {
             Ok(group) => group,
-            Err(why) => {
+            Err(error) => {
                 self.take_all();
-                return self.taken.drain(..).find_map(|op| op.refuse(&why));
+                return self.pending.drain(..).find_map(|op| op.fail(&error));
             }
         };
         let mut closing = self.fill(&mut group);
-        let is_note = closing.is_none() && group.awaited == 0 && group.has_room();
-        if is_note {
-            // It is written with what somebody waits for, if that comes soon.
-            self.inbox.wait_for_awaited(1, Instant::now() + RELAXED_WAIT_MAX);
+        let is_relaxed = closing.is_none() && group.awaited == 0 && group.has_room();
+        if is_relaxed {
+            // Wait briefly for writes with a waiting caller, to commit both together.
+            self.write_queue.wait_for_awaited(1, Instant::now() + RELAXED_WAIT_MAX);
             closing = self.fill(&mut group);
         }
         self.commit(group);
@@ -219,24 +217,24 @@ impl Writer {
     fn begin(&mut self) -> Result<CommitGroup, StoreError> {
         self.reopen_if_needed()?;
         self.refresh_free_space();
-        let batch = self.opened.read().as_ref().map(|opened| opened.db.batch());
+        let batch = self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.db.batch());
         batch.map(CommitGroup::new).ok_or(StoreError::Closed)
     }
 
-    /// Stages what has come in, as far as it fits.
+    /// Stages pending writes, as far as they fit.
     fn fill(&mut self, group: &mut CommitGroup) -> Option<SyncSender<()>> {
         self.take_all();
         while group.has_room() {
-            match self.taken.pop_front()? {
+            match self.pending.pop_front()? {
                 WriteOp::Close(closed) => return Some(closed),
-                // Its owner lets go of all it was told of, so nothing later may be told before.
+                // A purge drops all messages the owner knows, so later messages must reach it afterwards.
                 op @ WriteOp::Purge(..) => {
                     group.is_last = true;
                     group.awaited += 1;
                     self.stage(group, op);
                 }
                 op => {
-                    group.count += op.weight();
+                    group.count += op.changes();
                     group.awaited += usize::from(op.is_awaited());
                     self.stage(group, op);
                 }
@@ -246,54 +244,55 @@ impl Writer {
     }
 
     fn take_all(&mut self) {
-        if self.taken.is_empty() {
-            self.taken = self.inbox.take();
+        if self.pending.is_empty() {
+            self.pending = self.write_queue.take_all();
         }
     }
 
-    /// Waits a moment for those whom the last flush answered together.
+    /// Group commit: waits briefly for the writers released by the last fsync, so that their next writes share one.
     ///
-    /// They often have their next requests under way: were the first of them written alone, all others would wait for
-    /// two flushes. One that was answered alone is not waited for.
+    /// Their next requests are often under way. If the first were committed alone, the others would wait for two fsyncs. A
+    /// single writer is not waited for.
     fn wait_for_group(&mut self) {
-        let company = core::mem::take(&mut self.flushed);
-        if 1 < company {
-            let wait = (2 * self.flush_took).min(GROUP_WAIT_MAX);
-            self.inbox.wait_for_awaited(company, Instant::now() + wait);
+        let released = core::mem::take(&mut self.synced_requests);
+        if released > 1 {
+            let wait = (2 * self.sync_duration).min(GROUP_WAIT_MAX);
+            self.write_queue.wait_for_awaited(released, Instant::now() + wait);
         }
     }
 
-    /// Puts a group on disk, as durably as the most demanding of it asks, and answers.
+    /// Commits a group, syncs it if a member requires that, and completes its requests.
     fn commit(&mut self, group: CommitGroup) {
-        let CommitGroup { mut batch, latest, answers, tails, sync, awaited, .. } = group;
-        if let Some(opened) = self.opened.read().as_ref() {
-            for ((space, place), value) in latest {
-                let keyspace = match space {
-                    KeyspaceId::Meta => &opened.meta,
-                    KeyspaceId::Keys => &opened.keys,
-                    KeyspaceId::State => &opened.state,
-                    KeyspaceId::Results => &opened.results,
-                    KeyspaceId::ResultsDue => &opened.results_due,
+        let CommitGroup { mut batch, latest, completions, appended, sync, awaited, .. } = group;
+        if let Some(keyspaces) = self.keyspaces.read().as_ref() {
+            for ((keyspace, key), value) in latest {
+                let keyspace = match keyspace {
+                    KeyspaceId::Meta => &keyspaces.meta,
+                    KeyspaceId::Keys => &keyspaces.keys,
+                    KeyspaceId::State => &keyspaces.state,
+                    KeyspaceId::Results => &keyspaces.results,
+                    KeyspaceId::ResultsDue => &keyspaces.results_due,
                 };
                 match value {
-                    Some(value) => batch.insert(keyspace, place, value),
-                    None => batch.remove(keyspace, place),
+                    Some(value) => batch.insert(keyspace, key, value),
+                    None => batch.remove(keyspace, key),
                 }
             }
         }
         let has_content = !batch.is_empty();
         if let Err(error) = batch.durability(Some(PersistMode::Buffer)).commit() {
-            let why = io(error);
-            tracing::error!(%why, "writing failed, opening the folder again");
-            self.failed = Some(why.clone());
-            self.drop_folder();
-            return answers.into_iter().for_each(|answer| answer(Err(why.clone())));
+            let error = io(error);
+            tracing::error!(%error, "write failed, reopening the database");
+            self.failed = Some(error.clone());
+            self.close_database();
+            return completions.into_iter().for_each(|done| done(Err(error.clone())));
         }
         match sync {
             SyncDeadline::Now if has_content => {
-                let begun = Instant::now();
+                let started = Instant::now();
                 self.sync();
-                (self.flushed, self.flush_took) = (awaited, begun.elapsed());
+                self.synced_requests = awaited;
+                self.sync_duration = started.elapsed();
             }
             SyncDeadline::Within(within) if has_content => {
                 let due = self.unsynced.map(|(since, within)| since + within);
@@ -302,99 +301,101 @@ impl Writer {
                     self.unsynced = Some((Instant::now(), within));
                 }
             }
-            SyncDeadline::Now | SyncDeadline::Within(_) | SyncDeadline::Whenever => {}
+            SyncDeadline::Now | SyncDeadline::Within(_) | SyncDeadline::None => {}
         }
-        if self.ledger.is_none() {
-            // The disk failed while this was made durable.
-            let why = StoreError::Unknown("the disk did not confirm".into());
-            return answers.into_iter().for_each(|answer| answer(Err(why.clone())));
+        if self.catalog.is_none() {
+            // The sync failed.
+            let error = StoreError::Unknown("fsync failed".into());
+            return completions.into_iter().for_each(|done| done(Err(error.clone())));
         }
-        for (_, tail, appended) in tails {
-            tail(appended);
+        for (_, listener, messages) in appended {
+            listener(messages);
         }
-        answers.into_iter().for_each(|answer| answer(Ok(())));
+        completions.into_iter().for_each(|done| done(Ok(())));
         self.rotate_if_full();
         self.rotate_dedup();
     }
 
-    /// Has everything written so far on disk.
+    /// Syncs everything written so far.
     fn sync(&mut self) {
         self.unsynced = None;
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        // Whoever waits is told by the folder's being closed.
+        // Callers get the error because the database is closed now.
         self.persist(PersistMode::SyncData).ok();
     }
 
-    /// Has the disk confirm what was written so far; one that does not stops the store.
+    /// Calls fsync; a failure stops the store.
     fn persist(&mut self, mode: PersistMode) -> Result<(), StoreError> {
-        let result = self.opened.read().as_ref().map(|opened| opened.db.persist(mode));
+        let result = self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.db.persist(mode));
         let Some(Err(error)) = result else { return Ok(()) };
-        // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
+        // The kernel may have dropped pages that it could not write, so the contents of the disk are unknown.
         let FatalHandler(fatal) = self.options.fatal.clone();
-        fatal(&format!("the disk did not confirm a write, stopping because its outcome is unknown: {error}"));
-        self.drop_folder();
+        fatal(&format!("fsync failed, the outcome of the last writes is unknown: {error}"));
+        self.close_database();
         Err(StoreError::Unknown(error.to_string()))
     }
 
     fn close(&mut self) {
-        let result = self.opened.read().as_ref().map(|opened| opened.db.persist(PersistMode::SyncAll));
+        let result =
+            self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.db.persist(PersistMode::SyncAll));
         if let Some(Err(error)) = result {
-            tracing::error!(%error, "what was written last may not be on disk");
+            tracing::error!(%error, "fsync failed at close, the last writes may not be durable");
         }
-        self.drop_folder();
+        self.close_database();
         self.reopened_at = None;
     }
 
-    fn drop_folder(&mut self) {
-        *self.opened.write() = None;
-        let queues = self.ledger.take().map(|ledger| ledger.queues).unwrap_or_default();
-        self.tails.extend(queues.into_iter().filter_map(|(id, queue)| Some((id, queue.tail?))));
+    fn close_database(&mut self) {
+        *self.keyspaces.write() = None;
+        let queues = self.catalog.take().map(|catalog| catalog.queues).unwrap_or_default();
+        self.listeners.extend(queues.into_iter().filter_map(|(id, queue)| Some((id, queue.listener?))));
         self.unsynced = None;
         self.reopened_at = Some(Instant::now());
     }
 
-    /// Opens the folder again after a failed write; whoever listens to tails stays.
+    /// Reopens the database after a failed write; append listeners are kept.
     fn reopen_if_needed(&mut self) -> Result<(), StoreError> {
-        if self.ledger.is_some() {
+        if self.catalog.is_some() {
             return Ok(());
         }
-        if self.reopened_at.is_some_and(|at| at.elapsed() < REOPEN_AFTER) {
+        if self.reopened_at.is_some_and(|at| at.elapsed() < REOPEN_DELAY) {
             return Err(self.failed.clone().unwrap_or(StoreError::Closed));
         }
         self.reopened_at = Some(Instant::now());
-        let opening = Keyspaces::open(&self.folder, self.options.cache_bytes);
-        let Recovery { opened, ledger, .. } = opening.inspect_err(|why| self.failed = Some(why.clone()))?;
+        let recovery = Keyspaces::open(&self.dir, self.options.cache_bytes);
+        let Recovery { keyspaces, catalog, .. } =
+            recovery.inspect_err(|error| self.failed = Some(error.clone()))?;
         self.failed = None;
-        *self.opened.write() = Some(opened);
-        self.ledger = Some(Catalog { is_reopened: true, ..ledger });
-        self.restore_tails();
-        tracing::info!("the folder is open again");
+        *self.keyspaces.write() = Some(keyspaces);
+        self.catalog = Some(Catalog { is_reopened: true, ..catalog });
+        self.restore_listeners();
+        tracing::info!("database reopened after a failed write");
         Ok(())
     }
 
-    /// Looks now and then how much room is left.
+    /// Reads the free disk space at intervals.
     fn refresh_free_space(&mut self) {
-        if self.looked_at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+        if self.free_read_at.is_some_and(|at| at.elapsed() < FREE_SPACE_INTERVAL) {
             return;
         }
-        self.looked_at = Some(Instant::now());
-        match rustix::fs::statvfs(&self.folder) {
-            Ok(disk) => self.free = disk.f_bavail.saturating_mul(disk.f_frsize),
-            Err(error) => tracing::warn!(%error, "the free space of the disk is not known"),
+        self.free_read_at = Some(Instant::now());
+        match rustix::fs::statvfs(&self.dir) {
+            Ok(disk) => self.free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize),
+            Err(error) => tracing::warn!(%error, "could not read the free disk space"),
         }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.inbox.close();
+        self.write_queue.close();
     }
 }
 
 enum WriterTask {
     Write,
     Sync,
-    Tidy,
+    Maintain,
 }
 
 impl CommitGroup {
@@ -402,10 +403,10 @@ impl CommitGroup {
         Self {
             batch,
             latest: HashMap::new(),
-            named: HashMap::new(),
-            answers: Vec::new(),
-            tails: Vec::new(),
-            sync: SyncDeadline::Whenever,
+            dedup: HashMap::new(),
+            completions: Vec::new(),
+            appended: Vec::new(),
+            sync: SyncDeadline::None,
             bytes: 0,
             count: 0,
             awaited: 0,
@@ -414,28 +415,28 @@ impl CommitGroup {
     }
 
     fn has_room(&self) -> bool {
-        !self.is_last && self.count < GROUP_MAX && self.bytes < GROUP_BYTES_MAX
+        !self.is_last && self.count < GROUP_CHANGES_MAX && self.bytes < GROUP_BYTES_MAX
     }
 
-    fn put(&mut self, space: KeyspaceId, place: &[u8], value: impl Into<Vec<u8>>) {
-        self.latest.insert((space, place.to_vec()), Some(value.into()));
+    fn insert(&mut self, keyspace: KeyspaceId, key: &[u8], value: impl Into<Vec<u8>>) {
+        self.latest.insert((keyspace, key.to_vec()), Some(value.into()));
     }
 
-    fn take(&mut self, space: KeyspaceId, place: &[u8]) {
-        self.latest.insert((space, place.to_vec()), None);
+    fn remove(&mut self, keyspace: KeyspaceId, key: &[u8]) {
+        self.latest.insert((keyspace, key.to_vec()), None);
     }
 
-    /// Tells whether something is put there by this group.
-    fn has(&self, space: KeyspaceId, place: &[u8]) -> bool {
-        self.latest.get(&(space, place.to_vec())).is_some_and(Option::is_some)
+    /// Reports whether this group writes a value to the key.
+    fn writes(&self, keyspace: KeyspaceId, key: &[u8]) -> bool {
+        self.latest.get(&(keyspace, key.to_vec())).is_some_and(Option::is_some)
     }
 
-    /// Has the group on disk at least as soon as `durability` says.
-    fn need(&mut self, durability: Durability) {
+    /// Lowers the sync deadline of the group to what `durability` requires.
+    fn require(&mut self, durability: Durability) {
         let sync = match durability {
             Durability::Fsync => SyncDeadline::Now,
             Durability::Interval(ms) => SyncDeadline::Within(Duration::from_millis(u64::from(ms))),
-            Durability::Os => SyncDeadline::Whenever,
+            Durability::Os => SyncDeadline::None,
         };
         self.sync = match (self.sync, sync) {
             (SyncDeadline::Within(one), SyncDeadline::Within(other)) => SyncDeadline::Within(one.min(other)),
@@ -445,33 +446,33 @@ impl CommitGroup {
 }
 
 impl WriteOp {
-    /// How many messages it writes or changes it makes.
-    fn weight(&self) -> usize {
+    /// Returns the number of changes.
+    fn changes(&self) -> usize {
         match self {
-            Self::Append(batch, _) => batch.drafts.len(),
+            Self::Append(batch, _) => batch.messages.len(),
             Self::Commit(commit, _) => commit.changes.len(),
             _ => 1,
         }
     }
 
-    /// Whether somebody waits for the answer.
+    /// Reports whether a caller waits for the completion.
     pub(super) fn is_awaited(&self) -> bool {
         !matches!(self, Self::Commit(commit, _) if commit.is_relaxed())
     }
 
-    /// Answers a request that cannot be looked at; a wish to close is handed back.
-    pub(super) fn refuse(self, why: &StoreError) -> Option<SyncSender<()>> {
+    /// Completes a request with an error; returns the reply channel of a close request.
+    pub(super) fn fail(self, error: &StoreError) -> Option<SyncSender<()>> {
         match self {
-            Self::Append(_, done) => done(Err(why.clone())),
-            Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(why.clone())),
-            Self::Purge(_, done) | Self::PurgedBelow(_, done) => done(Err(why.clone())),
-            Self::SetRule(.., done) => done(Err(why.clone())),
-            Self::PutResult(.., done) => done(Err(why.clone())),
-            Self::ExpireResults(.., done) => done(Err(why.clone())),
-            Self::PutQueue(.., done) => done(Err(why.clone())),
-            Self::Claim(_, done) => done(Err(why.clone())),
-            Self::Renew(.., done) => done(Err(why.clone())),
-            Self::Queues(done) => done(Err(why.clone())),
+            Self::Append(_, done) => done(Err(error.clone())),
+            Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(error.clone())),
+            Self::Purge(_, done) | Self::PurgedBelow(_, done) => done(Err(error.clone())),
+            Self::SetRule(.., done) => done(Err(error.clone())),
+            Self::PutResult(.., done) => done(Err(error.clone())),
+            Self::ExpireResults(.., done) => done(Err(error.clone())),
+            Self::PutQueue(.., done) => done(Err(error.clone())),
+            Self::TakeOwnership(_, done) => done(Err(error.clone())),
+            Self::Renew(.., done) => done(Err(error.clone())),
+            Self::Queues(done) => done(Err(error.clone())),
             Self::Close(closed) => return Some(closed),
         }
         None

@@ -31,7 +31,7 @@ const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
 /// How long a job is leased at a time; it is extended while the job is under way.
 pub(super) fn lease_of(queue: &Queue) -> Duration {
-    queue.body().settings.lease().max(LEASE_MIN)
+    queue.descriptor().settings.lease().max(LEASE_MIN)
 }
 
 /// Finds who a job belongs to: the first level of its key, else its sender.
@@ -73,7 +73,7 @@ enum AttemptEnd {
 impl JobAttempt {
     /// Runs the job and settles what came of it.
     pub(super) async fn run(self) {
-        let name = self.queue.body().name.clone();
+        let name = self.queue.descriptor().name.clone();
         let running = self.dispatch.meters.begin(&name);
         let ended = match DispatchTarget::parse(&self.settings.target) {
             Ok(DispatchTarget::Route(route)) => self.ask(route).await,
@@ -124,7 +124,7 @@ impl JobAttempt {
         let attempt = self.delivery.attempt;
         let since = self.queue.now();
         self.queue.record_job(self.delivery.id, JobStatus::Posted { to: url.to_string(), attempt, since });
-        let name = &self.queue.body().name;
+        let name = &self.queue.descriptor().name;
         let posting = self.dispatch.poster.post(url, name, &self.delivery);
         Ok(self.run_with_lease(posting, &AtomicBool::new(true)).await)
     }
@@ -205,7 +205,7 @@ impl JobAttempt {
 
     async fn settle(&self, outcome: JobOutcome) {
         let Delivery { id, attempt, .. } = &self.delivery;
-        let redrive = self.queue.body().settings.redrive;
+        let redrive = self.queue.descriptor().settings.redrive;
         match outcome {
             JobOutcome::Done(answer) => {
                 if self.store_result(ResultState::Done, answer).await {
@@ -232,8 +232,8 @@ impl JobAttempt {
                     return;
                 }
                 let at = self.queue.now();
-                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
-                let backoff_min = Duration::from_millis(self.queue.body().settings.backoff_ms_min);
+                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, reason: why, at });
+                let backoff_min = Duration::from_millis(self.queue.descriptor().settings.backoff_ms_min);
                 let after = after.map(|after| after.max(backoff_min.min(RETRY_AFTER_MIN)));
                 self.log_ack_errors(self.queue.nack(&[(self.delivery.receipt.clone(), after)]).await);
             }
@@ -241,7 +241,7 @@ impl JobAttempt {
                 tracing::debug!(target: "evenkeel", %id, why, "job deferred");
                 self.defer(after).await;
                 let at = self.queue.now();
-                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
+                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, reason: why, at });
             }
         }
     }

@@ -49,13 +49,13 @@ impl QueueRunner {
 
     /// Runs jobs until the queue is told otherwise, or the gateway stops; then waits for those under way.
     pub(super) async fn run(mut self) {
-        let name = self.queue.body().name.clone();
+        let name = self.queue.descriptor().name.clone();
         tracing::info!(target: "evenkeel", queue = name, "dispatch begins");
         let mut changes = self.dispatch.queues.changes();
         let mut jobs = JoinSet::new();
         let mut receiving: Option<ReceiveFuture> = None;
         while *self.phase.borrow_and_update() == StopPhase::Serving {
-            let settings = self.queue.body().settings.dispatch.clone();
+            let settings = self.queue.descriptor().settings.dispatch.clone();
             if settings.is_none() {
                 // Told to go on before the last job ends, it goes on at once.
                 receiving = None;
@@ -158,7 +158,7 @@ async fn tell(queue: &Queue, name: &str, (weight, limit): (Weight, Option<u32>))
 
 async fn receive(queue: Queue, free: usize) -> ReceiveResult {
     // Several of a group may come at once, for a consumer that takes them in order; jobs run beside each other.
-    let max = match queue.body().settings.order {
+    let max = match queue.descriptor().settings.order {
         DeliveryOrder::Fifo => 1,
         DeliveryOrder::Fair => free,
     };

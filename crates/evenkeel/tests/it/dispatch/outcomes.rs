@@ -68,11 +68,11 @@ fn until_a_job_is_done_one_is_told_where_it_is() {
         ids[..2].iter().find(|id| said(id).contains(sent)).cloned()
     });
     let other = ids.iter().find(|id| **id != sent).unwrap();
-    bench.wait_explained(other, "attempt 1: waits for a free slot since");
+    bench.wait_explained(other, "attempt 1: waiting for a free slot since");
     bench.wait_explained(&ids[2], "0 messages of its key come first");
     let early = bench.result(&sent);
     assert_eq!(early.status, 404);
-    assert!(early.body.contains("yet: in_flight, delivered for the 1. time"), "{early:?}");
+    assert!(early.body.contains("in flight: delivered once"), "{early:?}");
     let at_first = bench.served.get("/api/queues/jobs").json();
     assert_eq!((&at_first["in_flight"], &at_first["pending"]), (&json!(2), &json!(1)));
     let unknown = bench.result("00000001-0000-0002-0000-000000000003");
@@ -101,7 +101,7 @@ fn between_two_attempts_one_is_told_what_failed_and_when_it_is_tried_again() {
     bench.node.post("/sim/fault", &json!({"kind": "500-burst", "count": 1}));
     let id = bench.send_one(&job());
     // Why it failed is noted before it is given back.
-    let said = bench.wait_explained(&id, "given back after 1 deliveries; due at ");
+    let said = bench.wait_explained(&id, "delayed: delivered once, next delivery ");
     assert!(said.contains("attempt 1 failed at ") && said.contains("502, "), "{said}");
 }
 
@@ -134,7 +134,7 @@ fn while_its_only_node_is_drained_a_job_waits_uncounted() {
     let id = bench.send_one(&job());
     let said = wait_for("a reason", || {
         let said = bench.explained(&id)["explanation"].as_str()?.to_owned();
-        (said.contains("503, ") || said.contains("waits for a free slot")).then_some(said)
+        (said.contains("503, ") || said.contains("waiting for a free slot")).then_some(said)
     });
     bench.folder.run(&["node", "resume", "one"]).ok();
     let result = bench.wait_result(&id);

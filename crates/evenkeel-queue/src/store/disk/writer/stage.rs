@@ -1,4 +1,4 @@
-//! What a request puts into its group.
+//! Staging: adds one request to a commit group.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,143 +21,146 @@ use crate::store::{
 };
 use crate::time::UnixMillis;
 
-/// How many results are dropped at once for one that is kept.
-const RESULTS_DROPPED_MAX: usize = 1_000;
+/// Results evicted per stored result.
+const EVICTIONS_MAX: usize = 1_000;
 
 impl Writer {
-    /// Puts a request into a group; what cannot be done is answered at once.
+    /// Adds a request to a group; one that cannot be done completes with an error at once.
     pub(super) fn stage(&mut self, group: &mut CommitGroup, op: WriteOp) {
-        let free = self.free;
+        let free = self.free_bytes;
         let reserve = self.options.reserve_bytes;
-        let mut opened = self.opened.write();
-        let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_mut()) else {
-            drop(op.refuse(&StoreError::Closed));
+        let mut keyspaces = self.keyspaces.write();
+        let (Some(keyspaces), Some(catalog)) = (keyspaces.as_mut(), self.catalog.as_mut()) else {
+            drop(op.fail(&StoreError::Closed));
             return;
         };
-        let mut desk = StagingContext { opened, ledger, group };
+        let mut staging = StagingContext { keyspaces, catalog, group };
         match op {
             WriteOp::Append(_, done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
             WriteOp::PutResult(.., done) if free < reserve => {
-                done(Err(StoreError::DiskFull { free, reserve }))
+                done(Err(StoreError::DiskFull { free, reserve }));
             }
-            WriteOp::Append(batch, done) => desk.append(batch, done),
-            WriteOp::Commit(commit, done) => desk.commit(commit, done),
-            WriteOp::Purge(queue, done) => desk.purge(queue, done),
-            WriteOp::SetRule(queue, name, rule, done) => desk.set_rule(queue, &name, rule, done),
-            WriteOp::PutResult(of, kept, max, done) => desk.put_result(of, &kept, max, done),
-            WriteOp::ExpireResults(now, max, done) => desk.expire_results(now, max, done),
-            WriteOp::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
-            WriteOp::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
-            WriteOp::Claim(queues, done) => desk.claim(queues, done),
-            WriteOp::Renew(queue, epoch, done) => done(desk.queue(queue).map(|queue| queue.epoch == epoch)),
-            WriteOp::Queues(done) => done(Ok(desk.ledger.records())),
-            WriteOp::PurgedBelow(queue, done) => done(desk.queue(queue).map(|queue| queue.purged_below)),
+            WriteOp::Append(batch, done) => staging.append(batch, done),
+            WriteOp::Commit(commit, done) => staging.commit(commit, done),
+            WriteOp::Purge(queue, done) => staging.purge(queue, done),
+            WriteOp::SetRule(queue, name, rule, done) => staging.set_rule(queue, &name, rule, done),
+            WriteOp::PutResult(id, result, max, done) => staging.put_result(id, &result, max, done),
+            WriteOp::ExpireResults(now, max, done) => staging.expire_results(now, max, done),
+            WriteOp::PutQueue(id, descriptor, done) => staging.put_queue(id, *descriptor, done),
+            WriteOp::RemoveQueue(queue, done) => staging.remove_queue(queue, done),
+            WriteOp::TakeOwnership(queues, done) => staging.take_ownership(queues, done),
+            WriteOp::Renew(queue, epoch, done) => {
+                done(staging.queue(queue).map(|queue| queue.epoch == epoch));
+            }
+            WriteOp::Queues(done) => done(Ok(staging.catalog.records())),
+            WriteOp::PurgedBelow(queue, done) => done(staging.queue(queue).map(|queue| queue.purged_below)),
             WriteOp::Close(_) => {}
         }
     }
 }
 
-/// Where one request is worked on.
+/// Context for staging one request.
 struct StagingContext<'a> {
-    opened: &'a mut Keyspaces,
-    ledger: &'a mut Catalog,
+    keyspaces: &'a mut Keyspaces,
+    catalog: &'a mut Catalog,
     group: &'a mut CommitGroup,
 }
 
 impl StagingContext<'_> {
     fn append(&mut self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
-        let Batch { queue, drafts, sent_at, delay_ms, durability } = batch;
-        if let Err(why) = self.queue(queue) {
-            return done(Err(why));
+        let Batch { queue, messages, sent_at, delay_ms, durability } = batch;
+        if let Err(error) = self.queue(queue) {
+            return done(Err(error));
         }
-        let mut appended = Vec::with_capacity(drafts.len());
-        let mut sent = Vec::with_capacity(drafts.len());
-        let mut named = HashMap::new();
-        for draft in drafts {
-            let place = draft.dedup.map(|id| dedup::place(queue, &id));
-            match place.map(|place| self.sent_before(queue, sent_at, &place, &named)).transpose() {
+        let mut appended = Vec::with_capacity(messages.len());
+        let mut sent = Vec::with_capacity(messages.len());
+        let mut dedup_entries = HashMap::new();
+        for message in messages {
+            let dedup_key = message.dedup.map(|id| dedup::entry_key(queue, &id));
+            let duplicate = dedup_key.map(|key| self.find_duplicate(queue, sent_at, &key, &dedup_entries));
+            match duplicate.transpose() {
                 Ok(before) => {
                     if let Some(before) = before.flatten() {
                         sent.push(EnqueueResult::Duplicate(before));
                         continue;
                     }
                 }
-                Err(why) => return done(Err(why)),
+                Err(error) => return done(Err(error)),
             }
-            let not_before = due_of(&draft, delay_ms, sent_at);
-            let cost = cost_of(&draft);
-            let size = draft.payload.size() as u32;
-            let expires_at = expiry_of(&draft, sent_at);
-            let key = match self.intern(queue, &draft.key) {
+            let not_before = due_of(&message, delay_ms, sent_at);
+            let cost = cost_of(&message);
+            let size = message.payload.size() as u32;
+            let expires_at = expiry_of(&message, sent_at);
+            let key = match self.intern(queue, &message.key) {
                 Ok(key) => key,
-                Err(why) => return done(Err(why)),
+                Err(error) => return done(Err(error)),
             };
-            self.record_requested_weight(queue, key, draft.weight);
-            let header = MessageMeta { seq: self.next_seq(), sent_at, size, cost, from: None, expires_at };
-            let id = MessageId { queue, key, seq: header.seq };
+            self.record_requested_weight(queue, key, message.weight);
+            let meta = MessageMeta { seq: self.next_seq(), sent_at, size, cost, from: None, expires_at };
+            let id = MessageId { queue, key, seq: meta.seq };
             sent.push(EnqueueResult::Stored(id));
-            named.extend(place.map(|place| (place, DedupEntry { at: sent_at, id })));
-            let name = draft.key;
-            let weight = draft.weight;
-            let payload = draft.payload;
-            appended.push(AppendedMessage { key, name, weight, header, not_before, payload });
+            dedup_entries.extend(dedup_key.map(|key| (key, DedupEntry { at: sent_at, id })));
+            let name = message.key;
+            let weight = message.weight;
+            let payload = message.payload;
+            appended.push(AppendedMessage { key, name, weight, meta, not_before, payload });
         }
-        if let Err(why) = self.write_names(sent_at, named) {
-            return done(Err(why));
+        if let Err(error) = self.write_dedup(sent_at, dedup_entries) {
+            return done(Err(error));
         }
         appended.iter().for_each(|new| self.write_message(queue, new));
-        self.group.need(durability);
+        self.group.require(durability);
         self.notify_listener(queue, appended);
-        self.answer(done, sent);
+        self.complete(done, sent);
     }
 
-    /// Finds a message that was sent under this name lately: in this request, in this group, or before.
-    fn sent_before(
+    /// Finds a message with the same deduplication ID: in this request, in this group, or on disk.
+    fn find_duplicate(
         &self,
         queue: QueueId,
         now: UnixMillis,
-        place: &[u8; 36],
-        named: &HashMap<[u8; 36], DedupEntry>,
+        key: &[u8; 36],
+        entries: &HashMap<[u8; 36], DedupEntry>,
     ) -> Result<Option<MessageId>, StoreError> {
-        let found = match named.get(place).or_else(|| self.group.named.get(place)) {
+        let found = match entries.get(key).or_else(|| self.group.dedup.get(key)) {
             Some(found) => Some(*found),
-            None => self.opened.dedup.find(queue, place)?,
+            None => self.keyspaces.dedup.find(queue, key)?,
         };
         Ok(found.filter(|found| found.is_fresh(now)).map(|found| found.id))
     }
 
-    /// Writes down what messages are called, with the messages.
-    fn write_names(
+    /// Writes the deduplication entries, together with the messages.
+    fn write_dedup(
         &mut self,
         now: UnixMillis,
-        named: HashMap<[u8; 36], DedupEntry>,
+        entries: HashMap<[u8; 36], DedupEntry>,
     ) -> Result<(), StoreError> {
-        if named.is_empty() {
+        if entries.is_empty() {
             return Ok(());
         }
-        let keyspace = self.opened.dedup.current(&self.opened.db, now)?;
-        for (place, entry) in &named {
-            self.group.batch.insert(keyspace, place.as_slice(), dedup::entry_value(entry).as_slice());
+        let keyspace = self.keyspaces.dedup.current(&self.keyspaces.db, now)?;
+        for (key, entry) in &entries {
+            self.group.batch.insert(keyspace, key.as_slice(), dedup::entry_value(entry).as_slice());
         }
-        self.group.named.extend(named);
+        self.group.dedup.extend(entries);
         Ok(())
     }
 
     fn write_message(&mut self, queue: QueueId, new: &AppendedMessage) {
-        let place = layout::message_key(queue, new.key, &new.header);
+        let key = layout::message_key(queue, new.key, &new.meta);
         let value = layout::message_value(&new.payload);
-        let shelf = self.opened.shelves.current();
-        shelf.appended += 1;
-        shelf.live += 1;
-        shelf.bytes += value.len() as u64;
+        let segment = self.keyspaces.segments.current();
+        segment.appended += 1;
+        segment.live += 1;
+        segment.bytes += value.len() as u64;
         self.group.bytes += value.len();
-        self.group.batch.insert(&shelf.keyspace, place.as_slice(), value);
+        self.group.batch.insert(&segment.keyspace, key.as_slice(), value);
         if let Some(until) = new.not_before {
             let state = layout::state_value(DeliveryCount::default(), None, StoredState::Delayed { until });
-            self.group.put(KeyspaceId::State, place.as_slice(), state);
+            self.group.insert(KeyspaceId::State, key.as_slice(), state);
         }
-        if let Some(key) = self.key(queue, new.key) {
-            key.live += 1;
+        if let Some(entry) = self.key(queue, new.key) {
+            entry.live += 1;
         }
     }
 
@@ -166,21 +169,21 @@ impl StagingContext<'_> {
         match self.queue(queue) {
             Ok(owned) if owned.epoch == epoch => {}
             Ok(_) => return done(Err(StoreError::NotOwner)),
-            Err(why) => return done(Err(why)),
+            Err(error) => return done(Err(error)),
         }
-        // What may fail comes first, so that all of it happens or nothing.
+        // Everything that may fail comes first, so that the commit is all or nothing.
         let mut payloads = match self.read_moved(queue, &changes) {
             Ok(payloads) => payloads,
-            Err(why) => return done(Err(why)),
+            Err(error) => return done(Err(error)),
         };
         for change in changes {
             self.change(queue, change, &mut payloads);
         }
-        self.group.need(durability);
-        self.answer(done, ());
+        self.group.require(durability);
+        self.complete(done, ());
     }
 
-    /// Reads the messages that are to be moved, and makes their keys known where they go.
+    /// Reads the messages to be moved, and creates their keys in the target queues.
     fn read_moved(
         &mut self,
         queue: QueueId,
@@ -188,246 +191,247 @@ impl StagingContext<'_> {
     ) -> Result<HashMap<Seq, Payload>, StoreError> {
         let mut payloads = HashMap::new();
         for change in changes {
-            let &MessageChange::Moved(key, header, to) = change else { continue };
+            let &MessageChange::Moved(key, meta, to) = change else { continue };
             self.queue(to)?;
-            if let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) {
+            if let Some(name) = self.key(queue, key).map(|entry| entry.record.name.clone()) {
                 self.intern(to, &name)?;
             }
-            let place = layout::message_key(queue, key, &header);
-            let found = self.opened.shelves.of(header.seq).keyspace.get(place.as_slice()).map_err(io)?;
+            let message_key = layout::message_key(queue, key, &meta);
+            let segment = self.keyspaces.segments.containing(meta.seq);
+            let found = segment.keyspace.get(message_key.as_slice()).map_err(io)?;
             let payload = found.and_then(|value| layout::read_message_value(&value.into()));
-            payloads.extend(payload.map(|payload| (header.seq, payload)));
+            payloads.extend(payload.map(|payload| (meta.seq, payload)));
         }
         Ok(payloads)
     }
 
     fn change(&mut self, queue: QueueId, change: MessageChange, payloads: &mut HashMap<Seq, Payload>) {
         match change {
-            MessageChange::Leased(returned, until) => {
-                self.note(queue, &returned, StoredState::Leased { until, epoch: returned.epoch });
+            MessageChange::Leased(record, until) => {
+                self.write_state(queue, &record, StoredState::Leased { until, epoch: record.epoch });
             }
-            MessageChange::Requeued(returned) => match returned.not_before {
-                Some(until) => self.note(queue, &returned, StoredState::Delayed { until }),
-                None if returned.delivered.attempts == 0 => {
-                    let place = layout::message_key(queue, returned.key, &returned.header);
-                    self.group.take(KeyspaceId::State, place.as_slice());
+            MessageChange::Requeued(record) => match record.not_before {
+                Some(until) => self.write_state(queue, &record, StoredState::Delayed { until }),
+                None if record.deliveries.attempts == 0 => {
+                    let key = layout::message_key(queue, record.key, &record.meta);
+                    self.group.remove(KeyspaceId::State, key.as_slice());
                 }
-                None => self.note(queue, &returned, StoredState::Ready),
+                None => self.write_state(queue, &record, StoredState::Ready),
             },
-            MessageChange::Removed(key, header) => self.remove(queue, key, &header),
-            MessageChange::Moved(key, header, to) => {
-                // One that is gone is gone.
-                if let Some(payload) = payloads.remove(&header.seq) {
-                    self.move_message(queue, key, &header, payload, to);
+            MessageChange::Removed(key, meta) => self.remove(queue, key, &meta),
+            MessageChange::Moved(key, meta, to) => {
+                // A message that is gone is not moved.
+                if let Some(payload) = payloads.remove(&meta.seq) {
+                    self.move_message(queue, key, &meta, payload, to);
                 }
             }
-            MessageChange::KeyRemoved(key) => self.forget(queue, key),
+            MessageChange::KeyRemoved(key) => self.remove_key(queue, key),
         }
     }
 
-    fn note(&mut self, queue: QueueId, returned: &RedeliveryRecord, standing: StoredState) {
-        let place = layout::message_key(queue, returned.key, &returned.header);
-        let state = layout::state_value(returned.delivered, returned.first_delivered_at, standing);
-        self.group.put(KeyspaceId::State, place.as_slice(), state);
+    fn write_state(&mut self, queue: QueueId, record: &RedeliveryRecord, state: StoredState) {
+        let key = layout::message_key(queue, record.key, &record.meta);
+        let value = layout::state_value(record.deliveries, record.first_delivered_at, state);
+        self.group.insert(KeyspaceId::State, key.as_slice(), value);
     }
 
-    fn remove(&mut self, queue: QueueId, key: KeyId, header: &MessageMeta) {
-        // What was purged is swept, and counted then: counted twice, a generation would go with what lives in it.
-        if self.queue(queue).is_ok_and(|owner| header.seq < owner.purged_below) {
+    fn remove(&mut self, queue: QueueId, key: KeyId, meta: &MessageMeta) {
+        // Purged messages are deleted and counted by maintenance; counted twice, a segment would be dropped with live messages.
+        if self.queue(queue).is_ok_and(|owner| meta.seq < owner.purged_below) {
             return;
         }
-        let place = layout::message_key(queue, key, header);
-        let shelf = self.opened.shelves.of_mut(header.seq);
-        // What is gone is not counted again either.
-        if self.ledger.is_reopened && matches!(shelf.keyspace.contains_key(place.as_slice()), Ok(false)) {
+        let message_key = layout::message_key(queue, key, meta);
+        let segment = self.keyspaces.segments.containing_mut(meta.seq);
+        // A repeated delete is not counted again either.
+        let is_gone = || matches!(segment.keyspace.contains_key(message_key.as_slice()), Ok(false));
+        if self.catalog.is_reopened && is_gone() {
             return;
         }
-        shelf.live = shelf.live.saturating_sub(1);
-        self.group.batch.remove(&shelf.keyspace, place.as_slice());
-        self.group.take(KeyspaceId::State, place.as_slice());
-        if let Some(key) = self.key(queue, key) {
-            key.live = key.live.saturating_sub(1);
+        segment.live = segment.live.saturating_sub(1);
+        self.group.batch.remove(&segment.keyspace, message_key.as_slice());
+        self.group.remove(KeyspaceId::State, message_key.as_slice());
+        if let Some(entry) = self.key(queue, key) {
+            entry.live = entry.live.saturating_sub(1);
         }
     }
 
-    /// Puts a message into another queue, under its key's name.
+    /// Appends a message to another queue, under the name of its key.
     fn move_message(
         &mut self,
         queue: QueueId,
         key: KeyId,
-        header: &MessageMeta,
+        meta: &MessageMeta,
         payload: Payload,
         to: QueueId,
     ) {
-        let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) else { return };
+        let Some(name) = self.key(queue, key).map(|entry| entry.record.name.clone()) else { return };
         let Ok(target) = self.intern(to, &name) else { return };
-        let there = MessageMeta { seq: self.next_seq(), from: Some(header.leaving(queue, key)), ..*header };
-        let new =
-            AppendedMessage { key: target, name, weight: None, header: there, not_before: None, payload };
-        self.remove(queue, key, header);
+        let moved = MessageMeta { seq: self.next_seq(), from: Some(meta.moved_from(queue, key)), ..*meta };
+        let new = AppendedMessage { key: target, name, weight: None, meta: moved, not_before: None, payload };
+        self.remove(queue, key, meta);
         self.write_message(to, &new);
         self.notify_listener(to, vec![new]);
     }
 
-    /// Forgets a key, unless it has a message or a rule meanwhile.
-    fn forget(&mut self, queue: QueueId, key: KeyId) {
+    /// Removes a key, unless it has a message or a rule meanwhile.
+    fn remove_key(&mut self, queue: QueueId, key: KeyId) {
         let Ok(owner) = self.queue(queue) else { return };
-        let is_unused = |kept: &KeyEntry| kept.live == 0 && kept.record.rule.is_empty();
+        let is_unused = |entry: &KeyEntry| entry.live == 0 && entry.record.rule.is_empty();
         if owner.keys.get(&key).is_some_and(is_unused) {
-            if let Some(kept) = owner.keys.remove(&key) {
-                owner.names.remove(&kept.record.name);
+            if let Some(entry) = owner.keys.remove(&key) {
+                owner.names.remove(&entry.record.name);
             }
-            self.group.take(KeyspaceId::Keys, &layout::lane(queue, key));
+            self.group.remove(KeyspaceId::Keys, &layout::key_prefix(queue, key));
         }
     }
 
-    /// Whatever queue the message is named after: moved, it has outlived it maybe.
-    fn put_result(&mut self, of: MessageId, kept: &StoredResult, max: usize, done: Completion<()>) {
-        let value = results::value(kept);
+    /// Stores a result; the queue that the id names may be deleted, because a moved message keeps its id.
+    fn put_result(&mut self, id: MessageId, result: &StoredResult, max: usize, done: Completion<()>) {
+        let value = results::result_value(result);
         self.group.bytes += value.len();
-        self.group.put(KeyspaceId::Results, &results::place(of), value);
-        self.group.put(KeyspaceId::ResultsDue, &results::due(kept.expires_at, of), Vec::new());
-        if let Some(before) = self.ledger.results.keep(of, kept.expires_at) {
-            self.group.take(KeyspaceId::ResultsDue, &results::due(before, of));
+        self.group.insert(KeyspaceId::Results, &results::result_key(id), value);
+        self.group.insert(KeyspaceId::ResultsDue, &results::due_key(result.expires_at, id), Vec::new());
+        if let Some(before) = self.catalog.results.insert(id, result.expires_at) {
+            self.group.remove(KeyspaceId::ResultsDue, &results::due_key(before, id));
         }
-        // One that was told to keep fewer gets there step by step: nobody else is answered meanwhile.
-        for _ in 0..RESULTS_DROPPED_MAX {
-            let Some((at, of)) = self.ledger.results.evict_over_limit(max, of) else { break };
-            self.group.take(KeyspaceId::Results, &results::place(of));
-            self.group.take(KeyspaceId::ResultsDue, &results::due(at, of));
+        // After a lower limit, eviction proceeds in steps: other writes wait meanwhile.
+        for _ in 0..EVICTIONS_MAX {
+            let Some((expires_at, evicted)) = self.catalog.results.evict_over_limit(max, id) else { break };
+            self.group.remove(KeyspaceId::Results, &results::result_key(evicted));
+            self.group.remove(KeyspaceId::ResultsDue, &results::due_key(expires_at, evicted));
         }
-        self.group.need(Durability::Fsync);
-        self.answer(done, ());
+        self.group.require(Durability::Fsync);
+        self.complete(done, ());
     }
 
-    /// Goes on where it ended, so that it does not wade through what it removed before.
+    /// Continues where the last run stopped, so that it does not pass over earlier deletes again.
     fn expire_results(&mut self, now: UnixMillis, max: usize, done: Completion<usize>) {
-        let expired = match self.opened.expired_results(self.ledger.results_swept, now, max) {
+        let expired = match self.keyspaces.expired_results(self.catalog.results_expired_until, now, max) {
             Ok(expired) => expired,
-            Err(why) => return done(Err(why)),
+            Err(error) => return done(Err(error)),
         };
-        for each in &expired {
-            if let Some(of) = each.of() {
-                self.ledger.results.forget(each.at(), of);
+        for result in &expired {
+            if let Some(id) = result.id() {
+                self.catalog.results.remove(result.expired_at(), id);
             }
-            let ExpiredResult { due, result } = each;
-            self.group.take(KeyspaceId::ResultsDue, due);
-            if let Some(place) = result.as_ref().filter(|place| !self.group.has(KeyspaceId::Results, *place))
-            {
-                self.group.take(KeyspaceId::Results, place);
+            let ExpiredResult { due_key, result_key } = result;
+            self.group.remove(KeyspaceId::ResultsDue, due_key);
+            let is_replaced = |key: &[u8; 16]| self.group.writes(KeyspaceId::Results, key);
+            if let Some(key) = result_key.as_ref().filter(|key| !is_replaced(key)) {
+                self.group.remove(KeyspaceId::Results, key);
             }
         }
-        // There may be more of the same moment.
-        self.ledger.results_swept = expired.last().map_or(now, ExpiredResult::at);
-        self.answer(done, expired.len());
+        // More results may expire at the same time.
+        self.catalog.results_expired_until = expired.last().map_or(now, ExpiredResult::expired_at);
+        self.complete(done, expired.len());
     }
 
     fn purge(&mut self, queue: QueueId, done: Completion<Seq>) {
-        let below = Seq(self.ledger.seq);
+        let below = Seq(self.catalog.seq);
         match self.queue(queue) {
             Ok(owner) => {
                 owner.purged_below = below;
                 owner.keys.values_mut().for_each(|key| key.live = 0);
             }
-            Err(why) => return done(Err(why)),
+            Err(error) => return done(Err(error)),
         }
-        self.ledger.swept.push(PurgeCursor::new(queue, below));
-        self.put_meta(&layout::of_queue(b'p', queue), &below.0.to_be_bytes());
-        self.group.need(Durability::Fsync);
-        self.answer(done, below);
+        self.catalog.purges.push(PurgeCursor::new(queue, below));
+        self.put_meta(&layout::queue_meta_key(b'p', queue), &below.0.to_be_bytes());
+        self.group.require(Durability::Fsync);
+        self.complete(done, below);
     }
 
     fn set_rule(&mut self, queue: QueueId, name: &Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
         let key = match self.intern(queue, name) {
             Ok(key) => key,
-            Err(why) => return done(Err(why)),
+            Err(error) => return done(Err(error)),
         };
         self.change_record(queue, key, |record| record.rule = rule);
-        self.group.need(Durability::Fsync);
-        self.answer(done, key);
+        self.group.require(Durability::Fsync);
+        self.complete(done, key);
     }
 
-    /// Remembers the weight that messages wish for their key.
+    /// Stores the weight that a message requests for its key.
     fn record_requested_weight(&mut self, queue: QueueId, key: KeyId, weight: Option<Weight>) {
-        let known = self.key(queue, key).map(|kept| kept.record.wished_weight);
+        let known = self.key(queue, key).map(|entry| entry.record.requested_weight);
         if weight.is_some() && known != Some(weight) {
-            self.change_record(queue, key, |record| record.wished_weight = weight);
+            self.change_record(queue, key, |record| record.requested_weight = weight);
         }
     }
 
     fn change_record(&mut self, queue: QueueId, key: KeyId, change: impl FnOnce(&mut KeyRecord)) {
-        let Some(kept) = self.key(queue, key) else { return };
-        change(&mut kept.record);
-        let bytes = kept.record.encode();
-        self.group.put(KeyspaceId::Keys, &layout::lane(queue, key), bytes);
+        let Some(entry) = self.key(queue, key) else { return };
+        change(&mut entry.record);
+        let bytes = entry.record.encode();
+        self.group.insert(KeyspaceId::Keys, &layout::key_prefix(queue, key), bytes);
     }
 
-    fn put_queue(&mut self, id: Option<QueueId>, body: QueueDescriptor, done: Completion<QueueId>) {
-        let json = match serde_json::to_vec(&body) {
+    fn put_queue(&mut self, id: Option<QueueId>, descriptor: QueueDescriptor, done: Completion<QueueId>) {
+        let json = match serde_json::to_vec(&descriptor) {
             Ok(json) => json,
-            Err(why) => return done(Err(StoreError::Io(why.to_string()))),
+            Err(error) => return done(Err(StoreError::Io(error.to_string()))),
         };
         let id = match id {
             Some(id) => match self.queue(id) {
                 Ok(queue) => {
-                    queue.body = body;
+                    queue.descriptor = descriptor;
                     id
                 }
-                Err(why) => return done(Err(why)),
+                Err(error) => return done(Err(error)),
             },
             None => {
-                let Some(made) = self.ledger.made.checked_add(1) else {
-                    return done(Err(StoreError::Io("no more queues can be made".into())));
+                let Some(id) = self.catalog.last_queue_id.checked_add(1) else {
+                    return done(Err(StoreError::Io("no more queues can be created".into())));
                 };
-                self.ledger.made = made;
-                self.ledger.queues.insert(QueueId(made), QueueEntry::new(body));
-                self.put_meta(b"made", &u64::from(made).to_be_bytes());
-                QueueId(made)
+                self.catalog.last_queue_id = id;
+                self.catalog.queues.insert(QueueId(id), QueueEntry::new(descriptor));
+                self.put_meta(b"made", &u64::from(id).to_be_bytes());
+                QueueId(id)
             }
         };
-        self.put_meta(&layout::of_queue(b'q', id), &json);
-        self.group.need(Durability::Fsync);
-        self.answer(done, id);
+        self.put_meta(&layout::queue_meta_key(b'q', id), &json);
+        self.group.require(Durability::Fsync);
+        self.complete(done, id);
     }
 
     fn remove_queue(&mut self, queue: QueueId, done: Completion<()>) {
-        if let Some(removed) = self.ledger.queues.remove(&queue) {
+        if let Some(removed) = self.catalog.queues.remove(&queue) {
             for &key in removed.keys.keys() {
-                self.group.take(KeyspaceId::Keys, &layout::lane(queue, key));
+                self.group.remove(KeyspaceId::Keys, &layout::key_prefix(queue, key));
             }
             for kind in *b"qep" {
-                self.group.take(KeyspaceId::Meta, &layout::of_queue(kind, queue));
+                self.group.remove(KeyspaceId::Meta, &layout::queue_meta_key(kind, queue));
             }
-            self.ledger.swept.push(PurgeCursor::new(queue, Seq(u64::MAX)));
+            self.catalog.purges.push(PurgeCursor::new(queue, Seq(u64::MAX)));
         }
-        self.group.need(Durability::Fsync);
-        self.answer(done, ());
+        self.group.require(Durability::Fsync);
+        self.complete(done, ());
     }
 
-    fn claim(&mut self, queues: Vec<(QueueId, AppendListener)>, done: Completion<Vec<Ownership>>) {
-        if let Some(why) = queues.iter().find_map(|(queue, _)| self.queue(*queue).err()) {
-            return done(Err(why));
+    fn take_ownership(&mut self, queues: Vec<(QueueId, AppendListener)>, done: Completion<Vec<Ownership>>) {
+        if let Some(error) = queues.iter().find_map(|(queue, _)| self.queue(*queue).err()) {
+            return done(Err(error));
         }
-        let told_from = Seq(self.ledger.seq);
-        let mut claimed = Vec::with_capacity(queues.len());
-        for (queue, tail) in queues {
+        let listen_from = Seq(self.catalog.seq);
+        let mut owned = Vec::with_capacity(queues.len());
+        for (queue, listener) in queues {
             let Ok(owner) = self.queue(queue) else { continue };
             owner.epoch.0 += 1;
-            owner.tail = Some(tail);
+            owner.listener = Some(listener);
             let epoch = owner.epoch;
-            claimed.push(Ownership { epoch, told_from });
-            self.put_meta(&layout::of_queue(b'e', queue), &epoch.0.to_be_bytes());
+            owned.push(Ownership { epoch, listen_from });
+            self.put_meta(&layout::queue_meta_key(b'e', queue), &epoch.0.to_be_bytes());
         }
-        self.group.need(Durability::Fsync);
-        self.answer(done, claimed);
+        self.group.require(Durability::Fsync);
+        self.complete(done, owned);
     }
 
-    /// Gives a number nobody has had; a block of them is set aside on disk with the first that is used.
+    /// Returns an unused sequence number; the first of each block reserves the block on disk.
     fn next_seq(&mut self) -> Seq {
-        let seq = self.ledger.seq;
-        self.ledger.seq += 1;
-        if self.ledger.seq_end <= seq {
-            self.ledger.seq_end = seq + SEQ_BLOCK;
+        let seq = self.catalog.seq;
+        self.catalog.seq += 1;
+        if self.catalog.seq_end <= seq {
+            self.catalog.seq_end = seq + SEQ_BLOCK;
             self.put_meta(b"seq", &(seq + SEQ_BLOCK).to_be_bytes());
         }
         Seq(seq)
@@ -438,55 +442,56 @@ impl StagingContext<'_> {
         if let Some(&key) = owner.names.get(name) {
             return Ok(key);
         }
-        if owner.body.settings.keys_max as usize <= owner.keys.len() {
+        if owner.descriptor.settings.keys_max as usize <= owner.keys.len() {
             return Err(StoreError::TooManyKeys);
         }
-        let key = KeyId(owner.made);
-        owner.made = owner.made.checked_add(1).ok_or(StoreError::TooManyKeys)?;
-        let record = KeyRecord { name: name.clone(), rule: KeyRule::default(), wished_weight: None };
+        let key = KeyId(owner.next_key_id);
+        owner.next_key_id = owner.next_key_id.checked_add(1).ok_or(StoreError::TooManyKeys)?;
+        let record = KeyRecord { name: name.clone(), rule: KeyRule::default(), requested_weight: None };
         let bytes = record.encode();
         owner.names.insert(name.clone(), key);
         owner.keys.insert(key, KeyEntry { record, live: 0 });
-        self.group.put(KeyspaceId::Keys, &layout::lane(queue, key), bytes);
+        self.group.insert(KeyspaceId::Keys, &layout::key_prefix(queue, key), bytes);
         Ok(key)
     }
 
     fn queue(&mut self, queue: QueueId) -> Result<&mut QueueEntry, StoreError> {
-        self.ledger.queues.get_mut(&queue).ok_or(StoreError::NoQueue)
+        self.catalog.queues.get_mut(&queue).ok_or(StoreError::NoQueue)
     }
 
     fn key(&mut self, queue: QueueId, key: KeyId) -> Option<&mut KeyEntry> {
-        self.ledger.queues.get_mut(&queue)?.keys.get_mut(&key)
+        self.catalog.queues.get_mut(&queue)?.keys.get_mut(&key)
     }
 
     fn put_meta(&mut self, key: &[u8], value: &[u8]) {
-        self.group.put(KeyspaceId::Meta, key, value);
+        self.group.insert(KeyspaceId::Meta, key, value);
     }
 
-    /// Has a queue's owner told once the group is on disk.
+    /// Queues appended messages for the queue's listener, which gets them after the commit.
     fn notify_listener(&mut self, queue: QueueId, appended: Vec<AppendedMessage>) {
-        let Some(tail) = self.queue(queue).ok().and_then(|owner| owner.tail.clone()) else { return };
-        match self.group.tails.iter_mut().find(|(of, ..)| *of == queue) {
-            Some((_, _, told)) => told.extend(appended),
-            None => self.group.tails.push((queue, tail, appended)),
+        let Some(listener) = self.queue(queue).ok().and_then(|owner| owner.listener.clone()) else { return };
+        match self.group.appended.iter_mut().find(|(of, ..)| *of == queue) {
+            Some((_, _, messages)) => messages.extend(appended),
+            None => self.group.appended.push((queue, listener, appended)),
         }
     }
 
-    fn answer<T: Send + 'static>(&mut self, done: Completion<T>, value: T) {
-        self.group.answers.push(Box::new(move |result| done(result.map(|()| value))));
+    /// Completes a request after the commit.
+    fn complete<T: Send + 'static>(&mut self, done: Completion<T>, value: T) {
+        self.group.completions.push(Box::new(move |result| done(result.map(|()| value))));
     }
 }
 
 impl QueueEntry {
-    fn new(body: QueueDescriptor) -> Self {
+    fn new(descriptor: QueueDescriptor) -> Self {
         Self {
-            body,
+            descriptor,
             epoch: Epoch(0),
             purged_below: Seq(0),
             names: HashMap::new(),
             keys: HashMap::new(),
-            made: 0,
-            tail: None,
+            next_key_id: 0,
+            listener: None,
         }
     }
 }
