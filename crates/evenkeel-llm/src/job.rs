@@ -89,7 +89,7 @@ impl LlmApi {
         if self.is_draining() {
             return Err(ApiError::Draining);
         }
-        if tenant.settings.standing == TenantState::Disabled {
+        if tenant.settings.state == TenantState::Disabled {
             return Err(ApiError::TenantDisabled);
         }
         let ask = LlmRequest::parse(endpoint, &body)?;

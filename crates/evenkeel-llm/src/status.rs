@@ -67,7 +67,7 @@ fn counts_json(counts: &Counts) -> Value {
         "dispatched": counts.dispatched,
         "finished": counts.finished,
         "queue_full": counts.queue_full,
-        "pushed_out": counts.pushed_out,
+        "evicted": counts.pushed_out,
         "timed_out": counts.timed_out,
         "refused": counts.refused,
         "cancelled": counts.cancelled,
@@ -115,10 +115,10 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         "busy": status.busy,
         "in_flight_cost": status.in_flight.0,
         "weight": status.weight.as_f64(),
-        "duty": duty(status.duty),
+        "admin_state": duty(status.duty),
         "breaker": breaker,
         "open_ms": open_ms,
-        "spared_ms": status.spared_until.map(left),
+        "cooldown_ms": status.spared_until.map(left),
         "p95_ms": status.p95.map(millis),
         "error_rate": status.error_rate,
         "models": status.models.iter().map(|model| model_name(llm, *model)).collect::<Vec<_>>(),
@@ -132,7 +132,7 @@ fn limit_json(limit: LimitStatus) -> Value {
 
 fn engine_json(load: EngineLoad, elsewhere: u32) -> Value {
     let EngineLoad { running, waiting, cache_used } = load;
-    json!({"running": running, "waiting": waiting, "cache_used": cache_used, "elsewhere": elsewhere})
+    json!({"running": running, "waiting": waiting, "cache_used": cache_used, "external": elsewhere})
 }
 
 fn path_json(urls: &[String], status: &PathStatus) -> Value {

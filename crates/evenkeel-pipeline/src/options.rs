@@ -156,23 +156,23 @@ pub struct BreakerOptions {
     /// The longest a node is left alone, a day at most.
     pub backoff_max: Duration,
     /// How long a busy node is spared that does not say how long, 1 ms to `spare_max`.
-    pub spare: Duration,
+    pub cooldown: Duration,
     /// The longest a busy node is spared, whatever it says; an hour at most.
-    pub spare_max: Duration,
+    pub cooldown_max: Duration,
 }
 
 impl BreakerOptions {
     /// Says how long a node is to rest that has no room and asks for `retry_after`.
     pub(crate) fn rest(&self, retry_after: Option<Duration>) -> Duration {
-        retry_after.unwrap_or(self.spare).min(self.spare_max)
+        retry_after.unwrap_or(self.cooldown).min(self.cooldown_max)
     }
 
     fn check(&self) -> Result<(), SettingOutOfRange> {
         check("failures_max", f64::from(self.failures_max), 1.0, 1e3)?;
         check("error_ratio_max", self.error_ratio_max, 0.01, 1.0)?;
         check("samples_min", f64::from(self.samples_min), 1.0, 1e6)?;
-        check("spare_max", self.spare_max.as_secs_f64(), 0.001, 3_600.0)?;
-        check("spare", self.spare.as_secs_f64(), 0.001, self.spare_max.as_secs_f64())
+        check("cooldown_max", self.cooldown_max.as_secs_f64(), 0.001, 3_600.0)?;
+        check("cooldown", self.cooldown.as_secs_f64(), 0.001, self.cooldown_max.as_secs_f64())
     }
 }
 
@@ -184,8 +184,8 @@ impl Default for BreakerOptions {
             samples_min: 20,
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
-            spare: Duration::from_secs(1),
-            spare_max: Duration::from_secs(60),
+            cooldown: Duration::from_secs(1),
+            cooldown_max: Duration::from_secs(60),
         }
     }
 }
@@ -196,7 +196,7 @@ pub struct AffinityOptions {
     /// How many times the mean load a node may have that a key's hash prefers, 1 to 10.
     pub load_max: f64,
     /// How many of a lane are looked at for one whose node is warm, 1 to 64.
-    pub look_max: usize,
+    pub lookahead_max: usize,
     /// How often the head of a lane is passed over for such a one, 0 to 64.
     pub skips_max: u32,
 }
@@ -204,14 +204,14 @@ pub struct AffinityOptions {
 impl AffinityOptions {
     fn check(&self) -> Result<(), SettingOutOfRange> {
         check("load_max", self.load_max, 1.0, 10.0)?;
-        check("look_max", self.look_max as f64, 1.0, 64.0)?;
+        check("lookahead_max", self.lookahead_max as f64, 1.0, 64.0)?;
         check("skips_max", f64::from(self.skips_max), 0.0, 64.0)
     }
 }
 
 impl Default for AffinityOptions {
     fn default() -> Self {
-        Self { load_max: 1.25, look_max: 8, skips_max: 4 }
+        Self { load_max: 1.25, lookahead_max: 8, skips_max: 4 }
     }
 }
 

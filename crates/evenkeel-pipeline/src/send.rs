@@ -129,7 +129,7 @@ impl OptimizedLoadManager {
             let node = self.nodes.cached_node(&self.node_cache, self.requests.get(*request)?)?;
             Some((*request, Pick { node, because: PickReason::Cached }))
         };
-        let (request, pick) = lane.queue().iter().take(affinity.look_max).skip(1).find_map(warm)?;
+        let (request, pick) = lane.queue().iter().take(affinity.lookahead_max).skip(1).find_map(warm)?;
         self.requests.get_mut(head.request)?.skipped += 1;
         Some(Placement { request, tenant: head.tenant, line: head.line, pick, passed_over: Vec::new() })
     }

@@ -55,7 +55,7 @@ pub struct TenantSettings {
     /// The models it may use; none named is all.
     pub models: Vec<String>,
     /// Whether it is served.
-    pub standing: TenantState,
+    pub state: TenantState,
 }
 
 /// A tenant as the doors see it.
@@ -261,7 +261,7 @@ impl Tenants {
             self.keys[from..].iter().take_while(|(known, _)| known.lookup_prefix() == hash.lookup_prefix());
         let mut matching = shelf.filter(|(known, _)| known.matches(&hash));
         let (_, tenant) = matching.next().ok_or(ApiError::Unauthenticated)?;
-        match tenant.settings.standing {
+        match tenant.settings.state {
             TenantState::Active => Ok(tenant.clone()),
             TenantState::Disabled => Err(ApiError::TenantDisabled),
         }

@@ -80,7 +80,7 @@ pub(crate) fn tenant_of(tenants: &Tenants, access_key_id: &str) -> Result<Arc<Te
     if !tenant.settings.key_hashes.iter().any(|hash| named_by(hash) == digits) {
         return Err(SqsError::UnknownKey);
     }
-    match tenant.settings.standing {
+    match tenant.settings.state {
         TenantState::Active => Ok(tenant.clone()),
         TenantState::Disabled => Err(SqsError::Disabled),
     }
@@ -108,10 +108,10 @@ impl core::error::Error for MasterKeyError {}
 mod tests {
     use super::*;
 
-    fn tenants(standing: TenantState) -> Tenants {
+    fn tenants(state: TenantState) -> Tenants {
         let key_hashes = vec![KeyHash::of("ek-1"), KeyHash::of("ek-2")];
         let acme =
-            TenantSettings { name: "a.b".to_owned(), key_hashes, standing, ..TenantSettings::default() };
+            TenantSettings { name: "a.b".to_owned(), key_hashes, state, ..TenantSettings::default() };
         Tenants::new(vec![acme], Vec::new()).unwrap()
     }
 

@@ -76,7 +76,22 @@ impl LogOptions {
             filter: filter.to_owned(),
             why: why.to_string(),
         };
+        check_words(filter).map_err(|why| LogError::InvalidFilter { filter: filter.to_owned(), why })?;
         Ok(Self { filter: filter.parse().map_err(invalid)?, format })
+    }
+}
+
+/// Rejects a word that is neither a level nor a target of Evenkeel.
+///
+/// [`Targets`] would take the word for a target and silence all others.
+fn check_words(filter: &str) -> Result<(), String> {
+    let is_level = |word: &str| word.parse::<tracing::level_filters::LevelFilter>().is_ok();
+    let mut words = filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('='));
+    match words.find(|word| !is_level(word) && !word.starts_with("evenkeel")) {
+        Some(word) => Err(format!(
+            "{word:?} is not a level (off, error, warn, info, debug or trace); levels by target are written like \"info,evenkeel_llm=debug\""
+        )),
+        None => Ok(()),
     }
 }
 
@@ -105,8 +120,8 @@ where
 pub struct StartupLine<'a> {
     /// Where to reach the process.
     pub url: &'a str,
-    /// Which doors are open.
-    pub doors: &'a [&'a str],
+    /// APIs that are served.
+    pub apis: &'a [&'a str],
     /// Where durable state lives.
     pub store: &'a str,
     /// How many tenants there are.
@@ -116,8 +131,8 @@ pub struct StartupLine<'a> {
 impl StartupLine<'_> {
     /// Logs the line.
     pub fn tell(&self) {
-        let Self { url, doors, store, tenants } = self;
-        tracing::info!(target: "evenkeel", url, doors = doors.join(","), store, tenants, "started");
+        let Self { url, apis, store, tenants } = self;
+        tracing::info!(target: "evenkeel", url, apis = apis.join(","), store, tenants, "started");
     }
 }
 

@@ -98,7 +98,7 @@ impl Node {
             models: ordered(&spec.models),
             paths,
             duty: AdminState::Serving,
-            rest: Cooldown::new(breaker.spare),
+            rest: Cooldown::new(breaker.cooldown),
             breaker: CircuitBreaker::new(breaker, backoff),
             busy: 0,
             transactions: 0,

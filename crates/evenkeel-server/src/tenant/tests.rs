@@ -42,7 +42,7 @@ fn each_key_of_a_tenant_opens_and_no_other_does() {
 
 #[test]
 fn a_disabled_tenant_is_told_so() {
-    let off = TenantSettings { standing: TenantState::Disabled, ..tenant("a", &["ek-1"]) };
+    let off = TenantSettings { state: TenantState::Disabled, ..tenant("a", &["ek-1"]) };
     let gate = gate(vec![off], &[], Exposure::Loopback);
     assert_eq!(call(&gate, Access::Tenant, Some("ek-1"), HERE), Err(ApiError::TenantDisabled));
 }

@@ -61,7 +61,7 @@ async fn a_request_id_is_kept_if_sane_and_made_otherwise() {
 
 #[tokio::test]
 async fn a_key_decides_who_asks() {
-    let off = TenantSettings { standing: TenantState::Disabled, ..tenant("off", "ek-off") };
+    let off = TenantSettings { state: TenantState::Disabled, ..tenant("off", "ek-off") };
     let tenants = vec![tenant("acme", "ek-acme"), off];
     let house = House::with(Plan { tenants, ..Plan::default() }).await;
     for header in ["authorization: Bearer ek-acme", "x-api-key: ek-acme", "api-key: ek-acme"] {

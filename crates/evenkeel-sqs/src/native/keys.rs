@@ -40,7 +40,7 @@ fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
         "weight": key.weight.as_f64(), "pending": key.pending, "in_flight": key.in_flight,
         "delayed": key.delayed, "oldest_age_ms": oldest, "debt": key.debt.0, "delivered": key.delivered,
         "redelivered": key.redelivered, "wait_ms_p50": p50, "wait_ms_p99": p99,
-        "held": key.held.map(held_shown),
+        "throttled": key.held.map(held_shown),
     });
     if let (Some(shown), Value::Object(stats)) = (shown.as_object_mut(), stats) {
         shown.extend(stats);
@@ -58,7 +58,7 @@ fn held_shown(held: Throttle) -> Value {
         ThrottleReason::Order => "order",
         ThrottleReason::Rate { .. } => "rate",
     };
-    json!({"who": who, "by": by, "until_ms": held.by.until().map(|until| until.0)})
+    json!({"reason": by, "scope": who, "until_ms": held.by.until().map(|until| until.0)})
 }
 
 impl Native {

@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 #[test]
 fn the_line_at_the_start_says_where_what_and_for_whom() {
     let lines = json_lines(None, || {
-        StartupLine { url: "http://127.0.0.1:7070", doors: &["llm", "sql"], store: "./data", tenants: 3 }
+        StartupLine { url: "http://127.0.0.1:7070", apis: &["llm", "sql"], store: "./data", tenants: 3 }
             .tell();
     });
     assert_eq!(lines.len(), 1);
     let line = &lines[0];
     assert_eq!(line["message"], "started");
     assert_eq!(line["url"], "http://127.0.0.1:7070");
-    assert_eq!(line["doors"], "llm,sql");
+    assert_eq!(line["apis"], "llm,sql");
     assert_eq!((&line["store"], &line["tenants"]), (&json!("./data"), &json!(3)));
     assert!(line["timestamp"].is_string() && line["level"] == "INFO");
 }

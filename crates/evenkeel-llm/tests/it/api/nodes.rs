@@ -18,7 +18,7 @@ async fn a_draining_node_finishes_what_it_has_and_takes_nothing_new() {
     let first = house.ask("none", ASK);
     let heard = engine.hears().await;
     house.llm.drain_node("a").unwrap();
-    assert_eq!(house.status().await["nodes"][0]["duty"], "draining");
+    assert_eq!(house.status().await["nodes"][0]["admin_state"], "draining");
     assert_eq!(house.post(CHAT, ASK).await.code(), (404, "model_not_found".to_owned()));
     heard.reply_json(SAID);
     assert_eq!(first.await.unwrap().status, 200);
