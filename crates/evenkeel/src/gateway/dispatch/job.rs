@@ -320,3 +320,36 @@ fn is_lease_lost(error: &Rejection) -> bool {
         Rejection::MessageGone | Rejection::StaleReceipt | Rejection::NotInFlight | Rejection::QueueDeleted
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_queue::queue::ReceiveOptions;
+    use evenkeel_queue::store::memory::MemoryStore;
+    use evenkeel_queue::{NewMessage, QueueSettings, Queues};
+
+    #[tokio::test]
+    async fn deferring_a_job_does_not_overwrite_the_status_of_its_next_attempt() {
+        let queues = Queues::open(Arc::new(MemoryStore::new()), 1).await.unwrap();
+        let created = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
+        let queue = created.queue();
+        queue.enqueue(vec![NewMessage::new("job")]).await.unwrap();
+        let receive = || async {
+            let options = ReceiveOptions { max: 1, lease: None, wait: Duration::from_secs(60) };
+            queue.receive(options).await.unwrap().pop().unwrap()
+        };
+        let first = receive().await;
+        let at = queue.now();
+        let status = |text: &str| JobStatus::Failed { attempt: 1, why: text.to_owned(), at };
+        let next_attempt = async {
+            let next = receive().await;
+            queue.record_job(next.id, status("next attempt"));
+        };
+        // The next attempt starts while the first one is still waiting for its release to be confirmed.
+        let deferred = defer(&queue, &first, Duration::ZERO, Some(status("deferred")));
+        let (results, ()) = tokio::join!(deferred, next_attempt);
+        assert_eq!(results, [Ok(())]);
+        assert_eq!(queue.job_status(first.id), Some(status("next attempt")));
+        queues.shutdown().await;
+    }
+}
