@@ -44,7 +44,7 @@ pub use value::fingerprint;
 use reader::{Reader, Section};
 use tenants::TenantsFrom;
 
-/// Has room for the maximum number of tenants and keys.
+/// Large enough for the maximum number of tenants and keys.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Inputs of a configuration.

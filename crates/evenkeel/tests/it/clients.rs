@@ -7,8 +7,8 @@ use evenkeel_sim_node::SimOptions;
 
 use serde_json::json;
 
-use crate::fleet::{Behind, Fleet, of, tenant};
-use crate::raw::fast;
+use crate::fleet::{Backend, Fleet, tenant, tenant_status};
+use evenkeel_sim_node::testing::fast;
 
 #[test]
 fn openai_python_does_through_the_gateway_what_it_does_with_an_engine_and_hears_why_it_cannot() {
@@ -40,8 +40,8 @@ fn a_rerank_goes_through_the_gateway_and_is_charged_what_the_engine_says() {
     let answer = fleet.post("acme", "/v1/rerank", &body);
     let told = answer.json();
     assert_eq!((answer.status, &told["results"][0]["index"]), (200, &json!(1)), "{told}");
-    let status = fleet.wait_status("charged", |status| of(status, "acme")["served_cost"] != 0);
-    assert_eq!(of(&status, "acme")["served_cost"], told["usage"]["total_tokens"], "{status:#}");
+    let status = fleet.wait_status("charged", |status| tenant_status(status, "acme")["served_cost"] != 0);
+    assert_eq!(tenant_status(&status, "acme")["served_cost"], told["usage"]["total_tokens"], "{status:#}");
 }
 
 #[test]
@@ -70,13 +70,13 @@ fn python() -> Command {
 fn fleet(name: &str) -> Fleet {
     let config = [
         tenant("acme", ""),
-        tenant("off", "standing = 'disabled'"),
+        tenant("off", "state = 'disabled'"),
         tenant("narrow", "models = ['other']"),
         tenant("slow", "rpm = 1"),
     ];
     // Too slow to reach the end of a long answer before somebody leaves it.
     let engine = SimOptions { tokens_per_second: 1_000, ..fast() };
-    Fleet::start(&format!("clients-{name}"), &config.concat(), vec![("one", Behind::Sim(engine))])
+    Fleet::start(&format!("clients-{name}"), &config.concat(), vec![("one", Backend::Sim(engine))])
 }
 
 fn base(fleet: &Fleet) -> String {

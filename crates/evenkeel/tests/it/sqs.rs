@@ -9,9 +9,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
-use crate::raw::{Reply, read, read_until};
-use crate::server_process::Served;
+use crate::server_process::ServerProcess;
+use crate::test_dir::TestDir;
+use evenkeel_sim_node::testing::{RawResponse, read, read_until};
 
 const OPERATIONS: [&str; 23] = [
     "AddPermission",
@@ -42,11 +42,11 @@ const OPERATIONS: [&str; 23] = [
 #[test]
 fn boto3_keeps_order_and_sends_once_on_fifo_queues() {
     for store in ["memory", "fjall"] {
-        let folder = Folder::new(&format!("sqs-fifo-{store}"));
-        folder.write("evenkeel.toml", &format!("[queue]\nstore = '{store}'\n"));
-        let served = Served::start(&folder, &[]);
+        let dir = TestDir::new(&format!("sqs-fifo-{store}"));
+        dir.write("evenkeel.toml", &format!("[queue]\nstore = '{store}'\n"));
+        let server = ServerProcess::start(&dir, &[]);
         run(python("sqs_fifo_client.py")
-            .arg(url(&served))
+            .arg(url(&server))
             .env("AWS_ACCESS_KEY_ID", "any")
             .env("AWS_SECRET_ACCESS_KEY", "any"));
     }
@@ -54,60 +54,60 @@ fn boto3_keeps_order_and_sends_once_on_fifo_queues() {
 
 #[test]
 fn boto3_does_every_operation_and_hears_why_it_cannot() {
-    let folder = Folder::new("sqs-boto3");
-    folder.write("evenkeel.toml", "[queue]\nstore = 'memory'\n");
-    let served = Served::start(&folder, &[]);
+    let dir = TestDir::new("sqs-boto3");
+    dir.write("evenkeel.toml", "[queue]\nstore = 'memory'\n");
+    let server = ServerProcess::start(&dir, &[]);
     run(python("sqs_client.py")
-        .arg(url(&served))
+        .arg(url(&server))
         .env("AWS_ACCESS_KEY_ID", "any")
         .env("AWS_SECRET_ACCESS_KEY", "any"));
 }
 
 #[test]
 fn boto3_does_so_too_on_disk_and_signed_as_a_tenant() {
-    let folder = Folder::new("sqs-signed");
-    folder.run(&["tenant", "add", "acme"]).ok();
-    let (key, secret) = sqs_key(&folder, "acme");
-    let served = Served::start(&folder, &[]);
-    // A server tells what the folder told.
-    assert_eq!(sqs_key(&folder, "acme"), (key.clone(), secret.clone()));
+    let dir = TestDir::new("sqs-signed");
+    dir.run(&["tenant", "add", "acme"]).ok();
+    let (key, secret) = sqs_key(&dir, "acme");
+    let server = ServerProcess::start(&dir, &[]);
+    // A server tells what the directory told.
+    assert_eq!(sqs_key(&dir, "acme"), (key.clone(), secret.clone()));
     let mut client = python("sqs_client.py");
     run(client
-        .args([&url(&served), "acme"])
+        .args([&url(&server), "acme"])
         .env("AWS_ACCESS_KEY_ID", key)
         .env("AWS_SECRET_ACCESS_KEY", secret));
 }
 
 #[test]
 fn only_who_signs_as_an_active_tenant_in_time_is_served() {
-    let folder = Folder::new("sqs-keys");
+    let dir = TestDir::new("sqs-keys");
     for name in ["acme", "off"] {
-        folder.run(&["tenant", "add", name]).ok();
+        dir.run(&["tenant", "add", name]).ok();
     }
-    folder.run(&["tenant", "set", "off", "--standing", "disabled"]).ok();
-    folder.run(&["tenant", "add", "slow", "--rpm", "1"]).ok();
-    let served = Served::start(&folder, &[]);
-    let (key, secret) = sqs_key(&folder, "acme");
-    let (off, off_secret) = sqs_key(&folder, "off");
-    let (slow, slow_secret) = sqs_key(&folder, "slow");
-    let all = [url(&served), key.clone(), secret, off, off_secret, slow, slow_secret];
+    dir.run(&["tenant", "set", "off", "--state", "disabled"]).ok();
+    dir.run(&["tenant", "add", "slow", "--rpm", "1"]).ok();
+    let server = ServerProcess::start(&dir, &[]);
+    let (key, secret) = sqs_key(&dir, "acme");
+    let (off, off_secret) = sqs_key(&dir, "off");
+    let (slow, slow_secret) = sqs_key(&dir, "slow");
+    let all = [url(&server), key.clone(), secret, off, off_secret, slow, slow_secret];
     run(python("sqs_keys_client.py").args(all));
-    let file = folder.file("evenkeel-data/sqs-master-key");
+    let file = dir.file("evenkeel-data/sqs-master-key");
     assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     // With the API key ends what was derived beside it.
-    folder.run(&["tenant", "rotate", "acme"]).ok();
-    assert_ne!(sqs_key(&folder, "acme").0, key);
+    dir.run(&["tenant", "rotate", "acme"]).ok();
+    assert_ne!(sqs_key(&dir, "acme").0, key);
 }
 
 #[test]
 fn a_celery_worker_runs_what_is_sent_to_it() {
-    let folder = Folder::new("sqs-celery");
-    folder.run(&["tenant", "add", "acme"]).ok();
-    let (key, secret) = sqs_key(&folder, "acme");
-    let served = Served::start(&folder, &[]);
+    let dir = TestDir::new("sqs-celery");
+    dir.run(&["tenant", "add", "acme"]).ok();
+    let (key, secret) = sqs_key(&dir, "acme");
+    let server = ServerProcess::start(&dir, &[]);
     let mut client = python("celery_client.py");
-    client.args([served.address.to_string(), key, secret]);
-    run(client.env("CELERY_RESULTS", folder.file("results")));
+    client.args([server.address.to_string(), key, secret]);
+    run(client.env("CELERY_RESULTS", dir.file("results")));
 }
 
 #[test]
@@ -122,57 +122,57 @@ fn sqs_consumer_handles_each_once_gives_up_on_what_fails_and_stops_with_grace() 
 
 #[test]
 fn who_leaves_while_waiting_takes_nothing_along() {
-    let folder = Folder::new("sqs-leaving");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let dir = TestDir::new("sqs-leaving");
+    let server = ServerProcess::start(&dir, &[]);
+    done(&ask(&server, "CreateQueue", &json!({"QueueName": "q"})));
     let long = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
-    let left: Vec<TcpStream> = (0..8).map(|_| send_and_stay(&served, "ReceiveMessage", &long)).collect();
-    wait_for_waiting(&served, left.len());
+    let left: Vec<TcpStream> = (0..8).map(|_| send_and_stay(&server, "ReceiveMessage", &long)).collect();
+    wait_for_waiting(&server, left.len());
     drop(left);
-    wait_for_waiting(&served, 0);
-    done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
-    let got = done(&ask(&served, "ReceiveMessage", &long));
+    wait_for_waiting(&server, 0);
+    done(&ask(&server, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
+    let got = done(&ask(&server, "ReceiveMessage", &long));
     assert_eq!(got["Messages"][0]["Body"], "mine", "{got}");
 }
 
 #[test]
 fn who_leaves_in_the_middle_of_an_answer_gives_its_messages_to_the_next() {
-    let folder = Folder::new("sqs-middle");
-    let served = Served::start(&folder, &[]);
+    let dir = TestDir::new("sqs-middle");
+    let server = ServerProcess::start(&dir, &[]);
     done(&ask(
-        &served,
+        &server,
         "CreateQueue",
         &json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "43200"}}),
     ));
     // More than sockets hold that nobody reads.
     for _ in 0..10 {
-        done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x".repeat(1 << 20)})));
+        done(&ask(&server, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x".repeat(1 << 20)})));
     }
     let ten = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
-    let mut left = send_and_stay(&served, "ReceiveMessage", &ten);
+    let mut left = send_and_stay(&server, "ReceiveMessage", &ten);
     read_until(&mut left, "HTTP/1.1 200");
     drop(left);
-    let got = done(&ask(&served, "ReceiveMessage", &ten));
+    let got = done(&ask(&server, "ReceiveMessage", &ten));
     assert!(!got["Messages"].as_array().unwrap().is_empty());
 }
 
 #[test]
 fn a_server_that_stops_ends_every_wait_with_an_answer() {
-    let folder = Folder::new("sqs-stopping");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    let waiting = send_and_stay(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
-    wait_for_waiting(&served, 1);
-    served.signal("TERM");
+    let dir = TestDir::new("sqs-stopping");
+    let server = ServerProcess::start(&dir, &[]);
+    done(&ask(&server, "CreateQueue", &json!({"QueueName": "q"})));
+    let waiting = send_and_stay(&server, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
+    wait_for_waiting(&server, 1);
+    server.signal("TERM");
     assert_eq!(done(&read(waiting)), json!({}));
-    assert_eq!(served.wait(), Some(0));
+    assert_eq!(server.wait(), Some(0));
 }
 
 #[test]
 fn no_operation_fails_on_a_body_that_is_none_of_its() {
-    let folder = Folder::new("sqs-garbage");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let dir = TestDir::new("sqs-garbage");
+    let server = ServerProcess::start(&dir, &[]);
+    done(&ask(&server, "CreateQueue", &json!({"QueueName": "q"})));
     let lists =
         json!({"QueueUrl": "q", "Entries": [{}, {"Id": null}], "AttributeNames": [1], "Attributes": []});
     let texts = json!({"QueueUrl": "q", "ReceiptHandle": "\u{0}", "TaskHandle": "AA==", "SourceArn": ":::::", "Label": "ä"});
@@ -189,62 +189,62 @@ fn no_operation_fails_on_a_body_that_is_none_of_its() {
     ];
     for operation in OPERATIONS {
         for body in &bodies {
-            let reply = ask(&served, operation, body);
+            let reply = ask(&server, operation, body);
             assert!(matches!(reply.status, 200 | 400 | 403 | 404), "{operation} {body}: {reply:?}");
             // It may have been deleted by then.
-            ask(&served, "CreateQueue", &json!({"QueueName": "q"}));
+            ask(&server, "CreateQueue", &json!({"QueueName": "q"}));
         }
     }
 }
 
 #[test]
 fn what_is_on_disk_is_there_after_a_restart() {
-    let folder = Folder::new("sqs-restart");
-    let served = Served::start(&folder, &[]);
+    let dir = TestDir::new("sqs-restart");
+    let server = ServerProcess::start(&dir, &[]);
     let made = json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "0"}, "tags": {"team": "a"}});
-    done(&ask(&served, "CreateQueue", &made));
+    done(&ask(&server, "CreateQueue", &made));
     let text = json!({"DataType": "String", "StringValue": "x"});
     let message = json!({"QueueUrl": "q", "MessageBody": "kept", "MessageAttributes": {"a": text}});
-    done(&ask(&served, "SendMessage", &message));
+    done(&ask(&server, "SendMessage", &message));
     let receive = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MessageAttributeNames": ["All"]});
-    let before = done(&ask(&served, "ReceiveMessage", &receive));
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
-    let served = Served::start(&folder, &[]);
-    let after = done(&ask(&served, "ReceiveMessage", &receive));
+    let before = done(&ask(&server, "ReceiveMessage", &receive));
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    let server = ServerProcess::start(&dir, &[]);
+    let after = done(&ask(&server, "ReceiveMessage", &receive));
     for part in ["MessageId", "Body", "MD5OfBody", "MessageAttributes", "MD5OfMessageAttributes"] {
         assert_eq!(after["Messages"][0][part], before["Messages"][0][part], "{part}");
     }
-    assert_eq!(done(&ask(&served, "ListQueueTags", &json!({"QueueUrl": "q"})))["Tags"]["team"], "a");
+    assert_eq!(done(&ask(&server, "ListQueueTags", &json!({"QueueUrl": "q"})))["Tags"]["team"], "a");
 }
 
 #[test]
 fn a_disk_with_too_little_room_takes_nothing_more_and_gives_what_it_has() {
-    let folder = Folder::new("sqs-reserve");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let dir = TestDir::new("sqs-reserve");
+    let server = ServerProcess::start(&dir, &[]);
+    done(&ask(&server, "CreateQueue", &json!({"QueueName": "q"})));
     let message = json!({"QueueUrl": "q", "MessageBody": "kept"});
-    done(&ask(&served, "SendMessage", &message));
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
-    folder.write("evenkeel.toml", "[queue]\nreserve_bytes = 1_000_000_000_000_000\n");
-    let served = Served::start(&folder, &[]);
-    let refused = ask(&served, "SendMessage", &message);
+    done(&ask(&server, "SendMessage", &message));
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    dir.write("evenkeel.toml", "[queue]\nreserve_bytes = 1_000_000_000_000_000\n");
+    let server = ServerProcess::start(&dir, &[]);
+    let refused = ask(&server, "SendMessage", &message);
     assert_eq!(refused.status, 503, "{refused:?}");
     assert!(refused.body.contains("disk is full") && refused.body.contains("in reserve"), "{refused:?}");
-    let got = done(&ask(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20})));
+    let got = done(&ask(&server, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20})));
     let handle = &got["Messages"][0]["ReceiptHandle"];
-    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
+    done(&ask(&server, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
 }
 
 #[test]
 fn a_queue_at_its_limits_says_which_and_keeps_what_it_has() {
-    let folder = Folder::new("sqs-limits");
-    folder.write("evenkeel.toml", "[queue]\nmessages_max = 2\nin_flight_max = 1\n");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
-    let send = |body| ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body}));
-    let over = |reply: Reply, says: &str| {
+    let dir = TestDir::new("sqs-limits");
+    dir.write("evenkeel.toml", "[queue]\nmessages_max = 2\nin_flight_max = 1\n");
+    let server = ServerProcess::start(&dir, &[]);
+    done(&ask(&server, "CreateQueue", &json!({"QueueName": "q"})));
+    let send = |body| ask(&server, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body}));
+    let over = |reply: RawResponse, says: &str| {
         assert_eq!(reply.status, 403, "{reply:?}");
         assert!(reply.head.contains("overlimit") && reply.body.contains(says), "{reply:?}");
     };
@@ -252,32 +252,32 @@ fn a_queue_at_its_limits_says_which_and_keeps_what_it_has() {
     done(&send("b"));
     over(send("c"), "queue is full: it may hold 2 messages");
     let receive = json!({"QueueUrl": "q"});
-    let got = done(&ask(&served, "ReceiveMessage", &receive));
-    over(ask(&served, "ReceiveMessage", &receive), "1 messages are in flight");
+    let got = done(&ask(&server, "ReceiveMessage", &receive));
+    over(ask(&server, "ReceiveMessage", &receive), "1 messages are in flight");
     let handle = &got["Messages"][0]["ReceiptHandle"];
-    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
+    done(&ask(&server, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
     done(&send("c"));
 }
 
 #[test]
 fn a_queue_with_as_many_groups_as_it_may_know_takes_no_other_and_starts_again() {
-    let folder = Folder::new("sqs-groups");
-    let served = Served::start(&folder, &[]);
-    assert_eq!(read(served.send("PUT", "/api/queues/q", "", &json!({"keys_max": 2}))).status, 201);
-    let send = |served: &Served, group: &str| {
-        ask(served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": group, "MessageGroupId": group}))
+    let dir = TestDir::new("sqs-groups");
+    let server = ServerProcess::start(&dir, &[]);
+    assert_eq!(read(server.send("PUT", "/api/queues/q", "", &json!({"keys_max": 2}))).status, 201);
+    let send = |server: &ServerProcess, group: &str| {
+        ask(server, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": group, "MessageGroupId": group}))
     };
-    done(&send(&served, "a"));
-    done(&send(&served, "b"));
-    let refused = send(&served, "c");
+    done(&send(&server, "a"));
+    done(&send(&server, "b"));
+    let refused = send(&server, "c");
     assert!(refused.status == 403 && refused.body.contains("2 fairness keys are known"), "{refused:?}");
-    drop(served);
-    let served = Served::start(&folder, &[]);
-    done(&send(&served, "a"));
+    drop(server);
+    let server = ServerProcess::start(&dir, &[]);
+    done(&send(&server, "a"));
     let all = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
     let mut groups = Vec::new();
     while groups.len() < 3 {
-        let got = done(&ask(&served, "ReceiveMessage", &all));
+        let got = done(&ask(&server, "ReceiveMessage", &all));
         groups.extend(got["Messages"].as_array().unwrap().iter().map(|message| message["Body"].clone()));
     }
     groups.sort_by_key(Value::to_string);
@@ -286,32 +286,32 @@ fn a_queue_with_as_many_groups_as_it_may_know_takes_no_other_and_starts_again() 
 
 #[test]
 fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
-    let folder = Folder::new("sqs-cut-short");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "dead"})));
+    let dir = TestDir::new("sqs-cut-short");
+    let server = ServerProcess::start(&dir, &[]);
+    done(&ask(&server, "CreateQueue", &json!({"QueueName": "dead"})));
     let arn = "arn:aws:sqs:us-east-1:000000000000:dead";
     let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
     let source = json!({"QueueName": "source", "Attributes": {"RedrivePolicy": policy}});
-    done(&ask(&served, "CreateQueue", &source));
+    done(&ask(&server, "CreateQueue", &source));
     let sent: Vec<Value> = (0..3)
         .map(|n| {
-            done(&ask(&served, "SendMessage", &json!({"QueueUrl": "source", "MessageBody": n.to_string()})))
+            done(&ask(&server, "SendMessage", &json!({"QueueUrl": "source", "MessageBody": n.to_string()})))
         })
         .collect();
     let three = json!({"QueueUrl": "source", "MaxNumberOfMessages": 10, "VisibilityTimeout": 0});
     let mut dead = 0;
     while dead < 3 {
-        done(&ask(&served, "ReceiveMessage", &three));
+        done(&ask(&server, "ReceiveMessage", &three));
         let names = json!({"QueueUrl": "dead", "AttributeNames": ["ApproximateNumberOfMessages"]});
-        let told = done(&ask(&served, "GetQueueAttributes", &names));
+        let told = done(&ask(&server, "GetQueueAttributes", &names));
         dead = told["Attributes"]["ApproximateNumberOfMessages"].as_str().unwrap().parse().unwrap();
     }
     let slowly = json!({"SourceArn": arn, "MaxNumberOfMessagesPerSecond": 1});
-    done(&ask(&served, "StartMessageMoveTask", &slowly));
-    served.signal("KILL");
-    served.wait();
-    let served = Served::start(&folder, &[]);
-    let listed = done(&ask(&served, "ListMessageMoveTasks", &json!({"SourceArn": arn})));
+    done(&ask(&server, "StartMessageMoveTask", &slowly));
+    server.signal("KILL");
+    server.wait();
+    let server = ServerProcess::start(&dir, &[]);
+    let listed = done(&ask(&server, "ListMessageMoveTasks", &json!({"SourceArn": arn})));
     let task = &listed["Results"][0];
     assert_eq!(
         (&task["Status"], &task["FailureReason"]),
@@ -320,11 +320,11 @@ fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
     );
     assert_eq!(task["ApproximateNumberOfMessagesToMove"], 3);
     // Begun again it comes to its end, and every message is home under the name it was sent under.
-    done(&ask(&served, "StartMessageMoveTask", &json!({"SourceArn": arn})));
+    done(&ask(&server, "StartMessageMoveTask", &json!({"SourceArn": arn})));
     let mut home = std::collections::BTreeSet::new();
     while home.len() < 3 {
         let wait = json!({"QueueUrl": "source", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
-        let got = done(&ask(&served, "ReceiveMessage", &wait));
+        let got = done(&ask(&server, "ReceiveMessage", &wait));
         let messages = got["Messages"].as_array().unwrap().iter();
         home.extend(messages.map(|message| message["MessageId"].to_string()));
     }
@@ -333,17 +333,17 @@ fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
 
 #[test]
 fn the_door_counts_what_it_does_and_what_queues_hold() {
-    let folder = Folder::new("sqs-metrics");
-    let served = Served::start(&folder, &[]);
-    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let dir = TestDir::new("sqs-metrics");
+    let server = ServerProcess::start(&dir, &[]);
+    done(&ask(&server, "CreateQueue", &json!({"QueueName": "q"})));
     for body in ["one", "two", "three"] {
-        done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body})));
+        done(&ask(&server, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body})));
     }
-    let got = done(&ask(&served, "ReceiveMessage", &json!({"QueueUrl": "q"})));
+    let got = done(&ask(&server, "ReceiveMessage", &json!({"QueueUrl": "q"})));
     let handle = &got["Messages"][0]["ReceiptHandle"];
-    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
-    assert_eq!(ask(&served, "PurgeQueue", &json!({"QueueUrl": "none"})).status, 400);
-    let page = served.get("/metrics").body;
+    done(&ask(&server, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
+    assert_eq!(ask(&server, "PurgeQueue", &json!({"QueueUrl": "none"})).status, 400);
+    let page = server.get("/metrics").body;
     for line in [
         r#"evenkeel_queue_sent_total{queue="q"} 3"#,
         r#"evenkeel_queue_received_total{queue="q"} 1"#,
@@ -359,19 +359,19 @@ fn the_door_counts_what_it_does_and_what_queues_hold() {
 
 #[test]
 fn what_is_no_operation_is_told_so_and_the_header_names_the_request() {
-    let folder = Folder::new("sqs-unknown");
-    let served = Served::start(&folder, &[]);
-    let refused = ask(&served, "StealQueue", &json!({}));
+    let dir = TestDir::new("sqs-unknown");
+    let server = ServerProcess::start(&dir, &[]);
+    let refused = ask(&server, "StealQueue", &json!({}));
     let told: Value = serde_json::from_str(&refused.body).unwrap();
     assert_eq!(
         (refused.status, &told["__type"]),
         (400, &json!("com.amazon.coral.service#UnknownOperationException"))
     );
     assert!(refused.head.to_lowercase().contains("x-amzn-requestid: req-"), "{}", refused.head);
-    let broken = read(served.send("POST", "/", "x-amz-target: AmazonSQS.ListQueues\r\n", &json!([1])));
+    let broken = read(server.send("POST", "/", "x-amz-target: AmazonSQS.ListQueues\r\n", &json!([1])));
     assert!(broken.body.contains("SerializationException"), "{broken:?}");
     let form = "content-type: application/x-www-form-urlencoded\r\n";
-    let older = read(served.send("POST", "/", form, &json!("Action=ListQueues")));
+    let older = read(server.send("POST", "/", form, &json!("Action=ListQueues")));
     assert!(
         older.body.contains("UnsupportedOperation") && older.body.contains("query protocol"),
         "{older:?}"
@@ -394,11 +394,11 @@ fn run_node(script: &str) {
         installed.join("node_modules/sqs-consumer").exists(),
         "sqs-consumer is not installed; `cargo xtask test` does it, into target/node"
     );
-    let folder = Folder::new(script);
-    folder.run(&["tenant", "add", "acme"]).ok();
-    let (key, secret) = sqs_key(&folder, "acme");
-    let served = Served::start(&folder, &[]);
-    run(Command::new("node").arg(path(script)).args([url(&served), key, secret]).arg(installed));
+    let dir = TestDir::new(script);
+    dir.run(&["tenant", "add", "acme"]).ok();
+    let (key, secret) = sqs_key(&dir, "acme");
+    let server = ServerProcess::start(&dir, &[]);
+    run(Command::new("node").arg(path(script)).args([url(&server), key, secret]).arg(installed));
 }
 
 fn root() -> PathBuf {
@@ -419,27 +419,27 @@ fn run(command: &mut Command) {
     assert!(output.status.success() && said.trim_end().ends_with("all as expected"), "{said}\n{complained}");
 }
 
-fn url(served: &Served) -> String {
-    format!("http://{}", served.address)
+fn url(server: &ServerProcess) -> String {
+    format!("http://{}", server.address)
 }
 
 /// What a tenant's clients sign with.
-fn sqs_key(folder: &Folder, name: &str) -> (String, String) {
-    let said = folder.run(&["tenant", "sqs-key", name]).ok();
+fn sqs_key(dir: &TestDir, name: &str) -> (String, String) {
+    let said = dir.run(&["tenant", "sqs-key", name]).ok();
     let value = |line: Option<&str>| line.unwrap().split_once('=').unwrap().1.to_owned();
     let mut lines = said.lines();
     (value(lines.next()), value(lines.next()))
 }
 
-fn send(served: &Served, operation: &str, body: &Value) -> TcpStream {
+fn send(server: &ServerProcess, operation: &str, body: &Value) -> TcpStream {
     let headers =
         format!("x-amz-target: AmazonSQS.{operation}\r\ncontent-type: application/x-amz-json-1.0\r\n");
-    served.send("POST", "/", &headers, body)
+    server.send("POST", "/", &headers, body)
 }
 
 /// Sends on a connection that shall be kept, as SDKs do: that is how it is noticed that they left.
-fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
-    let mut socket = TcpStream::connect(served.address).unwrap();
+fn send_and_stay(server: &ServerProcess, operation: &str, body: &Value) -> TcpStream {
+    let mut socket = TcpStream::connect(server.address).unwrap();
     let body = body.to_string();
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\nx-amz-target: AmazonSQS.{operation}\r\n");
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
@@ -447,17 +447,17 @@ fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
 }
 
 /// Waits until so many receives wait, as the server counts them.
-fn wait_for_waiting(served: &Served, count: usize) {
+fn wait_for_waiting(server: &ServerProcess, count: usize) {
     let line = format!("evenkeel_sqs_waiting {count}");
-    while !served.get("/metrics").body.lines().any(|found| found == line) {}
+    while !server.get("/metrics").body.lines().any(|found| found == line) {}
 }
 
-fn ask(served: &Served, operation: &str, body: &Value) -> Reply {
-    read(send(served, operation, body))
+fn ask(server: &ServerProcess, operation: &str, body: &Value) -> RawResponse {
+    read(send(server, operation, body))
 }
 
 #[track_caller]
-fn done(reply: &Reply) -> Value {
+fn done(reply: &RawResponse) -> Value {
     assert_eq!(reply.status, 200, "{reply:?}");
     serde_json::from_str(&reply.body).unwrap()
 }
