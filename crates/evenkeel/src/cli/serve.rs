@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use evenkeel::config::Config;
 use evenkeel::data_dir::{DataDir, DataDirClaim};
-use evenkeel::gateway::Gateway;
+use evenkeel::gateway::{Gateway, StartupFiles};
 use evenkeel_telemetry::logs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -66,6 +66,7 @@ pub(super) fn run(mut args: ServeArgs) -> Result<(), CliError> {
 }
 
 fn lock_data_dir(config: &Config) -> Result<DataDir, CliError> {
+    StartupFiles::check_data_dir(config)?;
     let path: &PathBuf = &config.server.data_dir;
     match DataDir::claim(path)? {
         DataDirClaim::Ours(data_dir) => Ok(data_dir),

@@ -21,11 +21,8 @@ pub struct StartupFiles {
 impl StartupFiles {
     /// Loads every file; on failure returns the errors of all of them. Creates nothing.
     pub fn load(config: &Config) -> Result<Self, ConfigErrors> {
+        Self::check_data_dir(config)?;
         let data_dir = &config.server.data_dir;
-        if data_dir.exists() && !data_dir.is_dir() {
-            let message = format!("{}: not a directory", data_dir.display());
-            return Err(ConfigErrors::at(config.data_dir_origin(), message));
-        }
         let tenants = TenantStore::read(data_dir, config.tenants.clone(), &config.server.admin_key_hashes)
             .map_err(|error| match error {
                 TenantStoreError::Settings(errors) => errors,
@@ -50,6 +47,16 @@ impl StartupFiles {
             (Some(tenants), Some(nodes), Some(tls), Some(roots)) => Ok(Self { tenants, nodes, tls, roots }),
             _ => Err(ConfigErrors(errors)),
         }
+    }
+
+    /// Rejects a data directory that is something else. A missing one is created when the server starts.
+    pub fn check_data_dir(config: &Config) -> Result<(), ConfigErrors> {
+        let data_dir = &config.server.data_dir;
+        if data_dir.exists() && !data_dir.is_dir() {
+            let message = format!("{}: not a directory", data_dir.display());
+            return Err(ConfigErrors::at(config.data_dir_origin(), message));
+        }
+        Ok(())
     }
 }
 
