@@ -153,14 +153,14 @@ impl Engine {
                 let request = TranscriptionRequest::parse(content_type.unwrap_or_default(), &body)?;
                 let job = job(self.model(&request.model)?);
                 let plan = request.plan(&self.generator)?;
-                let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-                Ok(request.respond(job, place, &plan).await)
+                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+                Ok(request.respond(job, slot_or_wait, &plan).await)
             }
             Route::Speech => {
                 let request = SpeechRequest::parse(&request::json(&body)?)?;
                 let job = job(self.model(&request.model)?);
-                let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-                Ok(request.respond(job, place).await)
+                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+                Ok(request.respond(job, slot_or_wait).await)
             }
             Route::Embeddings => {
                 let request = EmbeddingRequest::parse(&request::json(&body)?)?;
@@ -208,7 +208,7 @@ impl Engine {
         request: GenerateRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let plan = self.generator.plan(&request)?;
-        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
         let usage = match request.mode {
             ResponseMode::Whole => IncludeUsage::No,
             ResponseMode::Stream { usage } => usage,
@@ -221,8 +221,8 @@ impl Engine {
             usage,
         };
         match request.mode {
-            ResponseMode::Whole => Ok(job.whole(place, &format, &plan).await),
-            ResponseMode::Stream { .. } => Ok(job.stream(place, format, plan)),
+            ResponseMode::Whole => Ok(job.whole(slot_or_wait, &format, &plan).await),
+            ResponseMode::Stream { .. } => Ok(job.stream(slot_or_wait, format, plan)),
         }
     }
 
@@ -231,8 +231,8 @@ impl Engine {
         job: ActiveRequest,
         request: EmbeddingRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-        let slot = place.slot().await;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot = slot_or_wait.slot().await;
         job.first_token(request.tokens).await;
         let vector = |text: &String| embedding(self.generator.seed, text, request.dimensions);
         let vectors: Vec<_> = request.texts.iter().map(vector).collect();
@@ -246,8 +246,8 @@ impl Engine {
         job: ActiveRequest,
         request: RerankRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-        let slot = place.slot().await;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot = slot_or_wait.slot().await;
         job.first_token(request.tokens()).await;
         let id = format!("rerank-{:016x}", self.responses.fetch_add(1, Ordering::Relaxed));
         Ok(job.finish(slot, &request.to_json(self.generator.seed, &id)))

@@ -48,17 +48,17 @@ impl ActiveRequest {
     /// Generates everything, then responds with one JSON object.
     pub(super) async fn whole(
         self,
-        place: SlotOrWait,
+        slot_or_wait: SlotOrWait,
         format: &ResponseFormat,
         plan: &CompletionPlan,
     ) -> Response<ResponseBody> {
-        let slot = self.generate(place, plan).await;
+        let slot = self.generate(slot_or_wait, plan).await;
         self.finish(slot, &format.whole(plan))
     }
 
     /// Waits until everything is generated; returns the slot.
-    pub(super) async fn generate(&self, place: SlotOrWait, plan: &CompletionPlan) -> SlotPermit {
-        let slot = place.slot().await;
+    pub(super) async fn generate(&self, slot_or_wait: SlotOrWait, plan: &CompletionPlan) -> SlotPermit {
+        let slot = slot_or_wait.slot().await;
         let mut due = self.first_token(plan.prompt_tokens).await;
         for token in 0..plan.completion_tokens {
             self.next_token(token, &mut due).await;
@@ -70,13 +70,13 @@ impl ActiveRequest {
     /// Responds at once with a stream that is generated while the client reads it.
     pub(super) fn stream(
         self,
-        place: SlotOrWait,
+        slot_or_wait: SlotOrWait,
         format: ResponseFormat,
         plan: CompletionPlan,
     ) -> Response<ResponseBody> {
         let damage = self.fault.damage;
         let body = ResponseBody::generated(|events| async move {
-            let slot = place.slot().await;
+            let slot = slot_or_wait.slot().await;
             // Fails only if the client has disconnected.
             let _ = self.send_events(&format, &plan, &events).await;
             drop(slot);

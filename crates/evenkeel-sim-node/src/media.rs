@@ -110,7 +110,7 @@ impl TranscriptionRequest {
     pub(super) async fn respond(
         self,
         job: ActiveRequest,
-        place: SlotOrWait,
+        slot_or_wait: SlotOrWait,
         plan: &CompletionPlan,
     ) -> Response<ResponseBody> {
         let text = plan.pieces.concat();
@@ -119,7 +119,7 @@ impl TranscriptionRequest {
         let usage = json!({
             "type": "tokens", "input_tokens": input, "output_tokens": output, "total_tokens": input + output
         });
-        let slot = job.generate(place, plan).await;
+        let slot = job.generate(slot_or_wait, plan).await;
         if !self.plain {
             return job.finish(slot, &json!({"text": text, "usage": usage}));
         }
@@ -164,8 +164,12 @@ impl SpeechRequest {
     }
 
     /// Responds with audio that is streamed while it is generated.
-    pub(super) async fn respond(self, job: ActiveRequest, place: SlotOrWait) -> Response<ResponseBody> {
-        let slot = place.slot().await;
+    pub(super) async fn respond(
+        self,
+        job: ActiveRequest,
+        slot_or_wait: SlotOrWait,
+    ) -> Response<ResponseBody> {
+        let slot = slot_or_wait.slot().await;
         job.first_token(self.tokens).await;
         let tokens = self.tokens as usize;
         let body = ResponseBody::generated(|chunks| async move {

@@ -26,7 +26,7 @@ const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Address of the server.
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
-    /// URL of the server; set EVENKEEL_ADMIN_KEY if it has an admin key
+    /// URL of the server [default: the server of the data directory]; EVENKEEL_ADMIN_KEY holds its admin key
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
     /// PEM file of certificate authorities to trust in addition to the public ones

@@ -17,7 +17,7 @@ Examples:
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
 ";
 
-/// List, add, drain, resume and remove the model servers of a running server
+/// List, add, drain, resume and remove the nodes (model servers) of a running server
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct NodeArgs {

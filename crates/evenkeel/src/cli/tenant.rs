@@ -92,7 +92,7 @@ struct LimitArgs {
     /// Maximum number of requests in flight
     #[arg(long, value_name = "N")]
     concurrency_max: Option<u32>,
-    /// Model that the tenant may use; repeatable [default: all models]
+    /// Allow only this model; repeatable
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
 }

@@ -42,7 +42,7 @@ fn schemathesis_finds_no_difference_from_the_description() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = root.join("target/schemathesis/bin/schemathesis");
     assert!(program.exists(), "schemathesis is not installed; run `cargo xtask test`");
-    let (dir, server) = start("openapi-asked");
+    let (dir, server) = start("openapi-schemathesis");
     assert_eq!(read(server.send("PUT", "/api/queues/q", "", &json!({}))).status, 201);
     dir.write("schemathesis.toml", "[parameters]\n\"path.queue\" = \"q\"\n");
     let mut command = Command::new(program);

@@ -44,7 +44,7 @@ fn a_chat_is_served_and_counted_in_the_metrics() {
         "actor_",
         "evenkeel_finished_total{pool=\"llm\",tenant=\"open\",ending=\"served\"} 1",
     ] {
-        assert!(page.body.lines().any(|said| said.starts_with(line)), "no {line:?} in {}", page.body);
+        assert!(page.body.lines().any(|found| found.starts_with(line)), "no {line:?} in {}", page.body);
     }
 }
 
@@ -353,7 +353,7 @@ fn the_api_rejects_what_the_config_file_rejects() {
 
 #[test]
 fn an_invalid_start_fails_with_the_reason() {
-    let dir = TestDir::new("serve-refused");
+    let dir = TestDir::new("serve-invalid");
     let serve_error = |args: &[&str]| dir.run(&[&["serve"], args].concat()).failed();
     let open = serve_error(&["--listen", "0.0.0.0:0"]);
     assert!(

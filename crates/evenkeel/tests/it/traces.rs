@@ -109,7 +109,7 @@ fn the_last_spans_reach_the_collector_when_the_gateway_stops() {
 fn rejected_spans_are_counted_and_delay_no_request() {
     let collector = Recorder::start(400, "{}");
     let node = Recorder::start(200, RESPONSE);
-    let dir = test_dir("traces-refused", &collector, node.address);
+    let dir = test_dir("traces-rejected", &collector, node.address);
     let server = ServerProcess::start(&dir, &[]);
     assert_eq!(server.post(CHAT, &body()).status, 200);
     server.wait_log("the collector accepts no spans");

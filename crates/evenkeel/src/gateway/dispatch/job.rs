@@ -67,7 +67,7 @@ pub(super) struct JobAttempt {
 
 /// End of an attempt, before the job is acknowledged or released.
 enum AttemptEnd {
-    Answered(JobOutcome),
+    Finished(JobOutcome),
     /// The gateway is shutting down.
     Stopping,
     /// The lease expired or the job was deleted.
@@ -85,9 +85,9 @@ impl JobAttempt {
             // The target was valid when the queue was configured.
             Err(_) => Err(ApiError::NoRoute),
         };
-        let ended = ended.unwrap_or_else(|error| AttemptEnd::Answered(JobOutcome::new(Err(error))));
+        let ended = ended.unwrap_or_else(|error| AttemptEnd::Finished(JobOutcome::new(Err(error))));
         let label = match ended {
-            AttemptEnd::Answered(outcome) => {
+            AttemptEnd::Finished(outcome) => {
                 let label = outcome.as_str();
                 self.keep_lease_during(self.settle(outcome)).await;
                 label
@@ -170,7 +170,7 @@ impl JobAttempt {
         let mut stopping = pin!(async { drop(phase.wait_for(must_stop).await) });
         loop {
             tokio::select! {
-                outcome = &mut running => return AttemptEnd::Answered(outcome),
+                outcome = &mut running => return AttemptEnd::Finished(outcome),
                 () = &mut stopping => return AttemptEnd::Stopping,
                 _ = extension.tick() => if self.extend().await.is_err() { return AttemptEnd::LeaseLost },
             }
