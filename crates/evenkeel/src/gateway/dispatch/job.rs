@@ -222,7 +222,7 @@ impl JobAttempt {
                 }
                 match redrive {
                     Some(_) => {
-                        self.log_ack_errors(self.queue.dead_letter(from_ref(&self.delivery.receipt)).await)
+                        self.log_ack_errors(self.queue.dead_letter(from_ref(&self.delivery.receipt)).await);
                     }
                     None => self.ack().await,
                 }

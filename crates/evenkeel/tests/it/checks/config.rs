@@ -42,7 +42,7 @@ fn check_errors(ConfigErrors(errors): &ConfigErrors, text: &str) {
         assert!(!error.message.is_empty() && !error.message.contains(SECRET), "{error}");
         match &error.origin {
             ValueSource::File { line, .. } => {
-                assert!((1..=lines_max).contains(line), "{error} of {lines_max}")
+                assert!((1..=lines_max).contains(line), "{error} of {lines_max}");
             }
             ValueSource::Default | ValueSource::Env(_) | ValueSource::Flag(_) => {}
         }
