@@ -1,13 +1,13 @@
-//! Errors as clients see them, in OpenAI's and in Anthropic's JSON shape.
+//! Error responses in the formats of OpenAI and Anthropic.
 
 use super::fault::FaultResponse;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-/// Why a request is not done.
+/// Error response to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ApiError {
-    Bad { param: Option<&'static str>, what: String },
+    Bad { param: Option<&'static str>, message: String },
     NoModel { model: String },
     NoRoute { method: String, path: String },
     WrongMethod { allowed: &'static str },
@@ -18,11 +18,11 @@ pub(super) enum ApiError {
 }
 
 impl ApiError {
-    pub(super) fn bad(param: Option<&'static str>, what: String) -> Self {
-        Self::Bad { param, what }
+    pub(super) fn bad(param: Option<&'static str>, message: String) -> Self {
+        Self::Bad { param, message }
     }
 
-    /// Names the parameter that is to blame.
+    /// Returns the request parameter that caused the error.
     pub(super) fn param(&self) -> Option<&'static str> {
         match self {
             Self::Bad { param, .. } => *param,
@@ -51,7 +51,7 @@ impl ApiError {
         }
     }
 
-    /// Names a header that belongs to the answer, with its value.
+    /// Returns a header that belongs to the response, with its value.
     pub(super) fn header(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::WrongMethod { allowed } => Some(("allow", allowed)),
@@ -66,7 +66,7 @@ impl ApiError {
         }
     }
 
-    /// The error in Anthropic's shape.
+    /// Returns the body in Anthropic's format.
     pub(super) fn anthropic_body(&self) -> Value {
         let kind = match self {
             Self::NoModel { .. } | Self::NoRoute { .. } => "not_found_error",
@@ -80,10 +80,10 @@ impl ApiError {
         json!({"type": "error", "error": {"type": kind, "message": self.body()["error"]["message"]}})
     }
 
-    /// The error in OpenAI's shape.
+    /// Returns the body in OpenAI's format.
     pub(super) fn body(&self) -> Value {
         let (kind, code, message) = match self {
-            Self::Bad { what, .. } => ("invalid_request_error", None, what.clone()),
+            Self::Bad { message, .. } => ("invalid_request_error", None, message.clone()),
             Self::NoModel { model } => (
                 "invalid_request_error",
                 Some("model_not_found"),
@@ -99,18 +99,18 @@ impl ApiError {
                 ("invalid_request_error", None, format!("the body has more than {bytes_max} bytes"))
             }
             Self::NotLocal => {
-                ("invalid_request_error", None, "faults are set from the same machine only".to_owned())
+                ("invalid_request_error", None, "faults can only be set from the same machine".to_owned())
             }
             Self::Full => (
                 "server_error",
                 Some("engine_overloaded"),
-                "every slot and waiting place is taken".to_owned(),
+                "all slots are busy and the queue is full".to_owned(),
             ),
             Self::Fault(FaultResponse::TooMany | FaultResponse::TooManyRetryAfter) => {
                 ("rate_limit_error", Some("rate_limit_exceeded"), "too many requests".to_owned())
             }
             Self::Fault(FaultResponse::Internal) => {
-                ("server_error", None, "the engine broke down".to_owned())
+                ("server_error", None, "internal server error".to_owned())
             }
         };
         json!({"error": {"message": message, "type": kind, "param": self.param(), "code": code}})

@@ -1,6 +1,6 @@
-//! What the engine answers: text, a tool call or vectors, decided by the seed and the prompt alone.
+//! Plans completions: text, a tool call or embeddings, determined by the seed and the prompt.
 //!
-//! Bound: a prompt and its answer never have more tokens than the context.
+//! Limits: prompt and completion together fit the context window.
 
 use super::api_error::ApiError;
 use super::request::{EndMode, GenerateRequest, Tool};
@@ -12,20 +12,20 @@ const WORDS: [&str; 32] = [
     "side", "so", "that", "every", "sailor", "gets", "home", "with", "some", "fish", "for", "supper",
     "before", "night", "falls", "over", "this", "harbour",
 ];
-/// How deep arguments are nested; deeper schemas get null.
+/// Nesting limit of generated arguments; deeper schemas get null.
 const DEPTH_MAX: u32 = 8;
-/// How many bytes of a call's arguments are one token.
-const ARGUMENT_BYTES: usize = 4;
+const ARGUMENT_BYTES_PER_TOKEN: usize = 4;
 
-/// An answer as the pieces it is made of, a token each.
+/// A planned completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompletionPlan {
+    /// One per token.
     pub(super) pieces: Vec<String>,
-    /// The function whose arguments the pieces are.
+    /// Name of the function, if the pieces are arguments of a tool call.
     pub(super) call: Option<String>,
     pub(super) finish: Finish,
     pub(super) prompt_tokens: u32,
-    /// What was generated, the part that a stop hides included.
+    /// Generated tokens, including those hidden by a stop sequence.
     pub(super) completion_tokens: u32,
 }
 
@@ -46,7 +46,7 @@ impl Finish {
     }
 }
 
-/// What all answers of an engine have in common.
+/// Generator of completions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Generator {
     pub(super) seed: u64,
@@ -55,21 +55,22 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    /// Decides the whole answer; only its pace is left to time.
-    pub(super) fn answer(&self, request: &GenerateRequest) -> Result<CompletionPlan, ApiError> {
+    /// Plans the whole completion; only its timing is left open.
+    pub(super) fn plan(&self, request: &GenerateRequest) -> Result<CompletionPlan, ApiError> {
         let limit = self.limit(request)?;
-        let (mut pieces, natural_end) = match &request.tool {
+        let (mut pieces, natural_finish) = match &request.tool {
             Some(tool) => (arguments(tool), Finish::ToolCalls),
             None => (self.words(request, limit), Finish::Stop),
         };
         let limit = limit as usize;
-        let ends_by_itself = pieces.len() <= limit && request.end == EndMode::Natural;
-        let mut finish = if ends_by_itself { natural_end } else { Finish::Length };
+        let ends_naturally = pieces.len() <= limit && request.end == EndMode::Natural;
+        let mut finish = if ends_naturally { natural_finish } else { Finish::Length };
         pieces.truncate(limit);
         let mut completion_tokens = pieces.len();
         if let Some((tokens, bytes)) = first_stop(&pieces, &request.stops) {
-            (completion_tokens, finish) = (tokens, Finish::Stop);
-            shorten(&mut pieces, bytes);
+            completion_tokens = tokens;
+            finish = Finish::Stop;
+            truncate(&mut pieces, bytes);
         }
         let call = request.tool.as_ref().map(|tool| tool.name.clone());
         let completion_tokens = u32::try_from(completion_tokens).unwrap_or(u32::MAX);
@@ -80,49 +81,49 @@ impl Generator {
         let room = self.context_max.saturating_sub(request.prompt_tokens);
         let limit = request.tokens_max.unwrap_or(room);
         if limit > room || room == 0 {
-            let what = format!(
-                "this model's context is {} tokens, but the prompt has {} and {} are asked for",
+            let message = format!(
+                "this model's context is {} tokens, but the prompt has {} and max_tokens is {}",
                 self.context_max, request.prompt_tokens, limit
             );
-            return Err(ApiError::bad(Some("max_tokens"), what));
+            return Err(ApiError::bad(Some("max_tokens"), message));
         }
         Ok(limit)
     }
 
-    /// Draws the words, and how many the model has to say: half to one and a half times the average.
+    /// Draws the words and their number: half to one and a half times the average.
     fn words(&self, request: &GenerateRequest, limit: u32) -> Vec<String> {
         let seed = self.seed ^ seed_of(&request.prompt);
         let average = u64::from(self.output_tokens);
         let wanted = (average.div_ceil(2) + draw(seed, 0) % (average + 1)).max(1);
         let count = match request.end {
             EndMode::AtLimit => u64::from(limit),
-            // One more than allowed is enough to know that it did not end by itself.
+            // One word over the limit suffices to know that the completion did not end naturally.
             EndMode::Natural => wanted.min(u64::from(limit) + 1),
         };
-        let word = |place| WORDS[(draw(seed, place + 1) % WORDS.len() as u64) as usize];
+        let word = |index| WORDS[(draw(seed, index + 1) % WORDS.len() as u64) as usize];
         (0..count)
-            .map(|place| if place == 0 { word(0).to_owned() } else { format!(" {}", word(place)) })
+            .map(|index| if index == 0 { word(0).to_owned() } else { format!(" {}", word(index)) })
             .collect()
     }
 }
 
-/// Finds where the first stop is complete: the tokens up to there, and the bytes before it.
+/// Finds the first stop sequence; returns the tokens up to its end, and the bytes before its start.
 fn first_stop(pieces: &[String], stops: &[String]) -> Option<(usize, usize)> {
     let longest = stops.iter().map(String::len).max()?;
     let mut text = String::new();
     for (index, piece) in pieces.iter().enumerate() {
-        // A stop that ends in this piece starts at most its own length before it.
+        // A stop sequence that ends in this piece starts at most its own length before the piece.
         let from = text.floor_char_boundary(text.len().saturating_sub(longest));
         text.push_str(piece);
         let found = stops.iter().filter_map(|stop| text[from..].find(stop.as_str())).min();
-        if let Some(at) = found {
-            return Some((index + 1, from + at));
+        if let Some(offset) = found {
+            return Some((index + 1, from + offset));
         }
     }
     None
 }
 
-fn shorten(pieces: &mut Vec<String>, bytes: usize) {
+fn truncate(pieces: &mut Vec<String>, bytes: usize) {
     let mut left = bytes;
     pieces.retain_mut(|piece| {
         piece.truncate(left);
@@ -131,7 +132,7 @@ fn shorten(pieces: &mut Vec<String>, bytes: usize) {
     });
 }
 
-/// Makes up arguments that fit a function's parameters.
+/// Generates arguments that match a function's parameters.
 fn arguments(tool: &Tool) -> Vec<String> {
     let text = match sample(&tool.parameters, DEPTH_MAX) {
         Value::Object(object) => Value::Object(object).to_string(),
@@ -140,7 +141,7 @@ fn arguments(tool: &Tool) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut rest = text.as_str();
     while !rest.is_empty() {
-        let (piece, after) = rest.split_at(rest.ceil_char_boundary(ARGUMENT_BYTES));
+        let (piece, after) = rest.split_at(rest.ceil_char_boundary(ARGUMENT_BYTES_PER_TOKEN));
         pieces.push(piece.to_owned());
         rest = after;
     }
@@ -170,11 +171,11 @@ fn sample(schema: &Value, depth_left: u32) -> Value {
     }
 }
 
-/// Makes a vector of length 1 from a text; equal texts have equal vectors.
+/// Returns a unit vector; equal texts have equal vectors.
 pub(super) fn embedding(seed: u64, text: &str, dimensions: u32) -> Vec<f32> {
     let seed = seed ^ seed_of(text);
     let raw: Vec<f32> = (0..u64::from(dimensions))
-        .map(|place| (draw(seed, place) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        .map(|index| (draw(seed, index) >> 40) as f32 / (1 << 23) as f32 - 1.0)
         .collect();
     let length = raw.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
     raw.into_iter().map(|x| x / length).collect()
@@ -186,43 +187,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_prompt_gets_the_same_answer_and_another_another() {
-        assert_eq!(answer("a", json!({})), answer("a", json!({})));
-        assert_ne!(answer("a", json!({})).pieces, answer("b", json!({})).pieces);
+    fn completions_depend_on_the_prompt_alone() {
+        assert_eq!(plan("a", json!({})), plan("a", json!({})));
+        assert_ne!(plan("a", json!({})).pieces, plan("b", json!({})).pieces);
     }
 
     #[test]
-    fn an_answer_ends_by_itself_or_at_its_limit() {
-        let natural = answer("a", json!({}));
+    fn a_completion_ends_naturally_or_at_its_limit() {
+        let natural = plan("a", json!({}));
         assert_eq!(natural.finish, Finish::Stop);
         assert!((10..=31).contains(&natural.completion_tokens), "{natural:?}");
-        let short = answer("a", json!({"max_tokens": 3}));
+        let short = plan("a", json!({"max_tokens": 3}));
         assert_eq!((short.finish, short.completion_tokens), (Finish::Length, 3));
         assert_eq!(short.pieces, natural.pieces[..3]);
-        let exact = answer("a", json!({"max_tokens": natural.completion_tokens}));
+        let exact = plan("a", json!({"max_tokens": natural.completion_tokens}));
         assert_eq!(exact.finish, Finish::Stop);
-        let forced = answer("a", json!({"max_tokens": 50, "ignore_eos": true}));
+        let forced = plan("a", json!({"max_tokens": 50, "ignore_eos": true}));
         assert_eq!((forced.finish, forced.completion_tokens), (Finish::Length, 50));
     }
 
     #[test]
-    fn an_answer_ends_before_a_stop_even_across_tokens() {
-        let text = answer("a", json!({})).pieces.concat();
-        let spaces: Vec<_> = text.match_indices(' ').map(|(at, _)| at).collect();
+    fn a_completion_ends_before_a_stop_sequence_even_across_tokens() {
+        let text = plan("a", json!({})).pieces.concat();
+        let spaces: Vec<_> = text.match_indices(' ').map(|(index, _)| index).collect();
         let stop = &text[spaces[3] - 2..spaces[4] + 2];
-        let stopped = answer("a", json!({"stop": ["never said", stop]}));
-        let at = text.find(stop).unwrap();
-        assert_eq!((stopped.pieces.concat().as_str(), stopped.finish), (&text[..at], Finish::Stop));
+        let stopped = plan("a", json!({"stop": ["absent", stop]}));
+        let start = text.find(stop).unwrap();
+        assert_eq!((stopped.pieces.concat().as_str(), stopped.finish), (&text[..start], Finish::Stop));
         assert!(stopped.completion_tokens as usize > stopped.pieces.len());
     }
 
     #[test]
     fn a_prompt_and_its_limit_must_fit_the_context() {
-        let ask = |max| voice().answer(&request("a", json!({"max_tokens": max})));
+        let plan = |max| generator().plan(&request("a", json!({"max_tokens": max})));
         let room = 100 - request("a", json!({})).prompt_tokens;
-        assert!(ask(room).is_ok());
-        assert_eq!(ask(room + 1).unwrap_err().param(), Some("max_tokens"));
-        assert!(voice().answer(&request(&"long ".repeat(100), json!({}))).is_err());
+        assert!(plan(room).is_ok());
+        assert_eq!(plan(room + 1).unwrap_err().param(), Some("max_tokens"));
+        assert!(generator().plan(&request(&"long ".repeat(100), json!({}))).is_err());
     }
 
     #[test]
@@ -231,16 +232,16 @@ mod tests {
             "city": {"type": "string"}, "unit": {"enum": ["C", "F"]},
             "days": {"type": "array", "items": {"type": "integer"}}, "wet": {"type": "boolean"}}});
         let tools = json!([{"type": "function", "function": {"name": "weather", "parameters": parameters}}]);
-        let called = answer("a", json!({"tools": tools}));
+        let called = plan("a", json!({"tools": tools}));
         let arguments: Value = serde_json::from_str(&called.pieces.concat()).unwrap();
         assert_eq!(arguments, json!({"city": "sample", "unit": "C", "days": [1], "wet": true}));
         assert_eq!((called.call.as_deref(), called.finish), (Some("weather"), Finish::ToolCalls));
         let none = json!([{"type": "function", "function": {"name": "now"}}]);
-        assert_eq!(answer("a", json!({"tools": none})).pieces.concat(), "{}");
+        assert_eq!(plan("a", json!({"tools": none})).pieces.concat(), "{}");
     }
 
     #[test]
-    fn a_schema_without_end_is_cut_off() {
+    fn a_deeply_nested_schema_is_cut_off() {
         let mut schema = json!({"type": "integer"});
         for _ in 0..=DEPTH_MAX {
             schema = json!({"type": "array", "items": schema});
@@ -257,7 +258,7 @@ mod tests {
         assert_ne!(vector, embedding(1, "b", 64));
     }
 
-    fn voice() -> Generator {
+    fn generator() -> Generator {
         Generator { seed: 7, output_tokens: 20, context_max: 100 }
     }
 
@@ -266,10 +267,10 @@ mod tests {
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
         }
-        GenerateRequest::read(ApiKind::Chat, &body).unwrap()
+        GenerateRequest::parse(ApiKind::Chat, &body).unwrap()
     }
 
-    fn answer(prompt: &str, change: Value) -> CompletionPlan {
-        voice().answer(&request(prompt, change)).unwrap()
+    fn plan(prompt: &str, change: Value) -> CompletionPlan {
+        generator().plan(&request(prompt, change)).unwrap()
     }
 }

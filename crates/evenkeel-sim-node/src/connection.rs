@@ -1,4 +1,4 @@
-//! Connections: HTTP/1.1 as long as all is well, and the ways to end one badly.
+//! Connections: serves HTTP/1.1, and cuts connections when a fault demands it.
 
 use super::engine::{Client, Engine, Locality};
 use super::fault::Cut;
@@ -15,33 +15,33 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long a connection may be idle, or half closed.
+/// Timeout of idle and of half-closed connections.
 const IDLE_MAX: Duration = Duration::from_secs(75);
-/// How long accepting pauses when the system has no more sockets.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause after a failed accept, for example when no file descriptor is left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Accepts until dropped, never holding more connections than allowed; dropping ends them all.
+/// Accepts at most `connections_max` connections at a time. Dropping the future closes them all.
 pub(super) async fn accept(engine: Arc<Engine>, listener: TcpListener, connections_max: u32) {
-    let room = Arc::new(Semaphore::new(connections_max as usize));
+    let permits = Arc::new(Semaphore::new(connections_max as usize));
     let mut connections = JoinSet::new();
     loop {
-        let place = room.clone().acquire_owned().await.expect("the semaphore is never closed");
-        // What has ended leaves the set, or it would grow with every connection there ever was.
+        let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+        // Removes finished connections; otherwise the set would grow forever.
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((socket, peer)) => {
                 let open = OpenConnection::count(engine.clone());
                 connections.spawn(async move {
                     serve(open.0.clone(), socket, peer).await;
-                    drop((open, place));
+                    drop((open, permit));
                 });
             }
-            Err(_) => sleep(PAUSE).await,
+            Err(_) => sleep(ACCEPT_RETRY).await,
         }
     }
 }
 
-/// Counts a connection for as long as it is there.
+/// Counts an open connection; dropping it ends the count.
 struct OpenConnection(Arc<Engine>);
 
 impl OpenConnection {
@@ -58,34 +58,34 @@ impl Drop for OpenConnection {
 }
 
 async fn serve(engine: Arc<Engine>, socket: TcpStream, peer: SocketAddr) {
-    // Without it tokens would wait for the acknowledgement of the token before; a socket that refuses
-    // it is about to report why.
+    // Without TCP_NODELAY a token would wait for the ACK of the one before. If it fails, the next read or write reports
+    // the cause.
     let _ = socket.set_nodelay(true);
     let loopback = peer.ip().to_canonical().is_loopback();
-    let locality = if loopback { Locality::SameMachine } else { Locality::Elsewhere };
+    let locality = if loopback { Locality::SameMachine } else { Locality::Remote };
     let (sender, mut cuts) = mpsc::channel(1);
     let client = Client { locality, cuts: sender };
     let service = service_fn(move |request| {
-        let answer = engine.clone().answer(client.clone(), request);
-        async { Ok::<_, Infallible>(answer.await) }
+        let response = engine.clone().respond(client.clone(), request);
+        async { Ok::<_, Infallible>(response.await) }
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_MAX)
         .serve_connection(TokioIo::new(socket), service);
-    // The connection comes first, so that what was said before a cut is on the wire before it.
+    // Polls the connection first, so that bytes sent before the cut reach the wire.
     let cut = tokio::select! {
         biased;
         _ = &mut connection => return,
         Some(cut) = cuts.recv() => cut,
     };
-    end(connection.into_parts().io.into_inner(), cut).await;
+    cut_connection(connection.into_parts().io.into_inner(), cut).await;
 }
 
-async fn end(mut socket: TcpStream, cut: Cut) {
+async fn cut_connection(mut socket: TcpStream, cut: Cut) {
     match cut {
         Cut::Close => {}
-        // Errors below are a peer that went first.
+        // Errors below mean that the peer closed first.
         Cut::Reset => {
             let _ = socket.set_zero_linger();
         }

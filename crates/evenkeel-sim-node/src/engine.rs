@@ -1,4 +1,4 @@
-//! The engine itself: what it has, where a request goes, and what it gets when the engine has a fault.
+//! The simulated engine: its state, routing of requests, and application of faults.
 
 use super::api_error::ApiError;
 use super::completion::{Generator, embedding};
@@ -26,23 +26,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 
-/// The most bytes of a request's body.
-const BODY_MAX: usize = 16 << 20;
+const BODY_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) pace: Pace,
     pub(super) slots: Arc<SlotPool>,
-    voice: Generator,
+    generator: Generator,
     models: Vec<String>,
     counters: Vec<Counters>,
     faults: Mutex<Faults>,
-    answered: AtomicU64,
-    /// How many connections are open.
+    responses: AtomicU64,
+    /// Number of open connections.
     pub(super) connections: watch::Sender<u32>,
 }
 
-/// Who asks, and the handle on its connection.
+/// Client of a request, with a handle to cut its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) locality: Locality,
@@ -52,19 +51,19 @@ pub(super) struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locality {
     SameMachine,
-    Elsewhere,
+    Remote,
 }
 
 impl Client {
-    /// Has the connection ended, and never returns.
+    /// Cuts the connection and never returns.
     pub(super) async fn cut<T>(&self, cut: Cut) -> T {
-        // An error here is a connection that has ended already.
+        // Fails only if the connection has already ended.
         let _ = self.cuts.send(cut).await;
         pending().await
     }
 }
 
-/// What a request is for.
+/// Endpoint of a request.
 enum Route<'a> {
     Text(ApiKind),
     CountTokens,
@@ -83,7 +82,7 @@ impl Engine {
         Arc::new(Self {
             pace: Pace::new(&options),
             slots: SlotPool::new(options.slots, options.queue_max, options.models.len()),
-            voice: Generator {
+            generator: Generator {
                 seed: options.seed,
                 output_tokens: options.output_tokens,
                 context_max: options.context_max,
@@ -91,7 +90,7 @@ impl Engine {
             counters: options.models.iter().map(|_| Counters::default()).collect(),
             models: options.models,
             faults: Mutex::new(Faults::new(options.seed, options.fault)),
-            answered: AtomicU64::new(0),
+            responses: AtomicU64::new(0),
             connections: watch::Sender::default(),
         })
     }
@@ -104,18 +103,18 @@ impl Engine {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers one request.
-    pub(super) async fn answer(
+    /// Handles one request.
+    pub(super) async fn respond(
         self: Arc<Self>,
         client: Client,
         request: Request<Incoming>,
     ) -> Response<ResponseBody> {
-        let shape = if request.uri().path().starts_with("/v1/messages") {
+        let error_body = if request.uri().path().starts_with("/v1/messages") {
             ApiError::anthropic_body
         } else {
             ApiError::body
         };
-        self.route(client, request).await.unwrap_or_else(|refused| refusal(&refused, &shape(&refused)))
+        self.route(client, request).await.unwrap_or_else(|error| error_response(&error, &error_body(&error)))
     }
 
     async fn route(
@@ -125,63 +124,65 @@ impl Engine {
     ) -> Result<Response<ResponseBody>, ApiError> {
         let (head, body) = request.into_parts();
         if head.uri.path() == fault_api::PATH {
-            let body = read(body).await?;
-            return fault_api::answer(&mut self.faults(), client.locality, &head.method, &body)
-                .map(|said| reply(&said));
+            let body = read_body(body).await?;
+            return fault_api::respond(&mut self.faults(), client.locality, &head.method, &body)
+                .map(|fault| json_response(&fault));
         }
         let route = find_route(&head.method, head.uri.path())?;
-        // Read before any fault strikes: a socket with unread bytes cannot be closed without a reset.
-        let body = read(body).await?;
-        let trouble = self.apply_fault(&client, &route).await?;
-        let job = |model| ActiveRequest { engine: self.clone(), client, model, trouble };
+        // Reads the body before applying a fault: closing a socket with unread bytes would reset it.
+        let body = read_body(body).await?;
+        let fault = self.apply_fault(&client, &route).await?;
+        let job = |model| ActiveRequest { engine: self.clone(), client, model, fault };
         match route {
-            Route::Text(form) => {
-                let request = GenerateRequest::read(form, &request::json(&body)?)?;
+            Route::Text(api) => {
+                let request = GenerateRequest::parse(api, &request::json(&body)?)?;
                 self.generate(job(self.model(&request.model)?), request).await
             }
             Route::CountTokens => {
                 let body = request::json(&body)?;
                 self.model(&request::read_model(&body)?)?;
                 let tokens = request::count_tokens(&request::messages::prompt(&body)?);
-                Ok(reply(&json!({"input_tokens": tokens})))
+                Ok(json_response(&json!({"input_tokens": tokens})))
             }
             Route::Rerank => {
-                let request = RerankRequest::read(&request::json(&body)?)?;
+                let request = RerankRequest::parse(&request::json(&body)?)?;
                 self.rerank(job(self.model(&request.model)?), request).await
             }
             Route::Transcription => {
-                let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-                let request = TranscriptionRequest::read(kind.unwrap_or_default(), &body)?;
+                let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+                let request = TranscriptionRequest::parse(content_type.unwrap_or_default(), &body)?;
                 let job = job(self.model(&request.model)?);
-                let answer = request.answer(&self.voice)?;
-                let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-                Ok(request.respond(job, place, &answer).await)
+                let plan = request.plan(&self.generator)?;
+                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+                Ok(request.respond(job, slot_or_wait, &plan).await)
             }
             Route::Speech => {
-                let request = SpeechRequest::read(&request::json(&body)?)?;
+                let request = SpeechRequest::parse(&request::json(&body)?)?;
                 let job = job(self.model(&request.model)?);
-                let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-                Ok(request.respond(job, place).await)
+                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+                Ok(request.respond(job, slot_or_wait).await)
             }
             Route::Embeddings => {
-                let request = EmbeddingRequest::read(&request::json(&body)?)?;
+                let request = EmbeddingRequest::parse(&request::json(&body)?)?;
                 self.embed(job(self.model(&request.model)?), request).await
             }
-            Route::Models => {
-                Ok(reply(&response_format::models(&self.models, unix_seconds(), self.voice.context_max)))
-            }
+            Route::Models => Ok(json_response(&response_format::models(
+                &self.models,
+                unix_seconds(),
+                self.generator.context_max,
+            ))),
             Route::Model(name) => {
                 self.model(name)?;
-                Ok(reply(&response_format::model(name, unix_seconds(), self.voice.context_max)))
+                Ok(json_response(&response_format::model(name, unix_seconds(), self.generator.context_max)))
             }
             Route::Health => Ok(Response::new(ResponseBody::Whole(None))),
             Route::Metrics => Ok(self.metrics()),
         }
     }
 
-    /// Lets the engine's fault strike; returns what is left to go wrong with the answer.
+    /// Applies the fault, if it hits this request; returns the part of it that affects the response.
     async fn apply_fault(&self, client: &Client, route: &Route<'_>) -> Result<FaultPlan, ApiError> {
-        let asked = match route {
+        let class = match route {
             Route::Text(_)
             | Route::CountTokens
             | Route::Embeddings
@@ -190,12 +191,12 @@ impl Engine {
             | Route::Speech => RequestClass::Inference,
             Route::Models | Route::Model(_) | Route::Health | Route::Metrics => RequestClass::Probe,
         };
-        let effect = self.faults().next_effect(asked);
+        let effect = self.faults().next_effect(class);
         match effect {
             None => Ok(FaultPlan::default()),
             Some(Effect::Hang) => pending().await,
             Some(Effect::Cut(cut)) => client.cut(cut).await,
-            Some(Effect::Refuse(refusal)) => Err(ApiError::Fault(refusal)),
+            Some(Effect::Reject(response)) => Err(ApiError::Fault(response)),
             Some(Effect::Delay(delay)) => Ok(FaultPlan { delay, damage: None }),
             Some(Effect::Damage(damage)) => Ok(FaultPlan { damage: Some(damage), ..FaultPlan::default() }),
         }
@@ -206,22 +207,22 @@ impl Engine {
         job: ActiveRequest,
         request: GenerateRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let answer = self.voice.answer(&request)?;
-        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-        let usage = match request.delivery {
-            ResponseMode::Whole => IncludeUsage::Unasked,
+        let plan = self.generator.plan(&request)?;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let usage = match request.mode {
+            ResponseMode::Whole => IncludeUsage::No,
             ResponseMode::Stream { usage } => usage,
         };
-        let shape = ResponseFormat {
-            form: request.form,
-            id: self.next_id(request.form),
+        let format = ResponseFormat {
+            api: request.api,
+            id: self.next_id(request.api),
             created: unix_seconds(),
             model: request.model,
             usage,
         };
-        match request.delivery {
-            ResponseMode::Whole => Ok(job.whole(place, &shape, &answer).await),
-            ResponseMode::Stream { .. } => Ok(job.stream(place, shape, answer)),
+        match request.mode {
+            ResponseMode::Whole => Ok(job.whole(slot_or_wait, &format, &plan).await),
+            ResponseMode::Stream { .. } => Ok(job.stream(slot_or_wait, format, plan)),
         }
     }
 
@@ -230,13 +231,14 @@ impl Engine {
         job: ActiveRequest,
         request: EmbeddingRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-        let slot = place.slot().await;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot = slot_or_wait.slot().await;
         job.first_token(request.tokens).await;
-        let vector = |text: &String| embedding(self.voice.seed, text, request.dimensions);
+        let vector = |text: &String| embedding(self.generator.seed, text, request.dimensions);
         let vectors: Vec<_> = request.texts.iter().map(vector).collect();
-        let answer = response_format::embeddings(&request.model, &vectors, request.tokens, request.encoding);
-        Ok(job.finish(slot, &answer))
+        let response =
+            response_format::embeddings(&request.model, &vectors, request.tokens, request.encoding);
+        Ok(job.finish(slot, &response))
     }
 
     async fn rerank(
@@ -244,11 +246,11 @@ impl Engine {
         job: ActiveRequest,
         request: RerankRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
-        let slot = place.slot().await;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot = slot_or_wait.slot().await;
         job.first_token(request.tokens()).await;
-        let id = format!("rerank-{:016x}", self.answered.fetch_add(1, Ordering::Relaxed));
-        Ok(job.finish(slot, &request.answer(self.voice.seed, &id)))
+        let id = format!("rerank-{:016x}", self.responses.fetch_add(1, Ordering::Relaxed));
+        Ok(job.finish(slot, &request.to_json(self.generator.seed, &id)))
     }
 
     fn model(&self, name: &str) -> Result<usize, ApiError> {
@@ -256,9 +258,9 @@ impl Engine {
         index.ok_or_else(|| ApiError::NoModel { model: name.to_owned() })
     }
 
-    fn next_id(&self, form: ApiKind) -> String {
-        let number = draw(self.voice.seed, self.answered.fetch_add(1, Ordering::Relaxed));
-        match form {
+    fn next_id(&self, api: ApiKind) -> String {
+        let number = draw(self.generator.seed, self.responses.fetch_add(1, Ordering::Relaxed));
+        match api {
             ApiKind::Chat => format!("chatcmpl-{number:016x}"),
             ApiKind::Completion => format!("cmpl-{number:016x}"),
             ApiKind::Messages => format!("msg_{number:016x}"),
@@ -301,28 +303,28 @@ fn find_route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, ApiError>
     }
 }
 
-async fn read(body: Incoming) -> Result<Bytes, ApiError> {
-    // A body that announces too much is not waited for.
-    if body.size_hint().lower() > BODY_MAX as u64 {
-        return Err(ApiError::TooLarge { bytes_max: BODY_MAX });
+async fn read_body(body: Incoming) -> Result<Bytes, ApiError> {
+    // Rejects a body with too large a content-length without reading it.
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(ApiError::TooLarge { bytes_max: BODY_BYTES_MAX });
     }
-    match Limited::new(body, BODY_MAX).collect().await {
-        Ok(read) => Ok(read.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge { bytes_max: BODY_MAX }),
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge { bytes_max: BODY_BYTES_MAX }),
         Err(error) => Err(ApiError::bad(None, format!("the body ended early: {error}"))),
     }
 }
 
-fn refusal(refused: &ApiError, body: &Value) -> Response<ResponseBody> {
-    let mut response = reply(body);
-    *response.status_mut() = refused.status();
-    if let Some((name, value)) = refused.header() {
+fn error_response(error: &ApiError, body: &Value) -> Response<ResponseBody> {
+    let mut response = json_response(body);
+    *response.status_mut() = error.status();
+    if let Some((name, value)) = error.header() {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
 }
 
-fn reply(value: &Value) -> Response<ResponseBody> {
+fn json_response(value: &Value) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::Whole(Some(value.to_string().into())));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -1,59 +1,57 @@
-//! What can be wrong with an engine, and which requests feel it.
+//! Fault injection: kinds of faults, and the choice of requests they hit.
 //!
-//! The same seed hits the same requests, counted from when the fault was set.
+//! Guarantees: the same seed hits the same requests, counted from when the fault was set.
 
 use super::options::{BadSetting, FIRST_TOKEN_MAX};
 use super::seeded_random::draw_fraction;
 use std::fmt;
 use std::time::Duration;
 
-/// A way in which an engine lets its clients down.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Takes requests, never answers.
+    /// Accepts requests and never responds.
     Silent,
-    /// Answers, but the first token comes late.
+    /// Delays the first token.
     SlowFirstToken,
-    /// Closes the connection in the middle of an answer.
+    /// Closes the connection in the middle of a response.
     MidStreamCut,
-    /// Stops in the middle of an answer, with the connection open.
+    /// Stops sending in the middle of a response and keeps the connection open.
     StalledStream,
-    /// Answers 429 and does not say when to come back.
+    /// Responds 429 without `Retry-After`.
     TooManyRequests,
-    /// Answers 429 with `Retry-After`.
+    /// Responds 429 with `Retry-After`.
     TooManyRequestsRetryAfter,
-    /// Answers 200 with JSON that does not parse; in a stream, one event of it.
+    /// Responds 200 with invalid JSON; in a stream, in one event.
     MalformedJson,
     /// Announces a longer body than it sends.
     WrongContentLength,
-    /// Resets the connection instead of answering.
+    /// Resets the connection instead of responding.
     Reset,
-    /// Closes its sending side instead of answering, and goes on reading.
+    /// Closes its sending side instead of responding, and keeps reading.
     HalfClose,
-    /// Ends a stream properly in the middle of an event, without `[DONE]`.
+    /// Ends a stream cleanly in the middle of an event, without `[DONE]`.
     TruncatedSse,
-    /// Answers the first requests with 500, the later ones well.
+    /// Responds 500 to the first requests, then recovers.
     ErrorBurst,
-    /// Is away for some requests, there for as many, away again; probes count too.
+    /// Alternates between closing connections and working, `count` requests each; probes count too.
     Flapping,
 }
 
-/// What a request that was hit gets.
+/// Effect of a fault on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Nothing, for as long as it waits.
+    /// Never responds.
     Hang,
-    /// The end of its connection.
     Cut(Cut),
-    /// An error.
-    Refuse(FaultResponse),
-    /// A later first token.
+    Reject(FaultResponse),
+    /// Delays the first token.
     Delay(Duration),
-    /// An answer that is not whole.
+    /// Damages the response body.
     Damage(Damage),
 }
 
-/// How a connection is ended from this side.
+/// Way to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     Close,
@@ -68,7 +66,7 @@ pub(super) enum FaultResponse {
     Internal,
 }
 
-/// What is wrong with the body of an answer.
+/// Damage to a response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Damage {
     Cut,
@@ -78,17 +76,16 @@ pub(super) enum Damage {
     Truncated,
 }
 
-/// Whom a fault can hit.
+/// Class of a request, which decides which faults can hit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestClass {
-    /// A completion or an embedding.
     Inference,
-    /// A list of models, a probe, metrics.
+    /// Health checks, model lists and metrics.
     Probe,
 }
 
 impl FaultKind {
-    /// Every kind, by the name it has on the command line.
+    /// Every kind with its name on the command line.
     pub const ALL: [(&'static str, Self); 13] = [
         ("silent", Self::Silent),
         ("slow-first-token", Self::SlowFirstToken),
@@ -105,13 +102,12 @@ impl FaultKind {
         ("flapping", Self::Flapping),
     ];
 
-    /// Finds a kind by its name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// Whether the machine as a whole is struck, probes included, rather than its answers.
-    fn strikes_probes(self) -> bool {
+    /// Reports whether the fault affects the whole machine, including probes.
+    fn hits_probes(self) -> bool {
         match self {
             Self::Silent | Self::Reset | Self::HalfClose | Self::Flapping => true,
             Self::SlowFirstToken
@@ -134,21 +130,20 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// A fault with its extent.
+/// A fault and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// What goes wrong.
     pub kind: FaultKind,
-    /// The share of requests that feel it.
+    /// Fraction of requests that it hits.
     pub rate: f64,
-    /// How many requests a burst or one phase of flapping lasts.
+    /// Number of requests in a burst or in one phase of flapping.
     pub count: u32,
-    /// How late a slow first token comes.
+    /// Delay of [`FaultKind::SlowFirstToken`].
     pub delay: Duration,
 }
 
 impl Fault {
-    /// Describes a fault that hits every request, with a burst of 5 and a delay of a minute.
+    /// Creates a fault that hits every request, with a count of 5 and a delay of a minute.
     pub fn new(kind: FaultKind) -> Self {
         Self { kind, rate: 1.0, count: 5, delay: Duration::from_mins(1) }
     }
@@ -169,7 +164,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Says what the request numbered `number` gets, the first being 0.
+    /// Returns the effect on the request with this number, counted from 0.
     fn effect(&self, number: u64) -> Option<Effect> {
         let count = u64::from(self.count);
         Some(match self.kind {
@@ -177,58 +172,58 @@ impl Fault {
             FaultKind::SlowFirstToken => Effect::Delay(self.delay),
             FaultKind::MidStreamCut => Effect::Damage(Damage::Cut),
             FaultKind::StalledStream => Effect::Damage(Damage::Stall),
-            FaultKind::TooManyRequests => Effect::Refuse(FaultResponse::TooMany),
-            FaultKind::TooManyRequestsRetryAfter => Effect::Refuse(FaultResponse::TooManyRetryAfter),
+            FaultKind::TooManyRequests => Effect::Reject(FaultResponse::TooMany),
+            FaultKind::TooManyRequestsRetryAfter => Effect::Reject(FaultResponse::TooManyRetryAfter),
             FaultKind::MalformedJson => Effect::Damage(Damage::Malformed),
             FaultKind::WrongContentLength => Effect::Damage(Damage::Length),
             FaultKind::Reset => Effect::Cut(Cut::Reset),
             FaultKind::HalfClose => Effect::Cut(Cut::HalfClose),
             FaultKind::TruncatedSse => Effect::Damage(Damage::Truncated),
-            FaultKind::ErrorBurst if number < count => Effect::Refuse(FaultResponse::Internal),
+            FaultKind::ErrorBurst if number < count => Effect::Reject(FaultResponse::Internal),
             FaultKind::Flapping if (number / count).is_multiple_of(2) => Effect::Cut(Cut::Close),
             FaultKind::ErrorBurst | FaultKind::Flapping => return None,
         })
     }
 }
 
-/// The fault an engine has, how many requests it could have hit, and how many it did.
+/// The current fault, and the numbers of requests seen and hit.
 #[derive(Debug)]
 pub(super) struct Faults {
     seed: u64,
     fault: Option<Fault>,
     seen: u64,
-    struck: u64,
+    hits: u64,
 }
 
 impl Faults {
     pub(super) fn new(seed: u64, fault: Option<Fault>) -> Self {
-        Self { seed, fault, seen: 0, struck: 0 }
+        Self { seed, fault, seen: 0, hits: 0 }
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// Says how many requests were hit since the fault was set.
-    pub(super) fn struck(&self) -> u64 {
-        self.struck
+    /// Returns the number of requests hit since the fault was set.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits
     }
 
-    /// Replaces the fault, and counts from 0 again.
+    /// Replaces the fault and resets the counters.
     pub(super) fn set(&mut self, fault: Option<Fault>) {
         *self = Self::new(self.seed, fault);
     }
 
-    /// Counts a request and says what it gets, if it is hit.
-    pub(super) fn next_effect(&mut self, asked: RequestClass) -> Option<Effect> {
+    /// Counts a request and returns the effect of the fault, if it is hit.
+    pub(super) fn next_effect(&mut self, class: RequestClass) -> Option<Effect> {
         let fault = self.fault?;
-        if asked == RequestClass::Probe && !fault.kind.strikes_probes() {
+        if class == RequestClass::Probe && !fault.kind.hits_probes() {
             return None;
         }
         let number = self.seen;
         self.seen += 1;
         let effect = fault.effect(number).filter(|_| draw_fraction(self.seed, number) < fault.rate);
-        self.struck += u64::from(effect.is_some());
+        self.hits += u64::from(effect.is_some());
         effect
     }
 }
@@ -238,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_kinds_go_together() {
+    fn every_kind_is_found_by_its_name() {
         for (name, kind) in FaultKind::ALL {
             assert_eq!((FaultKind::by_name(name), kind.to_string().as_str()), (Some(kind), name));
         }
@@ -246,10 +241,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_hits_its_share_and_the_same_seed_the_same_requests() {
+    fn a_rate_hits_that_fraction_and_a_seed_hits_the_same_requests() {
         let hits = |seed| {
             let fault = Fault { rate: 0.3, ..Fault::new(FaultKind::Reset) };
-            strikes(seed, fault, 10_000)
+            hits_of(seed, fault, 10_000)
         };
         let share = hits(1).iter().filter(|hit| **hit).count();
         assert!((2_800..3_200).contains(&share), "{share}");
@@ -258,21 +253,22 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_ends_and_flapping_returns() {
-        let of = |kind| strikes(1, Fault { count: 2, ..Fault::new(kind) }, 6);
-        assert_eq!(of(FaultKind::ErrorBurst), [true, true, false, false, false, false]);
-        assert_eq!(of(FaultKind::Flapping), [true, true, false, false, true, true]);
+    fn a_burst_ends_and_flapping_repeats() {
+        let hits = |kind| hits_of(1, Fault { count: 2, ..Fault::new(kind) }, 6);
+        assert_eq!(hits(FaultKind::ErrorBurst), [true, true, false, false, false, false]);
+        assert_eq!(hits(FaultKind::Flapping), [true, true, false, false, true, true]);
     }
 
     #[test]
-    fn only_a_fault_of_the_machine_hits_probes() {
-        let probed = |kind| Faults::new(1, Some(Fault::new(kind))).next_effect(RequestClass::Probe).is_some();
-        assert!(probed(FaultKind::Silent) && probed(FaultKind::Flapping));
-        assert!(!probed(FaultKind::ErrorBurst) && !probed(FaultKind::TooManyRequests));
+    fn only_faults_of_the_whole_machine_hit_probes() {
+        let hits_probe =
+            |kind| Faults::new(1, Some(Fault::new(kind))).next_effect(RequestClass::Probe).is_some();
+        assert!(hits_probe(FaultKind::Silent) && hits_probe(FaultKind::Flapping));
+        assert!(!hits_probe(FaultKind::ErrorBurst) && !hits_probe(FaultKind::TooManyRequests));
     }
 
     #[test]
-    fn an_extent_outside_its_range_is_refused() {
+    fn parameters_outside_their_range_are_rejected() {
         let fault = Fault::new(FaultKind::Reset);
         assert_eq!(fault.check(), Ok(()));
         for bad in [
@@ -285,7 +281,7 @@ mod tests {
         }
     }
 
-    fn strikes(seed: u64, fault: Fault, requests: usize) -> Vec<bool> {
+    fn hits_of(seed: u64, fault: Fault, requests: usize) -> Vec<bool> {
         let mut faults = Faults::new(seed, Some(fault));
         (0..requests).map(|_| faults.next_effect(RequestClass::Inference).is_some()).collect()
     }

@@ -1,4 +1,4 @@
-//! `/sim/fault`: the engine's fault, shown and set while it runs, from the same machine only.
+//! `/sim/fault`: shows and sets the fault at run time, for clients on the same machine.
 
 use super::api_error::ApiError;
 use super::engine::Locality;
@@ -10,36 +10,39 @@ use std::time::Duration;
 
 pub(super) const PATH: &str = "/sim/fault";
 
-/// Shows the fault and how many requests it has struck (GET), or sets it (POST); a kind of null is none.
-pub(super) fn answer(
+/// Handles GET (shows the fault and the number of requests it hit) and POST (sets it; a `kind` of null clears it).
+pub(super) fn respond(
     faults: &mut Faults,
     locality: Locality,
     method: &Method,
     body: &[u8],
 ) -> Result<Value, ApiError> {
-    if locality == Locality::Elsewhere {
+    if locality == Locality::Remote {
         return Err(ApiError::NotLocal);
     }
     match *method {
         Method::GET => {}
-        Method::POST => faults.set(read(&request::json(body)?)?),
+        Method::POST => faults.set(parse(&request::json(body)?)?),
         _ => return Err(ApiError::WrongMethod { allowed: "GET, POST" }),
     }
     Ok(faults.fault().map_or(json!({"kind": null}), |fault| {
         json!({
             "kind": fault.kind.to_string(), "rate": fault.rate, "count": fault.count,
-            "ms": u64::try_from(fault.delay.as_millis()).unwrap_or(u64::MAX), "struck": faults.struck()
+            "ms": u64::try_from(fault.delay.as_millis()).unwrap_or(u64::MAX), "struck": faults.hits()
         })
     }))
 }
 
-fn read(body: &Value) -> Result<Option<Fault>, ApiError> {
-    let bad = |name, what: String| ApiError::bad(Some(name), what);
+fn parse(body: &Value) -> Result<Option<Fault>, ApiError> {
+    let bad = |name, message: String| ApiError::bad(Some(name), message);
     let known = ["kind", "rate", "count", "ms"];
     if let Some(unknown) =
         body.as_object().and_then(|all| all.keys().find(|key| !known.contains(&key.as_str())))
     {
-        return Err(ApiError::bad(None, format!("unknown key `{unknown}`; there are {}", known.join(", "))));
+        return Err(ApiError::bad(
+            None,
+            format!("unknown key `{unknown}`; known keys are {}", known.join(", ")),
+        ));
     }
     if body.get("kind") == Some(&Value::Null) {
         return Ok(None);
@@ -60,7 +63,7 @@ fn read(body: &Value) -> Result<Option<Fault>, ApiError> {
         let ms = ms.as_u64().ok_or_else(|| bad("ms", "ms must be a whole number".to_owned()))?;
         fault.delay = Duration::from_millis(ms);
     }
-    fault.check().map_err(|setting| ApiError::bad(None, setting.to_string()))?;
+    fault.check().map_err(|error| ApiError::bad(None, error.to_string()))?;
     Ok(Some(fault))
 }
 
@@ -72,15 +75,15 @@ mod tests {
     fn a_fault_is_set_shown_and_cleared() {
         let mut faults = Faults::new(1, None);
         let set = br#"{"kind": "reset", "rate": 0.5, "count": 3, "ms": 20}"#;
-        let shown = json!({"kind": "reset", "rate": 0.5, "count": 3, "ms": 20, "struck": 0});
-        assert_eq!(ask(&mut faults, &Method::POST, set), Ok(shown.clone()));
-        assert_eq!(ask(&mut faults, &Method::GET, b""), Ok(shown));
-        assert_eq!(ask(&mut faults, &Method::POST, br#"{"kind": null}"#), Ok(json!({"kind": null})));
+        let expected = json!({"kind": "reset", "rate": 0.5, "count": 3, "ms": 20, "struck": 0});
+        assert_eq!(call(&mut faults, &Method::POST, set), Ok(expected.clone()));
+        assert_eq!(call(&mut faults, &Method::GET, b""), Ok(expected));
+        assert_eq!(call(&mut faults, &Method::POST, br#"{"kind": null}"#), Ok(json!({"kind": null})));
         assert_eq!(faults.fault(), None);
     }
 
     #[test]
-    fn what_cannot_be_set_changes_nothing() {
+    fn an_invalid_fault_changes_nothing() {
         let mut faults = Faults::new(1, Some(Fault::new(FaultKind::Silent)));
         for bad in [
             "{}",
@@ -90,21 +93,21 @@ mod tests {
             r#"{"kind": "reset", "count": -1}"#,
             r#"{"kind": "reset", "ms": "soon"}"#,
         ] {
-            assert!(ask(&mut faults, &Method::POST, bad.as_bytes()).is_err(), "{bad}");
+            assert!(call(&mut faults, &Method::POST, bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(ask(&mut faults, &Method::DELETE, b"").is_err());
+        assert!(call(&mut faults, &Method::DELETE, b"").is_err());
         assert_eq!(faults.fault(), Some(Fault::new(FaultKind::Silent)));
     }
 
     #[test]
-    fn nobody_else_may_set_a_fault() {
+    fn a_remote_client_cannot_set_a_fault() {
         let mut faults = Faults::new(1, None);
         let set = br#"{"kind": "reset"}"#;
-        assert_eq!(answer(&mut faults, Locality::Elsewhere, &Method::POST, set), Err(ApiError::NotLocal));
+        assert_eq!(respond(&mut faults, Locality::Remote, &Method::POST, set), Err(ApiError::NotLocal));
         assert_eq!(faults.fault(), None);
     }
 
-    fn ask(faults: &mut Faults, method: &Method, body: &[u8]) -> Result<Value, ApiError> {
-        answer(faults, Locality::SameMachine, method, body)
+    fn call(faults: &mut Faults, method: &Method, body: &[u8]) -> Result<Value, ApiError> {
+        respond(faults, Locality::SameMachine, method, body)
     }
 }

@@ -1,4 +1,4 @@
-//! One request being worked on: it waits for its slot, then for its tokens, and sends them as they come.
+//! Generation of one response: waits for a slot, paces the tokens, and sends them.
 
 use super::completion::CompletionPlan;
 use super::engine::{Client, Engine};
@@ -17,68 +17,68 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// What a stream with a wrong length announces: more than any answer has.
+/// Content length of a stream with a wrong one; longer than any response.
 const LENGTH_WRONG: u64 = 1 << 40;
-/// How many bytes too many a whole answer with a wrong length announces.
+/// Excess of a wrong content length over the real one.
 const LENGTH_EXCESS: usize = 64;
 
-/// What a fault does to a request that is answered all the same.
+/// Effect of a fault on a request that still gets a response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FaultPlan {
     pub(super) delay: Duration,
     pub(super) damage: Option<Damage>,
 }
 
-/// A request that has a place in the engine.
+/// A request accepted by the engine.
 pub(super) struct ActiveRequest {
     pub(super) engine: Arc<Engine>,
     pub(super) client: Client,
     pub(super) model: usize,
-    pub(super) trouble: FaultPlan,
+    pub(super) fault: FaultPlan,
 }
 
-/// Whether a stream goes on after what a fault did to it.
+/// State of a stream after a fault was applied to it.
 #[derive(PartialEq, Eq)]
 enum StreamFate {
-    GoesOn,
+    Continues,
     Ends,
 }
 
 impl ActiveRequest {
-    /// Generates everything, then answers in one piece.
+    /// Generates everything, then responds with one JSON object.
     pub(super) async fn whole(
         self,
-        place: SlotOrWait,
-        shape: &ResponseFormat,
-        answer: &CompletionPlan,
+        slot_or_wait: SlotOrWait,
+        format: &ResponseFormat,
+        plan: &CompletionPlan,
     ) -> Response<ResponseBody> {
-        let slot = self.generated(place, answer).await;
-        self.finish(slot, &shape.whole(answer))
+        let slot = self.generate(slot_or_wait, plan).await;
+        self.finish(slot, &format.whole(plan))
     }
 
-    /// Waits until everything is generated.
-    pub(super) async fn generated(&self, place: SlotOrWait, answer: &CompletionPlan) -> SlotPermit {
-        let slot = place.slot().await;
-        let mut due = self.first_token(answer.prompt_tokens).await;
-        for token in 0..answer.completion_tokens {
+    /// Waits until everything is generated; returns the slot.
+    pub(super) async fn generate(&self, slot_or_wait: SlotOrWait, plan: &CompletionPlan) -> SlotPermit {
+        let slot = slot_or_wait.slot().await;
+        let mut due = self.first_token(plan.prompt_tokens).await;
+        for token in 0..plan.completion_tokens {
             self.next_token(token, &mut due).await;
         }
-        self.engine.counters(self.model).finished(answer.finish);
+        self.engine.counters(self.model).finished(plan.finish);
         slot
     }
 
-    /// Answers at once with a stream that is generated as it is read.
+    /// Responds at once with a stream that is generated while the client reads it.
     pub(super) fn stream(
         self,
-        place: SlotOrWait,
-        shape: ResponseFormat,
-        answer: CompletionPlan,
+        slot_or_wait: SlotOrWait,
+        format: ResponseFormat,
+        plan: CompletionPlan,
     ) -> Response<ResponseBody> {
-        let damage = self.trouble.damage;
-        let body = ResponseBody::made(|events| async move {
-            let slot = place.slot().await;
-            // An error here is a client that is gone, and nobody is left to tell.
-            let _ = self.send_events(&shape, &answer, &events).await;
+        let damage = self.fault.damage;
+        let body = ResponseBody::generated(|events| async move {
+            let slot = slot_or_wait.slot().await;
+            // Fails only if the client has disconnected.
+            let _ = self.send_events(&format, &plan, &events).await;
             drop(slot);
             if damage == Some(Damage::Length) {
                 self.client.cut::<()>(Cut::Close).await;
@@ -94,17 +94,17 @@ impl ActiveRequest {
         response
     }
 
-    /// Waits until the prompt has been read, and says when that was.
+    /// Waits for the end of prefill; returns its time.
     pub(super) async fn first_token(&self, prompt_tokens: u32) -> Instant {
-        let due = Instant::now() + self.engine.pace.first_token(prompt_tokens) + self.trouble.delay;
+        let due = Instant::now() + self.engine.pace.first_token(prompt_tokens) + self.fault.delay;
         sleep_until(due).await;
         self.engine.counters(self.model).prompt_tokens.fetch_add(u64::from(prompt_tokens), Ordering::Relaxed);
         due
     }
 
-    /// Waits for a token; the first is there as soon as the prompt has been read.
+    /// Waits for a token; the first one is ready at the end of prefill.
     ///
-    /// The times add up from the first one, so the rate is right even where timers are coarse.
+    /// Due times add up from the first token, so the rate is right even with coarse timers.
     async fn next_token(&self, token: u32, due: &mut Instant) {
         if token > 0 {
             *due += self.engine.pace.step(self.engine.slots.load().running);
@@ -115,48 +115,48 @@ impl ActiveRequest {
 
     async fn send_events(
         &self,
-        shape: &ResponseFormat,
-        answer: &CompletionPlan,
+        format: &ResponseFormat,
+        plan: &CompletionPlan,
         events: &mpsc::Sender<Bytes>,
     ) -> Result<(), mpsc::error::SendError<Bytes>> {
-        let mut due = self.first_token(answer.prompt_tokens).await;
-        for opening in shape.opening(answer) {
-            events.send(opening).await?;
+        let mut due = self.first_token(plan.prompt_tokens).await;
+        for event in format.opening(plan) {
+            events.send(event).await?;
         }
-        let middle = answer.completion_tokens / 2;
-        for token in 0..answer.completion_tokens {
+        let middle = plan.completion_tokens / 2;
+        for token in 0..plan.completion_tokens {
             self.next_token(token, &mut due).await;
-            let piece = answer.pieces.get(token as usize).map_or("", String::as_str);
-            let next = shape.piece(answer, token, piece);
-            if token == middle && self.strike(&next, events).await? == StreamFate::Ends {
+            let piece = plan.pieces.get(token as usize).map_or("", String::as_str);
+            let next = format.piece(plan, token, piece);
+            if token == middle && self.damage_stream(&next, events).await? == StreamFate::Ends {
                 return Ok(());
             }
-            // A token that a stop hides takes its time and says nothing.
+            // A token hidden by a stop sequence takes its time and sends nothing.
             if !piece.is_empty() {
                 events.send(next).await?;
             }
         }
-        self.engine.counters(self.model).finished(answer.finish);
-        for closing in shape.closing(answer) {
-            events.send(closing).await?;
+        self.engine.counters(self.model).finished(plan.finish);
+        for event in format.closing(plan) {
+            events.send(event).await?;
         }
         Ok(())
     }
 
-    /// Does to a stream what its fault does in the middle of it.
-    async fn strike(
+    /// Applies the fault to a stream, in its middle.
+    async fn damage_stream(
         &self,
         next: &Bytes,
         events: &mpsc::Sender<Bytes>,
     ) -> Result<StreamFate, mpsc::error::SendError<Bytes>> {
-        match self.trouble.damage {
-            None | Some(Damage::Length) => Ok(StreamFate::GoesOn),
+        match self.fault.damage {
+            None | Some(Damage::Length) => Ok(StreamFate::Continues),
             Some(Damage::Cut) => self.client.cut(Cut::Close).await,
             Some(Damage::Stall) => pending().await,
             Some(Damage::Malformed) => {
                 let half = next.slice(..next.len() / 2);
                 events.send([&half[..], b"\n\n"].concat().into()).await?;
-                Ok(StreamFate::GoesOn)
+                Ok(StreamFate::Continues)
             }
             Some(Damage::Truncated) => {
                 events.send(next.slice(..next.len() / 2)).await?;
@@ -165,25 +165,25 @@ impl ActiveRequest {
         }
     }
 
-    /// Answers with JSON, or with what a fault leaves of it; a stalled answer keeps its slot.
-    pub(super) fn finish(self, slot: SlotPermit, answer: &Value) -> Response<ResponseBody> {
-        let bytes = Bytes::from(answer.to_string());
+    /// Responds with JSON, damaged by the fault if there is one. A stalled response keeps its slot.
+    pub(super) fn finish(self, slot: SlotPermit, value: &Value) -> Response<ResponseBody> {
+        let bytes = Bytes::from(value.to_string());
         let half = bytes.slice(..bytes.len() / 2);
         let length = bytes.len();
-        match self.trouble.damage {
+        match self.fault.damage {
             None => respond(ResponseBody::Whole(Some(bytes)), None),
             Some(Damage::Malformed | Damage::Truncated) => respond(ResponseBody::Whole(Some(half)), None),
             Some(Damage::Cut) => {
                 drop(slot);
-                respond(self.partial(half, Cut::Close), Some(length))
+                respond(self.cut_after(half, Cut::Close), Some(length))
             }
             Some(Damage::Length) => {
                 drop(slot);
-                respond(self.partial(bytes, Cut::Close), Some(length + LENGTH_EXCESS))
+                respond(self.cut_after(bytes, Cut::Close), Some(length + LENGTH_EXCESS))
             }
             Some(Damage::Stall) => {
-                let body = ResponseBody::made(|pieces| async move {
-                    let _held = slot;
+                let body = ResponseBody::generated(|pieces| async move {
+                    let _slot = slot;
                     let _ = pieces.send(half).await;
                     pending::<()>().await;
                 });
@@ -192,18 +192,18 @@ impl ActiveRequest {
         }
     }
 
-    fn partial(self, bytes: Bytes, cut: Cut) -> ResponseBody {
-        ResponseBody::made(move |pieces| async move {
+    fn cut_after(self, bytes: Bytes, cut: Cut) -> ResponseBody {
+        ResponseBody::generated(move |pieces| async move {
             let _ = pieces.send(bytes).await;
             self.client.cut::<()>(cut).await;
         })
     }
 }
 
-fn respond(body: ResponseBody, announced: Option<usize>) -> Response<ResponseBody> {
+fn respond(body: ResponseBody, content_length: Option<usize>) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(length) = announced {
+    if let Some(length) = content_length {
         response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     response

@@ -1,9 +1,8 @@
-//! A simulated OpenAI-compatible engine: slots, a queue, tokens paced as under continuous batching, and
-//! faults on demand.
+//! A simulated OpenAI-compatible model server: slots, a queue, tokens paced as under continuous batching, and fault
+//! injection.
 //!
-//! One request's way: `wire` (a connection) → `engine` (where to, and which fault strikes) → `request`
-//! (read once) → `answer` (what to say, decided at once) → `slots` → `generate` (said at the `pace` of the
-//! batch, in OpenAI's `shape`).
+//! Life of a request: `connection` → `engine` (routes it and applies the fault) → `request` (parses it) → `completion`
+//! (plans the whole text) → `slots` → `generate` (sends it at the `pace` of the batch, in the `response_format` of its API).
 
 mod api_error;
 mod completion;
@@ -21,6 +20,8 @@ mod response_body;
 mod response_format;
 mod seeded_random;
 mod slots;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use fault::{Fault, FaultKind};
 pub use options::{
@@ -30,16 +31,15 @@ pub use options::{
 pub use slots::Load;
 
 use engine::Engine;
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A running engine; dropping it ends it and all its connections.
+/// A running simulated node. Dropping it closes the listener and all connections.
 #[derive(Debug)]
 pub struct SimNode {
     address: SocketAddr,
@@ -47,72 +47,54 @@ pub struct SimNode {
     accepting: JoinHandle<()>,
 }
 
-/// Why an engine does not run.
-#[derive(Debug)]
+/// Error of starting a simulated node.
+#[derive(Debug, Error)]
 pub enum SimError {
-    /// A setting is outside its range.
-    Setting(BadSetting),
-    /// The address cannot be listened on.
-    Listen(SocketAddr, io::Error),
-}
-
-impl fmt::Display for SimError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Setting(setting) => setting.fmt(f),
-            Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
-        }
-    }
-}
-
-impl Error for SimError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Setting(setting) => Some(setting),
-            Self::Listen(_, error) => Some(error),
-        }
-    }
+    #[error(transparent)]
+    Setting(#[from] BadSetting),
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, #[source] io::Error),
 }
 
 impl SimNode {
-    /// Starts an engine on the runtime this is called on.
+    /// Starts a node on the current runtime.
     pub async fn bind(options: SimOptions) -> Result<Self, SimError> {
-        options.check().map_err(SimError::Setting)?;
-        let refused = |error| SimError::Listen(options.listen, error);
-        let listener = TcpListener::bind(options.listen).await.map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
+        options.check()?;
+        let listen_error = |error| SimError::Listen(options.listen, error);
+        let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
         let connections_max = options.connections_max;
         let engine = Engine::new(options);
         let accepting = tokio::spawn(connection::accept(engine.clone(), listener, connections_max));
         Ok(Self { address, engine, accepting })
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Lets somebody see how many requests run and wait, and every change of it.
+    /// Watches the number of running and waiting requests.
     pub fn load(&self) -> watch::Receiver<Load> {
         self.engine.slots.watch()
     }
 
-    /// Lets somebody see how many connections are open, and every change of it.
+    /// Watches the number of open connections.
     pub fn connections(&self) -> watch::Receiver<u32> {
         self.engine.connections.subscribe()
     }
 
-    /// Replaces what is wrong with it, and counts its requests from 0 again.
+    /// Replaces the fault and resets its request counter.
     pub fn set_fault(&self, fault: Option<Fault>) -> Result<(), BadSetting> {
         fault.as_ref().map_or(Ok(()), Fault::check)?;
         self.engine.faults().set(fault);
         Ok(())
     }
 
-    /// Ends it; when this returns, the port is free and every connection closed.
+    /// Stops the node. On return the port is free and every connection is closed.
     pub async fn shutdown(mut self) {
         self.accepting.abort();
-        // It was told to end, so how it ended says nothing.
+        // The task was aborted, so its result carries nothing.
         let _ = (&mut self.accepting).await;
     }
 }

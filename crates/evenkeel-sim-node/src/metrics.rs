@@ -1,11 +1,11 @@
-//! What the engine counts, under the names vLLM gives to the same things.
+//! Metrics of the simulated engine, with the names that vLLM uses.
 
 use super::completion::Finish;
 use super::slots::SlotPool;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The counters of one model.
+/// Counters of one model.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) prompt_tokens: AtomicU64,
@@ -17,7 +17,7 @@ pub(super) struct Counters {
 impl Counters {
     pub(super) fn finished(&self, finish: Finish) {
         match finish {
-            // A tool call is a natural end to an engine; only its door knows better.
+            // vLLM counts a tool call as `stop`.
             Finish::Stop | Finish::ToolCalls => &self.finished_stop,
             Finish::Length => &self.finished_length,
         }
@@ -25,10 +25,10 @@ impl Counters {
     }
 }
 
-/// Writes everything in Prometheus' text format.
+/// Renders the Prometheus page.
 pub(super) fn text(models: &[String], slots: &SlotPool, counters: &[Counters]) -> String {
     let mut text = String::new();
-    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     family(&mut text, "num_requests_running", "gauge", "requests that hold a slot");
     for (index, model) in models.iter().enumerate() {
         sample(&mut text, "num_requests_running", model, "", u64::from(slots.load_of(index).running));
@@ -37,29 +37,29 @@ pub(super) fn text(models: &[String], slots: &SlotPool, counters: &[Counters]) -
     for (index, model) in models.iter().enumerate() {
         sample(&mut text, "num_requests_waiting", model, "", u64::from(slots.load_of(index).waiting));
     }
-    family(&mut text, "prompt_tokens_total", "counter", "tokens of prompts read");
+    family(&mut text, "prompt_tokens_total", "counter", "prompt tokens processed");
     for (model, counters) in models.iter().zip(counters) {
-        sample(&mut text, "prompt_tokens_total", model, "", of(&counters.prompt_tokens));
+        sample(&mut text, "prompt_tokens_total", model, "", value(&counters.prompt_tokens));
     }
     family(&mut text, "generation_tokens_total", "counter", "tokens generated");
     for (model, counters) in models.iter().zip(counters) {
-        sample(&mut text, "generation_tokens_total", model, "", of(&counters.generation_tokens));
+        sample(&mut text, "generation_tokens_total", model, "", value(&counters.generation_tokens));
     }
-    family(&mut text, "request_success_total", "counter", "requests answered to the end");
+    family(&mut text, "request_success_total", "counter", "requests completed");
     for (model, counters) in models.iter().zip(counters) {
         let name = "request_success_total";
-        sample(&mut text, name, model, ",finished_reason=\"stop\"", of(&counters.finished_stop));
-        sample(&mut text, name, model, ",finished_reason=\"length\"", of(&counters.finished_length));
+        sample(&mut text, name, model, ",finished_reason=\"stop\"", value(&counters.finished_stop));
+        sample(&mut text, name, model, ",finished_reason=\"length\"", value(&counters.finished_length));
     }
     text
 }
 
 fn family(text: &mut String, name: &str, kind: &str, help: &str) {
     writeln!(text, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}")
-        .expect("a string takes what is written");
+        .expect("writing to a string cannot fail");
 }
 
 fn sample(text: &mut String, name: &str, model: &str, labels: &str, value: u64) {
     writeln!(text, "vllm:{name}{{model_name=\"{model}\"{labels}}} {value}")
-        .expect("a string takes what is written");
+        .expect("writing to a string cannot fail");
 }

@@ -1,54 +1,49 @@
-//! What a simulated engine is set up with; every setting has a range.
+//! Options of a simulated node and their ranges.
 
 use super::fault::Fault;
-use std::error::Error;
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
+use thiserror::Error;
 
-/// The most sequences an engine works on at once.
 pub const SLOTS_MAX: u32 = 4_096;
-/// The most requests an engine lets wait for a slot.
 pub const QUEUE_MAX: u32 = 100_000;
-/// The longest time to a first token, and the longest a fault delays one.
+/// Limit of the time to first token, and of its delay by a fault.
 pub const FIRST_TOKEN_MAX: Duration = Duration::from_hours(1);
-/// The most tokens a second, decoded or read.
+/// Limit of the prefill and generation speeds.
 pub const TOKENS_PER_SECOND_MAX: u32 = 10_000_000;
-/// The most tokens of a prompt and its answer together.
+/// Limit of the context window.
 pub const CONTEXT_MAX: u32 = 1_000_000;
-/// The most connections at once.
 pub const CONNECTIONS_MAX: u32 = 65_536;
-/// The most models one engine serves.
 pub const MODELS_MAX: usize = 64;
 
-/// How a simulated engine behaves.
+/// Options of a simulated node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimOptions {
-    /// Where it listens; port 0 leaves the choice to the system.
+    /// Port 0 picks a free port.
     pub listen: SocketAddr,
-    /// The models it serves, all from the same slots.
+    /// All models share the slots.
     pub models: Vec<String>,
-    /// How many sequences it works on at once.
+    /// Sequences generated concurrently.
     pub slots: u32,
-    /// How many requests may wait for a slot; one more is answered with 503.
+    /// Requests that may wait for a slot; more get 503.
     pub queue_max: u32,
-    /// How long an empty prompt takes to its first token.
+    /// Time to first token of an empty prompt.
     pub first_token: Duration,
-    /// How many tokens of a prompt it reads per second, which delays the first token further.
+    /// Prompt tokens per second, which delay the first token further.
     pub prefill_per_second: u32,
-    /// How many tokens per second a sequence gets that is alone.
+    /// Generation speed of a single sequence.
     pub tokens_per_second: u32,
-    /// How much longer each step takes per further sequence, as a share of a lone sequence's step.
+    /// Slowdown of a step per additional sequence, as a fraction of a single sequence's step.
     pub batch_slowdown: f64,
-    /// How long answers are on average, where the request sets no limit.
+    /// Average length of a completion for which the request sets no limit.
     pub output_tokens: u32,
-    /// How many tokens a prompt and its answer may have together.
+    /// Context window: prompt and completion tokens together.
     pub context_max: u32,
-    /// How many connections it keeps open; the next waits in the system's backlog.
+    /// Open connections; more wait in the listen backlog.
     pub connections_max: u32,
-    /// What answers and faults are drawn from.
+    /// Seed of completions and faults.
     pub seed: u64,
-    /// What is wrong with it from the start.
+    /// Fault to inject from the start.
     pub fault: Option<Fault>,
 }
 
@@ -72,29 +67,22 @@ impl Default for SimOptions {
     }
 }
 
-/// A setting outside its range.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An option outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{name} must be {range}")]
 pub struct BadSetting {
-    /// The setting's name, as the command line has it.
+    /// As on the command line.
     pub name: &'static str,
-    /// What it may be.
+    /// Allowed values, to follow "must be".
     pub range: String,
 }
 
-impl fmt::Display for BadSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} must be {}", self.name, self.range)
-    }
-}
-
-impl Error for BadSetting {}
-
 impl SimOptions {
-    /// Refuses the first setting that is outside its range.
+    /// Returns an error for the first option outside its range.
     pub fn check(&self) -> Result<(), BadSetting> {
         check_models(&self.models)?;
         let rate_max = TOKENS_PER_SECOND_MAX;
-        for (name, value, least, most) in [
+        for (name, value, min, max) in [
             ("slots", self.slots, 1, SLOTS_MAX),
             ("queue", self.queue_max, 0, QUEUE_MAX),
             ("prefill-tokens-per-second", self.prefill_per_second, 1, rate_max),
@@ -103,8 +91,8 @@ impl SimOptions {
             ("context", self.context_max, 16, CONTEXT_MAX),
             ("connections", self.connections_max, 1, CONNECTIONS_MAX),
         ] {
-            if !(least..=most).contains(&value) {
-                return Err(BadSetting { name, range: format!("from {least} to {most}") });
+            if !(min..=max).contains(&value) {
+                return Err(BadSetting { name, range: format!("from {min} to {max}") });
             }
         }
         if self.first_token > FIRST_TOKEN_MAX {
@@ -125,13 +113,13 @@ fn check_models(models: &[String]) -> Result<(), BadSetting> {
     if models.is_empty() || models.len() > MODELS_MAX {
         return bad(format!("given 1 to {MODELS_MAX} times"));
     }
-    let plain = |name: &String| {
+    let is_valid = |name: &String| {
         (1..=200).contains(&name.len()) && name.chars().all(|c| c.is_ascii_graphic() && c != '"' && c != '\\')
     };
-    if !models.iter().all(plain) {
-        return bad("1 to 200 letters, digits and signs, without spaces or quotes".to_owned());
+    if !models.iter().all(is_valid) {
+        return bad("1 to 200 printable ASCII characters, without spaces, quotes or backslashes".to_owned());
     }
-    if (1..models.len()).any(|at| models[..at].contains(&models[at])) {
+    if (1..models.len()).any(|index| models[..index].contains(&models[index])) {
         return bad("a different one each time".to_owned());
     }
     Ok(())
@@ -147,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_outside_its_range_is_named() {
-        for (change, told) in [
+    fn the_error_names_the_option_outside_its_range() {
+        for (options, message) in [
             (change(|options| options.slots = 0), "slots must be from 1 to 4096"),
             (change(|options| options.queue_max = QUEUE_MAX + 1), "queue must be from 0 to 100000"),
             (change(|options| options.first_token = FIRST_TOKEN_MAX * 2), "ttft-ms must be at most 3600000"),
@@ -160,10 +148,10 @@ mod tests {
             ),
             (
                 change(|options| options.models = vec!["a b".into()]),
-                "model must be 1 to 200 letters, digits and signs, without spaces or quotes",
+                "model must be 1 to 200 printable ASCII characters, without spaces, quotes or backslashes",
             ),
         ] {
-            assert_eq!(change.check().unwrap_err().to_string(), told);
+            assert_eq!(options.check().unwrap_err().to_string(), message);
         }
     }
 

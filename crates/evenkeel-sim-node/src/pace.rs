@@ -1,7 +1,7 @@
-//! How fast tokens come, as under continuous batching: a sequence's rate falls as the batch grows, while
-//! the batch as a whole gets more done.
+//! Generation speed under continuous batching: each sequence slows down as the batch grows, while the throughput of the
+//! batch rises.
 //!
-//! Bound: a batch of n sequences takes `1 + slowdown × (n - 1)` lone steps per token, no more.
+//! Guarantees: a token in a batch of n sequences takes `1 + slowdown × (n - 1)` times as long as in a batch of one.
 
 use super::options::SimOptions;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(super) struct Pace {
     first_token: Duration,
     prefill_per_second: f64,
-    lone_step: Duration,
+    single_step: Duration,
     batch_slowdown: f64,
 }
 
@@ -19,19 +19,19 @@ impl Pace {
         Self {
             first_token: options.first_token,
             prefill_per_second: f64::from(options.prefill_per_second),
-            lone_step: Duration::from_secs(1) / options.tokens_per_second,
+            single_step: Duration::from_secs(1) / options.tokens_per_second,
             batch_slowdown: options.batch_slowdown,
         }
     }
 
-    /// Says how long a prompt takes to its first token, once it has a slot.
+    /// Returns the time from getting a slot to the first token.
     pub(super) fn first_token(&self, prompt_tokens: u32) -> Duration {
         self.first_token + Duration::from_secs_f64(f64::from(prompt_tokens) / self.prefill_per_second)
     }
 
-    /// Says how long one more token takes in a batch of this size, the sequence itself included.
+    /// Returns the time per token in a batch of this size.
     pub(super) fn step(&self, batch: u32) -> Duration {
-        self.lone_step.mul_f64(1.0 + self.batch_slowdown * f64::from(batch.saturating_sub(1)))
+        self.single_step.mul_f64(1.0 + self.batch_slowdown * f64::from(batch.saturating_sub(1)))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_batch_slows_each_sequence_and_speeds_up_the_whole() {
+    fn a_larger_batch_slows_each_sequence_and_raises_throughput() {
         assert_eq!(pace().step(1), Duration::from_millis(20));
         assert_eq!(pace().step(11), Duration::from_millis(30));
         let throughput = |batch| f64::from(batch) / pace().step(batch).as_secs_f64();

@@ -1,4 +1,4 @@
-//! What a client asks for, read once: past here a request is one the engine can do.
+//! Parses and validates request bodies.
 
 pub(super) mod messages;
 mod responses;
@@ -6,11 +6,10 @@ mod responses;
 use super::api_error::ApiError;
 use serde_json::Value;
 
-/// The most texts of one request for embeddings.
+/// Limit per embeddings request.
 const TEXTS_MAX: usize = 2_048;
 const STOPS_MAX: usize = 4;
-/// How long an embedding is unless the request says otherwise, and how long it may be.
-const DIMENSIONS: u32 = 64;
+const DIMENSIONS_DEFAULT: u32 = 64;
 const DIMENSIONS_MAX: u32 = 4_096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +20,10 @@ pub(super) enum ApiKind {
     Responses,
 }
 
-/// A request for text.
+/// A request for generated text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GenerateRequest {
-    pub(super) form: ApiKind,
+    pub(super) api: ApiKind,
     pub(super) model: String,
     pub(super) prompt: String,
     pub(super) prompt_tokens: u32,
@@ -32,14 +31,14 @@ pub(super) struct GenerateRequest {
     pub(super) end: EndMode,
     pub(super) stops: Vec<String>,
     pub(super) tool: Option<Tool>,
-    pub(super) delivery: ResponseMode,
+    pub(super) mode: ResponseMode,
 }
 
-/// Whether the model ends by itself before the limit.
+/// End of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndMode {
     Natural,
-    /// `ignore_eos`, as engines have it for benchmarks: always as many tokens as allowed.
+    /// `ignore_eos`, which engines offer for benchmarks: always generates up to the limit.
     AtLimit,
 }
 
@@ -51,18 +50,18 @@ pub(super) enum ResponseMode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IncludeUsage {
-    Unasked,
-    Asked,
+    No,
+    Yes,
 }
 
-/// A function the model is to call.
+/// A function for the model to call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tool {
     pub(super) name: String,
     pub(super) parameters: Value,
 }
 
-/// A request for embeddings.
+/// An embeddings request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EmbeddingRequest {
     pub(super) model: String,
@@ -78,12 +77,12 @@ pub(super) enum Encoding {
     Base64,
 }
 
-/// Counts tokens as the engine does: four bytes each.
+/// Returns the number of tokens: one per four bytes.
 pub(super) fn count_tokens(text: &str) -> u32 {
     u32::try_from(text.len().div_ceil(4)).unwrap_or(u32::MAX)
 }
 
-/// Reads the JSON of a body.
+/// Parses a JSON object.
 pub(super) fn json(body: &[u8]) -> Result<Value, ApiError> {
     let value: Value = serde_json::from_slice(body)
         .map_err(|error| ApiError::bad(None, format!("invalid JSON: {error}")))?;
@@ -94,13 +93,13 @@ pub(super) fn json(body: &[u8]) -> Result<Value, ApiError> {
 }
 
 impl GenerateRequest {
-    /// Reads a request for text, in any form.
-    pub(super) fn read(form: ApiKind, body: &Value) -> Result<Self, ApiError> {
-        let (prompt, prompt_tokens) = match form {
+    /// Parses a request of any text API.
+    pub(super) fn parse(api: ApiKind, body: &Value) -> Result<Self, ApiError> {
+        let (prompt, prompt_tokens) = match api {
             ApiKind::Chat => read_messages(body)?,
             ApiKind::Completion => read_prompt(body)?,
-            ApiKind::Messages => return messages::read(body),
-            ApiKind::Responses => return responses::read(body),
+            ApiKind::Messages => return messages::parse(body),
+            ApiKind::Responses => return responses::parse(body),
         };
         if optional_count(body, "n")?.is_some_and(|n| n > 1) {
             return Err(ApiError::bad(Some("n"), "only one choice is simulated".to_owned()));
@@ -112,26 +111,30 @@ impl GenerateRequest {
         let end = if flag(body, "ignore_eos")? { EndMode::AtLimit } else { EndMode::Natural };
         let stops = read_stops(&body["stop"])?;
         let tool = read_tool(body)?;
-        let delivery = read_delivery(body)?;
+        let mode = read_mode(body)?;
         let model = read_model(body)?;
-        Ok(Self { form, model, prompt, prompt_tokens, tokens_max: limit, end, stops, tool, delivery })
+        Ok(Self { api, model, prompt, prompt_tokens, tokens_max: limit, end, stops, tool, mode })
     }
 }
 
 impl EmbeddingRequest {
-    /// Reads a request for embeddings.
-    pub(super) fn read(body: &Value) -> Result<Self, ApiError> {
+    pub(super) fn parse(body: &Value) -> Result<Self, ApiError> {
         let (texts, tokens) = read_inputs(&body["input"])?;
-        let dimensions = optional_count(body, "dimensions")?.unwrap_or(DIMENSIONS);
+        let dimensions = optional_count(body, "dimensions")?.unwrap_or(DIMENSIONS_DEFAULT);
         if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
-            let what = format!("dimensions must be from 1 to {DIMENSIONS_MAX}");
-            return Err(ApiError::bad(Some("dimensions"), what));
+            let message = format!("dimensions must be from 1 to {DIMENSIONS_MAX}");
+            return Err(ApiError::bad(Some("dimensions"), message));
         }
         let encoding = match body["encoding_format"].as_str() {
             Some("base64") => Encoding::Base64,
             Some("float") => Encoding::Float,
             None if body["encoding_format"].is_null() => Encoding::Float,
-            _ => return Err(ApiError::bad(Some("encoding_format"), "float or base64".to_owned())),
+            _ => {
+                return Err(ApiError::bad(
+                    Some("encoding_format"),
+                    "encoding_format must be float or base64".to_owned(),
+                ));
+            }
         };
         Ok(Self { model: read_model(body)?, texts, tokens, dimensions, encoding })
     }
@@ -161,19 +164,19 @@ fn flag(body: &Value, name: &'static str) -> Result<bool, ApiError> {
     value.as_bool().ok_or_else(|| ApiError::bad(Some(name), format!("{name} must be true or false")))
 }
 
-fn read_delivery(body: &Value) -> Result<ResponseMode, ApiError> {
+fn read_mode(body: &Value) -> Result<ResponseMode, ApiError> {
     let stream = flag(body, "stream")?;
     let usage = flag(&body["stream_options"], "include_usage")?;
     if !stream && !body["stream_options"].is_null() {
-        return Err(ApiError::bad(Some("stream_options"), "stream_options needs stream".to_owned()));
+        return Err(ApiError::bad(Some("stream_options"), "stream_options requires stream".to_owned()));
     }
-    let usage = if usage { IncludeUsage::Asked } else { IncludeUsage::Unasked };
+    let usage = if usage { IncludeUsage::Yes } else { IncludeUsage::No };
     Ok(if stream { ResponseMode::Stream { usage } } else { ResponseMode::Whole })
 }
 
-/// Joins the texts of a conversation.
+/// Joins the texts of a conversation; returns them with their number of tokens.
 fn read_messages(body: &Value) -> Result<(String, u32), ApiError> {
-    let bad = |what: &str| ApiError::bad(Some("messages"), what.to_owned());
+    let bad = |message: &str| ApiError::bad(Some("messages"), message.to_owned());
     let messages = body["messages"].as_array().ok_or_else(|| bad("messages must be a list"))?;
     if messages.is_empty() {
         return Err(bad("messages must not be empty"));
@@ -188,9 +191,9 @@ fn read_messages(body: &Value) -> Result<(String, u32), ApiError> {
             Value::Array(parts) => {
                 parts.iter().filter_map(|part| part["text"].as_str()).for_each(|text| prompt.push_str(text));
             }
-            // A message of the assistant that calls a tool has no content.
+            // An assistant message that calls a tool has no content.
             Value::Null => {}
-            _ => return Err(bad("content must be a text or a list of parts")),
+            _ => return Err(bad("content must be a string or a list of parts")),
         }
         prompt.push('\n');
     }
@@ -200,7 +203,7 @@ fn read_messages(body: &Value) -> Result<(String, u32), ApiError> {
 
 fn read_prompt(body: &Value) -> Result<(String, u32), ApiError> {
     let (mut texts, tokens) = read_texts(&body["prompt"]).ok_or_else(|| {
-        ApiError::bad(Some("prompt"), "prompt must be a text or a list of token numbers".to_owned())
+        ApiError::bad(Some("prompt"), "prompt must be a string or a list of token IDs".to_owned())
     })?;
     match (texts.pop(), texts.is_empty()) {
         (Some(text), true) => Ok((text, tokens)),
@@ -209,16 +212,16 @@ fn read_prompt(body: &Value) -> Result<(String, u32), ApiError> {
 }
 
 fn read_inputs(input: &Value) -> Result<(Vec<String>, u32), ApiError> {
-    let bad = |what: String| ApiError::bad(Some("input"), what);
+    let bad = |message: String| ApiError::bad(Some("input"), message);
     let (texts, tokens) = read_texts(input)
-        .ok_or_else(|| bad("input must be a text, a list of texts or of tokens".to_owned()))?;
+        .ok_or_else(|| bad("input must be a string, a list of strings or a list of token IDs".to_owned()))?;
     if texts.is_empty() || texts.len() > TEXTS_MAX {
         return Err(bad(format!("input must have 1 to {TEXTS_MAX} texts")));
     }
     Ok((texts, tokens))
 }
 
-/// Reads a text, texts, a list of token numbers, or lists of them; with the tokens of all.
+/// Reads a string, a list of strings, a list of token IDs, or a list of such lists; returns the total number of tokens too.
 fn read_texts(value: &Value) -> Option<(Vec<String>, u32)> {
     if let Some((text, tokens)) = read_text(value) {
         return Some((vec![text], tokens));
@@ -244,29 +247,30 @@ fn read_stops(stop: &Value) -> Result<Vec<String>, ApiError> {
         Value::Array(texts) => texts.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
         _ => None,
     };
-    let fit = |stops: &Vec<String>| stops.len() <= STOPS_MAX && stops.iter().all(|stop| !stop.is_empty());
-    let what = || format!("stop must be a text or up to {STOPS_MAX} texts, none of them empty");
-    stops.filter(fit).ok_or_else(|| ApiError::bad(Some("stop"), what()))
+    let is_valid =
+        |stops: &Vec<String>| stops.len() <= STOPS_MAX && stops.iter().all(|stop| !stop.is_empty());
+    let message = || format!("stop must be a string or at most {STOPS_MAX} strings, none of them empty");
+    stops.filter(is_valid).ok_or_else(|| ApiError::bad(Some("stop"), message()))
 }
 
-/// Finds the tool to call: the one that was named, else the first, unless its answer is already there.
+/// Returns the tool to call: the one named by `tool_choice`, or else the first unless its result is already in the messages.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
     let Some(tools) = body["tools"].as_array().filter(|tools| !tools.is_empty()) else { return Ok(None) };
-    let bad = |name, what: &str| ApiError::bad(Some(name), what.to_owned());
+    let bad = |name, message: &str| ApiError::bad(Some(name), message.to_owned());
     let mut known = Vec::new();
     for tool in tools {
         let function = &tool["function"];
         let name =
-            function["name"].as_str().ok_or_else(|| bad("tools", "each tool needs a function's name"))?;
+            function["name"].as_str().ok_or_else(|| bad("tools", "each tool needs a function name"))?;
         known.push(Tool { name: name.to_owned(), parameters: function["parameters"].clone() });
     }
-    let answered =
+    let has_result =
         body["messages"].as_array().and_then(|all| all.last()).is_some_and(|m| m["role"] == "tool");
     match &body["tool_choice"] {
-        Value::Null => Ok(known.into_iter().next().filter(|_| !answered)),
+        Value::Null => Ok(known.into_iter().next().filter(|_| !has_result)),
         Value::String(choice) => match choice.as_str() {
             "none" => Ok(None),
-            "auto" => Ok(known.into_iter().next().filter(|_| !answered)),
+            "auto" => Ok(known.into_iter().next().filter(|_| !has_result)),
             "required" => Ok(known.into_iter().next()),
             _ => Err(bad("tool_choice", "tool_choice must be none, auto, required or a function")),
         },
@@ -285,20 +289,20 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_plain_chat_is_read() {
+    fn a_plain_chat_is_parsed() {
         let request = chat(json!({"max_tokens": 5, "stop": "x"})).unwrap();
         assert_eq!(request.prompt, "user\nhello\n");
         assert_eq!((request.prompt_tokens, request.tokens_max), (3, Some(5)));
-        assert_eq!((request.stops, request.delivery), (vec!["x".to_owned()], ResponseMode::Whole));
+        assert_eq!((request.stops, request.mode), (vec!["x".to_owned()], ResponseMode::Whole));
     }
 
     #[test]
-    fn the_newer_limit_wins() {
+    fn max_completion_tokens_wins_over_max_tokens() {
         assert_eq!(chat(json!({"max_tokens": 5, "max_completion_tokens": 9})).unwrap().tokens_max, Some(9));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn the_error_names_the_parameter() {
         for (change, param) in [
             (json!({"messages": []}), "messages"),
             (json!({"messages": [{"content": "x"}]}), "messages"),
@@ -320,21 +324,21 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_called_until_it_has_answered() {
+    fn a_tool_is_called_until_its_result_is_there() {
         let tools = json!([tool("a"), tool("b")]);
         let called = |change: Value| chat(change).unwrap().tool.map(|tool| tool.name);
         assert_eq!(called(json!({"tools": tools})).as_deref(), Some("a"));
         assert_eq!(called(json!({"tools": tools, "tool_choice": "none"})), None);
         let named = json!({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "b"}}});
         assert_eq!(called(named).as_deref(), Some("b"));
-        let answered = json!([{"role": "user", "content": "x"}, {"role": "tool", "content": "42"}]);
-        assert_eq!(called(json!({"tools": tools, "messages": answered})), None);
+        let with_result = json!([{"role": "user", "content": "x"}, {"role": "tool", "content": "42"}]);
+        assert_eq!(called(json!({"tools": tools, "messages": with_result})), None);
     }
 
     #[test]
-    fn inputs_are_texts_or_tokens() {
+    fn inputs_are_strings_or_token_ids() {
         let count = |input: Value| {
-            EmbeddingRequest::read(&json!({"model": "m", "input": input})).map(|e| (e.texts.len(), e.tokens))
+            EmbeddingRequest::parse(&json!({"model": "m", "input": input})).map(|e| (e.texts.len(), e.tokens))
         };
         assert_eq!(count(json!("four")).unwrap(), (1, 1));
         assert_eq!(count(json!(["four", "fives"])).unwrap(), (2, 3));
@@ -354,6 +358,6 @@ mod tests {
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
         }
-        GenerateRequest::read(ApiKind::Chat, &body)
+        GenerateRequest::parse(ApiKind::Chat, &body)
     }
 }

@@ -1,7 +1,7 @@
-//! Bodies of answers, made while they are sent.
+//! Response bodies that are generated while they are sent.
 //!
-//! What makes a body lives inside it: when the client goes away the body is dropped, and with it the slot
-//! that its maker holds.
+//! The body owns the future that generates it: when the client disconnects, dropping the body drops the future and the slot
+//! that it holds.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
@@ -12,20 +12,20 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
 pub(super) enum ResponseBody {
-    /// Sent as it is, with its length.
+    /// A body of known length.
     Whole(Option<Bytes>),
-    /// Sent as it is made, of a length nobody knows before.
-    Made { maker: Option<Pin<Box<dyn Future<Output = ()> + Send>>>, made: mpsc::Receiver<Bytes> },
+    /// Streamed while it is generated.
+    Generated { generator: Option<Pin<Box<dyn Future<Output = ()> + Send>>>, chunks: mpsc::Receiver<Bytes> },
 }
 
 impl ResponseBody {
-    /// Prepares a body that `make` sends piece by piece, one ahead of the socket at most.
-    pub(super) fn made<F>(make: impl FnOnce(mpsc::Sender<Bytes>) -> F) -> Self
+    /// Creates a body from the chunks that `generate` sends; at most one chunk is buffered.
+    pub(super) fn generated<F>(generate: impl FnOnce(mpsc::Sender<Bytes>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (sender, made) = mpsc::channel(1);
-        Self::Made { maker: Some(Box::pin(make(sender))), made }
+        let (sender, chunks) = mpsc::channel(1);
+        Self::Generated { generator: Some(Box::pin(generate(sender))), chunks }
     }
 }
 
@@ -37,19 +37,19 @@ impl Body for ResponseBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let frame = |piece: Bytes| Poll::Ready(Some(Ok(Frame::data(piece))));
+        let frame = |chunk: Bytes| Poll::Ready(Some(Ok(Frame::data(chunk))));
         match self.get_mut() {
             Self::Whole(bytes) => bytes.take().map_or(Poll::Ready(None), frame),
-            Self::Made { maker, made } => {
-                if let Ok(piece) = made.try_recv() {
-                    return frame(piece);
+            Self::Generated { generator, chunks } => {
+                if let Ok(chunk) = chunks.try_recv() {
+                    return frame(chunk);
                 }
-                if maker.as_mut().is_some_and(|maker| maker.as_mut().poll(context).is_ready()) {
-                    *maker = None;
+                if generator.as_mut().is_some_and(|generator| generator.as_mut().poll(context).is_ready()) {
+                    *generator = None;
                 }
-                // Whoever could send is in here, so an empty channel needs no waker of its own.
-                match made.try_recv() {
-                    Ok(piece) => frame(piece),
+                // Only the generator sends, and it has registered the waker itself.
+                match chunks.try_recv() {
+                    Ok(chunk) => frame(chunk),
                     Err(TryRecvError::Empty) => Poll::Pending,
                     Err(TryRecvError::Disconnected) => Poll::Ready(None),
                 }
@@ -64,7 +64,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Made { .. } => SizeHint::default(),
+            Self::Generated { .. } => SizeHint::default(),
         }
     }
 }

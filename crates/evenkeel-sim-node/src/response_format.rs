@@ -1,19 +1,18 @@
-//! Answers in OpenAI's and Anthropic's JSON shapes.
+//! Responses in the JSON formats of OpenAI and Anthropic.
 
 mod messages;
 mod responses;
 
 use super::completion::{CompletionPlan, Finish};
 use super::request::{ApiKind, Encoding, IncludeUsage};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// What every part of one answer carries.
+/// Format of one response, and the fields that all its events carry.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseFormat {
-    pub(super) form: ApiKind,
+    pub(super) api: ApiKind,
     pub(super) id: String,
     pub(super) created: u64,
     pub(super) model: String,
@@ -21,57 +20,57 @@ pub(super) struct ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// The answer in one piece.
-    pub(super) fn whole(&self, answer: &CompletionPlan) -> Value {
-        match self.form {
-            ApiKind::Chat | ApiKind::Completion => self.completion(answer),
-            ApiKind::Messages => messages::whole(self, answer),
-            ApiKind::Responses => responses::whole(self, answer),
+    /// Returns the response as one JSON object.
+    pub(super) fn whole(&self, plan: &CompletionPlan) -> Value {
+        match self.api {
+            ApiKind::Chat | ApiKind::Completion => self.completion(plan),
+            ApiKind::Messages => messages::whole(self, plan),
+            ApiKind::Responses => responses::whole(self, plan),
         }
     }
 
-    /// The events of a stream before the first token.
-    pub(super) fn opening(&self, answer: &CompletionPlan) -> Vec<Bytes> {
-        match self.form {
-            ApiKind::Chat => vec![event(&self.first_chunk(answer))],
+    /// Returns the events before the first token.
+    pub(super) fn opening(&self, plan: &CompletionPlan) -> Vec<Bytes> {
+        match self.api {
+            ApiKind::Chat => vec![event(&self.first_chunk(plan))],
             ApiKind::Completion => Vec::new(),
-            ApiKind::Messages => messages::opening(self, answer),
-            ApiKind::Responses => responses::opening(self, answer),
+            ApiKind::Messages => messages::opening(self, plan),
+            ApiKind::Responses => responses::opening(self, plan),
         }
     }
 
-    /// The event of one token.
-    pub(super) fn piece(&self, answer: &CompletionPlan, token: u32, piece: &str) -> Bytes {
-        match self.form {
-            ApiKind::Chat => event(&self.next_chunk(answer, piece)),
+    /// Returns the event of one token.
+    pub(super) fn piece(&self, plan: &CompletionPlan, token: u32, piece: &str) -> Bytes {
+        match self.api {
+            ApiKind::Chat => event(&self.next_chunk(plan, piece)),
             ApiKind::Completion => event(&self.chunk(&json!(piece), None)),
-            ApiKind::Messages => messages::piece(answer, piece),
-            ApiKind::Responses => responses::piece(self, answer, token, piece),
+            ApiKind::Messages => messages::piece(plan, piece),
+            ApiKind::Responses => responses::piece(self, plan, token, piece),
         }
     }
 
-    /// The events after the last token: why the answer ended, the counts where they were asked for, and the last word.
-    pub(super) fn closing(&self, answer: &CompletionPlan) -> Vec<Bytes> {
-        let delta = match self.form {
+    /// Returns the events after the last token: finish reason, usage if requested, and the end-of-stream marker.
+    pub(super) fn closing(&self, plan: &CompletionPlan) -> Vec<Bytes> {
+        let delta = match self.api {
             ApiKind::Chat => json!({}),
             ApiKind::Completion => json!(""),
-            ApiKind::Messages => return messages::closing(answer),
-            ApiKind::Responses => return responses::closing(self, answer),
+            ApiKind::Messages => return messages::closing(plan),
+            ApiKind::Responses => return responses::closing(self, plan),
         };
-        let mut events = vec![event(&self.chunk(&delta, Some(answer.finish)))];
-        if self.usage == IncludeUsage::Asked {
+        let mut events = vec![event(&self.chunk(&delta, Some(plan.finish)))];
+        if self.usage == IncludeUsage::Yes {
             let mut counts = self.envelope(json!([]));
-            counts["usage"] = usage(answer);
+            counts["usage"] = usage(plan);
             events.push(event(&counts));
         }
         events.push(Bytes::from_static(b"data: [DONE]\n\n"));
         events
     }
 
-    fn completion(&self, answer: &CompletionPlan) -> Value {
-        let text = answer.pieces.concat();
-        let finish = answer.finish.name();
-        let choice = match (self.form, &answer.call) {
+    fn completion(&self, plan: &CompletionPlan) -> Value {
+        let text = plan.pieces.concat();
+        let finish = plan.finish.name();
+        let choice = match (self.api, &plan.call) {
             (ApiKind::Completion, _) => {
                 json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish})
             }
@@ -86,15 +85,15 @@ impl ResponseFormat {
                 ]}
             }),
         };
-        let object = if self.form == ApiKind::Completion { "text_completion" } else { "chat.completion" };
+        let object = if self.api == ApiKind::Completion { "text_completion" } else { "chat.completion" };
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
-            "choices": [choice], "usage": usage(answer)
+            "choices": [choice], "usage": usage(plan)
         })
     }
 
-    fn first_chunk(&self, answer: &CompletionPlan) -> Value {
-        let delta = match &answer.call {
+    fn first_chunk(&self, plan: &CompletionPlan) -> Value {
+        let delta = match &plan.call {
             None => json!({"role": "assistant", "content": ""}),
             Some(name) => json!({"role": "assistant", "content": null, "tool_calls": [
                 {"index": 0, "id": self.call_id(), "type": "function", "function": {"name": name, "arguments": ""}}
@@ -103,8 +102,8 @@ impl ResponseFormat {
         self.chunk(&delta, None)
     }
 
-    fn next_chunk(&self, answer: &CompletionPlan, piece: &str) -> Value {
-        if answer.call.is_none() {
+    fn next_chunk(&self, plan: &CompletionPlan, piece: &str) -> Value {
+        if plan.call.is_none() {
             return self.chunk(&json!({"content": piece}), None);
         }
         let call = json!({"index": 0, "function": {"arguments": piece}});
@@ -113,7 +112,7 @@ impl ResponseFormat {
 
     fn chunk(&self, delta: &Value, finish: Option<Finish>) -> Value {
         let finish = finish.map(Finish::name);
-        let name = if self.form == ApiKind::Completion { "text" } else { "delta" };
+        let name = if self.api == ApiKind::Completion { "text" } else { "delta" };
         let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": finish});
         choice[name] = delta.clone();
         self.envelope(json!([choice]))
@@ -121,11 +120,11 @@ impl ResponseFormat {
 
     fn envelope(&self, choices: Value) -> Value {
         let object =
-            if self.form == ApiKind::Completion { "text_completion" } else { "chat.completion.chunk" };
+            if self.api == ApiKind::Completion { "text_completion" } else { "chat.completion.chunk" };
         let mut event = json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices
         });
-        if self.usage == IncludeUsage::Asked {
+        if self.usage == IncludeUsage::Yes {
             event["usage"] = Value::Null;
         }
         event
@@ -140,13 +139,13 @@ fn event(value: &Value) -> Bytes {
     Bytes::from(format!("data: {value}\n\n"))
 }
 
-fn usage(answer: &CompletionPlan) -> Value {
-    let prompt = answer.prompt_tokens;
-    let completion = answer.completion_tokens;
+fn usage(plan: &CompletionPlan) -> Value {
+    let prompt = plan.prompt_tokens;
+    let completion = plan.completion_tokens;
     json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
 }
 
-/// Embeddings of several texts.
+/// Returns the response of an embeddings request.
 pub(super) fn embeddings(model: &str, vectors: &[Vec<f32>], tokens: u32, encoding: Encoding) -> Value {
     let list: Vec<_> = vectors
         .iter()
@@ -156,7 +155,7 @@ pub(super) fn embeddings(model: &str, vectors: &[Vec<f32>], tokens: u32, encodin
                 Encoding::Float => json!(vector),
                 Encoding::Base64 => {
                     let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                    json!(BASE64.encode(bytes))
+                    json!(BASE64_STANDARD.encode(bytes))
                 }
             };
             json!({"object": "embedding", "index": index, "embedding": embedding})
@@ -168,7 +167,7 @@ pub(super) fn embeddings(model: &str, vectors: &[Vec<f32>], tokens: u32, encodin
     })
 }
 
-/// The list of models, or one of them.
+/// Returns the list of models.
 pub(super) fn models(names: &[String], created: u64, context_max: u32) -> Value {
     let list: Vec<_> = names.iter().map(|name| model(name, created, context_max)).collect();
     json!({"object": "list", "data": list})
@@ -186,8 +185,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_embeddings_are_padded_little_endian_floats() {
-        let response = embeddings("m", &[vec![1.0], vec![1.0, -2.0]], 1, Encoding::Base64);
+    fn a_base64_embedding_holds_padded_little_endian_floats() {
+        let response = embeddings("m", &[vec![1.0], vec![1.0, -2.0]], 2, Encoding::Base64);
         assert_eq!(response["data"][0]["embedding"], "AACAPw==");
         assert_eq!(response["data"][1]["embedding"], "AACAPwAAAMA=");
     }

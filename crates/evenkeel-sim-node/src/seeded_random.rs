@@ -1,20 +1,20 @@
-//! Numbers from a seed: the same seed and the same place give the same number, whatever came between.
+//! Seeded random numbers, addressed by index: the same seed and index give the same number, in any order.
 
-/// Mixes a seed with a place in a sequence (SplitMix64).
-pub(super) fn draw(seed: u64, place: u64) -> u64 {
-    let mut mixed = seed.wrapping_add(place.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+/// Returns the number at an index of the sequence (SplitMix64).
+pub(super) fn draw(seed: u64, index: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ (mixed >> 31)
 }
 
-/// Draws a fraction, at least 0 and below 1.
-pub(super) fn draw_fraction(seed: u64, place: u64) -> f64 {
-    // 53 bits are what an f64 holds exactly.
-    (draw(seed, place) >> 11) as f64 / (1_u64 << 53) as f64
+/// Returns a fraction, at least 0 and below 1.
+pub(super) fn draw_fraction(seed: u64, index: u64) -> f64 {
+    // An f64 holds 53 bits exactly.
+    (draw(seed, index) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Turns a text into a seed (FNV-1a).
+/// Hashes a text to a seed (FNV-1a).
 pub(super) fn seed_of(text: &str) -> u64 {
     text.bytes()
         .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
@@ -25,8 +25,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fractions_are_below_one_and_differ_by_seed_and_place() {
-        assert!((0..1_000).all(|place| (0.0..1.0).contains(&draw_fraction(1, place))));
+    fn fractions_are_below_one_and_differ_by_seed_and_index() {
+        assert!((0..1_000).all(|index| (0.0..1.0).contains(&draw_fraction(1, index))));
         assert_ne!(draw(1, 0), draw(2, 0));
         assert_ne!(draw(1, 0), draw(1, 1));
         assert_ne!(seed_of("a"), seed_of("b"));

@@ -1,17 +1,17 @@
-//! The engine's slots and its queue: first come, first served.
+//! Slots of the simulated engine and its FIFO queue.
 //!
-//! Bound: never more running than slots, never more waiting than places; whoever goes away gives back
-//! what it held at once.
+//! Limits: at most `slots` requests run and at most `queue_max` wait. A dropped request releases its slot or its place in the
+//! queue at once.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// How many requests an engine works on, and how many wait for it.
+/// Numbers of running and waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Sequences that hold a slot.
+    /// Requests that hold a slot.
     pub running: u32,
-    /// Requests that wait for one.
+    /// Requests that wait for a slot.
     pub waiting: u32,
 }
 
@@ -20,11 +20,11 @@ pub(super) struct SlotPool {
     free: Arc<Semaphore>,
     queue_max: u32,
     load: watch::Sender<Load>,
-    /// The same, for each model alone.
+    /// Load of each model.
     by_model: Vec<watch::Sender<Load>>,
 }
 
-/// No slot is free and every waiting place is taken.
+/// No slot is free and the queue is full.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct QueueFull;
 
@@ -38,16 +38,16 @@ impl SlotPool {
         })
     }
 
-    /// Takes a slot, or a place to wait for one.
+    /// Acquires a slot, or a place in the queue.
     pub(super) fn enter(self: &Arc<Self>, model: usize) -> Result<SlotOrWait, QueueFull> {
-        // A freed slot goes to the first waiter, so nobody passes those who wait here.
+        // The semaphore is fair: a freed slot goes to the first waiter, so this cannot overtake one.
         if let Ok(permit) = self.free.clone().try_acquire_owned() {
-            return Ok(SlotOrWait::Running(self.running(model, permit)));
+            return Ok(SlotOrWait::Running(self.start(model, permit)));
         }
         let queued = self.load.send_if_modified(|load| {
-            let room = load.waiting < self.queue_max;
-            load.waiting += u32::from(room);
-            room
+            let has_room = load.waiting < self.queue_max;
+            load.waiting += u32::from(has_room);
+            has_room
         });
         if !queued {
             return Err(QueueFull);
@@ -64,12 +64,11 @@ impl SlotPool {
         *self.by_model[model].borrow()
     }
 
-    /// Lets somebody see every change.
     pub(super) fn watch(&self) -> watch::Receiver<Load> {
         self.load.subscribe()
     }
 
-    fn running(self: &Arc<Self>, model: usize, permit: OwnedSemaphorePermit) -> SlotPermit {
+    fn start(self: &Arc<Self>, model: usize, permit: OwnedSemaphorePermit) -> SlotPermit {
         self.change(model, |load| load.running += 1);
         SlotPermit { slots: self.clone(), model, permit: Some(permit) }
     }
@@ -80,7 +79,7 @@ impl SlotPool {
     }
 }
 
-/// What a request that was not turned away holds.
+/// Slot or queue place of an accepted request.
 #[derive(Debug)]
 pub(super) enum SlotOrWait {
     Running(SlotPermit),
@@ -88,15 +87,15 @@ pub(super) enum SlotOrWait {
 }
 
 impl SlotOrWait {
-    /// Waits for the slot; dropping the future gives the place back.
+    /// Waits for the slot. Dropping the future leaves the queue.
     pub(super) async fn slot(self) -> SlotPermit {
         match self {
             Self::Running(slot) => slot,
             Self::Waiting(waiting) => {
                 let slots = waiting.slots.clone();
                 let permit = slots.free.clone().acquire_owned().await.expect("the semaphore is never closed");
-                // Counted as running before it stops waiting: whoever watches never sees it nowhere.
-                slots.running(waiting.model, permit)
+                // Counts as running before it stops counting as waiting, so that watchers always see the request.
+                slots.start(waiting.model, permit)
             }
         }
     }
@@ -114,7 +113,7 @@ impl Drop for WaitGuard {
     }
 }
 
-/// The right to be worked on.
+/// A slot; dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct SlotPermit {
     slots: Arc<SlotPool>,
@@ -124,7 +123,7 @@ pub(super) struct SlotPermit {
 
 impl Drop for SlotPermit {
     fn drop(&mut self) {
-        // Counted down before the next one is let in, or the count could exceed the slots.
+        // Decrements before the next waiter starts; otherwise the count could exceed the slots.
         self.slots.change(self.model, |load| load.running -= 1);
         self.permit.take();
     }
@@ -138,7 +137,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     #[test]
-    fn past_the_slots_requests_wait_and_past_the_places_they_are_turned_away() {
+    fn requests_wait_when_all_slots_are_busy_and_are_rejected_when_the_queue_is_full() {
         let slots = SlotPool::new(1, 1, 1);
         let first = slots.enter(0).unwrap();
         let second = slots.enter(0).unwrap();
@@ -153,16 +152,16 @@ mod tests {
     }
 
     #[test]
-    fn without_waiting_places_a_full_engine_turns_everybody_away() {
+    fn without_a_queue_a_busy_engine_rejects_requests() {
         let slots = SlotPool::new(1, 0, 1);
-        let _held = slots.enter(0).unwrap();
+        let _slot = slots.enter(0).unwrap();
         assert_eq!(slots.enter(0).unwrap_err(), QueueFull);
     }
 
     #[test]
-    fn who_goes_away_while_waiting_leaves_nothing_behind() {
+    fn a_waiting_request_that_is_dropped_leaves_the_queue() {
         let slots = SlotPool::new(1, 2, 2);
-        let held = slots.enter(0).unwrap();
+        let first = slots.enter(0).unwrap();
         let second = slots.enter(1).unwrap();
         let third = slots.enter(1).unwrap();
         let mut third = pin!(third.slot());
@@ -171,8 +170,8 @@ mod tests {
             assert!(ready(second.as_mut()).is_none() && ready(third.as_mut()).is_none());
         }
         assert_eq!(slots.load_of(1), Load { running: 0, waiting: 1 });
-        drop(held);
-        assert!(ready(third.as_mut()).is_some(), "the slot passes who is gone");
+        drop(first);
+        assert!(ready(third.as_mut()).is_some(), "the slot skips the dropped request");
         assert_eq!((slots.load(), slots.load_of(1)), (Load::default(), Load::default()));
     }
 

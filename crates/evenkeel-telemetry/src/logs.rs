@@ -47,6 +47,12 @@ pub enum LogError {
     InvalidFilter { filter: String, source: ParseError },
     #[error("the process already has a logger")]
     AlreadyInstalled,
+    /// [`Targets`] would take the word for a target and silence all others.
+    #[error(
+        "log filter {filter:?} is invalid: {word:?} is not a level (off, error, warn, info, debug or trace); \
+         levels by target are written like \"info,evenkeel_llm=debug\""
+    )]
+    UnknownWord { filter: String, word: String },
 }
 
 impl LogOptions {
@@ -56,7 +62,18 @@ impl LogOptions {
     pub fn new(rust_log: Option<&str>, format: Format) -> Result<Self, LogError> {
         let filter = rust_log.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(FILTER_DEFAULT);
         let invalid = |source| LogError::InvalidFilter { filter: filter.to_owned(), source };
+        check_words(filter)?;
         Ok(Self { filter: filter.parse().map_err(invalid)?, format })
+    }
+}
+
+/// Rejects a word that is neither a level nor a target of Evenkeel.
+fn check_words(filter: &str) -> Result<(), LogError> {
+    let is_level = |word: &str| word.parse::<tracing::level_filters::LevelFilter>().is_ok();
+    let mut words = filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('='));
+    match words.find(|word| !is_level(word) && !word.starts_with("evenkeel")) {
+        Some(word) => Err(LogError::UnknownWord { filter: filter.to_owned(), word: word.to_owned() }),
+        None => Ok(()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The command line: commands, their flags, their exit codes (0 done, 1 not done, 2 not understood).
+//! The command line: commands, flags and exit codes (0 success, 1 failure, 2 usage error).
 
 mod check;
 mod client;
@@ -19,7 +19,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Evenkeel keeps a multi-tenant platform on an even keel.
+/// A fair multi-tenant gateway for model servers and queues.
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -29,12 +29,12 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel demo                                   a gateway, three model servers and three tenants in one process
-  evenkeel serve --node http://127.0.0.1:11434    the gateway, in front of one model server
-  evenkeel check evenkeel.toml                    what a config file means, or what is wrong with it
-  evenkeel tenant add acme --weight 2             a tenant, and its key
-  evenkeel queue stats jobs                       what a queue holds, key by key
-  evenkeel sim-node                               a simulated model server on a free port
+  evenkeel demo                                   run a gateway with simulated servers and tenants
+  evenkeel serve --node http://127.0.0.1:11434    run the gateway in front of one model server
+  evenkeel check evenkeel.toml                    validate a config file
+  evenkeel tenant add acme --weight 2             add a tenant and print its API key
+  evenkeel queue stats jobs                       show a queue's messages by fairness key
+  evenkeel sim-node                               run a simulated model server
 ";
 
 #[derive(Debug, Subcommand)]
@@ -49,11 +49,11 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
-/// Does what the command line says.
+/// Parses the command line and runs the command.
 pub(crate) fn run() -> ExitCode {
-    // What cannot be understood ends here, with 2; help and version with 0.
-    let line = Cli::parse();
-    let done = match line.command {
+    // Exits here with 2 on a usage error, and with 0 for help and version.
+    let cli = Cli::parse();
+    let result = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(&args),
@@ -63,7 +63,7 @@ pub(crate) fn run() -> ExitCode {
         Command::SimNode(args) => sim_node::run(args),
         Command::Completions(args) => completions::run(&args),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("evenkeel: {error}");
@@ -72,10 +72,10 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// What ends a command before it is done; its text is all a user needs.
+/// Error of a command; its text is printed to stderr.
 type CliError = Box<dyn Error>;
 
-/// Prints what a command was asked for; a reader that has seen enough ends it well.
+/// Prints the output of a command. A closed pipe is not an error.
 fn print(text: &str) -> Result<(), CliError> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -83,9 +83,9 @@ fn print(text: &str) -> Result<(), CliError> {
     }
 }
 
-/// Ends the program as clap does when a value cannot be understood.
-fn exit_usage(misuse: impl Display) -> ! {
-    Cli::command().error(ErrorKind::ValueValidation, misuse).exit()
+/// Exits with a usage error, as clap does for an invalid value.
+fn exit_usage(message: impl Display) -> ! {
+    Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }
 
 #[cfg(test)]
@@ -94,12 +94,12 @@ mod tests {
     use evenkeel_sim_node::SimOptions;
 
     #[test]
-    fn the_description_of_the_command_line_is_consistent() {
+    fn the_command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn a_sim_node_without_flags_is_the_default_one() {
+    fn a_sim_node_without_flags_has_the_default_options() {
         let Command::SimNode(args) = Cli::parse_from(["evenkeel", "sim-node"]).command else {
             panic!("another command")
         };

@@ -1,13 +1,16 @@
-//! The configuration: a TOML file, the environment, flags; parsed once, past which no bad value exists.
+//! Configuration: a TOML file, environment variables and flags, parsed and validated once at startup.
 //!
-//! Bound: a file of at most 16 MiB is read in full and every mistake in it is told at once, each with its line or its
-//! variable. What nobody knows is a mistake, never a default. No secret is in what is told or shown.
+//! Guarantees: all errors are reported at once, each with its line, variable or flag. An unknown key is an error, never
+//! ignored. Neither errors nor the effective configuration contain a secret.
+//!
+//! Limits: a file has at most [`FILE_BYTES_MAX`] bytes.
 
 mod effective;
 mod llm;
 mod load;
 mod queue;
 mod reader;
+mod renamed_keys;
 mod server;
 mod source;
 mod suggest;
@@ -35,46 +38,40 @@ pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
 pub use source::{ConfigError, ConfigErrors, ValueSource};
 pub use telemetry::{TelemetryConfig, TraceConfig};
 pub use tenants::describe;
-pub(crate) use tenants::{table_of, to_toml};
+pub(crate) use tenants::{table_to_toml, to_toml};
 pub use value::fingerprint;
 
 use reader::{Reader, Section};
+use tenants::TenantsFrom;
 
-/// How large a file may be: room for as many tenants and keys as there may be.
+/// Large enough for the maximum number of tenants and keys.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What a configuration is made from.
+/// Inputs of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigSources {
-    /// The file's name, for messages, and what it says.
+    /// Name, for error messages, and contents.
     pub file: Option<(String, String)>,
-    /// The environment.
     pub env: BTreeMap<String, String>,
-    /// Flags that stand for settings.
     pub flags: Vec<Flag>,
     /// Nodes given by flag, each `[NAME=]URL`.
     pub nodes: Vec<String>,
 }
 
-/// Everything a gateway is set up with.
+/// Settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where it listens, and how it ends.
     pub server: ServerConfig,
-    /// The LLM door.
     pub llm: LlmConfig,
-    /// Queues.
     pub queue: QueueConfig,
-    /// The tenants of the file.
+    /// Tenants of the config file, without those in the data directory.
     pub tenants: Vec<TenantSettings>,
-    /// Logs and metrics.
     pub telemetry: TelemetryConfig,
-    /// All of it as meant, without secrets.
-    pub shown: EffectiveConfig,
+    pub effective: EffectiveConfig,
 }
 
 impl Config {
-    /// Reads a configuration, or tells everything that is wrong with it.
+    /// Reads and validates a configuration; on failure returns all errors.
     pub fn read(sources: &ConfigSources) -> Result<Self, ConfigErrors> {
         let (path, text) = match &sources.file {
             Some((path, text)) => (path.as_str(), text.as_str()),
@@ -87,55 +84,78 @@ impl Config {
             let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes);
             let queue = queue::read(&mut root.section("queue"));
             let telemetry = telemetry::read(&mut root.section("telemetry"));
-            let tenants = tenants::read(root, &server.admin);
+            let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::User);
             (server, llm, queue, telemetry, tenants)
         })
-        .map(|((server, llm, queue, telemetry, tenants), shown)| Self {
+        .map(|((server, llm, queue, telemetry, tenants), effective)| Self {
             server,
             llm,
             queue,
             tenants,
             telemetry,
-            shown,
+            effective,
         })
     }
 
-    /// Refuses to serve others unprotected, by how many tenants there are in all.
+    /// Rejects a listener that others can reach without tenants or without TLS, unless `allow_open` is set.
+    ///
+    /// `tenants` counts those of the config file and those in the data directory.
     pub fn check_exposure(&self, tenants: usize) -> Result<(), ConfigErrors> {
-        let wrong = match (self.server.exposure(), self.server.unprotected) {
+        let error = match (self.server.exposure(), self.server.insecure) {
             (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => return Ok(()),
-            (Exposure::Clear, InsecurePolicy::Refuse) if 0 < tenants => TenantsError::Clear,
-            (Exposure::Tls, InsecurePolicy::Refuse) if 0 < tenants => return Ok(()),
+            (Exposure::Clear, InsecurePolicy::Refuse) if tenants > 0 => TenantsError::Clear,
+            (Exposure::Tls, InsecurePolicy::Refuse) if tenants > 0 => return Ok(()),
             (Exposure::Clear | Exposure::Tls, InsecurePolicy::Refuse) => TenantsError::Open,
         };
-        let what = format!("{wrong}; allow_open (--allow-open) allows it");
-        Err(ConfigErrors(vec![ConfigError { origin: self.server.listen_origin.clone(), what }]))
+        let message = format!("{error}; allow_open (--allow-open) allows it");
+        Err(ConfigErrors::at(self.server.origins.listen.clone(), message))
+    }
+
+    /// Returns the line, variable or flag that set `[server.tls]`.
+    pub(crate) fn tls_origin(&self) -> ValueSource {
+        self.server.origins.tls.clone()
+    }
+
+    /// Returns the line, variable or flag that set `ca_file`.
+    pub(crate) fn ca_file_origin(&self) -> ValueSource {
+        self.llm.ca_file_origin.clone()
+    }
+
+    /// Returns the line, variable or flag that set `data_dir`.
+    pub(crate) fn data_dir_origin(&self) -> ValueSource {
+        self.server.origins.data_dir.clone()
     }
 }
 
-/// Reads a file with tenants and nothing else.
+/// Reads the tenants file of the data directory; an earlier version of evenkeel may have written it.
 pub fn read_tenants(path: &str, text: &str) -> Result<Vec<TenantSettings>, ConfigErrors> {
-    with_file(path, text, &BTreeMap::new(), &[], |root| tenants::read(root, &[])).map(|(tenants, _)| tenants)
+    read_tenants_from(TenantsFrom::Store, path, text)
 }
 
-/// Reads one tenant from its settings by name, as programs send them.
+fn read_tenants_from(from: TenantsFrom, path: &str, text: &str) -> Result<Vec<TenantSettings>, ConfigErrors> {
+    with_file(path, text, &BTreeMap::new(), &[], |root| tenants::read(root, &[], from))
+        .map(|(tenants, _)| tenants)
+}
+
+/// Reads one tenant from the JSON settings of an API request.
 pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, ConfigErrors> {
-    let mut tenants = read_one("tenants", settings, read_tenants)?;
+    let read = |path: &str, text: &str| read_tenants_from(TenantsFrom::User, path, text);
+    let mut tenants = read_one("tenants", settings, read)?;
     Ok(tenants.pop().expect("one table is one tenant"))
 }
 
-/// Reads a file with nodes and nothing else.
+/// Reads the nodes file of the data directory.
 pub fn read_nodes(path: &str, text: &str) -> Result<StoredNodes, ConfigErrors> {
-    with_file(path, text, &BTreeMap::new(), &[], llm::read_kept).map(|(kept, _)| kept)
+    with_file(path, text, &BTreeMap::new(), &[], llm::read_stored_nodes).map(|(stored, _)| stored)
 }
 
-/// Reads one node from its settings by name, as programs send them.
+/// Reads one node from the JSON settings of an API request.
 pub fn read_node(settings: &Map<String, Json>) -> Result<NodeOptions, ConfigErrors> {
-    let mut kept = read_one("nodes", settings, read_nodes)?;
-    Ok(kept.nodes.pop().expect("one table is one node"))
+    let mut stored = read_one("nodes", settings, read_nodes)?;
+    Ok(stored.nodes.pop().expect("one table is one node"))
 }
 
-/// Reads a list of one entry, whose place nobody knows.
+/// Reads a list with a single entry that comes from JSON, so its errors have no line.
 fn read_one<T>(
     list: &str,
     settings: &Map<String, Json>,
@@ -143,27 +163,26 @@ fn read_one<T>(
 ) -> Result<T, ConfigErrors> {
     let nested = settings.iter().find(|(_, value)| value.is_object());
     if let Some((key, _)) = nested {
-        return Err(ConfigErrors::of(format_args!("{key} must not be an object")));
+        return Err(ConfigErrors::without_origin(format_args!("{key} must not be an object")));
     }
-    read("", &table_of(list, settings)).map_err(|ConfigErrors(mistakes)| {
-        // Lines of a file that nobody wrote say nothing.
-        let placeless = |mistake: ConfigError| ConfigError { origin: ValueSource::Default, ..mistake };
-        ConfigErrors(mistakes.into_iter().map(placeless).collect())
+    read("", &table_to_toml(list, settings)).map_err(|ConfigErrors(errors)| {
+        let without_line = |error: ConfigError| ConfigError { origin: ValueSource::Default, ..error };
+        ConfigErrors(errors.into_iter().map(without_line).collect())
     })
 }
 
-/// Reads a file of limited size.
+/// Reads a file of at most [`FILE_BYTES_MAX`] bytes.
 pub fn read_file(path: &Path) -> Result<String, ConfigErrors> {
     let name = path.to_string_lossy();
-    let wrong = |what: &dyn Display| ConfigErrors::of(format_args!("{name}: {what}"));
-    let bytes = fs::read(path).map_err(|error| wrong(&error))?;
-    if FILE_BYTES_MAX < bytes.len() {
-        return Err(wrong(&format_args!("larger than {FILE_BYTES_MAX} bytes")));
+    let file_error = |error: &dyn Display| ConfigErrors::without_origin(format_args!("{name}: {error}"));
+    let bytes = fs::read(path).map_err(|error| file_error(&error))?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(file_error(&format_args!("larger than {FILE_BYTES_MAX} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| wrong(&"not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| file_error(&"not UTF-8"))
 }
 
-/// Opens a file's outermost section to `read`; what that leaves unread is a mistake.
+/// Parses a file and passes its top level to `read`; keys that `read` leaves unread are errors.
 fn with_file<T>(
     path: &str,
     text: &str,
@@ -175,14 +194,13 @@ fn with_file<T>(
     let table = match DeTable::parse(text) {
         Ok(table) => table.into_inner(),
         Err(error) => {
-            let origin = error.span().map_or(ValueSource::Default, |span| reader.at(span.start));
-            let what = error.message().replace('\n', ", ");
-            return Err(ConfigErrors(vec![ConfigError { origin, what }]));
+            let origin = error.span().map_or(ValueSource::Default, |span| reader.line_at(span.start));
+            return Err(ConfigErrors::at(origin, error.message().replace('\n', ", ")));
         }
     };
     let value = read(&mut reader.root(table));
-    let shown = reader.finish().map_err(ConfigErrors)?;
-    Ok((value, shown))
+    let effective = reader.finish().map_err(ConfigErrors)?;
+    Ok((value, effective))
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! The folder where a server keeps what it must not forget, and the one who may write there.
+//! The data directory: durable state of one server, protected by a file lock.
 //!
-//! Bound: one process at a time holds the folder; the system takes it back from whoever ends, however it ends. Whoever
-//! wants in while a server has it learns where that server is.
+//! Guarantees: one process at a time holds the lock; the operating system releases it when the process ends, however it
+//! ends. A process that finds the lock held by a server learns that server's URL.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -11,80 +10,81 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-const LOCK: &str = "lock";
-/// A URL is shorter.
-const URL_BYTES_MAX: u64 = 1_024;
-/// How often, and how many times, somebody looks again who found the folder held by nobody in particular.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOKS_MAX: u32 = 250;
+use thiserror::Error;
 
-/// A folder that is ours until this is dropped.
+const LOCK: &str = "lock";
+/// URLs are shorter.
+const URL_BYTES_MAX: u64 = 1_024;
+/// Retries while the lock is held by a process that has not announced a URL.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+const TRIES_MAX: u32 = 250;
+
+/// A locked data directory; dropping it releases the lock.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     lock: File,
 }
 
-/// Whose a folder is.
+/// Result of an attempt to lock a data directory.
 #[derive(Debug)]
 pub enum DataDirClaim {
-    /// Ours.
     Ours(DataDir),
-    /// A running server's.
+    /// A running server holds the lock.
     Served {
-        /// Where that server is.
         url: String,
     },
 }
 
 impl DataDir {
-    /// Makes the folder if there is none, and takes it if nobody has it.
+    /// Locks the directory; creates it if it does not exist.
+    ///
+    /// Waits up to 5 s for a process that holds the lock without announcing a URL.
     pub fn claim(path: &Path) -> Result<DataDirClaim, DataDirError> {
-        let failed = |error: io::Error| DataDirError::Io { path: path.to_owned(), error };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+        let io_error = |error: io::Error| DataDirError::Io { path: path.to_owned(), error };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        // Who holds it and does not say where is a server that is about to start, or a command that is about to end.
-        for _ in 0..LOOKS_MAX {
-            let lock = options.open(path.join(LOCK)).map_err(failed)?;
+        // A holder without a URL is a server that is starting or a command that is about to end.
+        for _ in 0..TRIES_MAX {
+            let lock = options.open(path.join(LOCK)).map_err(io_error)?;
             match lock.try_lock() {
                 Ok(()) => {
-                    lock.set_len(0).map_err(failed)?;
+                    lock.set_len(0).map_err(io_error)?;
                     return Ok(DataDirClaim::Ours(Self { path: path.to_owned(), lock }));
                 }
                 Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Err(TryLockError::Error(error)) => return Err(io_error(error)),
             }
-            if let Some(url) = announced(&lock).map_err(failed)? {
+            if let Some(url) = read_url(&lock).map_err(io_error)? {
                 return Ok(DataDirClaim::Served { url });
             }
-            thread::sleep(LOOK);
+            thread::sleep(RETRY_INTERVAL);
         }
         Err(DataDirError::Busy { path: path.to_owned() })
     }
 
-    /// Finds the server that has a folder, without making or taking it.
-    pub fn server_of(path: &Path) -> Option<String> {
+    /// Returns the URL of the server that holds the lock. Neither creates nor locks the directory.
+    pub fn server_url(path: &Path) -> Option<String> {
         let lock = File::open(path.join(LOCK)).ok()?;
         match lock.try_lock_shared() {
-            Err(TryLockError::WouldBlock) => announced(&lock).ok()?,
+            Err(TryLockError::WouldBlock) => read_url(&lock).ok()?,
             Ok(()) | Err(TryLockError::Error(_)) => None,
         }
     }
 
-    /// Says where the server is that has the folder.
+    /// Publishes the URL of the server that holds the lock.
     pub fn announce(&mut self, url: &str) -> Result<(), DataDirError> {
-        let emptied = self.lock.set_len(0).and_then(|()| self.lock.rewind());
-        let written = emptied.and_then(|()| writeln!(self.lock, "{url}"));
+        let truncated = self.lock.set_len(0).and_then(|()| self.lock.rewind());
+        let written = truncated.and_then(|()| writeln!(self.lock, "{url}"));
         written.map_err(|error| DataDirError::Io { path: self.path.clone(), error })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads a file of it; `None` if there is none.
+    /// Reads a file of the directory; `None` if it does not exist.
     pub fn read(path: &Path, file: &str) -> Result<Option<String>, DataDirError> {
         match fs::read_to_string(path.join(file)) {
             Ok(text) => Ok(Some(text)),
@@ -93,131 +93,117 @@ impl DataDir {
         }
     }
 
-    /// Replaces a file of it: whoever reads it, at any time, a crash included, finds the old text or the new.
+    /// Replaces a file atomically and durably: readers, and a restart after a crash, find the old text or the new.
     pub fn replace(&self, file: &str, text: &str) -> Result<(), DataDirError> {
         let target = self.path.join(file);
         self.write(&target, text).map_err(|error| DataDirError::Io { path: target, error })
     }
 
     fn write(&self, target: &Path, text: &str) -> io::Result<()> {
-        let beside = target.with_added_extension("new");
-        let mut new = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        new.write_all(text.as_bytes())?;
-        new.sync_all()?;
-        fs::rename(&beside, target)?;
+        let temporary = target.with_added_extension("new");
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, target)?;
         File::open(&self.path)?.sync_all()
     }
 }
 
-/// Reads where the server is; `None` before it has said so.
-fn announced(lock: &File) -> io::Result<Option<String>> {
+/// Reads the URL of the server; `None` before it is announced.
+fn read_url(lock: &File) -> io::Result<Option<String>> {
     let mut url = String::new();
     Read::take(lock, URL_BYTES_MAX).read_to_string(&mut url)?;
     Ok(url.strip_suffix('\n').map(str::to_owned))
 }
 
-/// Why a folder is not ours, or not what it should be.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum DataDirError {
-    /// The system refuses.
+    #[error("{}: {error}", path.display())]
     Io {
-        /// What it refuses to read or write.
         path: PathBuf,
-        /// What it says.
+        #[source]
         error: io::Error,
     },
-    /// Somebody holds it and does not say who.
-    Busy {
-        /// The folder.
-        path: PathBuf,
-    },
+    /// A process holds the lock and announced no URL.
+    #[error("{}: another process holds this data directory", path.display())]
+    Busy { path: PathBuf },
 }
-
-impl fmt::Display for DataDirError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { path, error } => write!(f, "{}: {error}", path.display()),
-            Self::Busy { path } => write!(f, "{}: another process holds this folder", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for DataDirError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder that does not exist yet, gone at the end.
-    struct Nowhere(PathBuf);
+    /// Path of a directory that does not exist yet; removed on drop.
+    struct TempPath(PathBuf);
 
-    impl Nowhere {
+    impl TempPath {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("evenkeel-data-{}-{name}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             Self(path)
         }
 
-        fn ours(&self) -> DataDir {
+        fn lock(&self) -> DataDir {
             match DataDir::claim(&self.0).unwrap() {
-                DataDirClaim::Ours(folder) => folder,
+                DataDirClaim::Ours(data_dir) => data_dir,
                 DataDirClaim::Served { url } => panic!("served at {url}"),
             }
         }
     }
 
-    impl Drop for Nowhere {
+    impl Drop for TempPath {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
     #[test]
-    fn whoever_comes_second_learns_where_the_server_is_until_it_ends() {
-        let nowhere = Nowhere::new("claim");
-        let mut server = nowhere.ours();
+    fn a_second_process_gets_the_url_of_the_server_that_holds_the_lock() {
+        let temp = TempPath::new("claim");
+        let mut server = temp.lock();
         server.announce("http://127.0.0.1:1").unwrap();
         assert!(
-            matches!(DataDir::claim(&nowhere.0), Ok(DataDirClaim::Served { url }) if url == "http://127.0.0.1:1")
+            matches!(DataDir::claim(&temp.0), Ok(DataDirClaim::Served { url }) if url == "http://127.0.0.1:1")
         );
-        assert_eq!(DataDir::server_of(&nowhere.0).as_deref(), Some("http://127.0.0.1:1"));
+        assert_eq!(DataDir::server_url(&temp.0).as_deref(), Some("http://127.0.0.1:1"));
         drop(server);
-        assert_eq!(DataDir::server_of(&nowhere.0), None);
-        drop(nowhere.ours());
+        assert_eq!(DataDir::server_url(&temp.0), None);
+        drop(temp.lock());
     }
 
     #[test]
-    fn what_a_dead_server_said_is_forgotten_by_the_next() {
-        let nowhere = Nowhere::new("dead");
-        nowhere.ours().announce("http://127.0.0.1:1").unwrap();
-        let next = nowhere.ours();
+    fn the_url_of_a_dead_server_is_erased_by_the_next() {
+        let temp = TempPath::new("dead");
+        temp.lock().announce("http://127.0.0.1:1").unwrap();
+        let next = temp.lock();
         assert_eq!(DataDir::read(next.path(), LOCK).unwrap(), Some(String::new()));
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole_and_is_the_owners_alone() {
-        let nowhere = Nowhere::new("replace");
-        let folder = nowhere.ours();
-        assert_eq!(DataDir::read(&nowhere.0, "a.toml").unwrap(), None);
+    fn a_file_is_replaced_as_a_whole_and_only_its_owner_may_read_it() {
+        let temp = TempPath::new("replace");
+        let data_dir = temp.lock();
+        assert_eq!(DataDir::read(&temp.0, "a.toml").unwrap(), None);
         for text in ["a longer text", "short"] {
-            folder.replace("a.toml", text).unwrap();
-            assert_eq!(DataDir::read(&nowhere.0, "a.toml").unwrap().as_deref(), Some(text));
+            data_dir.replace("a.toml", text).unwrap();
+            assert_eq!(DataDir::read(&temp.0, "a.toml").unwrap().as_deref(), Some(text));
         }
         let mode = |file: &Path| fs::metadata(file).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&nowhere.0), mode(&nowhere.0.join("a.toml"))), (0o700, 0o600));
-        assert!(!nowhere.0.join("a.toml.new").exists());
+        assert_eq!((mode(&temp.0), mode(&temp.0.join("a.toml"))), (0o700, 0o600));
+        assert!(!temp.0.join("a.toml.new").exists());
     }
 
     #[test]
-    fn looking_for_a_server_makes_no_folder() {
-        let nowhere = Nowhere::new("look");
-        assert_eq!(DataDir::server_of(&nowhere.0), None);
-        assert!(!nowhere.0.exists());
+    fn looking_for_a_server_creates_no_directory() {
+        let temp = TempPath::new("look");
+        assert_eq!(DataDir::server_url(&temp.0), None);
+        assert!(!temp.0.exists());
     }
 
     #[test]
-    fn a_folder_that_cannot_be_is_told_by_name() {
+    fn an_error_names_the_directory() {
         let error = DataDir::claim(Path::new("/dev/null/x")).unwrap_err();
         assert!(error.to_string().starts_with("/dev/null/x: "), "{error}");
     }

@@ -1,4 +1,5 @@
-//! What Evenkeel's binary is made of, for those who start a part of it in their own process.
+//! The gateway as a library: configuration, stores and the running [`gateway::Gateway`]. The `evenkeel` binary adds the
+//! command line.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `evenkeel`: the one binary, gateway and all.
+//! The `evenkeel` binary.
 
 #![forbid(unsafe_code)]
 

@@ -1,24 +1,24 @@
-//! The nodes that were added at run time, and those that were drained: kept in a file of the data folder.
+//! Nodes added at run time, and the names of drained nodes: stored in the data directory.
 //!
-//! Bound: whoever reads the file, after a crash too, finds it as it was before a change or after it. A node of the
-//! config file wins over one of its name here. The file is its owner's alone, as keys of nodes are in it.
+//! Guarantees: the file is replaced atomically, so a crash leaves the state before or after a change. A node of the config
+//! file wins over a stored one of the same name. Only the file's owner may read it, because it holds the nodes' API keys.
 
-use std::fmt;
 use std::path::Path;
 
 use evenkeel_llm::NodeOptions;
+use thiserror::Error;
 
 use crate::config::{ConfigErrors, StoredNodes, nodes_to_toml, read_nodes};
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "nodes.toml";
 
-/// What is remembered of nodes beside the config file.
+/// Stored nodes and drained names.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStore(StoredNodes);
 
 impl NodeStore {
-    /// Reads what was written down last.
+    /// Reads the nodes file; empty if it does not exist.
     pub fn read(data_dir: &Path) -> Result<Self, NodeStoreError> {
         match DataDir::read(data_dir, FILE)? {
             Some(text) => Ok(Self(read_nodes(&data_dir.join(FILE).to_string_lossy(), &text)?)),
@@ -26,27 +26,25 @@ impl NodeStore {
         }
     }
 
-    /// Writes it down.
-    pub fn write(&self, folder: &DataDir) -> Result<(), NodeStoreError> {
-        Ok(folder.replace(FILE, &nodes_to_toml(&self.0))?)
+    /// Stores the nodes in the data directory.
+    pub fn write(&self, data_dir: &DataDir) -> Result<(), NodeStoreError> {
+        Ok(data_dir.replace(FILE, &nodes_to_toml(&self.0))?)
     }
 
-    /// The nodes that were added.
     pub fn added(&self) -> &[NodeOptions] {
         &self.0.nodes
     }
 
-    /// The names of those that take no work.
+    /// Returns the names of drained nodes.
     pub fn drained(&self) -> &[String] {
         &self.0.drained
     }
 
-    /// Remembers a node.
     pub fn add(&mut self, node: NodeOptions) {
         self.0.nodes.push(node);
     }
 
-    /// Forgets a node; whether it was one that was added.
+    /// Removes a node and its drained mark; reports whether it was an added node.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.0.nodes.len();
         self.0.nodes.retain(|node| node.name != name);
@@ -54,63 +52,40 @@ impl NodeStore {
         self.0.nodes.len() < before
     }
 
-    /// Remembers that a node takes no work.
+    /// Marks a node as drained.
     pub fn drain(&mut self, name: &str) {
         if !self.0.drained.iter().any(|drained| drained == name) {
             self.0.drained.push(name.to_owned());
         }
     }
 
-    /// Forgets that a node takes no work.
+    /// Clears the drained mark of a node.
     pub fn resume(&mut self, name: &str) {
         self.0.drained.retain(|drained| drained != name);
     }
 
-    /// Forgets the nodes whose names the config file has given to others, and names them.
+    /// Removes stored nodes whose names the config file uses too; returns those names.
     pub fn drop_overridden(&mut self, configured: &[NodeOptions]) -> Vec<String> {
-        let taken = |node: &NodeOptions| configured.iter().any(|other| other.name == node.name);
-        let (gone, kept) = self.0.nodes.drain(..).partition::<Vec<_>, _>(taken);
-        self.0.nodes = kept;
-        gone.into_iter().map(|node| node.name).collect()
+        let is_overridden = |node: &NodeOptions| configured.iter().any(|other| other.name == node.name);
+        let (overridden, remaining) = self.0.nodes.drain(..).partition::<Vec<_>, _>(is_overridden);
+        self.0.nodes = remaining;
+        overridden.into_iter().map(|node| node.name).collect()
     }
 
-    /// Forgets that nodes were drained that nobody has any more.
-    pub fn forget_unknown(&mut self, configured: &[NodeOptions]) {
+    /// Clears the drained marks of nodes that no longer exist.
+    pub fn retain_existing(&mut self, configured: &[NodeOptions]) {
         let StoredNodes { nodes, drained } = &mut self.0;
         drained.retain(|name| nodes.iter().chain(configured).any(|node| node.name == *name));
     }
 }
 
-/// Why the file is not read, or not written.
-#[derive(Debug)]
+/// Error of reading or writing the nodes file.
+#[derive(Debug, Error)]
 pub enum NodeStoreError {
-    /// Its lines cannot be.
-    Settings(ConfigErrors),
-    /// The folder does not do its part.
-    Folder(DataDirError),
-}
-
-impl fmt::Display for NodeStoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Settings(mistakes) => mistakes.fmt(f),
-            Self::Folder(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for NodeStoreError {}
-
-impl From<ConfigErrors> for NodeStoreError {
-    fn from(mistakes: ConfigErrors) -> Self {
-        Self::Settings(mistakes)
-    }
-}
-
-impl From<DataDirError> for NodeStoreError {
-    fn from(error: DataDirError) -> Self {
-        Self::Folder(error)
-    }
+    #[error(transparent)]
+    Settings(#[from] ConfigErrors),
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
 }
 
 #[cfg(test)]
@@ -131,41 +106,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_as_the_same_nodes() {
-        let mut book = NodeStore::default();
-        book.add(node("a"));
-        book.add(NodeOptions {
+    fn stored_nodes_read_back_unchanged() {
+        let mut store = NodeStore::default();
+        store.add(node("a"));
+        store.add(NodeOptions {
             api_key: None,
             max_concurrency: Some(Concurrency::Adaptive),
             models: vec![],
             ..node("b")
         });
-        book.drain("a");
-        book.drain("a");
-        let text = nodes_to_toml(&book.0);
+        store.drain("a");
+        store.drain("a");
+        let text = nodes_to_toml(&store.0);
         let again = read_nodes("nodes.toml", &text).unwrap();
         assert_eq!(nodes_to_toml(&again), text);
         assert_eq!((again.nodes.len(), again.drained), (2, vec!["a".to_owned()]));
         assert_eq!(again.nodes[0].api_key.as_ref().unwrap().expose(), "sk-1");
-        assert!(!format!("{book:?}").contains("sk-1"));
+        assert!(!format!("{store:?}").contains("sk-1"));
     }
 
     #[test]
-    fn a_file_of_a_later_version_is_refused_by_line() {
-        let told = read_nodes("nodes.toml", "version = 2\n").unwrap_err().to_string();
-        assert_eq!(told, "nodes.toml:1: version must be 1; a later evenkeel wrote this");
+    fn a_file_of_a_newer_version_is_rejected_with_its_line() {
+        let error = read_nodes("nodes.toml", "version = 2\n").unwrap_err().to_string();
+        assert_eq!(error, "nodes.toml:1: version must be 1; a newer version of evenkeel wrote this file");
     }
 
     #[test]
-    fn the_config_files_nodes_win_and_whom_nobody_has_is_forgotten() {
-        let mut book = NodeStore::default();
-        book.add(node("a"));
-        book.add(node("b"));
-        ["a", "b", "c"].into_iter().for_each(|name| book.drain(name));
-        assert_eq!(book.drop_overridden(&[node("a")]), ["a"]);
-        book.forget_unknown(&[node("a")]);
-        assert_eq!((book.added().len(), book.drained()), (1, &["a".to_owned(), "b".to_owned()][..]));
-        assert!(book.remove("b") && !book.remove("a"));
-        assert_eq!(book.drained(), [] as [String; 0]);
+    fn nodes_of_the_config_file_win_and_marks_of_unknown_nodes_are_cleared() {
+        let mut store = NodeStore::default();
+        store.add(node("a"));
+        store.add(node("b"));
+        ["a", "b", "c"].into_iter().for_each(|name| store.drain(name));
+        assert_eq!(store.drop_overridden(&[node("a")]), ["a"]);
+        store.retain_existing(&[node("a")]);
+        assert_eq!((store.added().len(), store.drained()), (1, &["a".to_owned(), "b".to_owned()][..]));
+        assert!(store.remove("b") && !store.remove("a"));
+        assert_eq!(store.drained(), [] as [String; 0]);
     }
 }

@@ -1,52 +1,32 @@
-//! The master key that secrets of SQS clients are derived from: drawn once, kept in the data folder.
+//! The master key that the secret keys of SQS clients are derived from. It is generated once and stored in the data
+//! directory.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use evenkeel_sqs::MasterKey;
+use thiserror::Error;
 
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "sqs-master-key";
 
-/// Reads the master key of a folder; draws one if there is none yet.
-pub fn master_key(folder: &DataDir) -> Result<MasterKey, SqsKeyError> {
-    if let Some(text) = DataDir::read(folder.path(), FILE)? {
-        return MasterKey::parse(&text).map_err(|_| SqsKeyError::Broken { path: folder.path().join(FILE) });
+/// Reads the master key; generates and stores it on the first call.
+pub fn master_key(data_dir: &DataDir) -> Result<MasterKey, SqsKeyError> {
+    if let Some(text) = DataDir::read(data_dir.path(), FILE)? {
+        return MasterKey::parse(&text)
+            .map_err(|_| SqsKeyError::Malformed { path: data_dir.path().join(FILE) });
     }
     let text = MasterKey::draw().map_err(|_| SqsKeyError::NoRandomness)?;
-    folder.replace(FILE, &format!("{}\n", text.expose()))?;
-    Ok(MasterKey::parse(text.expose()).expect("what was drawn is one"))
+    data_dir.replace(FILE, &format!("{}\n", text.expose()))?;
+    Ok(MasterKey::parse(text.expose()).expect("a generated key parses"))
 }
 
-/// Why there is no master key.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum SqsKeyError {
-    /// The folder does not do its part.
-    Folder(DataDirError),
-    /// The file holds something else.
-    Broken {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The system gives no random numbers.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error("{}: not 64 hexadecimal digits; restore the file, or delete it to invalidate all SQS keys", path.display())]
+    Malformed { path: PathBuf },
+    #[error("the system's random number generator failed")]
     NoRandomness,
-}
-
-impl fmt::Display for SqsKeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Folder(error) => error.fmt(f),
-            Self::Broken { path } => write!(f, "{}: not 64 hexadecimal digits", path.display()),
-            Self::NoRandomness => f.write_str("the system gives no random numbers"),
-        }
-    }
-}
-
-impl std::error::Error for SqsKeyError {}
-
-impl From<DataDirError> for SqsKeyError {
-    fn from(error: DataDirError) -> Self {
-        Self::Folder(error)
-    }
 }

@@ -1,4 +1,4 @@
-//! Requests for Anthropic's Messages.
+//! Requests of Anthropic's Messages API.
 
 use super::super::api_error::ApiError;
 use super::{
@@ -7,14 +7,13 @@ use super::{
 };
 use serde_json::Value;
 
-/// Reads a request for a message.
-pub(super) fn read(body: &Value) -> Result<GenerateRequest, ApiError> {
+pub(super) fn parse(body: &Value) -> Result<GenerateRequest, ApiError> {
     let prompt = prompt(body)?;
     let missing = || ApiError::bad(Some("max_tokens"), "max_tokens: field required".to_owned());
     let tokens_max = optional_count(body, "max_tokens")?.ok_or_else(missing)?;
-    let usage = IncludeUsage::Asked;
+    let usage = IncludeUsage::Yes;
     Ok(GenerateRequest {
-        form: ApiKind::Messages,
+        api: ApiKind::Messages,
         model: read_model(body)?,
         prompt_tokens: count_tokens(&prompt),
         prompt,
@@ -22,13 +21,13 @@ pub(super) fn read(body: &Value) -> Result<GenerateRequest, ApiError> {
         end: if flag(body, "ignore_eos")? { EndMode::AtLimit } else { EndMode::Natural },
         stops: read_stops(&body["stop_sequences"])?,
         tool: read_tool(body)?,
-        delivery: if flag(body, "stream")? { ResponseMode::Stream { usage } } else { ResponseMode::Whole },
+        mode: if flag(body, "stream")? { ResponseMode::Stream { usage } } else { ResponseMode::Whole },
     })
 }
 
-/// Joins the texts that a model reads.
+/// Joins the system prompt and the texts of the messages.
 pub(crate) fn prompt(body: &Value) -> Result<String, ApiError> {
-    let bad = |what: &str| ApiError::bad(Some("messages"), what.to_owned());
+    let bad = |message: &str| ApiError::bad(Some("messages"), message.to_owned());
     let messages = body["messages"].as_array().ok_or_else(|| bad("messages: field required"))?;
     if messages.is_empty() {
         return Err(bad("messages: at least one message is required"));
@@ -38,7 +37,7 @@ pub(crate) fn prompt(body: &Value) -> Result<String, ApiError> {
     for message in messages {
         match message["role"].as_str() {
             Some(role @ ("user" | "assistant")) => prompt.push_str(role),
-            _ => return Err(bad("messages: a role is user or assistant")),
+            _ => return Err(bad("messages: role must be user or assistant")),
         }
         prompt.push('\n');
         push_content(&mut prompt, &message["content"]);
@@ -47,7 +46,7 @@ pub(crate) fn prompt(body: &Value) -> Result<String, ApiError> {
     Ok(prompt)
 }
 
-/// Adds a text, or the texts among blocks.
+/// Appends a string, or the texts of content blocks.
 fn push_content(prompt: &mut String, content: &Value) {
     if let Some(text) = content.as_str() {
         prompt.push_str(text);
@@ -58,20 +57,20 @@ fn push_content(prompt: &mut String, content: &Value) {
     }
 }
 
-/// Finds the tool to call: the one that was named, else the first, unless its result is already there.
+/// Returns the tool to call: the one named by `tool_choice`, or else the first unless its result is already in the messages.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
-    let bad = |what: &str| ApiError::bad(Some("tools"), what.to_owned());
+    let bad = |message: &str| ApiError::bad(Some("tools"), message.to_owned());
     let mut known = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
-        let name = tool["name"].as_str().ok_or_else(|| bad("tools: each needs a name"))?;
+        let name = tool["name"].as_str().ok_or_else(|| bad("tools: each tool needs a name"))?;
         known.push(Tool { name: name.to_owned(), parameters: tool["input_schema"].clone() });
     }
     let last = body["messages"].as_array().and_then(|all| all.last());
     let blocks = last.and_then(|message| message["content"].as_array());
-    let answered = blocks.is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "tool_result"));
+    let has_result = blocks.is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "tool_result"));
     let first = known.first().cloned();
     match body["tool_choice"]["type"].as_str() {
-        None | Some("auto") => Ok(first.filter(|_| !answered)),
+        None | Some("auto") => Ok(first.filter(|_| !has_result)),
         Some("any") => Ok(first),
         Some("none") => Ok(None),
         Some("tool") => {

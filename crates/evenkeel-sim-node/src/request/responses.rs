@@ -1,4 +1,4 @@
-//! Requests for OpenAI's Responses.
+//! Requests of OpenAI's Responses API.
 
 use super::super::api_error::ApiError;
 use super::{
@@ -7,12 +7,11 @@ use super::{
 };
 use serde_json::Value;
 
-/// Reads a request for a response.
-pub(super) fn read(body: &Value) -> Result<GenerateRequest, ApiError> {
+pub(super) fn parse(body: &Value) -> Result<GenerateRequest, ApiError> {
     let prompt = prompt(body)?;
-    let usage = IncludeUsage::Asked;
+    let usage = IncludeUsage::Yes;
     Ok(GenerateRequest {
-        form: ApiKind::Responses,
+        api: ApiKind::Responses,
         model: read_model(body)?,
         prompt_tokens: count_tokens(&prompt),
         prompt,
@@ -20,7 +19,7 @@ pub(super) fn read(body: &Value) -> Result<GenerateRequest, ApiError> {
         end: if flag(body, "ignore_eos")? { EndMode::AtLimit } else { EndMode::Natural },
         stops: Vec::new(),
         tool: read_tool(body)?,
-        delivery: if flag(body, "stream")? { ResponseMode::Stream { usage } } else { ResponseMode::Whole },
+        mode: if flag(body, "stream")? { ResponseMode::Stream { usage } } else { ResponseMode::Whole },
     })
 }
 
@@ -39,25 +38,27 @@ fn prompt(body: &Value) -> Result<String, ApiError> {
                 prompt.push('\n');
             }
         }
-        _ => return Err(ApiError::bad(Some("input"), "input must be a text or a list of items".to_owned())),
+        _ => {
+            return Err(ApiError::bad(Some("input"), "input must be a string or a list of items".to_owned()));
+        }
     }
     Ok(prompt)
 }
 
-/// Finds the function to call: the one that was named, else the first, unless its output is already there.
+/// Returns the function to call: the one named by `tool_choice`, or else the first unless its output is already there.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
-    let bad = |what: &str| ApiError::bad(Some("tools"), what.to_owned());
+    let bad = |message: &str| ApiError::bad(Some("tools"), message.to_owned());
     let mut known = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
         let name = tool["name"].as_str().ok_or_else(|| bad("each tool needs a name"))?;
         known.push(Tool { name: name.to_owned(), parameters: tool["parameters"].clone() });
     }
     let last = body["input"].as_array().and_then(|all| all.last());
-    let answered = last.is_some_and(|item| item["type"] == "function_call_output");
+    let has_output = last.is_some_and(|item| item["type"] == "function_call_output");
     let first = known.first().cloned();
     match &body["tool_choice"] {
-        Value::Null => Ok(first.filter(|_| !answered)),
-        Value::String(choice) if choice == "auto" => Ok(first.filter(|_| !answered)),
+        Value::Null => Ok(first.filter(|_| !has_output)),
+        Value::String(choice) if choice == "auto" => Ok(first.filter(|_| !has_output)),
         Value::String(choice) if choice == "required" => Ok(first),
         Value::String(choice) if choice == "none" => Ok(None),
         choice => {

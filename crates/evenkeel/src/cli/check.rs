@@ -1,25 +1,28 @@
-//! `evenkeel check FILE`: what a configuration means, or everything that is wrong with it.
+//! `evenkeel check FILE`: validates a config file and prints the effective configuration.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use evenkeel::config::{Config, ConfigErrors};
-use evenkeel::tenant_store::{TenantStore, TenantStoreError};
+use evenkeel::gateway::StartupFiles;
 
 use super::settings::SettingsArgs;
 use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel check evenkeel.toml                          prints it with defaults and environment applied
-  LLMLB_MAX_WAITING=500 evenkeel check evenkeel.toml    what the variable changes
+  evenkeel check evenkeel.toml                          print every setting and its source
+  LLMLB_MAX_WAITING=500 evenkeel check evenkeel.toml    show the effect of a variable
 ";
 
-/// Reads a config file, checks it, and prints it as meant: defaults and environment applied, secrets hidden.
+/// Validate a config file and print the effective configuration
+///
+/// Applies defaults and environment variables, loads the files it refers to, and hides secrets. Reports every error that
+/// would keep `evenkeel serve` from starting, except errors of the listener itself.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CheckArgs {
-    /// The config file
+    /// Config file
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -27,23 +30,18 @@ pub(super) struct CheckArgs {
 pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
     let name = args.file.display().to_string();
     match check(args.file) {
-        Ok(config) => print(&config.shown.to_toml()),
-        Err(mistakes) => {
-            eprintln!("{mistakes}");
-            let found = mistakes.0.len();
-            Err(format!("{name}: {found} mistake{}", if found == 1 { "" } else { "s" }).into())
+        Ok(config) => print(&config.effective.to_toml()),
+        Err(errors) => {
+            eprintln!("{errors}");
+            let count = errors.0.len();
+            Err(format!("{name}: {count} error{}", if count == 1 { "" } else { "s" }).into())
         }
     }
 }
 
-/// Holds a file to everything that `serve` would hold it to, but for what only a running server can see.
+/// Validates the same as `serve`, except for errors that only a listening server can meet.
 fn check(file: PathBuf) -> Result<Config, ConfigErrors> {
-    let config = SettingsArgs::of_file(file).read()?;
-    let book = TenantStore::read(&config.server.data_dir, config.tenants.clone(), &config.server.admin);
-    let book = book.map_err(|error| match error {
-        TenantStoreError::Settings(mistakes) => mistakes,
-        other => ConfigErrors::of(other),
-    })?;
-    config.check_exposure(book.all().len())?;
+    let config = SettingsArgs::for_file(file).read()?;
+    StartupFiles::load(&config)?;
     Ok(config)
 }

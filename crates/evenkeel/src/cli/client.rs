@@ -1,4 +1,4 @@
-//! Talks to a running server's API, as an administrator.
+//! HTTP client of a running server's admin API.
 
 use std::env;
 use std::path::PathBuf;
@@ -18,23 +18,23 @@ use serde_json::Value;
 use super::CliError;
 use super::settings::SettingsArgs;
 
-/// Where an administrator puts the key; a flag would show it to everybody on the machine.
+/// Holds the admin key; a flag would be visible to every user of the machine.
 const KEY_VARIABLE: &str = "EVENKEEL_ADMIN_KEY";
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
+const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Which server to talk to.
+/// Address of the server.
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
-    /// The server's address; EVENKEEL_ADMIN_KEY is its admin key, if it has one
+    /// URL of the server [default: the server of the data directory]; EVENKEEL_ADMIN_KEY holds its admin key
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
-    /// A file of certificates to trust besides the usual ones
+    /// PEM file of certificate authorities to trust in addition to the public ones
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
 
-/// Which server to talk to, or where it says where it is.
+/// Address of the server, or the settings to find it by.
 #[derive(Debug, Args)]
 pub(super) struct ConnectArgs {
     #[command(flatten)]
@@ -44,19 +44,19 @@ pub(super) struct ConnectArgs {
 }
 
 impl ConnectArgs {
-    /// Finds the server: the one named, or the one that has the data folder, or the one at the usual address.
+    /// Connects to the URL given, or else to the server that uses the data directory, or else to the configured address.
     pub(super) fn client(&self) -> Result<AdminClient, CliError> {
         if let Some(url) = &self.server.url {
             return AdminClient::new(url, &self.server);
         }
         let config = self.settings.read()?;
-        let found = DataDir::server_of(&config.server.data_dir);
-        let usual = || format!("http://{}", config.server.listen);
-        AdminClient::new(&found.unwrap_or_else(usual), &self.server)
+        let found = DataDir::server_url(&config.server.data_dir);
+        let configured = || format!("http://{}", config.server.listen);
+        AdminClient::new(&found.unwrap_or_else(configured), &self.server)
     }
 }
 
-/// A running server, as an administrator sees it.
+/// Client of the admin API.
 pub(super) struct AdminClient {
     upstream: Upstream,
     origin: Origin,
@@ -64,34 +64,59 @@ pub(super) struct AdminClient {
 }
 
 impl AdminClient {
-    /// Prepares to talk to the server at `url`.
     pub(super) fn new(url: &str, args: &ServerArgs) -> Result<Self, CliError> {
         let origin = Origin::parse(url).map_err(|error| format!("{url}: {error}"))?;
         let roots = match &args.ca_file {
             Some(file) => TlsRoots::public().with_file(file)?,
             None => TlsRoots::public(),
         };
-        let settings = ConnectionPoolConfig { request_timeout: ANSWER_WAIT_MAX, ..Default::default() };
+        let settings = ConnectionPoolConfig { request_timeout: RESPONSE_WAIT_MAX, ..Default::default() };
         let key = env::var(KEY_VARIABLE).ok().map(Secret::new);
         Ok(Self { upstream: Upstream::new(settings, roots), origin, key })
     }
 
-    /// Asks something, and waits for the answer.
+    /// Sends a request and returns the JSON response; an error status is an error.
     pub(super) fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
+        match self.send(method, path, body)? {
+            (status, value) if status.is_success() => Ok(value),
+            (status, value) => Err(error_message(status, &value).into()),
+        }
+    }
+
+    /// Gets a resource; `None` if it does not exist.
+    pub(super) fn find(&self, path: &str) -> Result<Option<Value>, CliError> {
+        match self.send(Method::GET, path, None)? {
+            (StatusCode::NOT_FOUND, _) => Ok(None),
+            (status, value) if status.is_success() => Ok(Some(value)),
+            (status, value) => Err(error_message(status, &value).into()),
+        }
+    }
+
+    fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Value), CliError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.exchange(method, path, body))
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Value), CliError> {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(key) = &self.key {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
-                .map_err(|_| format!("{KEY_VARIABLE} holds no key"))?;
+                .map_err(|_| format!("{KEY_VARIABLE} holds characters that no API key has"))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -100,29 +125,29 @@ impl AdminClient {
         }
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let request = request.body(bytes)?;
-        let unreached = |error: &dyn std::fmt::Display| format!("{}: {error}", self.origin.authority());
-        let response = self.upstream.send(&self.origin, &request).await.map_err(|error| unreached(&error))?;
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.origin.authority());
+        let response = self.upstream.send(&self.origin, &request).await.map_err(|error| failed(&error))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|error| unreached(&error))?.to_bytes();
-        let answer = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        if status.is_success() { Ok(answer) } else { Err(refusal(status, &answer).into()) }
+        let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
+        let bytes = body.map_err(|error| failed(&error))?.to_bytes();
+        Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
     }
 }
 
-fn refusal(status: StatusCode, answer: &Value) -> String {
-    let said = answer["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
+fn error_message(status: StatusCode, response: &Value) -> String {
+    let message = response["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            format!("{said}; {KEY_VARIABLE} is where it goes")
+            format!("{message}; set {KEY_VARIABLE} to the admin key")
         }
-        _ => said,
+        _ => message,
     }
 }
 
-/// Writes a name as one part of a path.
+/// Percent-encodes a name as one segment of a path.
 pub(super) fn segment(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte);
-    let written = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    name.bytes().map(written).collect()
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte);
+    let encode =
+        |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(encode).collect()
 }

@@ -1,4 +1,4 @@
-//! `evenkeel completions SHELL`: what makes a shell complete our commands.
+//! `evenkeel completions SHELL`: prints a completion script.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -11,11 +11,11 @@ Examples:
   evenkeel completions fish > ~/.config/fish/completions/evenkeel.fish
 ";
 
-/// Prints a script that makes a shell complete commands and flags.
+/// Print a completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CompletionsArgs {
-    /// The shell
+    /// Shell to print it for
     shell: Shell,
 }
 

@@ -1,23 +1,23 @@
-//! `evenkeel node …`: the model servers of a running server.
+//! `evenkeel node …`: manages the model servers of a running server.
 
 use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::client::{ConnectArgs, segment};
+use super::client::{AdminClient, ConnectArgs, segment};
 use super::table::Table;
 use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
   evenkeel node list
-  evenkeel node add gpu-3 http://10.0.0.7:8000          from here on it gets its share
-  evenkeel node drain gpu-1                             finishes what it has, gets nothing new
+  evenkeel node add gpu-3 http://10.0.0.7:8000          add a node; it gets its share of requests at once
+  evenkeel node drain gpu-1                             finish requests in flight, send no new ones
   evenkeel node resume gpu-1
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
 ";
 
-/// Lists, drains, resumes, adds and removes the model servers of a running server.
+/// List, add, drain, resume and remove the nodes (model servers) of a running server
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct NodeArgs {
@@ -27,49 +27,49 @@ pub(super) struct NodeArgs {
 
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
-    /// Lists the nodes and how they are
+    /// List the nodes and their state
     List(ListArgs),
-    /// Lets a node finish what it has and gives it nothing new
+    /// Drain a node: requests in flight finish, new ones go to other nodes
     Drain(NamedArgs),
-    /// Gives a drained node work again
+    /// Send requests to a drained node again
     Resume(NamedArgs),
-    /// Takes a node in
+    /// Add a node
     Add(AddArgs),
-    /// Takes a node out; what it has is left to it
+    /// Remove a node; its requests in flight are allowed to finish
     Remove(NamedArgs),
 }
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: ConnectArgs,
+    connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
 struct NamedArgs {
-    /// The node's name
+    /// Name of the node
     name: String,
     #[command(flatten)]
-    place: ConnectArgs,
+    connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
 struct AddArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Where it listens
+    /// URL of the node
     #[arg(value_name = "NODE_URL")]
     node_url: String,
-    /// A model it serves; may be given several times, and without any it is asked
+    /// Model that the node serves; repeatable [default: discovered from the node]
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
-    /// Requests it works on at once; `adaptive` finds it out
+    /// Maximum number of concurrent requests, or `adaptive` to find it by measuring
     #[arg(long, value_name = "N")]
     max_concurrency: Option<String>,
-    /// How much of the work it gets, relative to the others
+    /// Share of requests, relative to the other nodes
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
 }
@@ -77,41 +77,45 @@ struct AddArgs {
 pub(super) fn run(args: NodeArgs) -> Result<(), CliError> {
     match args.action {
         NodeCommand::List(args) => list(&args),
-        NodeCommand::Drain(args) => change(&args, "drain", "drains"),
-        NodeCommand::Resume(args) => change(&args, "resume", "takes work again"),
+        NodeCommand::Drain(args) => drain(&args),
+        NodeCommand::Resume(args) => resume(&args),
         NodeCommand::Add(args) => add(&args),
-        NodeCommand::Remove(args) => {
-            let path = format!("/api/nodes/{}", segment(&args.name));
-            let done = args.place.client()?.request(Method::DELETE, &path, None)?;
-            let until = if done["until_restart"] == true {
-                ", until the server is started again: the config file has it"
-            } else {
-                ""
-            };
-            eprintln!("node {} removed{until}", args.name);
-            Ok(())
-        }
+        NodeCommand::Remove(args) => remove(&args),
     }
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let listed = args.place.client()?.request(Method::GET, "/api/nodes", None)?;
+    let response = args.connect.client()?.request(Method::GET, "/api/nodes", None)?;
     if args.json {
-        return print(&format!("{listed:#}\n"));
+        return print(&format!("{response:#}\n"));
     }
-    let none = Vec::new();
-    let nodes = listed["nodes"].as_array().unwrap_or(&none);
+    let nodes = response["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
     if nodes.is_empty() {
         return print("no nodes\n");
     }
     let columns = ["name", "admin_state", "breaker", "busy", "slots", "weight", "models", "urls"];
-    print(&Table::of(&columns, nodes).to_string())
+    print(&Table::new(&columns, nodes).to_string())
 }
 
-fn change(args: &NamedArgs, change: &str, becomes: &str) -> Result<(), CliError> {
-    let path = format!("/api/nodes/{}/{change}", segment(&args.name));
-    args.place.client()?.request(Method::POST, &path, None)?;
-    eprintln!("node {} {becomes}", args.name);
+fn drain(args: &NamedArgs) -> Result<(), CliError> {
+    let client = args.connect.client()?;
+    client.request(Method::POST, &format!("{}/drain", path(&args.name)), None)?;
+    let in_flight = in_flight(&client, &args.name)?;
+    eprintln!("draining node {:?}: no new requests, {in_flight} in flight", args.name);
+    Ok(())
+}
+
+/// Returns the number of requests in flight on a node.
+fn in_flight(client: &AdminClient, name: &str) -> Result<u64, CliError> {
+    let response = client.request(Method::GET, "/api/nodes", None)?;
+    let mut nodes = response["nodes"].as_array().into_iter().flatten();
+    let node = nodes.find(|node| node["name"] == name);
+    Ok(node.and_then(|node| node["busy"].as_u64()).unwrap_or(0))
+}
+
+fn resume(args: &NamedArgs) -> Result<(), CliError> {
+    args.connect.client()?.request(Method::POST, &format!("{}/resume", path(&args.name)), None)?;
+    eprintln!("resumed node {:?}: it gets new requests again", args.name);
     Ok(())
 }
 
@@ -123,7 +127,22 @@ fn add(args: &AddArgs) -> Result<(), CliError> {
     if let Some(weight) = args.weight {
         settings["weight"] = Value::from(weight);
     }
-    args.named.place.client()?.request(Method::POST, "/api/nodes", Some(&settings))?;
-    eprintln!("node {} added", args.named.name);
+    args.named.connect.client()?.request(Method::POST, "/api/nodes", Some(&settings))?;
+    eprintln!("added node {:?} at {}", args.named.name, args.node_url);
     Ok(())
+}
+
+fn remove(args: &NamedArgs) -> Result<(), CliError> {
+    let response = args.connect.client()?.request(Method::DELETE, &path(&args.name), None)?;
+    let hint = if response["until_restart"] == true {
+        "; it is in the config file, so a restart brings it back"
+    } else {
+        ""
+    };
+    eprintln!("removed node {:?}{hint}", args.name);
+    Ok(())
+}
+
+fn path(name: &str) -> String {
+    format!("/api/nodes/{}", segment(name))
 }

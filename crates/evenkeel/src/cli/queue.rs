@@ -1,4 +1,4 @@
-//! `evenkeel queue …`: the queues of a running server.
+//! `evenkeel queue …`: manages the queues of a running server.
 
 use std::io::{self, IsTerminal, Read, Write};
 
@@ -16,19 +16,19 @@ Examples:
   evenkeel queue create jobs 'dead_letters={\"queue\": \"jobs-dead\", \"after\": 5}'
   evenkeel queue send jobs --key acme '{\"do\": \"this\"}'
   evenkeel queue list
-  evenkeel queue stats jobs                             what each key holds
-  evenkeel queue weight jobs acme 3                     acme gets three turns for everybody else's one
-  evenkeel queue limit jobs acme --concurrency 5        acme has five messages in work at most
+  evenkeel queue stats jobs                             show messages by fairness key
+  evenkeel queue weight jobs acme 3                     deliver three times as many of acme's messages
+  evenkeel queue limit jobs acme --concurrency 5        deliver at most five of acme's messages at a time
   evenkeel queue explain jobs 00000001-0000-0001-0000-000000000005
   evenkeel queue result jobs 00000001-0000-0001-0000-000000000005
-  evenkeel queue redrive jobs-dead                      each message back to where it came from
+  evenkeel queue redrive jobs-dead                      move messages back to the queues they came from
   evenkeel queue purge jobs
 ";
 
-/// Messages of one step of a redrive.
-const STEP: u64 = 1_000;
+/// Messages per redrive request.
+const REDRIVE_BATCH: u64 = 1_000;
 
-/// Makes, lists, weighs, empties and explains the queues of a running server.
+/// Create, inspect, configure and empty the queues of a running server
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct QueueArgs {
@@ -38,57 +38,57 @@ pub(super) struct QueueArgs {
 
 #[derive(Debug, Subcommand)]
 enum QueueCommand {
-    /// Lists the queues and what they hold
+    /// List the queues and their message counts
     List(ListArgs),
-    /// Shows what a queue holds, key by key
+    /// Show message counts and wait times by fairness key
     Stats(StatsArgs),
-    /// Makes a queue, or tells one that is there something else
+    /// Create a queue, or change the settings of an existing one
     Create(CreateArgs),
-    /// Removes a queue and its messages
+    /// Delete a queue and its messages
     Delete(NamedArgs),
-    /// Sends a message
+    /// Send a message and print its ID
     Send(SendArgs),
-    /// Shows the next messages without touching them
+    /// Show the next messages without receiving them
     Peek(PeekArgs),
-    /// Says why a message is where it is
+    /// Explain the state of a message
     Explain(ExplainArgs),
-    /// Prints what came of a job of a dispatched queue
+    /// Print the result of a job of a dispatched queue
     Result(ExplainArgs),
-    /// Sets how many turns a key gets, relative to the others
+    /// Set the weight of a fairness key, relative to other keys
     Weight(WeightArgs),
-    /// Limits how many messages of a key are in work at once, and how many per second
+    /// Limit the concurrency and rate of a fairness key
     Limit(LimitArgs),
-    /// Moves messages to another queue, or each to where it came from
+    /// Move messages to another queue, or back to the queues they came from
     Redrive(RedriveArgs),
-    /// Removes every message of a queue
+    /// Delete all messages of a queue
     Purge(NamedArgs),
 }
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: ConnectArgs,
+    connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
 struct NamedArgs {
-    /// The queue's name
+    /// Name of the queue
     queue: String,
     #[command(flatten)]
-    place: ConnectArgs,
+    connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
 struct StatsArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Shows at most so many keys
+    /// Maximum number of keys to show
     #[arg(long, value_name = "N", default_value_t = 50)]
     keys: u32,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -97,7 +97,7 @@ struct StatsArgs {
 struct CreateArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// A setting, as in `lease_ms=60000`; `queue stats --json` shows all there are
+    /// Setting such as `lease_ms=60000`; `queue stats --json` shows all settings
     #[arg(value_name = "KEY=VALUE")]
     settings: Vec<String>,
 }
@@ -106,15 +106,15 @@ struct CreateArgs {
 struct SendArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// The message; `-` reads it from standard input
+    /// Body of the message; `-` reads it from standard input
     body: String,
-    /// Who it belongs to: `tenant`, or `tenant/subkey`
+    /// Fairness key: `tenant` or `tenant/subkey`
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Delivered after so many milliseconds at the earliest
+    /// Delay before the first delivery, in milliseconds
     #[arg(long, value_name = "N")]
     delay_ms: Option<u64>,
-    /// Not delivered once so many milliseconds have passed; as long as the queue keeps messages unless told
+    /// Expiry, in milliseconds [default: the queue's retention]
     #[arg(long, visible_alias = "ttl", value_name = "N")]
     ttl_ms: Option<u64>,
 }
@@ -123,7 +123,7 @@ struct SendArgs {
 struct PeekArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Shows at most so many
+    /// Maximum number of messages to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     max: u32,
 }
@@ -132,7 +132,7 @@ struct PeekArgs {
 struct ExplainArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// The message's id
+    /// ID of the message
     id: String,
 }
 
@@ -140,9 +140,9 @@ struct ExplainArgs {
 struct WeightArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// The key
+    /// Fairness key
     key: String,
-    /// From 0.01 to 1000; `none` has it be as its messages wish
+    /// Weight from 0.01 to 1000; `none` uses the weight that senders request
     weight: String,
 }
 
@@ -150,15 +150,15 @@ struct WeightArgs {
 struct LimitArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// The key; without `/` a tenant with all its keys
+    /// Fairness key; without `/` it means a tenant with all its keys
     key: String,
-    /// At most so many in consumers' hands at once; `none` for no such limit
+    /// Maximum number of messages in flight; `none` removes the limit
     #[arg(long, value_name = "N")]
     concurrency: Option<String>,
-    /// At most so many deliveries per second; `none` for no such limit
+    /// Maximum deliveries per second; `none` removes the limit
     #[arg(long, value_name = "R")]
     rate: Option<String>,
-    /// So many at once after a pause; a second's worth unless told
+    /// Maximum deliveries at once after a pause [default: one second's worth]
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
 }
@@ -167,7 +167,7 @@ struct LimitArgs {
 struct RedriveArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// The queue they go to
+    /// Destination [default: each message's original queue]
     #[arg(long, value_name = "QUEUE")]
     to: Option<String>,
 }
@@ -178,32 +178,33 @@ pub(super) fn run(args: QueueArgs) -> Result<(), CliError> {
         QueueCommand::Stats(args) => stats(&args),
         QueueCommand::Create(args) => create(&args),
         QueueCommand::Delete(args) => {
-            args.place.client()?.request(Method::DELETE, &path(&args.queue, ""), None)?;
-            eprintln!("queue {} removed", args.queue);
+            args.connect.client()?.request(Method::DELETE, &path(&args.queue, ""), None)?;
+            eprintln!("deleted queue {:?} and its messages", args.queue);
             Ok(())
         }
         QueueCommand::Send(args) => send(args),
         QueueCommand::Peek(args) => {
-            let at = path(&args.named.queue, &format!("/messages?max={}", args.max));
-            let found = args.named.place.client()?.request(Method::GET, &at, None)?;
-            table(&found["messages"], &["id", "fairness_key", "body"], "no messages that wait\n")
+            let path = path(&args.named.queue, &format!("/messages?max={}", args.max));
+            let response = args.named.connect.client()?.request(Method::GET, &path, None)?;
+            table(&response["messages"], &["id", "fairness_key", "body"], "no messages ready\n")
         }
         QueueCommand::Explain(args) => {
-            let at = path(&args.named.queue, &format!("/messages/{}", segment(&args.id)));
-            let told = args.named.place.client()?.request(Method::GET, &at, None)?;
-            print(&format!("{}\n", told["explanation"].as_str().unwrap_or_default()))
+            let path = path(&args.named.queue, &format!("/messages/{}", segment(&args.id)));
+            let response = args.named.connect.client()?.request(Method::GET, &path, None)?;
+            print(&format!("{}\n", response["explanation"].as_str().unwrap_or_default()))
         }
         QueueCommand::Result(args) => {
-            let at = path(&args.named.queue, &format!("/results/{}", segment(&args.id)));
-            let told = args.named.place.client()?.request(Method::GET, &at, None)?;
-            print(&format!("{told:#}\n"))
+            let path = path(&args.named.queue, &format!("/results/{}", segment(&args.id)));
+            let response = args.named.connect.client()?.request(Method::GET, &path, None)?;
+            print(&format!("{response:#}\n"))
         }
-        QueueCommand::Weight(args) => weigh(&args),
-        QueueCommand::Limit(args) => limit(&args),
+        QueueCommand::Weight(args) => set_weight(&args),
+        QueueCommand::Limit(args) => set_limits(&args),
         QueueCommand::Redrive(args) => redrive(&args),
         QueueCommand::Purge(args) => {
-            let told = args.place.client()?.request(Method::POST, &path(&args.queue, "/purge"), None)?;
-            eprintln!("queue {}: {} messages removed", args.queue, told["purged"]);
+            let response =
+                args.connect.client()?.request(Method::POST, &path(&args.queue, "/purge"), None)?;
+            eprintln!("deleted {} messages of queue {:?}", response["purged"], args.queue);
             Ok(())
         }
     }
@@ -214,25 +215,25 @@ fn path(queue: &str, rest: &str) -> String {
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let listed = args.place.client()?.request(Method::GET, "/api/queues", None)?;
+    let response = args.connect.client()?.request(Method::GET, "/api/queues", None)?;
     if args.json {
-        return print(&format!("{listed:#}\n"));
+        return print(&format!("{response:#}\n"));
     }
-    table(&listed["queues"], &["name", "pending", "in_flight", "delayed", "bytes"], "no queues\n")
+    table(&response["queues"], &["name", "pending", "in_flight", "delayed", "bytes"], "no queues\n")
 }
 
 fn stats(args: &StatsArgs) -> Result<(), CliError> {
-    let client = args.named.place.client()?;
-    let mut shown = client.request(Method::GET, &path(&args.named.queue, ""), None)?;
+    let client = args.named.connect.client()?;
+    let mut queue = client.request(Method::GET, &path(&args.named.queue, ""), None)?;
     let mut keys =
         client.request(Method::GET, &path(&args.named.queue, &format!("/keys?max={}", args.keys)), None)?;
     if args.json {
-        shown["keys"] = keys["keys"].clone();
-        return print(&format!("{shown:#}\n"));
+        queue["keys"] = keys["keys"].clone();
+        return print(&format!("{queue:#}\n"));
     }
     print(&format!(
         "{} pending, {} in flight, {} delayed, {} bytes; {} expired\n",
-        shown["pending"], shown["in_flight"], shown["delayed"], shown["bytes"], shown["expired"]
+        queue["pending"], queue["in_flight"], queue["delayed"], queue["bytes"], queue["expired"]
     ))?;
     let columns = [
         "name",
@@ -251,19 +252,19 @@ fn stats(args: &StatsArgs) -> Result<(), CliError> {
         "redelivered",
     ];
     for key in keys["keys"].as_array_mut().into_iter().flatten() {
-        // As in `rate of tenant`.
-        let throttle = &key["throttled"];
-        if let (Some(reason), Some(scope)) = (throttle["reason"].as_str(), throttle["scope"].as_str()) {
+        let throttled = &key["throttled"];
+        if let (Some(reason), Some(scope)) = (throttled["reason"].as_str(), throttled["scope"].as_str()) {
             key["throttled"] = json!(format!("{reason} of {scope}"));
         }
     }
     table(&keys["keys"], &columns, "no keys\n")
 }
 
-fn table(objects: &Value, columns: &[&str], none: &str) -> Result<(), CliError> {
+/// Prints a table, or `empty` if there are no objects.
+fn table(objects: &Value, columns: &[&str], empty: &str) -> Result<(), CliError> {
     match objects.as_array().map(Vec::as_slice) {
-        None | Some([]) => print(none),
-        Some(objects) => print(&Table::of(columns, objects).to_string()),
+        None | Some([]) => print(empty),
+        Some(objects) => print(&Table::new(columns, objects).to_string()),
     }
 }
 
@@ -271,14 +272,30 @@ fn create(args: &CreateArgs) -> Result<(), CliError> {
     let mut settings = Map::new();
     for setting in &args.settings {
         let (key, value) = setting.split_once('=').ok_or_else(|| format!("{setting:?} is not KEY=VALUE"))?;
-        // A word is a text, everything else what it looks like.
+        // A value that is not JSON is taken as a string.
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         settings.insert(key.to_owned(), value);
     }
-    let client = args.named.place.client()?;
-    client.request(Method::PUT, &path(&args.named.queue, ""), Some(&Value::Object(settings)))?;
-    eprintln!("queue {} is as it was told", args.named.queue);
+    let client = args.named.connect.client()?;
+    let name = &args.named.queue;
+    let path = path(name, "");
+    let before = client.find(&path)?;
+    let after = client.request(Method::PUT, &path, Some(&Value::Object(settings)))?;
+    match before {
+        None => eprintln!("created queue {name:?}"),
+        Some(before) => match &changes(&before["settings"], &after["settings"])[..] {
+            [] => eprintln!("queue {name:?} already has these settings"),
+            changes => eprintln!("updated queue {name:?}: {}", changes.join(", ")),
+        },
+    }
     Ok(())
+}
+
+/// Returns the settings that differ, each as `lease_ms 30000 → 60000`.
+fn changes(before: &Value, after: &Value) -> Vec<String> {
+    let after = after.as_object().into_iter().flatten();
+    let changed = after.filter(|(key, value)| before[key.as_str()] != **value);
+    changed.map(|(key, value)| format!("{key} {} → {value}", before[key.as_str()])).collect()
 }
 
 fn send(args: SendArgs) -> Result<(), CliError> {
@@ -297,33 +314,37 @@ fn send(args: SendArgs) -> Result<(), CliError> {
     if let Some(ttl) = args.ttl_ms {
         message["ttl_ms"] = json!(ttl);
     }
-    let at = path(&args.named.queue, "/messages");
-    let told = args.named.place.client()?.request(Method::POST, &at, Some(&message))?;
-    print(&format!("{}\n", told["ids"][0].as_str().unwrap_or_default()))
+    let path = path(&args.named.queue, "/messages");
+    let response = args.named.connect.client()?.request(Method::POST, &path, Some(&message))?;
+    print(&format!("{}\n", response["ids"][0].as_str().unwrap_or_default()))
 }
 
-fn weigh(args: &WeightArgs) -> Result<(), CliError> {
+fn set_weight(args: &WeightArgs) -> Result<(), CliError> {
     let weight = number_or_none(&args.weight)?;
-    let at = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
-    args.named.place.client()?.request(Method::PUT, &at, Some(&json!({"weight": weight})))?;
-    eprintln!("key {} of queue {} has weight {}", args.key, args.named.queue, args.weight);
+    let queue = &args.named.queue;
+    let path = path(queue, &format!("/keys/{}", segment(&args.key)));
+    args.named.connect.client()?.request(Method::PUT, &path, Some(&json!({"weight": weight})))?;
+    match weight {
+        Value::Null => eprintln!("removed the weight of key {:?} of queue {queue:?}", args.key),
+        weight => eprintln!("set the weight of key {:?} of queue {queue:?} to {weight}", args.key),
+    }
     Ok(())
 }
 
-fn limit(args: &LimitArgs) -> Result<(), CliError> {
-    let mut wishes = Map::new();
+fn set_limits(args: &LimitArgs) -> Result<(), CliError> {
+    let mut limits = Map::new();
     if let Some(concurrency) = &args.concurrency {
-        wishes.insert("concurrency_max".to_owned(), number_or_none(concurrency)?);
+        limits.insert("concurrency_max".to_owned(), number_or_none(concurrency)?);
     }
     if let Some(rate) = &args.rate {
-        wishes.insert("rate_per_second".to_owned(), number_or_none(rate)?);
+        limits.insert("rate_per_second".to_owned(), number_or_none(rate)?);
     }
     if let Some(burst) = args.burst {
-        wishes.insert("burst".to_owned(), json!(burst));
+        limits.insert("burst".to_owned(), json!(burst));
     }
-    let at = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
-    let told = args.named.place.client()?.request(Method::PUT, &at, Some(&Value::Object(wishes)))?;
-    table(&json!([told]), &["name", "weight", "concurrency_max", "rate_per_second", "burst"], "")
+    let path = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
+    let rule = args.named.connect.client()?.request(Method::PUT, &path, Some(&Value::Object(limits)))?;
+    table(&json!([rule]), &["name", "weight", "concurrency_max", "rate_per_second", "burst"], "")
 }
 
 fn number_or_none(text: &str) -> Result<Value, CliError> {
@@ -331,22 +352,22 @@ fn number_or_none(text: &str) -> Result<Value, CliError> {
         return Ok(Value::Null);
     }
     let number: serde_json::Number =
-        serde_json::from_str(text).map_err(|_| format!("{text:?} is neither a number nor none"))?;
+        serde_json::from_str(text).map_err(|_| format!("{text:?} is neither a number nor \"none\""))?;
     Ok(Value::Number(number))
 }
 
-/// Moves step by step, so that a long way can be watched and left.
+/// Moves messages in batches, so that a long redrive shows its progress and can be interrupted.
 fn redrive(args: &RedriveArgs) -> Result<(), CliError> {
-    let client = args.named.place.client()?;
+    let client = args.named.connect.client()?;
     let mut moved = 0;
     loop {
-        let (step, left) = redrive_step(&client, args)?;
-        moved += step;
+        let batch = redrive_batch(&client, args)?;
+        moved += batch.moved;
         if io::stderr().is_terminal() {
-            eprint!("\r{moved} moved, {left} left        ");
+            eprint!("\r{moved} moved, {} left        ", batch.left);
             io::stderr().flush()?;
         }
-        if step == 0 {
+        if batch.moved == 0 {
             break;
         }
     }
@@ -356,9 +377,17 @@ fn redrive(args: &RedriveArgs) -> Result<(), CliError> {
     print(&format!("{moved} messages moved\n"))
 }
 
-fn redrive_step(client: &AdminClient, args: &RedriveArgs) -> Result<(u64, u64), CliError> {
-    let wish = json!({"to": args.to, "max": STEP});
-    let told = client.request(Method::POST, &path(&args.named.queue, "/redrive"), Some(&wish))?;
-    let number = |name: &str| told[name].as_u64().ok_or_else(|| format!("the server did not tell {name:?}"));
-    Ok((number("moved")?, number("left")?))
+/// Progress of a redrive.
+struct RedriveProgress {
+    moved: u64,
+    left: u64,
+}
+
+fn redrive_batch(client: &AdminClient, args: &RedriveArgs) -> Result<RedriveProgress, CliError> {
+    let body = json!({"to": args.to, "max": REDRIVE_BATCH});
+    let response = client.request(Method::POST, &path(&args.named.queue, "/redrive"), Some(&body))?;
+    let number = |name: &str| {
+        response[name].as_u64().ok_or_else(|| format!("the response of the server lacks {name:?}"))
+    };
+    Ok(RedriveProgress { moved: number("moved")?, left: number("left")? })
 }

@@ -1,4 +1,4 @@
-//! `evenkeel serve`: the gateway, until a signal ends it.
+//! `evenkeel serve`: runs the gateway until a signal stops it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use evenkeel::config::Config;
 use evenkeel::data_dir::{DataDir, DataDirClaim};
-use evenkeel::gateway::Gateway;
+use evenkeel::gateway::{Gateway, StartupFiles};
 use evenkeel_telemetry::logs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -15,28 +15,29 @@ use super::settings::{SettingsArgs, flag};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel serve --node http://127.0.0.1:11434          in front of one Ollama, for everybody on this machine
+  evenkeel serve --node http://127.0.0.1:11434          serve one Ollama to clients on this machine
   evenkeel serve --node a=http://10.0.0.5:8000 --node b=http://10.0.0.6:8000
   evenkeel serve --config evenkeel.toml
-  evenkeel tenant add acme --weight 2                   from here on, only who has a key is served
+  evenkeel tenant add acme --weight 2                   add a tenant; from then on clients need an API key
 
-  kill -HUP  PID      reads the config again: tenants, nodes, certificate; a bad one is refused and the old one stays
-  kill -TERM PID      stops accepting, finishes what is in flight for up to drain_secs; a second one ends at once
+Signals:
+  kill -HUP  PID    reload tenants, nodes and the certificate; an invalid configuration is rejected as a whole
+  kill -TERM PID    stop accepting, drain requests in flight for up to drain_secs; a second signal exits at once
 ";
 
-/// Runs the gateway.
+/// Run the gateway
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// Where to listen [default: 127.0.0.1:7070]; port 0 takes a free one
+    /// Address to listen on; port 0 picks a free port [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// A model server, besides those of the config file; may be given several times
+    /// Model server, in addition to those of the config file; repeatable
     #[arg(long = "node", value_name = "[NAME=]URL")]
     nodes: Vec<String>,
-    /// Serves others than this machine without tenants or without TLS
+    /// Serve other machines even without tenants or without TLS
     #[arg(long)]
     allow_open: bool,
 }
@@ -56,83 +57,85 @@ impl ServeArgs {
 }
 
 pub(super) fn run(mut args: ServeArgs) -> Result<(), CliError> {
-    args.settings.fix_file();
+    args.settings.pin_file();
     let config = args.read()?;
     logs::install(config.telemetry.logs.clone())?;
-    let folder = claim(&config)?;
+    let data_dir = lock_data_dir(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(&args, config, folder))
+    runtime.block_on(serve(&args, config, data_dir))
 }
 
-fn claim(config: &Config) -> Result<DataDir, CliError> {
+fn lock_data_dir(config: &Config) -> Result<DataDir, CliError> {
+    StartupFiles::check_data_dir(config)?;
     let path: &PathBuf = &config.server.data_dir;
     match DataDir::claim(path)? {
-        DataDirClaim::Ours(folder) => Ok(folder),
+        DataDirClaim::Ours(data_dir) => Ok(data_dir),
         DataDirClaim::Served { url } => {
-            Err(format!("{}: the server at {url} has this folder; --data-dir names another", path.display())
+            let path = path.display();
+            Err(format!("{path}: in use by the server at {url}; stop it, or choose another --data-dir")
                 .into())
         }
     }
 }
 
-async fn serve(args: &ServeArgs, config: Config, folder: DataDir) -> Result<(), CliError> {
-    let mut signals = Signals::watch()?;
-    let gateway = Gateway::start(config, folder).await?;
-    gateway.tell();
-    advise(args, gateway.nodes());
+async fn serve(args: &ServeArgs, config: Config, data_dir: DataDir) -> Result<(), CliError> {
+    let mut signals = Signals::install()?;
+    let gateway = Gateway::start(config, data_dir).await?;
+    gateway.log_startup();
+    log_hints(args, gateway.nodes());
     while signals.next().await == SignalAction::Reload {
         reload(args, &gateway);
     }
-    tracing::info!(target: "evenkeel", "stopping; a second signal ends at once");
+    tracing::info!(target: "evenkeel", "stopping; a second signal exits at once");
     tokio::select! {
         drained = gateway.stop() => {
-            let cut = drained?;
-            let connections_cut = cut.connections_cut;
-            let requests_cut = cut.requests_cut;
+            let report = drained?;
+            let connections_cut = report.connections_cut;
+            let requests_cut = report.requests_cut;
             tracing::info!(target: "evenkeel", connections_cut, requests_cut, "stopped");
         }
-        () = signals.end() => tracing::warn!(target: "evenkeel", "ended by a second signal"),
+        () = signals.wait_for_stop() => tracing::warn!(target: "evenkeel", "exited on a second signal; requests in flight were cut"),
     }
     Ok(())
 }
 
-/// Says what a newcomer may not expect.
-fn advise(args: &ServeArgs, nodes: usize) {
+/// Logs hints for a first start.
+fn log_hints(args: &ServeArgs, nodes: usize) {
     if args.settings.file().is_none() {
-        tracing::info!(target: "evenkeel", "no config file; evenkeel.toml in this folder would be read");
+        tracing::info!(target: "evenkeel", "no config file; evenkeel.toml in the working directory is read if it exists");
     }
     if nodes == 0 {
-        tracing::warn!(target: "evenkeel", "no nodes yet; --node URL, [[llm.nodes]] or POST /api/nodes brings one");
+        tracing::warn!(target: "evenkeel", "no nodes; add one with --node URL, [[llm.nodes]] or `evenkeel node add`");
     }
 }
 
 fn reload(args: &ServeArgs, gateway: &Gateway) {
     let reloaded = args.read().and_then(|config| Ok(gateway.reload(config)?));
     match reloaded {
-        Ok(done) => {
-            let tenants = done.tenants;
-            let added = done.nodes_added.join(",");
-            let removed = done.nodes_removed.join(",");
+        Ok(report) => {
+            let tenants = report.tenants;
+            let added = report.nodes_added.join(",");
+            let removed = report.nodes_removed.join(",");
             tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_removed = removed, "reloaded");
-            for trouble in done.troubles {
-                tracing::warn!(target: "evenkeel", trouble, "reloaded but for this");
+            for error in report.errors {
+                tracing::warn!(target: "evenkeel", error, "reloaded except for one tenant or node");
             }
-            if !done.after_restart.is_empty() {
-                let settings = done.after_restart.join(",");
-                tracing::warn!(target: "evenkeel", settings, "these take effect after a restart");
+            if !report.after_restart.is_empty() {
+                let settings = report.after_restart.join(",");
+                tracing::warn!(target: "evenkeel", settings, "changed settings take effect after a restart");
             }
         }
         Err(error) => {
-            tracing::error!(target: "evenkeel", error = %error.to_string().replace('\n', "; "), "reload refused; the old configuration stays");
+            tracing::error!(target: "evenkeel", error = %error.to_string().replace('\n', "; "), "reload rejected; the old configuration stays in force");
         }
     }
 }
 
-/// What a signal asks for.
+/// Reaction to a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignalAction {
     Reload,
-    End,
+    Stop,
 }
 
 struct Signals {
@@ -142,7 +145,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn watch() -> std::io::Result<Self> {
+    fn install() -> std::io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -153,12 +156,12 @@ impl Signals {
     async fn next(&mut self) -> SignalAction {
         tokio::select! {
             _ = self.hangup.recv() => SignalAction::Reload,
-            _ = self.interrupt.recv() => SignalAction::End,
-            _ = self.terminate.recv() => SignalAction::End,
+            _ = self.interrupt.recv() => SignalAction::Stop,
+            _ = self.terminate.recv() => SignalAction::Stop,
         }
     }
 
-    async fn end(&mut self) {
-        while self.next().await != SignalAction::End {}
+    async fn wait_for_stop(&mut self) {
+        while self.next().await != SignalAction::Stop {}
     }
 }

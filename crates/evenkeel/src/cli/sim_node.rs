@@ -1,4 +1,4 @@
-//! `evenkeel sim-node`: its flags, and its run until somebody ends it.
+//! `evenkeel sim-node`: runs a simulated model server until a signal stops it.
 
 use super::{CliError, exit_usage};
 use clap::builder::PossibleValuesParser;
@@ -14,67 +14,67 @@ use tokio::signal::unix::{SignalKind, signal};
 const EXAMPLES: &str = "\
 Examples:
   evenkeel sim-node --listen 127.0.0.1:8000 --slots 8 --ttft-ms 50 --tokens-per-second 50 --model llama
-  evenkeel sim-node --model llama --model qwen --queue 0        503 instead of a queue
-  evenkeel sim-node --fault mid-stream-cut --fault-rate 0.1     a tenth of the answers break off
+  evenkeel sim-node --model llama --model qwen --queue 0        respond 503 instead of queueing
+  evenkeel sim-node --fault mid-stream-cut --fault-rate 0.1     cut a tenth of the responses
 
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\": \"llama\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'
-  curl http://127.0.0.1:8000/sim/fault -d '{\"kind\": \"reset\"}'     set a fault;  {\"kind\": null}  clears it
+  curl http://127.0.0.1:8000/sim/fault -d '{\"kind\": \"reset\"}'     set a fault; {\"kind\": null} clears it
 ";
 
 const MS_MAX: u64 = FIRST_TOKEN_MAX.as_secs() * 1_000;
 const RATE_MAX: i64 = TOKENS_PER_SECOND_MAX as i64;
 
-/// A simulated OpenAI-compatible model server: slots, streams, usage, metrics, faults.
+/// Run a simulated OpenAI-compatible model server with fault injection
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct SimNodeArgs {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Sequences worked on at once
+    /// Sequences generated concurrently
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..=SLOTS_MAX as i64))]
     slots: u32,
-    /// Requests that may wait for a slot; one more gets 503
+    /// Requests that may wait for a slot; more get 503
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u32).range(0..=QUEUE_MAX as i64))]
     queue: u32,
-    /// Time to first token of an empty prompt
+    /// Time to first token of an empty prompt, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u64).range(0..=MS_MAX))]
     ttft_ms: u64,
-    /// How fast prompts are read, which makes long ones wait longer for their first token
+    /// Prefill speed; long prompts take longer to their first token
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=RATE_MAX))]
     prefill_tokens_per_second: u32,
-    /// How fast a sequence that is alone gets its tokens
+    /// Generation speed of a single sequence
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=RATE_MAX))]
     tokens_per_second: u32,
-    /// How much longer a token takes per further sequence, as a share of a lone one's time
+    /// Slowdown per additional concurrent sequence, as a fraction
     #[arg(long, value_name = "F", default_value_t = 0.05)]
     batch_slowdown: f64,
-    /// How long answers are on average
+    /// Average length of a completion
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(1..=CONTEXT_MAX as i64))]
     output_tokens: u32,
-    /// Tokens of a prompt and its answer together
+    /// Context window: prompt and completion tokens together
     #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = value_parser!(u32).range(16..=CONTEXT_MAX as i64))]
     context: u32,
-    /// Connections kept open at once
+    /// Maximum number of open connections
     #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = value_parser!(u32).range(1..=CONNECTIONS_MAX as i64))]
     connections: u32,
-    /// A model to serve; may be given several times
+    /// Model to serve; repeatable
     #[arg(long = "model", value_name = "NAME", default_value = "sim")]
     models: Vec<String>,
-    /// What answers and faults are drawn from
+    /// Seed of completions and faults
     #[arg(long, value_name = "N", default_value_t = 7)]
     seed: u64,
-    /// What is wrong with it
+    /// Fault to inject
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(FaultKind::ALL.map(|(name, _)| name)))]
     fault: Option<String>,
-    /// The share of requests that feel the fault
+    /// Fraction of requests that the fault hits
     #[arg(long, value_name = "F", default_value_t = 1.0, requires = "fault")]
     fault_rate: f64,
-    /// How many requests a 500-burst, or one phase of flapping, lasts
+    /// Number of requests in a 500-burst, or in one phase of flapping
     #[arg(long, value_name = "N", default_value_t = 5, requires = "fault", value_parser = value_parser!(u32).range(1..))]
     fault_count: u32,
-    /// How late a slow first token comes
+    /// Delay of slow-first-token, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 60_000, requires = "fault", value_parser = value_parser!(u64).range(0..=MS_MAX))]
     fault_ms: u64,
 }
@@ -105,11 +105,11 @@ impl SimNodeArgs {
     }
 }
 
-/// Runs an engine until it is interrupted or told to end.
+/// Runs a simulated node until SIGINT or SIGTERM.
 pub(super) fn run(args: SimNodeArgs) -> Result<(), CliError> {
     let options = args.options();
-    if let Err(setting) = options.check() {
-        exit_usage(setting);
+    if let Err(error) = options.check() {
+        exit_usage(error);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -118,7 +118,7 @@ pub(super) fn run(args: SimNodeArgs) -> Result<(), CliError> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let node = SimNode::bind(options).await?;
-        println!("sim-node at http://{}: {models}; {slots} slots", node.address());
+        println!("sim-node listening on http://{}: {models}; {slots} slots", node.address());
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}

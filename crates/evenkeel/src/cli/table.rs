@@ -1,17 +1,17 @@
-//! Lists of JSON objects as columns that line up.
+//! Prints lists of JSON objects as aligned columns.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Rows under their headings.
+/// Rows of cells; the first row holds the column names.
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Shows these fields of each object.
-    pub(super) fn of(columns: &[&str], objects: &[Value]) -> Self {
+    /// Creates a table with one row per object and one column per field, headed by the field's name.
+    pub(super) fn new(columns: &[&str], objects: &[Value]) -> Self {
         let heading = columns.iter().map(|column| column.to_uppercase().replace('_', " ")).collect();
         let row = |object: &Value| columns.iter().map(|column| cell(&object[*column])).collect();
         let rows = std::iter::once(heading).chain(objects.iter().map(row)).collect();
@@ -32,8 +32,9 @@ fn cell(value: &Value) -> String {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.rows.first().map_or(0, Vec::len);
-        let wide = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns).map(wide).collect();
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
             let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
             writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
@@ -48,10 +49,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn columns_line_up_and_what_is_not_set_is_a_dash() {
+    fn columns_are_aligned_and_missing_values_are_dashes() {
         let objects =
             [json!({"name": "a", "rpm": null, "models": ["x", "y"]}), json!({"name": "longer", "rpm": 60})];
-        let shown = Table::of(&["name", "rpm", "models"], &objects).to_string();
-        assert_eq!(shown, "NAME    RPM  MODELS\na       -    x,y\nlonger  60   -\n");
+        let text = Table::new(&["name", "rpm", "models"], &objects).to_string();
+        assert_eq!(text, "NAME    RPM  MODELS\na       -    x,y\nlonger  60   -\n");
     }
 }

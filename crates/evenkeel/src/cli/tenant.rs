@@ -1,4 +1,4 @@
-//! `evenkeel tenant …`: who may ask. Through the server's API if one runs, in its data folder if none does.
+//! `evenkeel tenant …`: manages tenants through the API of a running server, or in the data directory if none runs.
 
 use clap::{Args, Subcommand};
 use evenkeel::config::{Config, read_tenant};
@@ -12,22 +12,22 @@ use serde_json::{Map, Value, json};
 use super::client::{AdminClient, ServerArgs, segment};
 use super::settings::SettingsArgs;
 use super::table::Table;
-use super::{CliError, print};
+use super::{CliError, exit_usage, print};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel tenant add acme --weight 2 --rpm 600         prints the key, once
+  evenkeel tenant add acme --weight 2 --rpm 600         print the API key, only once
   evenkeel tenant list
   evenkeel tenant set acme --weight 3 --unlimited rpm
-  evenkeel tenant rotate acme --keep-old                another key beside the old one ...
-  evenkeel tenant rotate acme                           ... and a last one, which ends all others
+  evenkeel tenant rotate acme --keep-old                create a second key; the old one stays valid
+  evenkeel tenant rotate acme                           create a key and revoke all others
   evenkeel tenant remove acme
-  evenkeel tenant sqs-key acme                          what its SQS clients sign with, as variables
-  evenkeel tenant key                                   a key and its hash, for a config file
+  evenkeel tenant sqs-key acme                          print AWS credentials as environment variables
+  evenkeel tenant key                                   generate a key and its hash for a config file
   EVENKEEL_ADMIN_KEY=ek-... evenkeel tenant list --url https://llm.example:7070
 ";
 
-/// Adds, lists and removes tenants, and changes their keys.
+/// Add, list, change and remove tenants, and rotate their API keys
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct TenantArgs {
@@ -37,19 +37,19 @@ pub(super) struct TenantArgs {
 
 #[derive(Debug, Subcommand)]
 enum TenantCommand {
-    /// Takes a tenant in, and prints its key
+    /// Add a tenant and print its API key
     Add(AddArgs),
-    /// Lists the tenants
+    /// List the tenants
     List(ListArgs),
-    /// Changes a tenant's weight and limits; its keys stay
+    /// Change a tenant's weight, limits or state; its keys stay valid
     Set(SetArgs),
-    /// Gives a tenant a new key, and prints it
+    /// Create a new API key for a tenant, print it, and revoke the old ones
     Rotate(RotateArgs),
-    /// Forgets a tenant and its keys
+    /// Remove a tenant and its keys
     Remove(NamedArgs),
-    /// Prints what a tenant's SQS clients sign with, as the variables that AWS clients read
+    /// Print the AWS credentials of a tenant's SQS clients, as environment variables
     SqsKey(NamedArgs),
-    /// Makes a key and prints it with its hash, which is what a config file holds
+    /// Generate an API key and print it with its hash, for `key_hashes` in a config file
     Key,
 }
 
@@ -67,17 +67,20 @@ struct SetArgs {
     named: NamedArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Takes a limit away; may be given several times
+    /// Remove a limit; repeatable
     #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "models"])]
     unlimited: Vec<String>,
-    /// Refuses its keys, or takes them again
+    /// Accept or reject requests with its keys
     #[arg(long, value_parser = ["active", "disabled"])]
+    state: Option<String>,
+    /// Old name of `--state`
+    #[arg(long, hide = true)]
     standing: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Its share, relative to the others
+    /// Share, relative to other tenants
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
     /// Requests per minute
@@ -86,10 +89,10 @@ struct LimitArgs {
     /// Tokens per minute
     #[arg(long, value_name = "N")]
     tpm: Option<u64>,
-    /// Requests in flight
+    /// Maximum number of requests in flight
     #[arg(long, value_name = "N")]
     concurrency_max: Option<u32>,
-    /// A model it may use; may be given several times, and none is all
+    /// Allow only this model; repeatable
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
 }
@@ -98,26 +101,26 @@ struct LimitArgs {
 struct RotateArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Leaves the old keys good beside the new one
+    /// Keep the old keys valid
     #[arg(long)]
     keep_old: bool,
 }
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: TenantStoreArgs,
+    store: TenantStoreArgs,
 }
 
 #[derive(Debug, Args)]
 struct NamedArgs {
-    /// The tenant's name
+    /// Name of the tenant
     name: String,
     #[command(flatten)]
-    place: TenantStoreArgs,
+    store: TenantStoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -128,10 +131,10 @@ struct TenantStoreArgs {
     settings: SettingsArgs,
 }
 
-/// Who keeps the tenants.
+/// Storage of the tenants.
 enum TenantBackend {
     Server(AdminClient),
-    Folder { folder: DataDir, config: Box<Config>, book: TenantStore },
+    Directory { data_dir: DataDir, config: Box<Config>, tenants: TenantStore },
 }
 
 pub(super) fn run(args: TenantArgs) -> Result<(), CliError> {
@@ -150,141 +153,145 @@ fn add(args: AddArgs) -> Result<(), CliError> {
     let name = args.named.name;
     let mut settings = args.limits.settings();
     settings.insert("name".to_owned(), json!(name));
-    let key = match args.named.place.find()? {
+    let key = match args.named.store.open()? {
         TenantBackend::Server(client) => {
             let body = Value::Object(settings);
-            told_key(&client.request(Method::POST, "/api/tenants", Some(&body))?)?
+            key_of(&client.request(Method::POST, "/api/tenants", Some(&body))?)?
         }
-        TenantBackend::Folder { folder, config, book } => {
-            changed(&folder, &config, &book, TenantChange::Add(read_tenant(&settings)?))?
+        TenantBackend::Directory { data_dir, config, tenants } => {
+            apply(&data_dir, &config, &tenants, TenantChange::Add(read_tenant(&settings)?))?
         }
     };
-    eprintln!("tenant {name} added; this is its key, and it is shown only now:");
+    eprintln!("added tenant {name:?}; its API key, shown only once:");
     print(&format!("{key}\n"))
 }
 
 fn set(args: SetArgs) -> Result<(), CliError> {
     let name = args.named.name;
+    if args.standing.is_some() {
+        exit_usage("--standing was renamed to --state");
+    }
     let mut settings = args.limits.settings();
-    settings.extend(args.standing.map(|standing| ("standing".to_owned(), json!(standing))));
+    settings.extend(args.state.map(|state| ("state".to_owned(), json!(state))));
     settings.extend(args.unlimited.into_iter().map(|limit| (limit, Value::Null)));
     if settings.is_empty() {
-        return Err("nothing to change; --help lists what there is".into());
+        return Err("nothing to change; `evenkeel tenant set --help` lists the settings".into());
     }
-    match args.named.place.find()? {
+    match args.named.store.open()? {
         TenantBackend::Server(client) => {
-            client.request(Method::PATCH, &path_of(&name), Some(&Value::Object(settings)))?;
+            client.request(Method::PATCH, &path(&name), Some(&Value::Object(settings)))?;
         }
-        TenantBackend::Folder { folder, config, book } => {
-            changed(&folder, &config, &book, TenantChange::Set { name: name.clone(), settings })?;
+        TenantBackend::Directory { data_dir, config, tenants } => {
+            apply(&data_dir, &config, &tenants, TenantChange::Set { name: name.clone(), settings })?;
         }
     }
-    eprintln!("tenant {name} changed");
+    eprintln!("updated tenant {name:?}");
     Ok(())
 }
 
 fn rotate(args: RotateArgs) -> Result<(), CliError> {
     let name = args.named.name;
-    let key = match args.named.place.find()? {
+    let key = match args.named.store.open()? {
         TenantBackend::Server(client) => {
             let body = json!({"keep_old": args.keep_old});
-            told_key(&client.request(Method::POST, &format!("{}/rotate", path_of(&name)), Some(&body))?)?
+            key_of(&client.request(Method::POST, &format!("{}/rotate", path(&name)), Some(&body))?)?
         }
-        TenantBackend::Folder { folder, config, book } => {
+        TenantBackend::Directory { data_dir, config, tenants } => {
             let old_keys = if args.keep_old { OldKeys::Keep } else { OldKeys::Revoke };
-            changed(&folder, &config, &book, TenantChange::Rotate { name: name.clone(), old_keys })?
+            apply(&data_dir, &config, &tenants, TenantChange::Rotate { name: name.clone(), old_keys })?
         }
     };
-    let old = if args.keep_old { "its old keys stay good" } else { "its old keys have ended" };
-    eprintln!("tenant {name} has a new key, shown only now; {old}:");
+    let old = if args.keep_old { "its old keys stay valid" } else { "its old keys are revoked" };
+    eprintln!("created a new API key for tenant {name:?}; {old}; the new key, shown only once:");
     print(&format!("{key}\n"))
 }
 
 fn remove(args: NamedArgs) -> Result<(), CliError> {
     let name = args.name;
-    match args.place.find()? {
+    match args.store.open()? {
         TenantBackend::Server(client) => {
-            client.request(Method::DELETE, &path_of(&name), None)?;
+            client.request(Method::DELETE, &path(&name), None)?;
         }
-        TenantBackend::Folder { folder, config, book } => {
-            changed(&folder, &config, &book, TenantChange::Remove { name: name.clone() })?;
+        TenantBackend::Directory { data_dir, config, tenants } => {
+            apply(&data_dir, &config, &tenants, TenantChange::Remove { name: name.clone() })?;
         }
     }
-    eprintln!("tenant {name} removed");
+    eprintln!("removed tenant {name:?} and its keys");
     Ok(())
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let listed = args.place.listed()?;
+    let response = args.store.list()?;
     if args.json {
-        return print(&format!("{listed:#}\n"));
+        return print(&format!("{response:#}\n"));
     }
-    let columns = ["name", "weight", "rpm", "tpm", "concurrency_max", "models", "standing", "keys", "from"];
-    let none = Vec::new();
-    let tenants = listed["tenants"].as_array().unwrap_or(&none);
+    let columns = ["name", "weight", "rpm", "tpm", "concurrency_max", "models", "state", "keys", "from"];
+    let tenants = response["tenants"].as_array().map(Vec::as_slice).unwrap_or_default();
     if tenants.is_empty() {
-        return print("no tenants: everybody who reaches the server is served\n");
+        return print("no tenants: every client that reaches the server is served\n");
     }
-    print(&Table::of(&columns, tenants).to_string())
+    print(&Table::new(&columns, tenants).to_string())
 }
 
 fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
     let name = args.name;
-    let keys = match args.place.find()? {
+    let keys = match args.store.open()? {
         TenantBackend::Server(client) => {
-            let mut answer = client.request(Method::GET, &format!("{}/sqs-key", path_of(&name)), None)?;
-            answer["keys"].take()
+            let mut response = client.request(Method::GET, &format!("{}/sqs-key", path(&name)), None)?;
+            response["keys"].take()
         }
-        TenantBackend::Folder { folder, book, .. } => {
-            Value::Array(book.sqs_keys(&name, &master_key(&folder)?)?)
+        TenantBackend::Directory { data_dir, tenants, .. } => {
+            Value::Array(tenants.sqs_keys(&name, &master_key(&data_dir)?)?)
         }
     };
-    // The newest is last; it ends with the API key it belongs to.
-    let newest =
-        keys.as_array().and_then(|keys| keys.last()).ok_or("the tenant has no key; rotate gives it one")?;
-    let told = |field: &str| newest[field].as_str().ok_or("the server told no key");
-    let id = told("access_key_id")?;
-    let secret = told("secret_access_key")?;
+    // The newest is last. It is valid as long as the API key it is derived from.
+    let newest = keys.as_array().and_then(|keys| keys.last()).ok_or_else(|| {
+        format!("tenant {name:?} has no API key; create one with `evenkeel tenant rotate {name}`")
+    })?;
+    let field = |field: &str| newest[field].as_str().ok_or("the response of the server holds no key");
+    let id = field("access_key_id")?;
+    let secret = field("secret_access_key")?;
     print(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
 }
 
 fn key() -> Result<(), CliError> {
-    let key = make_key().map_err(|_| "the system gives no random numbers")?;
+    let key = make_key().map_err(|_| "the system's random number generator failed")?;
     print(&format!("{key}\n{}\n", KeyHash::of(&key)))
 }
 
-fn changed(
-    folder: &DataDir,
+/// Applies a change in the data directory; returns the API key that it created, or an empty string.
+fn apply(
+    data_dir: &DataDir,
     config: &Config,
-    book: &TenantStore,
+    tenants: &TenantStore,
     change: TenantChange,
 ) -> Result<String, CliError> {
-    let (next, key) = book.apply(change, &config.server.admin)?;
-    next.write(folder)?;
+    let (next, key) = tenants.apply(change, &config.server.admin_key_hashes)?;
+    next.write(data_dir)?;
     Ok(key.map(|key| key.expose().clone()).unwrap_or_default())
 }
 
-fn told_key(answer: &Value) -> Result<String, CliError> {
-    let key = answer["key"].as_str().ok_or("the server told no key")?;
+fn key_of(response: &Value) -> Result<String, CliError> {
+    let key = response["key"].as_str().ok_or("the response of the server holds no key")?;
     Ok(key.to_owned())
 }
 
-fn path_of(name: &str) -> String {
+fn path(name: &str) -> String {
     format!("/api/tenants/{}", segment(name))
 }
 
 impl LimitArgs {
-    /// What was given, by the names of the settings.
+    /// Returns the settings given, by name.
     fn settings(&self) -> Map<String, Value> {
         let models = (!self.models.is_empty()).then_some(&self.models);
-        let given = [
+        let settings = [
             ("weight", json!(self.weight)),
             ("rpm", json!(self.rpm)),
             ("tpm", json!(self.tpm)),
             ("concurrency_max", json!(self.concurrency_max)),
             ("models", json!(models)),
         ];
-        given
+        settings
             .into_iter()
             .filter(|(_, value)| !value.is_null())
             .map(|(key, value)| (key.to_owned(), value))
@@ -293,32 +300,36 @@ impl LimitArgs {
 }
 
 impl TenantStoreArgs {
-    /// Asks whoever keeps the tenants, and takes nothing from anybody.
-    fn listed(&self) -> Result<Value, CliError> {
-        let ask = |url: &str| AdminClient::new(url, &self.server)?.request(Method::GET, "/api/tenants", None);
+    /// Lists the tenants without locking the data directory.
+    fn list(&self) -> Result<Value, CliError> {
+        let request =
+            |url: &str| AdminClient::new(url, &self.server)?.request(Method::GET, "/api/tenants", None);
         if let Some(url) = &self.server.url {
-            return ask(url);
+            return request(url);
         }
         let config = self.settings.read()?;
-        match DataDir::server_of(&config.server.data_dir) {
-            Some(url) => ask(&url),
+        match DataDir::server_url(&config.server.data_dir) {
+            Some(url) => request(&url),
             None => {
-                Ok(TenantStore::read(&config.server.data_dir, config.tenants, &config.server.admin)?
-                    .describe())
+                let server = &config.server;
+                let tenants = TenantStore::read(&server.data_dir, config.tenants, &server.admin_key_hashes)?;
+                Ok(tenants.describe())
             }
         }
     }
 
-    fn find(&self) -> Result<TenantBackend, CliError> {
+    /// Connects to the server given or found, or else locks the data directory.
+    fn open(&self) -> Result<TenantBackend, CliError> {
         if let Some(url) = &self.server.url {
             return Ok(TenantBackend::Server(AdminClient::new(url, &self.server)?));
         }
         let config = Box::new(self.settings.read()?);
         match DataDir::claim(&config.server.data_dir)? {
             DataDirClaim::Served { url } => Ok(TenantBackend::Server(AdminClient::new(&url, &self.server)?)),
-            DataDirClaim::Ours(folder) => {
-                let book = TenantStore::read(folder.path(), config.tenants.clone(), &config.server.admin)?;
-                Ok(TenantBackend::Folder { folder, config, book })
+            DataDirClaim::Ours(data_dir) => {
+                let admin_key_hashes = &config.server.admin_key_hashes;
+                let tenants = TenantStore::read(data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
+                Ok(TenantBackend::Directory { data_dir, config, tenants })
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `[llm]`: the nodes, how they are looked after, and the limits of their walk.
+//! `[llm]`: nodes, health checks, failover, and the limits of the request pipeline.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,29 +13,29 @@ use evenkeel_upstream::Origin as NodeOrigin;
 use http::Uri;
 use serde_json::{Value as Json, json};
 
-use super::effective::toml_text;
+use super::effective::toml_value;
 use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
-use super::tenants::table_of;
+use super::tenants::table_to_toml;
 use super::value::{ConfigValue as _, Float, Integer};
 
-/// How many ways to one node there may be.
+/// Limit per node.
 const PATHS_MAX: usize = 16;
-/// How many models one node may name.
+/// Limit per node.
 const MODELS_MAX: usize = 256;
 const DAY_SECS: Float = Float(86_400.0);
 
-/// `[llm]`, and what of other sections is for its door.
-#[derive(Clone, Debug, Default)]
+/// `[llm]`, and the parts of other sections that the LLM API needs.
+#[derive(Clone, Debug)]
 pub struct LlmConfig {
-    /// What its door is set up with.
     pub options: LlmOptions,
-    /// A file of certificates to trust besides the usual ones.
+    /// PEM file of certificate authorities to trust in addition to the public ones.
     pub ca_file: Option<PathBuf>,
+    pub(super) ca_file_origin: ValueSource,
 }
 
 pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, flags: &[String]) -> LlmConfig {
-    let ca_file = section.optional("ca_file").map(|read| read.value);
+    let ca_file = section.optional::<PathBuf>("ca_file");
     let first_byte_max =
         section.optional_within("first_byte_max_secs", Float(0.001)..=DAY_SECS).map(Float::as_secs);
     let health = health(&mut section.section("health"));
@@ -48,7 +48,11 @@ pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, flags: 
     };
     let adaptive = adaptive(&mut section.section("adaptive"));
     let nodes = nodes(section, flags, pipeline.limits.nodes_max);
-    LlmConfig { options: LlmOptions { pipeline, health, adaptive, first_byte_max, nodes }, ca_file }
+    LlmConfig {
+        options: LlmOptions { pipeline, health, adaptive, first_byte_max, nodes },
+        ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |read| read.origin.clone()),
+        ca_file: ca_file.map(|read| read.value),
+    }
 }
 
 fn health(section: &mut Section<'_>) -> HealthOptions {
@@ -64,20 +68,20 @@ fn health(section: &mut Section<'_>) -> HealthOptions {
     }
 }
 
-/// Reads how often an engine is asked for its load; 0 is never.
+/// Reads the interval of scraping engine metrics; 0 turns it off.
 fn load_interval(section: &mut Section<'_>, default: Option<Duration>) -> Option<Duration> {
     let default = Float(default.unwrap_or_default().as_secs_f64());
-    let often = section.within("load_interval_secs", default, Float(0.0)..=Float(3_600.0));
-    (Float(0.0) < often).then(|| often.as_secs())
+    let interval = section.within("load_interval_secs", default, Float(0.0)..=Float(3_600.0));
+    (interval > Float(0.0)).then(|| interval.as_secs())
 }
 
 fn adaptive(section: &mut Section<'_>) -> LimitConfig {
     let default = LimitConfig::default();
     let mut slots = |key, default: u32, range: RangeInclusive<u32>| {
-        let whole = |slots: u32| Integer(i64::from(slots));
-        section.within(key, whole(default), whole(*range.start())..=whole(*range.end())).as_u32()
+        let integer = |slots: u32| Integer(i64::from(slots));
+        section.within(key, integer(default), integer(*range.start())..=integer(*range.end())).as_u32()
     };
-    // The widest first, because it bounds the others.
+    // `max` comes first because it bounds the others.
     let max = slots("max", default.max, 1..=65_536);
     let min = slots("min", default.min.min(max), 1..=max);
     let initial = slots("initial", default.initial.clamp(min, max), min..=max);
@@ -87,10 +91,9 @@ fn adaptive(section: &mut Section<'_>) -> LimitConfig {
 
 fn limits(section: &mut Section<'_>) -> PipelineLimits {
     let default = PipelineLimits::default();
-    let mut count =
-        |key, default: i64, most| section.within(key, Integer(default), Integer(1)..=Integer(most));
+    let mut count = |key, default: i64, max| section.within(key, Integer(default), Integer(1)..=Integer(max));
     PipelineLimits {
-        // As many as there may be anyway: the door sees to that.
+        // The server limits the number of tenants.
         tenants_max: default.tenants_max,
         models_max: count("models_max", i64::from(default.models_max), 100_000).as_u32(),
         nodes_max: count("nodes_max", default.nodes_max as i64, 10_000).as_usize(),
@@ -120,35 +123,34 @@ fn breaker(section: &mut Section<'_>) -> BreakerOptions {
     let failures_max = section.within("failures_max", failures, Integer(1)..=Integer(1_000)).as_u32();
     let ratio = section.within("error_ratio_max", Float(default.error_ratio_max), Float(0.01)..=Float(1.0));
     let samples_min = section.within("samples_min", samples, Integer(1)..=Integer(1_000_000)).as_u32();
-    // The longer span of a pair first, because it bounds the shorter.
-    let mut span = |key, default: Duration, most: Float| {
-        section.within(key, Float(default.as_secs_f64()), Float(0.001)..=most)
+    // The maximum of each pair comes first because it bounds the other.
+    let mut duration = |key, default: Duration, max: Float| {
+        section.within(key, Float(default.as_secs_f64()), Float(0.001)..=max)
     };
-    let backoff_max = span("backoff_max_secs", default.backoff_max, DAY_SECS);
-    let backoff_min = span("backoff_min_secs", default.backoff_min, backoff_max);
-    let spare_max = span("spare_max_secs", default.cooldown_max, Float(3_600.0));
-    let spare = span("spare_secs", default.cooldown, spare_max);
+    let backoff_max = duration("backoff_max_secs", default.backoff_max, DAY_SECS);
+    let backoff_min = duration("backoff_min_secs", default.backoff_min, backoff_max);
+    let cooldown_max = duration("cooldown_max_secs", default.cooldown_max, Float(3_600.0));
+    let cooldown = duration("cooldown_secs", default.cooldown, cooldown_max);
     BreakerOptions {
         failures_max,
         error_ratio_max: ratio.0,
         samples_min,
         backoff_min: backoff_min.as_secs(),
         backoff_max: backoff_max.as_secs(),
-        cooldown: spare.as_secs(),
-        cooldown_max: spare_max.as_secs(),
+        cooldown: cooldown.as_secs(),
+        cooldown_max: cooldown_max.as_secs(),
     }
 }
 
 fn affinity(section: &mut Section<'_>) -> AffinityOptions {
     let default = AffinityOptions::default();
     let load_max = section.within("load_max", Float(default.load_max), Float(1.0)..=Float(10.0)).0;
-    let look_max = section
-        .within("look_max", Integer(default.lookahead_max as i64), Integer(1)..=Integer(64))
-        .as_usize();
+    let lookahead = Integer(default.lookahead_max as i64);
+    let lookahead_max = section.within("lookahead_max", lookahead, Integer(1)..=Integer(64)).as_usize();
     let skips = Integer(i64::from(default.skips_max));
     AffinityOptions {
         load_max,
-        lookahead_max: look_max,
+        lookahead_max,
         skips_max: section.within("skips_max", skips, Integer(0)..=Integer(64)).as_u32(),
     }
 }
@@ -161,34 +163,36 @@ fn nodes(section: &mut Section<'_>, flags: &[String], nodes_max: usize) -> Vec<N
     }
     for flag in flags {
         let origin = ValueSource::Flag("--node");
-        match node_of_flag(flag) {
+        match parse_flag(flag) {
             Ok(node) => add(section, &mut nodes, origin, node),
-            Err(what) => section.error(&origin, what),
+            Err(message) => section.error(&origin, message),
         }
     }
     if let Some((origin, _)) = nodes.get(nodes_max) {
-        section.error(origin, format!("more than {nodes_max} nodes; [llm.limits] has nodes_max"));
+        section.error(origin, format!("more than {nodes_max} nodes; raise nodes_max in [llm.limits]"));
     }
     nodes.into_iter().map(|(_, node)| node).collect()
 }
 
-/// What a file of nodes holds.
+/// Contents of the stored nodes file.
 #[derive(Clone, Debug, Default)]
 pub struct StoredNodes {
-    /// The nodes.
     pub nodes: Vec<NodeOptions>,
-    /// The names of those that take no work, whoever set them up.
+    /// Names of drained nodes, including nodes of the config file.
     pub drained: Vec<String>,
 }
 
-/// What such a file is written as; a later one may hold what this reader would drop.
+/// Format of the stored nodes file. A newer file is rejected, because it may hold settings that this version would drop.
 const VERSION: i64 = 1;
 
-/// Reads a file of nodes.
-pub(super) fn read_kept(root: &mut Section<'_>) -> StoredNodes {
+/// Reads the stored nodes file.
+pub(super) fn read_stored_nodes(root: &mut Section<'_>) -> StoredNodes {
     let version = root.read("version", Integer(VERSION));
     if version.value != Integer(VERSION) {
-        root.error(&version.origin, format!("version must be {VERSION}; a later evenkeel wrote this"));
+        root.error(
+            &version.origin,
+            format!("version must be {VERSION}; a newer version of evenkeel wrote this file"),
+        );
     }
     let drained = root.read("drained", Vec::<String>::new()).value;
     let mut nodes = Vec::new();
@@ -199,21 +203,21 @@ pub(super) fn read_kept(root: &mut Section<'_>) -> StoredNodes {
     StoredNodes { nodes: nodes.into_iter().map(|(_, node)| node).collect(), drained }
 }
 
-/// Writes nodes as a file that reads as the same nodes, keys included.
-pub(crate) fn nodes_to_toml(kept: &StoredNodes) -> String {
-    let drained = toml_text(&json!(kept.drained));
+/// Writes nodes as TOML that reads as the same nodes, API keys included.
+pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
+    let drained = toml_value(&json!(stored.drained));
     let mut text = format!("version = {VERSION}\ndrained = {drained}\n\n");
-    for node in &kept.nodes {
+    for node in &stored.nodes {
         let settings = [
             ("name", json!(node.name)),
             ("paths", json!(node.paths)),
             ("models", json!(node.models)),
-            ("max_concurrency", node.max_concurrency.map_or(Json::Null, |slots| slots.show())),
-            ("weight", Float(node.weight.as_f64()).show()),
+            ("max_concurrency", node.max_concurrency.map_or(Json::Null, |slots| slots.to_json())),
+            ("weight", Float(node.weight.as_f64()).to_json()),
             ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
         ];
         let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        text.push_str(&table_of("nodes", &settings));
+        text.push_str(&table_to_toml("nodes", &settings));
     }
     text
 }
@@ -234,34 +238,34 @@ fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
     let name = table.optional::<String>("name");
     let url = table.optional::<String>("url");
     let several = table.optional::<Vec<String>>("paths");
-    let (paths, place) = match (url, several) {
+    let (paths, paths_origin) = match (url, several) {
         (Some(url), None) => (vec![url.value], url.origin),
         (None, Some(several)) => (several.value, several.origin),
         (Some(_), Some(several)) => {
-            table.error(&several.origin, "a node has either url or paths");
+            table.error(&several.origin, "a node has either url or paths, not both");
             (several.value, several.origin)
         }
         (None, None) => {
-            table.error(origin, "a node needs a url, or paths");
+            table.error(origin, "a node needs a url or paths");
             (Vec::new(), origin.clone())
         }
     };
-    if PATHS_MAX < paths.len() || paths.is_empty() && place != *origin {
-        table.error(&place, format!("paths must be 1 to {PATHS_MAX}"));
+    if paths.len() > PATHS_MAX || paths.is_empty() && paths_origin != *origin {
+        table.error(&paths_origin, format!("paths must be 1 to {PATHS_MAX} URLs"));
     }
     for path in &paths {
-        if let Err(what) = check_url(path) {
-            table.error(&place, what);
+        if let Err(message) = check_url(path) {
+            table.error(&paths_origin, message);
         }
     }
-    let named = name.map(|name| {
-        if let Err(what) = check_name(&name.value) {
-            table.error(&name.origin, what);
+    let name = name.map(|name| {
+        if let Err(message) = check_name(&name.value) {
+            table.error(&name.origin, message);
         }
         name.value
     });
     let models = table.read("models", Vec::<String>::new());
-    if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
+    if models.value.len() > MODELS_MAX || models.value.iter().any(String::is_empty) {
         table.error(&models.origin, format!("models must be at most {MODELS_MAX} names"));
     }
     let max_concurrency = table.optional::<Concurrency>("max_concurrency");
@@ -271,7 +275,7 @@ fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
         table.error(origin, "max_concurrency must be from 1 to 65536");
     }
     NodeOptions {
-        name: named.unwrap_or_else(|| name_of(&paths)),
+        name: name.unwrap_or_else(|| default_name(&paths)),
         paths,
         models: models.value,
         max_concurrency: max_concurrency.map(|read| read.value),
@@ -280,15 +284,15 @@ fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
     }
 }
 
-/// Reads `[NAME=]URL`.
-fn node_of_flag(text: &str) -> Result<NodeOptions, String> {
+/// Parses `[NAME=]URL`.
+fn parse_flag(text: &str) -> Result<NodeOptions, String> {
     let (name, url) = match text.split_once('=') {
         Some((name, url)) if !name.contains("://") => (Some(name.to_owned()), url),
         _ => (None, text),
     };
     check_url(url)?;
     let paths = vec![url.to_owned()];
-    let name = name.unwrap_or_else(|| name_of(&paths));
+    let name = name.unwrap_or_else(|| default_name(&paths));
     check_name(&name)?;
     Ok(NodeOptions {
         name,
@@ -300,8 +304,8 @@ fn node_of_flag(text: &str) -> Result<NodeOptions, String> {
     })
 }
 
-/// Calls a node that has no name by where it is.
-fn name_of(paths: &[String]) -> String {
+/// Returns the host and port of the first URL.
+fn default_name(paths: &[String]) -> String {
     let uri = paths.first().and_then(|path| path.parse::<Uri>().ok());
     uri.and_then(|uri| uri.authority().map(ToString::to_string)).unwrap_or_default()
 }
@@ -309,14 +313,14 @@ fn name_of(paths: &[String]) -> String {
 fn check_url(url: &str) -> Result<(), String> {
     NodeOrigin::parse(url)
         .map(|_| ())
-        .map_err(|bad| format!("a node's url is like \"http://10.0.0.5:8000\": {bad}"))
+        .map_err(|error| format!("not a node URL such as \"http://10.0.0.5:8000\": {error}"))
 }
 
-/// Refuses a name that could not be part of a path of the API.
+/// Rejects names that cannot be a segment of an API path.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-@:".contains(letter);
-    if (1..=64).contains(&name.len()) && name.chars().all(plain) {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-@:".contains(letter);
+    if (1..=64).contains(&name.len()) && name.chars().all(is_allowed) {
         return Ok(());
     }
-    Err("a name must be 1 to 64 letters, digits and signs of `._-@:`".to_owned())
+    Err("a name must be 1 to 64 letters, digits and characters of `._-@:`".to_owned())
 }

@@ -1,4 +1,6 @@
-//! `[load_manager]`, `[connection_pool]` and `[node_cache]`: seed 001's settings, under its names and rules.
+//! `[load_manager]`, `[connection_pool]` and `[node_cache]`.
+//!
+//! Names, defaults, rules and error messages are those of the router load optimization specification (docs/specs.md).
 
 use evenkeel_policy::backpressure::{
     BackpressureConfig, ConnectionPoolConfig, InvalidConfig, LoadManagerConfig, NodeCacheConfig,
@@ -13,7 +15,7 @@ use super::value::{Float, Integer};
 
 const QUANTUM: std::ops::RangeInclusive<Integer> = Integer(1)..=Integer(1_000_000_000);
 
-/// Reads the three sections; the quantum is in the first, too.
+/// Reads the three sections. The second value is the DRR quantum, which `[load_manager]` holds too.
 pub(super) fn read(root: &mut Section<'_>) -> (LoadManagerConfig, Cost) {
     let (wait_queue, backpressure, quantum) = load_manager(&mut root.section("load_manager"));
     let connection_pool = connection_pool(&mut root.section("connection_pool"));
@@ -37,17 +39,17 @@ fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConf
         warning_threshold: warning.value.0,
         overload_threshold: overload.value.0,
     };
-    if let Err(broken) = queue.validate() {
-        let origin = match broken {
+    if let Err(error) = queue.validate() {
+        let origin = match error {
             InvalidConfig::DefaultTimeout => &timeout.origin,
             InvalidConfig::WarningThreshold => &warning.origin,
-            // Whoever set only the one below it broke the rule there.
-            InvalidConfig::OverloadThreshold => set_of(&overload, &warning),
+            // If only the warning threshold was set, the error is there.
+            InvalidConfig::OverloadThreshold => origin_of_first_set(&overload, &warning),
             InvalidConfig::MaxWaiting | InvalidConfig::MaxIdlePerHost | InvalidConfig::Ttl => {
                 &max_waiting.origin
             }
         };
-        section.error(origin, broken);
+        section.error(origin, error);
     }
     let pressure = BackpressureConfig {
         max_queue_size: queue.max_waiting,
@@ -58,25 +60,25 @@ fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConf
     (queue, pressure, Cost(quantum.as_u64()))
 }
 
-fn set_of<'a, T>(first: &'a SourcedValue<T>, second: &'a SourcedValue<T>) -> &'a ValueSource {
+fn origin_of_first_set<'a, T>(first: &'a SourcedValue<T>, second: &'a SourcedValue<T>) -> &'a ValueSource {
     if first.origin == ValueSource::Default { &second.origin } else { &first.origin }
 }
 
 fn connection_pool(section: &mut Section<'_>) -> ConnectionPoolConfig {
     let default = ConnectionPoolConfig::default();
     let max_idle = section.read("max_idle_per_host", Integer(default.max_idle_per_host as i64));
-    let mut span =
+    let mut duration =
         |key, default: Duration| section.within(key, secs(default), Float(0.001)..=Float(86_400.0)).as_secs();
     let pool = ConnectionPoolConfig {
         max_idle_per_host: max_idle.value.as_usize(),
-        idle_timeout: span("idle_timeout_secs", default.idle_timeout),
-        connect_timeout: span("connect_timeout_secs", default.connect_timeout),
-        request_timeout: span("request_timeout_secs", default.request_timeout),
-        tcp_keepalive: span("tcp_keepalive_secs", default.tcp_keepalive),
+        idle_timeout: duration("idle_timeout_secs", default.idle_timeout),
+        connect_timeout: duration("connect_timeout_secs", default.connect_timeout),
+        request_timeout: duration("request_timeout_secs", default.request_timeout),
+        tcp_keepalive: duration("tcp_keepalive_secs", default.tcp_keepalive),
         tcp_nodelay: section.read("tcp_nodelay", default.tcp_nodelay).value,
     };
-    if let Err(broken) = pool.validate() {
-        section.error(&max_idle.origin, broken);
+    if let Err(error) = pool.validate() {
+        section.error(&max_idle.origin, error);
     }
     pool
 }
@@ -87,12 +89,12 @@ fn node_cache(section: &mut Section<'_>) -> NodeCacheConfig {
     let capacity = section.within("max_capacity", capacity, Integer(0)..=Integer(10_000_000));
     let ttl = section.read("ttl_secs", secs(default.ttl));
     let cache = NodeCacheConfig { max_capacity: capacity.as_u64(), ttl: ttl.value.as_secs() };
-    if let Err(broken) = cache.validate() {
-        section.error(&ttl.origin, broken);
+    if let Err(error) = cache.validate() {
+        section.error(&ttl.origin, error);
     }
     cache
 }
 
-fn secs(span: Duration) -> Float {
-    Float(span.as_secs_f64())
+fn secs(duration: Duration) -> Float {
+    Float(duration.as_secs_f64())
 }

@@ -1,7 +1,7 @@
-//! Reads settings one by one from file, environment and flags, and remembers what was read and what was wrong.
+//! Reads settings from the file, the environment and flags; records what was read and what is wrong.
 //!
-//! Bound: every mistake is found in one go. What a file holds and nobody read is a mistake; what was read is shown by
-//! [`Shown`], in the order it was read in.
+//! Guarantees: all errors are found in one pass. A key of the file that no setting reads is an error. Every setting that
+//! was read is in the [`EffectiveConfig`], in reading order.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,13 +13,14 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::effective::{EffectiveConfig, Setting};
+use super::renamed_keys::{new_key, new_setting, old_key};
 use super::source::{ConfigError, ValueSource};
 use super::suggest::closest;
 use super::value::ConfigValue;
 
-/// Variables with names of their own, by section and key: those of seed 001, the one all Rust programs know, and those
-/// of OpenTelemetry.
-const GIVEN_VARIABLES: &[(&str, &str, &str)] = &[
+/// Environment variables whose names do not follow `EVENKEEL_SECTION_KEY`, by section and key: those of the router load
+/// optimization specification (docs/specs.md), `RUST_LOG`, and those of OpenTelemetry.
+const PREDEFINED_VARIABLES: &[(&str, &str, &str)] = &[
     ("load_manager", "max_waiting", "LLMLB_MAX_WAITING"),
     ("load_manager", "default_timeout_secs", "LLMLB_WAIT_TIMEOUT_SECS"),
     ("load_manager", "warning_threshold", "LLMLB_WARNING_THRESHOLD"),
@@ -33,46 +34,50 @@ const GIVEN_VARIABLES: &[(&str, &str, &str)] = &[
     ("telemetry", "otlp_headers", "OTEL_EXPORTER_OTLP_HEADERS"),
 ];
 
-/// A flag that stands for a setting.
+/// A command-line flag that overrides a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flag {
-    /// The section, without brackets.
+    /// Without brackets.
     pub section: &'static str,
-    /// The key.
     pub key: &'static str,
-    /// The flag's name, with its dashes.
+    /// With its dashes.
     pub name: &'static str,
-    /// What it was given.
     pub value: String,
 }
 
-/// A value and where it comes from.
+/// A value and its source.
 #[derive(Clone, Debug)]
 pub(super) struct SourcedValue<T> {
     pub(super) value: T,
     pub(super) origin: ValueSource,
 }
 
-/// What the sections of one configuration share.
+/// State shared by the sections of one configuration.
 pub(super) struct Reader<'a> {
     path: Arc<str>,
-    /// Where the lines of the file begin.
-    lines: Vec<usize>,
+    /// Byte offsets of the beginnings of lines.
+    line_starts: Vec<usize>,
     env: &'a BTreeMap<String, String>,
     flags: &'a [Flag],
-    notes: RefCell<ReadState>,
+    state: RefCell<ReadState>,
 }
 
 #[derive(Default)]
 struct ReadState {
-    mistakes: Vec<ConfigError>,
-    shown: EffectiveConfig,
-    /// What could have been set: section and key.
+    errors: Vec<ConfigError>,
+    effective: EffectiveConfig,
+    /// All settings that exist: section and key.
     known: BTreeSet<(String, &'static str)>,
-    /// What the file holds and nobody read.
+    /// Keys of the file that no setting read.
     unread: Vec<UnknownKey>,
-    /// The variables that mean something, each with what it would be called by rule.
-    variables: Vec<(String, String)>,
+    variables: Vec<KnownVariable>,
+}
+
+/// An environment variable that sets something.
+struct KnownVariable {
+    name: String,
+    /// `EVENKEEL_SECTION_KEY`, which differs from `name` if the variable is predefined.
+    regular_name: String,
 }
 
 struct UnknownKey {
@@ -88,110 +93,122 @@ impl<'a> Reader<'a> {
         env: &'a BTreeMap<String, String>,
         flags: &'a [Flag],
     ) -> Reader<'a> {
-        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
-        let lines = std::iter::once(0).chain(breaks).collect();
-        Reader { path: path.into(), lines, env, flags, notes: RefCell::default() }
+        let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let line_starts = std::iter::once(0).chain(newlines.map(|(index, _)| index + 1)).collect();
+        Reader { path: path.into(), line_starts, env, flags, state: RefCell::default() }
     }
 
-    /// The place of a byte of the file.
-    pub(super) fn at(&self, byte: usize) -> ValueSource {
+    /// Returns the line that contains a byte offset of the file.
+    pub(super) fn line_at(&self, byte: usize) -> ValueSource {
         ValueSource::File {
             path: self.path.clone(),
-            line: self.lines.partition_point(|begin| *begin <= byte),
+            line: self.line_starts.partition_point(|start| *start <= byte),
         }
     }
 
-    pub(super) fn error(&self, origin: &ValueSource, what: impl Into<String>) {
-        self.notes.borrow_mut().mistakes.push(ConfigError { origin: origin.clone(), what: what.into() });
+    pub(super) fn error(&self, origin: &ValueSource, message: impl Into<String>) {
+        let error = ConfigError { origin: origin.clone(), message: message.into() };
+        self.state.borrow_mut().errors.push(error);
     }
 
-    /// Opens the file's outermost level.
+    /// Opens the top level of the file.
     pub(super) fn root<'t>(&'t self, table: DeTable<'t>) -> Section<'t> {
-        Section { reader: self, name: String::new(), table, from: AllowedSources::Everywhere, shown: None }
+        Section {
+            reader: self,
+            name: String::new(),
+            table,
+            sources: AllowedSources::All,
+            effective_index: None,
+        }
     }
 
-    /// Tells what was read, or everything that was wrong.
+    /// Returns the effective configuration, or all errors.
     pub(super) fn finish(self) -> Result<EffectiveConfig, Vec<ConfigError>> {
-        let mut notes = self.notes.into_inner();
-        for unread in &notes.unread {
-            let what = unread.what(&notes.known);
-            notes.mistakes.push(ConfigError { origin: unread.origin.clone(), what });
+        let mut state = self.state.into_inner();
+        for unread in &state.unread {
+            let message = unread.message(&state.known);
+            state.errors.push(ConfigError { origin: unread.origin.clone(), message });
         }
         for name in self.env.keys() {
-            if let Some(what) = notes.unknown_variable(name) {
-                notes.mistakes.push(ConfigError { origin: ValueSource::Env(name.clone()), what });
+            if let Some(message) = state.unknown_variable(name) {
+                state.errors.push(ConfigError { origin: ValueSource::Env(name.clone()), message });
             }
         }
-        notes.mistakes.sort();
-        notes.mistakes.dedup();
-        if notes.mistakes.is_empty() { Ok(notes.shown) } else { Err(notes.mistakes) }
+        state.errors.sort();
+        state.errors.dedup();
+        if state.errors.is_empty() { Ok(state.effective) } else { Err(state.errors) }
     }
 }
 
 impl UnknownKey {
-    fn what(&self, known: &BTreeSet<(String, &'static str)>) -> String {
+    fn message(&self, known: &BTreeSet<(String, &'static str)>) -> String {
         let Self { section, key, .. } = self;
-        let beside = known.iter().filter(|(at, _)| at == section).map(|(_, key)| *key);
-        let place = if section.is_empty() { String::new() } else { format!(" in [{section}]") };
-        if let Some(meant) = closest(key, beside) {
-            return format!("unknown key {key:?}{place}; did you mean {meant:?}?");
+        let location = if section.is_empty() { String::new() } else { format!(" in [{section}]") };
+        if let Some(new) = new_key(section, key) {
+            return format!("{key:?}{location} was renamed to {new:?}");
         }
-        match known.iter().find(|(at, other)| other == key && !at.is_empty()) {
-            Some((at, _)) => format!("unknown key {key:?}{place}; it belongs in [{at}]"),
-            None => format!("unknown key {key:?}{place}"),
+        let siblings = known.iter().filter(|(other, _)| other == section).map(|(_, key)| *key);
+        if let Some(suggestion) = closest(key, siblings) {
+            return format!("unknown key {key:?}{location}; did you mean {suggestion:?}?");
+        }
+        match known.iter().find(|(section, other)| other == key && !section.is_empty()) {
+            Some((section, _)) => format!("unknown key {key:?}{location}; it belongs in [{section}]"),
+            None => format!("unknown key {key:?}{location}"),
         }
     }
 }
 
 impl ReadState {
-    /// Says what is wrong with a variable that begins like ours and stands for nothing.
+    /// Returns the error message for an environment variable that looks like ours and sets nothing.
     fn unknown_variable(&self, name: &str) -> Option<String> {
-        if self.variables.iter().any(|(known, _)| known == name) || is_of_kubernetes(name) {
+        if self.variables.iter().any(|known| known.name == name) || may_be_set_by_kubernetes(name) {
             return None;
         }
-        let regular =
-            self.variables.iter().find(|(_, regular)| regular == name).map(|(known, _)| known.as_str());
-        let known = || self.variables.iter().map(|(known, _)| known.as_str());
-        let meant = regular.or_else(|| closest(name, known()));
-        let suggestion = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+        if let Some((section, key)) = new_setting(name, regular_variable) {
+            return Some(format!("was renamed to {}", variable(section, key)));
+        }
+        let regular = self.variables.iter().find(|known| known.regular_name == name);
+        let names = || self.variables.iter().map(|known| known.name.as_str());
+        let suggestion = regular.map(|known| known.name.as_str()).or_else(|| closest(name, names()));
+        let hint = suggestion.map(|suggestion| format!("; did you mean {suggestion}?")).unwrap_or_default();
         let mut sections = self.known.iter().filter(|(section, _)| section.is_empty()).map(|(_, key)| key);
-        let of_a_section =
+        let names_a_section =
             sections.any(|section| name.starts_with(&format!("EVENKEEL_{}_", section.to_ascii_uppercase())));
-        // Other programs have variables that begin like the seed's.
-        let like_a_seeds = name.starts_with("LLMLB_") && meant.is_some();
-        (of_a_section || like_a_seeds).then(|| format!("stands for no setting{suggestion}"))
+        // Other programs may have variables that begin with LLMLB_; only typos of ours are errors.
+        let is_llmlb_typo = name.starts_with("LLMLB_") && suggestion.is_some();
+        (names_a_section || is_llmlb_typo).then(|| format!("no setting has this variable{hint}"))
     }
 }
 
-/// Tells whether Kubernetes may have set it, for a service that is called `evenkeel` something.
-fn is_of_kubernetes(name: &str) -> bool {
-    let tail = |part: &str| name.ends_with(part);
-    let of_a_port =
-        name.contains("_PORT_") && ["_TCP", "_UDP", "_PROTO", "_ADDR", "_PORT"].into_iter().any(tail);
-    of_a_port || name.contains("_SERVICE_PORT") || tail("_SERVICE_HOST") || tail("_PORT")
+/// Reports whether Kubernetes may have set a variable, for a service whose name begins with `evenkeel`.
+fn may_be_set_by_kubernetes(name: &str) -> bool {
+    let ends_with = |suffix: &str| name.ends_with(suffix);
+    let describes_a_port =
+        name.contains("_PORT_") && ["_TCP", "_UDP", "_PROTO", "_ADDR", "_PORT"].into_iter().any(ends_with);
+    describes_a_port || name.contains("_SERVICE_PORT") || ends_with("_SERVICE_HOST") || ends_with("_PORT")
 }
 
-/// Where the settings of a section may come from.
+/// Sources that the settings of a section may come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AllowedSources {
-    Everywhere,
-    /// One of several tables of the same name has no variable and no flag.
+    All,
+    /// Entries of a list such as `[[tenants]]` have no variables and no flags.
     FileOnly,
 }
 
-/// One table of the file; what nobody reads of it is a mistake once it is dropped.
+/// One table of the file. Keys that are still unread when it is dropped are errors.
 pub(super) struct Section<'a> {
     reader: &'a Reader<'a>,
-    /// Without brackets, as in `llm.health`; empty for the outermost level.
+    /// Without brackets, as in `llm.health`; empty for the top level.
     name: String,
     table: DeTable<'a>,
-    from: AllowedSources,
-    /// Its place among what is shown.
-    shown: Option<usize>,
+    sources: AllowedSources,
+    /// Index of the section in the effective configuration; the top level has none.
+    effective_index: Option<usize>,
 }
 
 impl<'a> Section<'a> {
-    /// Opens a table within this one; one that is not there is empty.
+    /// Opens a table within this one; a missing table is empty.
     pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
         let table = match self.take(key) {
             None => DeTable::new(),
@@ -204,11 +221,11 @@ impl<'a> Section<'a> {
             },
         };
         let name = self.path(key);
-        let shown = self.reader.notes.borrow_mut().shown.begin(&name, format!("[{name}]"));
-        Section { reader: self.reader, name, table, from: self.from, shown: Some(shown) }
+        let index = self.reader.state.borrow_mut().effective.begin(&name, format!("[{name}]"));
+        Section { reader: self.reader, name, table, sources: self.sources, effective_index: Some(index) }
     }
 
-    /// Opens every table of a list within this one, with the place of each.
+    /// Opens every table of a list within this one, with the line of each.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(ValueSource, Section<'a>)> {
         let Some((origin, value)) = self.take(key) else { return Vec::new() };
         let name = self.path(key);
@@ -218,45 +235,58 @@ impl<'a> Section<'a> {
         };
         let mut sections = Vec::new();
         for item in items {
-            let origin = self.reader.at(item.span().start);
+            let origin = self.reader.line_at(item.span().start);
             let DeValue::Table(table) = item.into_inner() else {
                 self.reader.error(&origin, format!("{key} must be sections, each [[{name}]]"));
                 continue;
             };
-            let shown = self.reader.notes.borrow_mut().shown.begin(&name, format!("[[{name}]]"));
+            let index = self.reader.state.borrow_mut().effective.begin(&name, format!("[[{name}]]"));
             let section = Section {
                 reader: self.reader,
                 name: name.clone(),
                 table,
-                from: AllowedSources::FileOnly,
-                shown: Some(shown),
+                sources: AllowedSources::FileOnly,
+                effective_index: Some(index),
             };
             sections.push((origin, section));
         }
         sections
     }
 
+    /// Lets a setting be read under the name it had before it was renamed.
+    ///
+    /// For files that an earlier version of evenkeel wrote. If the file has both names, the old one stays an error.
+    pub(super) fn accept_old_name(&mut self, key: &'static str) {
+        let Some(old) = old_key(&self.name, key) else { return };
+        if self.table.contains_key(key) {
+            return;
+        }
+        if let Some((found, value)) = self.table.remove_entry(old) {
+            self.table.insert(Spanned::new(found.span(), key.into()), value);
+        }
+    }
+
     /// Reads a setting that has a default.
     pub(super) fn read<T: ConfigValue>(&mut self, key: &'static str, default: T) -> SourcedValue<T> {
         let read = self.find(key).unwrap_or(SourcedValue { value: default, origin: ValueSource::Default });
-        self.show(key, &read);
+        self.record(key, &read);
         read
     }
 
     /// Reads a setting that may be left out.
     pub(super) fn optional<T: ConfigValue>(&mut self, key: &'static str) -> Option<SourcedValue<T>> {
         let read = self.find(key)?;
-        self.show(key, &read);
+        self.record(key, &read);
         Some(read)
     }
 
-    /// Reads a setting that must lie in a range.
+    /// Reads a setting that has a default and must lie in a range.
     pub(super) fn within<T>(&mut self, key: &'static str, default: T, range: RangeInclusive<T>) -> T
     where
         T: ConfigValue + PartialOrd + Copy,
     {
         let read = self.read(key, default);
-        self.check(key, read, &range).unwrap_or(default)
+        self.check_range(key, read, &range).unwrap_or(default)
     }
 
     /// Reads a setting that may be left out and must lie in a range.
@@ -265,82 +295,88 @@ impl<'a> Section<'a> {
         T: ConfigValue + PartialOrd + Copy,
     {
         let read = self.optional(key)?;
-        self.check(key, read, &range)
+        self.check_range(key, read, &range)
     }
 
-    fn check<T>(&self, key: &str, read: SourcedValue<T>, range: &RangeInclusive<T>) -> Option<T>
+    fn check_range<T>(&self, key: &str, read: SourcedValue<T>, range: &RangeInclusive<T>) -> Option<T>
     where
         T: ConfigValue + PartialOrd,
     {
         if range.contains(&read.value) {
             return Some(read.value);
         }
-        let least = range.start().show();
-        let most = range.end().show();
-        self.reader.error(&read.origin, format!("{key} must be from {least} to {most}"));
+        let min = range.start().to_json();
+        let max = range.end().to_json();
+        self.reader.error(&read.origin, format!("{key} must be from {min} to {max}"));
         None
     }
 
-    /// Reads a setting that is one of a few words.
-    pub(super) fn word<T: Copy>(
+    /// Reads a setting that has a few named values.
+    pub(super) fn one_of<T: Copy>(
         &mut self,
         key: &'static str,
         default: &'static str,
-        words: &[(&str, T)],
+        choices: &[(&str, T)],
     ) -> T {
         let read = self.read(key, default.to_owned());
-        let of = |wanted: &str| words.iter().find(|(word, _)| *word == wanted).map(|(_, value)| *value);
-        if let Some(value) = of(&read.value) {
+        let value_of =
+            |wanted: &str| choices.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
+        if let Some(value) = value_of(&read.value) {
             return value;
         }
-        let listed: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-        self.reader.error(&read.origin, format!("{key} must be {}", listed.join(" or ")));
-        of(default).expect("the default is one of the words")
+        let names: Vec<_> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
+        self.reader.error(&read.origin, format!("{key} must be {}", names.join(" or ")));
+        value_of(default).expect("the default is one of the choices")
     }
 
-    pub(super) fn error(&self, origin: &ValueSource, what: impl Display) {
-        self.reader.error(origin, what.to_string());
+    pub(super) fn error(&self, origin: &ValueSource, message: impl Display) {
+        self.reader.error(origin, message.to_string());
     }
 
-    /// Finds a value by who wins: flag, variable, file. One of the wrong kind is a mistake, and as if not there.
+    /// Finds a value; a flag wins over a variable, and a variable over the file.
+    ///
+    /// A value of the wrong type is an error and treated as missing.
     fn find<T: ConfigValue>(&mut self, key: &'static str) -> Option<SourcedValue<T>> {
-        let reader = self.reader;
-        let of_file = self.take(key);
-        let (variable, regular) = variables(&self.name, key);
-        let text = match self.from {
+        let in_file = self.take(key);
+        let override_text = match self.sources {
             AllowedSources::FileOnly => None,
-            AllowedSources::Everywhere => {
-                let flag =
-                    reader.flags.iter().find(|flag| (flag.section, flag.key) == (self.name.as_str(), key));
-                let of_env = reader.env.get(&variable).map(|text| (ValueSource::Env(variable.clone()), text));
-                reader.notes.borrow_mut().variables.push((variable, regular));
-                flag.map(|flag| (ValueSource::Flag(flag.name), &flag.value)).or(of_env)
-            }
+            AllowedSources::All => self.find_override(key),
         };
-        let (origin, value) = match (text, of_file) {
+        let (origin, value) = match (override_text, in_file) {
             (Some((origin, text)), _) => (origin, T::from_text(text.trim())),
             (None, Some((origin, value))) => (origin, T::from_toml(value.get_ref())),
             (None, None) => return None,
         };
         let Some(value) = value else {
-            let named =
+            let subject =
                 if matches!(origin, ValueSource::File { .. }) { format!("{key} ") } else { String::new() };
-            reader.error(&origin, format!("{named}must be {}", T::kind()));
+            self.reader.error(&origin, format!("{subject}must be {}", T::kind()));
             return None;
         };
         Some(SourcedValue { value, origin })
     }
 
-    fn take(&mut self, key: &'static str) -> Option<(ValueSource, Spanned<DeValue<'a>>)> {
-        self.reader.notes.borrow_mut().known.insert((self.name.clone(), key));
-        let (key, value) = self.table.remove_entry(key)?;
-        Some((self.reader.at(key.span().start), value))
+    /// Returns the flag or else the variable that sets a key.
+    fn find_override(&self, key: &'static str) -> Option<(ValueSource, &'a String)> {
+        let reader = self.reader;
+        let name = variable(&self.name, key);
+        let in_env = reader.env.get(&name).map(|text| (ValueSource::Env(name.clone()), text));
+        let known = KnownVariable { name, regular_name: regular_variable(&self.name, key) };
+        reader.state.borrow_mut().variables.push(known);
+        let flag = reader.flags.iter().find(|flag| flag.section == self.name && flag.key == key);
+        flag.map(|flag| (ValueSource::Flag(flag.name), &flag.value)).or(in_env)
     }
 
-    fn show<T: ConfigValue>(&self, key: &'static str, read: &SourcedValue<T>) {
-        if let Some(shown) = self.shown {
-            let setting = Setting { key, value: read.value.show(), origin: read.origin.clone() };
-            self.reader.notes.borrow_mut().shown.add(shown, setting);
+    fn take(&mut self, key: &'static str) -> Option<(ValueSource, Spanned<DeValue<'a>>)> {
+        self.reader.state.borrow_mut().known.insert((self.name.clone(), key));
+        let (key, value) = self.table.remove_entry(key)?;
+        Some((self.reader.line_at(key.span().start), value))
+    }
+
+    fn record<T: ConfigValue>(&self, key: &'static str, read: &SourcedValue<T>) {
+        if let Some(index) = self.effective_index {
+            let setting = Setting { key, value: read.value.to_json(), origin: read.origin.clone() };
+            self.reader.state.borrow_mut().effective.add(index, setting);
         }
     }
 
@@ -355,16 +391,19 @@ impl Drop for Section<'_> {
             let unread = UnknownKey {
                 section: self.name.clone(),
                 key: key.get_ref().to_string(),
-                origin: self.reader.at(key.span().start),
+                origin: self.reader.line_at(key.span().start),
             };
-            self.reader.notes.borrow_mut().unread.push(unread);
+            self.reader.state.borrow_mut().unread.push(unread);
         }
     }
 }
 
-/// The variable that stands for a setting, and what it would be called by rule.
-fn variables(section: &str, key: &str) -> (String, String) {
-    let regular = format!("EVENKEEL_{section}_{key}").replace('.', "_").to_ascii_uppercase();
-    let given = GIVEN_VARIABLES.iter().find(|(at, of, _)| (*at, *of) == (section, key));
-    (given.map_or_else(|| regular.clone(), |(_, _, name)| (*name).to_owned()), regular)
+/// Returns the environment variable of a setting.
+fn variable(section: &str, key: &str) -> String {
+    let predefined = PREDEFINED_VARIABLES.iter().find(|(its, of, _)| *its == section && *of == key);
+    predefined.map_or_else(|| regular_variable(section, key), |(_, _, name)| (*name).to_owned())
+}
+
+fn regular_variable(section: &str, key: &str) -> String {
+    format!("EVENKEEL_{section}_{key}").replace('.', "_").to_ascii_uppercase()
 }

@@ -1,4 +1,4 @@
-//! `[server]`: where to listen, who administers, how much is let in, how it ends.
+//! `[server]`: listener, TLS, admin keys, request limits and graceful shutdown.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,13 +8,11 @@ use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::ListenerLimits;
 use evenkeel_server::tenant::{Exposure, InsecurePolicy};
 
-use super::reader::Section;
+use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
 use super::value::{Float, Integer};
 
-/// Where a server listens that nobody told where.
 pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
-/// Where a server keeps what it must not forget, if nobody told where.
 pub const DATA_DIR_DEFAULT: &str = "./evenkeel-data";
 
 const DAY_SECS: Float = Float(86_400.0);
@@ -22,35 +20,39 @@ const DAY_SECS: Float = Float(86_400.0);
 /// `[server]`.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Where it listens.
     pub listen: SocketAddr,
-    /// Where it keeps what it must not forget.
+    /// Directory of all durable state.
     pub data_dir: PathBuf,
-    /// The files of its certificate; without, it speaks in the clear.
+    /// Without it, the server speaks plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// The hashes of the admin keys.
-    pub admin: Vec<KeyHash>,
-    /// Whether others may reach it unprotected.
-    pub unprotected: InsecurePolicy,
-    /// How long it says that it is not ready before it stops accepting.
+    pub admin_key_hashes: Vec<KeyHash>,
+    /// Decides whether a listener that is not on loopback may lack tenants or TLS.
+    pub insecure: InsecurePolicy,
+    /// Time between reporting "not ready" and closing the listener during shutdown.
     pub unready: Duration,
-    /// The limits of its listener; `drain_max` is `drain_secs`.
+    /// Its `drain_max` is `drain_secs`.
     pub limits: ListenerLimits,
-    /// Where `listen` was set, to tell what is wrong with it.
-    pub(super) listen_origin: ValueSource,
+    pub(super) origins: ServerOrigins,
 }
 
-/// A certificate and its key.
+/// Sources of the settings that are checked after reading.
+#[derive(Clone, Debug)]
+pub(super) struct ServerOrigins {
+    pub(super) listen: ValueSource,
+    pub(super) data_dir: ValueSource,
+    pub(super) tls: ValueSource,
+}
+
+/// PEM files of a certificate chain and its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The chain of certificates, the server's first.
+    /// The server's own certificate comes first.
     pub cert: PathBuf,
-    /// The key of the first.
     pub key: PathBuf,
 }
 
 impl ServerConfig {
-    /// Who can reach the listener.
+    /// Classifies who can reach the listener.
     pub fn exposure(&self) -> Exposure {
         match self.tls {
             _ if self.listen.ip().is_loopback() => Exposure::Loopback,
@@ -62,28 +64,33 @@ impl ServerConfig {
 
 pub(super) fn read(section: &mut Section<'_>) -> ServerConfig {
     let listen = section.read("listen", LISTEN_DEFAULT);
-    let data_dir = section.read("data_dir", PathBuf::from(DATA_DIR_DEFAULT)).value;
+    let data_dir = section.read("data_dir", PathBuf::from(DATA_DIR_DEFAULT));
+    if data_dir.value.as_os_str().is_empty() {
+        section.error(&data_dir.origin, "data_dir must not be empty; \".\" is the working directory");
+    }
     let drain = section.within("drain_secs", Float(30.0), Float(0.0)..=DAY_SECS).as_secs();
     let unready = section.within("unready_secs", Float(0.0), Float(0.0)..=DAY_SECS).as_secs();
-    let admin = section.read("admin_key_hashes", Vec::<KeyHash>::new()).value;
+    let admin_key_hashes = section.read("admin_key_hashes", Vec::<KeyHash>::new()).value;
     let allow_open = section.read("allow_open", false).value;
     let limits = ListenerLimits { drain_max: drain, ..limits(section) };
+    let tls = tls(section);
+    let tls_origin = tls.as_ref().map_or(ValueSource::Default, |tls| tls.origin.clone());
     ServerConfig {
         listen: listen.value,
-        data_dir,
-        tls: tls(section),
-        admin,
-        unprotected: if allow_open { InsecurePolicy::Allow } else { InsecurePolicy::Refuse },
+        data_dir: data_dir.value,
+        tls: tls.map(|tls| tls.value),
+        admin_key_hashes,
+        insecure: if allow_open { InsecurePolicy::Allow } else { InsecurePolicy::Refuse },
         unready,
         limits,
-        listen_origin: listen.origin,
+        origins: ServerOrigins { listen: listen.origin, data_dir: data_dir.origin, tls: tls_origin },
     }
 }
 
 fn limits(section: &mut Section<'_>) -> ListenerLimits {
     let default = ListenerLimits::default();
-    let mut count = |key, default: usize, least, most| {
-        section.within(key, Integer(default as i64), Integer(least)..=Integer(most)).as_usize()
+    let mut count = |key, default: usize, min, max| {
+        section.within(key, Integer(default as i64), Integer(min)..=Integer(max)).as_usize()
     };
     let connections_max = count("connections_max", default.connections_max, 1, 1_000_000);
     let head_bytes_max = count("head_bytes_max", default.head_bytes_max, 8 * 1024, 1024 * 1024);
@@ -107,17 +114,20 @@ fn limits(section: &mut Section<'_>) -> ListenerLimits {
     }
 }
 
-fn tls(section: &mut Section<'_>) -> Option<TlsFiles> {
+fn tls(section: &mut Section<'_>) -> Option<SourcedValue<TlsFiles>> {
     let mut tls = section.section("tls");
     match (tls.optional::<PathBuf>("cert"), tls.optional::<PathBuf>("key")) {
-        (Some(cert), Some(key)) => Some(TlsFiles { cert: cert.value, key: key.value }),
+        (Some(cert), Some(key)) => {
+            let value = TlsFiles { cert: cert.value, key: key.value };
+            Some(SourcedValue { value, origin: cert.origin })
+        }
         (None, None) => None,
         (Some(lone), None) => {
-            tls.error(&lone.origin, "[server.tls] has a cert and no key");
+            tls.error(&lone.origin, "[server.tls] has a cert but no key");
             None
         }
         (None, Some(lone)) => {
-            tls.error(&lone.origin, "[server.tls] has a key and no cert");
+            tls.error(&lone.origin, "[server.tls] has a key but no cert");
             None
         }
     }

@@ -1,23 +1,24 @@
-//! Where a value comes from, and what is wrong with one.
+//! Sources of configuration values, and configuration errors.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a value comes from; whoever is further down wins.
+use thiserror::Error;
+
+/// Source of a value, in ascending precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueSource {
-    /// Nobody set it.
+    /// The built-in default.
     Default,
-    /// A line of a file.
     File {
-        /// The file, as it was named.
+        /// As given on the command line.
         path: Arc<str>,
-        /// The line, from 1.
+        /// Counted from 1.
         line: usize,
     },
-    /// A variable of the environment.
+    /// An environment variable.
     Env(String),
-    /// A flag.
+    /// A command-line flag.
     Flag(&'static str),
 }
 
@@ -32,46 +33,39 @@ impl fmt::Display for ValueSource {
     }
 }
 
-/// Something that is wrong with a configuration, and where.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// One error in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
+#[error("{}{message}", prefix(origin))]
 pub struct ConfigError {
-    /// Where it is.
     pub origin: ValueSource,
-    /// What is wrong.
-    pub what: String,
+    pub message: String,
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { origin, what } = self;
-        match origin {
-            ValueSource::Default => f.write_str(what),
-            ValueSource::File { .. } | ValueSource::Env(_) | ValueSource::Flag(_) => {
-                write!(f, "{origin}: {what}")
-            }
-        }
+fn prefix(origin: &ValueSource) -> String {
+    match origin {
+        ValueSource::Default => String::new(),
+        ValueSource::File { .. } | ValueSource::Env(_) | ValueSource::Flag(_) => format!("{origin}: "),
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of its lines; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// All errors in a configuration, ordered by line; never empty.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{}", one_per_line(.0))]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// Makes a mistake of something that has no place, or tells it itself.
-    pub fn of(what: impl fmt::Display) -> Self {
-        Self(vec![ConfigError { origin: ValueSource::Default, what: what.to_string() }])
+    /// Creates a single error without a line or variable.
+    pub fn without_origin(message: impl fmt::Display) -> Self {
+        Self::at(ValueSource::Default, message)
+    }
+
+    /// Creates a single error.
+    pub fn at(origin: ValueSource, message: impl fmt::Display) -> Self {
+        Self(vec![ConfigError { origin, message: message.to_string() }])
     }
 }
 
-impl fmt::Display for ConfigErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, mistake) in self.0.iter().enumerate() {
-            let between = if at == 0 { "" } else { "\n" };
-            write!(f, "{between}{mistake}")?;
-        }
-        Ok(())
-    }
+fn one_per_line(errors: &[ConfigError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    lines.join("\n")
 }
-
-impl std::error::Error for ConfigErrors {}

@@ -1,23 +1,25 @@
-//! What somebody meant who wrote what nobody knows.
+//! "Did you mean": finds the known name closest to an unknown one.
 
-/// Finds the known name closest to `name`, if one is close enough to be meant.
+/// Names longer than this get no suggestion.
+const NAME_LEN_MAX: usize = 64;
+
+/// Returns the known name closest to `name`, if it is close enough to be a typo.
 pub(super) fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = |known: &'a str| (distance(name, known), known);
-    let (steps, found) = known.into_iter().map(near).min()?;
-    (steps <= name.len().min(found.len()).div_ceil(3)).then_some(found)
+    let with_distance = |known: &'a str| (distance(name, known), known);
+    let (edits, found) = known.into_iter().map(with_distance).min()?;
+    (edits <= name.len().min(found.len()).div_ceil(3)).then_some(found)
 }
 
-/// Counts the letters to insert, to delete or to replace.
+/// Returns the Levenshtein distance.
 fn distance(from: &str, to: &str) -> usize {
-    // A name that long is nobody's typo.
-    if 64 < from.len() {
+    if from.len() > NAME_LEN_MAX {
         return usize::MAX;
     }
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (at, letter) in from.chars().enumerate() {
+    for (index, letter) in from.chars().enumerate() {
         let mut diagonal = row[0];
-        row[0] = at + 1;
+        row[0] = index + 1;
         for (column, other) in to.iter().enumerate() {
             let replaced = diagonal + usize::from(letter != *other);
             diagonal = row[column + 1];
@@ -32,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_seen_through_and_another_word_is_not() {
+    fn a_typo_finds_the_name_and_an_unrelated_word_does_not() {
         let known = ["max_waiting", "default_timeout_secs", "ttl_secs"];
         assert_eq!(closest("max_wating", known), Some("max_waiting"));
         assert_eq!(closest("default_timeout", known), Some("default_timeout_secs"));
@@ -42,9 +44,9 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_counts_letters() {
-        for (from, to, steps) in [("", "", 0), ("abc", "", 3), ("", "abc", 3), ("kitten", "sitting", 3)] {
-            assert_eq!(distance(from, to), steps, "{from} to {to}");
+    fn the_distance_counts_inserted_deleted_and_replaced_letters() {
+        for (from, to, edits) in [("", "", 0), ("abc", "", 3), ("", "abc", 3), ("kitten", "sitting", 3)] {
+            assert_eq!(distance(from, to), edits, "{from} to {to}");
         }
     }
 }

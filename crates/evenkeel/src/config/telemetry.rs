@@ -1,4 +1,4 @@
-//! `[telemetry]`: logs, metrics, traces and what is remembered for `explain`.
+//! `[telemetry]`: logs, metrics, traces, and the request log behind `explain`.
 
 use std::io::stderr;
 
@@ -15,28 +15,25 @@ use super::value::{Float, Integer};
 /// `[telemetry]`.
 #[derive(Clone, Debug)]
 pub struct TelemetryConfig {
-    /// What is logged, and how.
     pub logs: LogOptions,
-    /// Who may read `/metrics`.
+    /// Access to `/metrics`.
     pub metrics: Access,
-    /// How many tenants and nodes have metrics of their own.
-    pub meters: MetricLimits,
-    /// How many queues have metrics of their own.
+    /// Label cardinality: tenants and nodes beyond the limits share one label.
+    pub metric_limits: MetricLimits,
+    /// Queues beyond this share one metric label.
     pub queues_max: usize,
-    /// How much is remembered.
-    pub journal: RequestLogLimits,
-    /// Where traces go, if anywhere.
+    pub request_log: RequestLogLimits,
+    /// Without it, no traces are exported.
     pub traces: Option<TraceConfig>,
 }
 
-/// Where traces go.
+/// Export of traces.
 #[derive(Clone, Debug)]
 pub struct TraceConfig {
-    /// The collector, which takes them at its `/v1/traces`.
+    /// Receives traces at its `/v1/traces`.
     pub collector: Origin,
-    /// What it is told with them, such as a key.
+    /// Sent with every batch, for example an API key.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// How much is traced.
     pub options: TraceOptions,
 }
 
@@ -45,29 +42,29 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
     let filter = section.read("log", "info".to_owned());
     let formats = [("auto", None), ("human", Some(Format::Human)), ("json", Some(Format::Json))];
     let format =
-        section.word("log_format", "auto", &formats).unwrap_or_else(|| Format::for_stream(&stderr()));
-    let logs = LogOptions::new(Some(&filter.value), format).unwrap_or_else(|wrong| {
-        section.error(&filter.origin, wrong);
-        LogOptions::new(None, format).expect("the default filter is one")
+        section.one_of("log_format", "auto", &formats).unwrap_or_else(|| Format::for_stream(&stderr()));
+    let logs = LogOptions::new(Some(&filter.value), format).unwrap_or_else(|error| {
+        section.error(&filter.origin, error);
+        LogOptions::new(None, format).expect("the default filter is valid")
     });
-    let metrics = section.word("metrics", "admin", &[("admin", Access::Admin), ("public", Access::Public)]);
-    let meters = MetricLimits::default();
-    let journal = RequestLogLimits::default();
-    let mut count = |key, default: usize, least, most| {
-        section.within(key, Integer(default as i64), Integer(least)..=Integer(most)).as_usize()
+    let metrics = section.one_of("metrics", "admin", &[("admin", Access::Admin), ("public", Access::Public)]);
+    let metric_limits = MetricLimits::default();
+    let request_log = RequestLogLimits::default();
+    let mut count = |key, default: usize, min, max| {
+        section.within(key, Integer(default as i64), Integer(min)..=Integer(max)).as_usize()
     };
     TelemetryConfig {
         logs,
         metrics,
-        meters: MetricLimits {
-            tenants_max: count("tenants_max", meters.tenants_max, 1, 10_000),
-            nodes_max: count("nodes_max", meters.nodes_max, 1, 10_000),
+        metric_limits: MetricLimits {
+            tenants_max: count("tenants_max", metric_limits.tenants_max, 1, 10_000),
+            nodes_max: count("nodes_max", metric_limits.nodes_max, 1, 10_000),
         },
         queues_max: count("queues_max", 256, 1, 10_000),
-        journal: RequestLogLimits {
-            requests_max: count("requests_max", journal.requests_max, 0, 1_000_000),
-            steps_max: count("steps_max", journal.steps_max, 1, 1_000),
-            changes_max: count("changes_max", journal.changes_max, 0, 100_000),
+        request_log: RequestLogLimits {
+            requests_max: count("requests_max", request_log.requests_max, 0, 1_000_000),
+            steps_max: count("steps_max", request_log.steps_max, 1, 1_000),
+            changes_max: count("changes_max", request_log.changes_max, 0, 100_000),
         },
         traces,
     }
@@ -82,35 +79,35 @@ fn traces(section: &mut Section<'_>) -> Option<TraceConfig> {
     let spans_max = section.within("spans_max", spans_max, Integer(1)..=Integer(1_000_000)).as_usize();
     let headers = match &headers {
         None => Vec::new(),
-        Some(read) => read_headers(read.value.expose()).unwrap_or_else(|| {
-            section.error(&read.origin, "otlp_headers must be NAME=VALUE, separated by commas");
+        Some(read) => parse_headers(read.value.expose()).unwrap_or_else(|| {
+            section.error(&read.origin, "otlp_headers must be NAME=VALUE pairs, separated by commas");
             Vec::new()
         }),
     };
-    // An empty variable is how others say that there is none.
+    // OpenTelemetry treats an empty variable as unset.
     let endpoint = endpoint.filter(|read| !read.value.is_empty())?;
     match Origin::parse(&endpoint.value) {
         Ok(collector) => Some(TraceConfig { collector, headers, options: TraceOptions { ratio, spans_max } }),
-        Err(wrong) => {
-            section.error(&endpoint.origin, format_args!("otlp_endpoint: {wrong}"));
+        Err(error) => {
+            section.error(&endpoint.origin, format_args!("otlp_endpoint: {error}"));
             None
         }
     }
 }
 
-/// Reads headers as OpenTelemetry's variable has them: values are encoded like those of URLs.
-fn read_headers(text: &str) -> Option<Vec<(HeaderName, HeaderValue)>> {
+/// Parses headers in the format of `OTEL_EXPORTER_OTLP_HEADERS`: values are percent-encoded.
+fn parse_headers(text: &str) -> Option<Vec<(HeaderName, HeaderValue)>> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-    let read = |pair: &str| {
+    let parse = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
-        let mut value = HeaderValue::from_bytes(&decoded(value.trim())?).ok()?;
+        let mut value = HeaderValue::from_bytes(&percent_decode(value.trim())?).ok()?;
         value.set_sensitive(true);
         Some((name.trim().parse().ok()?, value))
     };
-    pairs.map(read).collect()
+    pairs.map(parse).collect()
 }
 
-fn decoded(text: &str) -> Option<Vec<u8>> {
+fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();
     for part in parts {

@@ -1,4 +1,4 @@
-//! `[[tenants]]`: who may ask, with which keys, how much.
+//! `[[tenants]]`: API keys, weights and limits of tenants.
 
 use std::collections::BTreeMap;
 
@@ -7,41 +7,58 @@ use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use serde_json::{Map, Value as Json, json};
 
-use super::effective::toml_text;
+use super::effective::toml_value;
 use super::llm::check_name;
 use super::reader::Section;
 use super::source::ValueSource;
 use super::value::{ConfigValue as _, Float, Integer};
 
-const STANDINGS: &[(&str, TenantState)] =
+const STATES: &[(&str, TenantState)] =
     &[("active", TenantState::Active), ("disabled", TenantState::Disabled)];
-/// As many requests or tokens as TOML can count.
+/// The largest integer in TOML is `i64::MAX`.
 const PER_MINUTE: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(i64::MAX);
 const CONCURRENCY: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const MODELS_MAX: usize = 1_000;
 
-pub(super) fn read(root: &mut Section<'_>, admin: &[KeyHash]) -> Vec<TenantSettings> {
+/// Author of a list of tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TenantsFrom {
+    /// The config file or a client of the API; renamed keys are errors.
+    User,
+    /// A file in the data directory, perhaps written by an earlier version; keys may have their old names.
+    Store,
+}
+
+pub(super) fn read(
+    root: &mut Section<'_>,
+    admin_key_hashes: &[KeyHash],
+    from: TenantsFrom,
+) -> Vec<TenantSettings> {
     let mut tenants = Vec::new();
-    let mut places: BTreeMap<String, ValueSource> = BTreeMap::new();
+    let mut lines: BTreeMap<String, ValueSource> = BTreeMap::new();
     for (origin, mut table) in root.sections("tenants") {
+        if from == TenantsFrom::Store {
+            table.accept_old_name("state");
+        }
         let Some(tenant) = tenant(&mut table, &origin) else { continue };
-        if let Some(first) = places.get(&tenant.name) {
-            let what = format!("two tenants are named {:?}; the first is at {first}", tenant.name);
-            table.error(&origin, what);
+        if let Some(first) = lines.get(&tenant.name) {
+            let message = format!("two tenants are named {:?}; the first is at {first}", tenant.name);
+            table.error(&origin, message);
             continue;
         }
-        places.insert(tenant.name.clone(), origin);
+        lines.insert(tenant.name.clone(), origin);
         tenants.push(tenant);
     }
-    if let Err(wrong) = Tenants::new(tenants.clone(), admin.to_vec()) {
-        let origin = wrong_one(&wrong).and_then(|name| places.get(name)).unwrap_or(&ValueSource::Default);
-        root.error(origin, wrong);
+    if let Err(error) = Tenants::new(tenants.clone(), admin_key_hashes.to_vec()) {
+        let origin = tenant_of(&error).and_then(|name| lines.get(name)).unwrap_or(&ValueSource::Default);
+        root.error(origin, error);
     }
     tenants
 }
 
-fn wrong_one(wrong: &TenantsError) -> Option<&str> {
-    match wrong {
+/// Returns the name of the tenant that an error is about.
+fn tenant_of(error: &TenantsError) -> Option<&str> {
+    match error {
         TenantsError::TooManyKeys { name }
         | TenantsError::Reserved { name }
         | TenantsError::DuplicateName { name }
@@ -50,73 +67,91 @@ fn wrong_one(wrong: &TenantsError) -> Option<&str> {
     }
 }
 
-/// Reads a tenant; one without a name is a mistake, and none.
+/// Reads a tenant; `None`, with an error, if it has no name.
 fn tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSettings> {
     let name = table.optional::<String>("name");
-    let key_hashes = table.read("key_hashes", Vec::<KeyHash>::new());
-    if KEYS_MAX < key_hashes.value.len() {
-        table.error(&key_hashes.origin, format!("key_hashes must be at most {KEYS_MAX}"));
-    }
+    let key_hashes = key_hashes(table);
     let weight = table.read("weight", Weight::ONE).value;
     let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
     let tpm = table.optional_within("tpm", PER_MINUTE).map(Integer::as_u64);
     let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Integer::as_u32);
     let models = table.read("models", Vec::<String>::new());
-    if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
+    if models.value.len() > MODELS_MAX || models.value.iter().any(String::is_empty) {
         table.error(&models.origin, format!("models must be at most {MODELS_MAX} names"));
     }
-    let standing = table.word("standing", "active", STANDINGS);
+    let state = table.one_of("state", "active", STATES);
     let Some(name) = name else {
         table.error(origin, "a tenant needs a name");
         return None;
     };
-    if let Err(what) = check_name(&name.value) {
-        table.error(&name.origin, what);
+    if let Err(message) = check_name(&name.value) {
+        table.error(&name.origin, message);
     }
     Some(TenantSettings {
         name: name.value,
-        key_hashes: key_hashes.value,
+        key_hashes,
         weight,
         rpm,
         tpm,
         concurrency_max,
         models: models.value,
-        state: standing,
+        state,
     })
 }
 
-/// Describes a tenant without its keys, by the names of its settings.
+/// Reads the hashes of a tenant's keys.
+///
+/// An empty list is an error: it looks like a tenant with keys, yet no client could authenticate as it. A tenant that
+/// only owns dispatched jobs leaves the setting out.
+fn key_hashes(table: &mut Section<'_>) -> Vec<KeyHash> {
+    let Some(key_hashes) = table.optional::<Vec<KeyHash>>("key_hashes") else { return Vec::new() };
+    if key_hashes.value.is_empty() {
+        table.error(
+            &key_hashes.origin,
+            "key_hashes is empty, so no client can authenticate as this tenant; add a hash (`evenkeel tenant key` \
+             prints one) or remove the line",
+        );
+    }
+    if key_hashes.value.len() > KEYS_MAX {
+        table.error(&key_hashes.origin, format!("key_hashes must be at most {KEYS_MAX}"));
+    }
+    key_hashes.value
+}
+
+/// Returns a tenant's settings by name, without its keys.
 pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
-    let standing = STANDINGS.iter().find(|(_, standing)| *standing == tenant.state).map(|(word, _)| *word);
+    let state = STATES.iter().find(|(_, state)| *state == tenant.state).map(|(name, _)| *name);
     let settings = [
         ("name", json!(tenant.name)),
-        ("weight", Float(tenant.weight.as_f64()).show()),
+        ("weight", Float(tenant.weight.as_f64()).to_json()),
         ("rpm", json!(tenant.rpm)),
         ("tpm", json!(tenant.tpm)),
         ("concurrency_max", json!(tenant.concurrency_max)),
         ("models", json!(tenant.models)),
-        ("standing", json!(standing)),
+        ("state", json!(state)),
     ];
     settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Writes tenants as a file that reads as the same tenants, keys included.
+/// Writes tenants as TOML that reads as the same tenants, key hashes included.
 pub(crate) fn to_toml(tenants: &[TenantSettings]) -> String {
     let mut text = String::new();
     for tenant in tenants {
-        let hashes: Vec<String> = tenant.key_hashes.iter().map(ToString::to_string).collect();
         let mut settings = describe(tenant);
-        settings.insert("key_hashes".to_owned(), json!(hashes));
-        text.push_str(&table_of("tenants", &settings));
+        if !tenant.key_hashes.is_empty() {
+            let hashes: Vec<String> = tenant.key_hashes.iter().map(ToString::to_string).collect();
+            settings.insert("key_hashes".to_owned(), json!(hashes));
+        }
+        text.push_str(&table_to_toml("tenants", &settings));
     }
     text
 }
 
-/// Writes one entry of a list as a file would; what is `null` is left out.
-pub(crate) fn table_of(list: &str, settings: &Map<String, Json>) -> String {
+/// Writes one entry of a list as TOML, without settings that are `null`.
+pub(crate) fn table_to_toml(list: &str, settings: &Map<String, Json>) -> String {
     let mut text = format!("[[{list}]]\n");
     for (key, value) in settings.iter().filter(|(_, value)| !value.is_null()) {
-        text.push_str(&format!("{} = {}\n", toml_text(&json!(key)), toml_text(value)));
+        text.push_str(&format!("{} = {}\n", toml_value(&json!(key)), toml_value(value)));
     }
     text + "\n"
 }

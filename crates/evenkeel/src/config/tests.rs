@@ -1,4 +1,4 @@
-//! What files, variables and flags mean, and what is said of those that mean nothing.
+//! Reading of files, variables and flags, and the error messages of invalid ones.
 
 use super::*;
 use evenkeel_llm::Concurrency;
@@ -21,13 +21,13 @@ fn read(text: &str) -> Config {
     Config::read(&sources(text, &[])).unwrap()
 }
 
-/// What is wrong, one line each.
-fn wrong(text: &str, env: &[(&str, &str)]) -> String {
+/// Returns the errors, one per line.
+fn errors(text: &str, env: &[(&str, &str)]) -> String {
     Config::read(&sources(text, env)).unwrap_err().to_string()
 }
 
 #[test]
-fn nothing_at_all_is_the_defaults_of_the_seed() {
+fn without_any_source_the_defaults_of_the_specification_apply() {
     let config = Config::read(&ConfigSources::default()).unwrap();
     assert_eq!(config.llm.options.pipeline, PipelineOptions::default());
     assert_eq!((config.server.listen, config.tenants.len()), (LISTEN_DEFAULT, 0));
@@ -35,7 +35,7 @@ fn nothing_at_all_is_the_defaults_of_the_seed() {
 }
 
 #[test]
-fn the_seeds_example_reads_as_its_defaults() {
+fn the_specifications_example_reads_as_its_defaults() {
     let text = "
         [load_manager]
         max_waiting = 100
@@ -55,7 +55,7 @@ fn the_seeds_example_reads_as_its_defaults() {
 }
 
 #[test]
-fn one_pair_of_thresholds_and_one_size_feed_queue_and_backpressure() {
+fn queue_and_backpressure_share_thresholds_and_size() {
     let load =
         read("[load_manager]\nmax_waiting = 7\nwarning_threshold = 0.1\noverload_threshold = 0.2\n").llm;
     let load = load.options.pipeline.load;
@@ -65,7 +65,7 @@ fn one_pair_of_thresholds_and_one_size_feed_queue_and_backpressure() {
 }
 
 #[test]
-fn every_variable_of_the_seed_wins_over_the_file() {
+fn every_variable_of_the_specification_wins_over_the_file() {
     let text = "[load_manager]\nmax_waiting = 5\n[node_cache]\nttl_secs = 5\n";
     let env = [
         ("LLMLB_MAX_WAITING", "101"),
@@ -88,7 +88,7 @@ fn every_variable_of_the_seed_wins_over_the_file() {
 }
 
 #[test]
-fn the_six_rules_are_told_in_the_seeds_words_with_their_line() {
+fn the_six_rules_report_the_specifications_message_with_the_line() {
     for (section, key, bad, message) in [
         ("load_manager", "max_waiting", ["0", "1001", "-1"], "Max waiting must be between 1 and 1000"),
         (
@@ -119,18 +119,18 @@ fn the_six_rules_are_told_in_the_seeds_words_with_their_line() {
     ] {
         for bad in bad {
             let text = format!("# a comment\n\n[{section}]\n{key} = {bad}\n");
-            assert_eq!(wrong(&text, &[]), format!("evenkeel.toml:4: {message}"), "{text}");
+            assert_eq!(errors(&text, &[]), format!("evenkeel.toml:4: {message}"), "{text}");
         }
     }
-    let below = wrong("[load_manager]\nwarning_threshold = 0.85\n", &[]);
+    let below = errors("[load_manager]\nwarning_threshold = 0.85\n", &[]);
     assert_eq!(below, "evenkeel.toml:2: Overload threshold must be greater than warning");
-    let by_env = wrong("", &[("LLMLB_CACHE_TTL_SECS", "61")]);
+    let by_env = errors("", &[("LLMLB_CACHE_TTL_SECS", "61")]);
     assert_eq!(by_env, "LLMLB_CACHE_TTL_SECS: TTL must be between 100ms and 60s");
 }
 
 #[test]
-fn a_typo_is_told_with_its_line_and_what_was_meant() {
-    for (text, told) in [
+fn a_typo_is_reported_with_its_line_and_a_suggestion() {
+    for (text, message) in [
         (
             "[load_manager]\nmax_wating = 1",
             "2: unknown key \"max_wating\" in [load_manager]; did you mean \"max_waiting\"?",
@@ -144,36 +144,36 @@ fn a_typo_is_told_with_its_line_and_what_was_meant() {
             "3: unknown key \"wieght\" in [tenants]; did you mean \"weight\"?",
         ),
     ] {
-        assert_eq!(wrong(text, &[]), format!("evenkeel.toml:{told}"));
+        assert_eq!(errors(text, &[]), format!("evenkeel.toml:{message}"));
     }
 }
 
 #[test]
-fn a_value_of_another_kind_is_told_as_such() {
-    for (text, told) in [
+fn a_value_of_the_wrong_type_is_an_error() {
+    for (text, message) in [
         ("[load_manager]\nmax_waiting = '1'", "2: max_waiting must be a whole number"),
         ("[load_manager]\nmax_waiting = 1.5", "2: max_waiting must be a whole number"),
         ("[connection_pool]\ntcp_nodelay = 1", "2: tcp_nodelay must be true or false"),
-        ("[server]\nlisten = 'here'", "2: listen must be an address and a port, like \"127.0.0.1:7070\""),
+        ("[server]\nlisten = 'here'", "2: listen must be an address and a port, such as \"127.0.0.1:7070\""),
         ("[server]\ndrain_secs = -1", "2: drain_secs must be from 0 to 86400"),
         ("server = 1", "1: server must be a section, [server]"),
         ("[tenants]\nname = 'a'", "1: tenants must be sections, each [[tenants]]"),
         ("tenants = [1]", "1: tenants must be sections, each [[tenants]]"),
         ("[telemetry]\nlog_format = 'xml'", "2: log_format must be \"auto\" or \"human\" or \"json\""),
-        ("[server.tls]\ncert = 'a'", "2: [server.tls] has a cert and no key"),
+        ("[server.tls]\ncert = 'a'", "2: [server.tls] has a cert but no key"),
         ("[server]\na = [1", "2: unclosed array, expected `]`"),
         ("[server]\ndrain_secs = 1\ndrain_secs = 2", "3: duplicate key"),
     ] {
-        assert_eq!(wrong(text, &[]), format!("evenkeel.toml:{told}"));
+        assert_eq!(errors(text, &[]), format!("evenkeel.toml:{message}"));
     }
 }
 
 #[test]
-fn every_mistake_is_told_at_once_in_the_order_of_lines() {
+fn all_errors_are_reported_at_once_in_line_order() {
     let text = "[node_cache]\nttl_secs = 0\n[server]\ncolour = 1\n[load_manager]\nmax_waiting = 0\n";
-    let told = wrong(text, &[("LLMLB_POOL_MAX_IDLE", "many")]);
+    let message = errors(text, &[("LLMLB_POOL_MAX_IDLE", "many")]);
     assert_eq!(
-        told,
+        message,
         "evenkeel.toml:2: TTL must be between 100ms and 60s\n\
          evenkeel.toml:4: unknown key \"colour\" in [server]\n\
          evenkeel.toml:6: Max waiting must be between 1 and 1000\n\
@@ -182,8 +182,8 @@ fn every_mistake_is_told_at_once_in_the_order_of_lines() {
 }
 
 #[test]
-fn a_variable_that_stands_for_nothing_is_told_unless_another_set_it() {
-    for (name, told) in [
+fn an_unknown_variable_is_an_error_unless_another_program_may_have_set_it() {
+    for (name, hint) in [
         ("EVENKEEL_SERVER_LISTN", Some("; did you mean EVENKEEL_SERVER_LISTEN?")),
         ("EVENKEEL_NODE_CACHE_TTL_SECS", Some("; did you mean LLMLB_CACHE_TTL_SECS?")),
         ("EVENKEEL_TENANTS_0_NAME", Some("")),
@@ -195,13 +195,13 @@ fn a_variable_that_stands_for_nothing_is_told_unless_another_set_it() {
         ("EVENKEEL_ADMIN_KEY", None),
         ("HOME", None),
     ] {
-        let said = Config::read(&sources("", &[(name, "1")])).err().map(|mistakes| mistakes.to_string());
-        assert_eq!(said, told.map(|told| format!("{name}: stands for no setting{told}")));
+        let message = Config::read(&sources("", &[(name, "1")])).err().map(|errors| errors.to_string());
+        assert_eq!(message, hint.map(|hint| format!("{name}: no setting has this variable{hint}")));
     }
 }
 
 #[test]
-fn flags_win_over_the_environment_and_that_over_the_file() {
+fn flags_win_over_the_environment_and_the_environment_over_the_file() {
     let mut sources = sources("[server]\nlisten = '127.0.0.1:1'\n", &[]);
     let listen = |sources: &ConfigSources| Config::read(sources).unwrap().server.listen.port();
     assert_eq!(listen(&sources), 1);
@@ -211,12 +211,16 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     sources.flags.push(Flag { section: "server", key: "listen", name: "--listen", value });
     assert_eq!(listen(&sources), 3);
     assert!(
-        Config::read(&sources).unwrap().shown.to_toml().contains("listen = \"127.0.0.1:3\"  # --listen\n")
+        Config::read(&sources)
+            .unwrap()
+            .effective
+            .to_toml()
+            .contains("listen = \"127.0.0.1:3\"  # --listen\n")
     );
 }
 
 #[test]
-fn nodes_have_a_name_a_way_and_what_else_they_need() {
+fn nodes_are_read_with_all_their_settings() {
     let text = "
         [[llm.nodes]]
         name = 'gpu-1'
@@ -243,27 +247,27 @@ fn nodes_have_a_name_a_way_and_what_else_they_need() {
 }
 
 #[test]
-fn a_node_that_cannot_be_is_told() {
-    for (node, told) in [
-        ("name = 'a'", "1: a node needs a url, or paths"),
-        ("url = 'http://a'\npaths = ['http://b']", "3: a node has either url or paths"),
-        ("paths = []", "2: paths must be 1 to 16"),
+fn an_invalid_node_is_an_error() {
+    for (node, message) in [
+        ("name = 'a'", "1: a node needs a url or paths"),
+        ("url = 'http://a'\npaths = ['http://b']", "3: a node has either url or paths, not both"),
+        ("paths = []", "2: paths must be 1 to 16 URLs"),
         (
             "url = 'ftp://a'",
-            "2: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
+            "2: not a node URL such as \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
         ),
         (
             "url = '10.0.0.5:8000'",
-            "2: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
+            "2: not a node URL such as \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
         ),
         (
             "url = 'http://u:p@a'",
-            "2: a node's url is like \"http://10.0.0.5:8000\": URL carries credentials; a node's key is its api_key",
+            "2: not a node URL such as \"http://10.0.0.5:8000\": URL carries credentials; a node's key is its api_key",
         ),
-        ("url = 'http://a?x'", "2: a node's url is like \"http://10.0.0.5:8000\": URL carries a query"),
+        ("url = 'http://a?x'", "2: not a node URL such as \"http://10.0.0.5:8000\": URL carries a query"),
         (
             "url = 'http://a'\nname = 'two words'",
-            "3: a name must be 1 to 64 letters, digits and signs of `._-@:`",
+            "3: a name must be 1 to 64 letters, digits and characters of `._-@:`",
         ),
         ("url = 'http://a'\nweight = 0", "3: weight must be a number from 0.01 to 1000"),
         ("url = 'http://a'\nmax_concurrency = 0", "3: max_concurrency must be from 1 to 65536"),
@@ -277,28 +281,28 @@ fn a_node_that_cannot_be_is_told() {
         ),
     ] {
         assert_eq!(
-            wrong(&format!("[[llm.nodes]]\n{node}\n"), &[]),
-            format!("evenkeel.toml:{told}"),
+            errors(&format!("[[llm.nodes]]\n{node}\n"), &[]),
+            format!("evenkeel.toml:{message}"),
             "{node}"
         );
     }
     let many =
         "[[llm.nodes]]\nurl = 'http://a'\n[[llm.nodes]]\nurl = 'http://b'\n[llm.limits]\nnodes_max = 1\n";
-    assert_eq!(wrong(many, &[]), "evenkeel.toml:3: more than 1 nodes; [llm.limits] has nodes_max");
+    assert_eq!(errors(many, &[]), "evenkeel.toml:3: more than 1 nodes; raise nodes_max in [llm.limits]");
     let by_flag =
         Config::read(&ConfigSources { nodes: vec!["x".into()], ..ConfigSources::default() }).unwrap_err();
     assert_eq!(
         by_flag.to_string(),
-        "--node: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://"
+        "--node: not a node URL such as \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://"
     );
 }
 
 #[test]
-fn tenants_have_names_keys_and_limits() {
+fn tenants_are_read_with_all_their_settings() {
     let hash = KeyHash::of("ek-1");
     let text = format!(
         "[[tenants]]\nname = 'acme'\nkey_hashes = ['{hash}']\nweight = 3\nrpm = 60\ntpm = 1000\nconcurrency_max = 4\n\
-         models = ['llama']\nstanding = 'disabled'\n[[tenants]]\nname = 'other'\n"
+         models = ['llama']\nstate = 'disabled'\n[[tenants]]\nname = 'other'\n"
     );
     let tenants = read(&text).tenants;
     let acme = &tenants[0];
@@ -309,9 +313,9 @@ fn tenants_have_names_keys_and_limits() {
 }
 
 #[test]
-fn tenants_that_cannot_be_are_told() {
+fn an_invalid_tenant_is_an_error() {
     let hash = KeyHash::of("ek-1");
-    for (text, told) in [
+    for (text, message) in [
         ("[[tenants]]\n".to_owned(), "1: a tenant needs a name".to_owned()),
         ("[[tenants]]\nname = 'open'".into(), "1: no tenant may be named \"open\"".into()),
         (
@@ -330,20 +334,21 @@ fn tenants_that_cannot_be_are_told() {
         ),
         ("[[tenants]]\nname = 'a'\nrpm = -1".into(), format!("3: rpm must be from 0 to {}", i64::MAX)),
     ] {
-        assert_eq!(wrong(&text, &[]).lines().next().unwrap(), format!("evenkeel.toml:{told}"), "{text}");
+        assert_eq!(errors(&text, &[]).lines().next().unwrap(), format!("evenkeel.toml:{message}"), "{text}");
     }
 }
 
 #[test]
-fn no_secret_is_shown_or_told() {
+fn secrets_are_neither_printed_nor_in_errors() {
     let hash = KeyHash::of("ek-1");
     let secret = "sk-very-secret";
     let text = format!(
         "[[llm.nodes]]\nurl = 'http://a'\napi_key = '{secret}'\n[[tenants]]\nname = 'a'\nkey_hashes = ['{hash}']\n"
     );
     let config = read(&text);
-    for shown in [config.shown.to_toml(), config.shown.to_json().to_string(), format!("{config:?}")] {
-        assert!(!shown.contains(secret) && !shown.contains(&hash.to_string()), "{shown}");
+    for output in [config.effective.to_toml(), config.effective.to_json().to_string(), format!("{config:?}")]
+    {
+        assert!(!output.contains(secret) && !output.contains(&hash.to_string()), "{output}");
     }
     for bad in [
         format!("[[llm.nodes]]\nurl = 'http://a'\napi_key = ['{secret}']\n"),
@@ -351,13 +356,13 @@ fn no_secret_is_shown_or_told() {
         format!("[server]\nadmin_key_hashes = ['{secret}']\n"),
         format!("[[llm.nodes]]\nurl = 'http://a'\napi_key = '{secret}\n"),
     ] {
-        assert!(!wrong(&bad, &[]).contains(secret), "{}", wrong(&bad, &[]));
+        assert!(!errors(&bad, &[]).contains(secret), "{}", errors(&bad, &[]));
     }
-    assert!(!wrong("", &[("EVENKEEL_SERVER_ADMIN_KEY_HASHES", secret)]).contains(secret));
+    assert!(!errors("", &[("EVENKEEL_SERVER_ADMIN_KEY_HASHES", secret)]).contains(secret));
 }
 
 #[test]
-fn what_is_shown_reads_as_the_same_configuration() {
+fn the_effective_configuration_reads_as_the_same_configuration() {
     let env = [
         ("LLMLB_MAX_WAITING", "7"),
         ("EVENKEEL_SERVER_TLS_CERT", "a"),
@@ -366,24 +371,24 @@ fn what_is_shown_reads_as_the_same_configuration() {
     let first =
         Config::read(&sources("[llm]\nfirst_byte_max_secs = 1.5\n[[llm.nodes]]\nurl = 'http://a'\n", &env))
             .unwrap();
-    let second = read(&first.shown.to_toml());
-    assert_eq!(first.shown.differences(&second.shown), Vec::<String>::new());
+    let second = read(&first.effective.to_toml());
+    assert_eq!(first.effective.differences(&second.effective), Vec::<String>::new());
     assert_eq!(format!("{:?}", first.llm), format!("{:?}", second.llm));
     assert_eq!(first.server.tls, second.server.tls);
 }
 
 #[test]
-fn settings_that_differ_are_named() {
-    let old = read("[llm]\nfirst_byte_max_secs = 1\n").shown;
-    let new = read("[server]\ndrain_secs = 5\n").shown;
+fn differences_name_the_settings_that_changed() {
+    let old = read("[llm]\nfirst_byte_max_secs = 1\n").effective;
+    let new = read("[server]\ndrain_secs = 5\n").effective;
     assert_eq!(old.differences(&new), ["server.drain_secs", "llm.first_byte_max_secs"]);
 }
 
 #[test]
-fn others_are_served_only_with_protection_or_an_explicit_word() {
+fn a_listener_beyond_loopback_needs_tenants_and_tls_or_allow_open() {
     let exposed = |text: &str, tenants| {
         let config = read(&format!("\n[server]\nlisten = '0.0.0.0:7070'\n{text}"));
-        config.check_exposure(tenants).err().map(|mistakes| mistakes.to_string())
+        config.check_exposure(tenants).err().map(|errors| errors.to_string())
     };
     let allows = "allow_open (--allow-open) allows it";
     let open = format!("evenkeel.toml:3: no tenants, and the listener is not on loopback; {allows}");
@@ -397,28 +402,62 @@ fn others_are_served_only_with_protection_or_an_explicit_word() {
 }
 
 #[test]
-fn one_tenant_is_read_as_a_program_sends_it() {
+fn a_tenant_is_read_from_json() {
     let read = |text: &str| read_tenant(serde_json::from_str::<Json>(text).unwrap().as_object().unwrap());
     let tenant = read(r#"{"name": "acme", "weight": 2, "rpm": null, "models": ["a\"b"]}"#).unwrap();
     assert_eq!((tenant.name.as_str(), tenant.rpm, tenant.models[0].as_str()), ("acme", None, "a\"b"));
-    for (text, told) in [
+    for (text, message) in [
         (r#"{"name": "a", "wieght": 1}"#, "unknown key \"wieght\" in [tenants]; did you mean \"weight\"?"),
         (r#"{"name": "a", "weight": "1"}"#, "weight must be a number from 0.01 to 1000"),
         (r#"{"name": "a", "weight": {}}"#, "weight must not be an object"),
         (r#"{"rpm": 1}"#, "a tenant needs a name"),
     ] {
-        assert_eq!(read(text).unwrap_err().to_string(), told);
+        assert_eq!(read(text).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn an_empty_list_of_keys_is_an_error_and_a_missing_one_is_not() {
+    let message = errors("[[tenants]]\nname = 'a'\nkey_hashes = []\n", &[]);
+    assert!(
+        message.starts_with("evenkeel.toml:3: key_hashes is empty, so no client can authenticate"),
+        "{message}"
+    );
+    assert!(read("[[tenants]]\nname = 'a'\n").tenants[0].key_hashes.is_empty());
+}
+
+#[test]
+fn an_empty_data_dir_is_an_error() {
+    let message = "data_dir must not be empty; \".\" is the working directory";
+    assert_eq!(errors("[server]\ndata_dir = ''\n", &[]), format!("evenkeel.toml:2: {message}"));
+    assert_eq!(
+        errors("", &[("EVENKEEL_SERVER_DATA_DIR", "")]),
+        format!("EVENKEEL_SERVER_DATA_DIR: {message}")
+    );
+}
+
+#[test]
+fn a_log_filter_that_would_silence_the_log_is_an_error() {
+    for (text, env) in [("[telemetry]\nlog = 'loud'\n", &[][..]), ("", &[("RUST_LOG", "loud")])] {
+        let message = errors(text, env);
+        assert!(
+            message.contains("\"loud\" is not a level (off, error, warn, info, debug or trace)"),
+            "{message}"
+        );
+    }
+    for filter in ["info", "WARN", "off", "evenkeel", "info,evenkeel_llm=debug", "hyper=trace,error", ""] {
+        read(&format!("[telemetry]\nlog = '{filter}'\n"));
     }
 }
 
 proptest! {
     #[test]
-    fn no_text_makes_reading_panic(text in "\\PC{0,200}") {
+    fn reading_never_panics(text in "\\PC{0,200}") {
         let _ = Config::read(&sources(&text, &[]));
     }
 
     #[test]
-    fn tenants_written_are_the_tenants_read(
+    fn written_tenants_read_back_unchanged(
         tenants in proptest::collection::vec(
             (
                 "[a-z0-9._@:-]{1,20}",
@@ -450,7 +489,7 @@ proptest! {
 }
 
 #[test]
-fn traces_go_where_they_are_told_and_nowhere_else() {
+fn traces_are_exported_only_to_a_configured_collector() {
     let read = |text: &str, env: &[(&str, &str)]| Config::read(&sources(text, env)).unwrap().telemetry.traces;
     assert!(read("", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]).is_none());
     let env = [
@@ -465,12 +504,12 @@ fn traces_go_where_they_are_told_and_nowhere_else() {
 }
 
 #[test]
-fn a_collector_that_cannot_be_is_refused() {
-    let told = wrong("[telemetry]\notlp_endpoint = 'grpc://collector:4317'\notlp_headers = 'key'\n", &[]);
-    assert!(told.contains("otlp_endpoint: URL begins with neither http:// nor https://"), "{told}");
-    assert!(told.contains("otlp_headers must be NAME=VALUE, separated by commas"), "{told}");
-    let told =
-        wrong("[telemetry]\ntrace_ratio = 1.5\n", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")]);
-    assert!(told.contains("OTEL_EXPORTER_OTLP_ENDPOINT: otlp_endpoint: "), "{told}");
-    assert!(told.contains("trace_ratio must be from 0 to 1"), "{told}");
+fn an_invalid_collector_is_an_error() {
+    let message = errors("[telemetry]\notlp_endpoint = 'grpc://collector:4317'\notlp_headers = 'key'\n", &[]);
+    assert!(message.contains("otlp_endpoint: URL begins with neither http:// nor https://"), "{message}");
+    assert!(message.contains("otlp_headers must be NAME=VALUE pairs, separated by commas"), "{message}");
+    let message =
+        errors("[telemetry]\ntrace_ratio = 1.5\n", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")]);
+    assert!(message.contains("OTEL_EXPORTER_OTLP_ENDPOINT: otlp_endpoint: "), "{message}");
+    assert!(message.contains("trace_ratio must be from 0 to 1"), "{message}");
 }

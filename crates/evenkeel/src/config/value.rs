@@ -1,4 +1,4 @@
-//! Kinds of values: how each is read from TOML and from a variable, and how it is shown.
+//! Types of configuration values: parsing from TOML and from text, and conversion to JSON.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,40 +11,40 @@ use evenkeel_telemetry::Secret;
 use serde_json::{Value as Json, json};
 use toml::de::DeValue;
 
-/// What is shown in place of a secret.
+/// Replaces a secret in the effective configuration.
 pub(super) const HIDDEN: &str = "[hidden]";
 
-/// A value that a configuration can hold.
+/// A type that a setting can have.
 pub(super) trait ConfigValue: Sized {
-    /// What it must be, in words.
+    /// Describes valid values, to follow "must be" in an error.
     fn kind() -> String;
 
-    /// Reads it from a file.
+    /// Parses a value of the config file.
     fn from_toml(value: &DeValue<'_>) -> Option<Self>;
 
-    /// Reads it from a variable or a flag.
+    /// Parses the text of an environment variable or a flag.
     fn from_text(text: &str) -> Option<Self>;
 
-    /// Shows it, unless it is a secret.
-    fn show(&self) -> Json;
+    /// Returns the value for display; secrets are replaced by [`HIDDEN`].
+    fn to_json(&self) -> Json;
 }
 
-/// A whole number, negative ones included, so that a range can refuse them by name.
+/// A whole number. It may be negative, so that the range check rejects it with the name of the setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Integer(pub(super) i64);
 
 impl Integer {
-    /// Saturates, for ranges that are checked afterwards.
+    /// Saturates; the range is checked separately.
     pub(super) fn as_usize(self) -> usize {
         usize::try_from(self.0.max(0)).unwrap_or(usize::MAX)
     }
 
-    /// Saturates, for ranges that are checked afterwards.
+    /// Saturates; the range is checked separately.
     pub(super) fn as_u32(self) -> u32 {
         u32::try_from(self.0.max(0)).unwrap_or(u32::MAX)
     }
 
-    /// Saturates, for ranges that are checked afterwards.
+    /// Saturates; the range is checked separately.
     pub(super) fn as_u64(self) -> u64 {
         u64::try_from(self.0).unwrap_or(0)
     }
@@ -65,23 +65,23 @@ impl ConfigValue for Integer {
         text.parse().ok().map(Self)
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         json!(self.0)
     }
 }
 
-/// A number with or without a fraction.
+/// A number with an optional fraction.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(super) struct Float(pub(super) f64);
 
 impl Float {
-    /// Takes it for seconds; saturates, for ranges that are checked afterwards.
+    /// Converts from seconds. Saturates; the range is checked separately.
     pub(super) fn as_secs(self) -> Duration {
-        let over = if 0.0 < self.0 { Duration::MAX } else { Duration::ZERO };
-        Duration::try_from_secs_f64(self.0).unwrap_or(over)
+        let saturated = if self.0 > 0.0 { Duration::MAX } else { Duration::ZERO };
+        Duration::try_from_secs_f64(self.0).unwrap_or(saturated)
     }
 
-    /// Takes it for milliseconds; saturates, for ranges that are checked afterwards.
+    /// Converts from milliseconds. Saturates; the range is checked separately.
     pub(super) fn as_millis(self) -> Duration {
         Self(self.0 / 1_000.0).as_secs()
     }
@@ -94,7 +94,7 @@ impl ConfigValue for Float {
 
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
         match value {
-            // Digits of a float may be grouped by `_` in TOML; the parser has taken them out.
+            // The TOML parser has already removed `_` between digits.
             DeValue::Float(float) => float.as_str().parse().ok().map(Self),
             DeValue::Integer(_) => Integer::from_toml(value).map(|whole| Self(whole.0 as f64)),
             DeValue::String(_)
@@ -109,13 +109,13 @@ impl ConfigValue for Float {
         text.parse().ok().map(Self)
     }
 
-    fn show(&self) -> Json {
-        // Whole up to here, a float is shown as people write it.
+    fn to_json(&self) -> Json {
+        // Prints 5 instead of 5.0 where the conversion to i64 is exact.
         if self.0.fract() == 0.0 && self.0.abs() < 1e15 { json!(self.0 as i64) } else { json!(self.0) }
     }
 }
 
-/// The word for a node that has as many requests as it turns out to be good for.
+/// Value of `max_concurrency` that turns on the adaptive concurrency limit.
 const ADAPTIVE: &str = "adaptive";
 
 impl ConfigValue for Concurrency {
@@ -125,7 +125,7 @@ impl ConfigValue for Concurrency {
 
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
         match value.as_str() {
-            Some(word) => (word == ADAPTIVE).then_some(Self::Adaptive),
+            Some(text) => (text == ADAPTIVE).then_some(Self::Adaptive),
             None => Integer::from_toml(value).map(|slots| Self::Fixed(slots.as_u32())),
         }
     }
@@ -137,7 +137,7 @@ impl ConfigValue for Concurrency {
         Integer::from_text(text).map(|slots| Self::Fixed(slots.as_u32()))
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         match self {
             Self::Fixed(slots) => json!(slots),
             Self::Adaptive => json!(ADAPTIVE),
@@ -158,14 +158,14 @@ impl ConfigValue for bool {
         text.parse().ok()
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         json!(self)
     }
 }
 
 impl ConfigValue for String {
     fn kind() -> String {
-        "a text in quotes".to_owned()
+        "a string in quotes".to_owned()
     }
 
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
@@ -176,7 +176,7 @@ impl ConfigValue for String {
         Some(text.to_owned())
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         json!(self)
     }
 }
@@ -194,7 +194,7 @@ impl ConfigValue for Secret<String> {
         Some(Self::new(text.to_owned()))
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         json!(HIDDEN)
     }
 }
@@ -212,14 +212,14 @@ impl ConfigValue for PathBuf {
         Some(Self::from(text))
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         json!(self.to_string_lossy())
     }
 }
 
 impl ConfigValue for SocketAddr {
     fn kind() -> String {
-        "an address and a port, like \"127.0.0.1:7070\"".to_owned()
+        "an address and a port, such as \"127.0.0.1:7070\"".to_owned()
     }
 
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
@@ -230,7 +230,7 @@ impl ConfigValue for SocketAddr {
         text.parse().ok()
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         json!(self.to_string())
     }
 }
@@ -248,14 +248,14 @@ impl ConfigValue for Weight {
         Self::new(Float::from_text(text)?.0).ok()
     }
 
-    fn show(&self) -> Json {
-        Float(self.as_f64()).show()
+    fn to_json(&self) -> Json {
+        Float(self.as_f64()).to_json()
     }
 }
 
 impl ConfigValue for KeyHash {
     fn kind() -> String {
-        "`sha256:` and 64 hexadecimal digits, as `evenkeel tenant key` prints them".to_owned()
+        "`sha256:` and 64 hexadecimal digits, as printed by `evenkeel tenant key`".to_owned()
     }
 
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
@@ -266,12 +266,12 @@ impl ConfigValue for KeyHash {
         text.parse().ok()
     }
 
-    fn show(&self) -> Json {
+    fn to_json(&self) -> Json {
         json!(fingerprint(self))
     }
 }
 
-/// The first digits of a hash: enough to tell keys apart.
+/// Returns the first digits of a hash, enough to tell keys apart.
 pub fn fingerprint(hash: &KeyHash) -> String {
     let mut text = hash.to_string();
     text.truncate("sha256:".len() + 8);
@@ -280,7 +280,7 @@ pub fn fingerprint(hash: &KeyHash) -> String {
 
 impl<T: ConfigValue> ConfigValue for Vec<T> {
     fn kind() -> String {
-        format!("a list, each of them {}", T::kind())
+        format!("a list of values, each {}", T::kind())
     }
 
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
@@ -291,7 +291,7 @@ impl<T: ConfigValue> ConfigValue for Vec<T> {
         text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(T::from_text).collect()
     }
 
-    fn show(&self) -> Json {
-        self.iter().map(T::show).collect()
+    fn to_json(&self) -> Json {
+        self.iter().map(T::to_json).collect()
     }
 }

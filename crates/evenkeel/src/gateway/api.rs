@@ -1,5 +1,4 @@
-//! What the gateway itself answers: `/metrics`, `/api/config`, `/api/openapi.json`, `/api/tenants…`; doors bring their
-//! own.
+//! Routes of the gateway itself: `/metrics`, `/api/config`, `/api/openapi.json`, `/api/tenants…`. Each API adds its own.
 
 use std::sync::Arc;
 
@@ -16,79 +15,62 @@ use super::{ChangeError, Core};
 use crate::config::read_tenant;
 use crate::tenant_store::{OldKeys, TenantChange, TenantStoreError};
 
-/// Describes every path under `/api`, those of doors included.
+/// Describes every path under `/api`, including those of the LLM and queue APIs.
 const OPENAPI: &str = include_str!("openapi.json");
 const TENANTS: &str = "/api/tenants";
 const TENANT: &str = "/api/tenants/";
 
 pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access) -> Result<(), RouteError> {
-    let answer = |answer: fn(&Core) -> Response| {
+    let respond = |respond: fn(&Core) -> Response| {
         let core = core.clone();
         handler(move |_| {
-            let response = answer(&core);
+            let response = respond(&core);
             async { Ok(response) }
         })
     };
-    // `POST /` is the endpoint of SQS clients.
-    routes.add(Method::GET, "/", Access::Public, answer(|_| json_response(StatusCode::OK, &about())))?;
-    routes.add(Method::GET, "/metrics", metrics, answer(page))?;
-    let shown = answer(|core| json_response(StatusCode::OK, &core.state.lock().config.shown.to_json()));
-    routes.add(Method::GET, "/api/config", Access::Admin, shown)?;
-    routes.add(Method::GET, "/api/openapi.json", Access::Public, answer(|_| described()))?;
-    let listed = answer(|core| json_response(StatusCode::OK, &core.state.lock().book.describe()));
-    routes.add(Method::GET, TENANTS, Access::Admin, listed)?;
-    let own = core.clone();
-    routes.add(Method::POST, TENANTS, Access::Admin, handler(move |call| add(own.clone(), call)))?;
-    let own = core.clone();
-    let signed = handler(move |call| {
-        let keys = sqs_keys(&own, call.request.uri().path());
+    routes.add(Method::GET, "/metrics", metrics, respond(metrics_page))?;
+    let config = respond(|core| json_response(StatusCode::OK, &core.state.lock().config.effective.to_json()));
+    routes.add(Method::GET, "/api/config", Access::Admin, config)?;
+    routes.add(Method::GET, "/api/openapi.json", Access::Public, respond(|_| openapi()))?;
+    let tenants = respond(|core| json_response(StatusCode::OK, &core.state.lock().tenants.describe()));
+    routes.add(Method::GET, TENANTS, Access::Admin, tenants)?;
+    let shared = core.clone();
+    routes.add(Method::POST, TENANTS, Access::Admin, handler(move |call| add(shared.clone(), call)))?;
+    let shared = core.clone();
+    let sqs_keys = handler(move |call| {
+        let keys = sqs_keys(&shared, call.request.uri().path());
         async { keys }
     });
-    routes.add(Method::GET, &format!("{TENANT}*"), Access::Admin, signed)?;
-    let own = core.clone();
-    let rotated = handler(move |call| rotate(own.clone(), call));
-    routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, rotated)?;
-    let own = core.clone();
-    let set = handler(move |call| set(own.clone(), call));
+    routes.add(Method::GET, &format!("{TENANT}*"), Access::Admin, sqs_keys)?;
+    let shared = core.clone();
+    let rotate = handler(move |call| rotate(shared.clone(), call));
+    routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, rotate)?;
+    let shared = core.clone();
+    let set = handler(move |call| set(shared.clone(), call));
     routes.add(Method::PATCH, &format!("{TENANT}*"), Access::Admin, set)?;
-    let own = core.clone();
-    let removed = handler(move |call| remove(own.clone(), call));
-    routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, removed)
+    let shared = core.clone();
+    let remove = handler(move |call| remove(shared.clone(), call));
+    routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, remove)
 }
 
-/// Describes the product and its APIs; public, so it contains nothing about this installation.
-fn about() -> Value {
-    json!({
-        "name": "evenkeel",
-        "version": env!("CARGO_PKG_VERSION"),
-        "apis": [
-            {"name": "openai", "path": "/v1"},
-            {"name": "anthropic", "path": "/v1/messages"},
-            {"name": "sqs", "path": "/"},
-            {"name": "queues", "path": "/api/queues"},
-            {"name": "admin", "path": "/api/openapi.json"},
-        ],
-        "metrics": "/metrics",
-        "health": ["/livez", "/readyz"],
-    })
-}
-
-fn page(core: &Core) -> Response {
+fn metrics_page(core: &Core) -> Response {
     let mut response = Response::new(body::full(core.metrics()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     response
 }
 
-fn described() -> Response {
-    body::json_response(StatusCode::OK, body::full(OPENAPI))
+fn openapi() -> Response {
+    let mut response = Response::new(body::full(OPENAPI));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
     if settings.contains_key("key_hashes") {
-        return Err(ApiError::invalid("key_hashes are not told; the answer holds a new key"));
+        return Err(ApiError::invalid("key_hashes cannot be set; the response holds a new API key"));
     }
-    let tenant = read_tenant(&settings).map_err(|mistakes| ApiError::invalid(mistakes.to_string()))?;
+    let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
     let key = change(core, TenantChange::Add(tenant)).await?;
     Ok(json_response(StatusCode::CREATED, &with_key(&name, key)))
@@ -98,11 +80,11 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, Ap
     let path = call.request.uri().path().to_owned();
     let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/rotate"));
     let name = name.ok_or(ApiError::NoRoute)?.to_owned();
-    let wishes = read_object(&mut call).await?;
-    if let Some(key) = wishes.keys().find(|key| *key != "keep_old") {
-        return Err(ApiError::invalid(format!("unknown key {key:?}; there is \"keep_old\"")));
+    let options = read_object(&mut call).await?;
+    if let Some(key) = options.keys().find(|key| *key != "keep_old") {
+        return Err(ApiError::invalid(format!("unknown key {key:?}; the only key is \"keep_old\"")));
     }
-    let old_keys = match wishes.get("keep_old") {
+    let old_keys = match options.get("keep_old") {
         None | Some(Value::Bool(false)) => OldKeys::Revoke,
         Some(Value::Bool(true)) => OldKeys::Keep,
         Some(_) => return Err(ApiError::invalid("keep_old must be true or false")),
@@ -111,13 +93,13 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, Ap
     Ok(json_response(StatusCode::OK, &with_key(&name, key)))
 }
 
-/// What a tenant's SQS clients sign with.
+/// Handles `GET /api/tenants/{name}/sqs-key`: the AWS credentials of a tenant's SQS clients.
 fn sqs_keys(core: &Core, path: &str) -> Result<Response, ApiError> {
     let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/sqs-key"));
     let name = name.ok_or(ApiError::NoRoute)?;
     let state = core.state.lock();
-    let keys = state.book.sqs_keys(name, core.queue.sqs.master_key());
-    let keys = keys.map_err(|error| refused(ChangeError::Book(error)))?;
+    let keys = state.tenants.sqs_keys(name, core.queue.sqs.master_key());
+    let keys = keys.map_err(|error| api_error(ChangeError::Store(error)))?;
     Ok(json_response(StatusCode::OK, &json!({"name": name, "keys": keys})))
 }
 
@@ -134,7 +116,7 @@ async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiErr
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
-/// Reads an object; an empty body is an empty one.
+/// Reads a JSON object; an empty body counts as an empty object.
 pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, Value>, ApiError> {
     let bytes = call.read_body().await?;
     if bytes.is_empty() {
@@ -147,31 +129,31 @@ pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, 
     }
 }
 
-/// Writes to disk on a thread that may wait for it.
+/// Applies a change on a thread that may block on disk writes.
 async fn change(core: Arc<Core>, change: TenantChange) -> Result<Option<Secret<String>>, ApiError> {
     let changed = tokio::task::spawn_blocking(move || core.change_tenants(change)).await;
-    changed.map_err(|_| ApiError::Internal)?.map_err(refused)
+    changed.map_err(|_| ApiError::Internal)?.map_err(api_error)
 }
 
-fn refused(error: ChangeError) -> ApiError {
+fn api_error(error: ChangeError) -> ApiError {
     match error {
-        ChangeError::Book(TenantStoreError::Unknown { name }) => {
+        ChangeError::Store(TenantStoreError::Unknown { name }) => {
             ApiError::NotFound { what: format!("tenant {name:?}") }
         }
-        ChangeError::Book(
+        ChangeError::Store(
             error @ (TenantStoreError::Exists { .. }
             | TenantStoreError::Configured { .. }
             | TenantStoreError::Fixed { .. }
             | TenantStoreError::Settings(_)
             | TenantStoreError::Tenants(_)),
         ) => ApiError::invalid(error.to_string()),
-        ChangeError::Exposed(mistakes) => ApiError::invalid(mistakes.to_string()),
-        ChangeError::Book(error @ (TenantStoreError::Folder(_) | TenantStoreError::NoRandomness)) => {
-            tracing::error!(target: "evenkeel", %error, "tenants not changed");
+        ChangeError::Exposed(errors) => ApiError::invalid(errors.to_string()),
+        ChangeError::Store(error @ (TenantStoreError::DataDir(_) | TenantStoreError::NoRandomness)) => {
+            tracing::error!(target: "evenkeel", %error, "could not store the change to the tenants; nothing changed");
             ApiError::Internal
         }
-        ChangeError::Walk(error) => {
-            tracing::error!(target: "evenkeel", %error, "tenants changed but for the walk");
+        ChangeError::Pipeline(error) => {
+            tracing::error!(target: "evenkeel", %error, "tenants were stored, but the request pipeline rejected them; restart to apply them");
             ApiError::Internal
         }
     }
@@ -182,5 +164,8 @@ fn with_key(name: &str, key: Option<Secret<String>>) -> Value {
 }
 
 pub(super) fn json_response(status: StatusCode, value: &Value) -> Response {
-    body::json_response(status, body::full(value.to_string()))
+    let mut response = Response::new(body::full(value.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

@@ -1,7 +1,9 @@
-//! Dispatch: queues whose messages are jobs, which this gateway runs itself: through the LLM door, or at a URL.
+//! Dispatch: queues whose messages are jobs that the gateway runs itself, through the LLM API or as webhooks.
 //!
-//! Bound: a queue has as many jobs under way as it says; a job is acknowledged after its result is on disk, so that
-//! nothing is lost by an end at any moment, and a job may run twice.
+//! Guarantees: at-least-once. A job is acknowledged after its result is durable, so a crash loses no job but may run one
+//! twice.
+//!
+//! Limits: a queue has at most `concurrency` jobs running.
 
 mod job;
 mod metrics;
@@ -29,37 +31,35 @@ use target::DispatchTarget;
 pub(super) use target::BadTarget;
 pub(super) use webhook::WebhookClient;
 
-/// How often results that have expired are swept.
-const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// How long jobs may take to be handed back.
-const HAND_BACK_MAX: Duration = Duration::from_secs(5);
+const EXPIRE_RESULTS_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for releasing jobs during shutdown.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
 
-/// What all dispatched queues share.
+/// State shared by all dispatched queues.
 pub(super) struct DispatchContext {
     queues: Arc<Queues>,
     llm: Arc<LlmApi>,
-    gate: Arc<Authenticator>,
-    poster: WebhookClient,
-    meters: DispatchMetrics,
+    auth: Arc<Authenticator>,
+    webhooks: WebhookClient,
+    metrics: DispatchMetrics,
 }
 
-/// Refuses what jobs cannot be sent to.
-pub(super) fn check_target(given: &str) -> Result<(), BadTarget> {
-    DispatchTarget::parse(given).map(drop)
+/// Rejects targets that jobs cannot be sent to.
+pub(super) fn check_target(target: &str) -> Result<(), BadTarget> {
+    DispatchTarget::parse(target).map(drop)
 }
 
-/// How far an end has come.
+/// Phase of the graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopPhase {
-    /// Jobs are begun.
     Serving,
-    /// No more are begun; those on nodes go on, the others are handed back.
+    /// No job starts; jobs that a node is working on continue, all others are released.
     Stopping,
-    /// All are handed back.
+    /// All jobs are released.
     Aborting,
 }
 
-/// Whoever runs the jobs of all queues.
+/// Runs the jobs of all dispatched queues.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     phase: watch::Sender<StopPhase>,
@@ -67,30 +67,31 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Starts with every queue that is dispatched, and follows what queues are told from then on.
+    /// Starts every dispatched queue, and follows changes to the queues from then on.
     pub(super) fn start(
         queues: Arc<Queues>,
         llm: Arc<LlmApi>,
-        gate: Arc<Authenticator>,
-        poster: WebhookClient,
+        auth: Arc<Authenticator>,
+        webhooks: WebhookClient,
         registry: &Registry,
         queues_max: usize,
     ) -> Result<Self, RegisterError> {
-        let meters = DispatchMetrics::new(registry, queues_max)?;
-        let dispatch = Arc::new(DispatchContext { queues, llm, gate, poster, meters });
-        let (phase, told) = watch::channel(StopPhase::Serving);
-        Ok(Self { phase, serving: tokio::spawn(dispatch.serve(told)) })
+        let metrics = DispatchMetrics::new(registry, queues_max)?;
+        let dispatch = Arc::new(DispatchContext { queues, llm, auth, webhooks, metrics });
+        let (phase, receiver) = watch::channel(StopPhase::Serving);
+        Ok(Self { phase, serving: tokio::spawn(dispatch.serve(receiver)) })
     }
 
-    /// Begins no more jobs, lets those on nodes go on for so long, and hands all others back uncounted.
-    pub(super) async fn stop(mut self, within: Duration) {
+    /// Starts no more jobs, gives those on nodes `drain_max` to finish, and releases all others without counting an
+    /// attempt.
+    pub(super) async fn stop(mut self, drain_max: Duration) {
         self.phase.send_replace(StopPhase::Stopping);
-        if timeout(within, &mut self.serving).await.is_ok() {
+        if timeout(drain_max, &mut self.serving).await.is_ok() {
             return;
         }
         self.phase.send_replace(StopPhase::Aborting);
-        if timeout(HAND_BACK_MAX, &mut self.serving).await.is_err() {
-            tracing::warn!(target: "evenkeel", "jobs were not handed back in time; they are tried again when their leases end");
+        if timeout(RELEASE_MAX, &mut self.serving).await.is_err() {
+            tracing::warn!(target: "evenkeel", "could not release all jobs in time; they are redelivered when their leases end");
         }
     }
 }
@@ -100,7 +101,7 @@ impl DispatchContext {
         let mut changes = self.queues.changes();
         let mut runners = JoinSet::new();
         let mut running = HashMap::<QueueId, AbortHandle>::new();
-        let mut sweep = interval(SWEEP_EVERY);
+        let mut expire_results = interval(EXPIRE_RESULTS_INTERVAL);
         while *phase.borrow_and_update() == StopPhase::Serving {
             running.retain(|_, runner| !runner.is_finished());
             for queue in self.queues.list("", None, usize::MAX) {
@@ -110,17 +111,17 @@ impl DispatchContext {
                 }
             }
             tokio::select! {
-                // Nobody tells any more when the gateway is gone.
-                told = phase.changed() => if told.is_err() { return },
-                told = changes.changed() => if told.is_err() { return },
+                // An error means that the gateway was dropped.
+                changed = phase.changed() => if changed.is_err() { return },
+                changed = changes.changed() => if changed.is_err() { return },
                 Some(ended) = runners.join_next() => {
                     if let Err(error) = ended {
-                        tracing::error!(target: "evenkeel", %error, "a dispatched queue stopped, starting it again");
+                        tracing::error!(target: "evenkeel", %error, "the runner of a dispatched queue stopped unexpectedly, restarting it");
                     }
                 }
-                _ = sweep.tick() => {
+                _ = expire_results.tick() => {
                     if let Err(error) = self.queues.expire_results().await {
-                        tracing::warn!(target: "evenkeel", %error, "expired results stay for now");
+                        tracing::warn!(target: "evenkeel", %error, "could not delete expired job results, retrying in 10 s");
                     }
                 }
             }

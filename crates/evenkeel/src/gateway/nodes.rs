@@ -1,4 +1,4 @@
-//! `POST` and `DELETE /api/nodes…`: nodes that come, rest and go while requests walk, and after a restart still have.
+//! `POST` and `DELETE /api/nodes…`: adds, drains, resumes and removes nodes at run time. Changes survive a restart.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::Access;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use thiserror::Error;
 
 use super::Core;
 use super::api::{json_response, read_object};
@@ -19,7 +20,7 @@ use crate::node_store::{NodeStore, NodeStoreError};
 const NODES: &str = "/api/nodes";
 const NODE: &str = "/api/nodes/";
 
-/// What to do with a node.
+/// A change to the nodes.
 enum NodeEdit {
     Add(Box<NodeOptions>),
     Drain { name: String },
@@ -27,80 +28,80 @@ enum NodeEdit {
     Remove { name: String },
 }
 
-/// Whether a change outlives the process.
+/// Lifetime of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Persistence {
-    ForGood,
-    /// The config file says otherwise at the next start.
+    Permanent,
+    /// The node is in the config file, so the next start brings it back.
     UntilRestart,
 }
 
 pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes) -> Result<(), RouteError> {
-    let own = core.clone();
-    routes.add(Method::POST, NODES, Access::Admin, handler(move |call| add(own.clone(), call)))?;
-    let own = core.clone();
+    let shared = core.clone();
+    routes.add(Method::POST, NODES, Access::Admin, handler(move |call| add(shared.clone(), call)))?;
+    let shared = core.clone();
     routes.add(
         Method::POST,
         &format!("{NODE}*"),
         Access::Admin,
-        handler(move |call| set_admin_state(own.clone(), call)),
+        handler(move |call| set_admin_state(shared.clone(), call)),
     )?;
-    let own = core.clone();
+    let shared = core.clone();
     routes.add(
         Method::DELETE,
         &format!("{NODE}*"),
         Access::Admin,
-        handler(move |call| remove(own.clone(), call)),
+        handler(move |call| remove(shared.clone(), call)),
     )
 }
 
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
-    let node = read_node(&settings).map_err(|mistakes| ApiError::invalid(mistakes.to_string()))?;
+    let node = read_node(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = node.name.clone();
-    let lasts = change(core, NodeEdit::Add(Box::new(node))).await?;
-    Ok(json_response(StatusCode::CREATED, &done(&name, lasts)))
+    let persistence = change(core, NodeEdit::Add(Box::new(node))).await?;
+    Ok(json_response(StatusCode::CREATED, &change_json(&name, persistence)))
 }
 
-/// Drains or resumes a node: `POST /api/nodes/{name}/drain`.
+/// Handles `POST /api/nodes/{name}/drain` and `…/resume`.
 async fn set_admin_state(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
     let path = call.request.uri().path().strip_prefix(NODE).ok_or(ApiError::NoRoute)?;
-    let (name, turn) = path.rsplit_once('/').ok_or(ApiError::NoRoute)?;
+    let (name, action) = path.rsplit_once('/').ok_or(ApiError::NoRoute)?;
     let name = percent::decode(name).ok_or(ApiError::NoRoute)?;
-    let wish = match turn {
+    let edit = match action {
         "drain" => NodeEdit::Drain { name: name.clone() },
         "resume" => NodeEdit::Resume { name: name.clone() },
         _ => return Err(ApiError::NoRoute),
     };
-    let lasts = change(core, wish).await?;
-    Ok(json_response(StatusCode::OK, &done(&name, lasts)))
+    let persistence = change(core, edit).await?;
+    Ok(json_response(StatusCode::OK, &change_json(&name, persistence)))
 }
 
-/// Takes a node out: `DELETE /api/nodes/{name}`.
+/// Handles `DELETE /api/nodes/{name}`.
 async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(NODE).and_then(percent::decode);
     let name = name.ok_or(ApiError::NoRoute)?;
-    let lasts = change(core, NodeEdit::Remove { name: name.clone() }).await?;
-    Ok(json_response(StatusCode::OK, &done(&name, lasts)))
+    let persistence = change(core, NodeEdit::Remove { name: name.clone() }).await?;
+    Ok(json_response(StatusCode::OK, &change_json(&name, persistence)))
 }
 
-fn done(name: &str, lasts: Persistence) -> Value {
-    json!({"name": name, "until_restart": lasts == Persistence::UntilRestart})
+fn change_json(name: &str, persistence: Persistence) -> Value {
+    json!({"name": name, "until_restart": persistence == Persistence::UntilRestart})
 }
 
-/// Writes to disk on a thread that may wait for it.
-async fn change(core: Arc<Core>, wish: NodeEdit) -> Result<Persistence, ApiError> {
-    let changed = tokio::task::spawn_blocking(move || core.change_nodes(wish)).await;
-    changed.map_err(|_| ApiError::Internal)?.map_err(refused)
+/// Applies a change on a thread that may block on disk writes.
+async fn change(core: Arc<Core>, edit: NodeEdit) -> Result<Persistence, ApiError> {
+    let changed = tokio::task::spawn_blocking(move || core.change_nodes(edit)).await;
+    changed.map_err(|_| ApiError::Internal)?.map_err(api_error)
 }
 
 impl Core {
-    /// Makes a change and writes it down; what cannot be written down is taken back.
-    fn change_nodes(&self, wish: NodeEdit) -> Result<Persistence, ChangeError> {
+    /// Applies a change and stores it; reverts it if it cannot be stored.
+    fn change_nodes(&self, edit: NodeEdit) -> Result<Persistence, ChangeError> {
         let mut state = self.state.lock();
         let mut next = state.nodes.clone();
-        let mut lasts = Persistence::ForGood;
-        match &wish {
+        let mut persistence = Persistence::Permanent;
+        match &edit {
             NodeEdit::Add(node) => {
                 self.llm.add_node(NodeOptions::clone(node))?;
                 next.add(NodeOptions::clone(node));
@@ -118,65 +119,63 @@ impl Core {
                     return Err(NodeError::Unknown { name: name.clone() }.into());
                 }
                 if !next.remove(name) {
-                    lasts = Persistence::UntilRestart;
+                    persistence = Persistence::UntilRestart;
                 }
             }
         }
-        if let Err(error) = next.write(&state.folder) {
-            let taken_back = match &wish {
+        if let Err(error) = next.write(&state.data_dir) {
+            let reverted = match &edit {
                 NodeEdit::Add(node) => self.llm.remove_node(&node.name),
                 NodeEdit::Drain { name } => self.llm.resume_node(name),
                 NodeEdit::Resume { name } => self.llm.drain_node(name),
                 NodeEdit::Remove { .. } => Ok(()),
             };
-            taken_back?;
+            reverted?;
             return Err(error.into());
         }
         state.nodes = next;
-        if let NodeEdit::Remove { name } = &wish {
+        if let NodeEdit::Remove { name } = &edit {
             self.llm.remove_node(name)?;
         }
-        Ok(lasts)
+        Ok(persistence)
     }
 
-    /// Takes in the nodes that were added at an earlier run, and drains those that were.
+    /// Adds the nodes that an earlier run stored, and drains those that were drained.
     pub(super) fn restore_nodes(&self) {
         let state = self.state.lock();
         for node in state.nodes.added() {
             if let Err(error) = self.llm.add_node(node.clone()) {
-                tracing::warn!(target: "evenkeel", node = node.name, %error, "a node that was added at run time is left out");
+                tracing::warn!(target: "evenkeel", node = node.name, %error, "could not restore a node that was added at run time; it gets no requests");
             }
         }
         for name in state.nodes.drained() {
             if self.llm.has_node(name) && self.llm.drain_node(name).is_ok() {
-                tracing::info!(target: "evenkeel", node = name, "still drained");
+                tracing::info!(target: "evenkeel", node = name, "node is still drained");
             }
         }
     }
 }
 
-/// Has the config file's nodes win over those of their names in the book, and says so.
-pub(super) fn yield_to(book: &mut NodeStore, configured: &[NodeOptions]) -> Vec<String> {
-    let gone = book.drop_overridden(configured);
-    for name in &gone {
-        tracing::warn!(target: "evenkeel", node = name, "the config file has a node of this name: it wins over the one that was added at run time");
+/// Removes stored nodes whose names the config file uses too, logs them and returns their names.
+pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions]) -> Vec<String> {
+    let overridden = store.drop_overridden(configured);
+    for name in &overridden {
+        tracing::warn!(target: "evenkeel", node = name, "the config file has a node of the same name; dropped the node that was added at run time");
     }
-    book.forget_unknown(configured);
-    gone
+    store.retain_existing(configured);
+    overridden
 }
 
-/// Why nodes stay as they were.
-#[derive(Debug)]
+/// Error of a change to the nodes.
+#[derive(Debug, Error)]
 enum ChangeError {
-    /// The door does not take it.
-    Node(NodeError),
-    /// It cannot be written down.
-    Book(NodeStoreError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Store(#[from] NodeStoreError),
 }
 
-causes! { ChangeError: Node(NodeError), Book(NodeStoreError), }
-
-fn refused(error: ChangeError) -> ApiError {
+fn api_error(error: ChangeError) -> ApiError {
     match error {
         ChangeError::Node(NodeError::Unknown { name }) => {
             ApiError::NotFound { what: format!("node {name:?}") }
@@ -191,8 +190,8 @@ fn refused(error: ChangeError) -> ApiError {
             | NodeError::Registry(_)
             | NodeError::Monitor(_)),
         ) => ApiError::invalid(error.to_string()),
-        ChangeError::Book(error) => {
-            tracing::error!(target: "evenkeel", %error, "nodes not changed");
+        ChangeError::Store(error) => {
+            tracing::error!(target: "evenkeel", %error, "could not store the change to the nodes; nothing changed");
             ApiError::Internal
         }
     }

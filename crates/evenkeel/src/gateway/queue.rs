@@ -1,4 +1,4 @@
-//! Queues: where they live, who may sign for them, and their door.
+//! Opens the queue store and the queue APIs (SQS and native).
 
 use std::path::PathBuf;
 use std::process;
@@ -19,24 +19,24 @@ use crate::config::{Config, QueueConfig, StoreKind};
 use crate::data_dir::DataDir;
 use crate::sqs_key::master_key;
 
-/// Where queues are, within the data folder.
-const FOLDER: &str = "queues";
+/// Directory of the queue store within the data directory.
+const QUEUES_DIR: &str = "queues";
 
-/// Queues and their door.
+/// Queues and the APIs that serve them.
 pub(super) struct QueueApi {
     pub(super) queues: Arc<Queues>,
     pub(super) sqs: Arc<SqsApi>,
 }
 
 impl QueueApi {
-    /// Opens every queue, and the door before them.
+    /// Opens the store with all its queues.
     pub(super) async fn open(
         config: &Config,
-        folder: &DataDir,
-        gate: Arc<Authenticator>,
+        data_dir: &DataDir,
+        auth: Arc<Authenticator>,
         registry: &Registry,
     ) -> Result<Self, StartError> {
-        let store = open_store(&config.queue, folder.path().join(FOLDER)).await?;
+        let store = open_store(&config.queue, data_dir.path().join(QUEUES_DIR)).await?;
         let QueueConfig { queues_max, defaults, region, account, .. } = config.queue.clone();
         let queues = Queues::open(store, queues_max).await?;
         let options = SqsOptions {
@@ -45,9 +45,9 @@ impl QueueApi {
             scheme: if config.server.tls.is_some() { "https" } else { "http" },
             defaults,
             queues_metered_max: config.telemetry.queues_max,
-            check_target: |given| check_target(given).map_err(|why| why.to_string()),
+            check_target: |target| check_target(target).map_err(|error| error.to_string()),
         };
-        let sqs = SqsApi::new(options, queues.clone(), gate, master_key(folder)?, registry)?;
+        let sqs = SqsApi::new(options, queues.clone(), auth, master_key(data_dir)?, registry)?;
         Ok(Self { queues, sqs })
     }
 }
@@ -68,8 +68,8 @@ async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store
     }
 }
 
-/// Ends the server: what it would answer from here on might not be true.
-fn exit_after_disk_error(why: &str) {
-    tracing::error!(target: "evenkeel", why, "the disk did not confirm a write; ending, so that nothing false is said");
+/// Exits, because after a failed fsync the server cannot know which writes it may confirm.
+fn exit_after_disk_error(error: &str) {
+    tracing::error!(target: "evenkeel", error, "fsync failed, exiting: it is unknown which of the last writes are durable");
     process::exit(1);
 }

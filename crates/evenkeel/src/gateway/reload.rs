@@ -1,88 +1,86 @@
-//! Another configuration while requests walk: checked as a whole, then put to work.
-
-use std::fmt;
+//! Reloads the configuration while requests are served: validated as a whole, then applied.
 
 use evenkeel_llm::NodeOptions;
 use evenkeel_server::tls::TlsError;
+use thiserror::Error;
 
 use super::{Core, nodes};
 use crate::config::{Config, ConfigErrors};
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
-/// What settings outside the lists take effect without a restart.
+/// Settings outside lists that take effect without a restart.
 const RELOADED: &[&str] = &["server.admin_key_hashes"];
 
-/// What a reload did.
+/// Outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// How many tenants there are.
+    /// Number of tenants in force.
     pub tenants: usize,
-    /// Nodes that came.
     pub nodes_added: Vec<String>,
-    /// Nodes that went.
     pub nodes_removed: Vec<String>,
-    /// Settings that changed and take effect when the server is started again.
+    /// Changed settings that take effect after a restart.
     pub after_restart: Vec<String>,
-    /// What of the nodes could not be done, and why.
-    pub troubles: Vec<String>,
+    /// Errors of single nodes or tenants; everything else was applied.
+    pub errors: Vec<String>,
 }
 
 impl Core {
-    /// Checks everything that can be wrong, then changes certificate, tenants and nodes.
+    /// Validates the whole configuration, then replaces the certificate, tenants and nodes.
     pub(super) fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         let mut state = self.state.lock();
-        let book = TenantStore::read(state.folder.path(), config.tenants.clone(), &config.server.admin)?;
-        // The listener stays where it is, so who reaches it does, too.
-        state.started.check_exposure(book.all().len())?;
+        let admin_key_hashes = &config.server.admin_key_hashes;
+        let tenants = TenantStore::read(state.data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
+        // The listener keeps its address and TLS, so the exposure at startup counts.
+        state.started.check_exposure(tenants.all().len())?;
         if let Some(tls) = &self.tls {
             tls.reload()?;
         }
-        self.gate.reload(book.all(), config.server.admin.clone()).map_err(TenantStoreError::Tenants)?;
-        let tenants = self.gate.tenants();
-        let changed = state.started.shown.differences(&config.shown);
-        let mut reloaded = ReloadReport {
-            tenants: tenants.len(),
+        self.auth.reload(tenants.all(), admin_key_hashes.clone()).map_err(TenantStoreError::Tenants)?;
+        let tenant_table = self.auth.tenants();
+        let changed = state.started.effective.differences(&config.effective);
+        let mut report = ReloadReport {
+            tenants: tenant_table.len(),
             after_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),
             ..ReloadReport::default()
         };
-        if let Err(error) = self.llm.set_tenants(&tenants.all()) {
-            reloaded.troubles.push(error.to_string());
+        if let Err(error) = self.llm.set_tenants(&tenant_table.all()) {
+            report.errors.push(error.to_string());
         }
-        let mut added = state.nodes.clone();
+        let mut stored = state.nodes.clone();
         let configured = &config.llm.options.nodes;
-        for name in nodes::yield_to(&mut added, configured) {
+        for name in nodes::drop_overridden(&mut stored, configured) {
             if let Err(error) = self.llm.remove_node(&name) {
-                reloaded.troubles.push(error.to_string());
+                report.errors.push(error.to_string());
             }
         }
-        self.reload_nodes(&state.config.llm.options.nodes, configured, &mut reloaded);
-        for name in added.drained().iter().filter(|name| reloaded.nodes_added.contains(name)) {
+        self.reload_nodes(&state.config.llm.options.nodes, configured, &mut report);
+        for name in stored.drained().iter().filter(|name| report.nodes_added.contains(name)) {
             if let Err(error) = self.llm.drain_node(name) {
-                reloaded.troubles.push(error.to_string());
+                report.errors.push(error.to_string());
             }
         }
-        if let Err(error) = added.write(&state.folder) {
-            reloaded.troubles.push(error.to_string());
+        if let Err(error) = stored.write(&state.data_dir) {
+            report.errors.push(error.to_string());
         }
-        state.nodes = added;
-        state.book = book;
+        state.nodes = stored;
+        state.tenants = tenants;
         state.config = config;
         self.warn_if_open();
-        Ok(reloaded)
+        Ok(report)
     }
 
-    /// Adds and removes what the two lists differ in; a node that was added by API is in neither, and stays.
-    fn reload_nodes(&self, old: &[NodeOptions], new: &[NodeOptions], reloaded: &mut ReloadReport) {
+    /// Applies the difference between two lists of configured nodes; nodes added at run time are in neither and stay.
+    fn reload_nodes(&self, old: &[NodeOptions], new: &[NodeOptions], report: &mut ReloadReport) {
         for node in old.iter().filter(|node| !new.iter().any(|other| is_same(node, other))) {
             match self.llm.remove_node(&node.name) {
-                Ok(()) => reloaded.nodes_removed.push(node.name.clone()),
-                Err(error) => reloaded.troubles.push(error.to_string()),
+                Ok(()) => report.nodes_removed.push(node.name.clone()),
+                Err(error) => report.errors.push(error.to_string()),
             }
         }
         for node in new.iter().filter(|node| !old.iter().any(|other| is_same(node, other))) {
             match self.llm.add_node(node.clone()) {
-                Ok(()) => reloaded.nodes_added.push(node.name.clone()),
-                Err(error) => reloaded.troubles.push(error.to_string()),
+                Ok(()) => report.nodes_added.push(node.name.clone()),
+                Err(error) => report.errors.push(error.to_string()),
             }
         }
     }
@@ -98,27 +96,13 @@ fn is_same(node: &NodeOptions, other: &NodeOptions) -> bool {
         && key(node) == key(other)
 }
 
-/// Why the old configuration stays.
-#[derive(Debug)]
+/// Error of a reload; the old configuration stays in force.
+#[derive(Debug, Error)]
 pub enum ReloadError {
-    /// The configuration cannot be.
-    Config(ConfigErrors),
-    /// The tenants cannot be.
-    Book(TenantStoreError),
-    /// The certificate cannot be used.
-    Tls(TlsError),
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error(transparent)]
+    Tenants(#[from] TenantStoreError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
-
-causes! { ReloadError: Config(ConfigErrors), Book(TenantStoreError), Tls(TlsError), }
-
-impl fmt::Display for ReloadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(error) => error.fmt(f),
-            Self::Book(error) => error.fmt(f),
-            Self::Tls(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ReloadError {}

@@ -1,6 +1,6 @@
-//! Takes spans to a collector, as OTLP over HTTP.
+//! Exports spans to an OpenTelemetry collector, as OTLP over HTTP.
 //!
-//! Bound: one batch of [`BATCH_MAX`] spans at a time, tried [`TRIES_MAX`] times; what no collector takes is dropped and
+//! Limits: one batch of at most [`BATCH_MAX`] spans is in flight and is tried [`TRIES_MAX`] times; then it is dropped and
 //! counted. Stopping takes at most [`STOP_MAX`].
 
 use std::sync::Arc;
@@ -18,20 +18,19 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::TraceConfig;
 
-/// How many spans go at once.
 const BATCH_MAX: usize = 512;
-/// How long spans wait for others to go with.
+/// Pause after the buffer of spans was found empty.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How often a batch is tried that a collector has no room for, or that does not reach one.
+/// Attempts per batch.
 const TRIES_MAX: u32 = 3;
-/// How long after the first of these it is tried again; twice that after the second.
+/// Delay after the first attempt; it grows linearly.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// How long a collector may take.
+/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the last spans may take when the gateway stops.
+/// Time for the last spans during shutdown.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// Takes spans to a collector until it is stopped.
+/// Background task that exports spans.
 #[derive(Debug)]
 pub(super) struct Exporter {
     stop: oneshot::Sender<()>,
@@ -45,23 +44,23 @@ impl Exporter {
             request_timeout: TIMEOUT,
             ..ConnectionPoolConfig::default()
         };
-        let collector = Collector { upstream: Upstream::new(pool, roots), config, service: service() };
+        let collector = Collector { upstream: Upstream::new(pool, roots), config, resource: resource() };
         let (stop, stopped) = oneshot::channel();
         Self { stop, exporting: tokio::spawn(export(tracer, collector, stopped)) }
     }
 
-    /// Has what is left taken, within limits.
+    /// Exports the remaining spans, for at most [`STOP_MAX`].
     pub(super) async fn stop(self) {
-        // One that has ended already needs no telling.
+        // Fails only if the task has already ended.
         let _ = self.stop.send(());
         if timeout(STOP_MAX, self.exporting).await.is_err() {
-            tracing::warn!(target: "evenkeel", "the collector did not take the last spans in time");
+            tracing::warn!(target: "evenkeel", "the collector did not accept the last spans in time; they are lost");
         }
     }
 }
 
-/// What is told of the process with every batch.
-fn service() -> Attributes {
+/// Returns the resource attributes sent with every batch.
+fn resource() -> Attributes {
     vec![
         ("service.name", "evenkeel".into()),
         ("service.version", env!("CARGO_PKG_VERSION").into()),
@@ -71,7 +70,7 @@ fn service() -> Attributes {
 
 async fn export(tracer: Arc<Tracer>, collector: Collector, mut stopped: oneshot::Receiver<()>) {
     let mut tries_max = TRIES_MAX;
-    let mut was_well = true;
+    let mut was_accepted = true;
     loop {
         let spans = tracer.take(BATCH_MAX);
         if spans.is_empty() {
@@ -80,47 +79,49 @@ async fn export(tracer: Arc<Tracer>, collector: Collector, mut stopped: oneshot:
             }
             tokio::select! {
                 () = sleep(INTERVAL) => {}
-                // Whoever drops the gateway wants this to stop, too; there is no time for second tries then.
+                // Also when the gateway is dropped. During shutdown there is no time for retries.
                 _ = &mut stopped => tries_max = 1,
             }
             continue;
         }
-        let body = Bytes::from(payload(&collector.service, &spans));
-        let taken = collector.take(body, tries_max).await;
-        match &taken {
+        let body = Bytes::from(payload(&collector.resource, &spans));
+        let exported = collector.export(body, tries_max).await;
+        match &exported {
             Ok(()) => tracer.count_exported(spans.len()),
             Err(_) => tracer.count_dropped(spans.len()),
         }
-        // Told once, not with every batch.
-        if let (Err(why), true) = (&taken, was_well) {
-            tracing::warn!(target: "evenkeel", collector = %collector.config.collector, why, "spans dropped: no collector takes them");
+        // Logged once per outage, not with every batch.
+        if let Err(error) = &exported
+            && was_accepted
+        {
+            tracing::warn!(target: "evenkeel", collector = %collector.config.collector, error, "the collector accepts no spans; dropping them until it does");
         }
-        was_well = taken.is_ok();
+        was_accepted = exported.is_ok();
     }
 }
 
 struct Collector {
     upstream: Upstream,
     config: TraceConfig,
-    service: Attributes,
+    resource: Attributes,
 }
 
 impl Collector {
-    /// Gives it a batch, again if that may help.
-    async fn take(&self, body: Bytes, tries_max: u32) -> Result<(), String> {
-        let mut tried = 0;
+    /// Sends a batch; retries if the error may be temporary.
+    async fn export(&self, body: Bytes, tries_max: u32) -> Result<(), String> {
+        let mut tries = 0;
         loop {
-            tried += 1;
-            let why = match self.send(body.clone()).await {
+            tries += 1;
+            let error = match self.send(body.clone()).await {
                 Ok(status) if status.is_success() => return Ok(()),
-                Ok(status) if !is_retryable(status) => return Err(format!("it answered {status}")),
-                Ok(status) => format!("it answered {status}"),
+                Ok(status) if !is_retryable(status) => return Err(format!("status {status}")),
+                Ok(status) => format!("status {status}"),
                 Err(error) => error.to_string(),
             };
-            if tries_max <= tried {
-                return Err(why);
+            if tries >= tries_max {
+                return Err(error);
             }
-            sleep(BACKOFF * tried).await;
+            sleep(BACKOFF * tries).await;
         }
     }
 
@@ -132,18 +133,18 @@ impl Collector {
             request.headers_mut().insert(name, value.clone());
         }
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
-        let answer = self.upstream.send(&self.config.collector, &request).await?;
-        let status = answer.status();
-        // Read to its end, its connection is used again.
-        let mut rest = answer.into_body();
-        while let Some(frame) = rest.frame().await {
+        let response = self.upstream.send(&self.config.collector, &request).await?;
+        let status = response.status();
+        // The connection is reused only if the body is read to the end.
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
             frame?;
         }
         Ok(status)
     }
 }
 
-/// Whether the same batch may be taken later, as OTLP has it.
+/// Reports whether a batch may be accepted later, as the OTLP specification defines.
 fn is_retryable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }

@@ -1,4 +1,4 @@
-//! Nodes that get as many requests as their engines turn out to be good for, and what others have engines do.
+//! The adaptive concurrency limit of nodes, and load that other clients put on them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,61 +9,61 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::fleet::{CHAT, Fleet};
-use crate::raw::{chat, fast, open, stuck};
+use evenkeel_sim_node::testing::{chat, fast, open, stuck};
 
 const CONFIG: &str = "
 [llm.health]
 load_interval_secs = 0.05
 ";
 
-/// First tokens after a tenth of a second, so that a busy machine is not taken for a busy engine.
+/// The first token takes 100 ms, so that a busy test machine does not look like a busy engine.
 fn engine(slots: u32) -> SimOptions {
     SimOptions { slots, first_token: Duration::from_millis(100), tokens_per_second: 100, ..fast() }
 }
 
 #[test]
-fn a_small_engine_is_found_out_and_its_own_queue_stays_short() {
+fn the_limit_of_a_small_engine_is_found_and_its_queue_stays_short() {
     let (_runtime, sim) = start(engine(3));
     let fleet = Fleet::start("adaptive-small", &format!("{CONFIG}{}", node("small", &sim, "")), vec![]);
-    while_asked(&fleet, 24, || {
-        fleet.wait_status("found out", |status| status["nodes"][0]["slots"].as_u64() <= Some(3));
+    under_load(&fleet, 24, || {
+        fleet.wait_status("limited", |status| status["nodes"][0]["slots"].as_u64() <= Some(3));
         for _ in 0..50 {
             let slots = fleet.status()["nodes"][0]["slots"].as_u64().unwrap();
             assert!((1..=6).contains(&slots), "{slots} for an engine of 3");
         }
     });
     let status = fleet.status();
-    let told = &status["nodes"][0];
-    assert_eq!(told["engine"], "sim-node");
-    assert!(told["adaptive"]["limit"].is_number() && told["engine_load"]["running"].is_number(), "{told:#}");
+    let node = &status["nodes"][0];
+    assert_eq!(node["engine"], "sim-node");
+    assert!(node["adaptive"]["limit"].is_number() && node["engine_load"]["running"].is_number(), "{node:#}");
     assert_eq!((&status["counts"]["refused"], &status["counts"]["timed_out"]), (&json!(0), &json!(0)));
 }
 
 #[test]
-fn a_large_engine_is_used() {
+fn the_limit_of_a_large_engine_grows() {
     let (_runtime, sim) = start(engine(64));
     let config = node("large", &sim, "max_concurrency = 'adaptive'");
     let fleet =
         Fleet::start("adaptive-large", &format!("[llm.health]\nload_interval_secs = 0\n{config}"), vec![]);
-    while_asked(&fleet, 48, || {
+    under_load(&fleet, 48, || {
         fleet.wait_status("used", |status| status["nodes"][0]["slots"].as_u64() >= Some(16));
     });
-    let told = fleet.status()["nodes"][0].clone();
-    assert_eq!(told["engine_load"], Value::Null, "it is not asked");
-    assert!(told["adaptive"]["idle_first_token_ms"].as_f64() > Some(90.0), "{told:#}");
+    let node = fleet.status()["nodes"][0].clone();
+    assert_eq!(node["engine_load"], Value::Null, "it is not scraped");
+    assert!(node["adaptive"]["idle_first_token_ms"].as_f64() > Some(90.0), "{node:#}");
     let page = fleet.get("/metrics").body;
     assert!(page.contains("evenkeel_node_slots{pool=\"llm\",node=\"large\"}"), "{page}");
 }
 
 #[test]
-fn an_engine_that_works_for_others_is_chosen_less() {
+fn an_engine_with_external_load_is_chosen_less() {
     let (_one, shared) = start(SimOptions { slots: 8, ..stuck() });
     let (_two, own) = start(fast());
     let slots = "max_concurrency = 8";
     let config = format!("{CONFIG}{}{}", node("shared", &shared, slots), node("own", &own, slots));
     let fleet = Fleet::start("adaptive-others", &config, vec![]);
     let others: Vec<_> = (0..3).map(|_| open(shared.address(), &request())).collect();
-    let is_seen = |status: &Value| status["nodes"][0]["engine_load"]["elsewhere"] == 3;
+    let is_seen = |status: &Value| status["nodes"][0]["engine_load"]["external"] == 3;
     fleet.wait_status("seen", is_seen);
     for user in 0..6 {
         let reply = fleet.post("none", CHAT, &chat(json!({"user": user.to_string(), "messages": [{"role": "user", "content": user.to_string()}]})));
@@ -73,33 +73,33 @@ fn an_engine_that_works_for_others_is_chosen_less() {
     assert!(page.contains("evenkeel_node_engine_running{pool=\"llm\",node=\"shared\"} 3"), "{page}");
     assert!(page.contains("evenkeel_dispatched_total{pool=\"llm\",node=\"shared\"} 0"), "{page}");
     drop(others);
-    fleet.wait_status("gone", |status| status["nodes"][0]["engine_load"]["elsewhere"] == 0);
+    fleet.wait_status("idle", |status| status["nodes"][0]["engine_load"]["external"] == 0);
 }
 
-/// Has so many clients ask for streams without a pause, until `seen` returns.
-fn while_asked(fleet: &Fleet, clients: usize, seen: impl FnOnce()) {
-    let over = AtomicBool::new(false);
+/// Runs `observe` while clients send streaming requests without pause.
+fn under_load(fleet: &Fleet, clients: usize, observe: impl FnOnce()) {
+    let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
         for client in 0..clients {
-            let over = &over;
+            let stopped = &stopped;
             scope.spawn(move || {
-                let ask = chat(json!({"stream": true, "user": client.to_string()}));
-                while !over.load(Ordering::Relaxed) {
-                    let reply = fleet.post("none", CHAT, &ask);
+                let body = chat(json!({"stream": true, "user": client.to_string()}));
+                while !stopped.load(Ordering::Relaxed) {
+                    let reply = fleet.post("none", CHAT, &body);
                     assert_eq!(reply.status, 200, "{reply:?}");
                 }
             });
         }
-        // A test that fails ends its clients, too.
-        let ending = End(&over);
-        seen();
-        drop(ending);
+        // Stops the clients even if `observe` panics.
+        let guard = StopGuard(&stopped);
+        observe();
+        drop(guard);
     });
 }
 
-struct End<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -115,7 +115,7 @@ fn node(name: &str, sim: &SimNode, more: &str) -> String {
     format!("\n[[llm.nodes]]\nname = '{name}'\nurl = 'http://{}'\nmodels = ['sim']\n{more}\n", sim.address())
 }
 
-/// A request that goes past the gateway.
+/// Returns a request to send to the node directly.
 fn request() -> String {
     let body = chat(json!({"stream": true})).to_string();
     let length = body.len();

@@ -1,18 +1,18 @@
-//! `evenkeel check`, as a user runs it.
+//! `evenkeel check` as a process.
 
 use evenkeel::config::{Config, ConfigSources};
 
-use crate::folder::{Folder, Ran};
+use crate::test_dir::{CommandOutput, TestDir};
 
 #[test]
-fn a_config_is_printed_as_meant_with_where_each_value_comes_from() {
-    let folder = Folder::new("check-meant");
-    folder.write(
+fn the_effective_config_is_printed_with_the_source_of_each_value() {
+    let dir = TestDir::new("check-meant");
+    dir.write(
         "evenkeel.toml",
         "[load_manager]\nmax_waiting = 50\n\n[[llm.nodes]]\nurl = 'http://10.0.0.5:8000'\napi_key = 'sk-1'\n",
     );
-    let mut command = folder.command(&["check", "evenkeel.toml"]);
-    let said = Ran::of(command.env("LLMLB_CACHE_TTL_SECS", "0.5").output().unwrap()).ok();
+    let mut command = dir.command(&["check", "evenkeel.toml"]);
+    let printed = CommandOutput::new(command.env("LLMLB_CACHE_TTL_SECS", "0.5").output().unwrap()).ok();
     for line in [
         "max_waiting = 50  # evenkeel.toml:2",
         "default_timeout_secs = 30",
@@ -20,36 +20,76 @@ fn a_config_is_printed_as_meant_with_where_each_value_comes_from() {
         "url = \"http://10.0.0.5:8000\"  # evenkeel.toml:5",
         "api_key = \"[hidden]\"  # evenkeel.toml:6",
     ] {
-        assert!(said.lines().any(|said| said == line), "no {line:?} in {said}");
+        assert!(printed.lines().any(|printed| printed == line), "no {line:?} in {printed}");
     }
-    folder.write("again.toml", &said);
-    let again = folder.run(&["check", "again.toml"]).ok();
-    let bare = |text: &str| {
+    dir.write("again.toml", &printed);
+    let again = dir.run(&["check", "again.toml"]).ok();
+    let without_comments = |text: &str| {
         text.lines().map(|line| line.split("  # ").next().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(bare(&again), bare(&said), "what it prints means something else");
+    assert_eq!(without_comments(&again), without_comments(&printed), "it reads back differently");
 }
 
 #[test]
-fn what_is_wrong_ends_with_1_and_is_told_by_line() {
-    let folder = Folder::new("check-wrong");
-    folder.write("a.toml", "[load_manager]\nmax_waiting = 1001\nwarning = 1\n");
+fn errors_are_reported_by_line_and_the_exit_code_is_1() {
+    let dir = TestDir::new("check-wrong");
+    dir.write("a.toml", "[load_manager]\nmax_waiting = 1001\nwarning = 1\n");
     assert_eq!(
-        folder.run(&["check", "a.toml"]).failed(),
+        dir.run(&["check", "a.toml"]).failed(),
         "a.toml:2: Max waiting must be between 1 and 1000\n\
          a.toml:3: unknown key \"warning\" in [load_manager]\n\
-         evenkeel: a.toml: 2 mistakes\n"
+         evenkeel: a.toml: 2 errors\n"
     );
-    let missing = folder.run(&["check", "b.toml"]).failed();
+    let missing = dir.run(&["check", "b.toml"]).failed();
     assert!(missing.starts_with("b.toml: No such file"), "{missing}");
 }
 
 #[test]
-fn what_serve_would_refuse_check_refuses_too() {
-    let folder = Folder::new("check-serve");
-    folder.write("a.toml", "[server]\nlisten = '0.0.0.0:7070'\n");
-    let said = folder.run(&["check", "a.toml"]).failed();
-    assert!(said.starts_with("a.toml:2: no tenants, and the listener is not on loopback"), "{said}");
+fn check_reports_what_serve_rejects() {
+    let dir = TestDir::new("check-serve");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    dir.write("cert.pem", &made.cert.pem());
+    dir.write("empty.pem", "");
+    dir.write("file", "");
+    let tls = |cert: &str, key: &str| format!("[server.tls]\ncert = '{cert}'\nkey = '{key}'\n");
+    for (text, message) in [
+        (
+            "[server]\nlisten = '0.0.0.0:7070'\n".to_owned(),
+            "2: no tenants, and the listener is not on loopback",
+        ),
+        (tls("missing.pem", "key.pem"), "2: [server.tls]: missing.pem: "),
+        (tls("cert.pem", "missing.pem"), "2: [server.tls]: missing.pem: "),
+        (tls("cert.pem", "empty.pem"), "2: [server.tls]: empty.pem: "),
+        ("[llm]\nca_file = 'missing.pem'\n".to_owned(), "2: ca_file: missing.pem: "),
+        ("[llm]\nca_file = 'empty.pem'\n".to_owned(), "2: ca_file: empty.pem: "),
+        ("[server]\ndata_dir = ''\n".to_owned(), "2: data_dir must not be empty"),
+        ("[server]\ndata_dir = 'file'\n".to_owned(), "2: file: not a directory"),
+        ("[[tenants]]\nname = 'a'\nkey_hashes = []\n".to_owned(), "3: key_hashes is empty"),
+        (
+            "[telemetry]\nlog = 'loud'\n".to_owned(),
+            "2: log filter \"loud\" is invalid: \"loud\" is not a level",
+        ),
+    ] {
+        dir.write("a.toml", &text);
+        let message = format!("a.toml:{message}");
+        let checked = dir.run(&["check", "a.toml"]).failed();
+        assert!(checked.starts_with(&message), "{text}: {checked}");
+        assert!(checked.ends_with("evenkeel: a.toml: 1 error\n"), "{text}: {checked}");
+        let served = dir.run(&["serve", "--config", "a.toml"]).failed();
+        assert!(served.contains(&message), "{text}: {served}");
+    }
+}
+
+#[test]
+fn check_reports_the_errors_of_all_files_at_once() {
+    let dir = TestDir::new("check-files");
+    dir.write("a.toml", "[server.tls]\ncert = 'c'\nkey = 'k'\n[llm]\nca_file = 'r'\n");
+    let checked = dir.run(&["check", "a.toml"]).failed();
+    assert!(
+        checked.contains("a.toml:2: [server.tls]: c: ") && checked.contains("\na.toml:5: ca_file: r: "),
+        "{checked}"
+    );
+    assert!(!dir.file("evenkeel-data").exists(), "check created the data directory");
 }
 
 #[test]
@@ -59,15 +99,15 @@ fn the_reference_names_every_setting_with_its_default() {
         reference.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let read = |text: &str| {
         let file = Some(("configuration.md".to_owned(), text.to_owned()));
-        Config::read(&ConfigSources { file, ..ConfigSources::default() }).unwrap().shown.to_json()
+        Config::read(&ConfigSources { file, ..ConfigSources::default() }).unwrap().effective.to_json()
     };
     let written = read(blocks[0]);
     let default = read("");
     for (section, settings) in default.as_object().unwrap() {
         for (key, setting) in settings.as_object().unwrap() {
-            let told = &written[section][key];
-            assert_eq!(told["value"], setting["value"], "{section}.{key}");
-            assert_ne!(told["from"], "default", "{section}.{key} is not in the reference");
+            let documented = &written[section][key];
+            assert_eq!(documented["value"], setting["value"], "{section}.{key}");
+            assert_ne!(documented["from"], "default", "{section}.{key} is not in the reference");
         }
     }
     let optional = blocks[0].lines().filter_map(|line| line.strip_prefix("# "));

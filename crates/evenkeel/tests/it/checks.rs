@@ -1,3 +1,3 @@
-//! What any bytes are held to; fuzzing calls the same functions (see `fuzz/`).
+//! Properties that hold for any input; fuzzing calls the same functions (see `fuzz/`).
 
 pub(crate) mod config;

@@ -7,26 +7,26 @@ use evenkeel_sim_node::SimOptions;
 use serde_json::json;
 
 use crate::external_client::{self, node, node_packages, python};
-use crate::fleet::{Behind, Fleet, of, tenant};
-use crate::raw::fast;
+use crate::fleet::{Backend, Fleet, tenant, tenant_status};
+use evenkeel_sim_node::testing::fast;
 
 #[test]
-fn openai_python_does_through_the_gateway_what_it_does_with_an_engine_and_hears_why_it_cannot() {
+fn openai_python_works_through_the_gateway_and_gets_readable_errors() {
     let fleet = fleet("python");
     run(python("gateway_client.py").args([base(&fleet), engine(&fleet)]));
-    // The last it did was to leave a stream.
+    // The script ends by disconnecting in the middle of a stream.
     fleet.wait_idle();
 }
 
 #[test]
-fn openai_python_asks_for_responses_transcripts_and_speech() {
+fn openai_python_requests_responses_transcripts_and_speech() {
     let fleet = fleet("responses");
     run(python("responses_client.py").args([base(&fleet), engine(&fleet)]));
     fleet.wait_idle();
 }
 
 #[test]
-fn anthropic_python_does_through_the_gateway_what_it_does_with_anthropic() {
+fn anthropic_python_works_through_the_gateway() {
     let fleet = fleet("anthropic");
     let url = format!("http://{}", fleet.address);
     run(python("anthropic_client.py").args([url, engine(&fleet)]));
@@ -34,18 +34,18 @@ fn anthropic_python_does_through_the_gateway_what_it_does_with_anthropic() {
 }
 
 #[test]
-fn a_rerank_goes_through_the_gateway_and_is_charged_what_the_engine_says() {
+fn a_rerank_passes_the_gateway_and_is_charged_by_the_usage_that_the_engine_reports() {
     let fleet = fleet("rerank");
     let body = json!({"model": "sim", "query": "keel", "documents": ["wind", "keel", "fish"], "top_n": 2});
-    let answer = fleet.post("acme", "/v1/rerank", &body);
-    let told = answer.json();
-    assert_eq!((answer.status, &told["results"][0]["index"]), (200, &json!(1)), "{told}");
-    let status = fleet.wait_status("charged", |status| of(status, "acme")["served_cost"] != 0);
-    assert_eq!(of(&status, "acme")["served_cost"], told["usage"]["total_tokens"], "{status:#}");
+    let response = fleet.post("acme", "/v1/rerank", &body);
+    let reply = response.json();
+    assert_eq!((response.status, &reply["results"][0]["index"]), (200, &json!(1)), "{reply}");
+    let status = fleet.wait_status("charged", |status| tenant_status(status, "acme")["served_cost"] != 0);
+    assert_eq!(tenant_status(&status, "acme")["served_cost"], reply["usage"]["total_tokens"], "{status:#}");
 }
 
 #[test]
-fn openai_node_does_so_too() {
+fn openai_node_works_through_the_gateway() {
     let fleet = fleet("node");
     let arguments = [base(&fleet), engine(&fleet)];
     run(node("openai_client.cjs").args(arguments).arg(node_packages("openai")));
@@ -56,13 +56,13 @@ fn openai_node_does_so_too() {
 fn fleet(name: &str) -> Fleet {
     let config = [
         tenant("acme", ""),
-        tenant("off", "standing = 'disabled'"),
+        tenant("off", "state = 'disabled'"),
         tenant("narrow", "models = ['other']"),
         tenant("slow", "rpm = 1"),
     ];
-    // Too slow to reach the end of a long answer before somebody leaves it.
+    // Too slow to reach the end of a long answer before a client disconnects.
     let engine = SimOptions { tokens_per_second: 1_000, ..fast() };
-    Fleet::start(&format!("clients-{name}"), &config.concat(), vec![("one", Behind::Sim(engine))])
+    Fleet::start(&format!("clients-{name}"), &config.concat(), vec![("one", Backend::Sim(engine))])
 }
 
 fn base(fleet: &Fleet) -> String {

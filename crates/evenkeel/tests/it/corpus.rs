@@ -1,4 +1,4 @@
-//! What was found by hand or by fuzzing, and must never come back.
+//! Regression corpus of the configuration reader, found by hand and by fuzzing.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::checks;
 
 #[test]
 fn every_config_of_the_corpus_passes_its_checks() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/config");
-    let mut paths: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/config");
+    let mut paths: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(!paths.is_empty());
     for path in paths {
@@ -19,7 +19,7 @@ fn every_config_of_the_corpus_passes_its_checks() {
     }
 }
 
-/// Lines that are nearly right, which random bytes never are.
+/// Generates nearly valid lines, which random bytes never are.
 fn line() -> impl Strategy<Value = String> {
     let header = prop_oneof![
         Just("[server]"),
@@ -73,12 +73,12 @@ fn line() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn configs_that_are_nearly_right_pass_the_checks(lines in proptest::collection::vec(line(), 0..12)) {
+    fn nearly_valid_configs_pass_the_checks(lines in proptest::collection::vec(line(), 0..12)) {
         checks::config::check(lines.join("\n").as_bytes());
     }
 
     #[test]
-    fn bytes_of_any_kind_pass_the_checks(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+    fn arbitrary_bytes_pass_the_checks(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         checks::config::check(&bytes);
     }
 }

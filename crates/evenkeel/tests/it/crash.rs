@@ -1,5 +1,5 @@
-//! The gateway is killed again and again while SQS clients send, receive, delete and give back; what they were told is
-//! written down here, outside of it, and must be true after any number of its deaths.
+//! Crash test: the gateway is killed repeatedly while SQS clients send, receive, delete and release messages. Every
+//! confirmation is recorded here, outside the gateway, and must still hold after all crashes.
 
 mod client;
 mod ledger;
@@ -9,90 +9,90 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::client::{Client, Habit};
-use self::ledger::{Book, Death};
-use crate::folder::Folder;
-use crate::server_process::Served;
+use self::client::{Client, Operation};
+use self::ledger::{Ledger, StopKind};
+use crate::server_process::ServerProcess;
+use crate::test_dir::TestDir;
 
 const KILLS: u64 = 20;
 const STOPS: u64 = 5;
-/// How long the next answer may take before a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Turns a test that would hang into one that fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn twenty_kills_of_the_gateway_lose_nothing_confirmed_and_repeat_nothing_deleted() {
-    let book = die_again_and_again(&Folder::new("killed"), KILLS, Death::Sudden);
-    assert!(book.unheard() > 0, "no request was under way when the gateway was killed");
+fn twenty_crashes_lose_no_confirmed_message_and_redeliver_no_deleted_one() {
+    let ledger = stop_repeatedly(&TestDir::new("killed"), KILLS, StopKind::Kill);
+    assert!(ledger.unanswered() > 0, "no request was in flight when the gateway was killed");
 }
 
 #[test]
-fn a_gateway_that_is_asked_to_stop_ends_well_and_has_answered_whatever_it_did() {
-    die_again_and_again(&Folder::new("stopped"), STOPS, Death::Asked);
+fn a_graceful_shutdown_answers_every_request_that_it_executed() {
+    stop_repeatedly(&TestDir::new("stopped"), STOPS, StopKind::Graceful);
 }
 
-/// Lives through so many deaths under load, then empties the queue and compares.
-fn die_again_and_again(folder: &Folder, deaths: u64, death: Death) -> Book {
-    folder.write("evenkeel.toml", "[queue]\ndurability = 'fsync'\n");
-    let book = Book::default();
-    for round in 0..deaths {
-        let served = Served::start(folder, &[]);
-        let (done, answers) = channel();
+/// Stops the gateway repeatedly under load, then drains the queue and checks the ledger.
+fn stop_repeatedly(dir: &TestDir, stops: u64, kind: StopKind) -> Ledger {
+    dir.write("evenkeel.toml", "[queue]\ndurability = 'fsync'\n");
+    let ledger = Ledger::default();
+    for round in 0..stops {
+        let server = ServerProcess::start(dir, &[]);
+        let (done, responses) = channel();
         if round == 0 {
-            let first = Client::new(served.address, 0, round, book.clone(), done.clone());
-            first.ask("CreateQueue", &json!({"QueueName": client::QUEUE})).expect("a gateway that lives");
+            let first = Client::new(server.address, 0, round, ledger.clone(), done.clone());
+            first.call("CreateQueue", &json!({"QueueName": client::QUEUE})).expect("a running gateway");
         }
-        let clients: Vec<_> = Habit::ALL
+        let clients: Vec<_> = Operation::ALL
             .into_iter()
             .enumerate()
-            .map(|(name, habit)| {
-                let client = Client::new(served.address, name, round, book.clone(), done.clone());
-                std::thread::spawn(move || client.live(habit))
+            .map(|(name, operation)| {
+                let client = Client::new(server.address, name, round, ledger.clone(), done.clone());
+                std::thread::spawn(move || client.run(operation))
             })
             .collect();
         drop(done);
-        await_answers(&answers, answers_of(round));
-        book.record_death(death);
-        served.signal(match death {
-            Death::Sudden => "KILL",
-            Death::Asked => "TERM",
+        wait_for_responses(&responses, responses_before_stop(round));
+        ledger.record_stop(kind);
+        server.signal(match kind {
+            StopKind::Kill => "KILL",
+            StopKind::Graceful => "TERM",
         });
         for client in clients {
             client.join().unwrap();
         }
-        let code = served.wait();
-        if death == Death::Asked {
+        let code = server.wait();
+        if kind == StopKind::Graceful {
             assert_eq!(code, Some(0), "in round {round}");
         }
-        book.record_life();
+        ledger.record_stopped();
     }
-    empty(folder, &book);
-    book.check(deaths);
-    book
+    drain(dir, &ledger);
+    ledger.check(stops);
+    ledger
 }
 
-/// A gateway dies after so many answers, which is some hundred milliseconds of work and never the same.
-fn answers_of(round: u64) -> u64 {
+/// Returns the number of responses before a stop: some hundred milliseconds of work, different in each round.
+fn responses_before_stop(round: u64) -> u64 {
     100 + (round * 7_919) % 900
 }
 
-fn await_answers(answers: &Receiver<()>, count: u64) {
+fn wait_for_responses(responses: &Receiver<()>, count: u64) {
     for _ in 0..count {
-        answers.recv_timeout(PATIENCE).expect("clients that are answered");
+        responses.recv_timeout(TIMEOUT).expect("clients get responses");
     }
 }
 
-/// Receives and deletes until nothing is there, visible or not.
-fn empty(folder: &Folder, book: &Book) {
-    let served = Served::start(folder, &[]);
-    book.record_end();
-    let (done, _answers) = channel();
-    let client = Client::new(served.address, 0, KILLS, book.clone(), done);
+/// Receives and deletes until the queue is empty, including invisible messages.
+fn drain(dir: &TestDir, ledger: &Ledger) {
+    let server = ServerProcess::start(dir, &[]);
+    ledger.record_draining();
+    let (done, _responses) = channel();
+    let client = Client::new(server.address, 0, KILLS, ledger.clone(), done);
     let names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"];
     loop {
-        client.consume(Habit::DeleteBatch).expect("a gateway that lives");
-        let asked = json!({"QueueUrl": client::QUEUE, "AttributeNames": names});
-        let told = client.ask("GetQueueAttributes", &asked).expect("a gateway that lives");
-        if names.iter().all(|name| told["Attributes"][name] == "0") {
+        client.consume(Operation::DeleteBatch).expect("a running gateway");
+        let request = json!({"QueueUrl": client::QUEUE, "AttributeNames": names});
+        let response = client.call("GetQueueAttributes", &request).expect("a running gateway");
+        if names.iter().all(|name| response["Attributes"][name] == "0") {
             return;
         }
     }

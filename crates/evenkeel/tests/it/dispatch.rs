@@ -1,4 +1,4 @@
-//! Queues that run their jobs themselves: the real binary before simulated engines.
+//! Dispatched queues, with the binary as a process and a simulated node.
 
 mod order;
 mod outcomes;
@@ -11,67 +11,67 @@ use std::time::{Duration, Instant};
 use evenkeel_sim_node::SimOptions;
 use serde_json::{Value, json};
 
-use crate::fleet::PATIENCE;
-use crate::folder::Folder;
-use crate::raw::{Node, Reply, chat, read};
-use crate::server_process::Served;
+use crate::fleet::TIMEOUT;
+use crate::server_process::ServerProcess;
+use crate::test_dir::TestDir;
+use evenkeel_sim_node::testing::{RawResponse, TestNode, chat, read};
 
-/// The binary, an engine, and a queue `jobs` whose messages are chats.
-struct Bench {
-    served: Served,
-    folder: Folder,
-    node: Node,
+/// A server, a node, and a dispatched queue `jobs` whose messages are chats.
+struct DispatchTest {
+    server: ServerProcess,
+    dir: TestDir,
+    node: TestNode,
 }
 
-impl Bench {
-    /// Starts all; `config` comes before what the engine needs, `settings` are the queue's.
+impl DispatchTest {
+    /// Starts everything with additional configuration and queue settings.
     fn start(name: &str, engine: SimOptions, config: &str, settings: &Value) -> Self {
         let slots = engine.slots;
-        let folder = Folder::new(name);
-        let node = Node::start(engine);
+        let dir = TestDir::new(name);
+        let node = TestNode::start(engine);
         let engine = format!(
             "[[llm.nodes]]\nname = 'one'\nurl = 'http://{}'\nmodels = ['sim']\nmax_concurrency = {slots}\n",
             node.address()
         );
-        folder.write("evenkeel.toml", &format!("{config}\n{engine}"));
-        let bench = Self { served: Served::start(&folder, &[]), folder, node };
-        bench.put("dead", &json!({}));
-        let mut wishes = json!({
+        dir.write("evenkeel.toml", &format!("{config}\n{engine}"));
+        let test = Self { server: ServerProcess::start(&dir, &[]), dir, node };
+        test.put("dead", &json!({}));
+        let mut queue = json!({
             "dispatch": {"target": "/v1/chat/completions"}, "lease_ms": 1_000,
             "backoff_ms_min": 20, "backoff_ms_max": 100,
         });
         for (name, value) in settings.as_object().unwrap() {
-            wishes[name] = value.clone();
+            queue[name] = value.clone();
         }
-        bench.put("jobs", &wishes);
-        bench
+        test.put("jobs", &queue);
+        test
     }
 
-    /// Ends the binary by a signal, and starts it again; says how it ended.
+    /// Stops the server by a signal and restarts it; returns its exit code.
     fn restart(self, signal: &str) -> (Option<i32>, Self) {
-        let Self { served, folder, node } = self;
-        served.signal(signal);
-        let code = served.wait();
-        (code, Self { served: Served::start(&folder, &[]), folder, node })
+        let Self { server, dir, node } = self;
+        server.signal(signal);
+        let code = server.wait();
+        (code, Self { server: ServerProcess::start(&dir, &[]), dir, node })
     }
 
     #[track_caller]
-    fn put(&self, queue: &str, wishes: &Value) -> Value {
-        let reply = read(self.served.send("PUT", &format!("/api/queues/{queue}"), "", wishes));
+    fn put(&self, queue: &str, settings: &Value) -> Value {
+        let reply = read(self.server.send("PUT", &format!("/api/queues/{queue}"), "", settings));
         assert!(matches!(reply.status, 200 | 201), "{reply:?}");
         reply.json()
     }
 
-    /// Sends jobs, each a key and a body, and names them.
+    /// Sends jobs, each a fairness key and a body; returns their IDs.
     #[track_caller]
     fn send(&self, jobs: &[(&str, Value)]) -> Vec<String> {
         let mut ids = Vec::new();
-        for some in jobs.chunks(500) {
-            let messages: Vec<Value> = some
+        for batch in jobs.chunks(500) {
+            let messages: Vec<Value> = batch
                 .iter()
                 .map(|(key, body)| json!({"fairness_key": key, "body": body.to_string()}))
                 .collect();
-            let reply = self.served.post("/api/queues/jobs/messages", &json!({"messages": messages}));
+            let reply = self.server.post("/api/queues/jobs/messages", &json!({"messages": messages}));
             assert_eq!(reply.status, 201, "{reply:?}");
             ids.extend(
                 reply.json()["ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()),
@@ -85,8 +85,8 @@ impl Bench {
         self.send(&[("default", body.clone())]).remove(0)
     }
 
-    fn result(&self, id: &str) -> Reply {
-        self.served.get(&format!("/api/queues/jobs/results/{id}"))
+    fn result(&self, id: &str) -> RawResponse {
+        self.server.get(&format!("/api/queues/jobs/results/{id}"))
     }
 
     #[track_caller]
@@ -94,24 +94,24 @@ impl Bench {
         wait_for("a result", || Some(self.result(id)).filter(|reply| reply.status == 200)).json()
     }
 
-    fn explained(&self, id: &str) -> Value {
-        self.served.get(&format!("/api/queues/jobs/messages/{id}")).json()
+    fn explain(&self, id: &str) -> Value {
+        self.server.get(&format!("/api/queues/jobs/messages/{id}")).json()
     }
 
-    /// Waits until a job is explained by these words.
+    /// Waits until the explanation of a job contains a text.
     #[track_caller]
-    fn wait_explained(&self, id: &str, words: &str) -> String {
-        wait_for(words, || {
-            let said = self.explained(id)["explanation"].as_str()?.to_owned();
-            said.contains(words).then_some(said)
+    fn wait_explanation(&self, id: &str, part: &str) -> String {
+        wait_for(part, || {
+            let text = self.explain(id)["explanation"].as_str()?.to_owned();
+            text.contains(part).then_some(text)
         })
     }
 
     fn pending(&self, queue: &str) -> Value {
-        self.served.get(&format!("/api/queues/{queue}")).json()["pending"].clone()
+        self.server.get(&format!("/api/queues/{queue}")).json()["pending"].clone()
     }
 
-    /// Waits until so many jobs are counted: what came of one is told before.
+    /// Waits until an outcome is counted a number of times; results are visible before they are counted.
     #[track_caller]
     fn wait_counted(&self, outcome: &str, count: u64) {
         wait_for(outcome, || (self.counted(outcome) == count).then_some(()));
@@ -119,24 +119,24 @@ impl Bench {
 
     fn counted(&self, outcome: &str) -> u64 {
         let series = format!("evenkeel_dispatch_jobs_total{{queue=\"jobs\",outcome=\"{outcome}\"}} ");
-        let page = self.served.get("/metrics").body;
+        let page = self.server.get("/metrics").body;
         page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }
 }
 
-/// A job, which is a chat.
+/// Returns a job, which is a chat request.
 fn job() -> Value {
     chat(json!({}))
 }
 
 #[track_caller]
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
+fn wait_for<T>(expected: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
-        assert!(began.elapsed() < PATIENCE, "no {what}");
+        assert!(started.elapsed() < TIMEOUT, "no {expected}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

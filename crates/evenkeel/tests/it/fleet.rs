@@ -1,4 +1,4 @@
-//! A gateway in this process, the simulated engines behind it, and its books.
+//! A gateway in the test process with simulated nodes behind it.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -11,43 +11,43 @@ use evenkeel_sim_node::{Load, SimNode, SimOptions};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::folder::Folder;
-use crate::raw::{Reply, open, read};
+use crate::test_dir::TestDir;
+use evenkeel_sim_node::testing::{RawResponse, open, read};
 
-/// How long anything may take before a test fails instead of hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Turns a test that would hang into one that fails.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-/// What is at a node's address.
-pub(crate) enum Behind {
-    /// A simulated engine of this process.
+/// Server behind a node.
+pub(crate) enum Backend {
+    /// A simulated node in the test process.
     Sim(SimOptions),
-    /// Whatever is at this URL, said to serve `sim` with 8 slots.
+    /// A URL, configured to serve `sim` with 8 slots.
     Url(String),
 }
 
-/// A gateway and the engines behind it; all of it ends with the test.
+/// A gateway and the nodes behind it.
 pub(crate) struct Fleet {
     pub(crate) runtime: Runtime,
     pub(crate) address: SocketAddr,
     pub(crate) sims: Vec<SimNode>,
-    /// Dropped, it stops.
+    /// Stops when dropped.
     _gateway: Gateway,
-    _folder: Folder,
+    _folder: TestDir,
 }
 
 impl Fleet {
-    /// Starts engines, and a gateway with these nodes besides what `config` says.
-    pub(crate) fn start(name: &str, config: &str, nodes: Vec<(&str, Behind)>) -> Self {
+    /// Starts the nodes, and a gateway with these nodes in addition to `config`.
+    pub(crate) fn start(name: &str, config: &str, nodes: Vec<(&str, Backend)>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let folder = Folder::new(name);
+        let dir = TestDir::new(name);
         let mut text = config.to_owned();
         let mut sims = Vec::new();
-        for (name, behind) in nodes {
-            let (url, models, slots) = match behind {
-                Behind::Url(url) => (url, vec!["sim".to_owned()], 8),
-                Behind::Sim(options) => {
+        for (name, backend) in nodes {
+            let (url, models, slots) = match backend {
+                Backend::Url(url) => (url, vec!["sim".to_owned()], 8),
+                Backend::Sim(options) => {
                     let models = options.models.clone();
                     let slots = options.slots;
                     let sim = runtime.block_on(SimNode::bind(options)).unwrap();
@@ -60,77 +60,77 @@ impl Fleet {
                 "\n[[llm.nodes]]\nname = '{name}'\nurl = '{url}'\nmodels = {models:?}\nmax_concurrency = {slots}\n"
             ));
         }
-        let gateway = runtime.block_on(serve(&folder, text));
-        Self { address: gateway.address(), runtime, sims, _gateway: gateway, _folder: folder }
+        let gateway = runtime.block_on(serve(&dir, text));
+        Self { address: gateway.address(), runtime, sims, _gateway: gateway, _folder: dir }
     }
 
-    pub(crate) fn get(&self, path: &str) -> Reply {
+    pub(crate) fn get(&self, path: &str) -> RawResponse {
         let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
         read(open(self.address, &head))
     }
 
-    pub(crate) fn post(&self, tenant: &str, path: &str, body: &Value) -> Reply {
+    pub(crate) fn post(&self, tenant: &str, path: &str, body: &Value) -> RawResponse {
         read(self.send(tenant, path, body))
     }
 
-    /// Sends a request and leaves the answer to the caller.
+    /// Sends a request without reading the response.
     pub(crate) fn send(&self, tenant: &str, path: &str, body: &Value) -> TcpStream {
         open(self.address, &request(tenant, path, body))
     }
 
-    /// What the gateway says of itself.
+    /// Returns `/api/load-status`.
     pub(crate) fn status(&self) -> Value {
         self.get("/api/load-status").json()
     }
 
-    /// Waits until the gateway says of itself what is wanted.
+    /// Waits for a state of `/api/load-status`.
     #[track_caller]
-    pub(crate) fn wait_status(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let began = Instant::now();
+    pub(crate) fn wait_status(&self, state: &str, is_reached: impl Fn(&Value) -> bool) -> Value {
+        let started = Instant::now();
         loop {
             let status = self.status();
-            if wanted(&status) {
+            if is_reached(&status) {
                 return status;
             }
-            assert!(began.elapsed() < PATIENCE, "not {what}: {status:#}");
+            assert!(started.elapsed() < TIMEOUT, "not {state}: {status:#}");
         }
     }
 
-    /// Waits until nobody waits and nothing is in flight, here and at every engine.
+    /// Waits until no request is queued or in flight, in the gateway and in every node.
     #[track_caller]
     pub(crate) fn wait_idle(&self) {
-        self.wait_status("idle", |status| held(status).is_empty());
+        self.wait_status("idle", |status| in_use(status).is_empty());
         for sim in &self.sims {
             self.wait_load(sim, Load::default());
         }
     }
 
-    /// Waits until an engine has so much to do.
+    /// Waits until a node has this load.
     #[track_caller]
     pub(crate) fn wait_load(&self, sim: &SimNode, wanted: Load) {
         let mut load = sim.load();
-        let came =
-            async { tokio::time::timeout(PATIENCE, load.wait_for(|load| *load == wanted)).await.is_ok() };
-        let came = self.runtime.block_on(came);
-        assert!(came, "not {wanted:?}: {:?}", sim.load().borrow());
+        let reached =
+            async { tokio::time::timeout(TIMEOUT, load.wait_for(|load| *load == wanted)).await.is_ok() };
+        let reached = self.runtime.block_on(reached);
+        assert!(reached, "not {wanted:?}: {:?}", sim.load().borrow());
     }
 }
 
-async fn serve(folder: &Folder, text: String) -> Gateway {
+async fn serve(dir: &TestDir, text: String) -> Gateway {
     let sources = ConfigSources { file: Some(("test.toml".to_owned(), text)), ..ConfigSources::default() };
-    let mut config = Config::read(&sources).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let mut config = Config::read(&sources).unwrap_or_else(|errors| panic!("{errors}"));
     config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let DataDirClaim::Ours(folder) = DataDir::claim(&folder.file("data")).unwrap() else { panic!("taken") };
-    Gateway::start(config, folder).await.unwrap_or_else(|error| panic!("{error}"))
+    let DataDirClaim::Ours(data_dir) = DataDir::claim(&dir.file("data")).unwrap() else { panic!("locked") };
+    Gateway::start(config, data_dir).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The lines of a config that make a tenant, whose key is `ek-` and its name.
+/// Returns the configuration of a tenant whose API key is `ek-` plus its name.
 pub(crate) fn tenant(name: &str, more: &str) -> String {
     let hash = KeyHash::of(&format!("ek-{name}"));
     format!("[[tenants]]\nname = '{name}'\nkey_hashes = ['{hash}']\n{more}\n")
 }
 
-/// A request as bytes.
+/// Returns the bytes of a request.
 pub(crate) fn request(tenant: &str, path: &str, body: &Value) -> String {
     let body = body.to_string();
     format!(
@@ -140,32 +140,35 @@ pub(crate) fn request(tenant: &str, path: &str, body: &Value) -> String {
     )
 }
 
-/// A tenant's part of the gateway's books; nothing while they know nothing of it.
-pub(crate) fn of<'a>(status: &'a Value, tenant: &str) -> &'a Value {
-    static NOBODY: Value = Value::Null;
-    status["tenants"].as_array().unwrap().iter().find(|found| found["name"] == tenant).unwrap_or(&NOBODY)
+/// Returns the status of a tenant; null if there is none.
+pub(crate) fn tenant_status<'a>(status: &'a Value, tenant: &str) -> &'a Value {
+    static NO_STATUS: Value = Value::Null;
+    status["tenants"].as_array().unwrap().iter().find(|found| found["name"] == tenant).unwrap_or(&NO_STATUS)
 }
 
-/// Everything in the gateway's books that somebody holds, by its place in them.
-pub(crate) fn held(status: &Value) -> Vec<String> {
+/// Returns every gauge of a resource in use that is not zero, with its path in the status.
+pub(crate) fn in_use(status: &Value) -> Vec<String> {
     let mut found = Vec::new();
     collect(status, "", &mut found);
     found
 }
 
-fn collect(value: &Value, place: &str, found: &mut Vec<String>) {
-    const HELD: [&str; 5] = ["waiting", "in_flight", "in_flight_cost", "busy", "active_connections"];
+fn collect(value: &Value, path: &str, found: &mut Vec<String>) {
+    const GAUGES: [&str; 5] = ["waiting", "in_flight", "in_flight_cost", "busy", "active_connections"];
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                if HELD.contains(&name.as_str()) && value != 0 {
-                    found.push(format!("{place}/{name}: {value}"));
+                if GAUGES.contains(&name.as_str()) && value != 0 {
+                    found.push(format!("{path}/{name}: {value}"));
                 }
-                collect(value, &format!("{place}/{name}"), found);
+                collect(value, &format!("{path}/{name}"), found);
             }
         }
         Value::Array(values) => {
-            values.iter().enumerate().for_each(|(at, value)| collect(value, &format!("{place}/{at}"), found));
+            values
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| collect(value, &format!("{path}/{index}"), found));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }

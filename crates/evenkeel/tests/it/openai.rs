@@ -1,6 +1,6 @@
-//! The unmodified openai-python against a simulated engine.
+//! The unmodified openai-python client against a simulated node.
 
-use crate::raw::{Node, fast};
+use evenkeel_sim_node::testing::{TestNode, fast};
 use std::path::Path;
 use std::process::Command;
 
@@ -8,19 +8,19 @@ use std::process::Command;
 fn openai_python_chats_streams_calls_tools_and_embeds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = root.join("target/python/bin/python");
-    assert!(
-        python.exists(),
-        "openai-python is not installed; `cargo xtask test` does it, into target/python"
-    );
-    let node = Node::start(fast());
+    assert!(python.exists(), "openai-python is not installed in target/python; run `cargo xtask test`");
+    let node = TestNode::start(fast());
     let output = Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/openai_client.py"))
         .arg(format!("http://{}/v1", node.address()))
         .env("OPENAI_API_KEY", "unused")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.trim_end().ends_with("all as expected"), "{said}\n{complained}");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && output_text.trim_end().ends_with("all as expected"),
+        "{output_text}\n{errors}"
+    );
     node.wait_for(0, 0);
 }

@@ -1,5 +1,4 @@
-//! Clients that leave by the thousand, and slots that come free by their leaving: nothing is left behind, nobody is
-//! forgotten.
+//! Thousands of client disconnects: no slot, connection or queue place leaks, and no wake-up is lost.
 
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
@@ -10,61 +9,61 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::fleet::{Behind, CHAT, Fleet, PATIENCE, request};
-use crate::raw::{chat, fast, stuck};
+use crate::fleet::{Backend, CHAT, Fleet, TIMEOUT, request};
+use evenkeel_sim_node::testing::{chat, fast, stuck};
 
-/// Room for everybody to wait, for as long as it takes.
+/// All requests may wait, for as long as they need.
 const CONFIG: &str = "
 [load_manager]
 max_waiting = 1000
 default_timeout_secs = 300
 ";
 
-/// Few enough that the sockets of a wave fit a process with 1024 descriptors, and that the last of a wave could be served
-/// in a third of the time that it may wait: on a slow machine the engines seem slower than they are.
+/// Small enough that the sockets of a wave fit 1024 file descriptors, and that the last request of a wave would wait at
+/// most a third of its timeout: on a slow machine the engines appear slower than they are.
 const WAVE: usize = 100;
 const WAVES: usize = 100;
 const SLOTS: u32 = 16;
 
 #[test]
-fn ten_thousand_clients_that_leave_while_queued_or_mid_stream_leave_nothing() {
-    // A first token at once, the others while clients leave: 40 seconds, so that a slow machine has its wave in time.
-    let engine = || Behind::Sim(SimOptions { slots: SLOTS, tokens_per_second: 1, ..fast() });
+fn ten_thousand_disconnects_while_queued_or_mid_stream_leak_nothing() {
+    // The first token comes at once, the rest takes 40 s: enough for a slow machine to start a whole wave.
+    let engine = || Backend::Sim(SimOptions { slots: SLOTS, tokens_per_second: 1, ..fast() });
     let fleet = Fleet::start("storm", CONFIG, vec![("one", engine()), ("other", engine())]);
     let in_flight = 2 * u64::from(SLOTS);
     for wave in 0..WAVES {
-        let mut clients: Vec<_> = (0..WAVE).map(|index| arrive(&fleet, index)).collect();
+        let mut clients: Vec<_> = (0..WAVE).map(|index| connect(&fleet, index)).collect();
         fleet.wait_status("full", |status| {
             status["in_flight"] == in_flight && status["waiting"] == WAVE as u64 - in_flight
         });
-        // Those with a slot go first, and their slots go to others who leave; or those who wait go first.
+        // Alternates between disconnecting the running requests first and the queued ones first.
         if wave.is_multiple_of(2) {
             clients.reverse();
         }
-        clients.into_iter().enumerate().for_each(|(index, client)| leave(client, index));
+        clients.into_iter().enumerate().for_each(|(index, client)| disconnect(client, index));
         fleet.wait_idle();
     }
     let counts = &fleet.status()["counts"];
-    let left = counts["cancelled"].as_u64().unwrap() + counts["finished"].as_u64().unwrap();
+    let ended = counts["cancelled"].as_u64().unwrap() + counts["finished"].as_u64().unwrap();
     assert_eq!(
-        (left, &counts["queue_full"], &counts["timed_out"]),
+        (ended, &counts["queue_full"], &counts["timed_out"]),
         ((WAVE * WAVES) as u64, &json!(0), &json!(0))
     );
     assert_only_idle_connections(&fleet);
-    // Every slot is still there.
-    let clients: Vec<_> = (0..2 * SLOTS as usize).map(|index| arrive(&fleet, index)).collect();
+    // Every slot is still usable.
+    let clients: Vec<_> = (0..2 * SLOTS as usize).map(|index| connect(&fleet, index)).collect();
     fleet.wait_status("full", |status| status["in_flight"] == in_flight);
     drop(clients);
     fleet.wait_idle();
 }
 
-fn arrive(fleet: &Fleet, index: usize) -> TcpStream {
+fn connect(fleet: &Fleet, index: usize) -> TcpStream {
     let body = chat(json!({"stream": !index.is_multiple_of(4), "user": index.to_string(), "max_tokens": 40}));
     fleet.send("none", CHAT, &body)
 }
 
-/// Leaves as clients do: with or without having read what came, with a word or without one.
-fn leave(mut client: TcpStream, index: usize) {
+/// Disconnects with or without reading first, and with or without a shutdown.
+fn disconnect(mut client: TcpStream, index: usize) {
     client.set_nonblocking(true).unwrap();
     match index % 3 {
         0 => {
@@ -77,7 +76,7 @@ fn leave(mut client: TcpStream, index: usize) {
     }
 }
 
-/// Sees that the engines' connections are those that the gateway keeps for later.
+/// Checks that the engines' open connections are the idle ones of the gateway's pool.
 fn assert_only_idle_connections(fleet: &Fleet) {
     fleet.wait_status("closed", |status| {
         let open: u32 = fleet.sims.iter().map(|sim| *sim.connections().borrow()).sum();
@@ -86,8 +85,8 @@ fn assert_only_idle_connections(fleet: &Fleet) {
 }
 
 #[test]
-fn no_wake_up_is_lost_among_clients_that_come_and_go() {
-    let engine = || Behind::Sim(SimOptions { slots: 1, ..fast() });
+fn no_wake_up_is_lost_while_clients_connect_and_disconnect() {
+    let engine = || Backend::Sim(SimOptions { slots: 1, ..fast() });
     let fleet = Fleet::start("wake-ups", CONFIG, vec![("one", engine()), ("other", engine())]);
     fleet.runtime.block_on(async {
         for round in 0..200_u64 {
@@ -95,11 +94,11 @@ fn no_wake_up_is_lost_among_clients_that_come_and_go() {
             for index in 0..16_u64 {
                 let address = fleet.address;
                 let seed = round * 16 + index;
-                clients.spawn(async move { come_and_go(address, seed).await });
+                clients.spawn(async move { run_client(address, seed).await });
             }
-            // Nothing else happens by the end of a round: who was forgotten stays forgotten.
+            // Nothing else happens at the end of a round, so a lost wake-up would hang it.
             let all = async { while clients.join_next().await.is_some_and(|ended| ended.is_ok()) {} };
-            assert!(timeout(PATIENCE, all).await.is_ok() && clients.is_empty(), "round {round}");
+            assert!(timeout(TIMEOUT, all).await.is_ok() && clients.is_empty(), "round {round}");
         }
     });
     fleet.wait_idle();
@@ -107,45 +106,47 @@ fn no_wake_up_is_lost_among_clients_that_come_and_go() {
     assert_only_idle_connections(&fleet);
 }
 
-/// Stays to the end of its answer, or leaves after so many turns of others.
-async fn come_and_go(address: std::net::SocketAddr, seed: u64) {
+/// Reads the whole response, or disconnects after a number of yields.
+async fn run_client(address: std::net::SocketAddr, seed: u64) {
     let draw = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let body = chat(json!({"stream": draw.is_multiple_of(2), "user": seed.to_string()}));
     let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
     socket.write_all(request("none", CHAT, &body).as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    let turns = async {
+    let mut response = String::new();
+    let yields = async {
         for _ in 0..draw % 64 {
             tokio::task::yield_now().await;
         }
     };
     if draw.is_multiple_of(3) {
-        let stayed = socket.read_to_string(&mut answer);
-        tokio::select! { () = turns => {}, _ = stayed => {} }
+        let reading = socket.read_to_string(&mut response);
+        tokio::select! { () = yields => {}, _ = reading => {} }
     } else {
-        socket.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        socket.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
     }
 }
 
 #[test]
-fn a_dead_model_with_a_full_ring_does_not_delay_another() {
+fn a_dead_model_with_a_full_queue_does_not_delay_another() {
     let dead = SimOptions { models: vec!["dead".to_owned()], slots: 1, ..stuck() };
-    let nodes = vec![("dead", Behind::Sim(dead)), ("alive", Behind::Sim(SimOptions { slots: 1, ..fast() }))];
+    let nodes =
+        vec![("dead", Backend::Sim(dead)), ("alive", Backend::Sim(SimOptions { slots: 1, ..fast() }))];
     let fleet = Fleet::start("dead-model", "", nodes);
-    let ask = |model: &str, user: usize| chat(json!({"model": model, "user": user.to_string()}));
-    let stuck: Vec<_> = (0..120).map(|user| fleet.send("none", CHAT, &ask("dead", user))).collect();
+    let body = |model: &str, user: usize| chat(json!({"model": model, "user": user.to_string()}));
+    let stuck: Vec<_> = (0..120).map(|user| fleet.send("none", CHAT, &body("dead", user))).collect();
     let full = fleet.wait_status("decided", |status| {
-        let of = |count: &serde_json::Value| count.as_u64().unwrap();
-        of(&status["in_flight"]) + of(&status["waiting"]) + of(&status["counts"]["queue_full"]) == 120
+        let number = |count: &serde_json::Value| count.as_u64().unwrap();
+        number(&status["in_flight"]) + number(&status["waiting"]) + number(&status["counts"]["queue_full"])
+            == 120
     });
     assert!(full["counts"]["queue_full"].as_u64() > Some(0) && full["state"] == "overloaded", "{full}");
     for user in 0..50 {
-        let reply = fleet.post("none", CHAT, &ask("sim", user));
+        let reply = fleet.post("none", CHAT, &body("sim", user));
         assert_eq!(reply.status, 200, "{reply:?}");
         assert!(reply.head.contains("x-queue-wait-ms: 0"), "{}", reply.head);
     }
-    assert_eq!(fleet.status()["waiting"], full["waiting"], "the dead model's are served");
+    assert_eq!(fleet.status()["waiting"], full["waiting"], "requests of the dead model still wait");
     drop(stuck);
     fleet.wait_idle();
 }

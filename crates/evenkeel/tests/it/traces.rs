@@ -1,4 +1,4 @@
-//! Traces, as a collector gets them from the running binary.
+//! Traces that the binary exports to a collector.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,32 +7,32 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
-use crate::raw::read;
-use crate::server_process::Served;
+use crate::server_process::ServerProcess;
+use crate::test_dir::TestDir;
+use evenkeel_sim_node::testing::read;
 
 const CHAT: &str = "/v1/chat/completions";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const SAID: &str =
+const RESPONSE: &str =
     r#"{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
-/// How long anything may take before a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Turns a test that would hang into one that fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_request_is_traced_from_its_client_to_its_node() {
     let collector = Recorder::start(200, "{}");
-    let node = Recorder::start(200, SAID);
-    let folder = folder("traces-through", &collector, node.address);
-    let served = Served::start(&folder, &[]);
+    let node = Recorder::start(200, RESPONSE);
+    let dir = test_dir("traces-through", &collector, node.address);
+    let server = ServerProcess::start(&dir, &[]);
     let headers = format!("traceparent: 00-{TRACE}-b7ad6b7169203331-01\r\nx-request-id: mine\r\n");
-    assert_eq!(read(served.send("POST", CHAT, &headers, &ask())).status, 200);
-    let told = node.next("/v1/chat").header("traceparent").unwrap();
+    assert_eq!(read(server.send("POST", CHAT, &headers, &body())).status, 200);
+    let traceparent = node.next("/v1/chat").header("traceparent").unwrap();
     let spans = collector.spans(2);
     let request = &spans["POST /v1/chat/completions"];
     let attempt = &spans["attempt"];
     assert_eq!((&request["traceId"], &request["parentSpanId"]), (&json!(TRACE), &json!("b7ad6b7169203331")));
     assert_eq!(attempt["parentSpanId"], request["spanId"], "{attempt}");
-    assert_eq!(told, format!("00-{TRACE}-{}-01", attempt["spanId"].as_str().unwrap()));
+    assert_eq!(traceparent, format!("00-{TRACE}-{}-01", attempt["spanId"].as_str().unwrap()));
     assert_eq!((&request["kind"], &attempt["kind"]), (&json!(2), &json!(3)));
     for (name, value) in [
         ("http.route", json!(CHAT)),
@@ -54,101 +54,101 @@ fn a_request_is_traced_from_its_client_to_its_node() {
     assert_eq!(attribute(attempt, "evenkeel.path"), format!("http://{}", node.address));
     let events: Vec<_> = request["events"].as_array().unwrap().iter().map(|event| &event["name"]).collect();
     assert_eq!(events, ["queued", "dispatched", "first_byte"]);
-    let at = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u128>().unwrap();
-    assert!(at(request, "startTimeUnixNano") <= at(attempt, "startTimeUnixNano"));
-    assert!(at(attempt, "endTimeUnixNano") <= at(request, "endTimeUnixNano"));
+    let time = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u128>().unwrap();
+    assert!(time(request, "startTimeUnixNano") <= time(attempt, "startTimeUnixNano"));
+    assert!(time(attempt, "endTimeUnixNano") <= time(request, "endTimeUnixNano"));
 }
 
 #[test]
-fn a_request_that_fails_says_so_in_its_trace() {
+fn the_trace_of_a_failed_request_has_the_error() {
     let collector = Recorder::start(200, "{}");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = nobody.local_addr().unwrap();
-    drop(nobody);
-    let folder = folder("traces-failure", &collector, address);
-    let served = Served::start(&folder, &[]);
-    assert_eq!(served.post(CHAT, &ask()).status, 502);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let dir = test_dir("traces-failure", &collector, address);
+    let server = ServerProcess::start(&dir, &[]);
+    assert_eq!(server.post(CHAT, &body()).status, 502);
     let spans = collector.spans(2);
     let request = &spans["POST /v1/chat/completions"];
     let attempt = &spans["attempt"];
     assert_eq!((&request["status"]["code"], &attempt["status"]["code"]), (&json!(2), &json!(2)));
     assert_eq!(attribute(request, "error.type"), "bad_upstream");
     assert_eq!(attribute(request, "evenkeel.ending"), "refused");
-    assert_eq!(request["parentSpanId"], Value::Null, "nobody else began this trace");
+    assert_eq!(request["parentSpanId"], Value::Null, "the trace starts here");
 }
 
 #[test]
-fn who_does_not_want_to_be_traced_is_not_and_its_word_reaches_the_node() {
+fn an_unsampled_request_is_not_traced_and_its_traceparent_reaches_the_node() {
     let collector = Recorder::start(200, "{}");
-    let node = Recorder::start(200, SAID);
-    let folder = folder("traces-unwanted", &collector, node.address);
-    let served = Served::start(&folder, &[]);
-    let unwanted = format!("00-{TRACE}-b7ad6b7169203331-00");
-    let headers = format!("traceparent: {unwanted}\r\n");
-    assert_eq!(read(served.send("POST", CHAT, &headers, &ask())).status, 200);
-    assert_eq!(node.next("/v1/chat").header("traceparent"), Some(unwanted));
-    assert_eq!(served.post(CHAT, &ask()).status, 200);
+    let node = Recorder::start(200, RESPONSE);
+    let dir = test_dir("traces-unsampled", &collector, node.address);
+    let server = ServerProcess::start(&dir, &[]);
+    let unsampled = format!("00-{TRACE}-b7ad6b7169203331-00");
+    let headers = format!("traceparent: {unsampled}\r\n");
+    assert_eq!(read(server.send("POST", CHAT, &headers, &body())).status, 200);
+    assert_eq!(node.next("/v1/chat").header("traceparent"), Some(unsampled));
+    assert_eq!(server.post(CHAT, &body()).status, 200);
     let spans = collector.spans(2);
-    assert_ne!(spans["attempt"]["traceId"], TRACE, "only the second was traced");
+    assert_ne!(spans["attempt"]["traceId"], TRACE, "only the second request is traced");
 }
 
 #[test]
 fn the_last_spans_reach_the_collector_when_the_gateway_stops() {
     let collector = Recorder::start(200, "{}");
-    let node = Recorder::start(200, SAID);
-    let folder = folder("traces-stop", &collector, node.address);
-    let served = Served::start(&folder, &[]);
-    assert_eq!(served.post(CHAT, &ask()).status, 200);
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    let node = Recorder::start(200, RESPONSE);
+    let dir = test_dir("traces-stop", &collector, node.address);
+    let server = ServerProcess::start(&dir, &[]);
+    assert_eq!(server.post(CHAT, &body()).status, 200);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
     let spans = collector.spans(2);
     assert_eq!(attribute(&spans["POST /v1/chat/completions"], "evenkeel.ending"), "served");
 }
 
 #[test]
-fn what_no_collector_takes_is_counted_and_nobody_waits_for_it() {
+fn rejected_spans_are_counted_and_delay_no_request() {
     let collector = Recorder::start(400, "{}");
-    let node = Recorder::start(200, SAID);
-    let folder = folder("traces-refused", &collector, node.address);
-    let served = Served::start(&folder, &[]);
-    assert_eq!(served.post(CHAT, &ask()).status, 200);
-    served.wait_log("spans dropped");
-    let page = served.get("/metrics").body;
+    let node = Recorder::start(200, RESPONSE);
+    let dir = test_dir("traces-rejected", &collector, node.address);
+    let server = ServerProcess::start(&dir, &[]);
+    assert_eq!(server.post(CHAT, &body()).status, 200);
+    server.wait_log("the collector accepts no spans");
+    let page = server.get("/metrics").body;
     assert!(page.lines().any(|line| line == "evenkeel_telemetry_spans_dropped_total 2"), "{page}");
-    assert_eq!(served.post(CHAT, &ask()).status, 200);
+    assert_eq!(server.post(CHAT, &body()).status, 200);
 }
 
-fn ask() -> Value {
+fn body() -> Value {
     json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
 }
 
-fn folder(name: &str, collector: &Recorder, node: SocketAddr) -> Folder {
-    let folder = Folder::new(name);
+fn test_dir(name: &str, collector: &Recorder, node: SocketAddr) -> TestDir {
+    let dir = TestDir::new(name);
     let telemetry = format!("[telemetry]\notlp_endpoint = 'http://{}'\n", collector.address);
     let node = format!("[[llm.nodes]]\nname = 'one'\nurl = 'http://{node}'\nmodels = ['m']\n");
-    folder.write("evenkeel.toml", &(telemetry + &node));
-    folder
+    dir.write("evenkeel.toml", &(telemetry + &node));
+    dir
 }
 
 fn attribute(span: &Value, name: &str) -> Value {
-    let told = span["attributes"].as_array().unwrap().iter().find(|told| told["key"] == name);
-    let value = told.map_or(&Value::Null, |told| &told["value"]);
+    let found = span["attributes"].as_array().unwrap().iter().find(|entry| entry["key"] == name);
+    let value = found.map_or(&Value::Null, |entry| &entry["value"]);
     value.as_object().and_then(|value| value.values().next()).cloned().unwrap_or_default()
 }
 
-/// A server that answers everything alike and remembers what it was asked.
+/// A server with a fixed response that records requests.
 struct Recorder {
     address: SocketAddr,
-    heard: Receiver<Heard>,
+    requests: Receiver<Recorded>,
 }
 
-struct Heard {
+struct Recorded {
     path: String,
     head: Vec<String>,
     body: String,
 }
 
-impl Heard {
+impl Recorded {
     fn header(&self, name: &str) -> Option<String> {
         self.head.iter().find_map(|line| {
             let (found, value) = line.split_once(':')?;
@@ -158,40 +158,40 @@ impl Heard {
 }
 
 impl Recorder {
-    fn start(status: u16, said: &'static str) -> Self {
+    fn start(status: u16, response: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (hear, heard) = channel();
+        let (sender, requests) = channel();
         std::thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
-                let hear = hear.clone();
-                std::thread::spawn(move || serve(socket, status, said, &hear));
+                let sender = sender.clone();
+                std::thread::spawn(move || serve(socket, status, response, &sender));
             }
         });
-        Self { address, heard }
+        Self { address, requests }
     }
 
-    /// The next request for a path that begins so.
+    /// Returns the next request whose path begins with `path`.
     #[track_caller]
-    fn next(&self, path: &str) -> Heard {
+    fn next(&self, path: &str) -> Recorded {
         loop {
-            let heard = self.heard.recv_timeout(PATIENCE).unwrap();
-            if heard.path.starts_with(path) {
-                return heard;
+            let request = self.requests.recv_timeout(TIMEOUT).unwrap();
+            if request.path.starts_with(path) {
+                return request;
             }
         }
     }
 
-    /// The next spans, by name.
+    /// Returns the next spans by name.
     #[track_caller]
     fn spans(&self, count: usize) -> Value {
         let mut found = json!({});
         let mut seen = 0;
         while seen < count {
-            let heard = self.next("/v1/traces");
-            assert_eq!(heard.header("content-type").as_deref(), Some("application/json"));
-            let told: Value = serde_json::from_str(&heard.body).unwrap();
-            let resource = &told["resourceSpans"][0];
+            let request = self.next("/v1/traces");
+            assert_eq!(request.header("content-type").as_deref(), Some("application/json"));
+            let batch: Value = serde_json::from_str(&request.body).unwrap();
+            let resource = &batch["resourceSpans"][0];
             assert_eq!(attribute(&resource["resource"], "service.name"), "evenkeel");
             for span in resource["scopeSpans"][0]["spans"].as_array().unwrap() {
                 found[span["name"].as_str().unwrap()] = span.clone();
@@ -203,8 +203,8 @@ impl Recorder {
     }
 }
 
-/// Answers the requests of one connection.
-fn serve(socket: TcpStream, status: u16, said: &str, hear: &Sender<Heard>) -> Option<()> {
+/// Serves one connection.
+fn serve(socket: TcpStream, status: u16, body: &str, sender: &Sender<Recorded>) -> Option<()> {
     let mut reader = BufReader::new(socket.try_clone().ok()?);
     let mut writer = socket;
     loop {
@@ -220,16 +220,16 @@ fn serve(socket: TcpStream, status: u16, said: &str, hear: &Sender<Heard>) -> Op
             head.push(line.trim().to_owned());
         }
         let path = head.first()?.split(' ').nth(1)?.to_owned();
-        let mut heard = Heard { path, head, body: String::new() };
-        let length = heard.header("content-length").map_or(0, |length| length.parse().unwrap());
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).ok()?;
-        heard.body = String::from_utf8(body).ok()?;
-        hear.send(heard).ok()?;
-        let answer = format!(
-            "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{said}",
-            said.len()
+        let mut request = Recorded { path, head, body: String::new() };
+        let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut bytes = vec![0; length];
+        reader.read_exact(&mut bytes).ok()?;
+        request.body = String::from_utf8(bytes).ok()?;
+        sender.send(request).ok()?;
+        let response = format!(
+            "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
         );
-        writer.write_all(answer.as_bytes()).ok()?;
+        writer.write_all(response.as_bytes()).ok()?;
     }
 }

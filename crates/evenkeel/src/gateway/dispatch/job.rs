@@ -1,4 +1,4 @@
-//! One attempt at one job: run while its lease is kept, then settled.
+//! One attempt at one job: runs it while extending its lease, then acknowledges, retries or defers it.
 
 use std::pin::pin;
 use std::slice::from_ref;
@@ -22,30 +22,34 @@ use super::outcome::{JobOutcome, JobReply};
 use super::target::{DispatchTarget, Url};
 use super::{DispatchContext, StopPhase};
 
-/// The shortest lease of a job, which must be extended in time.
+/// Shorter leases could expire before they are extended.
 const LEASE_MIN: Duration = Duration::from_secs(1);
-/// When the disk is tried again that did not take a result.
-const UNKEPT_AFTER: Duration = Duration::from_secs(5);
-/// An answer that asks for another attempt at once has it no sooner than this, or the queue's shortest backoff.
+/// Delay before storing a result again after an error.
+const STORE_RETRY: Duration = Duration::from_secs(5);
+/// Lower bound of a `Retry-After`, unless the queue's shortest backoff is lower.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
-/// How long a job is leased at a time; it is extended while the job is under way.
+/// Returns the duration of a job's lease, which is extended while the job runs.
 pub(super) fn lease_of(queue: &Queue) -> Duration {
     queue.descriptor().settings.lease().max(LEASE_MIN)
 }
 
-/// Finds who a job belongs to: the first level of its key, else its sender.
+/// Returns the tenant that owns a job: the first level of its fairness key, or else its sender.
 pub(super) fn tenant_of(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Tenant>, ApiError> {
-    let named = delivery.key.split('/').next().unwrap_or_default();
+    let key_tenant = delivery.key.split('/').next().unwrap_or_default();
     let sender = sender_of(&delivery.payload.headers);
-    let found = tenants.get(named).or_else(|| tenants.get(sender?)).cloned();
-    // Without tenants there is one, whom everybody is.
+    let found = tenants.get(key_tenant).or_else(|| tenants.get(sender?)).cloned();
+    // An open server has a single built-in tenant.
     let open = || tenants.is_empty().then(|| tenants.all().pop()).flatten();
     found.or_else(open).ok_or_else(|| {
-        let sender = sender.unwrap_or("nobody");
-        ApiError::invalid(format!(
-            "neither the fairness key's {named:?} nor the sender {sender:?} is a tenant"
-        ))
+        ApiError::invalid(match sender {
+            Some(sender) => format!(
+                "neither {key_tenant:?} (from the fairness key) nor the sender {sender:?} is a tenant"
+            ),
+            None => format!(
+                "{key_tenant:?} (from the fairness key) is not a tenant, and the message has no sender"
+            ),
+        })
     })
 }
 
@@ -55,41 +59,41 @@ pub(super) struct JobAttempt {
     pub(super) queue: Queue,
     pub(super) settings: Settings,
     pub(super) delivery: Delivery,
-    /// For how long it was leased, and is each time it is extended.
+    /// Duration of the lease and of each extension.
     pub(super) lease: Duration,
     pub(super) tenant: Result<Arc<Tenant>, ApiError>,
     pub(super) phase: watch::Receiver<StopPhase>,
 }
 
-/// How an attempt ended before it was settled.
+/// End of an attempt, before the job is acknowledged or released.
 enum AttemptEnd {
-    Answered(JobOutcome),
-    /// The gateway stops.
+    Finished(JobOutcome),
+    /// The gateway is shutting down.
     Stopping,
-    /// The job is somebody else's, or gone.
+    /// The lease expired or the job was deleted.
     LeaseLost,
 }
 
 impl JobAttempt {
-    /// Runs the job and settles what came of it.
+    /// Runs the job, then acknowledges, retries or defers it.
     pub(super) async fn run(self) {
         let name = self.queue.descriptor().name.clone();
-        let running = self.dispatch.meters.begin(&name);
+        let running = self.dispatch.metrics.start(&name);
         let ended = match DispatchTarget::parse(&self.settings.target) {
-            Ok(DispatchTarget::Route(route)) => self.ask(route).await,
-            Ok(DispatchTarget::Url(url)) => self.post(&url).await,
-            // It was one when the queue was told.
+            Ok(DispatchTarget::Route(route)) => self.run_on_model(route).await,
+            Ok(DispatchTarget::Url(url)) => self.post_webhook(&url).await,
+            // The target was valid when the queue was configured.
             Err(_) => Err(ApiError::NoRoute),
         };
-        let ended = ended.unwrap_or_else(|refusal| AttemptEnd::Answered(JobOutcome::of(Err(refusal))));
-        let word = match ended {
-            AttemptEnd::Answered(outcome) => {
-                let word = outcome.as_str();
-                self.leased(self.settle(outcome)).await;
-                word
+        let ended = ended.unwrap_or_else(|error| AttemptEnd::Finished(JobOutcome::new(Err(error))));
+        let label = match ended {
+            AttemptEnd::Finished(outcome) => {
+                let label = outcome.as_str();
+                self.keep_lease_during(self.settle(outcome)).await;
+                label
             }
             AttemptEnd::Stopping => {
-                self.defer(Duration::ZERO).await;
+                self.release(Duration::ZERO).await;
                 "deferred"
             }
             AttemptEnd::LeaseLost => {
@@ -98,53 +102,48 @@ impl JobAttempt {
             }
         };
         drop(running);
-        self.dispatch.meters.ended(&name, word);
+        self.dispatch.metrics.count_attempt(&name, label);
     }
 
-    /// Gives the job back as if nobody had taken it, to be taken again after so long.
-    pub(super) async fn give_back(self, after: Duration) {
-        self.defer(after).await;
-    }
-
-    /// Asks a model.
-    async fn ask(&self, route: Route) -> Result<AttemptEnd, ApiError> {
-        let (job, sent) = self.job(route)?;
+    /// Runs the job on a model, through the LLM API.
+    async fn run_on_model(&self, route: Route) -> Result<AttemptEnd, ApiError> {
+        let (job, sent) = self.build_job(route)?;
         let attempt = self.delivery.attempt;
         let since = self.queue.now();
         self.queue.record_job(self.delivery.id, JobStatus::Admitted { attempt, since });
-        Ok(self.run_with_lease(async { JobOutcome::of(self.dispatch.llm.run_job(job).await) }, &sent).await)
+        Ok(self.run_with_lease(async { JobOutcome::new(self.dispatch.llm.run_job(job).await) }, &sent).await)
     }
 
-    /// Posts the job, whoever it belongs to: what tenants may ask is said of models.
-    async fn post(&self, url: &Url) -> Result<AttemptEnd, ApiError> {
-        let standing = self.tenant.as_ref().map(|tenant| tenant.settings.state);
-        if standing.is_ok_and(|standing| standing == TenantState::Disabled) {
+    /// Posts the job to a URL. Limits of tenants apply to models, so only a disabled tenant is rejected.
+    async fn post_webhook(&self, url: &Url) -> Result<AttemptEnd, ApiError> {
+        let state = self.tenant.as_ref().map(|tenant| tenant.settings.state);
+        if state.is_ok_and(|state| state == TenantState::Disabled) {
             return Err(ApiError::TenantDisabled);
         }
         let attempt = self.delivery.attempt;
         let since = self.queue.now();
         self.queue.record_job(self.delivery.id, JobStatus::Posted { to: url.to_string(), attempt, since });
         let name = &self.queue.descriptor().name;
-        let posting = self.dispatch.poster.post(url, name, &self.delivery);
+        let posting = self.dispatch.webhooks.post(url, name, &self.delivery);
         Ok(self.run_with_lease(posting, &AtomicBool::new(true)).await)
     }
 
-    /// Makes the request, and what says whether it was sent.
-    fn job(&self, target: Route) -> Result<(Job, Arc<AtomicBool>), ApiError> {
+    /// Builds the request, and a flag that is set once it is sent to a node.
+    fn build_job(&self, target: Route) -> Result<(Job, Arc<AtomicBool>), ApiError> {
         let tenant = self.tenant.clone()?;
         let queue = self.queue.clone();
         let id = self.delivery.id;
         let attempt = self.delivery.attempt;
         let sent = Arc::new(AtomicBool::new(false));
-        let told = sent.clone();
+        let sent_flag = sent.clone();
         let job = Job {
             target,
             tenant,
             id: HeaderValue::try_from(id.to_string()).map_err(|_| ApiError::Internal)?,
             body: self.delivery.payload.body.clone(),
-            accepted_at: self.dispatch.gate.now(),
+            accepted_at: self.dispatch.auth.now(),
             on_dispatch: Box::new(move |node, path| {
-                told.store(true, Ordering::Relaxed);
+                sent_flag.store(true, Ordering::Relaxed);
                 let node = node.to_owned();
                 let path = path.to_owned();
                 let since = queue.now();
@@ -154,50 +153,53 @@ impl JobAttempt {
         Ok((job, sent))
     }
 
-    /// Waits for what becomes of the job, and keeps its lease.
+    /// Runs the job to its outcome while extending its lease.
     async fn run_with_lease(
         &self,
         running: impl Future<Output = JobOutcome>,
         sent: &AtomicBool,
     ) -> AttemptEnd {
-        let mut extending = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
+        let mut extension = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
         let mut running = pin!(running);
         let mut phase = self.phase.clone();
-        let ends = |phase: &StopPhase| match phase {
+        let must_stop = |phase: &StopPhase| match phase {
             StopPhase::Serving => false,
             StopPhase::Stopping => !sent.load(Ordering::Relaxed),
             StopPhase::Aborting => true,
         };
-        let mut ending = pin!(async { drop(phase.wait_for(ends).await) });
+        let mut stopping = pin!(async { drop(phase.wait_for(must_stop).await) });
         loop {
             tokio::select! {
-                outcome = &mut running => return AttemptEnd::Answered(outcome),
-                () = &mut ending => return AttemptEnd::Stopping,
-                _ = extending.tick() => if self.extend().await.is_err() { return AttemptEnd::LeaseLost },
+                outcome = &mut running => return AttemptEnd::Finished(outcome),
+                () = &mut stopping => return AttemptEnd::Stopping,
+                _ = extension.tick() => if self.extend().await.is_err() { return AttemptEnd::LeaseLost },
             }
         }
     }
 
-    /// Keeps the lease while a job is settled, which may have to wait for the disk.
-    async fn leased(&self, settling: impl Future<Output = ()>) {
-        let mut extending = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
+    /// Extends the lease while the outcome is stored, which may have to wait for the disk.
+    async fn keep_lease_during(&self, settling: impl Future<Output = ()>) {
+        let mut extension = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
         let mut settling = pin!(settling);
         loop {
             tokio::select! {
                 () = &mut settling => return,
-                // Whose it is now, it is told when it is settled.
-                _ = extending.tick() => drop(self.extend().await),
+                // If the lease is lost, the acknowledgement reports it.
+                _ = extension.tick() => drop(self.extend().await),
             }
         }
     }
 
-    /// Extends the lease; an error if it is lost.
+    /// Extends the lease; fails only if the lease is lost.
     async fn extend(&self) -> Result<(), Rejection> {
         let Delivery { id, receipt, .. } = &self.delivery;
         let extended = self.queue.extend(&[(receipt.clone(), self.lease)]).await;
         match extended.into_iter().next() {
-            Some(Err(why)) if is_lost(&why) => return Err(why),
-            Some(Err(why)) => tracing::warn!(target: "evenkeel", %id, %why, "lease not extended"),
+            Some(Err(error)) if is_lease_lost(&error) => return Err(error),
+            Some(Err(error)) => {
+                let queue = &self.queue.descriptor().name;
+                tracing::warn!(target: "evenkeel", queue, %id, %error, "could not extend the lease of a job, retrying");
+            }
             Some(Ok(())) | None => {}
         }
         Ok(())
@@ -207,51 +209,57 @@ impl JobAttempt {
         let Delivery { id, attempt, .. } = &self.delivery;
         let redrive = self.queue.descriptor().settings.redrive;
         match outcome {
-            JobOutcome::Done(answer) => {
-                if self.store_result(ResultState::Done, answer).await {
+            JobOutcome::Done(reply) => {
+                if self.store_result(ResultState::Done, reply).await {
                     self.ack().await;
                 }
             }
-            JobOutcome::Failed(answer) => {
-                tracing::warn!(target: "evenkeel", %id, why = answer.words(), "job failed for good");
-                if !self.store_result(ResultState::Failed, answer).await {
+            JobOutcome::Failed(reply) => {
+                let queue = &self.queue.descriptor().name;
+                tracing::warn!(target: "evenkeel", queue, %id, reason = reply.summary(), "job failed permanently");
+                if !self.store_result(ResultState::Failed, reply).await {
                     return;
                 }
                 match redrive {
                     Some(_) => {
-                        self.log_ack_errors(self.queue.dead_letter(from_ref(&self.delivery.receipt)).await)
+                        self.log_ack_errors(self.queue.dead_letter(from_ref(&self.delivery.receipt)).await);
                     }
                     None => self.ack().await,
                 }
             }
-            JobOutcome::Retry(answer, after) => {
-                let why = answer.words();
-                tracing::info!(target: "evenkeel", %id, attempt, why, "job failed");
-                let is_last = redrive.is_some_and(|redrive| redrive.attempts_max <= *attempt);
-                if is_last && !self.store_result(ResultState::Failed, answer).await {
+            JobOutcome::Retry(reply, delay) => {
+                let reason = reply.summary();
+                let queue = &self.queue.descriptor().name;
+                tracing::info!(target: "evenkeel", queue, %id, attempt, reason, "attempt at a job failed");
+                let is_last = redrive.is_some_and(|redrive| *attempt >= redrive.attempts_max);
+                if is_last && !self.store_result(ResultState::Failed, reply).await {
                     return;
                 }
-                let at = self.queue.now();
-                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, reason: why, at });
+                self.queue.record_job(*id, self.failed_status(reason));
                 let backoff_min = Duration::from_millis(self.queue.descriptor().settings.backoff_ms_min);
-                let after = after.map(|after| after.max(backoff_min.min(RETRY_AFTER_MIN)));
-                self.log_ack_errors(self.queue.nack(&[(self.delivery.receipt.clone(), after)]).await);
+                let delay = delay.map(|delay| delay.max(backoff_min.min(RETRY_AFTER_MIN)));
+                self.log_ack_errors(self.queue.nack(&[(self.delivery.receipt.clone(), delay)]).await);
             }
-            JobOutcome::Deferred(why, after) => {
-                tracing::debug!(target: "evenkeel", %id, why, "job deferred");
-                self.defer(after).await;
-                let at = self.queue.now();
-                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, reason: why, at });
+            JobOutcome::Deferred(reason, delay) => {
+                let queue = &self.queue.descriptor().name;
+                tracing::debug!(target: "evenkeel", queue, %id, reason, "job deferred");
+                let status = self.failed_status(reason);
+                self.log_ack_errors(defer(&self.queue, &self.delivery, delay, Some(status)).await);
             }
         }
     }
 
-    /// Keeps the result on disk; a job whose result is not kept when the gateway stops is run again.
+    fn failed_status(&self, reason: String) -> JobStatus {
+        JobStatus::Failed { attempt: self.delivery.attempt, reason, at: self.queue.now() }
+    }
+
+    /// Stores the result durably; reports whether it was stored.
     ///
-    /// Until then it is not: what a job did, it would do twice. Nor are others begun in its place.
-    async fn store_result(&self, state: ResultState, answer: JobReply) -> bool {
+    /// Retries until the gateway stops, because running the job again would repeat its effects. Meanwhile the job occupies
+    /// the queue's concurrency. If the gateway stops first, the job is released and runs again.
+    async fn store_result(&self, state: ResultState, reply: JobReply) -> bool {
         let Delivery { id, attempt, .. } = &self.delivery;
-        let JobReply { status, content_type, body } = answer;
+        let JobReply { status, content_type, body } = reply;
         let finished_at_ms = self.queue.now().0;
         let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms };
         let result = JobResult { head, body };
@@ -259,11 +267,12 @@ impl JobAttempt {
         let max = self.settings.results_max as usize;
         let mut phase = self.phase.clone();
         loop {
-            let Err(why) = self.queue.put_result(*id, &result, ttl, max).await else { return true };
-            tracing::error!(target: "evenkeel", %id, %why, "result of a job not kept, trying again");
+            let Err(error) = self.queue.put_result(*id, &result, ttl, max).await else { return true };
+            let queue = &self.queue.descriptor().name;
+            tracing::error!(target: "evenkeel", queue, %id, %error, "could not store the result of a job, retrying in 5 s");
             let stops = phase.wait_for(|phase| *phase != StopPhase::Serving);
-            if tokio::time::timeout(UNKEPT_AFTER, stops).await.is_ok() {
-                self.defer(Duration::ZERO).await;
+            if tokio::time::timeout(STORE_RETRY, stops).await.is_ok() {
+                self.release(Duration::ZERO).await;
                 return false;
             }
         }
@@ -274,23 +283,73 @@ impl JobAttempt {
         self.queue.forget_job(self.delivery.id);
     }
 
-    async fn defer(&self, after: Duration) {
-        self.queue.forget_job(self.delivery.id);
-        self.log_ack_errors(self.queue.defer(&[(self.delivery.receipt.clone(), after)]).await);
+    /// Releases the job without counting an attempt; it is delivered again after the delay.
+    pub(super) async fn release(&self, delay: Duration) {
+        self.log_ack_errors(defer(&self.queue, &self.delivery, delay, None).await);
     }
 
-    /// Says so if a job could not be settled: it is delivered once more when its lease ends.
-    fn log_ack_errors(&self, answers: Vec<Result<(), Rejection>>) {
-        for why in answers.into_iter().filter_map(Result::err) {
-            tracing::warn!(target: "evenkeel", id = %self.delivery.id, %why, "job not settled, it may run again");
+    /// Logs jobs that could not be acknowledged or released: they are redelivered when their leases end.
+    fn log_ack_errors(&self, results: Vec<Result<(), Rejection>>) {
+        for error in results.into_iter().filter_map(Result::err) {
+            let queue = &self.queue.descriptor().name;
+            tracing::warn!(target: "evenkeel", queue, id = %self.delivery.id, %error, "could not acknowledge or release a job; it may run again when its lease ends");
         }
     }
 }
 
-/// Whether a job is somebody else's from now on, or nobody's.
-fn is_lost(why: &Rejection) -> bool {
+/// Releases a job without counting an attempt, and sets or clears its status.
+///
+/// The status is written first: once the job is released, another attempt may start and write its own.
+async fn defer(
+    queue: &Queue,
+    delivery: &Delivery,
+    delay: Duration,
+    status: Option<JobStatus>,
+) -> Vec<Result<(), Rejection>> {
+    match status {
+        Some(status) => queue.record_job(delivery.id, status),
+        None => queue.forget_job(delivery.id),
+    }
+    queue.defer(&[(delivery.receipt.clone(), delay)]).await
+}
+
+/// Reports whether an error means that this attempt no longer holds the lease.
+fn is_lease_lost(error: &Rejection) -> bool {
     matches!(
-        why,
+        error,
         Rejection::MessageGone | Rejection::StaleReceipt | Rejection::NotInFlight | Rejection::QueueDeleted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_queue::queue::ReceiveOptions;
+    use evenkeel_queue::store::memory::MemoryStore;
+    use evenkeel_queue::{NewMessage, QueueSettings, Queues};
+
+    #[tokio::test]
+    async fn deferring_a_job_does_not_overwrite_the_status_of_its_next_attempt() {
+        let queues = Queues::open(Arc::new(MemoryStore::new()), 1).await.unwrap();
+        let created = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
+        let queue = created.queue();
+        queue.enqueue(vec![NewMessage::new("job")]).await.unwrap();
+        let receive = || async {
+            let options = ReceiveOptions { max: 1, lease: None, wait: Duration::from_secs(60) };
+            queue.receive(options).await.unwrap().pop().unwrap()
+        };
+        let first = receive().await;
+        let at = queue.now();
+        let status = |text: &str| JobStatus::Failed { attempt: 1, reason: text.to_owned(), at };
+        let next_attempt = async {
+            let next = receive().await;
+            queue.record_job(next.id, status("next attempt"));
+        };
+        // The next attempt starts while the first one is still waiting for its release to be confirmed.
+        let deferred = defer(&queue, &first, Duration::ZERO, Some(status("deferred")));
+        let (results, ()) = tokio::join!(deferred, next_attempt);
+        assert_eq!(results, [Ok(())]);
+        assert_eq!(queue.job_status(first.id), Some(status("next attempt")));
+        queues.shutdown().await;
+    }
 }

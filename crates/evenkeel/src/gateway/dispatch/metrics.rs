@@ -1,6 +1,6 @@
-//! What is counted of dispatched jobs.
+//! Metrics of dispatched jobs.
 //!
-//! Bound: queues beyond the limit are `other`; outcomes are as many as there are.
+//! Limits: queues beyond `queues_max` share the label `other`.
 
 use evenkeel_telemetry::{Counter, Family, Gauge, Label, MetricDesc, RegisterError, Registry};
 
@@ -8,10 +8,10 @@ const JOBS_TOTAL: MetricDesc =
     MetricDesc::new("evenkeel_dispatch_jobs_total", "attempts at dispatched jobs, by queue and outcome");
 const JOBS_RUNNING: MetricDesc = MetricDesc::new(
     "evenkeel_dispatch_jobs_running",
-    "dispatched jobs under way, those that wait for a slot included",
+    "dispatched jobs running, including those waiting for a slot",
 );
 
-/// How many outcomes there are.
+/// `done`, `failed`, `retried`, `deferred` and `lost`.
 const OUTCOMES_MAX: usize = 5;
 
 pub(super) struct DispatchMetrics {
@@ -29,20 +29,19 @@ impl DispatchMetrics {
         })
     }
 
-    /// Counts an attempt that has ended.
-    pub(super) fn ended(&self, queue: &str, outcome: &str) {
+    pub(super) fn count_attempt(&self, queue: &str, outcome: &str) {
         self.jobs.with([queue, outcome]).count();
     }
 
-    /// Counts a job as under way, until what is returned is dropped.
-    pub(super) fn begin(&self, queue: &str) -> RunningGuard {
+    /// Counts a job as running until the guard is dropped.
+    pub(super) fn start(&self, queue: &str) -> RunningGuard {
         let gauge = self.running.with([queue]);
         gauge.add(1);
         RunningGuard(gauge)
     }
 }
 
-/// A job under way.
+/// Counts a running job; dropping it ends the count.
 pub(super) struct RunningGuard(Gauge);
 
 impl Drop for RunningGuard {

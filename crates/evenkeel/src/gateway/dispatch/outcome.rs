@@ -1,4 +1,4 @@
-//! What an answer means for its job.
+//! Maps a response to the outcome of its job: done, failed, retried or deferred.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use evenkeel_llm::JobResponse;
 use evenkeel_server::api_error::ApiError;
 use http::StatusCode;
 
-/// When a job is looked at again that waits for nodes to say what they serve.
-const UNREADY_AFTER: Duration = Duration::from_secs(5);
+/// Delay of a job while no node is ready for it.
+const UNREADY_DELAY: Duration = Duration::from_secs(5);
 
-/// No more than this is read of an answer to say what it was, nor said.
-const READ_MAX: usize = 64 << 10;
-const WORDS_MAX: usize = 500;
+/// Larger response bodies are not searched for an error message.
+const SEARCHED_BYTES_MAX: usize = 64 << 10;
+/// Longer error messages are truncated.
+const MESSAGE_BYTES_MAX: usize = 500;
 
-/// The longest wait for another attempt that an answer can ask for.
+/// Longest `Retry-After` that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
-/// What becomes of a job.
+/// Outcome of an attempt at a job.
 #[derive(Debug)]
 pub(super) enum JobOutcome {
-    /// It was answered.
     Done(JobReply),
-    /// However often it is tried, this is the answer.
+    /// Permanent failure.
     Failed(JobReply),
-    /// It is tried again, which counts: after so long, or after the queue's backoff.
+    /// Temporary failure; counts as an attempt. Retried after the given delay, or else after the queue's backoff.
     Retry(JobReply, Option<Duration>),
-    /// It is tried again after so long, which does not count: no node was asked.
+    /// Released without counting an attempt, because the job reached no node. Holds the reason and the delay.
     Deferred(String, Duration),
 }
 
-/// An answer as it is kept.
+/// A response as stored in the job result.
 #[derive(Debug)]
 pub(super) struct JobReply {
     pub(super) status: u16,
@@ -39,13 +39,13 @@ pub(super) struct JobReply {
 }
 
 impl JobReply {
-    /// Says what it was, in few words.
-    pub(super) fn words(&self) -> String {
-        let read = Some(&self.body).filter(|body| body.len() <= READ_MAX);
-        let said: Option<serde_json::Value> = read.and_then(|body| serde_json::from_slice(body).ok());
-        match said.as_ref().and_then(|said| said["error"]["message"].as_str()) {
+    /// Returns the status and, if the body has one, the error message.
+    pub(super) fn summary(&self) -> String {
+        let searched = Some(&self.body).filter(|body| body.len() <= SEARCHED_BYTES_MAX);
+        let json: Option<serde_json::Value> = searched.and_then(|body| serde_json::from_slice(body).ok());
+        match json.as_ref().and_then(|json| json["error"]["message"].as_str()) {
             Some(message) => {
-                let end = message.floor_char_boundary(WORDS_MAX);
+                let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
                 format!("{}, {}", self.status, &message[..end])
             }
             None => format!("status {}", self.status),
@@ -54,44 +54,44 @@ impl JobReply {
 }
 
 impl JobOutcome {
-    pub(super) fn of(answered: Result<JobResponse, ApiError>) -> Self {
-        match answered {
-            Ok(answer) => Self::of_answer(answer),
-            Err(refusal) => Self::of_refusal(&refusal),
+    pub(super) fn new(result: Result<JobResponse, ApiError>) -> Self {
+        match result {
+            Ok(response) => Self::from_response(response),
+            Err(error) => Self::from_error(&error),
         }
     }
 
-    fn of_answer(answer: JobResponse) -> Self {
-        let JobResponse { status, content_type, retry_after, body } = answer;
+    fn from_response(response: JobResponse) -> Self {
+        let JobResponse { status, content_type, retry_after, body } = response;
         let content_type = content_type.and_then(|value| Some(value.to_str().ok()?.to_owned()));
-        let kept = JobReply { status: status.as_u16(), content_type, body };
-        match () {
-            () if status.is_success() => Self::Done(kept),
-            () if is_retryable(status) => {
-                Self::Retry(kept, retry_after.map(|after| after.min(RETRY_AFTER_MAX)))
-            }
-            () => Self::Failed(kept),
+        let reply = JobReply { status: status.as_u16(), content_type, body };
+        if status.is_success() {
+            Self::Done(reply)
+        } else if is_retryable(status) {
+            Self::Retry(reply, retry_after.map(|delay| delay.min(RETRY_AFTER_MAX)))
+        } else {
+            Self::Failed(reply)
         }
     }
 
-    fn of_refusal(refusal: &ApiError) -> Self {
-        let kept = JobReply {
-            status: refusal.status().as_u16(),
+    fn from_error(error: &ApiError) -> Self {
+        let reply = JobReply {
+            status: error.status().as_u16(),
             content_type: Some("application/json".to_owned()),
-            body: Bytes::from(refusal.to_json().to_string()),
+            body: Bytes::from(error.to_json().to_string()),
         };
-        match refusal {
-            // Neither is the job's fault, and its tenant's minute, or the nodes, are what it waits for.
-            ApiError::RateLimited { retry_after, .. } => Self::Deferred(kept.words(), *retry_after),
-            ApiError::Unready | ApiError::WaitTimeout => Self::Deferred(kept.words(), UNREADY_AFTER),
-            ApiError::Draining => Self::Deferred(kept.words(), Duration::ZERO),
-            ApiError::QueueFull { retry_after, .. } => Self::Retry(kept, Some(*retry_after)),
-            _ if is_retryable(refusal.status()) => Self::Retry(kept, None),
-            _ => Self::Failed(kept),
+        match error {
+            // Not the job's fault: it waits for the tenant's rate limit or for a node.
+            ApiError::RateLimited { retry_after, .. } => Self::Deferred(reply.summary(), *retry_after),
+            ApiError::Unready | ApiError::WaitTimeout => Self::Deferred(reply.summary(), UNREADY_DELAY),
+            ApiError::Draining => Self::Deferred(reply.summary(), Duration::ZERO),
+            ApiError::QueueFull { retry_after, .. } => Self::Retry(reply, Some(*retry_after)),
+            _ if is_retryable(error.status()) => Self::Retry(reply, None),
+            _ => Self::Failed(reply),
         }
     }
 
-    /// What it is counted as.
+    /// Returns the metric label.
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::Done(_) => "done",
@@ -102,7 +102,7 @@ impl JobOutcome {
     }
 }
 
-/// Whether the same request may have another answer later.
+/// Reports whether the same request may succeed later.
 fn is_retryable(status: StatusCode) -> bool {
     match status {
         StatusCode::REQUEST_TIMEOUT
@@ -122,11 +122,11 @@ mod tests {
     fn of_status(status: u16) -> JobOutcome {
         let status = StatusCode::from_u16(status).unwrap();
         let retry_after = Some(Duration::from_secs(7));
-        JobOutcome::of(Ok(JobResponse { status, content_type: None, retry_after, body: Bytes::new() }))
+        JobOutcome::new(Ok(JobResponse { status, content_type: None, retry_after, body: Bytes::new() }))
     }
 
     #[test]
-    fn what_cannot_get_better_fails_for_good_and_all_else_is_tried_again() {
+    fn permanent_errors_fail_the_job_and_temporary_ones_retry_it() {
         for status in [200, 201] {
             assert_eq!(of_status(status).as_str(), "done", "{status}");
         }
@@ -136,34 +136,34 @@ mod tests {
         for status in [408, 409, 425, 429, 500, 502, 503, 504] {
             let outcome = of_status(status);
             let JobOutcome::Retry(_, after) = outcome else { panic!("{status}: {outcome:?}") };
-            assert_eq!(after, Some(Duration::from_secs(7)), "as it was told");
+            assert_eq!(after, Some(Duration::from_secs(7)), "the Retry-After of the response");
         }
     }
 
     #[test]
-    fn no_answer_puts_a_job_off_for_longer_than_an_hour() {
+    fn a_retry_after_beyond_an_hour_is_capped() {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         let retry_after = Some(Duration::from_secs(3_601));
-        let answer = JobResponse { status, content_type: None, retry_after, body: Bytes::new() };
-        let outcome = JobOutcome::of(Ok(answer));
+        let response = JobResponse { status, content_type: None, retry_after, body: Bytes::new() };
+        let outcome = JobOutcome::new(Ok(response));
         assert!(matches!(outcome, JobOutcome::Retry(_, Some(RETRY_AFTER_MAX))), "{outcome:?}");
     }
 
     #[test]
-    fn of_a_long_answer_few_words_are_said() {
-        let words =
-            |body: String| JobReply { status: 500, content_type: None, body: Bytes::from(body) }.words();
-        let saying = |message: &str| format!("{{\"error\": {{\"message\": \"{message}\"}}}}");
-        assert_eq!(words(saying("no")), "500, no");
-        assert_eq!(words(saying(&"ü".repeat(5_000))), format!("500, {}", "ü".repeat(250)));
-        assert_eq!(words(saying(&"x".repeat(1 << 20))), "status 500");
+    fn a_long_error_message_is_truncated() {
+        let summary =
+            |body: String| JobReply { status: 500, content_type: None, body: Bytes::from(body) }.summary();
+        let body = |message: &str| format!("{{\"error\": {{\"message\": \"{message}\"}}}}");
+        assert_eq!(summary(body("no")), "500, no");
+        assert_eq!(summary(body(&"ü".repeat(5_000))), format!("500, {}", "ü".repeat(250)));
+        assert_eq!(summary(body(&"x".repeat(1 << 20))), "status 500");
     }
 
     #[test]
-    fn what_never_came_to_a_node_does_not_count() {
+    fn a_job_that_reached_no_node_is_deferred() {
         let retry_after = Duration::from_secs(9);
         let limited = ApiError::RateLimited { rate: RateLimitKind::Tokens, retry_after };
-        for (refusal, word) in [
+        for (error, outcome) in [
             (limited, "deferred"),
             (ApiError::Draining, "deferred"),
             (ApiError::Unready, "deferred"),
@@ -175,7 +175,7 @@ mod tests {
             (ApiError::NoModel { model: "x".into() }, "failed"),
             (ApiError::TenantDisabled, "failed"),
         ] {
-            assert_eq!(JobOutcome::of(Err(refusal.clone())).as_str(), word, "{refusal:?}");
+            assert_eq!(JobOutcome::new(Err(error.clone())).as_str(), outcome, "{error:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One dispatched queue: takes jobs in the queue's turns, as many at once as it says.
+//! Runner of one dispatched queue: receives jobs in the queue's fair order and runs up to `concurrency` at once.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -10,7 +10,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::settings::DispatchSettings as Settings;
 use evenkeel_queue::{Delivery, DeliveryOrder, KeyRule, Queue, Rejection};
-use evenkeel_server::tenant::Tenant;
+use evenkeel_server::tenant::{Tenant, TenantSettings};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -18,24 +18,31 @@ use tokio::time::sleep;
 use super::job::{JobAttempt, tenant_of};
 use super::{DispatchContext, StopPhase};
 
-/// How long one question for jobs lasts.
-const WAIT: Duration = Duration::from_secs(20);
-/// When a job is looked at again whose tenant may have none at once.
-const NONE_WAIT: Duration = Duration::from_secs(5);
-/// How long to wait when the queue refuses.
-const REFUSED_WAIT: Duration = Duration::from_secs(1);
+/// Long-polling time of one receive.
+const RECEIVE_WAIT: Duration = Duration::from_secs(20);
+/// Delay of a job whose tenant has a concurrency limit of 0.
+const ZERO_LIMIT_DELAY: Duration = Duration::from_secs(5);
+/// Pause after a failed receive.
+const RECEIVE_RETRY: Duration = Duration::from_secs(1);
 
-/// Jobs that were asked for.
+/// A pending receive.
 type ReceiveFuture = Pin<Box<dyn Future<Output = ReceiveResult> + Send>>;
-/// Jobs, and for how long they are leased.
+/// Duration of the leases, and the jobs.
 type ReceiveResult = (Duration, Result<Vec<Delivery>, Rejection>);
+
+/// Share of a tenant in a queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct TenantShare {
+    weight: Weight,
+    concurrency_max: Option<u32>,
+}
 
 pub(super) struct QueueRunner {
     dispatch: Arc<DispatchContext>,
     queue: Queue,
     phase: watch::Receiver<StopPhase>,
-    /// The weights and limits that the queue was told.
-    told: HashMap<String, (Weight, Option<u32>)>,
+    /// Weights and limits last written to the queue, by tenant.
+    synced: HashMap<String, TenantShare>,
 }
 
 impl QueueRunner {
@@ -44,20 +51,20 @@ impl QueueRunner {
         queue: Queue,
         phase: watch::Receiver<StopPhase>,
     ) -> Self {
-        Self { dispatch, queue, phase, told: HashMap::new() }
+        Self { dispatch, queue, phase, synced: HashMap::new() }
     }
 
-    /// Runs jobs until the queue is told otherwise, or the gateway stops; then waits for those under way.
+    /// Runs jobs until dispatch is turned off or the gateway stops, then waits for the running ones.
     pub(super) async fn run(mut self) {
         let name = self.queue.descriptor().name.clone();
-        tracing::info!(target: "evenkeel", queue = name, "dispatch begins");
+        tracing::info!(target: "evenkeel", queue = name, "dispatch started");
         let mut changes = self.dispatch.queues.changes();
         let mut jobs = JoinSet::new();
         let mut receiving: Option<ReceiveFuture> = None;
         while *self.phase.borrow_and_update() == StopPhase::Serving {
             let settings = self.queue.descriptor().settings.dispatch.clone();
             if settings.is_none() {
-                // Told to go on before the last job ends, it goes on at once.
+                // Keeps looping while jobs run, so that dispatch resumes at once if it is turned on again.
                 receiving = None;
                 if jobs.is_empty() {
                     break;
@@ -65,35 +72,35 @@ impl QueueRunner {
             }
             let concurrency = settings.as_ref().map_or(0, |settings| settings.concurrency as usize);
             let free = concurrency.saturating_sub(jobs.len());
-            if receiving.is_none() && 0 < free {
+            if receiving.is_none() && free > 0 {
                 receiving = Some(Box::pin(receive(self.queue.clone(), free)));
             }
             tokio::select! {
-                told = self.phase.changed() => if told.is_err() { break },
-                told = changes.changed() => if told.is_err() { break },
+                changed = self.phase.changed() => if changed.is_err() { break },
+                changed = changes.changed() => if changed.is_err() { break },
                 Some(ended) = jobs.join_next() => {
                     if let Err(error) = ended {
-                        tracing::error!(target: "evenkeel", queue = name, %error, "a job broke off");
+                        tracing::error!(target: "evenkeel", queue = name, %error, "a job panicked or was aborted");
                     }
                 }
-                (lease, received) = wait_for(&mut receiving) => {
+                (lease, received) = pending_receive(&mut receiving) => {
                     receiving = None;
                     match received {
                         Ok(deliveries) => {
-                            let mut begun = HashMap::new();
+                            let mut started = HashMap::new();
                             for delivery in deliveries {
                                 let Some(settings) = settings.clone() else { break };
                                 let attempt = self.attempt(delivery, settings, lease).await;
-                                match beyond_limit(&attempt, &mut begun) {
-                                    Some(after) => jobs.spawn(attempt.give_back(after)),
+                                match over_limit(&attempt, &mut started) {
+                                    Some(delay) => jobs.spawn(async move { attempt.release(delay).await }),
                                     None => jobs.spawn(attempt.run()),
                                 };
                             }
                         }
-                        Err(why) => {
-                            tracing::warn!(target: "evenkeel", queue = name, %why, "no jobs for now");
-                            sleep(REFUSED_WAIT).await;
-                            if matches!(why, Rejection::QueueDeleted | Rejection::Stopping) {
+                        Err(error) => {
+                            tracing::warn!(target: "evenkeel", queue = name, %error, "could not receive jobs, retrying in 1 s");
+                            sleep(RECEIVE_RETRY).await;
+                            if matches!(error, Rejection::QueueDeleted | Rejection::Stopping) {
                                 break;
                             }
                         }
@@ -101,14 +108,14 @@ impl QueueRunner {
                 }
             }
         }
-        // What comes meanwhile reaches nobody, and goes back uncounted.
+        // Jobs received meanwhile are released without counting an attempt.
         drop(receiving);
         while jobs.join_next().await.is_some() {}
-        tracing::info!(target: "evenkeel", queue = name, "dispatch ends");
+        tracing::info!(target: "evenkeel", queue = name, "dispatch stopped");
     }
 
     async fn attempt(&mut self, delivery: Delivery, settings: Settings, lease: Duration) -> JobAttempt {
-        let tenant = tenant_of(&self.dispatch.gate.tenants(), &delivery);
+        let tenant = tenant_of(&self.dispatch.auth.tenants(), &delivery);
         if let Ok(tenant) = &tenant {
             self.sync_tenant_limits(tenant, &delivery.key).await;
         }
@@ -118,56 +125,60 @@ impl QueueRunner {
         JobAttempt { dispatch, queue, settings, delivery, lease, tenant, phase }
     }
 
-    /// Has the queue hand out a tenant's jobs as often as its weight says, and no more than it may have at once: they
-    /// would hold the places of others and wait.
+    /// Writes a tenant's weight and concurrency limit to the queue if they changed.
+    ///
+    /// Without the limit, jobs over it would occupy the queue's concurrency while they wait.
     async fn sync_tenant_limits(&mut self, tenant: &Tenant, key: &str) {
         let name = &tenant.settings.name;
-        let wanted = (tenant.settings.weight, tenant.settings.concurrency_max);
-        let is_of_key = key.split('/').next() == Some(name);
-        if !is_of_key || self.told.get(name) == Some(&wanted) {
+        let TenantSettings { weight, concurrency_max, .. } = tenant.settings;
+        let share = TenantShare { weight, concurrency_max };
+        let owns_key = key.split('/').next() == Some(name);
+        if !owns_key || self.synced.get(name) == Some(&share) {
             return;
         }
-        match tell(&self.queue, name, wanted).await {
-            Ok(()) => drop(self.told.insert(name.clone(), wanted)),
-            Err(why) => {
-                tracing::warn!(target: "evenkeel", tenant = name, %why, "weight not told to the queue");
+        match write_share(&self.queue, name, share).await {
+            Ok(()) => drop(self.synced.insert(name.clone(), share)),
+            Err(error) => {
+                let queue = &self.queue.descriptor().name;
+                tracing::warn!(target: "evenkeel", queue, tenant = name, %error, "could not set the tenant's weight and limit on the queue; retrying with its next job");
             }
         }
     }
 }
 
-/// Tells when a job is to be taken again whose tenant has begun as many of these as it may: they were taken before the
-/// queue was told so.
-fn beyond_limit(attempt: &JobAttempt, begun: &mut HashMap<String, u32>) -> Option<Duration> {
+/// Returns the delay of a job whose tenant has already started `concurrency_max` jobs of this batch.
+///
+/// The batch was received before the limit was written to the queue.
+fn over_limit(attempt: &JobAttempt, started: &mut HashMap<String, u32>) -> Option<Duration> {
     let tenant = attempt.tenant.as_ref().ok()?;
     let max = tenant.settings.concurrency_max?;
-    let begun = begun.entry(tenant.settings.name.clone()).or_default();
-    *begun += 1;
-    // Of a tenant that may have none the queue cannot be told, and would hand them out again at once.
-    (max < *begun).then_some(if max == 0 { NONE_WAIT } else { Duration::ZERO })
+    let started = started.entry(tenant.settings.name.clone()).or_default();
+    *started += 1;
+    // A queue cannot represent a limit of 0, so it would deliver such jobs again at once.
+    (*started > max).then_some(if max == 0 { ZERO_LIMIT_DELAY } else { Duration::ZERO })
 }
 
-/// Sets a weight, and a limit if there is one, and leaves what else is set.
-async fn tell(queue: &Queue, name: &str, (weight, limit): (Weight, Option<u32>)) -> Result<(), Rejection> {
-    let ruling = queue.lock_rule(name).await?;
-    let before = ruling.rule();
-    let concurrency_max = limit.and_then(NonZeroU32::new).or(before.concurrency_max);
-    let rule = KeyRule { weight: Some(weight), concurrency_max, ..before };
-    if rule == before { Ok(()) } else { ruling.set(rule).await }
+/// Sets the weight of a key, and its limit if the tenant has one; other rules of the key stay.
+async fn write_share(queue: &Queue, key: &str, share: TenantShare) -> Result<(), Rejection> {
+    let guard = queue.lock_rule(key).await?;
+    let before = guard.rule();
+    let concurrency_max = share.concurrency_max.and_then(NonZeroU32::new).or(before.concurrency_max);
+    let rule = KeyRule { weight: Some(share.weight), concurrency_max, ..before };
+    if rule == before { Ok(()) } else { guard.set(rule).await }
 }
 
 async fn receive(queue: Queue, free: usize) -> ReceiveResult {
-    // Several of a group may come at once, for a consumer that takes them in order; jobs run beside each other.
+    // A batch may hold several messages of one FIFO group, which must not run concurrently.
     let max = match queue.descriptor().settings.order {
         DeliveryOrder::Fifo => 1,
         DeliveryOrder::Fair => free,
     };
     let lease = super::job::lease_of(&queue);
-    (lease, queue.receive(ReceiveOptions { max, lease: Some(lease), wait: WAIT }).await)
+    (lease, queue.receive(ReceiveOptions { max, lease: Some(lease), wait: RECEIVE_WAIT }).await)
 }
 
-/// Waits for jobs that were asked for; for ever if none were.
-async fn wait_for(receiving: &mut Option<ReceiveFuture>) -> ReceiveResult {
+/// Waits for the pending receive; forever if there is none.
+async fn pending_receive(receiving: &mut Option<ReceiveFuture>) -> ReceiveResult {
     match receiving {
         Some(receiving) => receiving.await,
         None => std::future::pending().await,

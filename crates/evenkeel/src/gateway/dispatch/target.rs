@@ -1,17 +1,17 @@
-//! What jobs are sent to: a route of the LLM door, or a URL.
+//! Targets of dispatched jobs: a route of the LLM API, or a URL.
 
 use core::fmt;
 
 use evenkeel_llm::JobTarget as Route;
 use evenkeel_upstream::{Origin, UrlError};
 use http::uri::PathAndQuery;
+use thiserror::Error;
 
-/// What the jobs of a queue are sent to.
+/// Target of the jobs of a queue.
 #[derive(Clone, Debug)]
 pub(super) enum DispatchTarget {
-    /// A route of the LLM door.
+    /// A route of the LLM API.
     Route(Route),
-    /// Whoever listens there.
     Url(Url),
 }
 
@@ -23,23 +23,26 @@ pub(super) struct Url {
 }
 
 impl DispatchTarget {
-    /// Reads a target as a queue is told it.
-    pub(super) fn parse(given: &str) -> Result<Self, BadTarget> {
-        if given.contains("://") {
-            let wrong = |why| BadTarget::Url { given: given.to_owned(), why };
-            return Url::parse(given).map(Self::Url).map_err(wrong);
+    /// Parses the `target` of a queue.
+    pub(super) fn parse(target: &str) -> Result<Self, BadTarget> {
+        if target.contains("://") {
+            let invalid = |error| match error {
+                UrlError::Credentials => BadTarget::Credentials,
+                error => BadTarget::Url { target: target.to_owned(), error },
+            };
+            return Url::parse(target).map(Self::Url).map_err(invalid);
         }
-        let unknown = || BadTarget::Unknown { given: given.to_owned() };
-        Route::from_path(given).map(Self::Route).ok_or_else(unknown)
+        let unknown = || BadTarget::Unknown { target: target.to_owned() };
+        Route::from_path(target).map(Self::Route).ok_or_else(unknown)
     }
 }
 
 impl Url {
-    fn parse(given: &str) -> Result<Self, UrlError> {
-        let host = given.find("://").map_or(0, |at| at + "://".len());
-        let end = given[host..].find(['/', '?', '#']).map_or(given.len(), |at| host + at);
-        let origin = Origin::parse(&given[..end])?;
-        let path = &given[end..];
+    fn parse(url: &str) -> Result<Self, UrlError> {
+        let host = url.find("://").map_or(0, |index| index + "://".len());
+        let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |index| host + index);
+        let origin = Origin::parse(&url[..end])?;
+        let path = &url[end..];
         if path.contains('#') {
             return Err(UrlError::Fragment);
         }
@@ -48,53 +51,36 @@ impl Url {
     }
 }
 
-/// Without its query, which may be a secret that tenants are not told.
+/// Omits the query, which may hold a secret that tenants must not see.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.origin, self.path.path())
     }
 }
 
-/// Why jobs cannot be sent there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Error of a target that jobs cannot be sent to.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(in crate::gateway) enum BadTarget {
-    /// It is neither a route for jobs nor a URL.
-    Unknown {
-        /// What was given.
-        given: String,
-    },
-    /// It is a URL that nothing can be posted to.
+    #[error("unknown target {target:?}; use one of {}, or an http:// or https:// URL", Route::paths().join(", "))]
+    Unknown { target: String },
+    #[error("target {target:?}: {error}")]
     Url {
-        /// What was given.
-        given: String,
-        /// What is wrong with it.
-        why: UrlError,
+        target: String,
+        #[source]
+        error: UrlError,
     },
+    /// Does not repeat the URL: its password would be visible to everyone who may read the error.
+    #[error("target: URL carries credentials")]
+    Credentials,
 }
-
-impl fmt::Display for BadTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown { given } => {
-                let routes = Route::paths().join(", ");
-                write!(f, "no target {given:?}; there is {routes}, and URLs of http:// and https://")
-            }
-            // A password would be shown to everybody who may look at the queue.
-            Self::Url { why: UrlError::Credentials, .. } => f.write_str("target: URL carries credentials"),
-            Self::Url { given, why } => write!(f, "target {given:?}: {why}"),
-        }
-    }
-}
-
-impl core::error::Error for BadTarget {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_posted_to_as_it_stands() {
-        for (given, path, shown) in [
+    fn a_url_keeps_its_path_and_query() {
+        for (target, path, displayed) in [
             ("http://worker:8080/jobs", "/jobs", "http://worker:8080/jobs"),
             ("https://worker/v1/jobs?kind=a&b=%20", "/v1/jobs?kind=a&b=%20", "https://worker:443/v1/jobs"),
             ("http://worker:9/v1", "/v1", "http://worker:9/v1"),
@@ -102,15 +88,15 @@ mod tests {
             ("http://worker?a=b", "/?a=b", "http://worker:80/"),
             ("http://worker/to/", "/to/", "http://worker:80/to/"),
         ] {
-            let Ok(DispatchTarget::Url(url)) = DispatchTarget::parse(given) else { panic!("{given}") };
-            assert_eq!((url.path.as_str(), url.to_string().as_str()), (path, shown));
+            let Ok(DispatchTarget::Url(url)) = DispatchTarget::parse(target) else { panic!("{target}") };
+            assert_eq!((url.path.as_str(), url.to_string().as_str()), (path, displayed));
         }
         assert!(matches!(DispatchTarget::parse("/v1/embeddings"), Ok(DispatchTarget::Route(_))));
     }
 
     #[test]
-    fn what_nothing_can_be_sent_to_is_refused_with_the_reason() {
-        for (given, said) in [
+    fn an_invalid_target_is_rejected_with_the_reason() {
+        for (target, message) in [
             ("ftp://worker/x", "target \"ftp://worker/x\": URL begins with neither http:// nor https://"),
             ("http:///x", "target \"http:///x\": not a URL"),
             ("http://worker:0/x", "target \"http://worker:0/x\": URL's port is not between 1 and 65535"),
@@ -118,15 +104,13 @@ mod tests {
             ("http://worker/a b", "target \"http://worker/a b\": not a URL"),
             ("http://me:secret@worker/x", "target: URL carries credentials"),
         ] {
-            assert_eq!(DispatchTarget::parse(given).unwrap_err().to_string(), said);
+            assert_eq!(DispatchTarget::parse(target).unwrap_err().to_string(), message);
         }
-        for given in ["worker:8080/x", "/v1/models", ""] {
-            let said = DispatchTarget::parse(given).unwrap_err().to_string();
-            assert!(
-                said.starts_with(&format!("no target {given:?}; there is /v1/chat/completions, ")),
-                "{said}"
-            );
-            assert!(said.ends_with(", and URLs of http:// and https://"), "{said}");
+        for target in ["worker:8080/x", "/v1/models", ""] {
+            let message = DispatchTarget::parse(target).unwrap_err().to_string();
+            let start = format!("unknown target {target:?}; use one of /v1/chat/completions, ");
+            assert!(message.starts_with(&start), "{message}");
+            assert!(message.ends_with(", or an http:// or https:// URL"), "{message}");
         }
     }
 }

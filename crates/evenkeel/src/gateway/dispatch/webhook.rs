@@ -1,6 +1,6 @@
-//! Jobs that are posted to a URL.
+//! Webhooks: posts jobs to a URL.
 //!
-//! Bound: an answer comes whole within `wait_max`, and has at most [`RESPONSE_BYTES_MAX`].
+//! Limits: a response must be complete within `wait_max` and has at most [`RESPONSE_BYTES_MAX`] bytes.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::json;
+use thiserror::Error;
 use tokio::time::timeout;
 
 use super::outcome::{JobOutcome, JobReply};
 use super::target::Url;
 
-/// What a body is that does not say.
+/// Content type of jobs that name none.
 const JSON: &str = "application/json";
 
 /// Posts jobs to URLs.
@@ -32,30 +33,28 @@ impl WebhookClient {
         Self { upstream, wait_max }
     }
 
-    /// Posts a job, and says what its answer means for it.
+    /// Posts a job and returns its outcome.
     pub(super) async fn post(&self, url: &Url, queue: &str, job: &Delivery) -> JobOutcome {
         let request = match request(url, queue, job) {
             Ok(request) => request,
             Err(error) => {
-                return JobOutcome::Failed(unsent(
-                    StatusCode::BAD_REQUEST,
-                    format!("job cannot be posted: {error}"),
-                ));
+                let message = format!("job cannot be posted: {error}");
+                return JobOutcome::Failed(error_reply(StatusCode::BAD_REQUEST, message));
             }
         };
-        let answered = timeout(self.wait_max, self.exchange(url, &request)).await;
-        match answered.unwrap_or(Err(WebhookError::Unsent(UpstreamError::Timeout))) {
-            Ok(answer) => JobOutcome::of(Ok(answer)),
+        let result = timeout(self.wait_max, self.exchange(url, &request)).await;
+        match result.unwrap_or(Err(WebhookError::Upstream(UpstreamError::Timeout))) {
+            Ok(response) => JobOutcome::new(Ok(response)),
             Err(WebhookError::TooLarge) => {
-                let why = format!("{url}: the answer is larger than {RESPONSE_BYTES_MAX} bytes");
-                JobOutcome::Failed(unsent(StatusCode::BAD_GATEWAY, why))
+                let message = format!("{url}: the response is larger than {RESPONSE_BYTES_MAX} bytes");
+                JobOutcome::Failed(error_reply(StatusCode::BAD_GATEWAY, message))
             }
-            Err(WebhookError::Unsent(error)) => {
+            Err(WebhookError::Upstream(error)) => {
                 let status = match error {
                     UpstreamError::Timeout | UpstreamError::ConnectTimeout => StatusCode::GATEWAY_TIMEOUT,
                     _ => StatusCode::BAD_GATEWAY,
                 };
-                JobOutcome::Retry(unsent(status, format!("{url}: {error}")), None)
+                JobOutcome::Retry(error_reply(status, format!("{url}: {error}")), None)
             }
         }
     }
@@ -64,7 +63,7 @@ impl WebhookClient {
         let (head, body) = self.upstream.send(&url.origin, request).await?.into_parts();
         let read = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
         let body = read.map_err(|error| match error.downcast::<UpstreamError>() {
-            Ok(error) => WebhookError::Unsent(*error),
+            Ok(error) => WebhookError::Upstream(*error),
             Err(_) => WebhookError::TooLarge,
         })?;
         let content_type = head.headers.get(CONTENT_TYPE).cloned();
@@ -73,20 +72,15 @@ impl WebhookClient {
     }
 }
 
-/// Why there is no answer to keep.
+#[derive(Debug, Error)]
 enum WebhookError {
+    #[error("response too large")]
     TooLarge,
-    /// It was not sent, or not answered to the end.
-    Unsent(UpstreamError),
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
 }
 
-impl From<UpstreamError> for WebhookError {
-    fn from(error: UpstreamError) -> Self {
-        Self::Unsent(error)
-    }
-}
-
-/// Makes a job's request: its body, and whose it is.
+/// Builds the request: the job's body, and headers that identify the job.
 fn request(url: &Url, queue: &str, job: &Delivery) -> Result<Request<Bytes>, http::Error> {
     let content_type = header_of(&job.payload.headers, CONTENT_TYPE.as_str());
     Request::post(url.path.as_str())
@@ -98,9 +92,9 @@ fn request(url: &Url, queue: &str, job: &Delivery) -> Result<Request<Bytes>, htt
         .body(job.payload.body.clone())
 }
 
-/// What is kept of a job that has no answer.
-fn unsent(status: StatusCode, why: String) -> JobReply {
-    let body = json!({"error": {"message": why, "type": "dispatch_error"}});
+/// Returns the reply to store for a job that got no usable response.
+fn error_reply(status: StatusCode, message: String) -> JobReply {
+    let body = json!({"error": {"message": message, "type": "dispatch_error"}});
     JobReply {
         status: status.as_u16(),
         content_type: Some(JSON.to_owned()),

@@ -1,11 +1,11 @@
-//! A config file of any bytes: read or refused, never in part.
+//! Checks that any bytes are read as a config file or rejected as a whole.
 
 use evenkeel::config::{Config, ConfigErrors, ConfigSources, ValueSource, read_tenants};
 
-/// What stands for a secret in files of the corpus; shown and told is everything but this.
+/// Secret in the files of the corpus; it must not appear in any output.
 const SECRET: &str = "sk-secret";
 
-/// Reads bytes as a config file, and holds what comes of it to what is claimed.
+/// Reads bytes as a config file and checks the guarantees of the reader.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     let read = |text: &str| {
@@ -14,35 +14,35 @@ pub(crate) fn check(bytes: &[u8]) {
     };
     match read(text) {
         Ok(config) => {
-            let shown = config.shown.to_toml();
-            assert!(!shown.contains(SECRET), "a secret is shown: {shown}");
-            // Hashes are shown by their first digits, which is no hash; everything else means the same again.
-            if !shown.contains("sha256:") {
-                let again =
-                    read(&shown).unwrap_or_else(|wrong| panic!("{wrong}\n in what is shown: {shown}"));
+            let printed = config.effective.to_toml();
+            assert!(!printed.contains(SECRET), "a secret is printed: {printed}");
+            // Hashes are abbreviated; everything else reads back as the same configuration.
+            if !printed.contains("sha256:") {
+                let again = read(&printed)
+                    .unwrap_or_else(|errors| panic!("{errors}\n in the printed config: {printed}"));
                 let lines = |text: &str| -> Vec<String> {
                     text.lines()
                         .map(|line| line.split("  # a.toml:").next().unwrap_or("").to_owned())
                         .collect()
                 };
-                assert_eq!(lines(&again.shown.to_toml()), lines(&shown));
+                assert_eq!(lines(&again.effective.to_toml()), lines(&printed));
             }
         }
-        Err(wrong) => told_by_line(&wrong, text),
+        Err(errors) => check_errors(&errors, text),
     }
-    if let Err(wrong) = read_tenants("a.toml", text) {
-        told_by_line(&wrong, text);
+    if let Err(errors) = read_tenants("a.toml", text) {
+        check_errors(&errors, text);
     }
 }
 
-fn told_by_line(ConfigErrors(mistakes): &ConfigErrors, text: &str) {
-    assert!(!mistakes.is_empty(), "refused without a reason");
+fn check_errors(ConfigErrors(errors): &ConfigErrors, text: &str) {
+    assert!(!errors.is_empty(), "rejected without a reason");
     let lines_max = text.split('\n').count();
-    for mistake in mistakes {
-        assert!(!mistake.what.is_empty() && !mistake.what.contains(SECRET), "{mistake}");
-        match &mistake.origin {
+    for error in errors {
+        assert!(!error.message.is_empty() && !error.message.contains(SECRET), "{error}");
+        match &error.origin {
             ValueSource::File { line, .. } => {
-                assert!((1..=lines_max).contains(line), "{mistake} of {lines_max}")
+                assert!((1..=lines_max).contains(line), "{error} of {lines_max}");
             }
             ValueSource::Default | ValueSource::Env(_) | ValueSource::Flag(_) => {}
         }

@@ -1,4 +1,4 @@
-//! Clients of a gateway that dies: each has a habit, and gives up at the first request that stays unanswered.
+//! Clients of the crash test. Each repeats one operation until a request gets no response.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -8,30 +8,30 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::PATIENCE;
-use super::ledger::{Body, Book, Delivery};
-use crate::raw::{Ended, Reply, read};
+use super::TIMEOUT;
+use super::ledger::{Body, Delivery, Ledger};
+use evenkeel_sim_node::testing::{RawResponse, ResponseEnd, read};
 
 pub(super) const QUEUE: &str = "jobs";
-/// How long a consumer that means to delete has for it. Whatever it deletes later may be another's by then.
+/// Lease of consumers that delete. After it, another consumer may hold the message.
 const LEASE_SECS: u64 = 5;
 const GROUPS: u64 = 5;
 const BATCH: u64 = 10;
 
-/// What a client does all its life.
+/// Operation that a client repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Habit {
+pub(super) enum Operation {
     Send,
     SendBatch,
     Delete,
     DeleteBatch,
-    /// Receives for a second and does nothing.
-    Forget,
-    /// Receives and gives back.
-    GiveBack,
+    /// Receives with a lease of one second and lets it expire.
+    Abandon,
+    /// Receives and makes visible again.
+    Release,
 }
 
-impl Habit {
+impl Operation {
     pub(super) const ALL: [Self; 10] = [
         Self::Send,
         Self::Send,
@@ -41,52 +41,60 @@ impl Habit {
         Self::Delete,
         Self::DeleteBatch,
         Self::DeleteBatch,
-        Self::Forget,
-        Self::GiveBack,
+        Self::Abandon,
+        Self::Release,
     ];
 }
 
-/// A request stayed unanswered, or was refused by a gateway that stops.
+/// A request got no response, or a stopping gateway rejected it.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(super) struct Stopped;
 
 pub(super) struct Client {
     address: SocketAddr,
     name: usize,
     round: u64,
-    book: Book,
+    ledger: Ledger,
     done: Sender<()>,
 }
 
 impl Client {
-    pub(super) fn new(address: SocketAddr, name: usize, round: u64, book: Book, done: Sender<()>) -> Self {
-        Self { address, name, round, book, done }
+    pub(super) fn new(
+        address: SocketAddr,
+        name: usize,
+        round: u64,
+        ledger: Ledger,
+        done: Sender<()>,
+    ) -> Self {
+        Self { address, name, round, ledger, done }
     }
 
-    /// Does what its habit is until the gateway is gone.
-    pub(super) fn live(self, habit: Habit) {
-        let mut turns = 0..;
-        let once = |turn| match habit {
-            Habit::Send => self.produce(habit, turn..turn + 1),
-            Habit::SendBatch => self.produce(habit, turn * BATCH..(turn + 1) * BATCH),
-            Habit::Delete | Habit::DeleteBatch | Habit::Forget | Habit::GiveBack => self.consume(habit),
+    /// Repeats an operation until the gateway has stopped.
+    pub(super) fn run(self, operation: Operation) {
+        let mut numbers = 0..;
+        let run_once = |number| match operation {
+            Operation::Send => self.produce(operation, number..number + 1),
+            Operation::SendBatch => self.produce(operation, number * BATCH..(number + 1) * BATCH),
+            Operation::Delete | Operation::DeleteBatch | Operation::Abandon | Operation::Release => {
+                self.consume(operation)
+            }
         };
-        let Err(Gone) = turns.try_for_each(once) else { unreachable!("there is no last turn") };
+        let Err(Stopped) = numbers.try_for_each(run_once) else { unreachable!("the range has no end") };
     }
 
-    fn produce(&self, habit: Habit, numbers: Range<u64>) -> Result<(), Gone> {
+    fn produce(&self, operation: Operation, numbers: Range<u64>) -> Result<(), Stopped> {
         let body = |number| Body { producer: self.name, group: number % GROUPS, round: self.round, number };
         let bodies: Vec<Body> = numbers.map(body).collect();
-        self.book.record_trying(&bodies);
-        self.book.record_sent(&self.send(habit, &bodies)?);
+        self.ledger.record_trying(&bodies);
+        self.ledger.record_sent(&self.send(operation, &bodies)?);
         Ok(())
     }
 
-    /// Sends, and says which were taken.
-    fn send(&self, habit: Habit, bodies: &[Body]) -> Result<Vec<Body>, Gone> {
-        if habit == Habit::Send {
+    /// Sends messages; returns the accepted ones.
+    fn send(&self, operation: Operation, bodies: &[Body]) -> Result<Vec<Body>, Stopped> {
+        if operation == Operation::Send {
             let body = bodies[0];
-            self.ask("SendMessage", &with_queue(message(body)))?;
+            self.call("SendMessage", &with_queue(message(body)))?;
             return Ok(vec![body]);
         }
         let entries: Vec<Value> = bodies
@@ -98,91 +106,96 @@ impl Client {
                 entry
             })
             .collect();
-        let told = self.ask("SendMessageBatch", &json!({"QueueUrl": QUEUE, "Entries": entries}))?;
-        Ok(successful(&told).into_iter().map(|id| bodies[id]).collect())
+        let response = self.call("SendMessageBatch", &json!({"QueueUrl": QUEUE, "Entries": entries}))?;
+        Ok(successful(&response).into_iter().map(|id| bodies[id]).collect())
     }
 
-    /// Receives once, and does with it what the habit is.
-    pub(super) fn consume(&self, habit: Habit) -> Result<(), Gone> {
-        let (max, lease_secs) = match habit {
-            Habit::Forget => (3, 1),
-            Habit::GiveBack => (3, LEASE_SECS),
+    /// Receives once and applies the operation to the messages.
+    pub(super) fn consume(&self, operation: Operation) -> Result<(), Stopped> {
+        let (max, lease_secs) = match operation {
+            Operation::Abandon => (3, 1),
+            Operation::Release => (3, LEASE_SECS),
             _ => (BATCH, LEASE_SECS),
         };
-        let asked = json!({
+        let request = json!({
             "QueueUrl": QUEUE, "MaxNumberOfMessages": max, "VisibilityTimeout": lease_secs, "WaitTimeSeconds": 1,
             "MessageSystemAttributeNames": ["ApproximateReceiveCount", "MessageGroupId"],
         });
-        let begun = self.book.begin_receive();
+        let snapshot = self.ledger.begin_receive();
         let started = Instant::now();
-        let told = self.ask("ReceiveMessage", &asked)?;
-        let messages = told["Messages"].as_array().cloned().unwrap_or_default();
-        let taken: Vec<(Delivery, &Value)> =
+        let response = self.call("ReceiveMessage", &request)?;
+        let messages = response["Messages"].as_array().cloned().unwrap_or_default();
+        let received: Vec<(Delivery, &Value)> =
             messages.iter().map(|message| (delivery(message), &message["ReceiptHandle"])).collect();
-        self.book.record_received(&begun, taken.iter().map(|(delivery, _)| *delivery));
-        match habit {
-            Habit::Delete => taken.chunks(1).try_for_each(|one| self.delete(habit, one, started)),
-            Habit::DeleteBatch if !taken.is_empty() => self.delete(habit, &taken, started),
-            Habit::GiveBack => self.give_back(&taken),
+        self.ledger.record_received(&snapshot, received.iter().map(|(delivery, _)| *delivery));
+        match operation {
+            Operation::Delete => received.chunks(1).try_for_each(|one| self.delete(operation, one, started)),
+            Operation::DeleteBatch if !received.is_empty() => self.delete(operation, &received, started),
+            Operation::Release => self.release(&received),
             _ => Ok(()),
         }
     }
 
-    fn delete(&self, habit: Habit, taken: &[(Delivery, &Value)], started: Instant) -> Result<(), Gone> {
-        let deliveries: Vec<Delivery> = taken.iter().map(|(delivery, _)| *delivery).collect();
-        self.book.record_deleting(&deliveries);
-        let deleted: Vec<Delivery> = if habit == Habit::Delete {
-            self.ask("DeleteMessage", &json!({"QueueUrl": QUEUE, "ReceiptHandle": taken[0].1}))?;
+    fn delete(
+        &self,
+        operation: Operation,
+        received: &[(Delivery, &Value)],
+        started: Instant,
+    ) -> Result<(), Stopped> {
+        let deliveries: Vec<Delivery> = received.iter().map(|(delivery, _)| *delivery).collect();
+        self.ledger.record_deleting(&deliveries);
+        let deleted: Vec<Delivery> = if operation == Operation::Delete {
+            self.call("DeleteMessage", &json!({"QueueUrl": QUEUE, "ReceiptHandle": received[0].1}))?;
             deliveries
         } else {
-            let told = self.ask("DeleteMessageBatch", &entries(taken, None))?;
-            successful(&told).into_iter().map(|id| deliveries[id]).collect()
+            let response = self.call("DeleteMessageBatch", &entries(received, None))?;
+            successful(&response).into_iter().map(|id| deliveries[id]).collect()
         };
-        // A handle whose lease has ended is answered alike.
+        // After the lease has ended, a delete succeeds without effect.
         if started.elapsed().as_secs() < LEASE_SECS {
-            self.book.record_deleted(&deleted);
+            self.ledger.record_deleted(&deleted);
         }
         Ok(())
     }
 
-    /// Gives back the first at once, the others in a second.
-    fn give_back(&self, taken: &[(Delivery, &Value)]) -> Result<(), Gone> {
-        let Some(((_, handle), rest)) = taken.split_first() else { return Ok(()) };
+    /// Makes the first message visible at once, the others in a second.
+    fn release(&self, received: &[(Delivery, &Value)]) -> Result<(), Stopped> {
+        let Some(((_, handle), rest)) = received.split_first() else { return Ok(()) };
         let at_once = json!({"QueueUrl": QUEUE, "ReceiptHandle": handle, "VisibilityTimeout": 0});
-        self.ask("ChangeMessageVisibility", &at_once)?;
+        self.call("ChangeMessageVisibility", &at_once)?;
         if !rest.is_empty() {
-            self.ask("ChangeMessageVisibilityBatch", &entries(rest, Some(1)))?;
+            self.call("ChangeMessageVisibilityBatch", &entries(rest, Some(1)))?;
         }
         Ok(())
     }
 
-    /// Asks and waits for the whole of an answer.
-    pub(super) fn ask(&self, operation: &str, body: &Value) -> Result<Value, Gone> {
+    /// Calls an SQS operation and waits for the complete response.
+    pub(super) fn call(&self, operation: &str, body: &Value) -> Result<Value, Stopped> {
         let Ok(socket) = TcpStream::connect(self.address) else {
-            self.book.record_unreached(operation);
-            return Err(Gone);
+            self.ledger.record_unreached(operation);
+            return Err(Stopped);
         };
         let Some(reply) = exchange(socket, operation, &body.to_string()) else {
-            self.book.record_unanswered(operation);
-            return Err(Gone);
+            self.ledger.record_unanswered(operation);
+            return Err(Stopped);
         };
         let _ = self.done.send(());
         if reply.status != 200 {
-            self.book.record_rejected(operation, &reply);
-            return Err(Gone);
+            self.ledger.record_rejected(operation, &reply);
+            return Err(Stopped);
         }
         Ok(reply.json())
     }
 }
 
-/// Has a request answered, if it is answered to its end.
-fn exchange(mut socket: TcpStream, operation: &str, body: &str) -> Option<Reply> {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+/// Sends a request; returns the response if it is complete.
+fn exchange(mut socket: TcpStream, operation: &str, body: &str) -> Option<RawResponse> {
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let head =
         format!("POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-amz-target: AmazonSQS.{operation}\r\n");
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).ok()?;
     let reply = read(socket);
-    (reply.ended == Ended::Whole).then_some(reply)
+    (reply.end == ResponseEnd::Complete).then_some(reply)
 }
 
 fn message(body: Body) -> Value {
@@ -201,9 +214,9 @@ fn delivery(message: &Value) -> Delivery {
     Delivery { body, attempt: count.parse().unwrap() }
 }
 
-/// The entries of a batch that names deliveries, each with its place as its id.
-fn entries(taken: &[(Delivery, &Value)], visibility_secs: Option<u64>) -> Value {
-    let entries: Vec<Value> = taken
+/// Returns the entries of a batch request; the ID of each is its index.
+fn entries(received: &[(Delivery, &Value)], visibility_secs: Option<u64>) -> Value {
+    let entries: Vec<Value> = received
         .iter()
         .enumerate()
         .map(|(id, (_, handle))| {
@@ -217,8 +230,8 @@ fn entries(taken: &[(Delivery, &Value)], visibility_secs: Option<u64>) -> Value 
     json!({"QueueUrl": QUEUE, "Entries": entries})
 }
 
-/// The places of those entries of a batch that were done.
-fn successful(told: &Value) -> Vec<usize> {
-    let entries = told["Successful"].as_array().cloned().unwrap_or_default();
+/// Returns the indexes of the successful entries of a batch.
+fn successful(response: &Value) -> Vec<usize> {
+    let entries = response["Successful"].as_array().cloned().unwrap_or_default();
     entries.iter().map(|entry| entry["Id"].as_str().unwrap().parse().unwrap()).collect()
 }

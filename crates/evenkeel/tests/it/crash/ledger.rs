@@ -1,24 +1,24 @@
-//! What clients of a gateway were told, and what of it turned out not to be true.
+//! Ledger of the crash test: every confirmation that clients got, checked against what happened later.
 //!
-//! A request that stays unanswered may or may not have been done, unless the gateway was asked to stop: then it was not.
+//! A request without a response may or may not have been executed, except during a graceful shutdown: then it was not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::raw::Reply;
+use evenkeel_sim_node::testing::RawResponse;
 
-/// How a gateway ends.
+/// Way to stop the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Death {
-    /// Without a chance to do anything.
-    Sudden,
-    /// By a signal that it obeys.
-    Asked,
+pub(super) enum StopKind {
+    /// SIGKILL.
+    Kill,
+    /// SIGTERM.
+    Graceful,
 }
 
-/// A message, as who sent it which time; those of one producer are in the order of their sending.
+/// Identity of a message. Messages of one producer are ordered by sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Body {
     pub(super) producer: usize,
@@ -32,7 +32,7 @@ impl Body {
         format!("group-{}", self.group)
     }
 
-    fn line(self) -> Line {
+    fn stream(self) -> Stream {
         (self.producer, self.group)
     }
 }
@@ -57,8 +57,8 @@ impl FromStr for Body {
     }
 }
 
-/// The messages of a group that one producer sent, whose order is known.
-type Line = (usize, u64);
+/// Producer and group, within which messages are ordered.
+type Stream = (usize, u64);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
@@ -66,188 +66,198 @@ pub(super) struct Delivery {
     pub(super) attempt: u32,
 }
 
-/// What was known when a receive began.
+/// State of the ledger when a receive started.
 #[derive(Debug)]
-pub(super) struct Begun {
-    /// How many deletions had been confirmed.
+pub(super) struct ReceiveSnapshot {
+    /// Number of confirmed deletions.
     deletions: usize,
-    /// What each line had come to: whatever is delivered for the first time is behind it.
-    reached: BTreeMap<Line, Body>,
+    /// Latest first delivery of each stream; later first deliveries must follow it.
+    reached: BTreeMap<Stream, Body>,
 }
 
-/// A ledger that many clients write.
+/// Ledger shared by all clients.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Book(Arc<Mutex<Ledger>>);
+pub(super) struct Ledger(Arc<Mutex<Records>>);
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct Records {
     tried: BTreeSet<Body>,
     sent: BTreeSet<Body>,
     delivered: BTreeSet<Body>,
-    /// Those that somebody asked to delete.
+    /// Messages that a client tried to delete.
     deleting: BTreeSet<Body>,
-    /// Those that are deleted, with the attempt that was and how many were before.
+    /// Deleted messages, each with its attempt and the number of earlier deletions.
     deleted: BTreeMap<Body, (u32, usize)>,
-    /// Those that were there at the end.
+    /// Messages found while draining.
     drained: BTreeSet<Body>,
-    reached: BTreeMap<Line, Body>,
-    death: Option<Death>,
-    lives: u64,
-    at_end: bool,
-    unheard: u64,
+    reached: BTreeMap<Stream, Body>,
+    stopping: Option<StopKind>,
+    runs: u64,
+    is_draining: bool,
+    unanswered_requests: u64,
     redelivered: u64,
-    /// Those whose sending a gateway that stopped did not answer.
-    unanswered: BTreeSet<Body>,
+    /// Messages whose send a gracefully stopping gateway did not answer.
+    unanswered_sends: BTreeSet<Body>,
     faults: Vec<String>,
 }
 
-impl Book {
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+impl Ledger {
+    fn records(&self) -> MutexGuard<'_, Records> {
         self.0.lock().unwrap()
     }
 
     pub(super) fn record_trying(&self, bodies: &[Body]) {
-        self.ledger().tried.extend(bodies);
+        self.records().tried.extend(bodies);
     }
 
     pub(super) fn record_sent(&self, bodies: &[Body]) {
-        self.ledger().sent.extend(bodies);
+        self.records().sent.extend(bodies);
     }
 
     pub(super) fn record_deleting(&self, deliveries: &[Delivery]) {
-        self.ledger().deleting.extend(deliveries.iter().map(|delivery| delivery.body));
+        self.records().deleting.extend(deliveries.iter().map(|delivery| delivery.body));
     }
 
     pub(super) fn record_deleted(&self, deliveries: &[Delivery]) {
-        let mut ledger = self.ledger();
+        let mut records = self.records();
         for delivery in deliveries {
-            let before = ledger.deleted.len();
-            ledger.deleted.insert(delivery.body, (delivery.attempt, before));
+            let before = records.deleted.len();
+            records.deleted.insert(delivery.body, (delivery.attempt, before));
         }
     }
 
-    pub(super) fn begin_receive(&self) -> Begun {
-        let ledger = self.ledger();
-        Begun { deletions: ledger.deleted.len(), reached: ledger.reached.clone() }
+    pub(super) fn begin_receive(&self) -> ReceiveSnapshot {
+        let records = self.records();
+        ReceiveSnapshot { deletions: records.deleted.len(), reached: records.reached.clone() }
     }
 
-    pub(super) fn record_received(&self, begun: &Begun, deliveries: impl Iterator<Item = Delivery>) {
-        let mut ledger = self.ledger();
-        let mut reached = begun.reached.clone();
+    pub(super) fn record_received(
+        &self,
+        snapshot: &ReceiveSnapshot,
+        deliveries: impl Iterator<Item = Delivery>,
+    ) {
+        let mut records = self.records();
+        let mut reached = snapshot.reached.clone();
         for delivery in deliveries {
-            ledger.record_delivery(begun, &mut reached, delivery);
+            records.record_delivery(snapshot, &mut reached, delivery);
         }
     }
 
-    /// A request was not answered, or not to its end.
+    /// Records a request without a complete response.
     pub(super) fn record_unanswered(&self, operation: &str) {
-        self.ledger().unheard += 1;
+        self.records().unanswered_requests += 1;
         self.record_unreached(operation);
     }
 
-    /// Nobody was there to ask.
+    /// Records a failed connection attempt.
     pub(super) fn record_unreached(&self, operation: &str) {
-        let mut ledger = self.ledger();
-        if ledger.death.is_none() {
-            ledger.fault(&format!("{operation} was not answered"));
+        let mut records = self.records();
+        if records.stopping.is_none() {
+            records.fault(&format!("{operation} got no response"));
         }
     }
 
-    pub(super) fn record_rejected(&self, operation: &str, reply: &Reply) {
-        let mut ledger = self.ledger();
-        if ledger.death != Some(Death::Asked) || reply.status != 503 {
-            ledger.fault(&format!("{operation} was refused: {reply:?}"));
+    pub(super) fn record_rejected(&self, operation: &str, reply: &RawResponse) {
+        let mut records = self.records();
+        if records.stopping != Some(StopKind::Graceful) || reply.status != 503 {
+            records.fault(&format!("{operation} was rejected: {reply:?}"));
         }
     }
 
-    /// The gateway ends any moment now.
-    pub(super) fn record_death(&self, death: Death) {
-        self.ledger().death = Some(death);
+    /// Records that the gateway is about to be stopped.
+    pub(super) fn record_stop(&self, kind: StopKind) {
+        self.records().stopping = Some(kind);
     }
 
-    /// The gateway has ended, and all that its clients were told is noted.
-    pub(super) fn record_life(&self) {
-        let mut ledger = self.ledger();
-        if ledger.death.take() == Some(Death::Asked) {
-            let unanswered: Vec<Body> = ledger.tried.difference(&ledger.sent).copied().collect();
-            ledger.unanswered.extend(unanswered);
+    /// Records that the gateway has stopped and all its clients have finished.
+    pub(super) fn record_stopped(&self) {
+        let mut records = self.records();
+        if records.stopping.take() == Some(StopKind::Graceful) {
+            let unanswered: Vec<Body> = records.tried.difference(&records.sent).copied().collect();
+            records.unanswered_sends.extend(unanswered);
         }
-        ledger.lives += 1;
-        ledger.reached.clear();
+        records.runs += 1;
+        records.reached.clear();
     }
 
-    /// From here on the queue is emptied.
-    pub(super) fn record_end(&self) {
-        self.ledger().at_end = true;
+    /// Records that the queue is drained from now on.
+    pub(super) fn record_draining(&self) {
+        self.records().is_draining = true;
     }
 
-    pub(super) fn unheard(&self) -> u64 {
-        self.ledger().unheard
+    pub(super) fn unanswered(&self) -> u64 {
+        self.records().unanswered_requests
     }
 
-    /// Compares what was told with what happened.
-    pub(super) fn check(&self, deaths: u64) {
-        let ledger = self.ledger();
+    /// Checks all records.
+    pub(super) fn check(&self, stops: u64) {
+        let records = self.records();
         println!(
-            "{} sent, {} delivered, {} deleted, {} delivered again, {} left at the end, {} requests unanswered, over \
-             {deaths} deaths",
-            ledger.sent.len(),
-            ledger.delivered.len(),
-            ledger.deleted.len(),
-            ledger.redelivered,
-            ledger.drained.len(),
-            ledger.unheard,
+            "{} sent, {} delivered, {} deleted, {} redelivered, {} left at the end, {} requests without a response, over \
+             {stops} stops",
+            records.sent.len(),
+            records.delivered.len(),
+            records.deleted.len(),
+            records.redelivered,
+            records.drained.len(),
+            records.unanswered_requests,
         );
-        assert_eq!(ledger.all_faults(), [] as [String; 0]);
-        let enough = |what: &str, count: usize| {
-            assert!(deaths * 20 < count as u64, "hardly anything was {what}: {count}");
+        assert_eq!(records.all_faults(), [] as [String; 0]);
+        let check_activity = |action: &str, count: usize| {
+            assert!(count as u64 > stops * 20, "hardly anything was {action}: {count}");
         };
-        enough("sent", ledger.sent.len());
-        enough("deleted", ledger.deleted.len());
-        assert!(ledger.redelivered > deaths, "hardly anything came again: {}", ledger.redelivered);
+        check_activity("sent", records.sent.len());
+        check_activity("deleted", records.deleted.len());
+        assert!(records.redelivered > stops, "hardly anything was redelivered: {}", records.redelivered);
     }
 }
 
-impl Ledger {
-    fn fault(&mut self, what: &str) {
-        let fault = format!("{what}, in life {}", self.lives);
+impl Records {
+    fn fault(&mut self, message: &str) {
+        let fault = format!("{message}, in run {}", self.runs);
         self.faults.push(fault);
     }
 
-    fn record_delivery(&mut self, begun: &Begun, reached: &mut BTreeMap<Line, Body>, delivery: Delivery) {
+    fn record_delivery(
+        &mut self,
+        snapshot: &ReceiveSnapshot,
+        reached: &mut BTreeMap<Stream, Body>,
+        delivery: Delivery,
+    ) {
         let Delivery { body, attempt } = delivery;
         if !self.tried.contains(&body) {
-            self.fault(&format!("{body} was delivered and never sent"));
+            self.fault(&format!("{body} was delivered but never sent"));
         }
-        // An answer of before may be read late; a later attempt, or one asked for afterwards, is none of those.
+        // The response may be an old one that was read late; a later attempt, or a later receive, cannot be.
         if let Some((deleted, before)) = self.deleted.get(&body).copied()
-            && (deleted < attempt || before < begun.deletions)
+            && (deleted < attempt || before < snapshot.deletions)
         {
             self.fault(&format!("{body} was delivered after its deletion"));
         }
         if !self.delivered.insert(body) {
             self.redelivered += 1;
         }
-        if self.at_end {
+        if self.is_draining {
             self.drained.insert(body);
         }
         if attempt == 1 {
-            if reached.insert(body.line(), body).is_some_and(|before| body <= before) {
+            if reached.insert(body.stream(), body).is_some_and(|before| body <= before) {
                 self.fault(&format!("{body} was delivered out of order"));
             }
-            let furthest = self.reached.entry(body.line()).or_insert(body);
-            *furthest = body.max(*furthest);
+            let latest = self.reached.entry(body.stream()).or_insert(body);
+            *latest = body.max(*latest);
         }
     }
 
     fn all_faults(&self) -> Vec<String> {
         let lost = self.sent.difference(&self.delivered).map(|body| format!("{body} was lost"));
-        let kept = self.sent.iter().filter(|body| !self.deleting.contains(body));
-        let missing = kept
+        let undeleted = self.sent.iter().filter(|body| !self.deleting.contains(body));
+        let missing = undeleted
             .filter(|body| !self.drained.contains(body))
-            .map(|body| format!("{body} was gone at the end, and nobody deleted it"));
-        let unanswered = self.unanswered.intersection(&self.delivered);
-        let secret = unanswered.map(|body| format!("{body} was taken by a gateway that did not say so"));
-        self.faults.iter().cloned().chain(lost).chain(missing).chain(secret).collect()
+            .map(|body| format!("{body} was missing at the end, and no client deleted it"));
+        let unanswered = self.unanswered_sends.intersection(&self.delivered);
+        let unconfirmed =
+            unanswered.map(|body| format!("{body} was accepted by a gateway that did not confirm it"));
+        self.faults.iter().cloned().chain(lost).chain(missing).chain(unconfirmed).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody whom jobs are posted to: a server of HTTP/1.1 in this process, that answers as a test says.
+//! A worker that jobs are posted to: an HTTP/1.1 server in the test process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub(super) line: String,
-    /// Its headers, in small letters.
+    /// In lowercase, as hyper sends them.
     headers: Vec<String>,
     pub(super) body: String,
 }
@@ -21,20 +21,19 @@ impl Posted {
     }
 }
 
-/// What comes back.
-pub(super) struct Answered {
+pub(super) struct Response {
     pub(super) status: u16,
-    /// Whole lines.
+    /// Complete lines.
     pub(super) headers: &'static str,
     pub(super) body: String,
 }
 
-/// An answer without anything special.
-pub(super) fn answer(status: u16, body: &str) -> Answered {
-    Answered { status, headers: "", body: body.to_owned() }
+/// Returns a response without additional headers.
+pub(super) fn respond(status: u16, body: &str) -> Response {
+    Response { status, headers: "", body: body.to_owned() }
 }
 
-/// A server; it ends with its sockets when it is dropped.
+/// A worker; dropping it closes its sockets.
 pub(super) struct Worker {
     pub(super) address: SocketAddr,
     state: Arc<State>,
@@ -43,27 +42,27 @@ pub(super) struct Worker {
 
 #[derive(Default)]
 struct State {
-    ended: AtomicBool,
+    stopped: AtomicBool,
     posted: Mutex<Vec<Posted>>,
     sockets: Mutex<Vec<TcpStream>>,
 }
 
 impl Worker {
-    pub(super) fn start(answers: impl Fn(&Posted) -> Answered + Send + Sync + 'static) -> Self {
+    pub(super) fn start(handle: impl Fn(&Posted) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State::default());
-        let answers = Arc::new(answers);
+        let handle = Arc::new(handle);
         let shared = state.clone();
         let accepting = thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
-                if shared.ended.load(Ordering::SeqCst) {
+                if shared.stopped.load(Ordering::SeqCst) {
                     return;
                 }
                 shared.sockets.lock().unwrap().push(socket.try_clone().unwrap());
                 let state = shared.clone();
-                let answers = answers.clone();
-                thread::spawn(move || serve(socket, &state, &*answers));
+                let handle = handle.clone();
+                thread::spawn(move || serve(socket, &state, &*handle));
             }
         });
         Self { address, state, accepting: Some(accepting) }
@@ -73,7 +72,7 @@ impl Worker {
         format!("http://{}{path}", self.address)
     }
 
-    /// Everything that came, in the order it came.
+    /// Returns all requests in order of arrival.
     pub(super) fn posted(&self) -> Vec<Posted> {
         self.state.posted.lock().unwrap().clone()
     }
@@ -81,8 +80,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.state.ended.store(true, Ordering::SeqCst);
-        // Wakes who accepts; a test that fails already must not fail here.
+        self.state.stopped.store(true, Ordering::SeqCst);
+        // Wakes the accept loop. Ignores errors, because the test may be panicking already.
         drop(TcpStream::connect(self.address));
         if let Some(accepting) = self.accepting.take() {
             drop(accepting.join());
@@ -93,14 +92,14 @@ impl Drop for Worker {
     }
 }
 
-/// Answers until the other end, or this one, has had enough.
-fn serve(mut socket: TcpStream, state: &State, answers: &dyn Fn(&Posted) -> Answered) {
+/// Serves a connection until either side closes it.
+fn serve(mut socket: TcpStream, state: &State, handle: &dyn Fn(&Posted) -> Response) {
     let mut reader = BufReader::new(socket.try_clone().unwrap());
     while let Some(posted) = read(&mut reader) {
         state.posted.lock().unwrap().push(posted.clone());
-        let Answered { status, headers, body } = answers(&posted);
+        let Response { status, headers, body } = handle(&posted);
         let length = body.len();
-        let head = format!("HTTP/1.1 {status} Said\r\n{headers}content-length: {length}\r\n\r\n");
+        let head = format!("HTTP/1.1 {status} Status\r\n{headers}content-length: {length}\r\n\r\n");
         if socket.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice()).is_err() {
             return;
         }

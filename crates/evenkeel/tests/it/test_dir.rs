@@ -1,13 +1,13 @@
-//! A folder of a test's own, and the binary run in it.
+//! A directory for one test, and the `evenkeel` binary run in it.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A folder, gone at the end.
-pub(crate) struct Folder(PathBuf);
+/// A directory that is removed on drop.
+pub(crate) struct TestDir(PathBuf);
 
-impl Folder {
+impl TestDir {
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("evenkeel-it-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -27,55 +27,55 @@ impl Folder {
         fs::read_to_string(self.file(file)).unwrap()
     }
 
-    /// The binary, in this folder, with none of the variables that mean something to it.
+    /// Returns a command that runs the binary in this directory, without environment variables that it reads.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command.current_dir(&self.0).args(args);
         for (name, _) in std::env::vars_os() {
-            let ours = |name: &str| {
+            let is_ours = |name: &str| {
                 let prefixes = ["EVENKEEL_", "LLMLB_", "OTEL_"];
                 prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == "RUST_LOG"
             };
-            if name.to_str().is_some_and(ours) {
+            if name.to_str().is_some_and(is_ours) {
                 command.env_remove(name);
             }
         }
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
-        Ran::of(self.command(args).output().unwrap())
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
+        CommandOutput::new(self.command(args).output().unwrap())
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// How a command ended, and what it said.
+/// Exit code and output of a command.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Ran {
-    pub(crate) fn of(output: Output) -> Self {
+impl CommandOutput {
+    pub(crate) fn new(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// What was said by a command that did what it should.
+    /// Returns stdout of a command that succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.out
     }
 
-    /// What was said by a command that could not.
+    /// Returns stderr of a command that failed.
     #[track_caller]
     pub(crate) fn failed(self) -> String {
         assert_eq!((self.code, self.out.as_str()), (Some(1), ""), "{self:?}");

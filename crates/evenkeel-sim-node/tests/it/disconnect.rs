@@ -1,13 +1,13 @@
-//! A client that goes away gives everything back at once, wherever its request is.
+//! Client disconnects free slots and queue places at once.
 
-use crate::raw::{Node, chat, fast, read_until, stuck};
 use evenkeel_sim_node::SimOptions;
+use evenkeel_sim_node::testing::{TestNode, chat, fast, read_until, stuck};
 use serde_json::json;
 
 #[test]
-fn who_leaves_before_the_first_token_frees_its_slot() {
+fn a_disconnect_before_the_first_token_frees_the_slot() {
     for stream in [false, true] {
-        let node = Node::start(stuck());
+        let node = TestNode::start(stuck());
         let client = node.send("/v1/chat/completions", &chat(json!({"stream": stream})));
         node.wait_for(1, 0);
         drop(client);
@@ -16,8 +16,8 @@ fn who_leaves_before_the_first_token_frees_its_slot() {
 }
 
 #[test]
-fn who_leaves_in_the_middle_of_a_stream_frees_its_slot() {
-    let node = Node::start(SimOptions { tokens_per_second: 1, context_max: 1_000_000, ..fast() });
+fn a_disconnect_in_the_middle_of_a_stream_frees_the_slot() {
+    let node = TestNode::start(SimOptions { tokens_per_second: 1, context_max: 1_000_000, ..fast() });
     let body = chat(json!({"stream": true, "max_tokens": 900_000}));
     let mut client = node.send("/v1/chat/completions", &body);
     read_until(&mut client, "\"content\":\"");
@@ -27,9 +27,9 @@ fn who_leaves_in_the_middle_of_a_stream_frees_its_slot() {
 }
 
 #[test]
-fn who_leaves_while_waiting_gives_its_place_to_the_next() {
+fn a_disconnect_while_queued_leaves_the_queue() {
     for stream in [false, true] {
-        let node = Node::start(SimOptions { slots: 1, ..stuck() });
+        let node = TestNode::start(SimOptions { slots: 1, ..stuck() });
         let send = || node.send("/v1/chat/completions", &chat(json!({"stream": stream})));
         let first = send();
         node.wait_for(1, 0);
@@ -47,8 +47,8 @@ fn who_leaves_while_waiting_gives_its_place_to_the_next() {
 }
 
 #[test]
-fn a_storm_of_leaving_clients_leaves_nothing_behind() {
-    let node = Node::start(SimOptions { slots: 4, queue_max: 1_000, ..stuck() });
+fn many_disconnects_leak_nothing() {
+    let node = TestNode::start(SimOptions { slots: 4, queue_max: 1_000, ..stuck() });
     for _ in 0..10 {
         let send =
             |index: u32| node.send("/v1/chat/completions", &chat(json!({"stream": index.is_multiple_of(2)})));

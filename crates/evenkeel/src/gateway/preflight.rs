@@ -1,0 +1,86 @@
+//! Loads and validates the files that a gateway needs before it listens; `evenkeel check` does the same.
+
+use std::sync::Arc;
+
+use evenkeel_server::tls::Tls;
+use evenkeel_upstream::TlsRoots;
+
+use crate::config::{Config, ConfigError, ConfigErrors, ValueSource};
+use crate::node_store::{NodeStore, NodeStoreError};
+use crate::tenant_store::{TenantStore, TenantStoreError};
+
+/// Files that a configuration refers to, loaded.
+#[derive(Debug)]
+pub struct StartupFiles {
+    pub(super) tenants: TenantStore,
+    pub(super) nodes: NodeStore,
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) roots: TlsRoots,
+}
+
+impl StartupFiles {
+    /// Loads every file; on failure returns the errors of all of them. Creates nothing.
+    pub fn load(config: &Config) -> Result<Self, ConfigErrors> {
+        Self::check_data_dir(config)?;
+        let data_dir = &config.server.data_dir;
+        let tenants = TenantStore::read(data_dir, config.tenants.clone(), &config.server.admin_key_hashes)
+            .map_err(|error| match error {
+                TenantStoreError::Settings(errors) => errors,
+                other => ConfigErrors::without_origin(other),
+            })
+            .and_then(|tenants| {
+                config.check_exposure(tenants.all().len())?;
+                Ok(tenants)
+            });
+        let nodes = NodeStore::read(data_dir).map_err(|error| match error {
+            NodeStoreError::Settings(errors) => errors,
+            other @ NodeStoreError::DataDir(_) => ConfigErrors::without_origin(other),
+        });
+        let tls = load_tls(config);
+        let roots = load_roots(config);
+        let mut errors = Vec::new();
+        let tenants = collect(&mut errors, tenants);
+        let nodes = collect(&mut errors, nodes);
+        let tls = collect(&mut errors, tls);
+        let roots = collect(&mut errors, roots);
+        match (tenants, nodes, tls, roots) {
+            (Some(tenants), Some(nodes), Some(tls), Some(roots)) => Ok(Self { tenants, nodes, tls, roots }),
+            _ => Err(ConfigErrors(errors)),
+        }
+    }
+
+    /// Rejects a data directory that is something else. A missing one is created when the server starts.
+    pub fn check_data_dir(config: &Config) -> Result<(), ConfigErrors> {
+        let data_dir = &config.server.data_dir;
+        if data_dir.exists() && !data_dir.is_dir() {
+            let message = format!("{}: not a directory", data_dir.display());
+            return Err(ConfigErrors::at(config.data_dir_origin(), message));
+        }
+        Ok(())
+    }
+}
+
+fn collect<T>(errors: &mut Vec<ConfigError>, loaded: Result<T, ConfigErrors>) -> Option<T> {
+    match loaded {
+        Ok(loaded) => Some(loaded),
+        Err(ConfigErrors(found)) => {
+            errors.extend(found);
+            None
+        }
+    }
+}
+
+fn load_tls(config: &Config) -> Result<Option<Arc<Tls>>, ConfigErrors> {
+    let Some(files) = &config.server.tls else { return Ok(None) };
+    let loaded = Tls::load(&files.cert, &files.key);
+    loaded.map(|tls| Some(Arc::new(tls))).map_err(|error| at(config.tls_origin(), "[server.tls]", &error))
+}
+
+fn load_roots(config: &Config) -> Result<TlsRoots, ConfigErrors> {
+    let Some(file) = &config.llm.ca_file else { return Ok(TlsRoots::public()) };
+    TlsRoots::public().with_file(file).map_err(|error| at(config.ca_file_origin(), "ca_file", &error))
+}
+
+fn at(origin: ValueSource, setting: &str, error: &dyn std::error::Error) -> ConfigErrors {
+    ConfigErrors::at(origin, format_args!("{setting}: {error}"))
+}
