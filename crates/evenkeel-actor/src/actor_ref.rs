@@ -1,4 +1,4 @@
-//! The address of an actor, by the type of its messages.
+//! The address of an actor, typed by its messages.
 
 use core::fmt;
 use core::future::poll_fn;
@@ -19,34 +19,36 @@ use crate::reply::{AskError, AskFuture, Reply};
 use crate::stop::StopMode;
 use crate::trace::{Envelope, SpanHandle, record_signal};
 
-/// How long a question waits unless it says otherwise.
+/// Default timeout of an ask.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The address of an actor that takes messages of type `M`.
+/// The address of an actor that handles messages of type `M`.
 ///
-/// It outlives the actor: what is sent to one that has ended comes back, or becomes a dead letter.
+/// It outlives the actor: a message to an actor that has terminated is returned or dead-lettered.
 pub struct ActorRef<M> {
     lane: MailboxRef<M>,
     takes: PhantomData<fn(M)>,
 }
 
-/// What became of a message that was taken.
+/// Outcome of an accepted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// It waits for its turn.
+    /// The message is queued.
     Queued,
-    /// It waits for its turn; the oldest that did became a dead letter.
+    /// The message is queued, and the oldest one was dead-lettered.
     Displaced,
-    /// It became a dead letter, as the mailbox's overflow strategy says.
+    /// The message was dead-lettered by the mailbox's overflow strategy.
     Discarded,
 }
 
-/// Why a message was not taken, with the message.
-#[derive(PartialEq, Eq)]
+/// Reason why a message was rejected, with the message.
+#[derive(PartialEq, Eq, thiserror::Error)]
 pub enum SendError<M> {
     /// The mailbox is full.
+    #[error("mailbox is full")]
     Full(M),
-    /// The actor has ended, or takes nothing more.
+    /// The actor has terminated or no longer accepts messages.
+    #[error("actor no longer accepts messages")]
     Closed(M),
 }
 
@@ -55,7 +57,8 @@ impl<M: Send + 'static> ActorRef<M> {
         Self { lane, takes: PhantomData }
     }
 
-    /// Has `waker` woken when the mailbox is down to its low mark; `false` when too many wait.
+    /// Registers `waker` to be woken when the mailbox is down to its low watermark; returns `false` if too
+    /// many producers wait.
     pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
         self.lane.lane().wait_for_room(waker, &self.cell().slot().state)
     }
@@ -69,7 +72,8 @@ impl<M: Send + 'static> ActorRef<M> {
         self.lane.cell()
     }
 
-    /// Sends and forgets: what finds no place becomes a dead letter, with the reason.
+    /// Sends without waiting (fire and forget): a message that is not accepted is dead-lettered with the
+    /// reason.
     #[inline]
     pub fn tell(&self, message: M) {
         match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
@@ -92,7 +96,7 @@ impl<M: Send + 'static> ActorRef<M> {
         self.dead_letter(message, self.cell().core().why_closed());
     }
 
-    /// Sends, and hands back what finds no place.
+    /// Sends without waiting; returns a message that is not accepted.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
         match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
@@ -140,11 +144,11 @@ impl<M: Send + 'static> ActorRef<M> {
         self.cell().core().dead_letter(self.cell(), message, reason);
     }
 
-    /// Sends, waiting for a place; for producers outside of actors.
+    /// Sends, waiting for capacity; for producers outside actors.
     ///
-    /// Any mailbox can be waited for, not only one whose strategy is
-    /// [`OverflowStrategy::BlockProducer`]. Ends early with [`SendError::Closed`] when the actor does,
-    /// and with [`SendError::Full`] when too many wait already.
+    /// Works with every mailbox, not only with [`OverflowStrategy::BlockProducer`]. Ends early with
+    /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait
+    /// already.
     pub async fn send(&self, message: M) -> Result<SendOutcome, SendError<M>> {
         let mut unsent = Some(Envelope::seal(message, self.cell()));
         let mut blocked = false;
@@ -176,10 +180,10 @@ impl<M: Send + 'static> ActorRef<M> {
         .await
     }
 
-    /// Asks: puts a way back into the message, and waits for what comes over it.
+    /// Asks: passes a reply channel to `request`, sends the message that it returns, and waits for the reply.
     ///
-    /// The question is sent at once; the wait ends after [`ASK_WITHIN`] unless [`Ask::within`] says
-    /// otherwise.
+    /// The message is sent immediately; the wait times out after [`ASK_TIMEOUT`] unless [`AskFuture::within`]
+    /// sets another timeout.
     pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
         let trace = SpanHandle::of_question(self.cell());
         let (sender, receiver) = oneshot::channel();
@@ -188,44 +192,45 @@ impl<M: Send + 'static> ActorRef<M> {
         asked(sent, receiver, self.cell(), trace)
     }
 
-    /// Names the actor's place in the registry.
+    /// Returns the index of the actor's mailbox in the registry.
     pub fn index(&self) -> MailboxIndex {
         self.cell().index()
     }
 
-    /// Tells what the actor is doing.
+    /// Returns the actor's current state.
     pub fn state(&self) -> ActorState {
         self.cell().state()
     }
 
-    /// Counts the messages that wait.
+    /// Counts the queued messages.
     pub fn depth(&self) -> usize {
         self.lane.lane().stats().depth
     }
 
-    /// Whether the mailbox is filled to its high mark; a sender that can slow down should.
+    /// Reports whether the mailbox is filled to its high watermark, so that a sender can slow down.
     pub fn is_above_high_watermark(&self) -> bool {
         self.cell().mailbox().high_mark <= self.depth()
     }
 
-    /// Asks the actor to end; its children end first.
+    /// Stops the actor; its children stop first.
     pub fn stop(&self, mode: StopMode) {
         self.cell().stop(mode);
     }
 
-    /// Ends the actor's wait for this key.
+    /// Signals this key, which ends the actor's wait for it.
     pub fn signal(&self, key: SignalKey) {
         record_signal(self.cell(), key);
         drop(self.cell().tell_system(SystemMessage::Signal(key)));
     }
 
-    /// Whether both are addresses of the same actor.
+    /// Reports whether both are addresses of the same actor.
     pub fn is(&self, other: &Self) -> bool {
         self.cell().is(other.cell())
     }
 }
 
-/// The wait for an answer to a question that was sent, or not; `whom` is of the same system.
+/// Creates the future of an ask from the outcome of the send; `target` belongs to the same system as the
+/// asker.
 pub(crate) fn asked<M, T>(
     sent: Result<SendOutcome, SendError<M>>,
     receiver: Receiver<T>,
@@ -236,7 +241,7 @@ pub(crate) fn asked<M, T>(
         Ok(SendOutcome::Queued | SendOutcome::Displaced) => {
             AskFuture::new(receiver, whom, ASK_TIMEOUT, trace)
         }
-        // A question among the dead letters is answered by nobody.
+        // A dead-lettered request gets no reply.
         Ok(SendOutcome::Discarded) => AskFuture::refused(receiver, whom, AskError::Discarded),
         Err(SendError::Full(_)) => AskFuture::refused(receiver, whom, AskError::Full),
         Err(SendError::Closed(_)) => AskFuture::refused(receiver, whom, AskError::Closed),
@@ -256,7 +261,7 @@ impl<M: Send + 'static> fmt::Debug for ActorRef<M> {
 }
 
 impl<M> SendError<Envelope<M>> {
-    /// Takes the message out of its envelope, for its sender.
+    /// Takes the message out of its envelope, to be returned to its sender.
     fn open(self) -> SendError<M> {
         match self {
             Self::Full(Envelope { message, trace }) => {
@@ -272,7 +277,7 @@ impl<M> SendError<Envelope<M>> {
 }
 
 impl<M> SendError<M> {
-    /// Takes the message back.
+    /// Returns the message.
     pub fn into_message(self) -> M {
         match self {
             Self::Full(message) | Self::Closed(message) => message,
@@ -289,16 +294,6 @@ impl<M> fmt::Debug for SendError<M> {
     }
 }
 
-impl<M> fmt::Display for SendError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "mailbox is full",
-            Self::Closed(_) => "actor takes no messages any more",
-        })
-    }
-}
-
-impl<M> core::error::Error for SendError<M> {}
 
 #[cfg(test)]
 #[cfg(feature = "test")]
@@ -311,7 +306,7 @@ mod tests {
     use core::future::Future;
 
     #[test]
-    fn a_drained_actor_handles_what_its_sender_has_not_announced_yet() {
+    fn a_drained_actor_handles_a_message_whose_sender_has_not_raised_the_flag_yet() {
         let (runtime, _system, actor, handled) = counter();
         assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
         actor.stop(StopMode::Drained);
@@ -321,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_waits_for_what_its_sender_has_not_announced_yet() {
+    fn a_shutdown_waits_for_a_message_whose_sender_has_not_raised_the_flag_yet() {
         let (runtime, system, actor, handled) = counter();
         assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
         let sender = async {
@@ -350,7 +345,7 @@ mod tests {
         }
     }
 
-    /// An actor that counts, in a system where nothing goes on.
+    /// Creates a counting actor in an idle system.
     fn counter() -> (TestRuntime, ReadyQueueScheduler, ActorRef<()>, Arc<AtomicU32>) {
         let runtime = TestRuntime::new(0);
         let system = ActorSystemRunner::default().start(runtime.handle()).unwrap();

@@ -1,4 +1,4 @@
-//! A cell: what the system keeps of one actor, seen from outside and from its worker.
+//! Actor cell: the runtime's state of one actor, as seen from outside and from the worker that runs it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -34,10 +34,13 @@ use crate::trace::{Envelope, SpanHandle};
 /// A reference to a cell of any type.
 pub(crate) type CellRef = SlotRef<CellEntry>;
 
-/// Who lives in a slot.
+/// The registry of all mailboxes of a system: a slab, indexed by [`MailboxIndex`].
+pub(crate) type MailboxRegistry = Slab<CellEntry>;
+
+/// The occupant of a slot: one actor cell.
 pub(crate) struct CellEntry {
     pub(crate) body: Box<dyn AnyCell>,
-    /// Dropped last: it may hold the slab that holds the slot.
+    /// Declared last, so that it is dropped last: it may hold the slab that holds this slot.
     pub(crate) core: Arc<Core>,
 }
 
@@ -51,7 +54,7 @@ impl Occupant for CellEntry {
     }
 }
 
-/// What a cell of any type offers.
+/// Operations on a cell of any actor type.
 pub(crate) trait AnyCell: Run {
     fn head(&self) -> &CellHeader;
     fn settings(&self) -> &Settings;
@@ -59,27 +62,27 @@ pub(crate) trait AnyCell: Run {
     fn system_stats(&self) -> MailboxQueueStats;
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage>;
     fn close(&self);
-    /// Gives up the reference to the parent; for the end.
+    /// Takes the reference to the parent, before the cell is dropped.
     fn take_parent(&mut self) -> Option<CellRef>;
-    /// The type of the messages, and its name.
+    /// Returns the type of the messages and its name.
     fn takes(&self) -> (TypeId, &'static str);
-    /// Where the user lane lies, for references that know its type.
+    /// Returns the address of the mailbox, for references that know its type.
     fn lane(&self) -> NonNull<()>;
 }
 
-/// The part of a cell that does not depend on the type of its actor.
+/// The part of a cell that does not depend on the actor's type.
 pub(crate) struct CellHeader {
     pub(crate) parent: Option<CellRef>,
     pub(crate) kind: KindId,
-    /// Whether the actor waits for a future or for a signal from outside; then it is not done.
+    /// Nonzero while the actor awaits a future or an external signal; a shutdown waits for it.
     pub(crate) awaits: AtomicU32,
-    /// When the cell was scheduled, in coarse microseconds; zero unless that is timed.
+    /// Time when the cell was scheduled, in coarse microseconds; zero unless it is being timed.
     pub(crate) ready_us: AtomicU32,
-    /// Messages the actor has put aside; until they are taken back, it is not done.
+    /// Number of stashed messages; a shutdown waits until they are unstashed.
     pub(crate) stashed: AtomicU32,
 }
 
-/// What a cell consists of.
+/// An actor cell: mailbox, runner state, header and specification.
 pub(crate) struct ActorCell<A: Actor> {
     pub(crate) lane: QueueMailbox<A::Msg>,
     pub(crate) owner: PermitCell<RunnerState<A>>,
@@ -87,45 +90,45 @@ pub(crate) struct ActorCell<A: Actor> {
     pub(crate) spec: Arc<Spec<A>>,
 }
 
-/// What belongs to whoever runs the cell.
+/// State that only the worker holding the run permit may access.
 pub(crate) struct RunnerState<A: Actor> {
-    /// The private half of the user lane.
+    /// The private half of the user queue.
     pub(crate) private: VecDeque<Envelope<A::Msg>>,
     pub(crate) actor: Option<A>,
-    /// What few actors need.
+    /// State that few actors need, allocated on first use.
     pub(crate) extra: Option<Box<ColdState<A>>>,
     pub(crate) phase: Phase,
-    /// Whether somebody is known to wait for room.
+    /// Set while producers are known to wait for capacity.
     pub(crate) awaited: bool,
 }
 
-/// Where an actor is in its life.
+/// Phase of an actor's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Not started.
     New,
     Running,
-    /// Suspended, by itself.
+    /// Suspended by its own choice.
     Waiting,
-    /// Suspended by a failure; the next resume makes a new value.
+    /// Suspended by a failure; the next resume restarts it.
     Failed,
-    /// Its children end before a new value is made.
+    /// Waiting for its children to terminate before it is created anew.
     Restarting,
-    /// Its children end before it does.
+    /// Waiting for its children to terminate before it terminates.
     Stopping,
 }
 
-/// What few actors need, made when first needed.
+/// State that few actors need, allocated on first use.
 pub(crate) struct ColdState<A: Actor> {
     pub(crate) future: Option<MessageFuture<A::Msg>>,
-    /// A waker of this cell that came back, for the next wait.
+    /// A waker of this cell that was returned, to be reused for the next wait.
     pub(crate) spare: Option<Waker>,
     /// The span of the message whose handler returned the future.
     pub(crate) trace: SpanHandle,
-    /// The span of the wait under way.
+    /// The span of the current wait.
     pub(crate) wait: SpanHandle,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
-    /// Signals that came before the wait they end.
+    /// Signals that arrived before their wait.
     pub(crate) early: VecDeque<SignalKey>,
     pub(crate) waits: u32,
     pub(crate) children: Vec<CellRef>,
@@ -133,20 +136,21 @@ pub(crate) struct ColdState<A: Actor> {
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
     pub(crate) idle: Option<ReceiveTimeout>,
-    /// The end of a suspension, or of the wait before a restart.
+    /// The timer that ends a suspension or a restart backoff.
     pub(crate) resume: Option<TimerEntry>,
-    /// When the clock has the future looked at again, for what expires in it.
+    /// The timer that re-polls the future when an ask in it times out.
     pub(crate) expiry: Option<TimerEntry>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
-    /// What came for the value while it could not be told; at most one for each watch, child and timer.
+    /// Messages for the actor that arrived while it could not handle them; at most one per watch, child and
+    /// timer.
     pub(crate) deferred: VecDeque<SystemMessage>,
     pub(crate) ending: Option<Termination>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
     pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
 
-/// A timer an actor has set.
+/// A timer set by an actor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     pub(crate) id: TimerId,
@@ -154,17 +158,17 @@ pub(crate) struct Timer {
     pub(crate) repeat: Repeat,
 }
 
-/// A receive timeout.
+/// The receive timeout of an actor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveTimeout {
     pub(crate) span: Duration,
     pub(crate) alarm: TimerEntry,
-    /// When the actor last handled a message, or ceased to wait.
+    /// Time when the actor last handled a message or ended a wait.
     pub(crate) since: Instant,
 }
 
 impl<A: Actor> ColdState<A> {
-    /// Names the next wait of the actor in this slot.
+    /// Creates the key of the actor's next wait.
     pub(crate) fn next_key(&mut self, slot: u32) -> SignalKey {
         self.waits = self.waits.wrapping_add(1);
         SignalKey(u64::from(slot) << 32 | u64::from(self.waits))
@@ -249,7 +253,7 @@ impl<A: Actor> AnyCell for ActorCell<A> {
 
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
         let pointless = self.lane.push_system_by(message, SystemMessage::enqueue_coalescing)?;
-        // After the lock: it may be the last that refers to a cell.
+        // Dropped after the lock: it may hold the last reference to a cell.
         drop(pointless);
         Ok(())
     }
@@ -284,35 +288,34 @@ impl CellRef {
         MailboxIndex { slot: self.number(), generation: self.generation() }
     }
 
-    /// Tells the cell something the system has to say; `Err` once it has ended.
+    /// Sends a system message to the cell; `Err` once it has terminated.
     pub(crate) fn tell_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
         self.occupant().body.push_system(message)?;
         self.raise(SYSTEM);
         Ok(())
     }
 
-    /// Asks the cell to stop; nothing happens once it has.
+    /// Stops the cell; does nothing if it has terminated.
     pub(crate) fn stop(&self, mode: StopMode) {
-        // An actor that has ended needs no telling.
         drop(self.tell_system(SystemMessage::Stop(mode)));
     }
 
-    /// What the mailbox holds, and what happens beyond.
+    /// Returns the options of the mailbox.
     pub(crate) fn mailbox(&self) -> &MailboxOptions {
         self.core().mailbox_of(self.occupant().body.settings())
     }
 
-    /// Whether the actor waits for a future, or for a signal from outside.
+    /// Reports whether the actor awaits a future or an external signal.
     pub(crate) fn is_awaiting(&self) -> bool {
         self.head().awaits.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the actor has put messages aside.
+    /// Reports whether the actor has stashed messages.
     pub(crate) fn has_stashed(&self) -> bool {
         self.head().stashed.load(Ordering::Relaxed) != 0
     }
 
-    /// Tells what the actor is doing.
+    /// Returns the actor's current state.
     pub(crate) fn state(&self) -> ActorState {
         let flags = self.slot().state.flags();
         match flags {
@@ -326,7 +329,7 @@ impl CellRef {
 
 impl fmt::Debug for CellHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Head").field("kind", &self.kind).finish_non_exhaustive()
+        f.debug_struct("CellHeader").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
@@ -335,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_cell_says_of_itself_takes_24_bytes() {
+    fn a_cell_header_takes_24_bytes() {
         assert_eq!(size_of::<CellHeader>(), 24);
     }
 }

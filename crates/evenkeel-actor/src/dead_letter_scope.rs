@@ -1,11 +1,11 @@
-//! Whether a message is being buried: a question dropped with it learns that it was.
+//! Marks the drop of a message as dead-lettering, so that an ask dropped with it reports that.
 
 #[cfg(all(not(loom), not(feature = "std")))]
 pub(crate) use single::{is_dead_lettering, while_dead_lettering};
 #[cfg(all(not(loom), feature = "std"))]
 pub(crate) use threads::{is_dead_lettering, while_dead_lettering};
 
-/// In models questions are dropped by hand.
+/// The models drop senders explicitly.
 #[cfg(loom)]
 pub(crate) fn is_dead_lettering() -> bool {
     false
@@ -28,7 +28,7 @@ mod threads {
         bury();
     }
 
-    /// Ends a burial inside of another only, also when a panic passes.
+    /// Restores the previous state, also on unwind; scopes may be nested.
     struct ScopeGuard(bool);
 
     impl Drop for ScopeGuard {
@@ -38,8 +38,8 @@ mod threads {
     }
 }
 
-/// With one worker one flag will do: at worst an interrupt handler that drops a question meanwhile is
-/// taken for its part.
+/// With one worker a global flag suffices: at worst, an ask that an interrupt handler drops meanwhile is
+/// reported as dead-lettered.
 #[cfg(all(not(loom), not(feature = "std")))]
 mod single {
     use crate::sync::{AtomicU32, Ordering};

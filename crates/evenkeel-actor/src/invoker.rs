@@ -1,9 +1,9 @@
-//! Runs one actor for a while: the system's messages first, then the user's, one at a time.
+//! Runs one actor cell: system messages first, then user messages, one at a time.
 //!
-//! Bound: as many user messages as the runtime gives a run or the worker's slice, whichever ends first,
-//! then others have their turn. The system lane is looked at before every user message, so a stop, a
-//! suspension or a failure acts before the next one, and what was taken out of the lane stays in the
-//! cell: nothing is lost or reordered.
+//! Limits: a run handles at most the runtime's number of messages per run, or what is left of the worker's
+//! slice, then other cells get their turn. Guarantees: the system queue is checked before every user message,
+//! so a stop, a suspension or a failure takes effect before the next one; messages taken out of the queue but
+//! not handled stay in the cell, so none is lost or reordered.
 
 mod failure;
 mod system_messages;
@@ -34,20 +34,20 @@ use crate::timer_driver::coarse_us;
 use crate::trace::{Envelope, SpanHandle};
 use crate::worker_local::{SliceBudget, WorkerLocal};
 
-/// How long a run that middleware held back waits to be tried again.
+/// Delay before a run that middleware rejected is retried.
 const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);
 
-/// Executes what waits for one actor, on the worker that holds its run right.
+/// Runs one actor, on the worker that holds its run permit.
 pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     cell: &'a CellRef,
     body: &'a ActorCell<A>,
     owner: &'a mut RunnerState<A>,
     local: &'a WorkerLocal,
     full: Option<CapacityWait>,
-    /// The span of the message at hand.
+    /// The span of the current message.
     trace: SpanHandle,
     handled: usize,
-    /// Whether the middleware is to be told how the run ends.
+    /// Set while the middleware expects to be notified of the end of the run.
     surrounded: bool,
     right: PermitState,
 }
@@ -55,13 +55,13 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     /// Handles at most `messages_max` user messages.
     ///
-    /// Inlined, so that a caller who looks only at how the run ended pays for nothing else of the result.
+    /// Inlined, so that a caller that uses only the kind of the result pays for nothing else.
     #[inline(always)]
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
         let step = catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
-            // It may have come from the middle of the system lane, whose flag is then down.
+            // The panic may have interrupted the system queue, whose flag is then already cleared.
             self.state().set(SYSTEM);
-            // Or from the future's poll.
+            // Or the poll of a future.
             drop(self.local.end_poll());
             NextAction::Fail(panic)
         });
@@ -80,23 +80,23 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     }
 }
 
-/// Why serving stopped; small, because every run returns one.
+/// Reason why message processing stopped; small, because every run returns one.
 enum NextAction {
-    /// Nothing is left that may be served.
+    /// There is nothing left to process.
     Idle,
     /// The budget or the slice is used up.
     Yield,
-    /// The actor waits for its future.
+    /// The actor awaits its future.
     Await,
-    /// The actor is not to be served until the condition holds.
+    /// The actor is suspended until the condition holds.
     Suspend(Box<(SuspendReason, ResumeCondition)>),
     /// The actor failed.
     Fail(ActorError),
-    /// The actor ends, as soon as its children have.
+    /// The actor stops after its children have terminated.
     Stop,
-    /// The same, for this failure.
+    /// Like `Stop`, because of this failure.
     GiveUp(ActorError),
-    /// The last child has ended; nothing keeps the actor.
+    /// The last child has terminated, so the actor can.
     End,
 }
 
@@ -106,7 +106,7 @@ impl NextAction {
     }
 }
 
-/// How a run ended, or what to do first.
+/// The result of the run, or a further action to take first.
 type ActionResult = ControlFlow<InvokeResult, NextAction>;
 
 impl<'a, A: Actor> ActorCellInvoker<'a, A> {
@@ -129,7 +129,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Runs the cell; tells how that ended and where the run right is.
+    /// Runs the cell; returns the kind of the result and the state of the run permit.
     #[inline]
     pub(crate) fn run(mut self) -> (InvokeKind, PermitState) {
         let ready_us = self.body.head.ready_us.load(Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         (kind, self.right)
     }
 
-    /// Runs the cell with the clock in hand.
+    /// Runs the cell and records its latency and duration.
     #[cold]
     fn run_timed(&mut self, ready_us: u32) -> InvokeKind {
         let core = self.local.core();
@@ -157,7 +157,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         ended
     }
 
-    /// Serves until there is a reason not to.
+    /// Processes messages until there is a reason to stop.
     #[inline]
     fn serve(&mut self, messages_max: usize) -> NextAction {
         if self.owner.phase == Phase::New
@@ -203,7 +203,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.apply_flow(handled)
     }
 
-    /// Takes the next user message out of the private half, and fills that when it is empty.
+    /// Takes the next user message from the private half, refilling it from the shared half when it is empty.
     #[inline]
     fn next(&mut self) -> Option<Envelope<A::Msg>> {
         let message = self.next_waiting()?;
@@ -217,16 +217,16 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             self.body.lane.tell_left(self.owner.private.len());
             return Some(message);
         }
-        // Once the lane is closed, nobody may be waited for who has put a message in and has yet to raise
-        // the flag.
+        // In a closed mailbox the flag may be missing: a sender may have pushed a message and not raised the
+        // flag yet.
         if self.state().flags_relaxed() & (USER | CLOSED) == 0 {
             return None;
         }
         self.body.lane.take(&mut self.owner.private, &self.cell.slot().state)
     }
 
-    /// Asks the middleware, if there is one, before the first message of a run; a step if that is not
-    /// to be handled.
+    /// Calls the middleware, if there is one, before the first message of a run; returns an action if the
+    /// message must not be handled.
     #[inline]
     fn open_run(&mut self) -> Option<NextAction> {
         let middleware = self.owner.extra.as_deref_mut()?.middleware.as_mut()?;
@@ -234,7 +234,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             actor: self.cell.index(),
             label: self.body.spec.settings.label.as_str(),
             now: self.local.core().now(),
-            // The one at hand waited too.
+            // Includes the message already taken.
             messages: self.body.lane.stats().depth + 1,
         };
         match catch(|| middleware.before_invoke(&ctx)) {
@@ -249,7 +249,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Makes a message the next one again.
+    /// Puts a message back, to be handled next.
     fn put_back(&mut self, message: Envelope<A::Msg>) {
         self.owner.private.push_front(message);
         self.body.lane.tell_left(self.owner.private.len());
@@ -269,7 +269,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.trace.within(|| actor.receive(message, &mut ctx))
     }
 
-    /// Calls one of the actor's other methods.
+    /// Calls one of the actor's lifecycle methods.
     fn hook<R>(&mut self, call: impl FnOnce(&mut A, &mut Context<'_, A>) -> R) -> Option<R> {
         let actor = self.owner.actor.as_mut()?;
         let mut ctx = Context {
@@ -282,7 +282,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         Some(call(actor, &mut ctx))
     }
 
-    /// Does what a handler wants; `None` to go on.
+    /// Applies a handler's result; `None` to continue with the next message.
     fn apply_flow(&mut self, handled: HandlerResult<A::Msg>) -> Option<NextAction> {
         match handled {
             Ok(Flow::Continue) => None,
@@ -294,7 +294,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Polls a future; its output is the next message.
+    /// Polls a future; its output is handled as the next message.
     fn wait_for(&mut self, mut future: MessageFuture<A::Msg>) -> Option<NextAction> {
         loop {
             let waker = waker::lend(self.cell);
@@ -331,10 +331,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Has the clock wake the cell when a question in its future expires.
+    /// Sets a timer that wakes the cell when an ask in its future times out.
     ///
-    /// An entry that is there and comes no later is left as it is, so that a task that asks all day
-    /// sets one timer per deadline and not one per question.
+    /// An existing timer that is not later is kept, so that a task that asks all day sets one timer per
+    /// deadline and not one per ask.
     fn schedule_repoll(&mut self, due: Instant) {
         let clock = &self.local.core().clock;
         let expiry = &mut self.owner.extra.get_or_insert_default().expiry;
@@ -346,12 +346,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         match clock.insert(due, TimerEvent::Expire(self.cell.clone())) {
             Ok(alarm) => *expiry = Some(alarm),
-            // No room in the wheel: keep looking, rather than never.
+            // The timing wheel is full: poll again and again rather than never.
             Err(_) => self.cell.announce(SIGNAL),
         }
     }
 
-    /// Suspends the actor until the waker of its future fires; the future is the wait.
+    /// Suspends the actor until the waker of its future fires.
     #[inline]
     fn suspend_for_future(&mut self) -> InvokeResult {
         let slot = self.cell.number();
@@ -385,7 +385,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.record_active();
     }
 
-    /// Notes that the actor does something, for its receive timeout.
+    /// Records activity, for the receive timeout.
     #[inline]
     fn record_active(&mut self) {
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
@@ -400,9 +400,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
 
-    /// Ends the run for a reason.
+    /// Ends the run with an action.
     ///
-    /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
+    /// An immediate restart may fail immediately, as often as its supervisor allows: hence a loop and not a
+    /// recursion.
     #[cold]
     fn finish_run(&mut self, mut step: NextAction) -> InvokeResult {
         loop {
@@ -452,7 +453,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 waits
             }
             ResumeCondition::WhenCapacityAvailable => match self.full.take() {
-                // Too many wait there already: come back by yourself.
+                // Too many producers wait for that mailbox already: retry after a delay.
                 Some(full) if !full(&waker::of(self.cell)) => {
                     let later = ResumeCondition::After(MIDDLEWARE_RETRY);
                     return ActionResult::Continue(NextAction::suspend(reason, later));
@@ -474,9 +475,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
 
-    /// What the state is to say of the user lane once nobody runs the cell.
+    /// Returns the state flags to set when the permit is released.
     ///
-    /// What was taken out of the lane and not handled keeps a suspended cell worth resuming.
+    /// Messages taken out of the queue and not handled keep a suspended cell worth resuming.
     fn release_flags(&self) -> u32 {
         match self.owner.phase {
             Phase::New | Phase::Running => 0,
@@ -486,13 +487,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Ends the run with the run right kept.
+    /// Ends the run and keeps the run permit.
     #[inline]
     fn finish_with_permit(&mut self, result: InvokeResult) -> InvokeResult {
         self.close_run(result)
     }
 
-    /// Ends the run; the run right goes back unless something came up meanwhile.
+    /// Ends the run; the run permit is released unless work has arrived meanwhile.
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
         let result = self.close_run(result);
@@ -500,7 +501,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         result
     }
 
-    /// Does what every run ends with.
+    /// Does the work common to the end of every run.
     #[inline]
     fn close_run(&mut self, result: InvokeResult) -> InvokeResult {
         self.wake_waiters();
@@ -510,7 +511,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.after_invoke(result)
     }
 
-    /// Lets producers go on that wait for room.
+    /// Wakes producers that wait for capacity.
     #[inline]
     fn wake_waiters(&mut self) {
         if self.owner.awaited || self.state().flags_relaxed() & WAITERS != 0 {
@@ -527,9 +528,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.owner.awaited = self.body.lane.wake_waiters(self.cell.mailbox().low_mark);
     }
 
-    /// Tells the middleware that let the run's messages through how it ended.
+    /// Notifies the middleware of the result of a run that it let through.
     ///
-    /// By value: a result that is lent has to be made in memory, also where nobody looks at it.
+    /// The result is passed by value: borrowing it would force it into memory even if no middleware reads it.
     #[inline]
     fn after_invoke(&mut self, result: InvokeResult) -> InvokeResult {
         if self.surrounded { self.tell_middleware(result) } else { result }
@@ -547,7 +548,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             messages: self.handled,
         };
         if catch(|| middleware.after_invoke(&ctx, &result)).is_err() {
-            // What became of the run is settled; that its middleware is broken is told.
+            // The result of the run stands; the broken middleware is only counted.
             self.local.core().hub.count_failure(self.body.head.kind);
         }
         result

@@ -1,5 +1,5 @@
-//! Real cells on plain threads: few enough that Miri can watch every step of them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+//! Real cells on plain threads: few enough for Miri.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task, block_on};
 use crate::test_rig::{Sum, SumMsg};
 use crate::*;
 
-/// A thread for each task, and a clock that moves when it is looked at.
+/// A runtime with a thread per task, and a clock that advances when it is read.
 #[derive(Clone, Default)]
 struct Threads(Arc<Shared>);
 
@@ -36,7 +36,7 @@ impl RuntimeHandle for Threads {
         Instant::from_nanos(self.0.nanos.fetch_add(1_000, Ordering::Relaxed))
     }
 
-    /// Nothing here comes from time alone; whoever sleeps is woken by others.
+    /// No test here depends on time; every sleeper is woken by other means.
     fn sleep_until(&self, _at: Instant) -> Task {
         Box::pin(core::future::pending())
     }
@@ -46,10 +46,10 @@ impl RuntimeHandle for Threads {
     }
 }
 
-/// As many workers as there can be, up to two.
+/// Two workers, or one without `std`.
 const WORKERS: usize = if cfg!(feature = "std") { 2 } else { 1 };
 
-/// Runs `scene` in a system of so many workers; fails if a worker or the clock does not end with it.
+/// Runs `scenario` in a system with `workers` workers; fails if a worker or the timer driver outlives it.
 fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
     let threads = Threads::default();
     let config = ActorSystemConfig {
@@ -69,7 +69,7 @@ fn sum(system: &ReadyQueueScheduler) -> ActorRef<SumMsg> {
 }
 
 #[test]
-fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
+fn messages_from_two_threads_are_handled_by_any_worker() {
     play(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
@@ -84,7 +84,7 @@ fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
 }
 
 #[test]
-fn an_actor_goes_from_worker_to_worker_between_questions() {
+fn an_actor_moves_between_workers_between_asks() {
     play(WORKERS, |system| {
         let actors = [sum(system), sum(system)];
         for round in 1..=10 {
@@ -97,7 +97,7 @@ fn an_actor_goes_from_worker_to_worker_between_questions() {
 }
 
 #[test]
-fn workers_come_and_go_while_two_threads_tell() {
+fn the_number_of_workers_changes_while_two_threads_send() {
     play(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
@@ -113,7 +113,7 @@ fn workers_come_and_go_while_two_threads_tell() {
 }
 
 #[test]
-fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
+fn a_stopped_actor_is_freed_with_its_last_reference() {
     play(WORKERS, |system| {
         for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {
             let actor = sum(system);
@@ -138,13 +138,13 @@ fn a_future_wakes_its_actor_from_another_thread() {
             first.tell(SumMsg::Await(Box::pin(answered)));
             second.tell(SumMsg::Add(1));
         }
-        // The wait for the last future is over before the question's turn comes.
+        // The wait for the last future is over before the ask is handled.
         assert!(3 <= block_on(first.ask(SumMsg::Read)).unwrap());
     });
 }
 
 #[test]
-fn a_task_asks_on_the_workers_own_threads() {
+fn a_task_asks_on_the_workers_threads() {
     play(WORKERS, |system| {
         let actor = sum(system);
         let asked = actor.clone();
@@ -172,7 +172,7 @@ fn a_restart_keeps_the_mailbox() {
 }
 
 #[test]
-fn a_question_to_an_actor_that_ends_gets_no_answer() {
+fn an_ask_to_a_stopping_actor_gets_no_reply() {
     play(1, |system| {
         let actor = sum(system);
         let question = actor.ask(SumMsg::Read);
@@ -183,7 +183,7 @@ fn a_question_to_an_actor_that_ends_gets_no_answer() {
 }
 
 #[test]
-fn a_sender_waits_for_room_on_a_thread_of_its_own() {
+fn a_sender_waits_for_capacity_on_its_own_thread() {
     play(WORKERS, |system| {
         let mailbox = MailboxOptions::bounded(NonZeroUsize::new(2).unwrap());
         let actor = system.spawn(&Props::new(Sum::default).mailbox(mailbox).build()).unwrap();
@@ -197,7 +197,7 @@ fn a_sender_waits_for_room_on_a_thread_of_its_own() {
             assert_eq!(block_on(actor.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued));
         }
         sender.join().unwrap();
-        // A full mailbox refuses a question, and nobody can wait to ask.
+        // A full mailbox rejects an ask, so it is retried.
         let sum = core::iter::repeat_with(|| block_on(actor.ask(SumMsg::Read))).find_map(Result::ok);
         assert_eq!(sum, Some(20));
     });

@@ -1,4 +1,4 @@
-//! Questions and answers.
+//! Ask pattern: a request with a reply channel, and a future that resolves to the reply or times out.
 
 use core::fmt;
 use core::future::Future;
@@ -12,13 +12,13 @@ use crate::cell::CellRef;
 use crate::raw::oneshot::{Receiver, RecvError, Sender};
 use crate::trace::SpanHandle;
 
-/// Deadlines from here on are counted from the worker's last look at the clock.
+/// Timeouts from here on are counted from the worker's last clock read.
 ///
-/// That is as long ago as the handler before took; for shorter ones it is worth another look.
+/// That read is as old as the previous handler was long; shorter timeouts justify another read.
 #[cfg(feature = "std")]
 const COARSE_FROM: Duration = Duration::from_secs(1);
 
-/// The way back to somebody who asked; goes into the message.
+/// Reply channel of an ask; part of the message.
 pub struct Reply<T> {
     sender: Sender<T>,
     trace: SpanHandle,
@@ -29,13 +29,13 @@ impl<T> Reply<T> {
         Self { sender, trace }
     }
 
-    /// Answers; the answer comes back when nobody waits for it any more.
+    /// Sends the reply; returns it if the asker no longer waits.
     pub fn send(self, answer: T) -> Result<(), T> {
         self.trace.record_replied();
         self.sender.send(answer)
     }
 
-    /// Whether somebody still waits; an answer that takes long to find may not be worth finding.
+    /// Reports whether the asker still waits; an expensive reply may not be worth computing otherwise.
     pub fn is_awaited(&self) -> bool {
         self.sender.is_awaited()
     }
@@ -43,21 +43,21 @@ impl<T> Reply<T> {
 
 impl<T> fmt::Debug for Reply<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_awaited() { "Reply(awaited)" } else { "Reply(too late)" })
+        f.write_str(if self.is_awaited() { "Reply(awaited)" } else { "Reply(abandoned)" })
     }
 }
 
-/// An answer that is waited for, until its deadline.
-#[must_use = "a question nobody waits for is answered in vain"]
+/// Future that resolves to the reply of an ask, or fails at its deadline.
+#[must_use = "the reply is lost unless the future is awaited"]
 pub struct AskFuture<'a, T> {
     receiver: Receiver<T>,
     whom: &'a CellRef,
     state: State,
-    /// Open until the answer is taken.
+    /// Open until the reply is taken.
     _trace: SpanHandle,
 }
 
-/// Whether whoever asks has named a deadline.
+/// Reports whether the asker has chosen a timeout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeadlineKind {
     None,
@@ -66,16 +66,16 @@ enum DeadlineKind {
 
 #[derive(Clone, Copy)]
 enum State {
-    /// Not polled yet.
+    /// Sent, not polled yet.
     Asked {
         within: Duration,
         #[cfg_attr(
             not(feature = "std"),
-            expect(dead_code, reason = "without std nobody runs in another's place")
+            expect(dead_code, reason = "without std no cell runs inline")
         )]
         haste: DeadlineKind,
     },
-    /// Waits until then.
+    /// Waits until the deadline.
     Waiting {
         due: Instant,
     },
@@ -91,7 +91,7 @@ impl<'a, T> AskFuture<'a, T> {
         Self { receiver, whom, state: State::Refused(error), _trace: SpanHandle::NONE }
     }
 
-    /// Gives up on an answer that is not there after `within`, counted from the first poll.
+    /// Sets the timeout, counted from the first poll.
     pub fn within(mut self, within: Duration) -> Self {
         if let State::Asked { .. } = self.state {
             self.state = State::Asked { within, haste: DeadlineKind::Named };
@@ -106,7 +106,7 @@ impl<'a, T> AskFuture<'a, T> {
             let Some(local) = local else {
                 return self.receiver.poll_with(cx.waker(), || cx.waker().clone());
             };
-            // A deadline that matters must not depend on how long a handler takes.
+            // An explicit deadline must not depend on the duration of a handler.
             if matches!(self.state, State::Asked { haste: DeadlineKind::None, .. }) {
                 local.run_asked_inline(cx.waker());
             }
@@ -119,7 +119,8 @@ impl<'a, T> AskFuture<'a, T> {
         self.receiver.poll_with(cx.waker(), || cx.waker().clone())
     }
 
-    /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
+    /// Arranges for the deadline to be watched; returns it, or the far future if the timer driver ends the
+    /// wait.
     #[cfg(feature = "std")]
     fn watch(&self, waker: &Waker, now: Option<Instant>, within: Duration) -> Instant {
         let core = self.whom.core();
@@ -140,7 +141,7 @@ impl<'a, T> AskFuture<'a, T> {
         })
     }
 
-    /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
+    /// Arranges for the deadline to be watched; the timer driver ends the wait.
     #[cfg(not(feature = "std"))]
     fn watch(&self, _waker: &Waker, _now: Option<Instant>, within: Duration) -> Instant {
         self.whom.core().clock.watch(self.receiver.expiry(), within);
@@ -166,7 +167,7 @@ impl<T> Future for AskFuture<'_, T> {
                     return Poll::Ready(Err(AskError::TimedOut));
                 }
                 if due < Instant::FAR_FUTURE {
-                    // Whoever polls may be another than before: then the clock ends the wait.
+                    // The future may have moved to another task: then the timer driver ends the wait.
                     let due = self.watch(cx.waker(), Some(now), due.since(now));
                     self.state = State::Waiting { due };
                 }
@@ -181,32 +182,23 @@ impl<T> Future for AskFuture<'_, T> {
     }
 }
 
-/// Why a question got no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why an ask got no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The mailbox was full.
+    #[error("mailbox is full")]
     Full,
-    /// The question became a dead letter: the mailbox's overflow strategy says so, or it waited when its
-    /// actor stopped, or restarted with a mailbox cleared.
+    /// The request was dead-lettered: by the mailbox's overflow strategy, or because it was queued when
+    /// its actor stopped, or restarted and cleared its mailbox.
+    #[error("request was dead-lettered")]
     Discarded,
-    /// The actor had ended, or takes nothing more.
+    /// The actor has terminated or no longer accepts messages.
+    #[error("actor no longer accepts messages")]
     Closed,
     /// The deadline passed.
+    #[error("no reply before the deadline")]
     TimedOut,
-    /// The actor dropped the question.
+    /// The actor dropped the request without a reply.
+    #[error("actor dropped the request without a reply")]
     NoReply,
 }
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full => "mailbox is full",
-            Self::Discarded => "question became a dead letter",
-            Self::Closed => "actor takes no messages any more",
-            Self::TimedOut => "no answer within the deadline",
-            Self::NoReply => "actor dropped the question",
-        })
-    }
-}
-
-impl core::error::Error for AskError {}

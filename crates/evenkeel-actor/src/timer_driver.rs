@@ -1,8 +1,7 @@
-//! Time for cells: one wheel, one task that turns it.
+//! Timer driver: the task that advances the timing wheel.
 //!
-//! The task sleeps while nothing is due and nobody works. While somebody works it also looks, once a
-//! millisecond, after cells that wait behind a handler that takes long, and after questions asked from
-//! outside of workers.
+//! The task sleeps while no timer is due and no worker runs. While a worker runs, it also checks once per
+//! millisecond for cells queued behind a long handler, and for asks from outside the workers.
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -19,15 +18,14 @@ use crate::system::Core;
 use crate::timer::{TimerEntry, TimerEvent};
 use crate::timing_wheel::{TimingWheel, WheelFull};
 
-/// How often the task looks while somebody works.
+/// Interval at which the task runs while a worker does.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
-/// What is due when, and who turns the wheel.
+/// The timing wheel and the state of the task that drives it.
 #[derive(Debug)]
 pub(crate) struct TimerDriver {
     timers: Lock<DriverState>,
-    /// Questions from outside of workers, before they are worth an entry of their own; `None` when
-    /// nobody turns the wheel any more.
+    /// Asks from outside the workers that have no timer of their own yet; `None` once the driver has stopped.
     young: Lock<Option<Vec<(DeadlineHandle, Duration)>>>,
     asleep: AtomicU32,
 }
@@ -35,18 +33,18 @@ pub(crate) struct TimerDriver {
 #[derive(Debug)]
 struct DriverState {
     wheel: TimingWheel<TimerEvent>,
-    /// The task wakes by itself at this time.
+    /// Time at which the task wakes by itself.
     until: Instant,
     waker: Option<Waker>,
     turned: DriverStatus,
 }
 
-/// Whether anything that is put into the wheel comes up.
+/// Reports whether timers still fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverStatus {
-    /// Its task runs, or is about to.
+    /// The driver's task runs or is about to.
     OnTime,
-    /// Its task is gone.
+    /// The driver's task is gone.
     NoMore,
 }
 
@@ -64,10 +62,10 @@ impl TimerDriver {
         }
     }
 
-    /// Keeps something until it is due; there is no place for it when nobody turns the wheel any more.
+    /// Sets a timer; `WheelFull` also once the driver has stopped.
     ///
-    /// Wakes the task only from a long sleep: a worker's thread might keep it for itself as long as a
-    /// handler runs, and while somebody works it comes by itself.
+    /// Wakes the task only from a long sleep: a worker's thread could hold the woken task up for as long as a
+    /// handler runs, and while a worker runs the task wakes by itself.
     pub(crate) fn insert(
         &self,
         due: Instant,
@@ -92,7 +90,7 @@ impl TimerDriver {
         drop(self.timers.with(|timers| timers.wheel.cancel(alarm.key)));
     }
 
-    /// Watches over questions that are still open; one that the wheel has no place for ends at once.
+    /// Sets timers for asks that are still pending; an ask that finds the wheel full times out immediately.
     pub(crate) fn expect_answers(
         &self,
         core: &Core,
@@ -108,7 +106,7 @@ impl TimerDriver {
         }
     }
 
-    /// Watches over a question asked from outside of all workers.
+    /// Watches the deadline of an ask from outside all workers.
     pub(crate) fn watch(&self, question: DeadlineHandle, span: Duration) {
         let unwatched = self.young.with(|young| match young {
             Some(young) => {
@@ -123,7 +121,7 @@ impl TimerDriver {
         }
     }
 
-    /// Wakes the task if it sleeps for longer than [`WATCH_EVERY`].
+    /// Wakes the task if it sleeps for longer than [`WATCH_INTERVAL`].
     #[inline]
     pub(crate) fn wake_if_sleeping(&self) {
         if self.asleep.load(Ordering::SeqCst) != 0 {
@@ -138,7 +136,7 @@ impl TimerDriver {
         }
     }
 
-    /// Everything that is due by `now`.
+    /// Returns everything that is due by `now`.
     fn due(&self, now: Instant) -> Vec<(Instant, TimerEvent)> {
         let mut due = Vec::new();
         self.timers.with(|timers| timers.wheel.advance(now, &mut due));
@@ -155,9 +153,9 @@ impl TimerDriver {
         self.young.with(|young| young.as_ref().is_some_and(|young| !young.is_empty()))
     }
 
-    /// Ends every wait that the clock was to end, and refuses those that come.
+    /// Stops the driver: ends every wait that a timer was to end, and rejects new timers.
     ///
-    /// What is left in the wheel refers to cells, and so to the system that the wheel is part of.
+    /// Entries left in the wheel would reference cells, and through them the system that contains the wheel.
     fn close(&self) {
         let mut left = Vec::new();
         self.timers.with(|timers| {
@@ -173,7 +171,7 @@ impl TimerDriver {
     }
 }
 
-/// Turns the wheel until the system is over.
+/// Drives the timing wheel until the system has stopped.
 pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
     let turning = DriverGuard(core);
     async move {
@@ -193,7 +191,7 @@ pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
     }
 }
 
-/// The task that turns the wheel; it may also be its host that ends it.
+/// Closes the driver when its task ends or its host drops it.
 struct DriverGuard(Arc<Core>);
 
 impl Drop for DriverGuard {
@@ -202,7 +200,7 @@ impl Drop for DriverGuard {
     }
 }
 
-/// The task's sleep: until something is due, or somebody pokes it.
+/// Sleep of the driver's task, until a timer is due or it is woken.
 struct DriverSleep<'a> {
     core: &'a Core,
     sleep: Option<Task>,
@@ -214,13 +212,13 @@ impl Future for DriverSleep<'_> {
     fn poll(mut self: core::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let clock = &self.core.clock;
         if let Some(sleep) = &mut self.sleep {
-            // Woken: by the sleep's end, by a poke or by an earlier timer. The loop looks at all of it.
+            // Woken by the end of the sleep, explicitly, or by an earlier timer; the loop checks all of them.
             let _over = sleep.as_mut().poll(cx);
             clock.asleep.store(0, Ordering::SeqCst);
             return Poll::Ready(());
         }
         let now = self.core.now();
-        // Announced, then looked: whoever sets a timer, works or asks from here on wakes the task.
+        // Announced before checking: setting a timer, running a worker or asking wakes the task from here on.
         clock.asleep.store(1, Ordering::SeqCst);
         let until = clock.timers.with(|timers| {
             let due = timers.wheel.next_due().unwrap_or(Instant::FAR_FUTURE);
@@ -248,9 +246,9 @@ impl Future for DriverSleep<'_> {
     }
 }
 
-/// Does what is due; an actor that has ended needs no telling.
+/// Fires a timer; an actor that has terminated ignores it.
 ///
-/// Its actor sets what repeats again, so that one firing is under way at a time.
+/// Periodic timers are re-armed by their actor, so that at most one firing is in flight.
 fn fire(due: Instant, timed: TimerEvent) {
     match timed {
         TimerEvent::Ask(question) => question.expire(),
@@ -261,7 +259,7 @@ fn fire(due: Instant, timed: TimerEvent) {
     }
 }
 
-/// Microseconds since the origin, wrapping after an hour, and never zero.
+/// Returns the microseconds since the origin, wrapping after an hour, and never zero.
 pub(crate) fn coarse_us(now: Instant) -> u32 {
     ((now.as_nanos() / 1_000) as u32).max(1)
 }

@@ -1,19 +1,19 @@
-//! How many workers there should be, and whose place is taken.
+//! Worker slots: the target number of workers, and which of them run.
 //!
-//! Bound: as many places as there are workers at most, each taken by one worker at a time. Whoever leaves
-//! gives its place back, then looks whether it is wanted after all; whoever wants more says so, then
-//! looks for empty places. One of the two sees the other, so no wanted place stays empty.
+//! Limits: one slot per possible worker, each held by one worker at a time. Guarantees: an exiting worker
+//! releases its slot and then checks whether it is wanted after all; a caller that raises the target does so
+//! before it looks for empty slots. One of the two sees the other, so no wanted slot stays empty.
 
 use alloc::vec::Vec;
 use core::num::NonZeroUsize;
 
 use crate::sync::{AtomicUsize, Lock, Ordering};
 
-/// The places of the workers; what each worker has to itself waits in its place while it is empty.
+/// The slots of the workers; an empty slot stores what its worker will own.
 #[derive(Debug)]
 pub(crate) struct WorkerSlots<T> {
     wanted: AtomicUsize,
-    /// One past the last place that is taken.
+    /// One past the last running slot.
     reach: AtomicUsize,
     places: Lock<Vec<WorkerSlot<T>>>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct WorkerSlots<T> {
 #[derive(Debug)]
 enum WorkerSlot<T> {
     Empty(T),
-    /// Empty, and a worker is on its way.
+    /// Empty, with a worker about to start.
     Starting(T),
     Running,
 }
@@ -35,32 +35,31 @@ impl<T> WorkerSlots<T> {
         }
     }
 
-    /// How many workers there should be: those in the first places.
+    /// Returns the target number of workers, which occupy the first slots.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Whether the worker of a place should stay.
+    /// Reports whether the worker of a slot should keep running.
     #[inline]
     pub(crate) fn is_wanted(&self, place: usize) -> bool {
         place < self.wanted()
     }
 
-    /// Says how many there should be; those past them are to be woken, and then the empty places
-    /// [to be filled](Self::next_to_fill).
+    /// Sets the target number. The caller then wakes the workers beyond it and [fills the empty
+    /// slots](Self::next_to_fill).
     pub(crate) fn set_target(&self, workers: NonZeroUsize) {
         self.wanted.store(workers.get(), Ordering::SeqCst);
     }
 
-    /// Wants no more than `reached` after all, unless somebody has changed their mind meanwhile.
+    /// Lowers the target to `reached`, unless it has been changed from `wanted` meanwhile.
     pub(crate) fn settle_for(&self, reached: NonZeroUsize, wanted: NonZeroUsize) {
-        // That somebody has is the other outcome, and theirs counts.
+        // A concurrent change takes precedence.
         let _theirs =
             self.wanted.compare_exchange(wanted.get(), reached.get(), Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// Names the first empty place of a worker that is wanted, and promises it to the caller, who starts
-    /// that worker.
+    /// Returns the first empty slot below the target and marks it as starting; the caller starts its worker.
     pub(crate) fn next_to_fill(&self) -> Option<usize> {
         let wanted = self.wanted();
         self.places.with(|places| {
@@ -73,7 +72,7 @@ impl<T> WorkerSlots<T> {
         })
     }
 
-    /// Takes a place; `None` when there is none or another has it.
+    /// Claims a slot; `None` if there is none or another worker holds it.
     pub(crate) fn take(&self, place: usize) -> Option<T> {
         self.places.with(|places| {
             let taken = core::mem::replace(places.get_mut(place)?, WorkerSlot::Running);
@@ -85,7 +84,7 @@ impl<T> WorkerSlots<T> {
         })
     }
 
-    /// Gives a place back.
+    /// Releases a slot.
     pub(crate) fn give_back(&self, place: usize, own: T) {
         self.places.with(|places| {
             places[place] = WorkerSlot::Empty(own);
@@ -96,18 +95,18 @@ impl<T> WorkerSlots<T> {
     fn record_reach(&self, places: &[WorkerSlot<T>]) {
         let taken = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Running);
         let reach = places.iter().rposition(taken).map_or(0, |last| last + 1);
-        // Before its worker queues anything; who is about to sleep reads it after announcing that, so
-        // it sees all places in which something waits that it was not woken for.
+        // Stored before the slot's worker queues anything. A worker about to park reads it after announcing
+        // that, so it sees every slot with cells that it was not woken for.
         self.reach.store(reach, Ordering::Relaxed);
     }
 
-    /// One past the last place that is taken; nothing waits in those beyond.
+    /// Returns one past the last running slot; slots beyond it have no queued cells.
     #[inline]
     pub(crate) fn reach(&self) -> usize {
         self.reach.load(Ordering::Relaxed)
     }
 
-    /// Counts the places that are taken.
+    /// Counts the running workers.
     pub(crate) fn active(&self) -> usize {
         self.places.with(|places| places.iter().filter(|place| matches!(place, WorkerSlot::Running)).count())
     }
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_taken_by_one_and_can_be_taken_again() {
+    fn a_slot_is_held_by_one_worker_at_a_time() {
         let crew = crew(2, 2);
         assert_eq!((crew.take(1), crew.take(1), crew.take(2)), (Some(1), None, None));
         crew.give_back(1, 1);
@@ -134,11 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn each_empty_place_of_a_wanted_worker_is_promised_once() {
+    fn each_empty_slot_below_the_target_is_returned_once() {
         let crew = crew(5, 2);
         let to_fill = || core::iter::from_fn(|| crew.next_to_fill()).collect::<Vec<_>>();
         assert_eq!((to_fill(), to_fill()), (alloc::vec![0, 1], alloc::vec![]));
-        assert_eq!(crew.active(), 0, "they are on their way");
+        assert_eq!(slots.active(), 0, "the workers are starting");
         crew.take(2);
         crew.set_target(number(4));
         assert_eq!(to_fill(), [3]);
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promised_place_goes_to_whoever_takes_it_first() {
+    fn a_starting_slot_goes_to_the_first_worker_that_claims_it() {
         let crew = crew(1, 1);
         assert_eq!(crew.next_to_fill(), Some(0));
         assert_eq!((crew.take(0), crew.take(0)), (Some(0), None));
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reach_ends_with_the_last_place_taken() {
+    fn the_running_end_follows_the_last_running_slot() {
         let crew = crew(4, 4);
         let seen = || (crew.reach(), crew.active());
         assert_eq!(seen(), (0, 0));
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_settles_for_less_overrules_nobody() {
+    fn lowering_the_target_does_not_override_a_concurrent_change() {
         let crew = crew(8, 2);
         crew.set_target(number(8));
         crew.settle_for(number(5), number(8));

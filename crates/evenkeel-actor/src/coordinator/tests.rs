@@ -1,5 +1,5 @@
-//! The coordinator alone: workers that are only places in it, and cells that never run.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+//! The coordinator in isolation: workers that only hold queues, and cells that never run.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -19,7 +19,7 @@ use crate::raw::current;
 use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 use crate::test_rig::IdleRuntime;
 
-// What it does day by day.
+// Normal operation.
 
 #[test]
 fn a_cell_registered_from_outside_is_found_by_any_worker() {
@@ -45,7 +45,7 @@ fn a_cell_registered_by_a_worker_is_its_next() {
 }
 
 #[test]
-fn the_newest_sends_the_one_before_it_to_the_end_of_the_queue() {
+fn the_lifo_slot_moves_its_previous_cell_to_the_end_of_the_queue() {
     let floor = Floor::new(1);
     let cells = floor.cells(3);
     let [a, b, c] = numbers(&cells);
@@ -69,7 +69,7 @@ fn a_cell_that_yielded_goes_behind_the_others() {
 }
 
 #[test]
-fn a_run_whose_right_is_gone_queues_nothing() {
+fn a_run_that_released_its_permit_queues_nothing() {
     let floor = Floor::new(1);
     for result in [InvokeKind::Completed { ready_hint: false }, InvokeKind::Stopped] {
         floor.coordinator().handle_invoke_result(&floor.locals[0], result, None);
@@ -78,7 +78,7 @@ fn a_run_whose_right_is_gone_queues_nothing() {
 }
 
 #[test]
-fn a_worker_without_work_takes_half_of_anothers() {
+fn an_idle_worker_steals_half_of_anothers_queue() {
     let floor = Floor::new(2);
     floor.cells(8).into_iter().for_each(|cell| floor.requeue(0, cell));
     let first = floor.steal(1);
@@ -88,21 +88,21 @@ fn a_worker_without_work_takes_half_of_anothers() {
 }
 
 #[test]
-fn a_worker_takes_no_more_than_it_asks_for() {
+fn a_worker_takes_no_more_than_its_batch() {
     let floor = Floor::new(1);
     floor.cells(5).into_iter().for_each(|cell| floor.requeue(0, cell));
     assert_eq!((floor.take(0, 2).len(), floor.take(0, 2).len(), floor.take(0, 2).len()), (2, 2, 1));
 }
 
 #[test]
-fn a_worker_that_sleeps_is_woken_by_what_comes_from_outside() {
+fn a_parked_worker_is_woken_by_a_cell_from_outside() {
     let floor = Floor::new(2);
     let cells = floor.cells(2);
     let woken = floor.sleep(0).expect("there is nothing to do");
     for cell in cells {
         floor.register_outside(cell);
     }
-    assert_eq!(woken.times(), 1, "once: it searches from then on");
+    assert_eq!(woken.times(), 1, "once: it is searching afterwards");
     floor.rise(0);
     assert_eq!(floor.take(0, 9).len(), 2);
 }
@@ -119,28 +119,28 @@ fn all_queues_count_towards_the_depth() {
     assert_eq!(floor.coordinator().depth(), 4);
 }
 
-// What it does when something is out of the ordinary.
+// Unusual cases.
 
 #[test]
-fn a_place_is_given_to_one_worker() {
+fn a_slot_is_claimed_by_one_worker() {
     let floor = Floor::new(2);
-    assert!(floor.coordinator().queues.claim(0).is_none(), "somebody has it");
-    assert!(floor.coordinator().queues.claim(64).is_none(), "there is no such place");
+    assert!(floor.coordinator().queues.claim(0).is_none(), "already claimed");
+    assert!(floor.coordinator().queues.claim(64).is_none(), "no such slot");
 }
 
 #[test]
-fn a_worker_about_to_sleep_sees_what_came_just_before() {
+fn a_worker_about_to_park_sees_cells_queued_just_before() {
     let floor = Floor::new(2);
     let mut cells = floor.cells(2).into_iter();
     floor.register_outside(cells.next().unwrap());
-    assert!(floor.sleep(0).is_none(), "in the common queue");
+    assert!(floor.sleep(0).is_none(), "in the injection queue");
     floor.take(0, 9);
     floor.requeue(1, cells.next().unwrap());
     assert!(floor.sleep(0).is_none(), "in another's queue");
 }
 
 #[test]
-fn a_sleeper_that_gets_up_unasked_can_sleep_again_and_be_woken() {
+fn a_worker_that_unparks_by_itself_can_park_again_and_be_woken() {
     let floor = Floor::new(2);
     let cells = floor.cells(1);
     for _ in 0..3 {
@@ -156,20 +156,20 @@ fn a_sleeper_that_gets_up_unasked_can_sleep_again_and_be_woken() {
 }
 
 #[test]
-fn while_one_searches_nobody_is_woken_and_the_last_to_find_wakes_the_next() {
+fn while_a_worker_searches_no_other_is_woken_until_the_last_search_ends() {
     let floor = Floor::new(3);
     let cells = floor.cells(2);
     let woken = floor.sleep(0).unwrap();
     floor.coordinator().idle.begin_search();
     cells.into_iter().for_each(|cell| floor.register_outside(cell));
-    assert_eq!(woken.times(), 0, "the one who searches will find it");
+    assert_eq!(woken.times(), 0, "the searching worker will find the cells");
     floor.end_search();
-    assert_eq!(woken.times(), 1, "and there may be more");
+    assert_eq!(woken.times(), 1, "there may be more cells");
     floor.rise(0);
 }
 
 #[test]
-fn while_everybody_works_nobody_is_woken_and_nothing_is_lost() {
+fn while_all_workers_run_none_is_woken_and_no_cell_is_lost() {
     let floor = Floor::new(2);
     floor.cells(20).into_iter().for_each(|cell| floor.register_outside(cell));
     assert!(!floor.coordinator().idle.notify());
@@ -177,7 +177,7 @@ fn while_everybody_works_nobody_is_woken_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_waits_behind_a_long_handler_is_freed_on_the_second_look() {
+fn cells_behind_a_long_handler_are_freed_on_the_second_check() {
     let floor = Floor::new(2);
     let mut cells = floor.cells(2).into_iter();
     let queues = &floor.coordinator().queues;
@@ -185,16 +185,16 @@ fn what_waits_behind_a_long_handler_is_freed_on_the_second_look() {
     queues.steal_from_stuck(&mut turns);
     floor.keep(floor.take_one(0));
     floor.register(0, cells.next().unwrap());
-    assert!(!queues.steal_from_stuck(&mut turns), "it has moved since the last look");
+    assert!(!queues.steal_from_stuck(&mut turns), "it has moved since the last check");
     assert!(queues.steal_from_stuck(&mut turns), "it has not since");
-    assert_eq!(floor.take(1, 9).len(), 1, "the newest cannot be stolen, and was freed");
+    assert_eq!(floor.take(1, 9).len(), 1, "the LIFO slot cannot be stolen from, so it was freed");
     floor.requeue(0, cells.next().unwrap());
-    assert!(queues.steal_from_stuck(&mut turns), "its queue can be stolen from, so somebody should come");
+    assert!(queues.steal_from_stuck(&mut turns), "its deque can be stolen from, so a worker is needed");
     assert!(floor.coordinator().depth() == 1);
 }
 
 #[test]
-fn a_worker_that_moves_on_keeps_its_newest() {
+fn a_worker_that_is_not_stuck_keeps_its_lifo_slot() {
     let floor = Floor::new(2);
     let cells = floor.cells(1);
     let [a] = numbers(&cells);
@@ -209,7 +209,7 @@ fn a_worker_that_moves_on_keeps_its_newest() {
 }
 
 #[test]
-fn whoever_leaves_hands_over_everything() {
+fn an_exiting_worker_hands_over_all_of_its_cells() {
     let mut floor = Floor::new(2);
     let mut cells = floor.cells(4).into_iter();
     floor.requeue(0, cells.next().unwrap());
@@ -221,7 +221,7 @@ fn whoever_leaves_hands_over_everything() {
 }
 
 #[test]
-fn everybody_is_woken_at_the_end_and_nobody_sleeps_after_it() {
+fn all_workers_are_woken_by_a_stop_and_none_parks_after_it() {
     let floor = Floor::new(3);
     let woken = [0, 1, 2].map(|worker| floor.sleep(worker).unwrap());
     floor.system.force_stop();
@@ -231,31 +231,31 @@ fn everybody_is_woken_at_the_end_and_nobody_sleeps_after_it() {
 }
 
 #[test]
-fn a_worker_of_another_system_is_outside() {
+fn a_worker_of_another_system_counts_as_outside() {
     let floor = Floor::new(1);
     let other = Floor::new(1);
     let cell = floor.cells(1).remove(0);
     let woken = floor.sleep(0).unwrap();
     current::enter(&other.locals[0], || floor.coordinator().register_ready(floor.core(), cell));
-    assert_eq!(woken.times(), 1, "not put into the other's queue");
+    assert_eq!(woken.times(), 1, "not put into the other system's queue");
     floor.rise(0);
     assert_eq!((floor.coordinator().depth(), other.coordinator().depth()), (1, 0));
 }
 
 #[test]
-fn a_cell_that_is_told_a_hundred_times_is_registered_once() {
+fn a_cell_with_a_hundred_messages_is_registered_once() {
     let floor = Floor::new(1);
     let cell = floor.cells(1).remove(0);
-    assert!(cell.run(&floor.locals[0]).1.is_none(), "it has started, and waits");
+    assert!(cell.run(&floor.locals[0]).1.is_none(), "it has started and is idle");
     (0..100).for_each(|_| floor.actor(0).tell(()));
     (0..10).for_each(|key| floor.actor(0).signal(SignalKey(key)));
     assert_eq!(floor.coordinator().depth(), 1);
 }
 
-// Its limits.
+// Limits.
 
 #[test]
-fn the_newest_runs_three_times_in_a_row_and_then_it_is_the_queues_turn() {
+fn the_lifo_slot_is_served_three_times_in_a_row_and_then_the_queue() {
     let floor = Floor::new(1);
     let cells = floor.cells(2);
     let [waiting, eager] = numbers(&cells);
@@ -272,14 +272,14 @@ fn the_newest_runs_three_times_in_a_row_and_then_it_is_the_queues_turn() {
             floor.requeue(0, cell);
         }
     }
-    // Then its place in the queue comes, and again three times as the newest.
+    // Then its turn in the queue comes, and three more times in the LIFO slot.
     let three = vec![eager; 3];
     let four = vec![eager; 4];
     assert_eq!(order, [three, vec![waiting], four, vec![waiting]].concat());
 }
 
 #[test]
-fn the_common_queue_has_its_turn_every_61() {
+fn the_injection_queue_is_served_every_61st_turn() {
     let floor = Floor::new(1);
     let cells = floor.cells(2);
     let [busy, outside] = numbers(&cells);
@@ -301,7 +301,7 @@ fn the_common_queue_has_its_turn_every_61() {
 }
 
 #[test]
-fn a_second_worker_is_woken_when_four_wait_and_not_when_three_do() {
+fn a_second_worker_is_woken_when_four_cells_are_queued_and_not_before() {
     let floor = Floor::new(2);
     let mut cells = floor.cells(6).into_iter();
     let woken = floor.sleep(1).unwrap();
@@ -311,19 +311,19 @@ fn a_second_worker_is_woken_when_four_wait_and_not_when_three_do() {
             woken.times()
         })
         .collect();
-    // The first of them is the newest, and does not wait in the queue.
+    // The last one registered is in the LIFO slot and does not count as queued.
     assert_eq!(counts, [0, 0, 0, 0, 1, 1]);
     assert_eq!(floor.locals[0].counters().wakes.get(), 1);
     floor.rise(1);
 }
 
 #[test]
-fn cells_that_are_put_back_wake_a_second_worker_too() {
+fn requeued_cells_wake_a_second_worker_too() {
     let floor = Floor::new(2);
     let cells = floor.cells(4);
     let woken = floor.sleep(1).unwrap();
     for (nth, cell) in cells.into_iter().enumerate() {
-        assert_eq!(woken.times(), 0, "{nth} wait");
+        assert_eq!(woken.times(), 0, "{nth} cells queued");
         let hint = InvokeKind::Completed { ready_hint: true };
         floor.coordinator().handle_invoke_result(&floor.locals[0], hint, Some(cell));
     }
@@ -332,7 +332,7 @@ fn cells_that_are_put_back_wake_a_second_worker_too() {
 }
 
 #[test]
-fn a_batch_of_none_takes_nothing_and_a_large_one_takes_what_there_is() {
+fn a_batch_of_zero_takes_nothing_and_a_large_one_takes_everything() {
     let floor = Floor::new(1);
     floor.cells(3).into_iter().for_each(|cell| floor.requeue(0, cell));
     assert_eq!(floor.take(0, 0).len(), 0);
@@ -350,12 +350,12 @@ fn a_thousand_cells_of_one_worker_are_all_found_by_the_others() {
         floor.keep(Some(cell));
         found += 1 + floor.take(1, usize::MAX).len();
     }
-    assert_eq!(found, cells - 1, "all but the newest");
+    assert_eq!(found, cells - 1, "all but the one in the LIFO slot");
     assert_eq!(floor.take(0, 9).len(), 1);
 }
 
 #[test]
-fn of_a_hundred_workers_each_wakes_the_next_and_none_is_woken_twice() {
+fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
     let workers = if cfg!(miri) { 10 } else { 100 };
     let floor = Floor::new(workers);
     let woken: Vec<_> = (0..workers).map(|worker| floor.sleep(worker).unwrap()).collect();
@@ -365,18 +365,18 @@ fn of_a_hundred_workers_each_wakes_the_next_and_none_is_woken_twice() {
         let next = (0..workers).find(|worker| woken[*worker].times() == 1 && !up.contains(worker)).unwrap();
         up.push(next);
         floor.rise(next);
-        // It finds something, and as the last to search wakes the next.
+        // It finds work, and as the last searcher wakes the next.
         floor.end_search();
     }
     assert!(woken.iter().all(|woken| woken.times() == 1));
     assert_eq!(floor.coordinator().idle.sleeping(), 0);
 }
 
-/// Workers that only have places; one more than asked for hands out cells.
+/// Workers that only hold queues; an extra one, after the last, hands out cells.
 struct Floor {
     locals: Vec<WorkerLocal>,
     actors: RefCell<Vec<ActorRef<()>>>,
-    /// Rights that a test has done with.
+    /// Run permits that a test has finished with.
     kept: RefCell<Vec<RunPermit>>,
     system: ReadyQueueScheduler,
 }
@@ -399,7 +399,7 @@ impl Floor {
         &self.core().coordinator
     }
 
-    /// Makes cells whose rights are the test's; while nothing else is queued.
+    /// Creates cells and takes their run permits; only while nothing else is queued.
     fn cells(&self, count: usize) -> Vec<RunPermit> {
         let desk = self.locals.last().unwrap();
         let props = Props::new(|| Idler).build();
@@ -433,7 +433,7 @@ impl Floor {
         out
     }
 
-    /// Takes cells off a worker's hands and tells their numbers.
+    /// Takes cells from a worker's queue and returns their numbers.
     fn take(&self, worker: usize, batch_max: usize) -> Vec<u32> {
         let taken = self.drain(worker, batch_max);
         let numbers = taken.iter().map(|cell| cell.cell().number()).collect();
@@ -453,7 +453,7 @@ impl Floor {
         self.kept.borrow_mut().extend(cell);
     }
 
-    /// Sends a worker to sleep, as one that searched in vain; `None` when there is something to do.
+    /// Parks a worker as if its search had failed; `None` if there is work.
     fn sleep(&self, worker: usize) -> Option<Arc<Woken>> {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
@@ -477,7 +477,7 @@ impl Floor {
 }
 
 impl Drop for Floor {
-    /// Ends every cell, so that none is left that nobody has the right to run.
+    /// Terminates every cell, so that no run permit is lost.
     fn drop(&mut self) {
         self.system.force_stop();
         for local in &self.locals {
@@ -498,7 +498,7 @@ fn numbers<const N: usize>(cells: &[RunPermit]) -> [u32; N] {
     core::array::from_fn(|nth| cells[nth].cell().number())
 }
 
-/// Counts how often it was woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 

@@ -1,4 +1,4 @@
-//! One worker between two looks of its host at others.
+//! Time slice of a worker: the cells it runs before it yields to its host runtime.
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -21,22 +21,22 @@ pub(super) struct Worker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Has found something, and looks in its own queue.
+    /// Runs cells from its own queue.
     Working,
-    /// Looks everywhere.
+    /// Looks for cells in all queues.
     Searching,
-    /// Waits to be woken.
+    /// Parked until woken.
     Asleep,
 }
 
-/// Why a worker gives its thread back.
+/// Reason why a worker returns from its slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SliceEnd {
-    /// Others should have a turn, input and output included.
+    /// The slice is used up; the host's other tasks, such as I/O, get a turn.
     Over,
-    /// There is nothing to run.
+    /// There are no cells to run.
     Idle,
-    /// The system is over, or the worker is not wanted any more.
+    /// The system has stopped, or the worker is no longer wanted.
     Leave,
 }
 
@@ -52,7 +52,7 @@ impl Worker {
         })
     }
 
-    /// Runs cells until there are none, or others should have a turn.
+    /// Runs cells until there are none left or the slice is used up.
     pub(super) fn poll_slice(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         if self.local.counters().phase() == WorkerPhase::Parked {
             self.local.counters().enter(WorkerPhase::Running, self.local.coarse_now());
@@ -68,7 +68,7 @@ impl Worker {
         polled
     }
 
-    /// Lets the host's other tasks go first.
+    /// Yields to the host's other tasks.
     pub(super) fn yield_to_host(&self) -> impl Future<Output = ()> {
         let core = self.local.core();
         let worker = self.local.id;
@@ -83,7 +83,7 @@ impl Worker {
         })
     }
 
-    /// Sleeps until there is something to run: the coordinator's `poll_wait_signal` as a future.
+    /// Parks until there are cells to run: the coordinator's `poll_wait_signal` as a future.
     pub(super) fn wait_for_signal(&mut self) -> impl Future<Output = ()> {
         wait_with(|cx| self.poll_wait_signal(cx))
     }
@@ -102,7 +102,7 @@ impl Worker {
         match polled {
             Poll::Pending => self.park(),
             Poll::Ready(()) => {
-                // The clock may have found everybody asleep in between.
+                // The timer driver may have found all workers parked in between.
                 core.clock.wake_if_sleeping();
                 self.state = State::Searching;
             }
@@ -128,7 +128,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Takes a worker that its host drops off those who sleep or search; to wake it would be in vain.
+    /// Deregisters a worker that its host drops; waking it would be pointless.
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
         coordinator.idle.end_yield(self.local.id);
@@ -156,7 +156,7 @@ fn run(
     let core = local.core();
     loop {
         if let Some(ready) = find(local, state) {
-            // What is taken in one go cannot be stolen, so it is one unless the config says more.
+            // Cells in a batch cannot be stolen, so the default batch is a single cell.
             core.coordinator.drain_ready_cycle(local, core.config.worker_batch.get() - 1, batch);
             run_one(local, ready);
             batch.drain(..).for_each(|ready| run_one(local, ready));
@@ -165,7 +165,7 @@ fn run(
             }
             *runs += 1;
             if local.runs_per_slice <= *runs {
-                // A short pause: to the end of the host's queue.
+                // A short pause: reschedule at the end of the host's queue.
                 *runs = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -175,7 +175,8 @@ fn run(
         if core.is_over() {
             core.coordinator.idle.end_search();
             *state = State::Working;
-            // It may sleep until something is due, and the last actor may have ended here.
+            // The driver may be sleeping until its next timer, and the last actor may have terminated on this
+            // worker.
             core.clock.wake();
             return Poll::Ready(SliceEnd::Leave);
         }
@@ -186,7 +187,7 @@ fn run(
     }
 }
 
-/// Takes the next cell, from whoever has one.
+/// Takes the next cell, from this worker's queue or another's.
 #[inline]
 fn find(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
     let coordinator = &local.core().coordinator;
@@ -201,7 +202,7 @@ fn find(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
     Some(ready)
 }
 
-/// Looks at what others have.
+/// Steals a cell from other workers.
 #[cold]
 fn search(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
     let coordinator = &local.core().coordinator;

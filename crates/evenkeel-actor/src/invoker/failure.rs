@@ -1,7 +1,7 @@
-//! What becomes of an actor that failed, decided at once on the worker it failed on.
+//! Supervision of a failed actor, decided immediately on the worker on which it failed.
 //!
-//! The actor is suspended in the same transition that ends its run, so it is never scheduled between
-//! its failure and the decision. The parent is told, and may overrule.
+//! The actor is suspended in the same transition that ends its run, so it is never scheduled between its
+//! failure and the decision. The parent is notified and may override the decision.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -23,7 +23,7 @@ use crate::timer::TimerEvent;
 impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn fail(&mut self, error: ActorError) -> ActionResult {
         if self.owner.phase == Phase::Stopping {
-            // Whoever ends cannot fail any further.
+            // An actor that is stopping cannot fail any further.
             return ActionResult::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
         self.trace.record_failed(&error);
@@ -51,16 +51,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
         let history = &mut self.owner.extra.get_or_insert_default().history;
         let decided = catch(|| decide(supervision, history, error, now, random));
-        // A decider that panics has not said to go on.
+        // A decider that panics has not decided to continue.
         match decided.unwrap_or(SupervisionDecision::Stop { reason: StopReason::Directed }) {
             SupervisionDecision::Restart { .. } if self.body.spec.factory.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
-            // A factory that panicked left no value to go on with.
+            // A factory that panicked left no actor to resume.
             SupervisionDecision::Resume if self.owner.actor.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
-            // Nobody is above.
+            // There is no parent to escalate to.
             SupervisionDecision::Escalate if parent.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
@@ -73,7 +73,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let restarts = self.owner.extra.as_ref().map_or(0, |extra| extra.history.restarts());
         let child = self.cell.index();
         let failure = FailureNotification { child, error: error.clone(), verdict, restarts };
-        // A parent that has ended ends its children, this one included.
+        // A parent that has terminated stops its children, this one included.
         drop(parent.tell_system(SystemMessage::ChildFailed(Box::new(failure))));
     }
 
@@ -81,13 +81,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.forgive_children(&error);
         let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
         if self.owner.phase == Phase::Waiting {
-            // State as it is: what it waits for, it waits for still.
+            // The actor still waits for whatever it waited for.
             return self.finish(result);
         }
         self.finish_with_permit(result)
     }
 
-    /// Lets the child go on in whose place the actor failed.
+    /// Resumes the children whose failure escalated to this actor.
     fn forgive_children(&mut self, error: &ActorError) {
         if error.kind() != ErrorKind::Escalated {
             return;
@@ -111,7 +111,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let due = self.local.core().now() + after;
         match self.local.core().clock.insert(due, TimerEvent::Resume(self.cell.clone())) {
             Ok(alarm) => {
-                // One who fails again while it waits, in a child's place, waits anew.
+                // An escalated failure during the backoff starts the backoff again.
                 if let Some(before) = self.extra().resume.replace(alarm) {
                     self.local.core().clock.cancel(before);
                 }
@@ -121,7 +121,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.suspend_failed(error, Some(after))
     }
 
-    /// Leaves a failed actor suspended until somebody decides, or time has passed.
+    /// Leaves a failed actor suspended until its supervisor decides or the backoff ends.
     fn suspend_failed(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
         self.owner.phase = Phase::Failed;
         self.drop_future();
@@ -136,7 +136,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.finish_with_permit(result)
     }
 
-    /// Lets a failed actor go on as it is.
+    /// Resumes a failed actor with its state unchanged.
     pub(super) fn resume_after_failure(&mut self) {
         if let Some(error) = self.extra().failure.take() {
             self.forgive_children(&error);
@@ -150,7 +150,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.on_deferred();
     }
 
-    /// Begins anew: the children end first.
+    /// Starts a restart: the children are stopped first.
     pub(super) fn restart(&mut self) -> Option<NextAction> {
         self.drop_future();
         if let Some(alarm) = self.extra().resume.take() {
@@ -160,16 +160,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return self.restart_now();
         }
         self.owner.phase = Phase::Restarting;
-        // A child's end among it is waited for.
+        // The deferred messages may contain the termination of a child.
         self.on_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         None
     }
 
-    /// Makes the new value and starts it.
+    /// Creates the new actor and starts it.
     pub(super) fn restart_now(&mut self) -> Option<NextAction> {
-        let error = self.extra().failure.take().unwrap_or_else(|| ActorError::new("told to restart"));
-        // A value that fails once more on its way out has failed already.
+        let error = self.extra().failure.take().unwrap_or_else(|| ActorError::new("restarted by its supervisor"));
+        // A panic in the failed actor's `restarting` or drop does not count as another failure.
         drop(catch(|| self.hook(|actor, ctx| actor.restarting(&error, ctx))));
         drop(catch(|| self.owner.actor = None));
         self.cancel_timers();

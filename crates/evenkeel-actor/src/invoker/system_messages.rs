@@ -1,4 +1,4 @@
-//! What the system tells a cell, between two of its messages.
+//! Handling of system messages, between two user messages.
 
 use super::{ActorCellInvoker, NextAction};
 use crate::actor::{Actor, Flow, Signal};
@@ -19,10 +19,10 @@ use crate::trace::SpanHandle;
 use evenkeel_policy::time::Instant;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Looks after everything but user messages; `None` to serve them.
+    /// Processes everything except user messages; `None` to continue with those.
     #[cold]
     pub(super) fn process_system(&mut self, flags: u32) -> Option<NextAction> {
-        // What follows has nothing to do with the message before.
+        // System messages do not belong to the span of the previous message.
         self.trace = SpanHandle::NONE;
         if flags & WAITERS != 0 {
             self.wake_waiters();
@@ -31,7 +31,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             self.state().lower(SYSTEM);
             while let Some(message) = self.body.lane.pop_system() {
                 if let Some(step) = self.on_system_message(message) {
-                    // More may wait behind it, and its flag is down.
+                    // More messages may be queued, and their flag is already cleared.
                     self.state().set(SYSTEM);
                     return Some(step);
                 }
@@ -51,7 +51,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match self.owner.phase {
             Phase::New | Phase::Running => {
                 if flags & SUSPENDED != 0 {
-                    // A suspension that ended in this run or the one before.
+                    // The suspension ended in this run or the previous one.
                     self.state().lower(SUSPENDED);
                 }
                 None
@@ -60,7 +60,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Makes the messages the next ones that the actor had put aside and wants back.
+    /// Puts the stashed messages that the actor recalled to the front of the queue.
     fn take_back(&mut self) {
         let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) else {
             return;
@@ -69,13 +69,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if recalled.len() == 0 {
             return;
         }
-        // A message on its way again is a new one to whoever traces it.
+        // Each unstashed message starts a new span.
         let recalled = recalled.map(|message| Envelope::seal(message, self.cell));
         self.body.lane.put_first(recalled, &mut self.owner.private, &self.cell.slot().state);
         self.body.head.stashed.store(stash.held(), Ordering::Relaxed);
     }
 
-    /// The same with everything that is aside; for the value that comes after the one that put it there.
+    /// Unstashes all messages, for the actor that replaces the one that stashed them.
     pub(super) fn take_all_back(&mut self) {
         if let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) {
             stash.recall(usize::MAX);
@@ -83,14 +83,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.take_back();
     }
 
-    /// The waker of a future, or of a mailbox that was full, has fired.
+    /// Handles a wake-up by a future or by a mailbox that was full.
     fn on_waker(&mut self) -> Option<NextAction> {
         if self.owner.phase != Phase::Waiting {
             return None;
         }
         if let Some(future) = self.extra().future.take() {
             self.trace = core::mem::take(&mut self.extra().trace);
-            // Before it is polled: if it panics, no wait is left that nothing would end.
+            // Resume before polling: if the poll panics, no wait without an end is left behind.
             self.resume();
             return self.wait_for(future);
         }
@@ -127,7 +127,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Whether a message is for the value that goes on or follows, and neither is there yet.
+    /// Reports whether a message is for the resumed or restarted actor, which does not exist yet.
     fn is_too_early(&self, message: &SystemMessage) -> bool {
         match (self.owner.phase, message) {
             (Phase::Failed, SystemMessage::ChildFailed(failure)) => {
@@ -147,7 +147,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Comes back to what came too early; the cell is running, so its lane is open.
+    /// Queues the deferred messages again; the cell is running, so its system queue is open.
     pub(super) fn on_deferred(&mut self) {
         for message in core::mem::take(&mut self.extra().deferred) {
             drop(self.cell.tell_system(message));
@@ -161,10 +161,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Takes nothing new; the end comes when the lane is empty.
+    /// Rejects new messages; the actor stops when the queue is empty.
     fn close_for_draining(&mut self) -> Option<NextAction> {
         self.close_lane();
-        // A failed actor serves nothing any more, so its lane would never be empty.
+        // A failed actor handles no messages, so its queue would never become empty.
         matches!(self.owner.phase, Phase::Failed).then_some(NextAction::Stop)
     }
 
@@ -181,7 +181,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 self.resume_after_failure();
                 None
             }
-            // There is no value to go on with.
+            // There is no actor to resume.
             (SupervisionCommand::Resume, Phase::Failed) => self.restart(),
             (SupervisionCommand::Resume, _) => None,
             (SupervisionCommand::Restart, _) => self.restart(),
@@ -207,9 +207,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         None
     }
 
-    /// The time of a suspension, or of a failure's backoff, is over.
+    /// Ends a suspension or a restart backoff.
     fn on_resume(&mut self, due: Instant) -> Option<NextAction> {
-        // One under way when its wait ended otherwise ends no other.
+        // A timer that fired although its wait had already ended must not end another wait.
         self.extra().resume.take_if(|alarm| alarm.due == due)?;
         match self.owner.phase {
             Phase::Failed => self.restart(),
@@ -221,13 +221,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Something in the future the actor waits for may have expired.
+    /// Re-polls the future in which an ask may have timed out.
     fn on_expiry(&mut self, due: Instant) -> Option<NextAction> {
         self.extra().expiry.take_if(|alarm| alarm.due == due)?;
         self.on_waker()
     }
 
-    /// The actor has been idle for as long as it asked, or is looked at again when it may have been.
+    /// Handles the receive timeout: signals it, or re-arms it if the actor has been active since.
     fn on_timeout(&mut self, due: Instant) -> Option<NextAction> {
         let core = self.local.core();
         let now = core.now();
@@ -251,7 +251,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let cell = self.cell;
         let clock = &self.local.core().clock;
         let extra = self.owner.extra.as_deref_mut()?;
-        // One under way when its timer was cancelled or set anew is not told.
+        // Ignores the firing of a timer that was cancelled or set again.
         let at = extra.timers.iter().position(|timer| timer.id == id && timer.alarm.due == due)?;
         match extra.timers[at].repeat {
             Repeat::Once => {
@@ -269,7 +269,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.deliver_signal(Signal::Timer(id))
     }
 
-    /// Tells the actor, unless it is past hearing.
+    /// Delivers a signal to the actor, unless it is failed, restarting or stopping.
     pub(super) fn deliver_signal(&mut self, signal: Signal) -> Option<NextAction> {
         match self.owner.phase {
             Phase::New | Phase::Running => {
@@ -277,9 +277,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 self.apply_flow(handled)
             }
             Phase::Waiting => match self.hook(|actor, ctx| actor.signal(signal, ctx))? {
-                // A second wait would throw the first away.
+                // A second wait would discard the first.
                 Ok(Flow::Await(_) | Flow::Suspend(..)) => Some(NextAction::Fail(ActorError::new(
-                    "a signal cannot begin a wait while its actor waits",
+                    "signal handler tried to start a wait while the actor is already waiting",
                 ))),
                 Ok(Flow::Yield) => None,
                 handled => self.apply_flow(handled),
@@ -288,7 +288,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// A child or a watched actor has ended.
+    /// Handles the termination of a child or a watched actor.
     fn on_terminated(&mut self, who: &CellRef, how: Termination) -> Option<NextAction> {
         let extra = self.extra();
         let children = extra.children.len();
@@ -307,10 +307,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// A child has failed; the verdict is already being carried out, and may be overruled.
+    /// Handles the failure of a child; the decision is already being applied and may be overridden.
     fn on_failure(&mut self, failure: FailureNotification) -> Option<NextAction> {
         if matches!(self.owner.phase, Phase::Restarting | Phase::Stopping) {
-            // Every child is being ended, this one included.
+            // All children are being stopped, including this one.
             return None;
         }
         let overruled = self.owner.actor.as_mut().and_then(|actor| actor.overrule(&failure));
@@ -340,7 +340,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 }
 
-/// Has a child carry out a directive; a child that has ended needs none.
+/// Sends a child the command of a directive; a terminated child needs none.
 fn command(child: &CellRef, directive: SupervisionDirective) {
     let command = match directive {
         SupervisionDirective::Resume | SupervisionDirective::Escalate => SupervisionCommand::Resume,

@@ -1,4 +1,4 @@
-//! How a cell ends: its children, its actor, its mailbox, its place; in this order.
+//! Termination of a cell: children first, then the actor, its mailbox and its slot, in this order.
 
 use super::ActorCellInvoker;
 use crate::actor::Actor;
@@ -13,7 +13,7 @@ use crate::sync::Ordering;
 use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Takes nothing new, has the children end, and ends when they have.
+    /// Closes the mailbox, stops the children, and terminates once they have.
     pub(super) fn begin_stop(&mut self, how: Termination) -> InvokeResult {
         self.close_lane();
         self.owner.phase = Phase::Stopping;
@@ -23,16 +23,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if self.extra().children.is_empty() {
             return self.terminate();
         }
-        // A child's end may be among what came too early.
+        // The deferred messages may contain the termination of a child.
         self.on_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
 
-    /// Ends the actor, then gives up its mailbox, then its place in the ready queue.
+    /// Drops the actor, then its mailbox, then the run permit.
     pub(super) fn terminate(&mut self) -> InvokeResult {
         let result = self.after_invoke(InvokeResult::Stopped);
-        // Whatever goes wrong on the way out, the end is told.
+        // Whatever panics on the way, the termination is reported.
         drop(catch(|| self.hook(A::stopped)));
         drop(catch(|| self.owner.actor = None));
         self.dead_letter_stash(DeadLetterReason::Stashed);
@@ -42,7 +42,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         result
     }
 
-    /// Closes the system lane, ends the cell's state, and tells everybody who asked.
+    /// Closes the system queue, marks the cell dead, and notifies the watchers and the parent.
     fn unregister_mailbox(&mut self) {
         let system = self.body.lane.system_stats();
         let unread = self.body.lane.end_system();
@@ -53,9 +53,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return;
         };
         let ColdState { ending, watchers: mut told, watching, children, middleware, .. } = *extra;
-        // Those made on the way out have nobody else to end them.
+        // Children created while stopping have no one else to stop them.
         children.iter().for_each(|child| child.stop(StopMode::Now));
-        // Those who watch an actor that outlives them would stay in its memory.
+        // Otherwise an actor that outlives this one would keep it in its list of watchers.
         for watched in &watching {
             drop(watched.tell_system(SystemMessage::Unwatch(self.cell.clone())));
         }
@@ -72,7 +72,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         drop(catch(|| drop(middleware)));
     }
 
-    /// Gives up what the actor waits for; its way out is its author's code too.
+    /// Drops the awaited future; its drop is user code and may panic.
     pub(super) fn drop_future(&mut self) {
         let extra = self.extra();
         let future = extra.future.take();
@@ -80,7 +80,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         drop(catch(|| trace.within(|| drop(future))));
     }
 
-    /// Makes dead letters of everything that was put aside.
+    /// Dead-letters all stashed messages.
     pub(super) fn dead_letter_stash(&mut self, reason: DeadLetterReason) {
         let Some(mut stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.take()) else {
             return;
@@ -92,7 +92,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.body.head.stashed.store(0, Ordering::Relaxed);
     }
 
-    /// Makes dead letters of everything that waits.
+    /// Dead-letters all queued messages.
     pub(super) fn dead_letter_waiting(&mut self, reason: DeadLetterReason) {
         let private = core::mem::take(&mut self.owner.private);
         self.body.lane.tell_left(0);
@@ -115,7 +115,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
 fn tell_end(whom: Option<&CellRef>, who: &CellRef, how: &Termination) {
     if let Some(whom) = whom {
-        // Somebody who has ended wants to know nothing.
+        // A watcher that has terminated needs no notification.
         drop(whom.tell_system(SystemMessage::Ended { who: who.clone(), how: how.clone() }));
     }
 }

@@ -1,4 +1,4 @@
-//! What the system tells a cell.
+//! System messages, and how redundant ones are coalesced.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,42 +12,42 @@ use crate::invoke::SignalKey;
 use crate::stop::{StopMode, Termination};
 use crate::timer::TimerId;
 
-/// Signals remembered that came before the wait they end; the oldest is forgotten first.
+/// Maximum number of remembered signals that arrived before their wait; the oldest is dropped first.
 pub(crate) const EARLY_MAX: usize = 16;
 
-/// What the system tells a cell.
+/// A message from the runtime to an actor cell.
 #[derive(Debug)]
 pub(crate) enum SystemMessage {
-    /// End, at once or after what waits.
+    /// Stop immediately, or after the queued messages.
     Stop(StopMode),
-    /// What a supervisor ordered.
+    /// Command of a supervisor.
     Command(SupervisionCommand),
-    /// A child failed and this was decided about it.
+    /// A child failed, with the decision that was made.
     ChildFailed(Box<FailureNotification>),
-    /// A child or a watched actor has ended.
+    /// A child or a watched actor has terminated.
     Ended { who: CellRef, how: Termination },
-    /// Tell `CellRef` when this actor has ended.
+    /// Notify `CellRef` when this actor terminates.
     Watch(CellRef),
-    /// Do not.
+    /// Revoke a watch.
     Unwatch(CellRef),
-    /// The wait for a signal is over.
+    /// A signal that may end a wait.
     Signal(SignalKey),
-    /// The time of a suspension is over.
+    /// The delay of a suspension has elapsed.
     Resume { due: Instant },
-    /// Something in the future that is waited for may have expired.
+    /// An ask in the awaited future may have timed out.
     Expire { due: Instant },
-    /// Nothing arrived for as long as the actor asked for.
+    /// The receive timeout has elapsed.
     ReceiveTimeout { due: Instant },
-    /// A timer of the actor's own fired.
+    /// A timer of the actor fired.
     Timer { id: TimerId, due: Instant },
 }
 
 impl SystemMessage {
-    /// Puts the message at the end of a lane; returns those that it made pointless, or itself.
+    /// Appends the message to the system queue; returns the messages that it makes redundant, or itself.
     ///
-    /// Bound on what anybody may say to a cell that does not run, as often as they like: a stop of each
-    /// kind, three commands, [`EARLY_MAX`] signals and the one that is waited for, two words of each
-    /// watcher, a failure of each child that goes on by itself.
+    /// Limits for what anyone may send to a cell that does not run, however often: one stop of each kind,
+    /// three commands, [`EARLY_MAX`] signals plus the awaited one, two messages per watcher, and one failure
+    /// per child that resumes by itself.
     pub(crate) fn enqueue_coalescing(self, lane: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
         let mut pointless = Vec::new();
         match &self {
@@ -55,7 +55,7 @@ impl SystemMessage {
                 return alloc::vec![self];
             }
             Self::Signal(_) => pointless.extend(forget_signal(lane, awaited)),
-            // The watch before it, if it is known already, is taken back all the same.
+            // Removes an earlier watch from the queue, and still revokes one that was already processed.
             Self::Unwatch(who) => throw_out(lane, &mut pointless, |earlier| match earlier {
                 Self::Watch(watcher) | Self::Unwatch(watcher) => watcher.is(who),
                 _ => false,
@@ -74,7 +74,7 @@ impl SystemMessage {
         pointless
     }
 
-    /// Whether a stop or a command adds nothing to this one, which is obeyed before it.
+    /// Reports whether `later` is redundant after this stop or command.
     fn covers(&self, later: &Self) -> bool {
         match (self, later) {
             (Self::Stop(earlier), Self::Stop(later)) => earlier == later,
@@ -88,7 +88,7 @@ impl SystemMessage {
     }
 }
 
-/// Makes room for one more signal: the oldest goes, but not the first that ends the wait.
+/// Makes room for one more signal: drops the oldest, but not the first one that ends the current wait.
 fn forget_signal(lane: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Option<SystemMessage> {
     let key = |message: &SystemMessage| match message {
         SystemMessage::Signal(SignalKey(key)) => Some(*key),
@@ -104,7 +104,7 @@ fn forget_signal(lane: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Op
     lane.remove(oldest)
 }
 
-/// Moves messages out of a lane, to be dropped after its lock.
+/// Moves redundant messages out of the queue, to be dropped after its lock is released.
 fn throw_out(
     lane: &mut VecDeque<SystemMessage>,
     out: &mut Vec<SystemMessage>,
@@ -125,19 +125,19 @@ mod tests {
     use alloc::string::String;
 
     #[test]
-    fn a_stop_is_told_once_of_each_kind() {
+    fn each_kind_of_stop_is_queued_once() {
         let stops = [StopMode::Drained, StopMode::Now, StopMode::Drained, StopMode::Now];
         let (lane, pointless) = joined(stops.map(SystemMessage::Stop), None);
         assert_eq!((lane, pointless), (strings(["Stop(Drained)", "Stop(Now)"]), 2));
     }
 
     #[test]
-    fn a_command_is_told_unless_one_before_it_does_as_much() {
+    fn a_command_is_dropped_if_an_earlier_one_covers_it() {
         use SupervisionCommand::{Restart, Resume, Stop};
         let commands = [Resume, Resume, Restart, Resume, Restart, Stop, Restart, Stop];
         let (lane, pointless) = joined(commands.map(SystemMessage::Command), None);
-        let told = ["Command(Resume)", "Command(Restart)", "Command(Stop)"];
-        assert_eq!((lane, pointless), (strings(told), 5));
+        let kept = ["Command(Resume)", "Command(Restart)", "Command(Stop)"];
+        assert_eq!((queue, redundant), (strings(kept), 5));
     }
 
     #[test]
@@ -150,21 +150,21 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_has_two_words_at_most() {
+    fn a_watcher_has_at_most_two_queued_messages() {
         let rig = Rig::new(1);
         let first = rig.spawn().cell().clone();
         let second = rig.spawn().cell().clone();
         let watch = |cell: &CellRef| SystemMessage::Watch(cell.clone());
         let unwatch = |cell: &CellRef| SystemMessage::Unwatch(cell.clone());
-        let words = [watch(&first), watch(&second), unwatch(&first), watch(&first), unwatch(&first)];
-        let (lane, pointless) = joined(words, None);
+        let messages = [watch(&first), watch(&second), unwatch(&first), watch(&first), unwatch(&first)];
+        let (queue, redundant) = enqueue_all(messages, None);
         assert_eq!((lane, pointless), (strings(["Watch(1.0)", "Unwatch(0.0)"]), 3));
         let (lane, _) = joined([unwatch(&first), watch(&first)], None);
         assert_eq!(lane, strings(["Unwatch(0.0)", "Watch(0.0)"]));
     }
 
     #[test]
-    fn of_a_child_that_goes_on_by_itself_the_latest_failure_is_told() {
+    fn only_the_latest_failure_of_a_child_that_resumes_by_itself_is_kept() {
         let failed = |slot, verdict, restarts| {
             let child = MailboxIndex { slot, generation: 0 };
             let error = ActorError::new("broken");
@@ -179,14 +179,14 @@ mod tests {
         let mut lane = VecDeque::new();
         let pointless: usize =
             failures.into_iter().map(|failure| failure.enqueue_coalescing(&mut lane, None).len()).sum();
-        let told = lane.iter().map(|message| match message {
+        let restarts = lane.iter().map(|message| match message {
             SystemMessage::ChildFailed(failure) => failure.restarts,
             _ => 0,
         });
-        assert_eq!((told.collect::<Vec<_>>(), pointless), (alloc::vec![2, 3, 4], 1));
+        assert_eq!((restarts.collect::<Vec<_>>(), redundant), (alloc::vec![2, 3, 4], 1));
     }
 
-    /// What is in a lane after these have joined it, and how many were thrown out.
+    /// Enqueues messages; returns the queue's contents and the number of redundant messages.
     fn joined(
         messages: impl IntoIterator<Item = SystemMessage>,
         awaited: Option<u64>,

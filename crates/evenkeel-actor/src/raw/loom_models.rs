@@ -1,9 +1,10 @@
-//! Models of the concurrent core: loom runs each in every order that its bound of preemptions allows.
+//! Loom models of the concurrent core: loom runs each in every interleaving within a preemption bound.
 //!
-//! The word, the lanes, the slab, the oneshot and the sleepers are the crate's own. What surrounds them
-//! here is what the invoker, the coordinator and the worker do with them, in the same order.
+//! The state word, the mailbox queues, the slab, the oneshot and the idle workers are the crate's own. The
+//! code around them mirrors what the invoker, the coordinator and the workers do with them, in the same
+//! order.
 //!
-//! Bound: preemptions per execution, given by each model and overruled by `LOOM_MAX_PREEMPTIONS`.
+//! Limits: preemptions per execution, set by each model and overridden by `LOOM_MAX_PREEMPTIONS`.
 
 mod answers;
 mod closing;
@@ -28,34 +29,34 @@ use super::state::{CellState, Notify, Release, SIGNAL, SUSPENDED, SYSTEM, USER, 
 use crate::mailbox::{MailboxOptions, MailboxQueues, OverflowStrategy, PushResult};
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
-/// Runs a model in every order with at most so many preemptions.
+/// Runs a model in every interleaving with at most `preemptions` preemptions.
 fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(preemptions);
     builder.check(model);
 }
 
-/// A message that suspends whoever handles it until it is told to resume.
+/// A message that suspends its cell until `Order::Resume`.
 const SUSPEND: u32 = 1000;
 
-/// What the system tells a [`Miniature`].
+/// System message of a [`ModelCell`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Resume,
     Stop,
 }
 
-/// A cell without a worker: whoever is given the run right runs it.
+/// A cell without a worker: the thread that is granted the run permit runs it.
 struct Miniature {
     state: CellState,
     lanes: MailboxQueues<u32, Order>,
-    /// What a future's poll would find; ordered by nothing but the word.
+    /// Stands for the state that a future's poll would find; ordered only by the state word.
     external: AtomicU32,
     low_mark: usize,
     owner: UnsafeCell<Owner>,
 }
 
-// SAFETY: the owner's part is touched only under the run right, which is what the models check.
+// SAFETY: the runner state is accessed only under the run permit, which is what the models check.
 unsafe impl Send for Miniature {}
 // SAFETY: as above.
 unsafe impl Sync for Miniature {}
@@ -74,7 +75,7 @@ struct Owner {
 impl Miniature {
     fn new(places: usize) -> Arc<Self> {
         let options = MailboxOptions {
-            capacity: NonZeroUsize::new(places).expect("a mailbox has places"),
+            capacity: NonZeroUsize::new(places).expect("the capacity is not zero"),
             overflow: OverflowStrategy::Reject,
             reserve_for_system: 0,
             high_mark: places,
@@ -89,7 +90,7 @@ impl Miniature {
         })
     }
 
-    /// What `ActorRef::try_tell` does.
+    /// Mirrors `ActorRef::try_tell`.
     fn tell(&self, message: u32) -> PushResult<u32> {
         let pushed = self.lanes.push(message);
         if pushed == PushResult::Queued {
@@ -98,7 +99,7 @@ impl Miniature {
         pushed
     }
 
-    /// What `ActorRef::send` does, on a thread that has nothing else to do.
+    /// Mirrors `ActorRef::send`, on a thread of its own.
     fn send(&self, message: u32, bell: &StdArc<Bell>) -> PushResult<u32> {
         let waker = Waker::from(bell.clone());
         loop {
@@ -114,14 +115,14 @@ impl Miniature {
         }
     }
 
-    /// What `CellRef::tell_system` does.
+    /// Mirrors `CellRef::tell_system`.
     fn order(&self, order: Order) -> Result<(), Order> {
         self.lanes.push_system(order)?;
         self.follow(self.state.raise(SYSTEM));
         Ok(())
     }
 
-    /// What a future does that becomes ready: changes something, then wakes.
+    /// Mirrors a future that becomes ready: changes its state, then wakes.
     fn signal(&self) {
         self.external.fetch_add(1, Ordering::Relaxed);
         self.follow(self.state.raise_unlocked(SIGNAL));
@@ -133,10 +134,10 @@ impl Miniature {
         }
     }
 
-    /// Runs the cell until the run right is gone.
+    /// Runs the cell until the run permit is released.
     fn run(&self) {
         loop {
-            // SAFETY: the caller was given the run right; loom fails the model if somebody else is here.
+            // SAFETY: the caller was granted the run permit; loom fails the model if another thread is here.
             let step = self.owner.with_mut(|owner| self.serve(unsafe { &mut *owner }));
             match step {
                 Step::Finish { hold } if self.state.release(hold) == Release::Kept => {}
@@ -145,7 +146,7 @@ impl Miniature {
         }
     }
 
-    /// What the invoker does in one run.
+    /// Mirrors one run of the invoker.
     fn serve(&self, owner: &mut Owner) -> Step {
         loop {
             let flags = self.state.flags_relaxed();
@@ -223,19 +224,20 @@ impl Miniature {
         }
     }
 
-    /// Reads the owner's part when every thread is done.
+    /// Reads the runner state after all threads are done.
     fn owner(&self) -> Owner {
-        // SAFETY: loom fails the model if somebody changes it meanwhile, or did so unordered with this.
+        // SAFETY: loom fails the model if another thread changes it meanwhile, or did so without
+        // synchronization.
         self.owner.with(|owner| unsafe { (*owner).clone() })
     }
 
-    /// Fails unless exactly these messages were handled, each thread's in the order it sent them.
+    /// Fails unless exactly these messages were handled, those of each thread in the order sent.
     fn assert_handled(&self, by_thread: &[&[u32]]) {
         let seen = self.owner().seen;
         let mut left: Vec<&[u32]> = by_thread.to_vec();
         for message in &seen {
             let from = left.iter_mut().find(|sent| sent.first() == Some(message));
-            let sent = from.unwrap_or_else(|| panic!("reordered or twice: {seen:?}"));
+            let sent = from.unwrap_or_else(|| panic!("reordered or handled twice: {seen:?}"));
             *sent = &sent[1..];
         }
         assert!(left.iter().all(|sent| sent.is_empty()), "stranded: only {seen:?}");
@@ -248,7 +250,7 @@ enum Step {
     Ended,
 }
 
-/// A waker that a thread can wait for; loom calls a wait that nobody ends a deadlock.
+/// A waker that a thread can wait for; loom reports a wait that never ends as a deadlock.
 #[derive(Default)]
 struct Bell {
     rings: Mutex<Rings>,
@@ -266,7 +268,7 @@ impl Bell {
         StdArc::default()
     }
 
-    /// Waits until somebody has rung since the last wait.
+    /// Waits until it was woken since the last wait.
     fn wait(&self) {
         let mut rings = self.rings.lock().expect("nobody panics with the lock");
         while !rings.unheard {
@@ -275,7 +277,7 @@ impl Bell {
         rings.unheard = false;
     }
 
-    /// Counts the rings of all time.
+    /// Counts all wake-ups.
     fn rings(&self) -> u32 {
         self.rings.lock().expect("nobody panics with the lock").total
     }

@@ -1,4 +1,4 @@
-//! The user lane of a cell, reached in one step.
+//! Typed pointer to a cell's mailbox, so that a send needs no type lookup.
 
 use core::any::TypeId;
 use core::ptr::NonNull;
@@ -7,35 +7,36 @@ use crate::actor::Actor;
 use crate::cell::{ActorCell, CellRef};
 use crate::mailbox::QueueMailbox;
 
-/// A counted reference to a cell that knows where its lane lies.
+/// A counted reference to a cell, with the address of its mailbox.
 pub(crate) struct MailboxRef<M> {
     cell: CellRef,
     lane: NonNull<QueueMailbox<M>>,
 }
 
-// SAFETY: a reference to a cell and a shared borrow of its lane, which is `Sync` for messages that may
-// be sent: both may be used from any thread.
+// SAFETY: a reference to a cell and a shared borrow of its mailbox, which is `Sync` for messages that are
+// `Send`: both may be used from any thread.
 unsafe impl<M: Send> Send for MailboxRef<M> {}
 // SAFETY: as above.
 unsafe impl<M: Send> Sync for MailboxRef<M> {}
 
 impl<M> MailboxRef<M> {
-    /// Joins a cell and its lane.
+    /// Combines a cell and its mailbox.
     ///
     /// # Safety
-    /// `lane` is the lane of the cell's body, taken when the body was in its slot.
+    /// `mailbox` is the mailbox of the cell's body, taken while the body was in its slot.
     pub(super) unsafe fn new(cell: CellRef, lane: NonNull<QueueMailbox<M>>) -> Self {
         Self { cell, lane }
     }
 
-    /// Refers to a cell whose body is at hand.
+    /// Creates a reference from a cell and its body.
     pub(crate) fn of<A: Actor<Msg = M>>(cell: &CellRef, body: &ActorCell<A>) -> Self {
         let lane = NonNull::from(&body.lane);
-        assert_eq!(cell.occupant().body.lane(), lane.cast(), "the body is the cell's");
+        assert_eq!(cell.occupant().body.mailbox(), mailbox.cast(), "the body is the cell's");
         Self { cell: cell.clone(), lane }
     }
 
-    /// Refers to a cell whose actor takes `M`; `Err` says what else it takes.
+    /// Creates a reference to a cell whose actor handles `M`; `Err` is the name of the type it handles
+    /// instead.
     pub(crate) fn typed(cell: CellRef) -> Result<Self, &'static str>
     where
         M: 'static,
@@ -46,7 +47,8 @@ impl<M> MailboxRef<M> {
             return Err(name);
         }
         let lane = body.lane().cast();
-        // SAFETY: the body is a `Body<A>` in its slot, and its `A::Msg` has the id of `M`: it is `M`.
+        // SAFETY: the body is an `ActorCell<A>` in its slot, and its `A::Msg` has the type ID of `M`: it is
+        // `M`.
         Ok(unsafe { Self::new(cell, lane) })
     }
 
@@ -57,7 +59,7 @@ impl<M> MailboxRef<M> {
 
     #[inline]
     pub(crate) fn lane(&self) -> &QueueMailbox<M> {
-        // SAFETY: the cell is referred to, so its body is not dropped.
+        // SAFETY: the cell is referenced, so its body is not dropped.
         unsafe { self.lane.as_ref() }
     }
 }
@@ -76,12 +78,12 @@ mod tests {
     use crate::trace::Envelope;
 
     #[test]
-    fn every_copy_of_an_address_leads_to_the_same_lane() {
+    fn every_clone_of_a_reference_leads_to_the_same_mailbox() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
         let cell = actor.cell().clone();
         let lane = cell.occupant().body.lane().cast();
-        // SAFETY: the body is in its slot, and a `Body<Sum>`, whose lane takes `Told`.
+        // SAFETY: the body is in its slot, and is an `ActorCell<Sum>`, whose mailbox takes `SumMsg`.
         let lane = unsafe { MailboxRef::<SumMsg>::new(cell, lane) }.clone();
         let stats = |depth| MailboxQueueStats { enqueued: depth as u64, depth };
         let told = Envelope::seal(SumMsg::Add(1), lane.cell());
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_type_of_its_messages_leads_to_a_lane() {
+    fn a_mailbox_is_found_only_by_the_type_of_its_messages() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
         let lane = MailboxRef::<SumMsg>::typed(actor.cell().clone()).ok().unwrap();
@@ -102,6 +104,6 @@ mod tests {
         assert!(matches!(lane.lane().push(told), PushResult::Queued));
         assert_eq!(actor.depth(), 1);
         let takes = MailboxRef::<u64>::typed(actor.cell().clone()).err().unwrap();
-        assert!(takes.ends_with("Told"), "{takes}");
+        assert!(takes.ends_with("SumMsg"), "{takes}");
     }
 }

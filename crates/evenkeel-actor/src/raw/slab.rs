@@ -1,8 +1,10 @@
-//! Append-only memory for cells, with a generation per slot.
+//! Slab of actor cells with a generational index: slot number and generation.
 //!
-//! A slot is never moved or freed while the slab lives, so an old index can always be looked at: it
-//! finds another generation and is refused. Bound: a slot is given to a new occupant only after the last
-//! reference to the old one is gone; at most `slots_max` are ever made.
+//! A slot is never moved or freed while the slab lives, so a stale index can always be looked up: it finds
+//! another generation and is rejected.
+//!
+//! Guarantees: a slot gets a new occupant only after the last reference to the previous one is gone. Limits:
+//! at most `slots_max` slots are ever allocated.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,28 +16,28 @@ use super::state::CellState;
 use crate::ignore_panic::ignore_panic;
 use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 
-/// The first chunk holds this many slots; each later one twice as many as the one before, up to the
-/// largest. A model pays for every slot it could look at.
+/// Slots in the first chunk. Each later chunk is twice as large as the one before, up to the largest. Small
+/// under loom, which pays for every slot it could visit.
 const FIRST_CHUNK: u32 = if cfg!(loom) { 1 } else { 32 };
 const DOUBLINGS: u32 = if cfg!(loom) { 1 } else { 7 };
 const LARGEST_CHUNK: u32 = FIRST_CHUNK << DOUBLINGS;
 /// Slots in the chunks that grow.
 const GROWING: u32 = 2 * LARGEST_CHUNK - FIRST_CHUNK;
-/// The most slots a slab may have.
+/// Upper bound of `slots_max`.
 pub(crate) const SLOTS_MAX: u32 = 1 << 30;
 
-/// What lives in a slot and knows the way back to the slab.
+/// A value that lives in a slot and can reach its slab.
 ///
-/// It must keep the slab alive, so that a slot that is referred to stays where it is.
+/// It must keep the slab alive, so that a referenced slot stays where it is.
 pub(crate) trait Occupant: Sized {
     fn slab(&self) -> &Slab<Self>;
 
-    /// Gives up a reference that may lead on to others, so that it is not dropped inside of this one:
-    /// a line of any length is let go link by link.
+    /// Takes out a reference that may lead to further ones, so that a chain of any length is dropped
+    /// iteratively and not recursively.
     fn take_next(&mut self) -> Option<SlotRef<Self>>;
 }
 
-/// One place of the slab.
+/// One slot: state word, reference count, generation and occupant.
 pub(crate) struct Slot<T> {
     pub(crate) state: CellState,
     refs: AtomicU32,
@@ -44,13 +46,13 @@ pub(crate) struct Slot<T> {
     occupant: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the occupant is written while nobody refers to the slot and only read (shared) while somebody
+// SAFETY: the occupant is written while no reference to the slot exists and only read (shared) while one
 // does; everything else is atomic.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 // SAFETY: a slot is sent only as part of its slab, together with its occupant.
 unsafe impl<T: Send + Sync> Send for Slot<T> {}
 
-/// Memory for cells, found by number.
+/// Memory for cells, indexed by slot number.
 pub(crate) struct Slab<T> {
     chunks: Box<[AtomicPtr<Slot<T>>]>,
     vacant: Lock<Vacant>,
@@ -62,7 +64,7 @@ struct Vacant {
     made: u32,
 }
 
-/// Every slot is taken.
+/// All slots are occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlabFull;
 
@@ -77,14 +79,14 @@ impl<T: Occupant> Slab<T> {
         }
     }
 
-    /// Moves an occupant in; the caller gets two references to it.
+    /// Stores an occupant and returns two references to it.
     ///
-    /// The state word starts out scheduled: the caller holds the run right too.
+    /// The state word starts out scheduled: the caller also holds the run permit.
     pub(crate) fn occupy(&self, occupant: T) -> Result<(SlotRef<T>, SlotRef<T>), SlabFull> {
         let number = self.vacant.with(|vacant| self.vacancy(vacant)).ok_or(SlabFull)?;
         let slot = self.slot(number).ok_or(SlabFull)?;
-        // SAFETY: the number came from the vacant list, so no reference to this slot exists and no
-        // lookup can make one while `refs` is zero: this thread alone touches the occupant.
+        // SAFETY: the number came from the vacant list, so no reference to this slot exists and no lookup can
+        // create one while `refs` is zero: this thread alone touches the occupant.
         slot.occupant.with_mut(|place| unsafe { (*place).write(occupant) });
         slot.state.renew();
         slot.refs.store(2, Ordering::Release);
@@ -115,12 +117,12 @@ impl<T: Occupant> Slab<T> {
         if first.is_null() {
             return None;
         }
-        // SAFETY: a chunk that is not null has `len` slots, `offset` is below that, and chunks are
-        // freed only with the slab, which `self` borrows.
+        // SAFETY: a chunk that is not null has `len` slots, `offset` is below that, and chunks are freed only
+        // with the slab, which `self` borrows.
         Some(unsafe { &*first.add(offset as usize) })
     }
 
-    /// Refers to an occupant by number and generation; `None` once it is gone.
+    /// Looks up an occupant by number and generation; `None` if it is gone.
     pub(crate) fn find(&self, number: u32, generation: u32) -> Option<SlotRef<T>> {
         let slot = self.slot(number)?;
         let mut refs = slot.refs.load(Ordering::Relaxed);
@@ -134,11 +136,11 @@ impl<T: Occupant> Slab<T> {
             }
         }
         let found = SlotRef(NonNull::from(slot));
-        // Only behind a reference does the generation stand still.
+        // The generation is stable only while a reference is held.
         (found.generation() == generation).then_some(found)
     }
 
-    /// Refers to every occupant there is, one after the other.
+    /// Iterates over all current occupants.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SlotRef<T>> + '_ {
         let made = self.vacant.with(|vacant| vacant.made);
         (0..made).filter_map(|number| {
@@ -171,7 +173,7 @@ impl<T> Drop for Slab<T> {
             let first = chunk.load(Ordering::Acquire);
             if !first.is_null() {
                 let len = (FIRST_CHUNK << (at as u32).min(DOUBLINGS)) as usize;
-                // SAFETY: made by `Box::into_raw` of a slice of this length; occupants keep the slab
+                // SAFETY: created by `Box::into_raw` from a slice of this length; occupants keep the slab
                 // alive, so none is left in it.
                 drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(first, len)) });
             }
@@ -179,7 +181,7 @@ impl<T> Drop for Slab<T> {
     }
 }
 
-/// Chunk, offset in it, and the chunk's length.
+/// Returns the chunk of a slot, the offset in it, and the chunk's length.
 fn place(number: u32) -> (usize, u32, u32) {
     if GROWING <= number {
         let rest = number - GROWING;
@@ -194,7 +196,7 @@ fn place(number: u32) -> (usize, u32, u32) {
 /// A counted reference to an occupied slot.
 pub(crate) struct SlotRef<T: Occupant>(NonNull<Slot<T>>);
 
-// SAFETY: like `Arc`: a reference gives shared access to the occupant and may drop it.
+// SAFETY: like `Arc`, a reference gives shared access to the occupant and may drop it.
 unsafe impl<T: Occupant + Send + Sync> Send for SlotRef<T> {}
 // SAFETY: as above.
 unsafe impl<T: Occupant + Send + Sync> Sync for SlotRef<T> {}
@@ -209,7 +211,7 @@ impl<T: Occupant> SlotRef<T> {
 
     #[inline]
     pub(crate) fn occupant(&self) -> &T {
-        // SAFETY: `refs` is above zero, so the occupant was written and is not taken out.
+        // SAFETY: `refs` is above zero, so the occupant was written and has not been taken out.
         self.slot().occupant.with(|place| unsafe { (*place).assume_init_ref() })
     }
 
@@ -221,32 +223,32 @@ impl<T: Occupant> SlotRef<T> {
         self.slot().generation.load(Ordering::Acquire)
     }
 
-    /// Whether both refer to the same occupant.
+    /// Reports whether both refer to the same occupant.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 
-    /// Gives the reference up as an address, for a waker; [`SlotRef::from_raw`] takes it back.
+    /// Converts the reference into an address, for a waker; [`SlotRef::from_raw`] reverses it.
     pub(crate) fn into_raw(self) -> *const () {
         let place = self.0.as_ptr() as *const ();
         core::mem::forget(self);
         place
     }
 
-    /// Takes a reference back.
+    /// Converts an address back into a reference.
     ///
     /// # Safety
-    /// `place` came from [`SlotRef::into_raw`] of the same `T` and is taken back once.
+    /// `address` came from [`SlotRef::into_raw`] of the same `T` and is converted back once.
     pub(crate) unsafe fn from_raw(place: *const ()) -> Self {
-        // SAFETY: an address out of a `NonNull` is not null.
+        // SAFETY: the address came out of a `NonNull`, so it is not null.
         Self(unsafe { NonNull::new_unchecked(place as *mut Slot<T>) })
     }
 
-    /// Names the slot without counting.
+    /// Copies the reference without counting it.
     ///
     /// # Safety
-    /// The result must not be used after the last counted reference is gone; the holder of the run
-    /// right is safe, because a cell that is not dead is referred to by its registry.
+    /// The result must not be used after the last counted reference is gone. The holder of the run permit may
+    /// use it, because a cell that is not dead holds a counted reference to itself.
     pub(crate) unsafe fn uncounted(&self) -> core::mem::ManuallyDrop<Self> {
         core::mem::ManuallyDrop::new(Self(self.0))
     }
@@ -256,7 +258,7 @@ impl<T: Occupant> Clone for SlotRef<T> {
     #[inline]
     fn clone(&self) -> Self {
         let refs = self.slot().refs.fetch_add(1, Ordering::Relaxed);
-        // Only leaked references get there; a wrapped count would free what is in use.
+        // Only leaked references reach this limit; a wrapped count would free memory in use.
         assert!(refs < u32::MAX / 2, "too many references to one actor");
         Self(self.0)
     }
@@ -272,9 +274,10 @@ impl<T: Occupant> Drop for SlotRef<T> {
 }
 
 impl<T: Occupant> SlotRef<T> {
-    /// Counts the reference off, and drops the occupant if it was the last; returns where that led.
+    /// Decrements the count and drops the occupant if this was the last reference; returns the next reference
+    /// of the chain.
     ///
-    /// The slot is not to be touched through `self` afterwards.
+    /// The slot must not be touched through `self` afterwards.
     #[inline]
     fn leave(&self) -> Option<Self> {
         if self.slot().refs.fetch_sub(1, Ordering::Release) != 1 {
@@ -285,20 +288,20 @@ impl<T: Occupant> SlotRef<T> {
 
     #[cold]
     fn evict(&self) -> Option<Self> {
-        // What other holders did with the occupant happened before it is taken out.
+        // Everything the other holders did with the occupant happens before it is taken out.
         self.slot().refs.load(Ordering::Acquire);
-        // SAFETY: the count is zero, so no reference exists and `find` makes none: the occupant is
-        // ours. It keeps the slab, and so the slot, alive until it is dropped at the end.
+        // SAFETY: the count is zero, so no reference exists and `find` creates none: this thread owns the
+        // occupant. It keeps the slab, and so the slot, alive until it is dropped at the end.
         let mut occupant = self.slot().occupant.with_mut(|place| unsafe { (*place).assume_init_read() });
         let next = occupant.take_next();
         occupant.slab().vacate(self.slot());
-        // Part of it is its author's, and it is dropped wherever the last reference was.
+        // The occupant holds user code, whose drop may panic on whichever thread held the last reference.
         ignore_panic(|| drop(occupant));
         next
     }
 }
 
-/// Drops a reference, and what it was the last to keep, and so on.
+/// Drops a reference and, iteratively, everything that only it kept alive.
 #[cold]
 fn let_go<T: Occupant>(reference: SlotRef<T>) {
     let mut next = Some(reference);

@@ -1,4 +1,4 @@
-//! A waker that is a reference to a cell: waking it raises `SIGNAL`. No allocation, ever.
+//! A waker that is a reference to a cell: waking raises `SIGNAL`, and nothing is ever allocated.
 
 use core::mem::ManuallyDrop;
 use core::task::{RawWaker, RawWakerVTable, Waker};
@@ -11,21 +11,21 @@ use crate::cell::{CellEntry, CellRef};
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, forget);
 
-/// Lends a waker of the cell without counting a reference; clones count.
+/// Creates a waker for the cell without counting a reference; its clones count.
 pub(crate) fn lend(cell: &CellRef) -> ManuallyDrop<Waker> {
-    // SAFETY: the waker is dropped by nobody and lives no longer than the borrow of `cell` lets the
-    // caller keep it: callers poll a future with it and return. Clones are references of their own.
+    // SAFETY: the waker is never dropped and lives no longer than the borrow of `cell` lets the caller keep
+    // it: callers poll a future with it and return. Clones count references of their own.
     let place = unsafe { ManuallyDrop::into_inner(cell.uncounted()).into_raw() };
     // SAFETY: the vtable below treats the address as a reference, as `RawWaker` demands.
     ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(place, &VTABLE)) })
 }
 
-/// Makes a waker of the cell that outlives the borrow.
+/// Creates a waker for the cell that outlives the borrow.
 pub(crate) fn of(cell: &CellRef) -> Waker {
     Waker::clone(&lend(cell))
 }
 
-/// Whether a waker is one of a cell's.
+/// Reports whether a waker belongs to a cell.
 #[cfg(feature = "std")]
 #[inline]
 pub(crate) fn is_of_cell(waker: &Waker) -> bool {
@@ -35,23 +35,23 @@ pub(crate) fn is_of_cell(waker: &Waker) -> bool {
 /// Takes over the reference that a waker left with the cell; see [`RETURNED`].
 ///
 /// # Safety
-/// The caller has just cleared the flag, or buried the cell and found it set.
+/// The caller has just cleared the flag, or marked the cell dead and found the flag set.
 pub(crate) unsafe fn left_with(cell: &CellRef) -> Waker {
-    // SAFETY: the reference was counted by the waker that fired, and nobody else takes it over.
+    // SAFETY: the reference was counted by the waker that fired, and no one else takes it over.
     ManuallyDrop::into_inner(lend(cell))
 }
 
-/// Looks at the reference behind a waker without giving it up.
+/// Borrows the reference behind a waker.
 ///
 /// # Safety
-/// `place` is the address in a living waker of this vtable.
+/// `address` is the data pointer of a live waker with this vtable.
 unsafe fn behind(place: *const ()) -> ManuallyDrop<CellRef> {
-    // SAFETY: promised by the caller; never dropped, so the count stays.
+    // SAFETY: guaranteed by the caller; never dropped, so the count stays.
     ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(place) })
 }
 
 unsafe fn clone(place: *const ()) -> RawWaker {
-    // SAFETY: called on a living waker.
+    // SAFETY: called on a live waker.
     let cell = unsafe { behind(place) };
     RawWaker::new(CellRef::clone(&cell).into_raw(), &VTABLE)
 }
@@ -62,7 +62,7 @@ unsafe fn wake(place: *const ()) {
 }
 
 unsafe fn wake_by_ref(place: *const ()) {
-    // SAFETY: called on a living waker.
+    // SAFETY: called on a live waker.
     unsafe { behind(place) }.announce(SIGNAL);
 }
 
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_keeps_the_cell_and_a_lent_one_does_not() {
+    fn a_cloned_waker_keeps_the_cell_alive_and_a_borrowed_one_does_not() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
         let number = cell.number();
@@ -100,8 +100,8 @@ mod tests {
         assert!(waker.will_wake(&waker.clone()));
         assert!(waker.will_wake(&lend(&cell)));
         cell.slot().state.mark_dead();
-        // The reference the cell has to itself, which its last run would have dropped.
-        // SAFETY: the cell is dead, so nobody will run it and drop this one too.
+        // The cell's reference to itself, which its last run would have dropped.
+        // SAFETY: the cell is dead, so no run will drop this reference again.
         drop(ManuallyDrop::into_inner(unsafe { cell.uncounted() }));
         drop(cell);
         assert!(rig.core().slab.find(number, generation).is_some());
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!((cell.slot().state.flags(), rig.core().coordinator.depth()), (buried, 0));
     }
 
-    /// Makes a cell and has it start, so that nothing of it waits.
+    /// Creates a cell and runs its start, so that nothing is queued.
     fn idle(rig: &Rig) -> CellRef {
         let actor = rig.spawn();
         let local = rig.worker(0);

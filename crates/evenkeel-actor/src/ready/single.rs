@@ -1,4 +1,4 @@
-//! One worker, one queue: for machines with one core.
+//! A single ready queue for one worker, without `std`.
 
 use alloc::collections::VecDeque;
 use core::num::NonZeroUsize;
@@ -7,14 +7,14 @@ use crate::raw::run_permit::RunPermit;
 use crate::sync::Lock;
 use crate::worker_slots::WorkerSlots;
 
-/// The queue of the only worker.
+/// The ready queue of the only worker.
 #[derive(Debug)]
 pub(crate) struct ReadyQueues {
     queue: Lock<VecDeque<RunPermit>>,
     pub(crate) crew: WorkerSlots<LocalQueue>,
 }
 
-/// The only worker's right to take from the queue.
+/// The only worker's claim on the queue.
 #[derive(Debug)]
 pub(crate) struct LocalQueue;
 
@@ -45,7 +45,7 @@ impl ReadyQueues {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        0 < self.depth()
+        !self.queue.with(|queue| queue.is_empty())
     }
 
     pub(crate) fn depth(&self) -> usize {

@@ -1,4 +1,4 @@
-//! The lanes of one mailbox, alone; what threads make of them together is in the models.
+//! The queues of one mailbox in isolation; the loom models check concurrent use.
 
 use core::num::NonZeroUsize;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::test_rig::Wakes;
 
 #[test]
-fn what_is_taken_takes_places_until_it_is_handled() {
+fn messages_taken_by_the_runner_use_capacity_until_they_are_handled() {
     let lanes = lanes(2, OverflowStrategy::Reject);
     let state = CellState::new();
     let mut private = VecDeque::new();
@@ -22,7 +22,7 @@ fn what_is_taken_takes_places_until_it_is_handled() {
 }
 
 #[test]
-fn taking_everything_lowers_the_flag_and_taking_one_of_two_does_not() {
+fn taking_the_last_shared_message_clears_the_user_flag() {
     let all = lanes(4, OverflowStrategy::Reject);
     let one = lanes(4, OverflowStrategy::DropOldest);
     for (lanes, left) in [(all, 0), (one, USER)] {
@@ -35,7 +35,7 @@ fn taking_everything_lowers_the_flag_and_taking_one_of_two_does_not() {
 }
 
 #[test]
-fn the_oldest_makes_room_and_what_the_owner_has_in_hand_takes_none() {
+fn drop_oldest_evicts_queued_messages_but_not_those_taken_by_the_runner() {
     let lanes = lanes(1, OverflowStrategy::DropOldest);
     let state = CellState::new();
     let mut private = VecDeque::new();
@@ -45,7 +45,7 @@ fn the_oldest_makes_room_and_what_the_owner_has_in_hand_takes_none() {
 }
 
 #[test]
-fn a_closed_lane_refuses_users_and_wakes_who_waits_for_room() {
+fn closing_rejects_user_messages_and_wakes_waiting_producers() {
     let lanes = lanes(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = Wakes::new();
@@ -59,23 +59,23 @@ fn a_closed_lane_refuses_users_and_wakes_who_waits_for_room() {
 #[test]
 #[cfg_attr(
     miri,
-    ignore = "Miri gives one waker's table several addresses, so it is taken for several wakers"
+    ignore = "Miri gives one waker's vtable several addresses, so it looks like several wakers"
 )]
-fn one_waker_waits_once_and_is_woken_at_the_low_mark() {
+fn one_waker_waits_once_and_is_woken_at_the_low_watermark() {
     let lanes = lanes(2, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = Wakes::new();
-    assert!(!lanes.wake_waiters(0), "nobody has ever waited");
+    assert!(!lanes.wake_waiters(0), "no producer has waited yet");
     (1..=2).for_each(|message| assert_eq!(lanes.push(message), PushResult::Queued));
     (0..2).for_each(|_| assert_eq!(lanes.push_or_wait(3, &waker, &state), Ok(PushResult::Full(3))));
-    assert!(lanes.wake_waiters(1), "it is above the mark");
+    assert!(lanes.wake_waiters(1), "the depth is above the low watermark");
     drop(lanes.drain());
     assert!(!lanes.wake_waiters(1));
     assert_eq!(wakes.count(), 1);
 }
 
 #[test]
-fn who_waits_for_room_that_an_idle_cell_has_is_woken_at_once() {
+fn a_producer_waiting_for_an_idle_cell_with_capacity_is_woken_immediately() {
     let lanes = lanes(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = Wakes::new();
@@ -85,7 +85,7 @@ fn who_waits_for_room_that_an_idle_cell_has_is_woken_at_once() {
 
 #[test]
 #[cfg_attr(miri, ignore = "65 536 wakers take Miri minutes")]
-fn past_the_limit_nobody_else_may_wait() {
+fn producers_beyond_the_limit_may_not_wait() {
     let lanes = lanes(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (_, last) = Wakes::new();
@@ -95,7 +95,7 @@ fn past_the_limit_nobody_else_may_wait() {
 }
 
 #[test]
-fn a_burst_is_forgotten_once_it_is_over_and_not_before() {
+fn the_buffer_of_a_burst_is_freed_once_it_is_empty() {
     let mut private: VecDeque<u32> = (0..=KEPT_CAPACITY_MAX as u32).collect();
     let large = private.capacity();
     MailboxQueues::<u32, u32>::shrink(&mut private);
@@ -106,7 +106,7 @@ fn a_burst_is_forgotten_once_it_is_over_and_not_before() {
 }
 
 #[test]
-fn the_system_lane_takes_everything_until_it_ends() {
+fn the_system_queue_accepts_everything_until_it_is_closed() {
     let lanes = lanes(1, OverflowStrategy::Reject);
     assert_eq!((lanes.pop_system(), lanes.system_stats()), (None, MailboxQueueStats::default()));
     lanes.reserve_system(2);

@@ -1,4 +1,4 @@
-//! One answer to one question: it arrives or is dropped once, and the wait ends once.
+//! The reply of an ask is delivered or dropped once, and the wait ends once.
 
 use core::task::{Poll, Waker};
 use std::sync::Arc as StdArc;
@@ -10,7 +10,7 @@ use super::super::oneshot::{Receiver, RecvError, Sender, channel};
 use super::{Bell, check};
 use crate::sync::UnsafeCell;
 
-/// An answer that counts how often one was dropped; loom sees who drops it unordered with its making.
+/// A reply that counts its drops; loom reports a drop that is not synchronized with its creation.
 struct Answer {
     dropped: StdArc<AtomicUsize>,
     touched: UnsafeCell<()>,
@@ -41,7 +41,7 @@ fn answer(sender: Sender<Answer>, answer: Answer) -> Result<(), Answer> {
     sender.send(answer)
 }
 
-/// Waits for the end and tells how it came.
+/// Waits for the end of the wait and returns its result.
 fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, RecvError> {
     let waker = Waker::from(bell.clone());
     loop {
@@ -53,7 +53,7 @@ fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, RecvErr
 }
 
 #[test]
-fn an_answer_reaches_whoever_waits() {
+fn a_reply_reaches_the_receiver() {
     check(3, || {
         let (sender, mut receiver) = channel();
         let answerer = thread::spawn(move || sender.send(7));
@@ -63,7 +63,7 @@ fn an_answer_reaches_whoever_waits() {
 }
 
 #[test]
-fn an_answer_and_a_deadline_wake_once_between_them() {
+fn of_a_reply_and_a_deadline_only_one_wakes_the_receiver() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
@@ -77,14 +77,14 @@ fn an_answer_and_a_deadline_wake_once_between_them() {
         assert!(answerer.join().unwrap(), "the receiver is still there");
         clock.join().unwrap();
         assert_eq!(bell.rings(), 1);
-        assert!(wait(&mut receiver, &bell).is_ok(), "an answer that came is not thrown away");
+        assert!(wait(&mut receiver, &bell).is_ok(), "a reply that arrived is not discarded");
         drop(receiver);
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
 }
 
 #[test]
-fn a_wait_that_an_answer_and_a_deadline_end_is_woken_at_most_once() {
+fn a_wait_ended_by_a_reply_and_a_deadline_is_woken_at_most_once() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
@@ -104,7 +104,7 @@ fn a_wait_that_an_answer_and_a_deadline_end_is_woken_at_most_once() {
 }
 
 #[test]
-fn a_sender_that_gives_up_and_a_deadline_end_the_wait() {
+fn a_dropped_sender_and_a_deadline_end_the_wait() {
     check(3, || {
         let (sender, mut receiver) = channel::<u32>();
         let expiry = receiver.expiry();
@@ -117,7 +117,7 @@ fn a_sender_that_gives_up_and_a_deadline_end_the_wait() {
 }
 
 #[test]
-fn an_answer_nobody_waits_for_comes_back_or_is_dropped_once() {
+fn a_reply_without_a_receiver_is_returned_or_dropped_once() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
@@ -133,7 +133,7 @@ fn an_answer_nobody_waits_for_comes_back_or_is_dropped_once() {
 }
 
 #[test]
-fn the_last_waker_is_the_one_that_is_woken() {
+fn only_the_most_recent_waker_is_woken() {
     check(3, || {
         let (sender, mut receiver) = channel();
         let answerer = thread::spawn(move || sender.send(7));
@@ -150,9 +150,9 @@ fn the_last_waker_is_the_one_that_is_woken() {
     });
 }
 
-/// The three who hold on to the question let go of it in every order; loom sees a leak or a race.
+/// Sender, receiver and deadline handle are dropped in every order; loom reports a leak or a race.
 #[test]
-fn the_last_to_let_go_frees_the_question() {
+fn the_last_reference_frees_the_channel() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, receiver) = channel();

@@ -1,4 +1,4 @@
-//! A message is handled, buried or refused: one of the three, whenever the end comes.
+//! A message is handled, dead-lettered or rejected: exactly one of the three, whenever the cell stops.
 
 use loom::thread;
 
@@ -6,7 +6,7 @@ use super::{Miniature, Order, check};
 use crate::mailbox::PushResult;
 
 #[test]
-fn a_message_that_meets_the_end_is_handled_buried_or_refused() {
+fn a_message_that_races_with_a_stop_is_handled_dead_lettered_or_rejected() {
     check(3, || {
         let cell = Miniature::new(8);
         let other = cell.clone();
@@ -24,7 +24,7 @@ fn a_message_that_meets_the_end_is_handled_buried_or_refused() {
 }
 
 #[test]
-fn two_senders_and_the_end_account_for_every_message() {
+fn two_senders_and_a_stop_account_for_every_message() {
     check(2, || {
         let cell = Miniature::new(8);
         let senders = [1, 2].map(|message| {
@@ -39,16 +39,16 @@ fn two_senders_and_the_end_account_for_every_message() {
 }
 
 #[test]
-fn an_order_that_meets_the_end_is_obeyed_or_refused() {
+fn of_two_racing_stops_one_is_processed() {
     check(3, || {
         let cell = Miniature::new(8);
         let other = cell.clone();
         let second = thread::spawn(move || other.order(Order::Stop));
         let first = cell.order(Order::Stop);
         let second = second.join().unwrap();
-        // The one that comes second may be left unread in the lane, which its sender cannot tell from
-        // obeyed; both refused would be an order that nobody obeyed.
+        // The later one may stay unread in the queue, which its sender cannot distinguish from processed; if
+        // both were rejected, no one would have stopped the cell.
         assert!(first.is_ok() || second.is_ok());
-        assert_ne!(cell.state.flags() & super::super::state::DEAD, 0, "stranded: nobody obeyed");
+        assert_ne!(cell.state.flags() & super::super::state::DEAD, 0, "stranded: no stop was processed");
     });
 }

@@ -1,4 +1,4 @@
-//! Rules that look right and are not: each beside ours, and loom finds the order in which it fails.
+//! Protocols that look right and are not, each next to the one in use; loom finds the failing interleaving.
 
 use alloc::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::super::state::{CellState, Notify, Release, SUSPENDED, USER};
 use super::check;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, UnsafeCell};
 
-/// Where the messages of a [`Sketch`] wait.
+/// Message queue of a [`SketchCell`].
 trait Lane: Send + Sync + 'static {
     fn new() -> Self;
     fn push(&self, message: u32);
@@ -31,7 +31,7 @@ impl Lane for Locked {
     }
 }
 
-/// A lane without a lock in miniature: a set of messages below 32, ordered by nothing but the word.
+/// A miniature lock-free queue: a set of messages below 32, ordered only by the state word.
 struct LockFree(AtomicU32);
 
 impl Lane for LockFree {
@@ -54,30 +54,30 @@ impl Lane for LockFree {
     }
 }
 
-/// How a sender tells.
+/// Protocol of a sender.
 #[derive(Clone, Copy)]
 enum Tell {
-    /// Looks at the word, and writes only when it must.
+    /// Reads the word and writes only if necessary.
     Raise,
     /// Always writes.
     Announce,
 }
 
-/// When the owner clears the flag.
+/// Time at which the runner clears the flag.
 #[derive(Clone, Copy)]
 enum Clear {
     BeforeLook,
     AfterLook,
 }
 
-/// A cell under rules that may be wrong; the word is the crate's own.
+/// A cell with a protocol that may be wrong; the state word is the crate's own.
 struct Sketch<L> {
     state: CellState,
     lane: L,
     seen: UnsafeCell<u32>,
 }
 
-// SAFETY: what was seen is touched only under the run right.
+// SAFETY: `seen` is accessed only under the run permit.
 unsafe impl<L: Send> Send for Sketch<L> {}
 // SAFETY: as above.
 unsafe impl<L: Sync> Sync for Sketch<L> {}
@@ -118,13 +118,13 @@ impl<L: Lane> Sketch<L> {
 
     fn drain(&self) {
         while self.lane.pop().is_some() {
-            // SAFETY: the caller has the run right; loom fails the model if somebody else is here.
+            // SAFETY: the caller holds the run permit; loom fails the model if another thread is here.
             self.seen.with_mut(|seen| unsafe { *seen += 1 });
         }
     }
 
     fn seen(&self) -> u32 {
-        // SAFETY: every thread is done, which loom checks.
+        // SAFETY: all threads are done, which loom checks.
         self.seen.with(|seen| unsafe { *seen })
     }
 }
@@ -144,29 +144,29 @@ fn two_senders<L: Lane>(tell: Tell, clear: Clear) {
 }
 
 #[test]
-fn a_locked_lane_needs_a_look_only() {
+fn with_a_locked_queue_a_read_suffices() {
     two_senders::<Locked>(Tell::Raise, Clear::BeforeLook);
 }
 
 #[test]
 #[should_panic(expected = "stranded")]
-fn clearing_after_the_last_look_strands() {
+fn clearing_the_flag_after_the_last_pop_strands_a_message() {
     two_senders::<Locked>(Tell::Raise, Clear::AfterLook);
 }
 
 #[test]
-fn a_lane_without_a_lock_needs_a_write() {
+fn a_lock_free_queue_needs_a_write() {
     two_senders::<LockFree>(Tell::Announce, Clear::BeforeLook);
 }
 
 #[test]
 #[should_panic(expected = "stranded")]
-fn a_look_only_strands_in_a_lane_without_a_lock() {
+fn with_a_lock_free_queue_a_read_only_strands_a_message() {
     two_senders::<LockFree>(Tell::Raise, Clear::BeforeLook);
 }
 
-/// The seed's literal rule: a set of those that are registered, and a cell whose run ended with
-/// `Completed { ready_hint: false }` is unregistered.
+/// The literal rule of the specification (see docs/specs.md, actor scheduler facade): a set of registered
+/// cells, from which a cell whose run ended with `Completed { ready_hint: false }` is removed.
 #[derive(Default)]
 struct Registered {
     queue: VecDeque<()>,
@@ -185,7 +185,7 @@ impl Registered {
         self.is_in_set = false;
     }
 
-    /// Whether it is the cell's turn; an entry that is not in the set any more is skipped.
+    /// Pops an entry and reports whether its cell is still in the set; otherwise the entry is skipped.
     fn next(&mut self) -> Option<bool> {
         self.queue.pop_front()?;
         Some(core::mem::take(&mut self.is_in_set))
@@ -194,7 +194,7 @@ impl Registered {
 
 #[test]
 #[should_panic(expected = "stranded")]
-fn unregistering_after_a_run_that_found_nothing_more_strands() {
+fn unregistering_after_a_run_without_a_ready_hint_strands_a_message() {
     check(3, || {
         let ready = Arc::new(Lock::new(Registered::default()));
         let lane = Arc::new(Locked::new());
@@ -226,16 +226,16 @@ fn unregistering_after_a_run_that_found_nothing_more_strands() {
     });
 }
 
-/// When a failed cell is suspended.
+/// Time at which a failed cell is suspended.
 #[derive(Clone, Copy)]
 enum Suspend {
     /// In the transition that ends the run.
     WithRelease,
-    /// When somebody who decides gets round to it.
+    /// After the run, when the supervisor has decided.
     AfterRelease,
 }
 
-/// The first message fails; nothing may be handled after that until somebody decides.
+/// The first message fails; no other may be handled until the supervisor decides.
 fn one_fails(suspend: Suspend) {
     check(3, move || {
         let cell = Sketch::<Locked>::new();
@@ -255,17 +255,17 @@ fn one_fails(suspend: Suspend) {
             }
         }
         sender.join().unwrap();
-        assert_eq!(cell.seen(), 0, "handled by an actor that has failed");
+        assert_eq!(cell.seen(), 0, "handled by a failed actor");
     });
 }
 
 #[test]
-fn an_actor_that_failed_handles_nothing_until_somebody_decides() {
+fn a_failed_actor_handles_nothing_until_its_supervisor_decides() {
     one_fails(Suspend::WithRelease);
 }
 
 #[test]
-#[should_panic(expected = "handled by an actor that has failed")]
-fn a_failure_decided_after_the_run_leaves_a_window() {
+#[should_panic(expected = "handled by a failed actor")]
+fn suspending_after_the_run_leaves_a_race_window() {
     one_fails(Suspend::AfterRelease);
 }

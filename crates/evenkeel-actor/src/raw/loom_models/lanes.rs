@@ -1,4 +1,4 @@
-//! Nobody is stranded, nothing is reordered, and one thread runs at a time.
+//! No message is stranded or reordered, and one thread runs the cell at a time.
 
 use loom::thread;
 
@@ -35,10 +35,10 @@ fn no_message_of_three_senders_is_stranded() {
 }
 
 #[test]
-fn messages_held_back_by_a_suspension_are_handled_after_it() {
+fn messages_held_by_a_suspended_cell_are_handled_when_it_resumes() {
     check(2, || {
         let cell = Miniature::new(8);
-        // Taken out of the lane together, so the second is held in the private half.
+        // Taken out of the queue together, so the second is held in the private half.
         cell.lanes.push(SUSPEND);
         cell.lanes.push(1);
         let other = cell.clone();
@@ -69,7 +69,7 @@ fn a_resume_that_races_with_the_suspension_is_not_lost() {
 }
 
 #[test]
-fn an_order_is_obeyed_however_it_meets_a_message() {
+fn a_system_message_that_races_with_a_user_message_is_processed() {
     check(3, || {
         let cell = Miniature::new(8);
         cell.tell(SUSPEND);
@@ -84,7 +84,7 @@ fn an_order_is_obeyed_however_it_meets_a_message() {
 }
 
 #[test]
-fn what_a_waker_announces_is_seen_by_the_last_look() {
+fn every_wake_up_is_seen_by_the_runner() {
     check(3, || {
         let cell = Miniature::new(8);
         let other = cell.clone();
@@ -95,12 +95,12 @@ fn what_a_waker_announces_is_seen_by_the_last_look() {
         cell.tell(1);
         cell.signal();
         future.join().unwrap();
-        assert_eq!(cell.owner().heard, 3, "stranded: the last wake-up found nobody");
+        assert_eq!(cell.owner().heard, 3, "stranded: the last wake-up was lost");
     });
 }
 
 #[test]
-fn a_waker_reaches_a_suspended_cell() {
+fn a_wake_up_reaches_a_suspended_cell() {
     check(3, || {
         let cell = Miniature::new(8);
         let other = cell.clone();
@@ -108,7 +108,7 @@ fn a_waker_reaches_a_suspended_cell() {
         cell.tell(SUSPEND);
         cell.tell(1);
         future.join().unwrap();
-        assert_eq!(cell.owner().heard, 1, "stranded: the wake-up found nobody");
+        assert_eq!(cell.owner().heard, 1, "stranded: the wake-up was lost");
         cell.assert_handled(&[&[SUSPEND]]);
     });
 }

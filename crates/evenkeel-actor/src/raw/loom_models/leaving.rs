@@ -1,4 +1,4 @@
-//! Workers come and go: nothing a leaver had is left behind, and no wanted place stays empty.
+//! Workers start and exit: an exiting worker leaves no work behind, and no wanted slot stays empty.
 
 use core::num::NonZeroUsize;
 use core::task::{Poll, Waker};
@@ -13,7 +13,7 @@ use crate::worker_slots::WorkerSlots;
 const ONE: NonZeroUsize = NonZeroUsize::MIN;
 const TWO: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
-/// Two workers; the work is numbers: what waits for all, and what only the second can take.
+/// Two workers; work items are numbers: those any worker can take, and those only the second can.
 struct Shop {
     crew: WorkerSlots<()>,
     idle: IdleWorkers,
@@ -48,13 +48,13 @@ impl Shop {
         self.undone.load(Ordering::SeqCst) == 0
     }
 
-    /// What `set_workers` does to have one worker less.
+    /// Mirrors `set_workers` with one worker less.
     fn dismiss(&self) {
         self.crew.set_target(ONE);
         self.idle.notify_from(1);
     }
 
-    /// What a worker does until all is done, or it is not wanted any more.
+    /// Mirrors a worker, which runs until all work is done or it is not wanted any more.
     fn work(&self, worker: usize) {
         let bell = Bell::new();
         let waker = Waker::from(bell.clone());
@@ -80,7 +80,7 @@ impl Shop {
         self.leave(worker, own);
     }
 
-    /// What the worker's drop does: off the searchers, its cells to all, its place to the next.
+    /// Mirrors the drop of a worker: end the search, hand its cells over, release its slot.
     fn leave(&self, worker: usize, own: Option<()>) {
         self.idle.end_search();
         if worker == 1 {
@@ -104,12 +104,12 @@ fn second_leaves(shop: &Arc<Shop>) {
 }
 
 #[test]
-fn what_a_leaver_had_is_done_by_who_stays() {
+fn the_remaining_worker_does_the_work_of_an_exiting_one() {
     check(2, || second_leaves(&Shop::new(0, 1)));
 }
 
 #[test]
-fn a_leaver_that_was_woken_for_work_wakes_another() {
+fn an_exiting_worker_that_was_woken_for_work_wakes_another() {
     check(2, || {
         let shop = Shop::new(0, 0);
         shop.undone.store(1, Ordering::SeqCst);
@@ -123,14 +123,14 @@ fn a_leaver_that_was_woken_for_work_wakes_another() {
     });
 }
 
-/// When a leaver wakes somebody for what it leaves.
+/// Time at which an exiting worker wakes another for the work it leaves.
 #[derive(Clone, Copy)]
 enum Wakes {
     AfterHandingOver,
     Before,
 }
 
-/// One leaves something while the other goes to sleep; somebody must be up for it.
+/// One worker exits and leaves work while the other parks; one of them must be awake for it.
 fn one_leaves_while_the_other_goes_to_sleep(wakes: Wakes) {
     let shop = Shop::new(0, 1);
     let bell = Bell::new();
@@ -148,31 +148,31 @@ fn one_leaves_while_the_other_goes_to_sleep(wakes: Wakes) {
     let waker = Waker::from(bell.clone());
     let slept = shop.idle.poll_sleep(0, &waker, || shop.common.load(Ordering::Relaxed) != 0);
     leaver.join().unwrap();
-    assert!(slept.is_ready() || bell.rings() == 1, "everybody sleeps beside what was left");
+    assert!(slept.is_ready() || bell.rings() == 1, "all workers are parked next to work");
 }
 
 #[test]
-fn who_goes_to_sleep_beside_a_leaver_sees_what_is_left_or_is_woken() {
+fn a_worker_that_parks_while_another_exits_sees_its_work_or_is_woken() {
     check(3, || one_leaves_while_the_other_goes_to_sleep(Wakes::AfterHandingOver));
 }
 
 #[test]
-#[should_panic(expected = "everybody sleeps")]
-fn a_leaver_that_wakes_before_handing_over_leaves_work_with_everybody_asleep() {
+#[should_panic(expected = "all workers are parked")]
+fn waking_before_the_hand_over_leaves_work_with_all_workers_parked() {
     check(3, || one_leaves_while_the_other_goes_to_sleep(Wakes::Before));
 }
 
-/// In which order somebody who wants a worker more asks for it.
+/// Order in which a caller raises the target and looks for empty slots.
 #[derive(Clone, Copy)]
 enum Asks {
     ThenLooks,
     AfterLooking,
 }
 
-/// A worker that is to leave is wanted after all; returns how many are in its place at the end.
+/// A worker that is exiting is wanted again; returns how many workers end up in its slot.
 fn second_is_asked_back(asks: Asks) -> usize {
     let crew = Arc::new(WorkerSlots::new([(), ()], TWO));
-    let own = crew.take(1).expect("nobody else has it");
+    let own = crew.take(1).expect("the slot is empty");
     crew.set_target(ONE);
     let leaving = crew.clone();
     let leaver = thread::spawn(move || {
@@ -194,18 +194,18 @@ fn second_is_asked_back(asks: Asks) -> usize {
     leaver.join().unwrap() + usize::from(started)
 }
 
-/// The first place that lacks a worker, that of the first worker aside.
+/// Returns the first slot that lacks a worker, except the first worker's.
 fn next_to_fill(crew: &WorkerSlots<()>) -> Option<usize> {
     core::iter::from_fn(|| crew.next_to_fill()).find(|place| *place == 1)
 }
 
 #[test]
-fn a_wanted_place_is_filled_once_whoever_comes_first() {
+fn a_wanted_slot_is_filled_exactly_once() {
     check(3, || assert_eq!(second_is_asked_back(Asks::ThenLooks), 1));
 }
 
 #[test]
-#[should_panic(expected = "nobody is left")]
-fn who_looks_before_asking_may_find_a_leaver_and_be_left_without() {
-    check(3, || assert_eq!(second_is_asked_back(Asks::AfterLooking), 1, "nobody is left"));
+#[should_panic(expected = "the slot is empty")]
+fn looking_for_empty_slots_before_raising_the_target_leaves_one_empty() {
+    check(3, || assert_eq!(second_is_asked_back(Asks::AfterLooking), 1, "the slot is empty"));
 }

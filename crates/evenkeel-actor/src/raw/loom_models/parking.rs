@@ -1,4 +1,4 @@
-//! No work is left with everybody asleep, and nobody sleeps through the end.
+//! No work is left while all workers are parked, and no worker stays parked after the end.
 
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
@@ -10,17 +10,17 @@ use super::{Bell, check};
 use crate::idle_workers::IdleWorkers;
 use crate::sync::{Arc, AtomicU32, Ordering};
 
-/// Workers that share one queue, which is a number: nothing but the sleepers' own fences orders it.
+/// Workers that share one queue, which is a number, ordered only by the fences of `IdleWorkers`.
 struct Hall {
     idle: IdleWorkers,
     queue: AtomicU32,
-    /// Pieces that are not done.
+    /// Work items that are not done.
     alive: AtomicU32,
     stopped: AtomicU32,
 }
 
 impl Hall {
-    /// So many pieces of work will come; the workers leave after the last, once they are told to.
+    /// Creates a model with `pieces` work items to come; the workers exit after the last, once stopped.
     fn expecting(pieces: u32) -> Arc<Self> {
         Arc::new(Self {
             idle: IdleWorkers::new(),
@@ -44,7 +44,7 @@ impl Hall {
         self.stopped.load(Ordering::Relaxed) == 1 && self.alive.load(Ordering::Relaxed) == 0
     }
 
-    /// What a worker does until the end.
+    /// Mirrors a worker until the end.
     fn work(&self, worker: usize) {
         let bell = Bell::new();
         let waker = Waker::from(bell.clone());
@@ -90,7 +90,7 @@ fn workers(hall: &Arc<Hall>, count: usize) -> Vec<thread::JoinHandle<()>> {
 }
 
 #[test]
-fn a_worker_that_goes_to_sleep_misses_nothing() {
+fn a_parking_worker_misses_no_work() {
     check(3, || {
         let hall = Hall::expecting(2);
         let workers = workers(&hall, 1);
@@ -113,7 +113,7 @@ fn two_workers_leave_no_work_behind() {
 }
 
 #[test]
-fn work_made_by_two_reaches_a_sleeping_worker() {
+fn work_from_two_threads_reaches_a_parked_worker() {
     check(2, || {
         let hall = Hall::expecting(2);
         let workers = workers(&hall, 1);
@@ -127,7 +127,7 @@ fn work_made_by_two_reaches_a_sleeping_worker() {
 }
 
 #[test]
-fn nobody_sleeps_through_the_end() {
+fn no_worker_stays_parked_after_the_end() {
     check(3, || {
         let hall = Hall::expecting(0);
         let workers = workers(&hall, 2);
@@ -136,9 +136,9 @@ fn nobody_sleeps_through_the_end() {
     });
 }
 
-/// The end is told while something is left; whoever finishes it must see to it that all leave.
+/// The stop comes while work is left; the worker that finishes it must let all workers exit.
 #[test]
-fn whoever_finishes_the_last_work_sends_the_others_home() {
+fn the_worker_that_finishes_the_last_work_ends_the_others() {
     check(2, || {
         let hall = Hall::expecting(1);
         let workers = workers(&hall, 2);
@@ -149,7 +149,7 @@ fn whoever_finishes_the_last_work_sends_the_others_home() {
 }
 
 #[test]
-fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
+fn two_concurrent_notifications_wake_different_workers_or_one_of_them_none() {
     check(3, || {
         let idle = Arc::new(IdleWorkers::new());
         let bells = [Bell::new(), Bell::new()];
@@ -168,7 +168,7 @@ fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
     });
 }
 
-/// When a searcher that found something looks for more.
+/// Time at which a searching worker that found work checks for more.
 #[derive(Clone, Copy)]
 enum Look {
     /// As [`IdleWorkers::end_search_if`] does.
@@ -176,7 +176,7 @@ enum Look {
     BeforeItEnds,
 }
 
-/// One sleeps; one has found something and is about to be busy for long; a third makes more work.
+/// One worker is parked; one has found work and is about to run it for long; a third thread queues more.
 fn finder_and_maker(look: Look) {
     let idle = Arc::new(IdleWorkers::new());
     let queue = Arc::new(AtomicU32::new(0));
@@ -202,16 +202,16 @@ fn finder_and_maker(look: Look) {
         }
     }
     maker.join().unwrap();
-    assert_eq!(bell.rings(), 1, "the sleeper is needed, and woken once");
+    assert_eq!(bell.rings(), 1, "the parked worker is needed, and woken once");
 }
 
 #[test]
-fn who_ends_a_search_and_who_makes_work_wake_the_sleeper_once_between_them() {
+fn the_end_of_a_search_and_new_work_wake_a_parked_worker_once() {
     check(3, || finder_and_maker(Look::AfterSearch));
 }
 
 #[test]
-#[should_panic(expected = "the sleeper is needed")]
-fn a_look_before_the_search_ends_leaves_work_beside_a_sleeper() {
+#[should_panic(expected = "the parked worker is needed")]
+fn checking_before_the_search_ends_leaves_work_next_to_a_parked_worker() {
     check(3, || finder_and_maker(Look::BeforeItEnds));
 }

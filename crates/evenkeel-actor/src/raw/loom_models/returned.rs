@@ -1,4 +1,4 @@
-//! A reference that a waker leaves with a cell is taken over once, however the cell goes on.
+//! A reference that a waker returns to a cell is taken over once, whatever the cell does next.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use super::super::state::{CellState, Notify, RETURNED, Release, SIGNAL};
 use super::check;
 use crate::sync::Arc;
 
-/// A cell nobody runs, and how many references were given up or taken over.
+/// A cell that is not running, and a count of the references that were dropped or taken over.
 #[derive(Clone)]
 struct Books {
     state: Arc<CellState>,
@@ -24,7 +24,7 @@ impl Books {
         Self { state, settled: StdArc::default() }
     }
 
-    /// Does what a waker does that is used up on a worker.
+    /// Mirrors a waker that is consumed on a worker.
     fn wake(&self, run: impl FnOnce(&Self)) {
         let (notify, taken) = self.state.return_reference();
         if !taken {
@@ -60,16 +60,16 @@ fn two_wakers(run: fn(&Books)) {
         let waker = thread::spawn(move || other.wake(run));
         books.wake(run);
         waker.join().unwrap();
-        assert_eq!(books.settled.load(Ordering::Relaxed), 2, "a reference was lost, or taken over twice");
+        assert_eq!(books.settled.load(Ordering::Relaxed), 2, "a reference was lost or taken over twice");
     });
 }
 
 #[test]
-fn two_wakers_leave_two_references_to_a_cell_that_goes_on() {
+fn two_references_returned_to_a_running_cell_are_taken_over() {
     two_wakers(Books::hear);
 }
 
 #[test]
-fn two_wakers_leave_two_references_to_a_cell_that_ends() {
+fn two_references_returned_to_a_terminating_cell_are_taken_over() {
     two_wakers(Books::end);
 }

@@ -1,4 +1,4 @@
-//! An old index never reaches a new occupant, and every occupant is dropped once.
+//! A stale index never reaches a new occupant, and every occupant is dropped once.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use super::super::slab::{Occupant, Slab, SlotRef};
 use super::check;
 use crate::sync::Arc;
 
-/// An occupant with a name; loom notices who reads it while it is being written or taken out.
+/// An occupant with a name; loom reports a read that races with writing it or taking it out.
 struct Tenant {
     name: &'static str,
     slab: Arc<Slab<Tenant>>,
@@ -32,7 +32,7 @@ impl Drop for Tenant {
     }
 }
 
-/// A house with one room, and a count of those who left for good.
+/// Creates a slab with one slot, and a count of dropped occupants.
 fn house() -> (Arc<Slab<Tenant>>, StdArc<AtomicUsize>) {
     (Arc::new(Slab::new(1)), StdArc::default())
 }
@@ -46,7 +46,7 @@ fn move_in(
 }
 
 #[test]
-fn an_old_index_never_reaches_the_new_occupant() {
+fn a_stale_index_never_reaches_the_new_occupant() {
     check(3, || {
         let (slab, dropped) = house();
         let (old, its_own) = move_in(&slab, &dropped, "old").unwrap();
@@ -56,12 +56,12 @@ fn an_old_index_never_reaches_the_new_occupant() {
             thread::spawn(move || {
                 for _ in 0..2 {
                     let found = slab.find(0, generation);
-                    assert!(found.is_none_or(|found| found.occupant().name == "old"), "reached another");
+                    assert!(found.is_none_or(|found| found.occupant().name == "old"), "reached another occupant");
                 }
             })
         };
         drop((old, its_own));
-        // Refused while the seeker holds on to the old one.
+        // Rejected while the other thread holds the old one.
         let new = move_in(&slab, &dropped, "new");
         if let Some((new, _)) = &new {
             assert_eq!((new.number(), new.generation(), new.occupant().name), (0, generation + 1, "new"));
@@ -74,7 +74,7 @@ fn an_old_index_never_reaches_the_new_occupant() {
 }
 
 #[test]
-fn the_last_of_three_references_drops_the_occupant_once() {
+fn the_last_of_three_references_drops_the_occupant() {
     check(3, || {
         let (slab, dropped) = house();
         let (first, second) = move_in(&slab, &dropped, "old").unwrap();
@@ -93,12 +93,12 @@ fn the_last_of_three_references_drops_the_occupant_once() {
         dropper.join().unwrap();
         assert!(seeker.join().unwrap());
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
-        assert!(move_in(&slab, &dropped, "new").is_some(), "the room is free again");
+        assert!(move_in(&slab, &dropped, "new").is_some(), "the slot is free again");
     });
 }
 
 #[test]
-fn a_look_at_every_occupant_drops_nobody_twice() {
+fn iterating_over_the_occupants_drops_none_twice() {
     check(3, || {
         let (slab, dropped) = house();
         let (first, second) = move_in(&slab, &dropped, "old").unwrap();

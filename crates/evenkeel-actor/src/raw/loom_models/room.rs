@@ -1,4 +1,4 @@
-//! Whoever waits for room is woken, however the wait meets the run that makes room.
+//! A producer that waits for capacity is woken, however its wait races with the run that frees capacity.
 
 use loom::thread;
 
@@ -6,7 +6,7 @@ use super::{Bell, Miniature, Order, SUSPEND, check};
 use crate::mailbox::PushResult;
 
 #[test]
-fn a_sender_that_waits_for_room_is_woken_when_there_is_some() {
+fn a_sender_waiting_for_capacity_is_woken() {
     check(3, || {
         let cell = Miniature::new(1);
         let other = cell.clone();
@@ -20,7 +20,7 @@ fn a_sender_that_waits_for_room_is_woken_when_there_is_some() {
 }
 
 #[test]
-fn two_senders_that_wait_are_both_woken() {
+fn two_waiting_senders_are_both_woken() {
     check(2, || {
         let cell = Miniature::new(1);
         cell.lanes.push(0);
@@ -35,7 +35,7 @@ fn two_senders_that_wait_are_both_woken() {
 }
 
 #[test]
-fn a_sender_that_waits_for_a_suspended_cell_is_woken_when_it_resumes() {
+fn a_sender_waiting_for_a_suspended_cell_is_woken_when_it_resumes() {
     check(3, || {
         let cell = Miniature::new(1);
         cell.tell(SUSPEND);
@@ -51,7 +51,7 @@ fn a_sender_that_waits_for_a_suspended_cell_is_woken_when_it_resumes() {
 }
 
 #[test]
-fn a_sender_that_waits_while_the_cell_suspends_is_woken_when_it_resumes() {
+fn a_sender_that_starts_to_wait_while_the_cell_suspends_is_woken_when_it_resumes() {
     check(2, || {
         let cell = Miniature::new(2);
         cell.lanes.push(SUSPEND);
@@ -70,7 +70,7 @@ fn a_sender_that_waits_while_the_cell_suspends_is_woken_when_it_resumes() {
 }
 
 #[test]
-fn a_sender_that_waits_is_woken_when_the_cell_ends() {
+fn a_waiting_sender_is_woken_when_the_cell_stops() {
     check(3, || {
         let cell = Miniature::new(1);
         cell.tell(SUSPEND);
