@@ -6,15 +6,15 @@
 //!
 //! Limits: preemptions per execution, set by each model and overridden by `LOOM_MAX_PREEMPTIONS`.
 
-mod answers;
-mod closing;
+mod capacity;
 mod defects;
-mod lanes;
-mod leaving;
+mod mailbox;
 mod parking;
-mod returned;
-mod reuse;
-mod room;
+mod replies;
+mod returned_refs;
+mod slot_reuse;
+mod stopping;
+mod worker_exit;
 
 use alloc::collections::VecDeque;
 use alloc::task::Wake;

@@ -172,7 +172,7 @@ enum Asks {
 /// A worker that is exiting is wanted again; returns how many workers end up in its slot.
 fn second_is_asked_back(asks: Asks) -> usize {
     let crew = Arc::new(WorkerSlots::new([(), ()], TWO));
-    let own = crew.take(1).expect("the slot is empty");
+    let own = crew.take(1).expect("no other worker holds the slot");
     crew.set_target(ONE);
     let leaving = crew.clone();
     let leaver = thread::spawn(move || {
