@@ -26,8 +26,8 @@ pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// It outlives the actor: a message to an actor that has terminated is returned or dead-lettered.
 pub struct ActorRef<M> {
-    lane: MailboxRef<M>,
-    takes: PhantomData<fn(M)>,
+    mailbox_ref: MailboxRef<M>,
+    _messages: PhantomData<fn(M)>,
 }
 
 /// Outcome of an accepted message.
@@ -53,30 +53,30 @@ pub enum SendError<M> {
 }
 
 impl<M: Send + 'static> ActorRef<M> {
-    pub(crate) fn new(lane: MailboxRef<M>) -> Self {
-        Self { lane, takes: PhantomData }
+    pub(crate) fn new(mailbox_ref: MailboxRef<M>) -> Self {
+        Self { mailbox_ref, _messages: PhantomData }
     }
 
     /// Registers `waker` to be woken when the mailbox is down to its low watermark; returns `false` if too
     /// many producers wait.
     pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
-        self.lane.lane().wait_for_room(waker, &self.cell().slot().state)
+        self.mailbox_ref.mailbox().wait_for_room(waker, &self.cell().slot().state)
     }
 
-    pub(crate) fn lane(&self) -> &QueueMailbox<M> {
-        self.lane.lane()
+    pub(crate) fn mailbox(&self) -> &QueueMailbox<M> {
+        self.mailbox_ref.mailbox()
     }
 
     #[inline]
     pub(crate) fn cell(&self) -> &CellRef {
-        self.lane.cell()
+        self.mailbox_ref.cell()
     }
 
     /// Sends without waiting (fire and forget): a message that is not accepted is dead-lettered with the
     /// reason.
     #[inline]
     pub fn tell(&self, message: M) {
-        match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
+        match self.mailbox_ref.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => self.cell().raise(USER),
             Some(message) => self.tell_or_dead_letter(message),
         }
@@ -84,7 +84,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     pub(crate) fn tell_or_dead_letter(&self, message: Envelope<M>) {
-        match self.push_hard(message) {
+        match self.push_or_overflow(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.dead_letter(message, DeadLetterReason::Full),
             Err(SendError::Closed(message)) => self.dead_letter_rejected(message),
@@ -99,18 +99,18 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends without waiting; returns a message that is not accepted.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
-        match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
+        match self.mailbox_ref.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
             }
-            Some(message) => self.push_hard(message).map_err(SendError::open),
+            Some(message) => self.push_or_overflow(message).map_err(SendError::unseal),
         }
     }
 
     #[cold]
-    fn push_hard(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
-        match self.lane.lane().push_slow(message) {
+    fn push_or_overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
+        match self.mailbox_ref.mailbox().push_slow(message) {
             PushResult::Queued => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
@@ -121,12 +121,12 @@ impl<M: Send + 'static> ActorRef<M> {
                 Ok(SendOutcome::Displaced)
             }
             PushResult::Closed(message) => Err(SendError::Closed(message)),
-            PushResult::Full(message) => self.overflow(message),
+            PushResult::Full(message) => self.apply_overflow(message),
         }
     }
 
-    fn overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
-        let reason = match self.cell().mailbox().overflow {
+    fn apply_overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
+        let reason = match self.cell().mailbox_options().overflow {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
             OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
             OverflowStrategy::DropOldest | OverflowStrategy::BlockProducer | OverflowStrategy::Reject => {
@@ -155,7 +155,7 @@ impl<M: Send + 'static> ActorRef<M> {
         poll_fn(|cx| {
             let Some(message) = unsent.take() else { return Poll::Pending };
             let cell = self.cell();
-            match self.lane.lane().push_or_wait(message, cx.waker(), &cell.slot().state) {
+            match self.mailbox_ref.mailbox().push_or_wait(message, cx.waker(), &cell.slot().state) {
                 Ok(PushResult::Full(message)) => {
                     if !blocked {
                         blocked = true;
@@ -173,8 +173,8 @@ impl<M: Send + 'static> ActorRef<M> {
                     self.dead_letter(oldest, DeadLetterReason::DroppedOldest);
                     Poll::Ready(Ok(SendOutcome::Displaced))
                 }
-                Ok(PushResult::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).open())),
-                Err(message) => Poll::Ready(Err(SendError::Full(message).open())),
+                Ok(PushResult::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).unseal())),
+                Err(message) => Poll::Ready(Err(SendError::Full(message).unseal())),
             }
         })
         .await
@@ -184,12 +184,12 @@ impl<M: Send + 'static> ActorRef<M> {
     ///
     /// The message is sent immediately; the wait times out after [`ASK_TIMEOUT`] unless [`AskFuture::within`]
     /// sets another timeout.
-    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
+    pub fn ask<T: Send + 'static>(&self, request: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
         let trace = SpanHandle::of_question(self.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
-        let sent = trace.within(|| self.try_tell(question(reply)));
-        asked(sent, receiver, self.cell(), trace)
+        let sent = trace.within(|| self.try_tell(request(reply)));
+        ask_future(sent, receiver, self.cell(), trace)
     }
 
     /// Returns the index of the actor's mailbox in the registry.
@@ -204,12 +204,12 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Counts the queued messages.
     pub fn depth(&self) -> usize {
-        self.lane.lane().stats().depth
+        self.mailbox_ref.mailbox().stats().depth
     }
 
     /// Reports whether the mailbox is filled to its high watermark, so that a sender can slow down.
     pub fn is_above_high_watermark(&self) -> bool {
-        self.cell().mailbox().high_mark <= self.depth()
+        self.cell().mailbox_options().high_watermark <= self.depth()
     }
 
     /// Stops the actor; its children stop first.
@@ -231,26 +231,26 @@ impl<M: Send + 'static> ActorRef<M> {
 
 /// Creates the future of an ask from the outcome of the send; `target` belongs to the same system as the
 /// asker.
-pub(crate) fn asked<M, T>(
+pub(crate) fn ask_future<M, T>(
     sent: Result<SendOutcome, SendError<M>>,
     receiver: Receiver<T>,
-    whom: &CellRef,
+    target: &CellRef,
     trace: SpanHandle,
 ) -> AskFuture<'_, T> {
     match sent {
         Ok(SendOutcome::Queued | SendOutcome::Displaced) => {
-            AskFuture::new(receiver, whom, ASK_TIMEOUT, trace)
+            AskFuture::new(receiver, target, ASK_TIMEOUT, trace)
         }
         // A dead-lettered request gets no reply.
-        Ok(SendOutcome::Discarded) => AskFuture::refused(receiver, whom, AskError::Discarded),
-        Err(SendError::Full(_)) => AskFuture::refused(receiver, whom, AskError::Full),
-        Err(SendError::Closed(_)) => AskFuture::refused(receiver, whom, AskError::Closed),
+        Ok(SendOutcome::Discarded) => AskFuture::rejected(receiver, target, AskError::Discarded),
+        Err(SendError::Full(_)) => AskFuture::rejected(receiver, target, AskError::Full),
+        Err(SendError::Closed(_)) => AskFuture::rejected(receiver, target, AskError::Closed),
     }
 }
 
 impl<M> Clone for ActorRef<M> {
     fn clone(&self) -> Self {
-        Self { lane: self.lane.clone(), takes: PhantomData }
+        Self { mailbox_ref: self.mailbox_ref.clone(), _messages: PhantomData }
     }
 }
 
@@ -262,7 +262,7 @@ impl<M: Send + 'static> fmt::Debug for ActorRef<M> {
 
 impl<M> SendError<Envelope<M>> {
     /// Takes the message out of its envelope, to be returned to its sender.
-    fn open(self) -> SendError<M> {
+    fn unseal(self) -> SendError<M> {
         match self {
             Self::Full(Envelope { message, trace }) => {
                 trace.record_rejected();
@@ -294,7 +294,6 @@ impl<M> fmt::Debug for SendError<M> {
     }
 }
 
-
 #[cfg(test)]
 #[cfg(feature = "test")]
 mod tests {
@@ -308,7 +307,10 @@ mod tests {
     #[test]
     fn a_drained_actor_handles_a_message_whose_sender_has_not_raised_the_flag_yet() {
         let (runtime, _system, actor, handled) = counter();
-        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
+        assert!(matches!(
+            actor.mailbox_ref.mailbox().push(Envelope::seal((), actor.cell())),
+            PushResult::Queued
+        ));
         actor.stop(StopMode::Drained);
         runtime.run_until_idle();
         actor.cell().raise(USER);
@@ -318,7 +320,10 @@ mod tests {
     #[test]
     fn a_shutdown_waits_for_a_message_whose_sender_has_not_raised_the_flag_yet() {
         let (runtime, system, actor, handled) = counter();
-        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
+        assert!(matches!(
+            actor.mailbox_ref.mailbox().push(Envelope::seal((), actor.cell())),
+            PushResult::Queued
+        ));
         let sender = async {
             runtime.handle().sleep_until(runtime.now() + Duration::from_millis(5)).await;
             actor.cell().raise(USER);
@@ -339,7 +344,7 @@ mod tests {
     impl Actor for Counter {
         type Msg = ();
 
-        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+        fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(Flow::Continue)
         }

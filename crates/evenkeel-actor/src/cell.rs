@@ -21,7 +21,7 @@ use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
 use crate::mailbox::{MailboxOptions, MailboxQueueStats, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
-use crate::raw::run_permit::{PermitCell, Run};
+use crate::raw::run_permit::{InvokeCell, PermitCell};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
 use crate::stash::Stash;
@@ -34,7 +34,7 @@ use crate::trace::{Envelope, SpanHandle};
 /// A reference to a cell of any type.
 pub(crate) type CellRef = SlotRef<CellEntry>;
 
-/// The registry of all mailboxes of a system: a slab, indexed by [`MailboxIndex`].
+/// The mailboxes of a system, indexed by [`MailboxIndex`].
 pub(crate) type MailboxRegistry = Slab<CellEntry>;
 
 /// The occupant of a slot: one actor cell.
@@ -55,7 +55,7 @@ impl Occupant for CellEntry {
 }
 
 /// Operations on a cell of any actor type.
-pub(crate) trait AnyCell: Run {
+pub(crate) trait AnyCell: InvokeCell {
     fn head(&self) -> &CellHeader;
     fn settings(&self) -> &Settings;
     fn stats(&self) -> MailboxQueueStats;
@@ -65,9 +65,9 @@ pub(crate) trait AnyCell: Run {
     /// Takes the reference to the parent, before the cell is dropped.
     fn take_parent(&mut self) -> Option<CellRef>;
     /// Returns the type of the messages and its name.
-    fn takes(&self) -> (TypeId, &'static str);
+    fn message_type(&self) -> (TypeId, &'static str);
     /// Returns the address of the mailbox, for references that know its type.
-    fn lane(&self) -> NonNull<()>;
+    fn mailbox(&self) -> NonNull<()>;
 }
 
 /// The part of a cell that does not depend on the actor's type.
@@ -84,8 +84,8 @@ pub(crate) struct CellHeader {
 
 /// An actor cell: mailbox, runner state, header and specification.
 pub(crate) struct ActorCell<A: Actor> {
-    pub(crate) lane: QueueMailbox<A::Msg>,
-    pub(crate) owner: PermitCell<RunnerState<A>>,
+    pub(crate) mailbox: QueueMailbox<A::Msg>,
+    pub(crate) runner: PermitCell<RunnerState<A>>,
     pub(crate) head: CellHeader,
     pub(crate) spec: Arc<Spec<A>>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct RunnerState<A: Actor> {
     pub(crate) extra: Option<Box<ColdState<A>>>,
     pub(crate) phase: Phase,
     /// Set while producers are known to wait for capacity.
-    pub(crate) awaited: bool,
+    pub(crate) has_waiters: bool,
 }
 
 /// Phase of an actor's life.
@@ -135,17 +135,17 @@ pub(crate) struct ColdState<A: Actor> {
     pub(crate) watchers: Vec<CellRef>,
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
-    pub(crate) idle: Option<ReceiveTimeout>,
+    pub(crate) receive_timeout: Option<ReceiveTimeout>,
     /// The timer that ends a suspension or a restart backoff.
-    pub(crate) resume: Option<TimerEntry>,
+    pub(crate) resume_timer: Option<TimerEntry>,
     /// The timer that re-polls the future when an ask in it times out.
-    pub(crate) expiry: Option<TimerEntry>,
+    pub(crate) repoll_timer: Option<TimerEntry>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
     /// Messages for the actor that arrived while it could not handle them; at most one per watch, child and
     /// timer.
     pub(crate) deferred: VecDeque<SystemMessage>,
-    pub(crate) ending: Option<Termination>,
+    pub(crate) termination: Option<Termination>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
     pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
@@ -154,15 +154,15 @@ pub(crate) struct ColdState<A: Actor> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     pub(crate) id: TimerId,
-    pub(crate) alarm: TimerEntry,
+    pub(crate) entry: TimerEntry,
     pub(crate) repeat: Repeat,
 }
 
 /// The receive timeout of an actor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveTimeout {
-    pub(crate) span: Duration,
-    pub(crate) alarm: TimerEntry,
+    pub(crate) timeout: Duration,
+    pub(crate) entry: TimerEntry,
     /// Time when the actor last handled a message or ended a wait.
     pub(crate) since: Instant,
 }
@@ -189,13 +189,13 @@ impl<A: Actor> Default for ColdState<A> {
             watchers: Vec::new(),
             watching: Vec::new(),
             timers: Vec::new(),
-            idle: None,
-            resume: None,
-            expiry: None,
+            receive_timeout: None,
+            resume_timer: None,
+            repoll_timer: None,
             history: RestartHistory::default(),
             failure: None,
             deferred: VecDeque::new(),
-            ending: None,
+            termination: None,
             middleware: None,
             stash: None,
         }
@@ -214,13 +214,13 @@ impl<A: Actor> ActorCell<A> {
         let extra = middleware
             .map(|middleware| Box::new(ColdState { middleware: Some(middleware), ..ColdState::default() }));
         Self {
-            lane: QueueMailbox::new(mailbox),
-            owner: PermitCell::new(RunnerState {
+            mailbox: QueueMailbox::new(mailbox),
+            runner: PermitCell::new(RunnerState {
                 private: VecDeque::new(),
                 actor: Some(actor),
                 extra,
                 phase: Phase::New,
-                awaited: false,
+                has_waiters: false,
             }),
             head: CellHeader {
                 parent,
@@ -244,17 +244,17 @@ impl<A: Actor> AnyCell for ActorCell<A> {
     }
 
     fn stats(&self) -> MailboxQueueStats {
-        self.lane.stats()
+        self.mailbox.stats()
     }
 
     fn system_stats(&self) -> MailboxQueueStats {
-        self.lane.system_stats()
+        self.mailbox.system_stats()
     }
 
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
-        let pointless = self.lane.push_system_by(message, SystemMessage::enqueue_coalescing)?;
+        let redundant = self.mailbox.push_system_by(message, SystemMessage::enqueue_coalescing)?;
         // Dropped after the lock: it may hold the last reference to a cell.
-        drop(pointless);
+        drop(redundant);
         Ok(())
     }
 
@@ -262,16 +262,16 @@ impl<A: Actor> AnyCell for ActorCell<A> {
         self.head.parent.take()
     }
 
-    fn takes(&self) -> (TypeId, &'static str) {
+    fn message_type(&self) -> (TypeId, &'static str) {
         (TypeId::of::<A::Msg>(), type_name::<A::Msg>())
     }
 
-    fn lane(&self) -> NonNull<()> {
-        NonNull::from(&self.lane).cast()
+    fn mailbox(&self) -> NonNull<()> {
+        NonNull::from(&self.mailbox).cast()
     }
 
     fn close(&self) {
-        wake_all(self.lane.close());
+        wake_all(self.mailbox.close());
     }
 }
 
@@ -301,7 +301,7 @@ impl CellRef {
     }
 
     /// Returns the options of the mailbox.
-    pub(crate) fn mailbox(&self) -> &MailboxOptions {
+    pub(crate) fn mailbox_options(&self) -> &MailboxOptions {
         self.core().mailbox_of(self.occupant().body.settings())
     }
 

@@ -42,7 +42,7 @@ pub(crate) type CapacityWait = Box<dyn Fn(&Waker) -> bool + Send>;
 impl<A: Actor> Context<'_, A> {
     /// Names the actor itself.
     pub fn me(&self) -> ActorRef<A::Msg> {
-        ActorRef::new(MailboxRef::of(self.cell, self.body))
+        ActorRef::new(MailboxRef::for_cell(self.cell, self.body))
     }
 
     /// Names the actor's place in the registry.
@@ -75,7 +75,7 @@ impl<A: Actor> Context<'_, A> {
 
     /// A failure and an end may come from a child.
     pub(crate) fn adopt(&mut self, child: &CellRef) {
-        self.body.lane.reserve_system(2);
+        self.body.mailbox.reserve_system(2);
         self.extra().children.push(child.clone());
     }
 
@@ -124,9 +124,9 @@ impl<A: Actor> Context<'_, A> {
             return false;
         }
         extra.watching.push(whom.clone());
-        self.body.lane.reserve_system(1);
+        self.body.mailbox.reserve_system(1);
         if whom.tell_system(SystemMessage::Watch(self.cell.clone())).is_err() {
-            let ended = SystemMessage::Ended { who: whom, how: Termination::Unknown };
+            let ended = SystemMessage::Terminated { actor: whom, termination: Termination::Unknown };
             // This cell is running, so its lane is open.
             drop(self.cell.tell_system(ended));
         }
@@ -150,9 +150,9 @@ impl<A: Actor> Context<'_, A> {
         }
         let due = self.local.core().now() + after;
         let timed = TimerEvent::Timer { cell: self.cell.clone(), id };
-        let Ok(alarm) = self.local.core().clock.insert(due, timed) else { return false };
-        self.body.lane.reserve_system(1);
-        self.extra().timers.push(Timer { id, alarm, repeat });
+        let Ok(entry) = self.local.core().clock.insert(due, timed) else { return false };
+        self.body.mailbox.reserve_system(1);
+        self.extra().timers.push(Timer { id, entry, repeat });
         true
     }
 
@@ -161,7 +161,7 @@ impl<A: Actor> Context<'_, A> {
         let Some(extra) = self.extra.as_deref_mut() else { return };
         if let Some(at) = extra.timers.iter().position(|timer| timer.id == id) {
             let timer = extra.timers.swap_remove(at);
-            self.local.core().clock.cancel(timer.alarm);
+            self.local.core().clock.cancel(timer.entry);
         }
     }
 
@@ -172,18 +172,18 @@ impl<A: Actor> Context<'_, A> {
     /// system's wheel is full.
     pub fn set_receive_timeout(&mut self, span: Option<Duration>) -> bool {
         let clock = &self.local.core().clock;
-        if let Some(idle) = self.extra.as_deref_mut().and_then(|extra| extra.idle.take()) {
-            clock.cancel(idle.alarm);
+        if let Some(timeout) = self.extra.as_deref_mut().and_then(|extra| extra.receive_timeout.take()) {
+            clock.cancel(timeout.entry);
         }
         let Some(span) = span else { return true };
         // A timeout of nothing would be told all the time.
         let now = self.local.core().now();
         let span = span.max(Duration::from_millis(1));
-        let Ok(alarm) = clock.insert(now + span, TimerEvent::ReceiveTimeout(self.cell.clone())) else {
+        let Ok(entry) = clock.insert(now + span, TimerEvent::ReceiveTimeout(self.cell.clone())) else {
             return false;
         };
-        self.body.lane.reserve_system(1);
-        self.extra().idle = Some(ReceiveTimeout { span, alarm, since: now });
+        self.body.mailbox.reserve_system(1);
+        self.extra().receive_timeout = Some(ReceiveTimeout { timeout: span, entry, since: now });
         true
     }
 

@@ -36,21 +36,21 @@ impl ReadyQueueCoordinator {
 
     /// Queues a cell; callable from any thread.
     #[cfg(feature = "std")]
-    pub(crate) fn register_ready(&self, core: &Core, ready: RunPermit) {
+    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
-                if local.times_wait() {
-                    record_ready(core, &ready);
+                if local.should_time_wait() {
+                    record_ready(core, &permit);
                 }
-                if WAKE_AT <= self.queues.push_lifo(&local.queue, ready) {
+                if WAKE_AT <= self.queues.push_lifo(&local.queue, permit) {
                     self.wake_another(local);
                 }
             }
             None => {
                 if core.hub.samples_outside() {
-                    record_ready(core, &ready);
+                    record_ready(core, &permit);
                 }
-                self.queues.inject(ready);
+                self.queues.inject(permit);
                 self.wake_one(core);
             }
         });
@@ -58,11 +58,11 @@ impl ReadyQueueCoordinator {
 
     /// Queues a cell; callable from any context, including an interrupt handler.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn register_ready(&self, core: &Core, ready: RunPermit) {
+    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
         if core.hub.samples_outside() {
-            record_ready(core, &ready);
+            record_ready(core, &permit);
         }
-        self.queues.inject(ready);
+        self.queues.inject(permit);
         self.wake_one(core);
     }
 
@@ -81,15 +81,15 @@ impl ReadyQueueCoordinator {
     /// Cells in a batch can no longer be stolen, so batches above one pay off only for short handlers.
     pub(crate) fn drain_ready_cycle(&self, local: &WorkerLocal, batch_max: usize, out: &mut Vec<RunPermit>) {
         while out.len() < batch_max
-            && let Some(ready) = self.queues.next(&local.queue)
+            && let Some(permit) = self.queues.next(&local.queue)
         {
-            out.push(ready);
+            out.push(permit);
         }
     }
 
     /// Parks the worker until there is work or it should exit; ready at once if that is already so.
     pub(crate) fn poll_wait_signal(&self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<()> {
-        self.idle.poll_sleep(local.id, cx.waker(), || {
+        self.idle.poll_park(local.id, cx.waker(), || {
             self.queues.has_work() || local.core().is_over() || !self.is_wanted(local)
         })
     }
@@ -97,13 +97,13 @@ impl ReadyQueueCoordinator {
     /// Reports whether a worker should keep running; otherwise it hands its cells over and exits.
     #[inline]
     pub(crate) fn is_wanted(&self, local: &WorkerLocal) -> bool {
-        self.queues.crew.is_wanted(local.id)
+        self.queues.worker_slots.is_wanted(local.id)
     }
 
     /// Runs a cell, and queues it again if its run permit was kept.
     #[inline]
-    pub(crate) fn run(&self, local: &WorkerLocal, ready: RunPermit) {
-        let (result, kept) = ready.run(local);
+    pub(crate) fn run_and_requeue(&self, local: &WorkerLocal, permit: RunPermit) {
+        let (result, kept) = permit.run_cell(local);
         self.handle_invoke_result(local, result, kept);
     }
 
@@ -114,11 +114,11 @@ impl ReadyQueueCoordinator {
         result: InvokeKind,
         kept: Option<RunPermit>,
     ) {
-        let Some(ready) = kept else { return };
+        let Some(permit) = kept else { return };
         if result == InvokeKind::Yielded {
             local.counters().yields.add(1);
         }
-        if WAKE_AT <= self.queues.requeue(&local.queue, ready) {
+        if WAKE_AT <= self.queues.requeue(&local.queue, permit) {
             self.wake_another(local);
         }
     }
@@ -138,7 +138,7 @@ impl ReadyQueueCoordinator {
 
     /// Counts the workers that are not parked.
     pub(crate) fn working(&self) -> usize {
-        self.queues.crew.wanted().saturating_sub(self.idle.sleeping())
+        self.queues.worker_slots.wanted().saturating_sub(self.idle.sleeping())
     }
 
     /// Counts the queued cells.
@@ -149,8 +149,8 @@ impl ReadyQueueCoordinator {
 
 /// Records when a cell was scheduled; called for one in [`SAMPLED`](crate::system_metrics::SAMPLED) cells.
 #[cold]
-fn record_ready(core: &Core, ready: &RunPermit) {
-    ready.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
+fn record_ready(core: &Core, permit: &RunPermit) {
+    permit.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
 }
 
 #[cfg(all(test, feature = "std"))]

@@ -16,16 +16,16 @@ mod threads {
     use core::cell::Cell;
 
     std::thread_local! {
-        static UNDER_WAY: Cell<bool> = const { Cell::new(false) };
+        static IN_SCOPE: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(crate) fn is_dead_lettering() -> bool {
-        UNDER_WAY.get()
+        IN_SCOPE.get()
     }
 
-    pub(crate) fn while_dead_lettering(bury: impl FnOnce()) {
-        let _over = ScopeGuard(UNDER_WAY.replace(true));
-        bury();
+    pub(crate) fn while_dead_lettering(drop_message: impl FnOnce()) {
+        let _scope = ScopeGuard(IN_SCOPE.replace(true));
+        drop_message();
     }
 
     /// Restores the previous state, also on unwind; scopes may be nested.
@@ -33,7 +33,7 @@ mod threads {
 
     impl Drop for ScopeGuard {
         fn drop(&mut self) {
-            UNDER_WAY.set(self.0);
+            IN_SCOPE.set(self.0);
         }
     }
 }
@@ -44,15 +44,15 @@ mod threads {
 mod single {
     use crate::sync::{AtomicU32, Ordering};
 
-    static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+    static IN_SCOPE: AtomicU32 = AtomicU32::new(0);
 
     pub(crate) fn is_dead_lettering() -> bool {
-        UNDER_WAY.load(Ordering::Relaxed) != 0
+        IN_SCOPE.load(Ordering::Relaxed) != 0
     }
 
-    pub(crate) fn while_dead_lettering(bury: impl FnOnce()) {
-        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
-        bury();
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn while_dead_lettering(drop_message: impl FnOnce()) {
+        IN_SCOPE.fetch_add(1, Ordering::Relaxed);
+        drop_message();
+        IN_SCOPE.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -35,8 +35,8 @@ impl WorkerExecutor {
 
     /// Starts all workers and the timer driver.
     pub(crate) fn start_workers(&self) -> Result<(), RuntimeSpawnError> {
-        workers::fill_places(&self.core).map_err(|short| short.refused)?;
-        self.core.runtime.spawn(Box::pin(timer_driver::turn(self.core.clone())))
+        workers::fill_worker_slots(&self.core).map_err(|shortfall| shortfall.error)?;
+        self.core.runtime.spawn(Box::pin(timer_driver::drive(self.core.clone())))
     }
 }
 

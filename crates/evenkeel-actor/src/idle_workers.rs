@@ -15,7 +15,7 @@ use crate::sync::{AtomicUsize, Lock, Ordering, fence};
 pub(crate) struct IdleWorkers {
     sleeping: AtomicUsize,
     searching: AtomicUsize,
-    sleepers: Lock<Vec<(usize, Waker)>>,
+    parked: Lock<Vec<(usize, Waker)>>,
     /// Workers that yielded to their host.
     yielding: Lock<Vec<YieldEntry>>,
 }
@@ -34,7 +34,7 @@ impl IdleWorkers {
         Self {
             sleeping: AtomicUsize::new(0),
             searching: AtomicUsize::new(0),
-            sleepers: Lock::new(Vec::new()),
+            parked: Lock::new(Vec::new()),
             yielding: Lock::new(Vec::new()),
         }
     }
@@ -47,12 +47,12 @@ impl IdleWorkers {
 
     /// Records that a worker is back from yielding.
     pub(crate) fn end_yield(&self, worker: usize) {
-        let back = self.yielding.with(|all| {
-            let at = all.iter().position(|yielding| yielding.worker == worker)?;
-            Some(all.swap_remove(at))
+        let entry = self.yielding.with(|all| {
+            let index = all.iter().position(|yielding| yielding.worker == worker)?;
+            Some(all.swap_remove(index))
         });
         // Dropped after the lock, as in `unpark`.
-        drop(back);
+        drop(entry);
     }
 
     /// Wakes the workers that were already yielding at the previous call.
@@ -60,13 +60,13 @@ impl IdleWorkers {
     /// A host thread that is stuck in a handler may hold a worker in a place from which no other thread takes
     /// it.
     pub(crate) fn wake_yielded(&self) {
-        let late: Vec<_> = self.yielding.with(|all| {
-            let late = all.iter().filter(|yielding| yielding.seen).map(|yielding| yielding.waker.clone());
-            let late = late.collect();
+        let overdue: Vec<_> = self.yielding.with(|all| {
+            let overdue = all.iter().filter(|yielding| yielding.seen).map(|yielding| yielding.waker.clone());
+            let overdue = overdue.collect();
             all.iter_mut().for_each(|yielding| yielding.seen = true);
-            late
+            overdue
         });
-        late.into_iter().for_each(Waker::wake);
+        overdue.into_iter().for_each(Waker::wake);
     }
 
     /// Wakes one parked worker unless there is none or another one searches; called after work was queued.
@@ -75,8 +75,8 @@ impl IdleWorkers {
         if self.sleeping.load(Ordering::Relaxed) == 0 || self.searching.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        let woken = self.sleepers.with(|sleepers| {
-            let (_, waker) = sleepers.pop()?;
+        let woken = self.parked.with(|parked| {
+            let (_, waker) = parked.pop()?;
             self.sleeping.fetch_sub(1, Ordering::SeqCst);
             self.searching.fetch_add(1, Ordering::SeqCst);
             Some(waker)
@@ -94,8 +94,8 @@ impl IdleWorkers {
     /// Wakes the parked workers with this number or above, after they were told to exit.
     pub(crate) fn notify_from(&self, first: usize) {
         fence(Ordering::SeqCst);
-        let woken: Vec<_> = self.sleepers.with(|sleepers| {
-            let woken = sleepers.extract_if(.., |(worker, _)| first <= *worker).collect::<Vec<_>>();
+        let woken: Vec<_> = self.parked.with(|parked| {
+            let woken = parked.extract_if(.., |(worker, _)| first <= *worker).collect::<Vec<_>>();
             self.sleeping.fetch_sub(woken.len(), Ordering::Relaxed);
             self.searching.fetch_add(woken.len(), Ordering::SeqCst);
             woken
@@ -128,14 +128,14 @@ impl IdleWorkers {
     /// Parks a searching worker; ready at once if `found_work` reports work.
     ///
     /// The worker is announced as parked before `found_work` is called.
-    pub(crate) fn poll_sleep(
+    pub(crate) fn poll_park(
         &self,
         worker: usize,
         waker: &Waker,
         found_work: impl FnOnce() -> bool,
     ) -> Poll<()> {
-        self.sleepers.with(|sleepers| {
-            sleepers.push((worker, waker.clone()));
+        self.parked.with(|parked| {
+            parked.push((worker, waker.clone()));
             self.sleeping.fetch_add(1, Ordering::SeqCst);
         });
         self.searching.fetch_sub(1, Ordering::SeqCst);
@@ -143,22 +143,22 @@ impl IdleWorkers {
         if !found_work() {
             return Poll::Pending;
         }
-        self.rise(worker);
+        self.unpark(worker);
         Poll::Ready(())
     }
 
     /// Ends the caller's parking; it counts as searching afterwards.
     ///
     /// A worker that was woken has already been counted as searching by its waker.
-    pub(crate) fn rise(&self, worker: usize) {
-        let risen = self.sleepers.with(|sleepers| {
-            let at = sleepers.iter().position(|(sleeper, _)| *sleeper == worker)?;
+    pub(crate) fn unpark(&self, worker: usize) {
+        let unparked = self.parked.with(|parked| {
+            let index = parked.iter().position(|(parked_worker, _)| *parked_worker == worker)?;
             self.sleeping.fetch_sub(1, Ordering::SeqCst);
             self.searching.fetch_add(1, Ordering::SeqCst);
-            Some(sleepers.swap_remove(at))
+            Some(parked.swap_remove(index))
         });
         // Dropped after the lock: dropping the last waker may drop a host task, and with it a worker.
-        drop(risen);
+        drop(unparked);
     }
 
     pub(crate) fn sleeping(&self) -> usize {

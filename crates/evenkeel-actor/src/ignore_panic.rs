@@ -31,8 +31,8 @@ pub(crate) fn ignore_panic(work: impl FnOnce()) {
 #[inline]
 pub(crate) fn wake_and_yield(waker: Waker) {
     #[cfg(all(feature = "std", not(loom)))]
-    if !crate::raw::waker::is_of_cell(&waker) {
-        crate::raw::current::owe_turn();
+    if !crate::raw::waker::is_cell_waker(&waker) {
+        crate::raw::current::require_yield();
     }
     waker.wake();
 }

@@ -109,7 +109,7 @@ pub enum ActorState {
     Suspended,
     /// Rejects new messages and is about to terminate.
     Stopping,
-    /// Has terminated.
+    /// Terminated.
     Stopped,
 }
 

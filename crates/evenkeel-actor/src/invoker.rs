@@ -41,15 +41,15 @@ const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);
 pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     cell: &'a CellRef,
     body: &'a ActorCell<A>,
-    owner: &'a mut RunnerState<A>,
+    runner: &'a mut RunnerState<A>,
     local: &'a WorkerLocal,
-    full: Option<CapacityWait>,
+    capacity_wait: Option<CapacityWait>,
     /// The span of the current message.
     trace: SpanHandle,
     handled: usize,
     /// Set while the middleware expects to be notified of the end of the run.
-    surrounded: bool,
-    right: PermitState,
+    middleware_entered: bool,
+    permit: PermitState,
 }
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
@@ -58,18 +58,18 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     /// Inlined, so that a caller that uses only the kind of the result pays for nothing else.
     #[inline(always)]
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
-        let step = catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
+        let action = catch(|| self.process_messages(messages_max)).unwrap_or_else(|panic| {
             // The panic may have interrupted the system queue, whose flag is then already cleared.
             self.state().set(SYSTEM);
             // Or the poll of a future.
             drop(self.local.end_poll());
             NextAction::Fail(panic)
         });
-        let result = match step {
+        let result = match action {
             NextAction::Idle => self.finish_idle(),
             NextAction::Await => self.suspend_for_future(),
             NextAction::Yield => self.finish_with_permit(InvokeResult::Yielded),
-            step => self.finish_run(step),
+            action => self.finish_run(action),
         };
         self.local.count_run(self.handled);
         result
@@ -95,9 +95,9 @@ enum NextAction {
     /// The actor stops after its children have terminated.
     Stop,
     /// Like `Stop`, because of this failure.
-    GiveUp(ActorError),
+    StopFailed(ActorError),
     /// The last child has terminated, so the actor can.
-    End,
+    Terminate,
 }
 
 impl NextAction {
@@ -113,84 +113,84 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     pub(crate) fn new(
         cell: &'a CellRef,
         body: &'a ActorCell<A>,
-        owner: &'a mut RunnerState<A>,
+        runner: &'a mut RunnerState<A>,
         local: &'a WorkerLocal,
     ) -> Self {
         Self {
             cell,
             body,
-            owner,
+            runner,
             local,
-            full: None,
+            capacity_wait: None,
             trace: SpanHandle::NONE,
             handled: 0,
-            surrounded: false,
-            right: PermitState::KEPT,
+            middleware_entered: false,
+            permit: PermitState::KEPT,
         }
     }
 
     /// Runs the cell; returns the kind of the result and the state of the run permit.
     #[inline]
-    pub(crate) fn run(mut self) -> (InvokeKind, PermitState) {
+    pub(crate) fn invoke(mut self) -> (InvokeKind, PermitState) {
         let ready_us = self.body.head.ready_us.load(Ordering::Relaxed);
-        let kind = if ready_us != 0 || self.local.times_run() {
-            self.run_timed(ready_us)
+        let kind = if ready_us != 0 || self.local.should_time_run() {
+            self.invoke_timed(ready_us)
         } else {
             self.invoke_batch(self.local.messages_per_run).kind()
         };
-        (kind, self.right)
+        (kind, self.permit)
     }
 
     /// Runs the cell and records its latency and duration.
     #[cold]
-    fn run_timed(&mut self, ready_us: u32) -> InvokeKind {
+    fn invoke_timed(&mut self, ready_us: u32) -> InvokeKind {
         let core = self.local.core();
         let kind = self.body.head.kind;
-        let began = core.now();
+        let started = core.now();
         if ready_us != 0 {
             self.body.head.ready_us.store(0, Ordering::Relaxed);
-            let waited = coarse_us(began).wrapping_sub(ready_us);
+            let waited = coarse_us(started).wrapping_sub(ready_us);
             self.local.counters().latency(kind).record(Duration::from_micros(u64::from(waited)));
         }
         let ended = self.invoke_batch(self.local.messages_per_run).kind();
-        self.local.counters().invoke_duration(kind).record(core.now().since(began));
+        self.local.counters().invoke_duration(kind).record(core.now().since(started));
         ended
     }
 
     /// Processes messages until there is a reason to stop.
     #[inline]
-    fn serve(&mut self, messages_max: usize) -> NextAction {
-        if self.owner.phase == Phase::New
-            && let Some(step) = self.start()
+    fn process_messages(&mut self, messages_max: usize) -> NextAction {
+        if self.runner.phase == Phase::New
+            && let Some(action) = self.start()
         {
-            return step;
+            return action;
         }
         loop {
             let flags = self.state().flags_relaxed();
             if flags & (SYSTEM | SIGNAL | WAITERS | SUSPENDED) != 0
-                && let Some(step) = self.process_system(flags)
+                && let Some(action) = self.process_system(flags)
             {
-                return step;
+                return action;
             }
             if messages_max <= self.handled || self.local.consume_budget() == SliceBudget::None {
                 return NextAction::Yield;
             }
-            let Some(message) = self.next() else {
+            let Some(message) = self.next_message() else {
                 let drained = self.state().flags_relaxed() & CLOSED != 0;
                 return if drained { NextAction::Stop } else { NextAction::Idle };
             };
             if self.handled == 0
-                && let Some(step) = self.open_run()
+                && let Some(action) = self.before_invoke()
             {
-                self.put_back(message);
-                return step;
+                self.requeue_front(message);
+                return action;
             }
             self.trace = message.trace;
-            match self.receive(message.message) {
+            match self.call_handler(message.message) {
                 Ok(Flow::Continue) => {}
                 handled => {
-                    if let Some(step) = self.apply_flow(handled) {
-                        return step;
+                    if let Some(action) = self.apply_flow(handled) {
+                        return action;
                     }
                 }
             }
@@ -198,23 +198,23 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     fn start(&mut self) -> Option<NextAction> {
-        self.owner.phase = Phase::Running;
-        let handled = self.hook(A::started)?;
+        self.runner.phase = Phase::Running;
+        let handled = self.call_hook(A::started)?;
         self.apply_flow(handled)
     }
 
     /// Takes the next user message from the private half, refilling it from the shared half when it is empty.
     #[inline]
-    fn next(&mut self) -> Option<Envelope<A::Msg>> {
-        let message = self.next_waiting()?;
+    fn next_message(&mut self) -> Option<Envelope<A::Msg>> {
+        let message = self.pop_message()?;
         message.trace.record_dequeued();
         Some(message)
     }
 
     #[inline]
-    fn next_waiting(&mut self) -> Option<Envelope<A::Msg>> {
-        if let Some(message) = self.owner.private.pop_front() {
-            self.body.lane.tell_left(self.owner.private.len());
+    fn pop_message(&mut self) -> Option<Envelope<A::Msg>> {
+        if let Some(message) = self.runner.private.pop_front() {
+            self.body.mailbox.set_private_len(self.runner.private.len());
             return Some(message);
         }
         // In a closed mailbox the flag may be missing: a sender may have pushed a message and not raised the
@@ -222,24 +222,24 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if self.state().flags_relaxed() & (USER | CLOSED) == 0 {
             return None;
         }
-        self.body.lane.take(&mut self.owner.private, &self.cell.slot().state)
+        self.body.mailbox.take_batch(&mut self.runner.private, &self.cell.slot().state)
     }
 
     /// Calls the middleware, if there is one, before the first message of a run; returns an action if the
     /// message must not be handled.
     #[inline]
-    fn open_run(&mut self) -> Option<NextAction> {
-        let middleware = self.owner.extra.as_deref_mut()?.middleware.as_mut()?;
+    fn before_invoke(&mut self) -> Option<NextAction> {
+        let middleware = self.runner.extra.as_deref_mut()?.middleware.as_mut()?;
         let ctx = InvokeContext {
             actor: self.cell.index(),
             label: self.body.spec.settings.label.as_str(),
             now: self.local.core().now(),
             // Includes the message already taken.
-            messages: self.body.lane.stats().depth + 1,
+            messages: self.body.mailbox.stats().depth + 1,
         };
         match catch(|| middleware.before_invoke(&ctx)) {
             Ok(ControlFlow::Continue(())) => {
-                self.surrounded = true;
+                self.middleware_entered = true;
                 None
             }
             Ok(ControlFlow::Break(())) => {
@@ -250,34 +250,34 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Puts a message back, to be handled next.
-    fn put_back(&mut self, message: Envelope<A::Msg>) {
-        self.owner.private.push_front(message);
-        self.body.lane.tell_left(self.owner.private.len());
+    fn requeue_front(&mut self, message: Envelope<A::Msg>) {
+        self.runner.private.push_front(message);
+        self.body.mailbox.set_private_len(self.runner.private.len());
     }
 
     #[inline(always)]
-    fn receive(&mut self, message: A::Msg) -> HandlerResult<A::Msg> {
+    fn call_handler(&mut self, message: A::Msg) -> HandlerResult<A::Msg> {
         self.handled += 1;
-        let Some(actor) = self.owner.actor.as_mut() else { return Ok(Flow::Continue) };
+        let Some(actor) = self.runner.actor.as_mut() else { return Ok(Flow::Continue) };
         let mut ctx = Context {
             cell: self.cell,
             body: self.body,
-            extra: &mut self.owner.extra,
+            extra: &mut self.runner.extra,
             local: self.local,
-            full: &mut self.full,
+            full: &mut self.capacity_wait,
         };
         self.trace.within(|| actor.receive(message, &mut ctx))
     }
 
     /// Calls one of the actor's lifecycle methods.
-    fn hook<R>(&mut self, call: impl FnOnce(&mut A, &mut Context<'_, A>) -> R) -> Option<R> {
-        let actor = self.owner.actor.as_mut()?;
+    fn call_hook<R>(&mut self, call: impl FnOnce(&mut A, &mut Context<'_, A>) -> R) -> Option<R> {
+        let actor = self.runner.actor.as_mut()?;
         let mut ctx = Context {
             cell: self.cell,
             body: self.body,
-            extra: &mut self.owner.extra,
+            extra: &mut self.runner.extra,
             local: self.local,
-            full: &mut self.full,
+            full: &mut self.capacity_wait,
         };
         Some(call(actor, &mut ctx))
     }
@@ -287,7 +287,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         match handled {
             Ok(Flow::Continue) => None,
             Ok(Flow::Yield) => Some(NextAction::Yield),
-            Ok(Flow::Await(future)) => self.wait_for(future),
+            Ok(Flow::Await(future)) => self.poll_future(future),
             Ok(Flow::Suspend(reason, condition)) => Some(NextAction::suspend(reason, condition)),
             Ok(Flow::Stop) => Some(NextAction::Stop),
             Err(error) => Some(NextAction::Fail(error)),
@@ -295,31 +295,31 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Polls a future; its output is handled as the next message.
-    fn wait_for(&mut self, mut future: MessageFuture<A::Msg>) -> Option<NextAction> {
+    fn poll_future(&mut self, mut future: MessageFuture<A::Msg>) -> Option<NextAction> {
         loop {
-            let waker = waker::lend(self.cell);
+            let waker = waker::borrowed(self.cell);
             self.local.begin_poll(&waker, self.extra().spare.take());
             let mut cx = core::task::Context::from_waker(&waker);
             let polled = self.trace.within(|| future.as_mut().poll(&mut cx));
-            let (expires, spare) = self.local.end_poll();
+            let (deadline, spare) = self.local.end_poll();
             let extra = self.extra();
             extra.spare = spare;
             let Poll::Ready(message) = polled else {
                 extra.future = Some(future);
-                if let Some(due) = expires {
+                if let Some(due) = deadline {
                     self.schedule_repoll(due);
                 }
                 return Some(NextAction::Await);
             };
             drop(future);
             if self.handled == 0
-                && let Some(step) = self.open_run()
+                && let Some(action) = self.before_invoke()
             {
                 let trace = core::mem::take(&mut self.trace);
-                self.put_back(Envelope { message, trace });
-                return Some(step);
+                self.requeue_front(Envelope { message, trace });
+                return Some(action);
             }
-            match self.receive(message) {
+            match self.call_handler(message) {
                 Ok(Flow::Await(next)) if self.local.consume_budget() == SliceBudget::Some => future = next,
                 Ok(Flow::Await(next)) => {
                     self.extra().future = Some(next);
@@ -337,17 +337,17 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// deadline and not one per ask.
     fn schedule_repoll(&mut self, due: Instant) {
         let clock = &self.local.core().clock;
-        let expiry = &mut self.owner.extra.get_or_insert_default().expiry;
-        if expiry.is_some_and(|alarm| alarm.due <= due) {
+        let repoll_timer = &mut self.runner.extra.get_or_insert_default().repoll_timer;
+        if repoll_timer.is_some_and(|timer| timer.due <= due) {
             return;
         }
-        if let Some(alarm) = expiry.take() {
-            clock.cancel(alarm);
+        if let Some(timer) = repoll_timer.take() {
+            clock.cancel(timer);
         }
         match clock.insert(due, TimerEvent::Expire(self.cell.clone())) {
-            Ok(alarm) => *expiry = Some(alarm),
+            Ok(timer) => *repoll_timer = Some(timer),
             // The timing wheel is full: poll again and again rather than never.
-            Err(_) => self.cell.announce(SIGNAL),
+            Err(_) => self.cell.raise_unlocked(SIGNAL),
         }
     }
 
@@ -361,9 +361,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let wait = self.trace.of_wait(self.cell, reason, resume_on);
         let trace = core::mem::take(&mut self.trace);
         let extra = self.extra();
-        (extra.wait, extra.trace) = (wait, trace);
-        if self.owner.phase == Phase::Running {
-            self.owner.phase = Phase::Waiting;
+        extra.wait = wait;
+        extra.trace = trace;
+        if self.runner.phase == Phase::Running {
+            self.runner.phase = Phase::Waiting;
             self.body.head.awaits.store(1, Ordering::Relaxed);
         }
         self.finish(InvokeResult::Suspended { reason, resume_on })
@@ -371,32 +372,32 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Ends a suspension, if there is one.
     fn resume(&mut self) {
-        if self.owner.phase != Phase::Waiting {
+        if self.runner.phase != Phase::Waiting {
             return;
         }
-        self.owner.phase = Phase::Running;
+        self.runner.phase = Phase::Running;
         let extra = self.extra();
         extra.waiting = None;
         extra.wait = SpanHandle::NONE;
-        if let Some(alarm) = extra.resume.take() {
-            self.local.core().clock.cancel(alarm);
+        if let Some(timer) = extra.resume_timer.take() {
+            self.local.core().clock.cancel(timer);
         }
         self.body.head.awaits.store(0, Ordering::Relaxed);
-        self.record_active();
+        self.record_activity();
     }
 
     /// Records activity, for the receive timeout.
     #[inline]
-    fn record_active(&mut self) {
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return };
-        if let Some(idle) = &mut extra.idle {
-            idle.since = self.local.core().now();
+    fn record_activity(&mut self) {
+        let Some(extra) = self.runner.extra.as_deref_mut() else { return };
+        if let Some(timeout) = &mut extra.receive_timeout {
+            timeout.since = self.local.core().now();
         }
     }
 
     #[inline]
     fn finish_idle(&mut self) -> InvokeResult {
-        QueueMailbox::<A::Msg>::shrink(&mut self.owner.private);
+        QueueMailbox::<A::Msg>::shrink(&mut self.runner.private);
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
 
@@ -405,34 +406,34 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// An immediate restart may fail immediately, as often as its supervisor allows: hence a loop and not a
     /// recursion.
     #[cold]
-    fn finish_run(&mut self, mut step: NextAction) -> InvokeResult {
+    fn finish_run(&mut self, mut action: NextAction) -> InvokeResult {
         loop {
-            let settled = match step {
+            let outcome = match action {
                 NextAction::Idle => return self.finish_idle(),
                 NextAction::Await => return self.suspend_for_future(),
                 NextAction::Yield => return self.finish_with_permit(InvokeResult::Yielded),
-                NextAction::Suspend(wish) => self.suspend(wish.0, wish.1),
+                NextAction::Suspend(suspension) => self.suspend(suspension.0, suspension.1),
                 NextAction::Fail(error) => self.fail(error),
                 NextAction::Stop => return self.begin_stop(Termination::Stopped),
-                NextAction::GiveUp(error) => {
+                NextAction::StopFailed(error) => {
                     return self.begin_stop(Termination::Failed { error, reason: StopReason::Directed });
                 }
-                NextAction::End => return self.terminate(),
+                NextAction::Terminate => return self.terminate(),
             };
-            match settled {
+            match outcome {
                 ActionResult::Break(result) => return result,
-                ActionResult::Continue(next) => step = next,
+                ActionResult::Continue(next) => action = next,
             }
         }
     }
 
     fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> ActionResult {
-        let waits = match resume_on {
-            ResumeCondition::After(span) => {
-                let due = self.local.core().now() + span;
+        let is_waiting = match resume_on {
+            ResumeCondition::After(delay) => {
+                let due = self.local.core().now() + delay;
                 match self.local.core().clock.insert(due, TimerEvent::Resume(self.cell.clone())) {
-                    Ok(alarm) => {
-                        self.extra().resume = Some(alarm);
+                    Ok(timer) => {
+                        self.extra().resume_timer = Some(timer);
                         true
                     }
                     Err(_) => {
@@ -446,15 +447,15 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 let early = &mut self.extra().early;
                 let before = early.len();
                 early.retain(|signalled| *signalled != key);
-                let waits = early.len() == before;
-                if waits {
-                    self.body.lane.await_signal(key.0);
+                let is_waiting = early.len() == before;
+                if is_waiting {
+                    self.body.mailbox.set_awaited_signal(key.0);
                 }
-                waits
+                is_waiting
             }
-            ResumeCondition::WhenCapacityAvailable => match self.full.take() {
+            ResumeCondition::WhenCapacityAvailable => match self.capacity_wait.take() {
                 // Too many producers wait for that mailbox already: retry after a delay.
-                Some(full) if !full(&waker::of(self.cell)) => {
+                Some(register) if !register(&waker::for_cell(self.cell)) => {
                     let later = ResumeCondition::After(MIDDLEWARE_RETRY);
                     return ActionResult::Continue(NextAction::suspend(reason, later));
                 }
@@ -462,13 +463,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 None => false,
             },
         };
-        if !waits {
+        if !is_waiting {
             return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
-        self.owner.phase = Phase::Waiting;
+        self.runner.phase = Phase::Waiting;
         let wait = self.trace.of_wait(self.cell, reason, resume_on);
         let extra = self.extra();
-        (extra.waiting, extra.wait) = (Some((reason, resume_on)), wait);
+        extra.waiting = Some((reason, resume_on));
+        extra.wait = wait;
         if reason == SuspendReason::AwaitExternal {
             self.body.head.awaits.store(1, Ordering::Relaxed);
         }
@@ -479,10 +481,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     ///
     /// Messages taken out of the queue and not handled keep a suspended cell worth resuming.
     fn release_flags(&self) -> u32 {
-        match self.owner.phase {
+        match self.runner.phase {
             Phase::New | Phase::Running => 0,
             Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => {
-                if self.owner.private.is_empty() { SUSPENDED } else { SUSPENDED | USER }
+                if self.runner.private.is_empty() { SUSPENDED } else { SUSPENDED | USER }
             }
         }
     }
@@ -490,23 +492,23 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Ends the run and keeps the run permit.
     #[inline]
     fn finish_with_permit(&mut self, result: InvokeResult) -> InvokeResult {
-        self.close_run(result)
+        self.end_run(result)
     }
 
     /// Ends the run; the run permit is released unless work has arrived meanwhile.
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
-        let result = self.close_run(result);
-        self.right = PermitState::spent(self.release_flags());
+        let result = self.end_run(result);
+        self.permit = PermitState::release_with(self.release_flags());
         result
     }
 
     /// Does the work common to the end of every run.
     #[inline]
-    fn close_run(&mut self, result: InvokeResult) -> InvokeResult {
+    fn end_run(&mut self, result: InvokeResult) -> InvokeResult {
         self.wake_waiters();
         if self.handled != 0 {
-            self.record_active();
+            self.record_activity();
         }
         self.after_invoke(result)
     }
@@ -514,18 +516,18 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Wakes producers that wait for capacity.
     #[inline]
     fn wake_waiters(&mut self) {
-        if self.owner.awaited || self.state().flags_relaxed() & WAITERS != 0 {
-            self.wake_those();
+        if self.runner.has_waiters || self.state().flags_relaxed() & WAITERS != 0 {
+            self.wake_waiters_slow();
         }
     }
 
     #[cold]
-    fn wake_those(&mut self) {
+    fn wake_waiters_slow(&mut self) {
         if self.state().flags_relaxed() & WAITERS != 0 {
             self.state().lower(WAITERS);
-            self.owner.awaited = true;
+            self.runner.has_waiters = true;
         }
-        self.owner.awaited = self.body.lane.wake_waiters(self.cell.mailbox().low_mark);
+        self.runner.has_waiters = self.body.mailbox.wake_waiters(self.cell.mailbox_options().low_watermark);
     }
 
     /// Notifies the middleware of the result of a run that it let through.
@@ -533,13 +535,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// The result is passed by value: borrowing it would force it into memory even if no middleware reads it.
     #[inline]
     fn after_invoke(&mut self, result: InvokeResult) -> InvokeResult {
-        if self.surrounded { self.tell_middleware(result) } else { result }
+        if self.middleware_entered { self.notify_middleware(result) } else { result }
     }
 
     #[cold]
-    fn tell_middleware(&mut self, result: InvokeResult) -> InvokeResult {
-        self.surrounded = false;
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return result };
+    fn notify_middleware(&mut self, result: InvokeResult) -> InvokeResult {
+        self.middleware_entered = false;
+        let Some(extra) = self.runner.extra.as_deref_mut() else { return result };
         let Some(middleware) = &mut extra.middleware else { return result };
         let ctx = InvokeContext {
             actor: self.cell.index(),
@@ -560,6 +562,6 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     fn extra(&mut self) -> &mut ColdState<A> {
-        self.owner.extra.get_or_insert_default()
+        self.runner.extra.get_or_insert_default()
     }
 }

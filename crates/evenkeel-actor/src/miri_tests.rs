@@ -18,7 +18,7 @@ use crate::*;
 
 /// A runtime with a thread per task, and a clock that advances when it is read.
 #[derive(Clone, Default)]
-struct Threads(Arc<Shared>);
+struct ThreadRuntime(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -26,7 +26,7 @@ struct Shared {
     nanos: AtomicU64,
 }
 
-impl RuntimeHandle for Threads {
+impl RuntimeHandle for ThreadRuntime {
     fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         self.0.running.lock().unwrap().push(thread::spawn(move || block_on(task)));
         Ok(())
@@ -50,15 +50,15 @@ impl RuntimeHandle for Threads {
 const WORKERS: usize = if cfg!(feature = "std") { 2 } else { 1 };
 
 /// Runs `scenario` in a system with `workers` workers; fails if a worker or the timer driver outlives it.
-fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
-    let threads = Threads::default();
+fn run_scenario(workers: usize, scenario: impl FnOnce(&ReadyQueueScheduler)) {
+    let threads = ThreadRuntime::default();
     let config = ActorSystemConfig {
         workers: NonZeroUsize::new(workers).unwrap(),
         supervision: Supervision::default().with_backoff(Backoff::NONE),
         ..ActorSystemConfig::default()
     };
     let system = ActorSystemRunner::new(config).start(threads.clone()).unwrap();
-    scene(&system);
+    scenario(&system);
     drop(system);
     let running = core::mem::take(&mut *threads.0.running.lock().unwrap());
     running.into_iter().for_each(|task| task.join().unwrap());
@@ -70,7 +70,7 @@ fn sum(system: &ReadyQueueScheduler) -> ActorRef<SumMsg> {
 
 #[test]
 fn messages_from_two_threads_are_handled_by_any_worker() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
         let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
@@ -85,7 +85,7 @@ fn messages_from_two_threads_are_handled_by_any_worker() {
 
 #[test]
 fn an_actor_moves_between_workers_between_asks() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let actors = [sum(system), sum(system)];
         for round in 1..=10 {
             for actor in &actors {
@@ -98,7 +98,7 @@ fn an_actor_moves_between_workers_between_asks() {
 
 #[test]
 fn the_number_of_workers_changes_while_two_threads_send() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
         let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
@@ -114,7 +114,7 @@ fn the_number_of_workers_changes_while_two_threads_send() {
 
 #[test]
 fn a_stopped_actor_is_freed_with_its_last_reference() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {
             let actor = sum(system);
             let other = actor.clone();
@@ -129,13 +129,13 @@ fn a_stopped_actor_is_freed_with_its_last_reference() {
 
 #[test]
 fn a_future_wakes_its_actor_from_another_thread() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let first = sum(system);
         let second = sum(system);
         for _ in 0..3 {
-            let whom = second.clone();
-            let answered = async move { SumMsg::Add(1 + whom.ask(SumMsg::Read).await.unwrap()) };
-            first.tell(SumMsg::Await(Box::pin(answered)));
+            let target = second.clone();
+            let reply = async move { SumMsg::Add(1 + target.ask(SumMsg::Read).await.unwrap()) };
+            first.tell(SumMsg::Await(Box::pin(reply)));
             second.tell(SumMsg::Add(1));
         }
         // The wait for the last future is over before the ask is handled.
@@ -145,27 +145,27 @@ fn a_future_wakes_its_actor_from_another_thread() {
 
 #[test]
 fn a_task_asks_on_the_workers_threads() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
-        let asked = actor.clone();
-        let (done, told) = std::sync::mpsc::channel();
+        let target = actor.clone();
+        let (done, received) = std::sync::mpsc::channel();
         let task = async move {
             for _ in 0..5 {
-                asked.tell(SumMsg::Add(1));
-                done.send(asked.ask(SumMsg::Read).await.unwrap()).unwrap();
+                target.tell(SumMsg::Add(1));
+                done.send(target.ask(SumMsg::Read).await.unwrap()).unwrap();
             }
         };
         system.spawn_task(task).unwrap();
-        assert_eq!(told.iter().take(5).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        assert_eq!(received.iter().take(5).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     });
 }
 
 #[test]
 fn a_restart_keeps_the_mailbox() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
-        for told in [SumMsg::Add(1), SumMsg::Fail, SumMsg::Add(2)] {
-            actor.tell(told);
+        for received in [SumMsg::Add(1), SumMsg::Fail, SumMsg::Add(2)] {
+            actor.tell(received);
         }
         assert_eq!(block_on(actor.ask(SumMsg::Read)), Ok(2));
     });
@@ -173,18 +173,18 @@ fn a_restart_keeps_the_mailbox() {
 
 #[test]
 fn an_ask_to_a_stopping_actor_gets_no_reply() {
-    play(1, |system| {
+    run_scenario(1, |system| {
         let actor = sum(system);
-        let question = actor.ask(SumMsg::Read);
+        let ask = actor.ask(SumMsg::Read);
         actor.stop(StopMode::Now);
-        assert!(matches!(block_on(question), Ok(0) | Err(AskError::Discarded)));
+        assert!(matches!(block_on(ask), Ok(0) | Err(AskError::Discarded)));
         assert!(matches!(block_on(actor.ask(SumMsg::Read)), Err(AskError::Closed | AskError::Discarded)));
     });
 }
 
 #[test]
 fn a_sender_waits_for_capacity_on_its_own_thread() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let mailbox = MailboxOptions::bounded(NonZeroUsize::new(2).unwrap());
         let actor = system.spawn(&Props::new(Sum::default).mailbox(mailbox).build()).unwrap();
         let other = actor.clone();

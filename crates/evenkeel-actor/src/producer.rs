@@ -44,7 +44,7 @@ impl<M: Send + 'static> QueueMailboxProducer<M> {
         if self.outbox.is_empty() {
             return;
         }
-        if self.to.lane().offer_all(&mut self.outbox) != 0 {
+        if self.to.mailbox().push_all_fast(&mut self.outbox) != 0 {
             self.to.cell().raise(USER);
         }
         // What is left has found the mailbox full or closed, and is dealt with one by one.

@@ -16,7 +16,7 @@ use crate::trace::SpanHandle;
 ///
 /// That read is as old as the previous handler was long; shorter timeouts justify another read.
 #[cfg(feature = "std")]
-const COARSE_FROM: Duration = Duration::from_secs(1);
+const COARSE_CLOCK_MIN: Duration = Duration::from_secs(1);
 
 /// Reply channel of an ask; part of the message.
 pub struct Reply<T> {
@@ -30,9 +30,9 @@ impl<T> Reply<T> {
     }
 
     /// Sends the reply; returns it if the asker no longer waits.
-    pub fn send(self, answer: T) -> Result<(), T> {
+    pub fn send(self, reply: T) -> Result<(), T> {
         self.trace.record_replied();
-        self.sender.send(answer)
+        self.sender.send(reply)
     }
 
     /// Reports whether the asker still waits; an expensive reply may not be worth computing otherwise.
@@ -51,7 +51,7 @@ impl<T> fmt::Debug for Reply<T> {
 #[must_use = "the reply is lost unless the future is awaited"]
 pub struct AskFuture<'a, T> {
     receiver: Receiver<T>,
-    whom: &'a CellRef,
+    target: &'a CellRef,
     state: State,
     /// Open until the reply is taken.
     _trace: SpanHandle,
@@ -60,82 +60,89 @@ pub struct AskFuture<'a, T> {
 /// Reports whether the asker has chosen a timeout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeadlineKind {
-    None,
-    Named,
+    Default,
+    Explicit,
 }
 
 #[derive(Clone, Copy)]
 enum State {
     /// Sent, not polled yet.
-    Asked {
-        within: Duration,
-        #[cfg_attr(
-            not(feature = "std"),
-            expect(dead_code, reason = "without std no cell runs inline")
-        )]
-        haste: DeadlineKind,
+    Sent {
+        timeout: Duration,
+        #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "without std no cell runs inline"))]
+        deadline: DeadlineKind,
     },
     /// Waits until the deadline.
     Waiting {
         due: Instant,
     },
-    Refused(AskError),
+    Rejected(AskError),
 }
 
 impl<'a, T> AskFuture<'a, T> {
-    pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration, trace: SpanHandle) -> Self {
-        Self { receiver, whom, state: State::Asked { within, haste: DeadlineKind::None }, _trace: trace }
+    pub(crate) fn new(
+        receiver: Receiver<T>,
+        target: &'a CellRef,
+        timeout: Duration,
+        trace: SpanHandle,
+    ) -> Self {
+        Self {
+            receiver,
+            target,
+            state: State::Sent { timeout, deadline: DeadlineKind::Default },
+            _trace: trace,
+        }
     }
 
-    pub(crate) fn refused(receiver: Receiver<T>, whom: &'a CellRef, error: AskError) -> Self {
-        Self { receiver, whom, state: State::Refused(error), _trace: SpanHandle::NONE }
+    pub(crate) fn rejected(receiver: Receiver<T>, target: &'a CellRef, error: AskError) -> Self {
+        Self { receiver, target, state: State::Rejected(error), _trace: SpanHandle::NONE }
     }
 
     /// Sets the timeout, counted from the first poll.
-    pub fn within(mut self, within: Duration) -> Self {
-        if let State::Asked { .. } = self.state {
-            self.state = State::Asked { within, haste: DeadlineKind::Named };
+    pub fn within(mut self, timeout: Duration) -> Self {
+        if let State::Sent { .. } = self.state {
+            self.state = State::Sent { timeout, deadline: DeadlineKind::Explicit };
         }
         self
     }
 
     #[cfg(feature = "std")]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
-        let core = self.whom.core();
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
+        let core = self.target.core();
         crate::raw::current::with(core, |local| {
             let Some(local) = local else {
                 return self.receiver.poll_with(cx.waker(), || cx.waker().clone());
             };
             // An explicit deadline must not depend on the duration of a handler.
-            if matches!(self.state, State::Asked { haste: DeadlineKind::None, .. }) {
+            if matches!(self.state, State::Sent { deadline: DeadlineKind::Default, .. }) {
                 local.run_asked_inline(cx.waker());
             }
-            self.receiver.poll_with(cx.waker(), || local.own(cx.waker()))
+            self.receiver.poll_with(cx.waker(), || local.owned_waker(cx.waker()))
         })
     }
 
     #[cfg(not(feature = "std"))]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         self.receiver.poll_with(cx.waker(), || cx.waker().clone())
     }
 
     /// Arranges for the deadline to be watched; returns it, or the far future if the timer driver ends the
     /// wait.
     #[cfg(feature = "std")]
-    fn watch(&self, waker: &Waker, now: Option<Instant>, within: Duration) -> Instant {
-        let core = self.whom.core();
+    fn watch_deadline(&self, waker: &Waker, now: Option<Instant>, timeout: Duration) -> Instant {
+        let core = self.target.core();
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
-                let now = now.or_else(|| (within < COARSE_FROM).then(|| core.now()));
-                let due = now.unwrap_or_else(|| local.coarse_now()) + within;
-                if local.watch_own(waker, due) {
+                let now = now.or_else(|| (timeout < COARSE_CLOCK_MIN).then(|| core.now()));
+                let due = now.unwrap_or_else(|| local.coarse_now()) + timeout;
+                if local.watch_own_deadline(waker, due) {
                     return due;
                 }
-                local.watch(self.receiver.expiry(), within);
+                local.watch_deadline(self.receiver.deadline(), timeout);
                 Instant::FAR_FUTURE
             }
             None => {
-                core.clock.watch(self.receiver.expiry(), within);
+                core.clock.watch_deadline(self.receiver.deadline(), timeout);
                 Instant::FAR_FUTURE
             }
         })
@@ -143,8 +150,8 @@ impl<'a, T> AskFuture<'a, T> {
 
     /// Arranges for the deadline to be watched; the timer driver ends the wait.
     #[cfg(not(feature = "std"))]
-    fn watch(&self, _waker: &Waker, _now: Option<Instant>, within: Duration) -> Instant {
-        self.whom.core().clock.watch(self.receiver.expiry(), within);
+    fn watch_deadline(&self, _waker: &Waker, _now: Option<Instant>, timeout: Duration) -> Instant {
+        self.target.core().clock.watch_deadline(self.receiver.deadline(), timeout);
         Instant::FAR_FUTURE
     }
 }
@@ -155,26 +162,26 @@ impl<T> Future for AskFuture<'_, T> {
     type Output = Result<T, AskError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match (self.poll_answer(cx), self.state) {
-            (_, State::Refused(error)) => Poll::Ready(Err(error)),
-            (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
+        match (self.poll_reply(cx), self.state) {
+            (_, State::Rejected(error)) => Poll::Ready(Err(error)),
+            (Poll::Ready(Ok(reply)), _) => Poll::Ready(Ok(reply)),
             (Poll::Ready(Err(RecvError::TimedOut)), _) => Poll::Ready(Err(AskError::TimedOut)),
             (Poll::Ready(Err(RecvError::Dropped)), _) => Poll::Ready(Err(AskError::NoReply)),
             (Poll::Ready(Err(RecvError::DeadLettered)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
-                let now = self.whom.core().now();
+                let now = self.target.core().now();
                 if due <= now {
                     return Poll::Ready(Err(AskError::TimedOut));
                 }
                 if due < Instant::FAR_FUTURE {
                     // The future may have moved to another task: then the timer driver ends the wait.
-                    let due = self.watch(cx.waker(), Some(now), due.since(now));
+                    let due = self.watch_deadline(cx.waker(), Some(now), due.since(now));
                     self.state = State::Waiting { due };
                 }
                 Poll::Pending
             }
-            (Poll::Pending, State::Asked { within, .. }) => {
-                let due = self.watch(cx.waker(), None, within);
+            (Poll::Pending, State::Sent { timeout, .. }) => {
+                let due = self.watch_deadline(cx.waker(), None, timeout);
                 self.state = State::Waiting { due };
                 Poll::Pending
             }

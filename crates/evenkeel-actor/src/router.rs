@@ -14,7 +14,7 @@ use core::num::NonZeroUsize;
 use pool::{Pool, PoolMsg};
 
 use crate::actor::Actor;
-use crate::actor_ref::{ActorRef, SendError, SendOutcome, asked};
+use crate::actor_ref::{ActorRef, SendError, SendOutcome, ask_future};
 use crate::cell::CellRef;
 use crate::context::Context;
 use crate::dead_letters::DeadLetterReason;
@@ -176,7 +176,7 @@ impl<M: Send + 'static> Router<M> {
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
         let sent = trace.within(|| self.try_tell(question(reply)));
-        asked(sent, receiver, self.pool.cell(), trace)
+        ask_future(sent, receiver, self.pool.cell(), trace)
     }
 
     /// Names the routees there are at the moment.

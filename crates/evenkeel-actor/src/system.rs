@@ -15,7 +15,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
-use crate::cell::{ActorCell, CellEntry, CellRef};
+use crate::cell::{ActorCell, CellRef, MailboxRegistry};
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letter_scope::while_dead_lettering;
 use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
@@ -26,7 +26,6 @@ use crate::name_registry::NameTable;
 use crate::panic::catch;
 use crate::props::{Props, Settings};
 use crate::raw::run_permit::allocate;
-use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
 use crate::spawn_middleware::{SpawnChain, SpawnContext};
 use crate::stop::StopMode;
@@ -36,7 +35,7 @@ use crate::timer_driver::TimerDriver;
 
 /// Everything the cells of one system share.
 pub(crate) struct Core {
-    pub(crate) slab: Slab<CellEntry>,
+    pub(crate) slab: MailboxRegistry,
     pub(crate) coordinator: ReadyQueueCoordinator,
     pub(crate) clock: TimerDriver,
     pub(crate) hub: SystemMetrics,
@@ -57,7 +56,7 @@ impl Core {
 
     /// How many workers there should be.
     pub(crate) fn workers(&self) -> NonZeroUsize {
-        NonZeroUsize::new(self.coordinator.queues.crew.wanted()).unwrap_or(NonZeroUsize::MIN)
+        NonZeroUsize::new(self.coordinator.queues.worker_slots.wanted()).unwrap_or(NonZeroUsize::MIN)
     }
 
     pub(crate) fn lifecycle(&self) -> Lifecycle {
@@ -88,8 +87,8 @@ impl Core {
     /// Whether somebody must look after cells that wait behind a handler that takes long.
     pub(crate) fn is_watched(&self) -> bool {
         // Those who are to come, and those who have yet to leave.
-        let crew = &self.coordinator.queues.crew;
-        let workers = crew.wanted().max(crew.reach());
+        let worker_slots = &self.coordinator.queues.worker_slots;
+        let workers = worker_slots.wanted().max(worker_slots.running_end());
         1 < workers && self.coordinator.idle.sleeping() < workers
     }
 

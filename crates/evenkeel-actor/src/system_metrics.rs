@@ -121,7 +121,7 @@ impl SystemMetrics {
                 kinds: &self.kinds,
                 live: &live,
                 workers: &workers,
-                workers_active: core.coordinator.queues.crew.active() as u64,
+                workers_active: core.coordinator.queues.worker_slots.active() as u64,
                 now: core.now(),
                 ready_queue_depth: core.coordinator.depth() as u64,
                 dead_letters,

@@ -86,8 +86,8 @@ pub(crate) enum SumMsg {
 impl Actor for Sum {
     type Msg = SumMsg;
 
-    fn receive(&mut self, told: SumMsg, _ctx: &mut Context<'_, Self>) -> HandlerResult<SumMsg> {
-        match told {
+    fn receive(&mut self, message: SumMsg, _ctx: &mut Context<'_, Self>) -> HandlerResult<SumMsg> {
+        match message {
             SumMsg::Add(number) => self.0 += number,
             SumMsg::Await(future) => return Ok(Flow::Await(future)),
             SumMsg::Fail => return Err(ActorError::new("failed on request")),

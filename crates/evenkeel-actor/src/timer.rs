@@ -47,11 +47,11 @@ pub(crate) enum TimerEvent {
 }
 
 /// Returns the next due time of a periodic timer: the first one after `now`.
-pub(crate) fn next_due(due: Instant, every: Duration, now: Instant) -> Instant {
-    let every = every.max(Duration::from_nanos(1));
-    let late = now.since(due).as_nanos() / every.as_nanos();
-    let steps = u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1);
-    due + every.saturating_mul(steps)
+pub(crate) fn next_due(due: Instant, interval: Duration, now: Instant) -> Instant {
+    let interval = interval.max(Duration::from_nanos(1));
+    let missed = now.since(due).as_nanos() / interval.as_nanos();
+    let steps = u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1);
+    due + interval.saturating_mul(steps)
 }
 
 #[cfg(test)]

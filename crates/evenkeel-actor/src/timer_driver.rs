@@ -19,14 +19,14 @@ use crate::timer::{TimerEntry, TimerEvent};
 use crate::timing_wheel::{TimingWheel, WheelFull};
 
 /// Interval at which the task runs while a worker does.
-const WATCH_EVERY: Duration = Duration::from_millis(1);
+const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The timing wheel and the state of the task that drives it.
 #[derive(Debug)]
 pub(crate) struct TimerDriver {
     timers: Lock<DriverState>,
     /// Asks from outside the workers that have no timer of their own yet; `None` once the driver has stopped.
-    young: Lock<Option<Vec<(DeadlineHandle, Duration)>>>,
+    pending_asks: Lock<Option<Vec<(DeadlineHandle, Duration)>>>,
     asleep: AtomicU32,
 }
 
@@ -36,16 +36,16 @@ struct DriverState {
     /// Time at which the task wakes by itself.
     until: Instant,
     waker: Option<Waker>,
-    turned: DriverStatus,
+    status: DriverStatus,
 }
 
 /// Reports whether timers still fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverStatus {
     /// The driver's task runs or is about to.
-    OnTime,
+    Running,
     /// The driver's task is gone.
-    NoMore,
+    Stopped,
 }
 
 impl TimerDriver {
@@ -55,9 +55,9 @@ impl TimerDriver {
                 wheel,
                 until: Instant::FAR_FUTURE,
                 waker: None,
-                turned: DriverStatus::OnTime,
+                status: DriverStatus::Running,
             }),
-            young: Lock::new(Some(Vec::new())),
+            pending_asks: Lock::new(Some(Vec::new())),
             asleep: AtomicU32::new(0),
         }
     }
@@ -69,13 +69,13 @@ impl TimerDriver {
     pub(crate) fn insert(
         &self,
         due: Instant,
-        timed: TimerEvent,
+        event: TimerEvent,
     ) -> Result<TimerEntry, WheelFull<TimerEvent>> {
         let (key, waker) = self.timers.with(|timers| {
-            if timers.turned == DriverStatus::NoMore {
-                return Err(WheelFull(timed));
+            if timers.status == DriverStatus::Stopped {
+                return Err(WheelFull(event));
             }
-            let key = timers.wheel.insert(due, timed)?;
+            let key = timers.wheel.insert(due, event)?;
             let late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
             let waker = if late { timers.waker.take() } else { None };
             Ok((key, waker))
@@ -86,37 +86,31 @@ impl TimerDriver {
         Ok(TimerEntry { key, due })
     }
 
-    pub(crate) fn cancel(&self, alarm: TimerEntry) {
-        drop(self.timers.with(|timers| timers.wheel.cancel(alarm.key)));
+    pub(crate) fn cancel(&self, entry: TimerEntry) {
+        drop(self.timers.with(|timers| timers.wheel.cancel(entry.key)));
     }
 
     /// Sets timers for asks that are still pending; an ask that finds the wheel full times out immediately.
-    pub(crate) fn expect_answers(
-        &self,
-        core: &Core,
-        questions: impl Iterator<Item = (DeadlineHandle, Duration)>,
-    ) {
+    pub(crate) fn set_deadlines(&self, core: &Core, asks: impl Iterator<Item = (DeadlineHandle, Duration)>) {
         let now = core.now();
-        for (question, span) in questions {
-            if let Err(WheelFull(TimerEvent::Ask(question))) =
-                self.insert(now + span, TimerEvent::Ask(question))
-            {
-                question.expire();
+        for (ask, timeout) in asks {
+            if let Err(WheelFull(TimerEvent::Ask(ask))) = self.insert(now + timeout, TimerEvent::Ask(ask)) {
+                ask.time_out();
             }
         }
     }
 
     /// Watches the deadline of an ask from outside all workers.
-    pub(crate) fn watch(&self, question: DeadlineHandle, span: Duration) {
-        let unwatched = self.young.with(|young| match young {
-            Some(young) => {
-                young.push((question, span));
+    pub(crate) fn watch_deadline(&self, ask: DeadlineHandle, timeout: Duration) {
+        let rejected = self.pending_asks.with(|pending_asks| match pending_asks {
+            Some(pending_asks) => {
+                pending_asks.push((ask, timeout));
                 None
             }
-            None => Some(question),
+            None => Some(ask),
         });
-        match unwatched {
-            Some(question) => question.expire(),
+        match rejected {
+            Some(ask) => ask.time_out(),
             None => self.wake_if_sleeping(),
         }
     }
@@ -143,14 +137,17 @@ impl TimerDriver {
         due
     }
 
-    fn sweep(&self, core: &Core) {
-        let mut open = self.young.with(|young| young.as_mut().map(core::mem::take).unwrap_or_default());
-        open.retain(|(question, _)| question.is_pending());
-        self.expect_answers(core, open.into_iter());
+    fn flush_pending_asks(&self, core: &Core) {
+        let mut open = self
+            .pending_asks
+            .with(|pending_asks| pending_asks.as_mut().map(core::mem::take).unwrap_or_default());
+        open.retain(|(ask, _)| ask.is_pending());
+        self.set_deadlines(core, open.into_iter());
     }
 
-    fn has_young(&self) -> bool {
-        self.young.with(|young| young.as_ref().is_some_and(|young| !young.is_empty()))
+    fn has_pending_asks(&self) -> bool {
+        self.pending_asks
+            .with(|pending_asks| pending_asks.as_ref().is_some_and(|pending_asks| !pending_asks.is_empty()))
     }
 
     /// Stops the driver: ends every wait that a timer was to end, and rejects new timers.
@@ -159,29 +156,29 @@ impl TimerDriver {
     fn close(&self) {
         let mut left = Vec::new();
         self.timers.with(|timers| {
-            timers.turned = DriverStatus::NoMore;
+            timers.status = DriverStatus::Stopped;
             timers.wheel.advance(Instant::FAR_FUTURE, &mut left);
         });
-        let young = self.young.with(Option::take).into_iter().flatten().map(|(question, _)| question);
-        let questions = left.into_iter().filter_map(|(_, timed)| match timed {
-            TimerEvent::Ask(question) => Some(question),
+        let pending_asks = self.pending_asks.with(Option::take).into_iter().flatten().map(|(ask, _)| ask);
+        let asks = left.into_iter().filter_map(|(_, event)| match event {
+            TimerEvent::Ask(ask) => Some(ask),
             _ => None,
         });
-        questions.chain(young).for_each(|question| question.expire());
+        asks.chain(pending_asks).for_each(|ask| ask.time_out());
     }
 }
 
 /// Drives the timing wheel until the system has stopped.
-pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
-    let turning = DriverGuard(core);
+pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
+    let guard = DriverGuard(core);
     async move {
-        let core = &*turning.0;
+        let core = &*guard.0;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];
         while !core.is_over() {
-            for (due, timed) in core.clock.due(core.now()) {
-                fire(due, timed);
+            for (due, event) in core.clock.due(core.now()) {
+                fire(due, event);
             }
-            core.clock.sweep(core);
+            core.clock.flush_pending_asks(core);
             if core.rescue(&mut turns) {
                 core.coordinator.idle.notify();
             }
@@ -226,10 +223,10 @@ impl Future for DriverSleep<'_> {
             timers.until = due;
             due
         });
-        let watched = clock.has_young() || self.core.is_watched();
-        let until = if watched {
+        let must_watch = clock.has_pending_asks() || self.core.is_watched();
+        let until = if must_watch {
             clock.asleep.store(0, Ordering::SeqCst);
-            until.min(now + WATCH_EVERY)
+            until.min(now + WATCH_INTERVAL)
         } else {
             until
         };
@@ -249,9 +246,9 @@ impl Future for DriverSleep<'_> {
 /// Fires a timer; an actor that has terminated ignores it.
 ///
 /// Periodic timers are re-armed by their actor, so that at most one firing is in flight.
-fn fire(due: Instant, timed: TimerEvent) {
-    match timed {
-        TimerEvent::Ask(question) => question.expire(),
+fn fire(due: Instant, event: TimerEvent) {
+    match event {
+        TimerEvent::Ask(ask) => ask.time_out(),
         TimerEvent::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume { due })),
         TimerEvent::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire { due })),
         TimerEvent::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),

@@ -91,13 +91,13 @@ impl<T> TimingWheel<T> {
             return Err(WheelFull(value));
         }
         let key = self.timers.insert(due, value);
-        self.place(key.slot);
+        self.store(key.slot);
         Ok(key)
     }
 
     /// Cancels a pending timer and returns its value.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        if !self.timers.waits(key) {
+        if !self.timers.is_pending(key) {
             return None;
         }
         let (level, digit) = self.address(self.due_tick(self.timers.due(key.slot)));
@@ -124,9 +124,9 @@ impl<T> TimingWheel<T> {
             let bucket = self.levels[level].take(digit);
             self.current = bucket.earliest.min(target);
             if level == 0 {
-                self.bring_up(bucket, out);
+                self.fire(bucket, out);
             } else {
-                self.spread(bucket);
+                self.cascade(bucket);
             }
         }
         self.current = target;
@@ -180,7 +180,7 @@ impl<T> TimingWheel<T> {
     }
 
     fn next_bucket(&self) -> Option<(usize, usize)> {
-        let occupied = |(at, level): (usize, &Level)| Some((at, level.first_occupied()?));
+        let occupied = |(index, level): (usize, &Level)| Some((index, level.first_occupied()?));
         self.levels.iter().enumerate().find_map(occupied)
     }
 
@@ -192,7 +192,7 @@ impl<T> TimingWheel<T> {
         (above + digit as u64) << shift
     }
 
-    fn place(&mut self, slot: TimerSlot) {
+    fn store(&mut self, slot: TimerSlot) {
         let tick = self.due_tick(self.timers.due(slot));
         let (level, digit) = self.address(tick);
         while self.levels.len() <= level {
@@ -203,15 +203,15 @@ impl<T> TimingWheel<T> {
     }
 
     /// Moves the timers of a bucket that the wheel has reached to lower levels.
-    fn spread(&mut self, bucket: Bucket) {
+    fn cascade(&mut self, bucket: Bucket) {
         let mut next = bucket.first;
         while let Some(slot) = next {
             next = self.timers.after(slot);
-            self.place(slot);
+            self.store(slot);
         }
     }
 
-    fn bring_up(&mut self, bucket: Bucket, out: &mut Vec<(Instant, T)>) {
+    fn fire(&mut self, bucket: Bucket, out: &mut Vec<(Instant, T)>) {
         let mut next = bucket.first;
         while let Some(slot) = next {
             next = self.timers.after(slot);
@@ -260,7 +260,7 @@ mod tests {
         insert(&mut wheel, 30, "exact");
         assert!(!wheel.is_empty());
         assert_eq!(wheel.next_due(), Some(Instant::from_millis(30)));
-        assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends at 30 ms");
+        assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends index 30 ms");
         assert_eq!(advance(&mut wheel, 29), [] as [&str; 0]);
         assert_eq!(advance(&mut wheel, 30), ["late", "exact"]);
         assert!(wheel.is_empty());

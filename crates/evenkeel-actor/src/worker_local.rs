@@ -20,19 +20,19 @@ pub(crate) const SLICE: Duration = Duration::from_micros(200);
 /// Maximum duration of an extended slice, if the host has other threads for its tasks.
 pub(crate) const SLICE_MAX: Duration = Duration::from_millis(2);
 /// Intended interval between two clock reads of a busy worker.
-const CLOCK_EVERY: Duration = Duration::from_micros(20);
+const CLOCK_READ_INTERVAL: Duration = Duration::from_micros(20);
 const UNITS_MAX: u32 = 128;
 /// Maximum number of cells that run inline within one run, each asked by its actor, before asks wait as
 /// usual.
 #[cfg(feature = "std")]
-const IN_PLACE_MAX: u32 = 16;
+const INLINE_RUNS_MAX: u32 = 16;
 /// Minimum number of messages between the last two clock reads for inline runs: with longer handlers, it is
 /// better to wait and let another worker handle the ask.
 #[cfg(feature = "std")]
-const IN_PLACE_FROM: u32 = 8;
+const INLINE_BATCH_MIN: u32 = 8;
 /// Pending asks remembered before those already answered are removed.
 #[cfg(feature = "std")]
-const YOUNG_MAX: usize = 64;
+const PENDING_ASKS_MAX: usize = 64;
 
 /// The private state of a worker.
 pub(crate) struct WorkerLocal {
@@ -43,20 +43,20 @@ pub(crate) struct WorkerLocal {
     now: Cell<Instant>,
     slice_end: Cell<Instant>,
     /// Latest time up to which the slice may be extended.
-    slice_last: Cell<Instant>,
+    slice_limit: Cell<Instant>,
     /// Set when a task other than an actor was woken in this slice, and may be waiting for this thread.
-    owes_turn: Cell<bool>,
+    must_yield: Cell<bool>,
     /// Messages and runs until the next clock read.
-    units: Cell<u32>,
-    spent: Cell<u32>,
+    units_left: Cell<u32>,
+    units_per_read: Cell<u32>,
     random: Cell<u32>,
     pub(crate) runs_per_slice: u32,
     pub(crate) messages_per_run: usize,
     /// Bit mask: runs and waits whose number has none of these bits set are timed.
-    sampled: u32,
+    sample_mask: u32,
     runs: Cell<u32>,
     /// Runs already reported to the metrics.
-    counted: Cell<u32>,
+    reported_runs: Cell<u32>,
     messages: Cell<u64>,
     #[cfg(feature = "std")]
     scheduled: Cell<u32>,
@@ -65,17 +65,17 @@ pub(crate) struct WorkerLocal {
     /// Another, already counted waker of that cell.
     spare: Cell<Option<Waker>>,
     /// Deadline of the first ask in that future.
-    expires: Cell<Option<Instant>>,
-    young: RefCell<Vec<(DeadlineHandle, Duration)>>,
+    deadline: Cell<Option<Instant>>,
+    pending_asks: RefCell<Vec<(DeadlineHandle, Duration)>>,
     /// Number of cells that may still run inline within the current run.
     #[cfg(feature = "std")]
-    in_place_left: Cell<u32>,
+    inline_runs_left: Cell<u32>,
 }
 
 impl WorkerLocal {
     pub(crate) fn new(core: Arc<Core>, id: usize, queue: LocalQueue) -> Self {
         let now = core.now();
-        let sampled = match core.config.metrics {
+        let sample_mask = match core.config.metrics {
             Metrics::On => SAMPLED - 1,
             Metrics::Off => u32::MAX,
         };
@@ -88,23 +88,23 @@ impl WorkerLocal {
             queue,
             now: Cell::new(now),
             slice_end: Cell::new(Instant::FAR_FUTURE),
-            slice_last: Cell::new(Instant::ORIGIN),
-            owes_turn: Cell::new(false),
-            units: Cell::new(1),
-            spent: Cell::new(1),
+            slice_limit: Cell::new(Instant::ORIGIN),
+            must_yield: Cell::new(false),
+            units_left: Cell::new(1),
+            units_per_read: Cell::new(1),
             random: Cell::new(0x9e37_79b9 ^ (id as u32 + 1)),
-            sampled,
+            sample_mask,
             runs: Cell::new(1),
-            counted: Cell::new(1),
+            reported_runs: Cell::new(1),
             messages: Cell::new(0),
             #[cfg(feature = "std")]
             scheduled: Cell::new(0),
             polled: Cell::new(None),
             spare: Cell::new(None),
-            expires: Cell::new(None),
-            young: RefCell::new(Vec::new()),
+            deadline: Cell::new(None),
+            pending_asks: RefCell::new(Vec::new()),
             #[cfg(feature = "std")]
-            in_place_left: Cell::new(0),
+            inline_runs_left: Cell::new(0),
         }
     }
 
@@ -127,56 +127,56 @@ impl WorkerLocal {
     /// [`CLOCK_READ_INTERVAL`], estimated from the last interval: after each message if messages are long.
     #[inline]
     pub(crate) fn consume_budget(&self) -> SliceBudget {
-        let left = self.units.get() - 1;
-        self.units.set(left);
-        if left == 0 { self.look_at_clock() } else { SliceBudget::Some }
+        let left = self.units_left.get() - 1;
+        self.units_left.set(left);
+        if left == 0 { self.read_clock() } else { SliceBudget::Some }
     }
 
     #[cold]
-    fn look_at_clock(&self) -> SliceBudget {
+    fn read_clock(&self) -> SliceBudget {
         let now = self.core.now();
         let before = self.now.replace(now);
         if self.slice_end.get() == Instant::FAR_FUTURE {
             // The first read of a slice: the time before it belongs to the host's other tasks.
             self.slice_end.set(now + SLICE);
-            self.slice_last.set(now + SLICE_MAX);
-            self.units.set(self.spent.get());
+            self.slice_limit.set(now + SLICE_MAX);
+            self.units_left.set(self.units_per_read.get());
             return SliceBudget::Some;
         }
         if self.slice_end.get() <= before {
             // The slice was used up already; the time since the last read says nothing about messages.
-            self.units.set(1);
+            self.units_left.set(1);
             return SliceBudget::None;
         }
-        let each = now.since(before) / self.spent.get();
-        let units = CLOCK_EVERY.as_nanos() / each.as_nanos().max(1);
-        let units = u32::try_from(units).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
-        self.spent.set(units);
+        let each = now.since(before) / self.units_per_read.get();
+        let units_left = CLOCK_READ_INTERVAL.as_nanos() / each.as_nanos().max(1);
+        let units_left = u32::try_from(units_left).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
+        self.units_per_read.set(units_left);
         if self.slice_end.get() <= now {
-            if !self.is_prolonged(now) {
-                self.units.set(1);
+            if !self.can_extend_slice(now) {
+                self.units_left.set(1);
                 return SliceBudget::None;
             }
-            if self.slice_end.replace(now + SLICE) + (SLICE_MAX - SLICE) == self.slice_last.get() {
+            if self.slice_end.replace(now + SLICE) + (SLICE_MAX - SLICE) == self.slice_limit.get() {
                 // A thread of the host that was parked when this slice began may not be polling for I/O yet.
                 self.core.runtime.nudge();
             }
         }
-        self.units.set(units);
+        self.units_left.set(units_left);
         SliceBudget::Some
     }
 
     /// Reports whether the slice may be extended, because no other task waits for its end.
-    fn is_prolonged(&self, now: Instant) -> bool {
-        now < self.slice_last.get()
-            && !self.owes_turn.get()
+    fn can_extend_slice(&self, now: Instant) -> bool {
+        now < self.slice_limit.get()
+            && !self.must_yield.get()
             && self.core.runtime.has_room_beside(self.core.coordinator.working())
     }
 
     /// Records that a task other than an actor was woken: the slice is not extended.
     #[cfg(feature = "std")]
     pub(crate) fn require_yield(&self) {
-        self.owes_turn.set(true);
+        self.must_yield.set(true);
     }
 
     /// Begins a new slice; it ends [`SLICE`] after its first clock read.
@@ -185,7 +185,7 @@ impl WorkerLocal {
     /// second of its slice, and the slice would never end.
     pub(crate) fn begin_slice(&self) {
         self.slice_end.set(Instant::FAR_FUTURE);
-        self.owes_turn.set(false);
+        self.must_yield.set(false);
     }
 
     /// Reads the clock after a sleep.
@@ -213,24 +213,24 @@ impl WorkerLocal {
 
     /// Reports whether the next run is to be timed.
     #[inline]
-    pub(crate) fn times_run(&self) -> bool {
-        self.runs.get() & self.sampled == 0
+    pub(crate) fn should_time_run(&self) -> bool {
+        self.runs.get() & self.sample_mask == 0
     }
 
     /// Reports whether the wait of a cell that this worker schedules is to be timed.
     #[inline]
     #[cfg(feature = "std")]
-    pub(crate) fn times_wait(&self) -> bool {
+    pub(crate) fn should_time_wait(&self) -> bool {
         let nth = self.scheduled.get().wrapping_add(1);
         self.scheduled.set(nth);
-        nth & self.sampled == 0
+        nth & self.sample_mask == 0
     }
 
     /// Prepares for the next cell.
     #[inline]
     pub(crate) fn begin_run(&self) {
         #[cfg(feature = "std")]
-        self.in_place_left.set(IN_PLACE_MAX);
+        self.inline_runs_left.set(INLINE_RUNS_MAX);
     }
 
     /// Runs the most recently scheduled cell inline, within the run of the cell whose future asks it and is
@@ -242,20 +242,20 @@ impl WorkerLocal {
     #[inline]
     #[cfg(feature = "std")]
     pub(crate) fn run_asked_inline(&self, waker: &Waker) {
-        let left = self.in_place_left.get();
-        let is_brisk = IN_PLACE_FROM <= self.spent.get();
-        if left == 0 || !is_brisk || self.polled.get() != Some(WakerAddress::of(waker)) {
+        let left = self.inline_runs_left.get();
+        let handlers_are_short = INLINE_BATCH_MIN <= self.units_per_read.get();
+        if left == 0 || !handlers_are_short || self.polled.get() != Some(WakerAddress::of(waker)) {
             return;
         }
         let coordinator = &self.core.coordinator;
-        let Some(newest) = coordinator.queues.take_lifo(&self.queue) else { return };
-        self.in_place_left.set(0);
-        let asker = (self.polled.take(), self.spare.take(), self.expires.take());
-        coordinator.run(self, newest);
-        self.polled.set(asker.0);
-        self.spare.set(asker.1);
-        self.expires.set(asker.2);
-        self.in_place_left.set(left - 1);
+        let Some(asked) = coordinator.queues.take_lifo(&self.queue) else { return };
+        self.inline_runs_left.set(0);
+        let outer = (self.polled.take(), self.spare.take(), self.deadline.take());
+        coordinator.run_and_requeue(self, asked);
+        self.polled.set(outer.0);
+        self.spare.set(outer.1);
+        self.deadline.set(outer.2);
+        self.inline_runs_left.set(left - 1);
     }
 
     /// Returns a pseudo-random number, for jitter.
@@ -279,13 +279,13 @@ impl WorkerLocal {
     #[inline]
     pub(crate) fn end_poll(&self) -> (Option<Instant>, Option<Waker>) {
         self.polled.set(None);
-        (self.expires.take(), self.spare.take())
+        (self.deadline.take(), self.spare.take())
     }
 
     /// Returns an owned waker for the task of `waker`, using up the spare one if possible.
     #[inline]
     #[cfg(feature = "std")]
-    pub(crate) fn own(&self, waker: &Waker) -> Waker {
+    pub(crate) fn owned_waker(&self, waker: &Waker) -> Waker {
         if self.polled.get() == Some(WakerAddress::of(waker))
             && let Some(spare) = self.spare.take()
         {
@@ -297,41 +297,41 @@ impl WorkerLocal {
     /// Watches the deadline of an ask that the current cell itself awaits with `waker`: the cell is woken in
     /// time, without a timer per ask. Returns `false` if another task awaits the ask.
     #[cfg(feature = "std")]
-    pub(crate) fn watch_own(&self, waker: &Waker, due: Instant) -> bool {
+    pub(crate) fn watch_own_deadline(&self, waker: &Waker, due: Instant) -> bool {
         if self.polled.get() != Some(WakerAddress::of(waker)) {
             return false;
         }
-        let sooner = self.expires.get().map_or(due, |expires| expires.min(due));
-        self.expires.set(Some(sooner));
+        let sooner = self.deadline.get().map_or(due, |deadline| deadline.min(due));
+        self.deadline.set(Some(sooner));
         true
     }
 
     /// Watches the deadline of any other ask; most are answered before the slice ends.
     #[cfg(feature = "std")]
-    pub(crate) fn watch(&self, question: DeadlineHandle, within: Duration) {
-        let mut young = self.young.borrow_mut();
-        young.push((question, within));
-        if YOUNG_MAX <= young.len() {
-            self.grow_up(&mut young);
+    pub(crate) fn watch_deadline(&self, ask: DeadlineHandle, timeout: Duration) {
+        let mut pending_asks = self.pending_asks.borrow_mut();
+        pending_asks.push((ask, timeout));
+        if PENDING_ASKS_MAX <= pending_asks.len() {
+            self.flush_pending_asks(&mut pending_asks);
         }
     }
 
     /// Hands the results of the slice over: open asks to the timer driver, counters to the metrics.
     pub(crate) fn end_slice(&self) {
         let counters = self.counters();
-        let counted = self.counted.replace(self.runs.get());
-        counters.runs.add(u64::from(self.runs.get().wrapping_sub(counted)));
+        let reported_runs = self.reported_runs.replace(self.runs.get());
+        counters.runs.add(u64::from(self.runs.get().wrapping_sub(reported_runs)));
         counters.messages.add(self.messages.take());
-        let mut young = self.young.borrow_mut();
-        if !young.is_empty() {
-            self.grow_up(&mut young);
+        let mut pending_asks = self.pending_asks.borrow_mut();
+        if !pending_asks.is_empty() {
+            self.flush_pending_asks(&mut pending_asks);
         }
     }
 
-    fn grow_up(&self, young: &mut Vec<(DeadlineHandle, Duration)>) {
-        young.retain(|(question, _)| question.is_pending());
+    fn flush_pending_asks(&self, pending_asks: &mut Vec<(DeadlineHandle, Duration)>) {
+        pending_asks.retain(|(ask, _)| ask.is_pending());
         // An ask that is still open after so many others gets a timer of its own.
-        self.core.clock.expect_answers(&self.core, young.drain(..));
+        self.core.clock.set_deadlines(&self.core, pending_asks.drain(..));
     }
 }
 
@@ -358,7 +358,7 @@ pub(crate) enum SliceBudget {
 impl Drop for WorkerLocal {
     fn drop(&mut self) {
         self.end_slice();
-        self.core.coordinator.queues.leave(&mut self.queue);
+        self.core.coordinator.queues.release_worker(&mut self.queue);
         self.core.coordinator.idle.notify();
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn adapt(
         }
     };
     let spawned = core.runtime.spawn(Box::pin(task));
-    spawned.map_err(|refused| SetWorkersError::Refused { reached: core.workers(), refused })?;
+    spawned.map_err(|source| SetWorkersError::SpawnFailed { reached: core.workers(), source })?;
     Ok(AdaptiveHandle(wanted))
 }
 

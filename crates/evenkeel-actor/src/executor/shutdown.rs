@@ -7,7 +7,7 @@ use crate::raw::state::{DEAD, SCHEDULED, USER};
 use crate::stop::StopMode;
 
 /// Interval at which a shutdown checks whether it is done.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Phase of a system's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,35 +43,35 @@ pub struct ShutdownReport {
 }
 
 impl WorkerExecutor {
-    pub(crate) async fn graceful_shutdown(&self, within: Duration) -> ShutdownReport {
+    pub(crate) async fn graceful_shutdown(&self, timeout: Duration) -> ShutdownReport {
         let core = self.core();
-        let deadline = core.now() + within;
+        let deadline = core.now() + timeout;
         core.advance(Lifecycle::Stopping);
-        self.close_lanes();
+        self.close_mailboxes();
         let drained = self.wait_until(deadline, || self.is_idle()).await;
         core.advance(Lifecycle::Draining);
         self.stop_actors();
         // The actors get the same time again to terminate; those not in a handler terminate at once.
-        self.wait_until(deadline + within, || core.hub.alive() == 0).await;
+        self.wait_until(deadline + timeout, || core.hub.alive() == 0).await;
         let abandoned = core.hub.alive();
-        self.leave();
+        self.end_workers();
         ShutdownReport { drained, abandoned }
     }
 
     pub(crate) fn force_stop(&self) {
         self.core().advance(Lifecycle::Stopped);
-        self.close_lanes();
+        self.close_mailboxes();
         self.stop_actors();
-        self.leave();
+        self.end_workers();
     }
 
     /// Ends the workers and the timer driver; workers exit once the last actor has terminated.
-    fn leave(&self) {
+    fn end_workers(&self) {
         self.core().advance(Lifecycle::Stopped);
         self.core().wake_all_for_shutdown();
     }
 
-    fn close_lanes(&self) {
+    fn close_mailboxes(&self) {
         self.core().slab.iter().for_each(|cell| cell.occupant().body.close());
     }
 
@@ -100,7 +100,7 @@ impl WorkerExecutor {
             if deadline <= now {
                 return false;
             }
-            core.runtime.sleep_until(now + LOOK_EVERY).await;
+            core.runtime.sleep_until(now + POLL_INTERVAL).await;
         }
         true
     }

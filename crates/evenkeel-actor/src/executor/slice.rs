@@ -41,7 +41,7 @@ pub(super) enum SliceEnd {
 }
 
 impl Worker {
-    pub(super) fn seat(core: &Arc<Core>, id: usize) -> Option<Self> {
+    pub(super) fn claim(core: &Arc<Core>, id: usize) -> Option<Self> {
         let queue = core.coordinator.queues.claim(id)?;
         core.coordinator.idle.begin_search();
         Some(Self {
@@ -58,7 +58,7 @@ impl Worker {
             self.local.counters().enter(WorkerPhase::Running, self.local.coarse_now());
         }
         let wanted = self.local.core().coordinator.is_wanted(&self.local);
-        let polled = if wanted { self.enter(cx) } else { Poll::Ready(SliceEnd::Leave) };
+        let polled = if wanted { self.run_on_thread(cx) } else { Poll::Ready(SliceEnd::Leave) };
         match polled {
             Poll::Ready(SliceEnd::Over) => self.local.begin_slice(),
             Poll::Ready(SliceEnd::Leave) => self.park(),
@@ -91,7 +91,7 @@ impl Worker {
     fn poll_wait_signal(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let core = self.local.core();
         if self.state == State::Asleep {
-            core.coordinator.idle.rise(self.local.id);
+            core.coordinator.idle.unpark(self.local.id);
             self.local.wake_up();
             self.state = State::Searching;
             self.local.begin_slice();
@@ -115,15 +115,15 @@ impl Worker {
     }
 
     #[cfg(feature = "std")]
-    fn enter(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+    fn run_on_thread(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         let Self { local, batch, state, runs } = self;
-        crate::raw::current::enter(local, || run(local, batch, state, runs, cx))
+        crate::raw::current::enter(local, || run_slice(local, batch, state, runs, cx))
     }
 
     #[cfg(not(feature = "std"))]
-    fn enter(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+    fn run_on_thread(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         let Self { local, batch, state, runs } = self;
-        run(local, batch, state, runs, cx)
+        run_slice(local, batch, state, runs, cx)
     }
 }
 
@@ -132,21 +132,21 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
         coordinator.idle.end_yield(self.local.id);
-        self.batch.drain(..).for_each(|ready| coordinator.queues.inject(ready));
+        self.batch.drain(..).for_each(|permit| coordinator.queues.inject(permit));
         match self.state {
             State::Working => {}
             State::Searching => {
                 coordinator.idle.end_search();
             }
             State::Asleep => {
-                coordinator.idle.rise(self.local.id);
+                coordinator.idle.unpark(self.local.id);
                 coordinator.idle.end_search();
             }
         }
     }
 }
 
-fn run(
+fn run_slice(
     local: &WorkerLocal,
     batch: &mut Vec<RunPermit>,
     state: &mut State,
@@ -155,11 +155,11 @@ fn run(
 ) -> Poll<SliceEnd> {
     let core = local.core();
     loop {
-        if let Some(ready) = find(local, state) {
+        if let Some(permit) = next_cell(local, state) {
             // Cells in a batch cannot be stolen, so the default batch is a single cell.
             core.coordinator.drain_ready_cycle(local, core.config.worker_batch.get() - 1, batch);
-            run_one(local, ready);
-            batch.drain(..).for_each(|ready| run_one(local, ready));
+            run_next(local, permit);
+            batch.drain(..).for_each(|permit| run_next(local, permit));
             if local.consume_budget() == SliceBudget::None {
                 return Poll::Ready(SliceEnd::Over);
             }
@@ -189,22 +189,22 @@ fn run(
 
 /// Takes the next cell, from this worker's queue or another's.
 #[inline]
-fn find(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
+fn next_cell(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
     let coordinator = &local.core().coordinator;
-    let ready = match coordinator.queues.next(&local.queue) {
-        Some(ready) => ready,
-        None => search(local, state)?,
+    let permit = match coordinator.queues.next(&local.queue) {
+        Some(permit) => permit,
+        None => steal_cell(local, state)?,
     };
     if *state == State::Searching {
         *state = State::Working;
         coordinator.end_search(local);
     }
-    Some(ready)
+    Some(permit)
 }
 
 /// Steals a cell from other workers.
 #[cold]
-fn search(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
+fn steal_cell(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
     let coordinator = &local.core().coordinator;
     if *state == State::Working {
         *state = State::Searching;
@@ -216,7 +216,7 @@ fn search(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
 }
 
 #[inline]
-fn run_one(local: &WorkerLocal, ready: RunPermit) {
+fn run_next(local: &WorkerLocal, permit: RunPermit) {
     local.begin_run();
-    local.core().coordinator.run(local, ready);
+    local.core().coordinator.run_and_requeue(local, permit);
 }

@@ -24,12 +24,12 @@ pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(),
     if core.lifecycle() != Lifecycle::Running {
         return Err(SetWorkersError::Stopping);
     }
-    core.coordinator.queues.crew.set_target(workers);
+    core.coordinator.queues.worker_slots.set_target(workers);
     core.coordinator.idle.notify_from(workers.get());
-    let filled = fill_places(core).map_err(|short| {
-        core.coordinator.queues.crew.settle_for(short.reached, workers);
-        core.coordinator.idle.notify_from(short.reached.get());
-        SetWorkersError::SpawnFailed { reached: short.reached, source: short.error }
+    let filled = fill_worker_slots(core).map_err(|shortfall| {
+        core.coordinator.queues.worker_slots.lower_target(shortfall.reached, workers);
+        core.coordinator.idle.notify_from(shortfall.reached.get());
+        SetWorkersError::SpawnFailed { reached: shortfall.reached, source: shortfall.error }
     });
     // With a second worker there is one to steal from a stuck one, and the timer driver must watch for that.
     core.clock.wake_if_sleeping();
@@ -40,21 +40,21 @@ pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(),
 
 /// Error when the runtime started fewer workers than requested.
 #[derive(Debug)]
-pub(super) struct Short {
+pub(super) struct SpawnShortfall {
     reached: NonZeroUsize,
     pub(super) error: RuntimeSpawnError,
 }
 
 /// Starts a worker in each empty slot below the target.
-pub(super) fn fill_places(core: &Arc<Core>) -> Result<(), Short> {
-    let crew = &core.coordinator.queues.crew;
-    while let Some(place) = crew.next_to_fill() {
-        if let Err(error) = core.runtime.spawn(Box::pin(work(core.clone(), place))) {
-            if let Some(own) = crew.take(place) {
-                crew.give_back(place, own);
+pub(super) fn fill_worker_slots(core: &Arc<Core>) -> Result<(), SpawnShortfall> {
+    let worker_slots = &core.coordinator.queues.worker_slots;
+    while let Some(slot) = worker_slots.next_to_fill() {
+        if let Err(error) = core.runtime.spawn(Box::pin(run_slot(core.clone(), slot))) {
+            if let Some(own) = worker_slots.claim(slot) {
+                worker_slots.release(slot, own);
             }
             // The first slot always has a worker, because a system does not start without one.
-            let reached = NonZeroUsize::new(place).unwrap_or(NonZeroUsize::MIN);
+            let reached = NonZeroUsize::new(slot).unwrap_or(NonZeroUsize::MIN);
             return Err(SpawnShortfall { reached, error });
         }
     }
@@ -64,22 +64,22 @@ pub(super) fn fill_places(core: &Arc<Core>) -> Result<(), Short> {
 /// Runs the worker of one slot for as long as it is wanted.
 ///
 /// A worker that is wanted again while it exits claims its slot back, unless another has.
-async fn work(core: Arc<Core>, place: usize) {
-    while let Some(worker) = Worker::seat(&core, place) {
-        serve(worker).await;
+async fn run_slot(core: Arc<Core>, slot: usize) {
+    while let Some(worker) = Worker::claim(&core, slot) {
+        run_worker(worker).await;
         if core.is_over() {
             // The last actor may have terminated while the others were parked.
             core.wake_all_for_shutdown();
             return;
         }
-        if !core.coordinator.queues.crew.is_wanted(place) {
+        if !core.coordinator.queues.worker_slots.is_wanted(slot) {
             return;
         }
     }
 }
 
 /// Runs a worker until it should exit.
-async fn serve(mut worker: Worker) {
+async fn run_worker(mut worker: Worker) {
     loop {
         match wait_with(|cx| worker.poll_slice(cx)).await {
             SliceEnd::Over => worker.yield_to_host().await,

@@ -29,26 +29,26 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         if flags & SYSTEM != 0 {
             self.state().lower(SYSTEM);
-            while let Some(message) = self.body.lane.pop_system() {
-                if let Some(step) = self.on_system_message(message) {
+            while let Some(message) = self.body.mailbox.pop_system() {
+                if let Some(action) = self.on_system_message(message) {
                     // More messages may be queued, and their flag is already cleared.
                     self.state().set(SYSTEM);
-                    return Some(step);
+                    return Some(action);
                 }
             }
         }
         if flags & SIGNAL != 0 {
             if let Some(waker) = self.cell.on_signal()
-                && let Some(extra) = &mut self.owner.extra
+                && let Some(extra) = &mut self.runner.extra
             {
                 extra.spare = Some(waker);
             }
-            if let Some(step) = self.on_waker() {
-                return Some(step);
+            if let Some(action) = self.on_waker() {
+                return Some(action);
             }
         }
-        self.take_back();
-        match self.owner.phase {
+        self.unstash_recalled();
+        match self.runner.phase {
             Phase::New | Phase::Running => {
                 if flags & SUSPENDED != 0 {
                     // The suspension ended in this run or the previous one.
@@ -61,8 +61,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Puts the stashed messages that the actor recalled to the front of the queue.
-    fn take_back(&mut self) {
-        let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) else {
+    fn unstash_recalled(&mut self) {
+        let Some(stash) = self.runner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut())
+        else {
             return;
         };
         let recalled = stash.take_recalled();
@@ -71,28 +72,28 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         // Each unstashed message starts a new span.
         let recalled = recalled.map(|message| Envelope::seal(message, self.cell));
-        self.body.lane.put_first(recalled, &mut self.owner.private, &self.cell.slot().state);
+        self.body.mailbox.push_front_all(recalled, &mut self.runner.private, &self.cell.slot().state);
         self.body.head.stashed.store(stash.held(), Ordering::Relaxed);
     }
 
     /// Unstashes all messages, for the actor that replaces the one that stashed them.
-    pub(super) fn take_all_back(&mut self) {
-        if let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) {
+    pub(super) fn unstash_all(&mut self) {
+        if let Some(stash) = self.runner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) {
             stash.recall(usize::MAX);
         }
-        self.take_back();
+        self.unstash_recalled();
     }
 
     /// Handles a wake-up by a future or by a mailbox that was full.
     fn on_waker(&mut self) -> Option<NextAction> {
-        if self.owner.phase != Phase::Waiting {
+        if self.runner.phase != Phase::Waiting {
             return None;
         }
         if let Some(future) = self.extra().future.take() {
             self.trace = core::mem::take(&mut self.extra().trace);
             // Resume before polling: if the poll panics, no wait without an end is left behind.
             self.resume();
-            return self.wait_for(future);
+            return self.poll_future(future);
         }
         if let Some((_, ResumeCondition::WhenCapacityAvailable)) = self.extra().waiting {
             self.resume();
@@ -101,16 +102,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn on_system_message(&mut self, message: SystemMessage) -> Option<NextAction> {
-        if self.is_too_early(&message) {
+        if self.must_defer(&message) {
             self.extra().deferred.push_back(message);
             return None;
         }
         match message {
-            SystemMessage::Stop(StopMode::Now) => self.obey_stop(),
+            SystemMessage::Stop(StopMode::Now) => self.on_stop(),
             SystemMessage::Stop(StopMode::Drained) => self.close_for_draining(),
-            SystemMessage::Command(command) => self.obey_command(command),
+            SystemMessage::Command(command) => self.on_command(command),
             SystemMessage::ChildFailed(failure) => self.on_failure(*failure),
-            SystemMessage::Ended { who, how } => self.on_terminated(&who, how),
+            SystemMessage::Terminated { actor, termination } => self.on_terminated(&actor, termination),
             SystemMessage::Watch(watcher) => {
                 self.extra().watchers.push(watcher);
                 None
@@ -121,41 +122,41 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             SystemMessage::Signal(key) => self.on_signal(key),
             SystemMessage::Resume { due } => self.on_resume(due),
-            SystemMessage::Expire { due } => self.on_expiry(due),
-            SystemMessage::ReceiveTimeout { due } => self.on_timeout(due),
+            SystemMessage::Expire { due } => self.on_ask_deadline(due),
+            SystemMessage::ReceiveTimeout { due } => self.on_receive_timeout(due),
             SystemMessage::Timer { id, due } => self.on_timer(id, due),
         }
     }
 
     /// Reports whether a message is for the resumed or restarted actor, which does not exist yet.
-    fn is_too_early(&self, message: &SystemMessage) -> bool {
-        match (self.owner.phase, message) {
+    fn must_defer(&self, message: &SystemMessage) -> bool {
+        match (self.runner.phase, message) {
             (Phase::Failed, SystemMessage::ChildFailed(failure)) => {
                 failure.verdict == SupervisionDecision::Escalate
             }
             (
                 Phase::Failed,
-                SystemMessage::Ended { .. }
+                SystemMessage::Terminated { .. }
                 | SystemMessage::Timer { .. }
                 | SystemMessage::ReceiveTimeout { .. },
             ) => true,
-            (Phase::Restarting, SystemMessage::Ended { who, .. }) => {
-                let mut children = self.owner.extra.iter().flat_map(|extra| &extra.children);
-                !children.any(|child| child.is(who))
+            (Phase::Restarting, SystemMessage::Terminated { actor, .. }) => {
+                let mut children = self.runner.extra.iter().flat_map(|extra| &extra.children);
+                !children.any(|child| child.is(actor))
             }
             _ => false,
         }
     }
 
     /// Queues the deferred messages again; the cell is running, so its system queue is open.
-    pub(super) fn on_deferred(&mut self) {
+    pub(super) fn requeue_deferred(&mut self) {
         for message in core::mem::take(&mut self.extra().deferred) {
             drop(self.cell.tell_system(message));
         }
     }
 
-    fn obey_stop(&mut self) -> Option<NextAction> {
-        match self.owner.phase {
+    fn on_stop(&mut self) -> Option<NextAction> {
+        match self.runner.phase {
             Phase::Stopping => None,
             _ => Some(NextAction::Stop),
         }
@@ -163,21 +164,21 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Rejects new messages; the actor stops when the queue is empty.
     fn close_for_draining(&mut self) -> Option<NextAction> {
-        self.close_lane();
+        self.close_mailbox();
         // A failed actor handles no messages, so its queue would never become empty.
-        matches!(self.owner.phase, Phase::Failed).then_some(NextAction::Stop)
+        matches!(self.runner.phase, Phase::Failed).then_some(NextAction::Stop)
     }
 
-    pub(super) fn close_lane(&mut self) {
-        wake_all(self.body.lane.close());
+    pub(super) fn close_mailbox(&mut self) {
+        wake_all(self.body.mailbox.close());
         self.state().set(CLOSED);
     }
 
-    fn obey_command(&mut self, command: SupervisionCommand) -> Option<NextAction> {
-        match (command, self.owner.phase) {
+    fn on_command(&mut self, command: SupervisionCommand) -> Option<NextAction> {
+        match (command, self.runner.phase) {
             (_, Phase::Stopping | Phase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(NextAction::Stop),
-            (SupervisionCommand::Resume, Phase::Failed) if self.owner.actor.is_some() => {
+            (SupervisionCommand::Resume, Phase::Failed) if self.runner.actor.is_some() => {
                 self.resume_after_failure();
                 None
             }
@@ -189,14 +190,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn on_signal(&mut self, key: SignalKey) -> Option<NextAction> {
-        let waits = self.owner.phase == Phase::Waiting;
+        let is_waiting = self.runner.phase == Phase::Waiting;
         let extra = self.extra();
         // The wait for a future ends with the future.
-        let awaited = match extra.waiting {
+        let is_awaited = match extra.waiting {
             Some((_, ResumeCondition::ExternalSignal(awaited))) => awaited == key,
             _ => false,
         };
-        if waits && awaited {
+        if is_waiting && is_awaited {
             self.resume();
             return None;
         }
@@ -210,8 +211,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Ends a suspension or a restart backoff.
     fn on_resume(&mut self, due: Instant) -> Option<NextAction> {
         // A timer that fired although its wait had already ended must not end another wait.
-        self.extra().resume.take_if(|alarm| alarm.due == due)?;
-        match self.owner.phase {
+        self.extra().resume_timer.take_if(|timer| timer.due == due)?;
+        match self.runner.phase {
             Phase::Failed => self.restart(),
             Phase::Waiting => {
                 self.resume();
@@ -222,25 +223,25 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Re-polls the future in which an ask may have timed out.
-    fn on_expiry(&mut self, due: Instant) -> Option<NextAction> {
-        self.extra().expiry.take_if(|alarm| alarm.due == due)?;
+    fn on_ask_deadline(&mut self, due: Instant) -> Option<NextAction> {
+        self.extra().repoll_timer.take_if(|timer| timer.due == due)?;
         self.on_waker()
     }
 
     /// Handles the receive timeout: signals it, or re-arms it if the actor has been active since.
-    fn on_timeout(&mut self, due: Instant) -> Option<NextAction> {
+    fn on_receive_timeout(&mut self, due: Instant) -> Option<NextAction> {
         let core = self.local.core();
         let now = core.now();
         let awaits = self.cell.is_awaiting();
-        let extra = self.owner.extra.as_deref_mut()?;
-        let idle = extra.idle.as_mut().filter(|idle| idle.alarm.due == due)?;
+        let extra = self.runner.extra.as_deref_mut()?;
+        let timeout = extra.receive_timeout.as_mut().filter(|timeout| timeout.entry.due == due)?;
         if awaits || self.handled != 0 {
-            idle.since = now;
+            timeout.since = now;
         }
-        let is_idle = idle.span <= now.since(idle.since);
-        let next = if is_idle { now + idle.span } else { idle.since + idle.span };
+        let is_idle = timeout.timeout <= now.since(timeout.since);
+        let next = if is_idle { now + timeout.timeout } else { timeout.since + timeout.timeout };
         match core.clock.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
-            Ok(alarm) => idle.alarm = alarm,
+            Ok(entry) => timeout.entry = entry,
             Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
         }
         if is_idle { self.deliver_signal(Signal::ReceiveTimeout) } else { None }
@@ -250,18 +251,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let now = self.local.core().now();
         let cell = self.cell;
         let clock = &self.local.core().clock;
-        let extra = self.owner.extra.as_deref_mut()?;
+        let extra = self.runner.extra.as_deref_mut()?;
         // Ignores the firing of a timer that was cancelled or set again.
-        let at = extra.timers.iter().position(|timer| timer.id == id && timer.alarm.due == due)?;
-        match extra.timers[at].repeat {
+        let index = extra.timers.iter().position(|timer| timer.id == id && timer.entry.due == due)?;
+        match extra.timers[index].repeat {
             Repeat::Once => {
-                extra.timers.swap_remove(at);
+                extra.timers.swap_remove(index);
             }
-            Repeat::Every(span) => {
+            Repeat::Every(interval) => {
                 let again =
-                    clock.insert(next_due(due, span, now), TimerEvent::Timer { cell: cell.clone(), id });
+                    clock.insert(next_due(due, interval, now), TimerEvent::Timer { cell: cell.clone(), id });
                 match again {
-                    Ok(alarm) => extra.timers[at].alarm = alarm,
+                    Ok(entry) => extra.timers[index].entry = entry,
                     Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
                 }
             }
@@ -271,12 +272,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Delivers a signal to the actor, unless it is failed, restarting or stopping.
     pub(super) fn deliver_signal(&mut self, signal: Signal) -> Option<NextAction> {
-        match self.owner.phase {
+        match self.runner.phase {
             Phase::New | Phase::Running => {
-                let handled = self.hook(|actor, ctx| actor.signal(signal, ctx))?;
+                let handled = self.call_hook(|actor, ctx| actor.signal(signal, ctx))?;
                 self.apply_flow(handled)
             }
-            Phase::Waiting => match self.hook(|actor, ctx| actor.signal(signal, ctx))? {
+            Phase::Waiting => match self.call_hook(|actor, ctx| actor.signal(signal, ctx))? {
                 // A second wait would discard the first.
                 Ok(Flow::Await(_) | Flow::Suspend(..)) => Some(NextAction::Fail(ActorError::new(
                     "signal handler tried to start a wait while the actor is already waiting",
@@ -289,33 +290,33 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Handles the termination of a child or a watched actor.
-    fn on_terminated(&mut self, who: &CellRef, how: Termination) -> Option<NextAction> {
+    fn on_terminated(&mut self, actor: &CellRef, termination: Termination) -> Option<NextAction> {
         let extra = self.extra();
         let children = extra.children.len();
         let watching = extra.watching.len();
-        extra.children.retain(|child| !child.is(who));
-        extra.watching.retain(|watched| !watched.is(who));
+        extra.children.retain(|child| !child.is(actor));
+        extra.watching.retain(|watched| !watched.is(actor));
         let was_child = extra.children.len() < children;
         let is_last = was_child && extra.children.is_empty();
         if !was_child && extra.watching.len() == watching {
             return None;
         }
-        match self.owner.phase {
-            Phase::Stopping if is_last => Some(NextAction::End),
+        match self.runner.phase {
+            Phase::Stopping if is_last => Some(NextAction::Terminate),
             Phase::Restarting if is_last => self.restart_now(),
-            _ => self.deliver_signal(Signal::Terminated { who: who.index(), how }),
+            _ => self.deliver_signal(Signal::Terminated { who: actor.index(), how: termination }),
         }
     }
 
     /// Handles the failure of a child; the decision is already being applied and may be overridden.
     fn on_failure(&mut self, failure: FailureNotification) -> Option<NextAction> {
-        if matches!(self.owner.phase, Phase::Restarting | Phase::Stopping) {
+        if matches!(self.runner.phase, Phase::Restarting | Phase::Stopping) {
             // All children are being stopped, including this one.
             return None;
         }
-        let overruled = self.owner.actor.as_mut().and_then(|actor| actor.overrule(&failure));
+        let overridden = self.runner.actor.as_mut().and_then(|actor| actor.overrule(&failure));
         let child = self.extra().children.iter().find(|child| child.index() == failure.child).cloned();
-        let escalates = match overruled {
+        let escalates = match overridden {
             Some(SupervisionDirective::Escalate) => true,
             Some(_) => false,
             None => failure.verdict == SupervisionDecision::Escalate,
@@ -324,11 +325,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             let error = ActorError::escalated(alloc::format!("child {}: {}", failure.child, failure.error));
             return Some(NextAction::Fail(error));
         }
-        if let (Some(directive), Some(child)) = (overruled, &child) {
+        if let (Some(directive), Some(child)) = (overridden, &child) {
             command(child, directive);
         }
         if self.body.spec.settings.children.strategy() == Strategy::AllForOne {
-            let directive = overruled.unwrap_or(match failure.verdict {
+            let directive = overridden.unwrap_or(match failure.verdict {
                 SupervisionDecision::Restart { .. } => SupervisionDirective::Restart,
                 SupervisionDecision::Stop { .. } => SupervisionDirective::Stop,
                 SupervisionDecision::Resume | SupervisionDecision::Escalate => SupervisionDirective::Resume,

@@ -25,7 +25,7 @@ pub(crate) enum SystemMessage {
     /// A child failed, with the decision that was made.
     ChildFailed(Box<FailureNotification>),
     /// A child or a watched actor has terminated.
-    Ended { who: CellRef, how: Termination },
+    Terminated { actor: CellRef, termination: Termination },
     /// Notify `CellRef` when this actor terminates.
     Watch(CellRef),
     /// Revoke a watch.
@@ -48,20 +48,20 @@ impl SystemMessage {
     /// Limits for what anyone may send to a cell that does not run, however often: one stop of each kind,
     /// three commands, [`EARLY_MAX`] signals plus the awaited one, two messages per watcher, and one failure
     /// per child that resumes by itself.
-    pub(crate) fn enqueue_coalescing(self, lane: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
-        let mut pointless = Vec::new();
+    pub(crate) fn enqueue_coalescing(self, queue: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
+        let mut redundant = Vec::new();
         match &self {
-            Self::Stop(_) | Self::Command(_) if lane.iter().any(|earlier| earlier.covers(&self)) => {
+            Self::Stop(_) | Self::Command(_) if queue.iter().any(|earlier| earlier.covers(&self)) => {
                 return alloc::vec![self];
             }
-            Self::Signal(_) => pointless.extend(forget_signal(lane, awaited)),
+            Self::Signal(_) => redundant.extend(evict_signal(queue, awaited)),
             // Removes an earlier watch from the queue, and still revokes one that was already processed.
-            Self::Unwatch(who) => throw_out(lane, &mut pointless, |earlier| match earlier {
-                Self::Watch(watcher) | Self::Unwatch(watcher) => watcher.is(who),
+            Self::Unwatch(watcher) => remove_redundant(queue, &mut redundant, |earlier| match earlier {
+                Self::Watch(earlier) | Self::Unwatch(earlier) => earlier.is(watcher),
                 _ => false,
             }),
             Self::ChildFailed(failure) if failure.verdict == SupervisionDecision::Resume => {
-                throw_out(lane, &mut pointless, |earlier| match earlier {
+                remove_redundant(queue, &mut redundant, |earlier| match earlier {
                     Self::ChildFailed(earlier) => {
                         earlier.verdict == SupervisionDecision::Resume && earlier.child == failure.child
                     }
@@ -70,8 +70,8 @@ impl SystemMessage {
             }
             _ => {}
         }
-        lane.push_back(self);
-        pointless
+        queue.push_back(self);
+        redundant
     }
 
     /// Reports whether `later` is redundant after this stop or command.
@@ -89,29 +89,32 @@ impl SystemMessage {
 }
 
 /// Makes room for one more signal: drops the oldest, but not the first one that ends the current wait.
-fn forget_signal(lane: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Option<SystemMessage> {
+fn evict_signal(queue: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Option<SystemMessage> {
     let key = |message: &SystemMessage| match message {
         SystemMessage::Signal(SignalKey(key)) => Some(*key),
         _ => None,
     };
-    let ends_wait = awaited.and_then(|awaited| lane.iter().position(|message| key(message) == Some(awaited)));
-    let mut others =
-        lane.iter().enumerate().filter(|(at, message)| key(message).is_some() && Some(*at) != ends_wait);
+    let ends_wait =
+        awaited.and_then(|awaited| queue.iter().position(|message| key(message) == Some(awaited)));
+    let mut others = queue
+        .iter()
+        .enumerate()
+        .filter(|(index, message)| key(message).is_some() && Some(*index) != ends_wait);
     let oldest = others.next()?.0;
     if others.count() + 1 < EARLY_MAX {
         return None;
     }
-    lane.remove(oldest)
+    queue.remove(oldest)
 }
 
 /// Moves redundant messages out of the queue, to be dropped after its lock is released.
-fn throw_out(
-    lane: &mut VecDeque<SystemMessage>,
-    out: &mut Vec<SystemMessage>,
-    is_pointless: impl Fn(&SystemMessage) -> bool,
+fn remove_redundant(
+    queue: &mut VecDeque<SystemMessage>,
+    removed: &mut Vec<SystemMessage>,
+    is_redundant: impl Fn(&SystemMessage) -> bool,
 ) {
-    while let Some(at) = lane.iter().position(&is_pointless) {
-        out.extend(lane.remove(at));
+    while let Some(index) = queue.iter().position(&is_redundant) {
+        removed.extend(queue.remove(index));
     }
 }
 
@@ -127,15 +130,15 @@ mod tests {
     #[test]
     fn each_kind_of_stop_is_queued_once() {
         let stops = [StopMode::Drained, StopMode::Now, StopMode::Drained, StopMode::Now];
-        let (lane, pointless) = joined(stops.map(SystemMessage::Stop), None);
-        assert_eq!((lane, pointless), (strings(["Stop(Drained)", "Stop(Now)"]), 2));
+        let (queue, redundant) = enqueue_all(stops.map(SystemMessage::Stop), None);
+        assert_eq!((queue, redundant), (strings(["Stop(Drained)", "Stop(Now)"]), 2));
     }
 
     #[test]
     fn a_command_is_dropped_if_an_earlier_one_covers_it() {
         use SupervisionCommand::{Restart, Resume, Stop};
         let commands = [Resume, Resume, Restart, Resume, Restart, Stop, Restart, Stop];
-        let (lane, pointless) = joined(commands.map(SystemMessage::Command), None);
+        let (queue, redundant) = enqueue_all(commands.map(SystemMessage::Command), None);
         let kept = ["Command(Resume)", "Command(Restart)", "Command(Stop)"];
         assert_eq!((queue, redundant), (strings(kept), 5));
     }
@@ -143,10 +146,10 @@ mod tests {
     #[test]
     fn the_latest_signals_are_kept_and_the_first_that_ends_the_wait() {
         let signal = |key| SystemMessage::Signal(SignalKey(key));
-        let (lane, pointless) = joined([7, 7].into_iter().chain(100..200).map(signal), Some(7));
-        assert_eq!((lane.len(), pointless), (1 + EARLY_MAX, 102 - 1 - EARLY_MAX));
-        assert_eq!(lane[0], format!("{:?}", signal(7)));
-        assert_eq!(lane[1], format!("{:?}", signal(200 - EARLY_MAX as u64)));
+        let (queue, redundant) = enqueue_all([7, 7].into_iter().chain(100..200).map(signal), Some(7));
+        assert_eq!((queue.len(), redundant), (1 + EARLY_MAX, 102 - 1 - EARLY_MAX));
+        assert_eq!(queue[0], format!("{:?}", signal(7)));
+        assert_eq!(queue[1], format!("{:?}", signal(200 - EARLY_MAX as u64)));
     }
 
     #[test]
@@ -158,9 +161,9 @@ mod tests {
         let unwatch = |cell: &CellRef| SystemMessage::Unwatch(cell.clone());
         let messages = [watch(&first), watch(&second), unwatch(&first), watch(&first), unwatch(&first)];
         let (queue, redundant) = enqueue_all(messages, None);
-        assert_eq!((lane, pointless), (strings(["Watch(1.0)", "Unwatch(0.0)"]), 3));
-        let (lane, _) = joined([unwatch(&first), watch(&first)], None);
-        assert_eq!(lane, strings(["Unwatch(0.0)", "Watch(0.0)"]));
+        assert_eq!((queue, redundant), (strings(["Watch(1.0)", "Unwatch(0.0)"]), 3));
+        let (queue, _) = enqueue_all([unwatch(&first), watch(&first)], None);
+        assert_eq!(queue, strings(["Unwatch(0.0)", "Watch(0.0)"]));
     }
 
     #[test]
@@ -176,10 +179,10 @@ mod tests {
             failed(2, SupervisionDecision::Resume, 3),
             failed(1, SupervisionDecision::Resume, 4),
         ];
-        let mut lane = VecDeque::new();
-        let pointless: usize =
-            failures.into_iter().map(|failure| failure.enqueue_coalescing(&mut lane, None).len()).sum();
-        let restarts = lane.iter().map(|message| match message {
+        let mut queue = VecDeque::new();
+        let redundant: usize =
+            failures.into_iter().map(|failure| failure.enqueue_coalescing(&mut queue, None).len()).sum();
+        let restarts = queue.iter().map(|message| match message {
             SystemMessage::ChildFailed(failure) => failure.restarts,
             _ => 0,
         });
@@ -187,14 +190,14 @@ mod tests {
     }
 
     /// Enqueues messages; returns the queue's contents and the number of redundant messages.
-    fn joined(
+    fn enqueue_all(
         messages: impl IntoIterator<Item = SystemMessage>,
         awaited: Option<u64>,
     ) -> (Vec<String>, usize) {
-        let mut lane = VecDeque::new();
-        let pointless =
-            messages.into_iter().map(|message| message.enqueue_coalescing(&mut lane, awaited).len()).sum();
-        (lane.iter().map(|message| format!("{message:?}")).collect(), pointless)
+        let mut queue = VecDeque::new();
+        let redundant =
+            messages.into_iter().map(|message| message.enqueue_coalescing(&mut queue, awaited).len()).sum();
+        (queue.iter().map(|message| format!("{message:?}")).collect(), redundant)
     }
 
     fn strings<const N: usize>(lines: [&str; N]) -> Vec<String> {

@@ -7,7 +7,7 @@ use core::num::NonZeroUsize;
 #[cfg(not(loom))]
 use crate::middleware::{MiddlewareChain, MiddlewareHook};
 
-/// What to do with a message when the user queue is full.
+/// Overflow strategy: what happens to a message when the user queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OverflowStrategy {
     /// The oldest queued message is dead-lettered to make room.
@@ -37,9 +37,9 @@ pub struct MailboxOptions {
     /// Part of the capacity that user messages never use.
     pub reserve_for_system: usize,
     /// High watermark: depth from which the mailbox counts as under pressure.
-    pub high_mark: usize,
+    pub high_watermark: usize,
     /// Low watermark: depth at which producers waiting for capacity are woken.
-    pub low_mark: usize,
+    pub low_watermark: usize,
     /// Middleware around every run of an actor with this mailbox, outside the middleware of its props.
     #[cfg(not(loom))]
     pub middleware: Option<MiddlewareHook>,
@@ -53,14 +53,14 @@ impl MailboxOptions {
     /// the system.
     pub const fn bounded(capacity: NonZeroUsize) -> Self {
         let quarter = capacity.get() / 4;
-        let reserve = if quarter < 16 { quarter } else { 16 };
-        let places = capacity.get() - reserve;
+        let reserved = if quarter < 16 { quarter } else { 16 };
+        let user_capacity = capacity.get() - reserved;
         Self {
             capacity,
             overflow: OverflowStrategy::Reject,
-            reserve_for_system: reserve,
-            high_mark: places - places / 8,
-            low_mark: places / 2,
+            reserve_for_system: reserved,
+            high_watermark: user_capacity - user_capacity / 8,
+            low_watermark: user_capacity / 2,
             #[cfg(not(loom))]
             middleware: None,
         }
@@ -87,7 +87,7 @@ impl MailboxOptions {
     /// Rejects options under which nothing could ever be delivered or resumed.
     pub const fn validate(&self) -> Result<(), InvalidMailbox> {
         if self.capacity.get() <= self.reserve_for_system {
-            return Err(InvalidMailbox::NoUserPlaces);
+            return Err(InvalidMailbox::NoUserCapacity);
         }
         if (u32::MAX as usize) < self.capacity.get() {
             return Err(InvalidMailbox::TooLarge);

@@ -48,7 +48,7 @@ impl MailboxPreset {
 
     /// Returns the options of the preset.
     pub const fn options(self) -> MailboxOptions {
-        let (places, overflow) = match self {
+        let (capacity, overflow) = match self {
             Self::Default => (1024, OverflowStrategy::Reject),
             Self::Small => (64, OverflowStrategy::Reject),
             Self::Large => (65_536, OverflowStrategy::Reject),
@@ -57,7 +57,7 @@ impl MailboxPreset {
             Self::Shedding => (1024, OverflowStrategy::DropNewest),
             Self::Blocking => (1024, OverflowStrategy::BlockProducer),
         };
-        let capacity = NonZeroUsize::new(places).expect("every preset has places");
+        let capacity = NonZeroUsize::new(capacity).expect("every preset has capacity");
         MailboxOptions::bounded(capacity).overflow(overflow)
     }
 }

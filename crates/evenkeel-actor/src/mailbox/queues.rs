@@ -43,7 +43,7 @@ pub(crate) enum PushResult<M> {
 pub(crate) struct MailboxQueues<M, S> {
     shared: Lock<Shared<M, S>>,
     /// Length of the private half, as last published by the permit holder.
-    left: AtomicU32,
+    private_len: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ struct Shared<M, S> {
     enqueued: u64,
     /// State that most mailboxes never need.
     cold: Option<Box<Cold<S>>>,
-    open: Intake,
+    intake: Intake,
     overflow: OverflowStrategy,
 }
 
@@ -66,7 +66,7 @@ struct Cold<S> {
     system: VecDeque<S>,
     system_enqueued: u64,
     /// The key of the signal that the actor waits for, or waited for last.
-    awaited: Option<u64>,
+    awaited_signal: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +81,11 @@ enum Intake {
 /// Outcome of registering a producer that waits for capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitRegistration {
-    Waits,
+    Waiting,
     /// The queue is closed; there will be no capacity.
     Closed,
     /// The limit of waiting producers is reached.
-    Refused,
+    TooMany,
 }
 
 impl<M, S> MailboxQueues<M, S> {
@@ -98,10 +98,10 @@ impl<M, S> MailboxQueues<M, S> {
                 capacity,
                 enqueued: 0,
                 cold: None,
-                open: Intake::Open,
+                intake: Intake::Open,
                 overflow: options.overflow,
             }),
-            left: AtomicU32::new(0),
+            private_len: AtomicU32::new(0),
         }
     }
 
@@ -128,7 +128,7 @@ impl<M, S> MailboxQueues<M, S> {
     }
 
     /// Appends as many user messages as the cached limit allows; returns their number.
-    pub(crate) fn offer_all(&self, messages: &mut Vec<M>) -> usize {
+    pub(crate) fn push_all_fast(&self, messages: &mut Vec<M>) -> usize {
         self.shared.with(|shared| {
             let room = (shared.room as usize).saturating_sub(shared.queue.len());
             let taken = room.min(messages.len());
@@ -142,10 +142,10 @@ impl<M, S> MailboxQueues<M, S> {
     #[cold]
     pub(crate) fn push_slow(&self, message: M) -> PushResult<M> {
         self.shared.with(|shared| {
-            if shared.open != Intake::Open {
+            if shared.intake != Intake::Open {
                 return PushResult::Closed(message);
             }
-            if shared.has_room(&self.left) {
+            if shared.has_room(&self.private_len) {
                 shared.queue.push_back(message);
                 shared.enqueued += 1;
                 return PushResult::Queued;
@@ -179,15 +179,15 @@ impl<M, S> MailboxQueues<M, S> {
     ///
     /// With `DropOldest` the others stay in the shared half, so that a sender can still evict the oldest.
     #[inline]
-    pub(crate) fn take(&self, private: &mut VecDeque<M>, state: &CellState) -> Option<M> {
+    pub(crate) fn take_batch(&self, private: &mut VecDeque<M>, state: &CellState) -> Option<M> {
         self.shared.with(|shared| {
             let oldest = shared.queue.pop_front();
             if !shared.queue.is_empty() && shared.overflow != OverflowStrategy::DropOldest {
                 mem::swap(&mut shared.queue, private);
             }
             let taken = count(private.len());
-            self.left.store(taken, Ordering::Relaxed);
-            if shared.open == Intake::Open {
+            self.private_len.store(taken, Ordering::Relaxed);
+            if shared.intake == Intake::Open {
                 shared.room = shared.capacity.saturating_sub(taken);
             }
             if shared.queue.is_empty() {
@@ -200,7 +200,7 @@ impl<M, S> MailboxQueues<M, S> {
     /// Puts messages before all queued ones and counts them as enqueued again; for the permit holder.
     ///
     /// With `DropOldest` they go into the shared half, where senders can evict them.
-    pub(crate) fn put_first(
+    pub(crate) fn push_front_all(
         &self,
         messages: impl DoubleEndedIterator<Item = M>,
         private: &mut VecDeque<M>,
@@ -216,14 +216,14 @@ impl<M, S> MailboxQueues<M, S> {
                 mem::swap(private, &mut shared.queue);
                 state.set(USER);
             }
-            self.tell_left(private.len());
+            self.set_private_len(private.len());
         });
     }
 
     /// Publishes the length of the private half to senders; for the permit holder.
     #[inline]
-    pub(crate) fn tell_left(&self, left: usize) {
-        self.left.store(count(left), Ordering::Relaxed);
+    pub(crate) fn set_private_len(&self, private_len: usize) {
+        self.private_len.store(count(private_len), Ordering::Relaxed);
     }
 
     /// Frees the buffer that a burst left behind; for the holder of a cell without work.
@@ -240,8 +240,8 @@ impl<M, S> MailboxQueues<M, S> {
     /// capacity.
     pub(crate) fn close(&self) -> Vec<Waker> {
         self.shared.with(|shared| {
-            if shared.open == Intake::Open {
-                shared.open = Intake::Closed;
+            if shared.intake == Intake::Open {
+                shared.intake = Intake::Closed;
                 shared.room = 0;
             }
             shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.waiters)).unwrap_or_default()
@@ -258,12 +258,14 @@ impl<M, S> MailboxQueues<M, S> {
     /// If the queue is closed, the waker is woken immediately: the permit holder may have checked for the
     /// last time.
     pub(crate) fn wait_for_room(&self, waker: &Waker, state: &CellState) -> bool {
-        match self.shared.with(|shared| shared.list(waker)) {
-            WaitRegistration::Refused => return false,
+        match self.shared.with(|shared| shared.register_waiter(waker)) {
+            WaitRegistration::TooMany => return false,
             WaitRegistration::Closed => waker.wake_by_ref(),
-            WaitRegistration::Waits => {
+            WaitRegistration::Waiting => {
                 // If the cell is not scheduled, no worker will check: an idle cell may have room already.
-                if !state.await_room() && self.shared.with(|shared| shared.would_answer(&self.left)) {
+                if !state.register_waiter()
+                    && self.shared.with(|shared| shared.is_closed_or_has_room(&self.private_len))
+                {
                     waker.wake_by_ref();
                 }
             }
@@ -274,12 +276,12 @@ impl<M, S> MailboxQueues<M, S> {
     /// Wakes the waiting producers once the queue is down to its low watermark; for the permit holder.
     ///
     /// Returns whether producers still wait.
-    pub(crate) fn wake_waiters(&self, low_mark: usize) -> bool {
+    pub(crate) fn wake_waiters(&self, low_watermark: usize) -> bool {
         let (woken, waiting) = self.shared.with(|shared| {
-            let depth = shared.queue.len() + self.left.load(Ordering::Relaxed) as usize;
+            let depth = shared.queue.len() + self.private_len.load(Ordering::Relaxed) as usize;
             match shared.cold.as_deref_mut() {
                 None => (Vec::new(), false),
-                Some(cold) if low_mark < depth => (Vec::new(), !cold.waiters.is_empty()),
+                Some(cold) if low_watermark < depth => (Vec::new(), !cold.waiters.is_empty()),
                 Some(cold) => (mem::take(&mut cold.waiters), false),
             }
         });
@@ -290,19 +292,19 @@ impl<M, S> MailboxQueues<M, S> {
     pub(crate) fn stats(&self) -> MailboxQueueStats {
         self.shared.with(|shared| MailboxQueueStats {
             enqueued: shared.enqueued,
-            depth: shared.queue.len() + self.left.load(Ordering::Relaxed) as usize,
+            depth: shared.queue.len() + self.private_len.load(Ordering::Relaxed) as usize,
         })
     }
 
     /// Reserves capacity in the system queue, for messages whose push must not fail later.
-    pub(crate) fn reserve_system(&self, places: usize) {
-        self.shared.with(|shared| shared.cold().system.reserve(places));
+    pub(crate) fn reserve_system(&self, additional: usize) {
+        self.shared.with(|shared| shared.cold().system.reserve(additional));
     }
 
     /// Appends a system message; `Err` once the cell has terminated.
     #[cfg(loom)]
     pub(crate) fn push_system(&self, message: S) -> Result<(), S> {
-        self.push_system_by(message, |message, lane, _| lane.push_back(message))
+        self.push_system_by(message, |message, queue, _| queue.push_back(message))
     }
 
     /// Passes a system message to `enqueue`, which appends it and drops redundant ones; `Err` once the cell
@@ -312,21 +314,21 @@ impl<M, S> MailboxQueues<M, S> {
     pub(crate) fn push_system_by<R>(
         &self,
         message: S,
-        join: impl FnOnce(S, &mut VecDeque<S>, Option<u64>) -> R,
+        enqueue: impl FnOnce(S, &mut VecDeque<S>, Option<u64>) -> R,
     ) -> Result<R, S> {
         self.shared.with(|shared| {
-            if shared.open == Intake::Ended {
+            if shared.intake == Intake::Ended {
                 return Err(message);
             }
             let cold = shared.cold();
             cold.system_enqueued += 1;
-            Ok(join(message, &mut cold.system, cold.awaited))
+            Ok(enqueue(message, &mut cold.system, cold.awaited_signal))
         })
     }
 
     /// Records the signal that the actor waits for, so that other signals do not evict it.
-    pub(crate) fn await_signal(&self, key: u64) {
-        self.shared.with(|shared| shared.cold().awaited = Some(key));
+    pub(crate) fn set_awaited_signal(&self, key: u64) {
+        self.shared.with(|shared| shared.cold().awaited_signal = Some(key));
     }
 
     pub(crate) fn pop_system(&self) -> Option<S> {
@@ -334,9 +336,9 @@ impl<M, S> MailboxQueues<M, S> {
     }
 
     /// Closes the system queue and returns its unread messages.
-    pub(crate) fn end_system(&self) -> VecDeque<S> {
+    pub(crate) fn close_system(&self) -> VecDeque<S> {
         self.shared.with(|shared| {
-            shared.open = Intake::Ended;
+            shared.intake = Intake::Ended;
             shared.room = 0;
             shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.system)).unwrap_or_default()
         })
@@ -354,35 +356,40 @@ impl<M, S> MailboxQueues<M, S> {
 }
 
 impl<M, S> Shared<M, S> {
-    fn list(&mut self, waker: &Waker) -> WaitRegistration {
-        if self.open != Intake::Open {
+    fn register_waiter(&mut self, waker: &Waker) -> WaitRegistration {
+        if self.intake != Intake::Open {
             return WaitRegistration::Closed;
         }
         let waiters = &mut self.cold().waiters;
         if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            return WaitRegistration::Waits;
+            return WaitRegistration::Waiting;
         }
         if WAITERS_MAX <= waiters.len() {
-            return WaitRegistration::Refused;
+            return WaitRegistration::TooMany;
         }
         waiters.push(waker.clone());
-        WaitRegistration::Waits
+        WaitRegistration::Waiting
     }
 
     /// Reads the current length of the private half; only while open.
-    fn has_room(&mut self, left: &AtomicU32) -> bool {
-        self.room = self.capacity.saturating_sub(left.load(Ordering::Relaxed));
+    fn has_room(&mut self, private_len: &AtomicU32) -> bool {
+        self.room = self.capacity.saturating_sub(private_len.load(Ordering::Relaxed));
         self.queue.len() < self.room as usize
     }
 
     /// Reports whether a push would not return `Full`.
-    fn would_answer(&mut self, left: &AtomicU32) -> bool {
-        self.open != Intake::Open || self.has_room(left)
+    fn is_closed_or_has_room(&mut self, private_len: &AtomicU32) -> bool {
+        self.intake != Intake::Open || self.has_room(private_len)
     }
 
     fn cold(&mut self) -> &mut Cold<S> {
         self.cold.get_or_insert_with(|| {
-            Box::new(Cold { waiters: Vec::new(), system: VecDeque::new(), system_enqueued: 0, awaited: None })
+            Box::new(Cold {
+                waiters: Vec::new(),
+                system: VecDeque::new(),
+                system_enqueued: 0,
+                awaited_signal: None,
+            })
         })
     }
 }

@@ -12,7 +12,7 @@ std::thread_local! {
 
 /// Makes `local` this thread's worker while `work` runs.
 pub(crate) fn enter<R>(local: &WorkerLocal, work: impl FnOnce() -> R) -> R {
-    let _left = RestoreGuard(CURRENT.replace(local));
+    let _restore = RestoreGuard(CURRENT.replace(local));
     work()
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&WorkerLocal>) -> R)
 
 /// Records that this thread's worker, if it runs one, woke a task that is not an actor.
 #[cold]
-pub(crate) fn owe_turn() {
+pub(crate) fn require_yield() {
     // SAFETY: as in `with`.
     if let Some(local) = unsafe { CURRENT.get().as_ref() } {
         local.require_yield();

@@ -8,14 +8,14 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 
 const BLOCK: usize = 64;
-const KEPT_MAX: u32 = 64;
+const BLOCKS_MAX: u32 = 64;
 const LAYOUT: Layout = match Layout::from_size_align(BLOCK, 16) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),
 };
 
 std::thread_local! {
-    static KEPT: FreeList = const { FreeList { first: Cell::new(None), count: Cell::new(0) } };
+    static FREE_LIST: FreeList = const { FreeList { first: Cell::new(None), count: Cell::new(0) } };
 }
 
 /// Unused blocks; each starts with a pointer to the next one.
@@ -40,7 +40,7 @@ impl FreeList {
     /// `block` has the layout of a block, and its contents are no longer used.
     #[inline]
     unsafe fn push(&self, block: NonNull<u8>) -> bool {
-        if self.count.get() == KEPT_MAX {
+        if self.count.get() == BLOCKS_MAX {
             return false;
         }
         // SAFETY: guaranteed by the caller; a block has room for a pointer and is aligned for one.
@@ -67,10 +67,10 @@ pub(super) const fn fits<T>() -> bool {
 
 /// Allocates a block; any thread may free it with [`free_block`].
 #[inline]
-pub(super) fn take() -> NonNull<u8> {
+pub(super) fn alloc_block() -> NonNull<u8> {
     // The free list of a thread that is exiting is already gone.
-    let kept = KEPT.try_with(FreeList::pop).ok().flatten();
-    kept.unwrap_or_else(|| {
+    let reused = FREE_LIST.try_with(FreeList::pop).ok().flatten();
+    reused.unwrap_or_else(|| {
         // SAFETY: the layout is not empty.
         NonNull::new(unsafe { alloc(LAYOUT) }).unwrap_or_else(|| handle_alloc_error(LAYOUT))
     })
@@ -81,10 +81,10 @@ pub(super) fn take() -> NonNull<u8> {
 /// # Safety
 /// `block` came from [`alloc_block`], and its contents are no longer used.
 #[inline]
-pub(super) unsafe fn give_back(block: NonNull<u8>) {
+pub(super) unsafe fn free_block(block: NonNull<u8>) {
     // SAFETY: guaranteed by the caller.
-    let kept = KEPT.try_with(|kept| unsafe { kept.push(block) });
-    if kept != Ok(true) {
+    let reused = FREE_LIST.try_with(|reused| unsafe { reused.push(block) });
+    if reused != Ok(true) {
         // SAFETY: guaranteed by the caller; the block was allocated with this layout.
         unsafe { dealloc(block.as_ptr(), LAYOUT) };
     }
@@ -97,25 +97,25 @@ mod tests {
 
     #[test]
     fn blocks_are_reused_up_to_the_limit() {
-        let blocks: Vec<_> = (0..KEPT_MAX as usize + 3).map(|_| take()).collect();
+        let blocks: Vec<_> = (0..BLOCKS_MAX as usize + 3).map(|_| alloc_block()).collect();
         for block in &blocks {
             // SAFETY: allocated above and unused.
-            unsafe { give_back(*block) };
+            unsafe { free_block(*block) };
         }
-        assert_eq!(KEPT.with(|kept| kept.count.get()), KEPT_MAX);
-        let again = take();
-        assert_eq!(again, blocks[KEPT_MAX as usize - 1]);
+        assert_eq!(FREE_LIST.with(|reused| reused.count.get()), BLOCKS_MAX);
+        let again = alloc_block();
+        assert_eq!(again, blocks[BLOCKS_MAX as usize - 1]);
         // SAFETY: allocated above and unused.
-        unsafe { give_back(again) };
+        unsafe { free_block(again) };
     }
 
     #[test]
     fn a_block_may_be_freed_by_another_thread() {
-        let block = take().as_ptr() as usize;
+        let block = alloc_block().as_ptr() as usize;
         let other = std::thread::spawn(move || {
             let block = NonNull::new(core::ptr::with_exposed_provenance_mut(block)).unwrap();
             // SAFETY: allocated above and unused.
-            unsafe { give_back(block) };
+            unsafe { free_block(block) };
         });
         other.join().unwrap();
     }

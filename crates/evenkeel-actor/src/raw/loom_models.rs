@@ -47,68 +47,68 @@ enum Order {
 }
 
 /// A cell without a worker: the thread that is granted the run permit runs it.
-struct Miniature {
+struct ModelCell {
     state: CellState,
-    lanes: MailboxQueues<u32, Order>,
+    queues: MailboxQueues<u32, Order>,
     /// Stands for the state that a future's poll would find; ordered only by the state word.
     external: AtomicU32,
-    low_mark: usize,
-    owner: UnsafeCell<Owner>,
+    low_watermark: usize,
+    runner: UnsafeCell<RunnerState>,
 }
 
 // SAFETY: the runner state is accessed only under the run permit, which is what the models check.
-unsafe impl Send for Miniature {}
+unsafe impl Send for ModelCell {}
 // SAFETY: as above.
-unsafe impl Sync for Miniature {}
+unsafe impl Sync for ModelCell {}
 
 #[derive(Clone, Debug, Default)]
-struct Owner {
+struct RunnerState {
     private: VecDeque<u32>,
     seen: Vec<u32>,
-    buried: Vec<u32>,
-    heard: u32,
-    awaited: bool,
+    dead_lettered: Vec<u32>,
+    signals: u32,
+    has_waiters: bool,
     suspended: bool,
     resumed_early: bool,
 }
 
-impl Miniature {
-    fn new(places: usize) -> Arc<Self> {
+impl ModelCell {
+    fn new(capacity: usize) -> Arc<Self> {
         let options = MailboxOptions {
-            capacity: NonZeroUsize::new(places).expect("the capacity is not zero"),
+            capacity: NonZeroUsize::new(capacity).expect("the capacity is not zero"),
             overflow: OverflowStrategy::Reject,
             reserve_for_system: 0,
-            high_mark: places,
-            low_mark: places / 2,
+            high_watermark: capacity,
+            low_watermark: capacity / 2,
         };
         Arc::new(Self {
             state: CellState::new(),
-            lanes: MailboxQueues::new(&options),
+            queues: MailboxQueues::new(&options),
             external: AtomicU32::new(0),
-            low_mark: options.low_mark,
-            owner: UnsafeCell::new(Owner::default()),
+            low_watermark: options.low_watermark,
+            runner: UnsafeCell::new(RunnerState::default()),
         })
     }
 
     /// Mirrors `ActorRef::try_tell`.
     fn tell(&self, message: u32) -> PushResult<u32> {
-        let pushed = self.lanes.push(message);
+        let pushed = self.queues.push(message);
         if pushed == PushResult::Queued {
-            self.follow(self.state.raise(USER));
+            self.run_if_scheduled(self.state.raise(USER));
         }
         pushed
     }
 
     /// Mirrors `ActorRef::send`, on a thread of its own.
-    fn send(&self, message: u32, bell: &StdArc<Bell>) -> PushResult<u32> {
-        let waker = Waker::from(bell.clone());
+    fn send(&self, message: u32, test_waker: &StdArc<TestWaker>) -> PushResult<u32> {
+        let waker = Waker::from(test_waker.clone());
         loop {
-            match self.lanes.push_or_wait(message, &waker, &self.state) {
+            match self.queues.push_or_wait(message, &waker, &self.state) {
                 Ok(PushResult::Queued) => {
-                    self.follow(self.state.raise(USER));
+                    self.run_if_scheduled(self.state.raise(USER));
                     return PushResult::Queued;
                 }
-                Ok(PushResult::Full(_)) => bell.wait(),
+                Ok(PushResult::Full(_)) => test_waker.wait(),
                 Ok(pushed) => return pushed,
                 Err(message) => return PushResult::Full(message),
             }
@@ -117,18 +117,18 @@ impl Miniature {
 
     /// Mirrors `CellRef::tell_system`.
     fn order(&self, order: Order) -> Result<(), Order> {
-        self.lanes.push_system(order)?;
-        self.follow(self.state.raise(SYSTEM));
+        self.queues.push_system(order)?;
+        self.run_if_scheduled(self.state.raise(SYSTEM));
         Ok(())
     }
 
     /// Mirrors a future that becomes ready: changes its state, then wakes.
     fn signal(&self) {
         self.external.fetch_add(1, Ordering::Relaxed);
-        self.follow(self.state.raise_unlocked(SIGNAL));
+        self.run_if_scheduled(self.state.raise_unlocked(SIGNAL));
     }
 
-    fn follow(&self, notify: Notify) {
+    fn run_if_scheduled(&self, notify: Notify) {
         if notify == Notify::Schedule {
             self.run();
         }
@@ -138,7 +138,7 @@ impl Miniature {
     fn run(&self) {
         loop {
             // SAFETY: the caller was granted the run permit; loom fails the model if another thread is here.
-            let step = self.owner.with_mut(|owner| self.serve(unsafe { &mut *owner }));
+            let step = self.runner.with_mut(|runner| self.serve(unsafe { &mut *runner }));
             match step {
                 Step::Finish { hold } if self.state.release(hold) == Release::Kept => {}
                 Step::Finish { .. } | Step::Ended => return,
@@ -147,93 +147,93 @@ impl Miniature {
     }
 
     /// Mirrors one run of the invoker.
-    fn serve(&self, owner: &mut Owner) -> Step {
+    fn serve(&self, runner: &mut RunnerState) -> Step {
         loop {
             let flags = self.state.flags_relaxed();
             if flags & WAITERS != 0 {
-                self.wake_waiters(owner);
+                self.wake_waiters(runner);
             }
             if flags & SYSTEM != 0 {
                 self.state.lower(SYSTEM);
-                while let Some(order) = self.lanes.pop_system() {
-                    if self.obey(order, owner) == Some(Step::Ended) {
+                while let Some(order) = self.queues.pop_system() {
+                    if self.process_order(order, runner) == Some(Step::Ended) {
                         return Step::Ended;
                     }
                 }
             }
             if flags & SIGNAL != 0 {
                 self.state.lower(SIGNAL);
-                owner.heard = self.external.load(Ordering::Relaxed);
+                runner.signals = self.external.load(Ordering::Relaxed);
             }
-            let message = if owner.suspended { None } else { self.next(owner) };
+            let message = if runner.suspended { None } else { self.next(runner) };
             let Some(message) = message else {
-                return self.finish(owner);
+                return self.finish(runner);
             };
-            owner.seen.push(message);
-            if message == SUSPEND && !core::mem::take(&mut owner.resumed_early) {
-                owner.suspended = true;
-                return self.finish(owner);
+            runner.seen.push(message);
+            if message == SUSPEND && !core::mem::take(&mut runner.resumed_early) {
+                runner.suspended = true;
+                return self.finish(runner);
             }
         }
     }
 
-    fn finish(&self, owner: &mut Owner) -> Step {
-        self.wake_waiters(owner);
-        let held = if owner.private.is_empty() { 0 } else { USER };
-        Step::Finish { hold: if owner.suspended { SUSPENDED | held } else { 0 } }
+    fn finish(&self, runner: &mut RunnerState) -> Step {
+        self.wake_waiters(runner);
+        let held = if runner.private.is_empty() { 0 } else { USER };
+        Step::Finish { hold: if runner.suspended { SUSPENDED | held } else { 0 } }
     }
 
-    fn next(&self, owner: &mut Owner) -> Option<u32> {
-        if let Some(message) = owner.private.pop_front() {
-            self.lanes.tell_left(owner.private.len());
+    fn next(&self, runner: &mut RunnerState) -> Option<u32> {
+        if let Some(message) = runner.private.pop_front() {
+            self.queues.set_private_len(runner.private.len());
             return Some(message);
         }
         if self.state.flags_relaxed() & USER == 0 {
             return None;
         }
-        self.lanes.take(&mut owner.private, &self.state)
+        self.queues.take_batch(&mut runner.private, &self.state)
     }
 
-    fn obey(&self, order: Order, owner: &mut Owner) -> Option<Step> {
+    fn process_order(&self, order: Order, runner: &mut RunnerState) -> Option<Step> {
         match order {
-            Order::Resume if owner.suspended => {
-                owner.suspended = false;
+            Order::Resume if runner.suspended => {
+                runner.suspended = false;
                 None
             }
             Order::Resume => {
-                owner.resumed_early = true;
+                runner.resumed_early = true;
                 None
             }
             Order::Stop => {
-                self.lanes.close().into_iter().for_each(Waker::wake);
-                owner.buried.extend(owner.private.drain(..).chain(self.lanes.drain()));
-                drop(self.lanes.end_system());
+                self.queues.close().into_iter().for_each(Waker::wake);
+                runner.dead_lettered.extend(runner.private.drain(..).chain(self.queues.drain()));
+                drop(self.queues.close_system());
                 self.state.mark_dead();
                 Some(Step::Ended)
             }
         }
     }
 
-    fn wake_waiters(&self, owner: &mut Owner) {
+    fn wake_waiters(&self, runner: &mut RunnerState) {
         if self.state.flags_relaxed() & WAITERS != 0 {
             self.state.lower(WAITERS);
-            owner.awaited = true;
+            runner.has_waiters = true;
         }
-        if owner.awaited {
-            owner.awaited = self.lanes.wake_waiters(self.low_mark);
+        if runner.has_waiters {
+            runner.has_waiters = self.queues.wake_waiters(self.low_watermark);
         }
     }
 
     /// Reads the runner state after all threads are done.
-    fn owner(&self) -> Owner {
+    fn runner(&self) -> RunnerState {
         // SAFETY: loom fails the model if another thread changes it meanwhile, or did so without
         // synchronization.
-        self.owner.with(|owner| unsafe { (*owner).clone() })
+        self.runner.with(|runner| unsafe { (*runner).clone() })
     }
 
     /// Fails unless exactly these messages were handled, those of each thread in the order sent.
     fn assert_handled(&self, by_thread: &[&[u32]]) {
-        let seen = self.owner().seen;
+        let seen = self.runner().seen;
         let mut left: Vec<&[u32]> = by_thread.to_vec();
         for message in &seen {
             let from = left.iter_mut().find(|sent| sent.first() == Some(message));
@@ -252,41 +252,41 @@ enum Step {
 
 /// A waker that a thread can wait for; loom reports a wait that never ends as a deadlock.
 #[derive(Default)]
-struct Bell {
-    rings: Mutex<Rings>,
-    rung: Condvar,
+struct TestWaker {
+    wake_count: Mutex<WakeLog>,
+    woken: Condvar,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Rings {
-    unheard: bool,
+struct WakeLog {
+    pending: bool,
     total: u32,
 }
 
-impl Bell {
+impl TestWaker {
     fn new() -> StdArc<Self> {
         StdArc::default()
     }
 
     /// Waits until it was woken since the last wait.
     fn wait(&self) {
-        let mut rings = self.rings.lock().expect("nobody panics with the lock");
-        while !rings.unheard {
-            rings = self.rung.wait(rings).expect("nobody panics with the lock");
+        let mut wake_count = self.wake_count.lock().expect("nobody panics with the lock");
+        while !wake_count.pending {
+            wake_count = self.woken.wait(wake_count).expect("nobody panics with the lock");
         }
-        rings.unheard = false;
+        wake_count.pending = false;
     }
 
     /// Counts all wake-ups.
-    fn rings(&self) -> u32 {
-        self.rings.lock().expect("nobody panics with the lock").total
+    fn wake_count(&self) -> u32 {
+        self.wake_count.lock().expect("nobody panics with the lock").total
     }
 }
 
-impl Wake for Bell {
+impl Wake for TestWaker {
     fn wake(self: StdArc<Self>) {
-        let mut rings = self.rings.lock().expect("nobody panics with the lock");
-        *rings = Rings { unheard: true, total: rings.total + 1 };
-        self.rung.notify_one();
+        let mut wake_count = self.wake_count.lock().expect("nobody panics with the lock");
+        *wake_count = WakeLog { pending: true, total: wake_count.total + 1 };
+        self.woken.notify_one();
     }
 }

@@ -10,7 +10,7 @@ use crate::mailbox::QueueMailbox;
 /// A counted reference to a cell, with the address of its mailbox.
 pub(crate) struct MailboxRef<M> {
     cell: CellRef,
-    lane: NonNull<QueueMailbox<M>>,
+    mailbox: NonNull<QueueMailbox<M>>,
 }
 
 // SAFETY: a reference to a cell and a shared borrow of its mailbox, which is `Sync` for messages that are
@@ -24,15 +24,15 @@ impl<M> MailboxRef<M> {
     ///
     /// # Safety
     /// `mailbox` is the mailbox of the cell's body, taken while the body was in its slot.
-    pub(super) unsafe fn new(cell: CellRef, lane: NonNull<QueueMailbox<M>>) -> Self {
-        Self { cell, lane }
+    pub(super) unsafe fn new(cell: CellRef, mailbox: NonNull<QueueMailbox<M>>) -> Self {
+        Self { cell, mailbox }
     }
 
     /// Creates a reference from a cell and its body.
-    pub(crate) fn of<A: Actor<Msg = M>>(cell: &CellRef, body: &ActorCell<A>) -> Self {
-        let lane = NonNull::from(&body.lane);
+    pub(crate) fn for_cell<A: Actor<Msg = M>>(cell: &CellRef, body: &ActorCell<A>) -> Self {
+        let mailbox = NonNull::from(&body.mailbox);
         assert_eq!(cell.occupant().body.mailbox(), mailbox.cast(), "the body is the cell's");
-        Self { cell: cell.clone(), lane }
+        Self { cell: cell.clone(), mailbox }
     }
 
     /// Creates a reference to a cell whose actor handles `M`; `Err` is the name of the type it handles
@@ -42,14 +42,14 @@ impl<M> MailboxRef<M> {
         M: 'static,
     {
         let body = &cell.occupant().body;
-        let (takes, name) = body.takes();
-        if takes != TypeId::of::<M>() {
+        let (type_id, name) = body.message_type();
+        if type_id != TypeId::of::<M>() {
             return Err(name);
         }
-        let lane = body.lane().cast();
+        let mailbox = body.mailbox().cast();
         // SAFETY: the body is an `ActorCell<A>` in its slot, and its `A::Msg` has the type ID of `M`: it is
         // `M`.
-        Ok(unsafe { Self::new(cell, lane) })
+        Ok(unsafe { Self::new(cell, mailbox) })
     }
 
     #[inline]
@@ -58,15 +58,15 @@ impl<M> MailboxRef<M> {
     }
 
     #[inline]
-    pub(crate) fn lane(&self) -> &QueueMailbox<M> {
+    pub(crate) fn mailbox(&self) -> &QueueMailbox<M> {
         // SAFETY: the cell is referenced, so its body is not dropped.
-        unsafe { self.lane.as_ref() }
+        unsafe { self.mailbox.as_ref() }
     }
 }
 
 impl<M> Clone for MailboxRef<M> {
     fn clone(&self) -> Self {
-        Self { cell: self.cell.clone(), lane: self.lane }
+        Self { cell: self.cell.clone(), mailbox: self.mailbox }
     }
 }
 
@@ -82,28 +82,28 @@ mod tests {
         let rig = Rig::new(1);
         let actor = rig.spawn();
         let cell = actor.cell().clone();
-        let lane = cell.occupant().body.lane().cast();
+        let mailbox = cell.occupant().body.mailbox().cast();
         // SAFETY: the body is in its slot, and is an `ActorCell<Sum>`, whose mailbox takes `SumMsg`.
-        let lane = unsafe { MailboxRef::<SumMsg>::new(cell, lane) }.clone();
+        let reference = unsafe { MailboxRef::<SumMsg>::new(cell, mailbox) }.clone();
         let stats = |depth| MailboxQueueStats { enqueued: depth as u64, depth };
-        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), PushResult::Queued));
-        assert_eq!((actor.depth(), lane.cell().occupant().body.stats()), (1, stats(1)));
+        let message = Envelope::seal(SumMsg::Add(1), reference.cell());
+        assert!(matches!(reference.mailbox().push(message), PushResult::Queued));
+        assert_eq!((actor.depth(), reference.cell().occupant().body.stats()), (1, stats(1)));
         drop(actor);
-        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), PushResult::Queued));
-        assert_eq!(lane.lane().stats(), stats(2));
+        let message = Envelope::seal(SumMsg::Add(1), reference.cell());
+        assert!(matches!(reference.mailbox().push(message), PushResult::Queued));
+        assert_eq!(reference.mailbox().stats(), stats(2));
     }
 
     #[test]
     fn a_mailbox_is_found_only_by_the_type_of_its_messages() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
-        let lane = MailboxRef::<SumMsg>::typed(actor.cell().clone()).ok().unwrap();
-        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), PushResult::Queued));
+        let reference = MailboxRef::<SumMsg>::typed(actor.cell().clone()).ok().unwrap();
+        let message = Envelope::seal(SumMsg::Add(1), reference.cell());
+        assert!(matches!(reference.mailbox().push(message), PushResult::Queued));
         assert_eq!(actor.depth(), 1);
-        let takes = MailboxRef::<u64>::typed(actor.cell().clone()).err().unwrap();
-        assert!(takes.ends_with("SumMsg"), "{takes}");
+        let name = MailboxRef::<u64>::typed(actor.cell().clone()).err().unwrap();
+        assert!(name.ends_with("SumMsg"), "{name}");
     }
 }

@@ -18,13 +18,13 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 /// A waker is stored; it belongs to the party that ends the wait.
 const WAKER: u32 = 1 << 0;
 const VALUE: u32 = 1 << 1;
-const UNANSWERED: u32 = 1 << 2;
-const EXPIRED: u32 = 1 << 3;
+const SENDER_DROPPED: u32 = 1 << 2;
+const TIMED_OUT: u32 = 1 << 3;
 const RECEIVER_GONE: u32 = 1 << 4;
-const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE | BURIED;
+const DONE: u32 = VALUE | SENDER_DROPPED | TIMED_OUT | RECEIVER_GONE | DEAD_LETTERED;
 /// The stored waker is not the first one, so an unchanged word does not imply an unchanged waker.
 const REPLACED: u32 = 1 << 5;
-const BURIED: u32 = 1 << 6;
+const DEAD_LETTERED: u32 = 1 << 6;
 /// The remaining bits of the word count references.
 const REFERENCE: u32 = 1 << 8;
 
@@ -99,9 +99,9 @@ impl OneshotRef {
 
     /// Ends the wait for `reason`, waking the receiver if this is the first reason; returns the previous
     /// word.
-    fn end(&self, reason: u32) -> u32 {
+    fn finish(&self, reason: u32) -> u32 {
         let before = self.head().word.fetch_or(reason, Ordering::AcqRel);
-        if before & (OVER | WAKER) == WAKER {
+        if before & (DONE | WAKER) == WAKER {
             // SAFETY: this is the first to end the wait, so the stored waker belongs to this thread: the
             // receiver replaces it only while the wait is not over, and later enders see that it is.
             wake_and_yield(ManuallyDrop::into_inner(unsafe { self.head().waker.load() }));
@@ -111,7 +111,7 @@ impl OneshotRef {
 }
 
 impl OneshotRef {
-    fn another(&self) -> Self {
+    fn clone_ref(&self) -> Self {
         self.head().word.fetch_add(REFERENCE, Ordering::Relaxed);
         Self(self.0)
     }
@@ -120,7 +120,7 @@ impl OneshotRef {
 impl OneshotRef {
     /// Releases the reference and sets `flags`, none of which is set yet, in the same step; returns the
     /// previous word.
-    fn leave(&self, flags: u32) -> u32 {
+    fn release(&self, flags: u32) -> u32 {
         let before = self.head().word.fetch_sub(REFERENCE - flags, Ordering::AcqRel);
         if before / REFERENCE == 1 {
             // SAFETY: this was the last reference.
@@ -159,7 +159,7 @@ unsafe impl<T: Send> Sync for Receiver<T> {}
 
 /// Creates a channel.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let head = place(Inner::<T> {
+    let head = allocate(Inner::<T> {
         head: OneshotHeader {
             word: AtomicU32::new(2 * REFERENCE),
             waker: StoredWaker::new(),
@@ -176,19 +176,19 @@ pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
 /// Allocates the shared part, which lives until [`free`].
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
-fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
+fn allocate<T>(inner: Inner<T>) -> NonNull<OneshotHeader> {
     if !free_list::fits::<Inner<T>>() {
-        return NonNull::from(Box::leak(Box::new(shared))).cast();
+        return NonNull::from(Box::leak(Box::new(inner))).cast();
     }
-    let block = free_list::take().cast::<Inner<T>>();
+    let block = free_list::alloc_block().cast::<Inner<T>>();
     // SAFETY: the block belongs to this thread, and is large and aligned enough.
-    unsafe { block.write(shared) };
+    unsafe { block.write(inner) };
     block.cast()
 }
 
 #[cfg(any(not(feature = "std"), loom))]
-fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
-    NonNull::from(Box::leak(Box::new(shared))).cast()
+fn allocate<T>(inner: Inner<T>) -> NonNull<OneshotHeader> {
+    NonNull::from(Box::leak(Box::new(inner))).cast()
 }
 
 /// Frees what [`allocate`] allocated.
@@ -196,18 +196,18 @@ fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
 /// # Safety
 /// `head` is the first field of an `Inner<T>` from [`allocate`] to which no reference is left.
 unsafe fn free<T>(head: NonNull<OneshotHeader>) {
-    let shared = head.cast::<Inner<T>>();
+    let inner = head.cast::<Inner<T>>();
     #[cfg(all(feature = "std", not(loom)))]
     if free_list::fits::<Inner<T>>() {
         // SAFETY: guaranteed by the caller; such a type is in a block, which is empty afterwards.
         unsafe {
-            shared.drop_in_place();
-            free_list::give_back(shared.cast());
+            inner.drop_in_place();
+            free_list::free_block(inner.cast());
         }
         return;
     }
     // SAFETY: guaranteed by the caller; `repr(C)` puts the header first, and this value is in a box.
-    drop(unsafe { Box::from_raw(shared.as_ptr()) });
+    drop(unsafe { Box::from_raw(inner.as_ptr()) });
 }
 
 /// Returns the cell of the value.
@@ -222,19 +222,19 @@ unsafe fn value<T>(head: &OneshotRef) -> &UnsafeCell<Option<T>> {
 impl<T> Sender<T> {
     /// Sends the reply; returns it if the receiver is gone.
     #[inline]
-    pub(crate) fn send(self, answer: T) -> Result<(), T> {
+    pub(crate) fn send(self, reply: T) -> Result<(), T> {
         // SAFETY: there is only one sender, and `VALUE` is not set: the receiver does not read the value yet.
-        unsafe { value::<T>(&self.0).with_mut(|value| *value = Some(answer)) };
+        unsafe { value::<T>(&self.0).with_mut(|value| *value = Some(reply)) };
         let head = self.0.head();
         let mut word = head.word.load(Ordering::Acquire);
         while word & (REPLACED | RECEIVER_GONE) == 0 {
-            let waits = word & (OVER | WAKER) == WAKER;
+            let is_waiting = word & (DONE | WAKER) == WAKER;
             // SAFETY: the flag was read by acquire, and the waker is used only if the word is unchanged
             // below: then it was not replaced and belongs to this sender, which ends the wait.
-            let waker = waits.then(|| unsafe { head.waker.load() });
+            let waker = is_waiting.then(|| unsafe { head.waker.load() });
             // The receiver still holds a reference, so this one is not the last.
-            let answered = (word | VALUE) - REFERENCE;
-            match head.word.compare_exchange_weak(word, answered, Ordering::AcqRel, Ordering::Acquire) {
+            let replied = (word | VALUE) - REFERENCE;
+            match head.word.compare_exchange_weak(word, replied, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     core::mem::forget(self);
                     if let Some(waker) = waker {
@@ -245,42 +245,46 @@ impl<T> Sender<T> {
                 Err(seen) => word = seen,
             }
         }
-        self.send_step_by_step()
+        self.send_slow()
     }
 
     /// Publishes the value first and releases the reference afterwards.
     #[cold]
-    fn send_step_by_step(self) -> Result<(), T> {
-        let before = self.0.end(VALUE);
+    fn send_slow(self) -> Result<(), T> {
+        let before = self.0.finish(VALUE);
         if before & RECEIVER_GONE == 0 {
             return Ok(());
         }
         // SAFETY: the receiver was gone before the value was published, so the sender still owns it.
         match unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
-            Some(answer) => Err(answer),
+            Some(reply) => Err(reply),
             None => Ok(()),
         }
     }
 
     /// Reports whether the receiver still waits.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.0.head().word.load(Ordering::Relaxed) & (RECEIVER_GONE | EXPIRED) == 0
+        self.0.head().word.load(Ordering::Relaxed) & (RECEIVER_GONE | TIMED_OUT) == 0
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
-            self.0.end(if dead_letter_scope::is_dead_lettering() { BURIED } else { UNANSWERED });
+            self.0.finish(if dead_letter_scope::is_dead_lettering() {
+                DEAD_LETTERED
+            } else {
+                SENDER_DROPPED
+            });
         }
-        self.0.leave(0);
+        self.0.release(0);
     }
 }
 
 impl<T> Receiver<T> {
     /// Creates a handle for the deadline.
-    pub(crate) fn expiry(&self) -> DeadlineHandle {
-        DeadlineHandle(self.0.another())
+    pub(crate) fn deadline(&self) -> DeadlineHandle {
+        DeadlineHandle(self.0.clone_ref())
     }
 
     /// Polls for the reply; stores `owned`, which wakes the same task as `waker`, to be woken when the wait
@@ -293,17 +297,17 @@ impl<T> Receiver<T> {
     ) -> Poll<Result<T, RecvError>> {
         let head = self.0.head();
         let mut word = head.word.load(Ordering::Acquire);
-        if word & (OVER | WAKER) == WAKER {
+        if word & (DONE | WAKER) == WAKER {
             // SAFETY: the receiver stored it, and only reads it here.
             if unsafe { head.waker.load() }.will_wake(waker) {
                 return Poll::Pending;
             }
-            word = take_back(head, word);
+            word = take_stored_waker(head, word);
         }
-        if word & OVER == 0 {
+        if word & DONE == 0 {
             head.waker.store(owned());
             word = head.word.fetch_or(WAKER, Ordering::AcqRel);
-            if word & OVER == 0 {
+            if word & DONE == 0 {
                 return Poll::Pending;
             }
             // SAFETY: stored above, and the party that ended the wait before saw no waker.
@@ -311,13 +315,13 @@ impl<T> Receiver<T> {
         }
         if word & VALUE != 0 {
             // SAFETY: `VALUE` was set after the value was written, and there is only one receiver.
-            if let Some(answer) = unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
-                return Poll::Ready(Ok(answer));
+            if let Some(reply) = unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
+                return Poll::Ready(Ok(reply));
             }
         }
         Poll::Ready(Err(match word {
-            _ if word & EXPIRED != 0 => RecvError::TimedOut,
-            _ if word & BURIED != 0 => RecvError::DeadLettered,
+            _ if word & TIMED_OUT != 0 => RecvError::TimedOut,
+            _ if word & DEAD_LETTERED != 0 => RecvError::DeadLettered,
             _ => RecvError::Dropped,
         }))
     }
@@ -325,8 +329,8 @@ impl<T> Receiver<T> {
 
 /// Removes the stored waker unless the wait is over; returns the resulting word.
 #[cold]
-fn take_back(head: &OneshotHeader, mut seen: u32) -> u32 {
-    while seen & OVER == 0 {
+fn take_stored_waker(head: &OneshotHeader, mut seen: u32) -> u32 {
+    while seen & DONE == 0 {
         let without = seen & !WAKER | REPLACED;
         match head.word.compare_exchange_weak(seen, without, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
@@ -352,8 +356,8 @@ impl<T> Drop for Receiver<T> {
             return;
         }
         // SAFETY: the receiver stored it; it is used only if it still belongs to the receiver below.
-        let waker = (word & (OVER | WAKER) == WAKER).then(|| unsafe { head.waker.load() });
-        if self.0.leave(RECEIVER_GONE) & OVER == 0 {
+        let waker = (word & (DONE | WAKER) == WAKER).then(|| unsafe { head.waker.load() });
+        if self.0.release(RECEIVER_GONE) & DONE == 0 {
             drop(waker.map(ManuallyDrop::into_inner));
         }
     }
@@ -363,15 +367,15 @@ impl DeadlineHandle {
     /// Ends the wait unless it is over.
     ///
     /// The receiver's waker is foreign code, and its panic must not stop the timer driver.
-    pub(crate) fn expire(&self) {
+    pub(crate) fn time_out(&self) {
         ignore_panic(|| {
-            self.0.end(EXPIRED);
+            self.0.finish(TIMED_OUT);
         });
     }
 
     /// Reports whether the receiver still waits.
     pub(crate) fn is_pending(&self) -> bool {
-        self.0.head().word.load(Ordering::Relaxed) & OVER == 0
+        self.0.head().word.load(Ordering::Relaxed) & DONE == 0
     }
 }
 
@@ -379,7 +383,7 @@ impl Drop for DeadlineHandle {
     /// Drops a reply that was never read if this is the last reference.
     fn drop(&mut self) {
         ignore_panic(|| {
-            self.0.leave(0);
+            self.0.release(0);
         });
     }
 }
@@ -451,16 +455,16 @@ mod tests {
     #[test]
     fn after_a_deadline_nothing_else_wakes_the_receiver() {
         let (sender, mut receiver) = channel::<u32>();
-        let expiry = receiver.expiry();
+        let deadline = receiver.deadline();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         assert_eq!(alloc::format!("{deadline:?}"), "DeadlineHandle(pending)");
-        expiry.expire();
+        deadline.time_out();
         assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::TimedOut)));
         assert!(!sender.is_awaited());
         drop(sender);
-        expiry.expire();
-        assert_eq!((wakes.count(), expiry.is_pending()), (1, false));
+        deadline.time_out();
+        assert_eq!((wakes.count(), deadline.is_pending()), (1, false));
         assert_eq!(alloc::format!("{deadline:?}"), "DeadlineHandle(done)");
     }
 
@@ -475,14 +479,14 @@ mod tests {
     #[test]
     fn a_reply_after_the_deadline_is_dropped_with_the_channel() {
         let (sender, receiver) = channel();
-        let expiry = receiver.expiry();
-        let answer = Arc::new(());
-        expiry.expire();
-        assert_eq!(sender.send(answer.clone()), Ok(()));
+        let deadline = receiver.deadline();
+        let reply = Arc::new(());
+        deadline.time_out();
+        assert_eq!(sender.send(reply.clone()), Ok(()));
         drop(receiver);
-        assert_eq!(Arc::strong_count(&answer), 2);
-        drop(expiry);
-        assert_eq!(Arc::strong_count(&answer), 1);
+        assert_eq!(Arc::strong_count(&reply), 2);
+        drop(deadline);
+        assert_eq!(Arc::strong_count(&reply), 1);
     }
 
     #[test]

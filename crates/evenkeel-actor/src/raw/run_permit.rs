@@ -47,13 +47,13 @@ impl<T> PermitCell<T> {
 }
 
 /// Type-erased execution of a cell.
-pub(crate) trait Run: Send + Sync {
+pub(crate) trait InvokeCell: Send + Sync {
     /// Runs the cell once: processes its system messages, then a batch of user messages.
     ///
     /// # Safety
     /// The caller holds the run permit of `cell`, `self` is the body of `cell`, and the caller touches
     /// neither after [`PermitState::ENDED`].
-    unsafe fn run(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState);
+    unsafe fn invoke(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState);
 }
 
 /// State of the run permit after a run, in one word, because every run returns one.
@@ -70,7 +70,7 @@ impl PermitState {
     ///
     /// The invoker cannot release it itself: the next worker might run the cell, or free it, while this one
     /// still holds the invoker's borrows.
-    pub(crate) fn spent(hold: u32) -> Self {
+    pub(crate) fn release_with(hold: u32) -> Self {
         Self(hold)
     }
 }
@@ -92,7 +92,7 @@ impl CellRef {
     }
 
     /// Raises a flag that no lock guards, and schedules the cell if needed.
-    pub(crate) fn announce(&self, flag: u32) {
+    pub(crate) fn raise_unlocked(&self, flag: u32) {
         if self.slot().state.raise_unlocked(flag) == Notify::Schedule {
             self.schedule();
         }
@@ -106,7 +106,7 @@ impl CellRef {
     #[inline]
     pub(super) fn signal(self) {
         if !super::current::with(self.core(), |local| local.is_some()) {
-            return self.announce(SIGNAL);
+            return self.raise_unlocked(SIGNAL);
         }
         let (notify, taken) = self.slot().state.return_reference();
         if notify == Notify::Schedule {
@@ -120,28 +120,28 @@ impl CellRef {
     /// Raises `SIGNAL` and consumes this reference.
     #[cfg(not(feature = "std"))]
     pub(super) fn signal(self) {
-        self.announce(SIGNAL);
+        self.raise_unlocked(SIGNAL);
     }
 
     /// Clears the signal flags and takes over the reference that came with the signal.
     pub(crate) fn on_signal(&self) -> Option<Waker> {
         let before = self.slot().state.lower(SIGNAL | RETURNED);
         // SAFETY: the flag was set and has just been cleared.
-        (before & RETURNED != 0).then(|| unsafe { waker::left_with(self) })
+        (before & RETURNED != 0).then(|| unsafe { waker::take_returned(self) })
     }
 
     /// Marks the cell dead and drops the reference of a signal that was never processed.
     pub(crate) fn mark_dead(&self) {
         let before = self.slot().state.mark_dead();
         // SAFETY: the flag was set, and a dead cell takes no further reference.
-        drop((before & RETURNED != 0).then(|| unsafe { waker::left_with(self) }));
+        drop((before & RETURNED != 0).then(|| unsafe { waker::take_returned(self) }));
     }
 
     fn schedule(&self) {
         // SAFETY: the state word has just granted the run permit, and the uncounted reference is used only
         // while the permit is held; see `RunPermit`.
-        let ready = RunPermit(unsafe { self.uncounted() });
-        self.core().coordinator.register_ready(self.core(), ready);
+        let permit = RunPermit(unsafe { self.uncounted() });
+        self.core().coordinator.register_ready(self.core(), permit);
     }
 }
 
@@ -151,20 +151,20 @@ pub(crate) fn allocate<A: Actor>(
     core: &Arc<Core>,
     body: ActorCell<A>,
 ) -> Result<(MailboxRef<A::Msg>, RunPermit), SlabFull> {
-    let resident = CellEntry { body: Box::new(body), core: core.clone() };
-    let (cell, own) = core.slab.occupy(resident)?;
-    let lane = cell.occupant().body.lane().cast();
+    let entry = CellEntry { body: Box::new(body), core: core.clone() };
+    let (cell, own) = core.slab.occupy(entry)?;
+    let mailbox = cell.occupant().body.mailbox().cast();
     // SAFETY: the body is an `ActorCell<A>`, whose mailbox takes `A::Msg`, and is in its slot.
-    let lane = unsafe { MailboxRef::new(cell, lane) };
-    Ok((lane, RunPermit(ManuallyDrop::new(own))))
+    let mailbox = unsafe { MailboxRef::new(cell, mailbox) };
+    Ok((mailbox, RunPermit(ManuallyDrop::new(own))))
 }
 
 impl RunPermit {
     /// Runs the cell; returns the permit if it was kept.
-    pub(crate) fn run(self, local: &WorkerLocal) -> (InvokeKind, Option<Self>) {
+    pub(crate) fn run_cell(self, local: &WorkerLocal) -> (InvokeKind, Option<Self>) {
         // SAFETY: `self` is the run permit, and the body is not touched below.
-        let (result, right) = unsafe { self.0.occupant().body.run(&self.0, local) };
-        match right {
+        let (result, state) = unsafe { self.0.occupant().body.invoke(&self.0, local) };
+        match state {
             PermitState::KEPT => (result, Some(self)),
             PermitState::ENDED => {
                 // Drop the cell's reference to itself, which was leaked on allocation.
@@ -205,13 +205,13 @@ impl LifoSlot {
     /// Other workers only empty the slot, so an empty slot stays empty until the owner fills it, with a plain
     /// store.
     #[inline]
-    pub(crate) fn replace(&self, ready: RunPermit) -> Option<RunPermit> {
-        let place = ManuallyDrop::into_inner(ready.0).into_raw().cast_mut();
+    pub(crate) fn replace(&self, permit: RunPermit) -> Option<RunPermit> {
+        let address = ManuallyDrop::into_inner(permit.0).into_raw().cast_mut();
         if self.is_empty() {
-            self.0.store(place, Ordering::Release);
+            self.0.store(address, Ordering::Release);
             return None;
         }
-        Self::right(self.0.swap(place, Ordering::AcqRel))
+        Self::from_address(self.0.swap(address, Ordering::AcqRel))
     }
 
     /// Takes the stored permit.
@@ -220,7 +220,7 @@ impl LifoSlot {
         if self.is_empty() {
             return None;
         }
-        Self::right(self.0.swap(ptr::null_mut(), Ordering::AcqRel))
+        Self::from_address(self.0.swap(ptr::null_mut(), Ordering::AcqRel))
     }
 
     #[inline]
@@ -229,20 +229,20 @@ impl LifoSlot {
     }
 
     #[inline]
-    fn right(place: *mut ()) -> Option<RunPermit> {
-        if place.is_null() {
+    fn from_address(address: *mut ()) -> Option<RunPermit> {
+        if address.is_null() {
             return None;
         }
         // SAFETY: an address that is not null was stored by `replace`, and the swap took it out exactly once.
-        Some(RunPermit(ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(place) })))
+        Some(RunPermit(ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(address) })))
     }
 }
 
-impl<A: Actor> Run for ActorCell<A> {
-    unsafe fn run(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState) {
+impl<A: Actor> InvokeCell for ActorCell<A> {
+    unsafe fn invoke(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState) {
         // SAFETY: the caller holds the run permit, and this is the only borrow of the runner state made under
         // it.
-        let owner = unsafe { self.owner.get() };
-        ActorCellInvoker::new(cell, self, owner, local).run()
+        let runner = unsafe { self.runner.get() };
+        ActorCellInvoker::new(cell, self, runner, local).invoke()
     }
 }

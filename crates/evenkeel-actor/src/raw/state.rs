@@ -180,7 +180,7 @@ impl CellState {
     ///
     /// If so, the permit holder sees the flag before it releases the permit. If not, no worker will look at
     /// the queue, so the caller must check it once more.
-    pub(crate) fn await_room(&self) -> bool {
+    pub(crate) fn register_waiter(&self) -> bool {
         self.0.fetch_or(WAITERS, Ordering::AcqRel) & SCHEDULED != 0
     }
 

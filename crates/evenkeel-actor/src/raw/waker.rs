@@ -9,26 +9,26 @@ use super::state::RETURNED;
 use super::state::SIGNAL;
 use crate::cell::{CellEntry, CellRef};
 
-static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, forget);
+static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
 /// Creates a waker for the cell without counting a reference; its clones count.
-pub(crate) fn lend(cell: &CellRef) -> ManuallyDrop<Waker> {
+pub(crate) fn borrowed(cell: &CellRef) -> ManuallyDrop<Waker> {
     // SAFETY: the waker is never dropped and lives no longer than the borrow of `cell` lets the caller keep
     // it: callers poll a future with it and return. Clones count references of their own.
-    let place = unsafe { ManuallyDrop::into_inner(cell.uncounted()).into_raw() };
+    let address = unsafe { ManuallyDrop::into_inner(cell.uncounted()).into_raw() };
     // SAFETY: the vtable below treats the address as a reference, as `RawWaker` demands.
-    ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(place, &VTABLE)) })
+    ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(address, &VTABLE)) })
 }
 
 /// Creates a waker for the cell that outlives the borrow.
-pub(crate) fn of(cell: &CellRef) -> Waker {
-    Waker::clone(&lend(cell))
+pub(crate) fn for_cell(cell: &CellRef) -> Waker {
+    Waker::clone(&borrowed(cell))
 }
 
 /// Reports whether a waker belongs to a cell.
 #[cfg(feature = "std")]
 #[inline]
-pub(crate) fn is_of_cell(waker: &Waker) -> bool {
+pub(crate) fn is_cell_waker(waker: &Waker) -> bool {
     core::ptr::eq(waker.vtable(), &VTABLE)
 }
 
@@ -36,39 +36,39 @@ pub(crate) fn is_of_cell(waker: &Waker) -> bool {
 ///
 /// # Safety
 /// The caller has just cleared the flag, or marked the cell dead and found the flag set.
-pub(crate) unsafe fn left_with(cell: &CellRef) -> Waker {
+pub(crate) unsafe fn take_returned(cell: &CellRef) -> Waker {
     // SAFETY: the reference was counted by the waker that fired, and no one else takes it over.
-    ManuallyDrop::into_inner(lend(cell))
+    ManuallyDrop::into_inner(borrowed(cell))
 }
 
 /// Borrows the reference behind a waker.
 ///
 /// # Safety
 /// `address` is the data pointer of a live waker with this vtable.
-unsafe fn behind(place: *const ()) -> ManuallyDrop<CellRef> {
+unsafe fn cell_ref(address: *const ()) -> ManuallyDrop<CellRef> {
     // SAFETY: guaranteed by the caller; never dropped, so the count stays.
-    ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(place) })
+    ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(address) })
 }
 
-unsafe fn clone(place: *const ()) -> RawWaker {
+unsafe fn clone(address: *const ()) -> RawWaker {
     // SAFETY: called on a live waker.
-    let cell = unsafe { behind(place) };
+    let cell = unsafe { cell_ref(address) };
     RawWaker::new(CellRef::clone(&cell).into_raw(), &VTABLE)
 }
 
-unsafe fn wake(place: *const ()) {
+unsafe fn wake(address: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    unsafe { SlotRef::<CellEntry>::from_raw(place) }.signal();
+    unsafe { SlotRef::<CellEntry>::from_raw(address) }.signal();
 }
 
-unsafe fn wake_by_ref(place: *const ()) {
+unsafe fn wake_by_ref(address: *const ()) {
     // SAFETY: called on a live waker.
-    unsafe { behind(place) }.announce(SIGNAL);
+    unsafe { cell_ref(address) }.raise_unlocked(SIGNAL);
 }
 
-unsafe fn forget(place: *const ()) {
+unsafe fn drop_waker(address: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    drop(unsafe { SlotRef::<CellEntry>::from_raw(place) });
+    drop(unsafe { SlotRef::<CellEntry>::from_raw(address) });
 }
 
 #[cfg(all(test, not(loom)))]
@@ -81,7 +81,7 @@ mod tests {
     fn waking_raises_the_signal_and_schedules_the_cell_once() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
-        let waker = of(&cell);
+        let waker = for_cell(&cell);
         waker.wake_by_ref();
         assert_eq!(cell.slot().state.flags(), SCHEDULED | SIGNAL);
         let owned = waker.clone();
@@ -96,9 +96,9 @@ mod tests {
         let cell = idle(&rig);
         let number = cell.number();
         let generation = cell.generation();
-        let waker = of(&cell);
+        let waker = for_cell(&cell);
         assert!(waker.will_wake(&waker.clone()));
-        assert!(waker.will_wake(&lend(&cell)));
+        assert!(waker.will_wake(&borrowed(&cell)));
         cell.slot().state.mark_dead();
         // The cell's reference to itself, which its last run would have dropped.
         // SAFETY: the cell is dead, so no run will drop this reference again.
@@ -113,19 +113,19 @@ mod tests {
     fn waking_a_dead_cell_does_nothing() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
-        let waker = of(&cell);
+        let waker = for_cell(&cell);
         cell.slot().state.mark_dead();
-        let buried = cell.slot().state.flags();
+        let flags = cell.slot().state.flags();
         waker.wake();
-        assert_eq!((cell.slot().state.flags(), rig.core().coordinator.depth()), (buried, 0));
+        assert_eq!((cell.slot().state.flags(), rig.core().coordinator.depth()), (flags, 0));
     }
 
     /// Creates a cell and runs its start, so that nothing is queued.
     fn idle(rig: &Rig) -> CellRef {
         let actor = rig.spawn();
         let local = rig.worker(0);
-        let ready = rig.core().coordinator.queues.next(&local.queue).unwrap();
-        assert!(ready.run(&local).1.is_none());
+        let permit = rig.core().coordinator.queues.next(&local.queue).unwrap();
+        assert!(permit.run_cell(&local).1.is_none());
         actor.cell().clone()
     }
 }

@@ -63,7 +63,7 @@ impl<T> Timers<T> {
     }
 
     /// Reports whether the timer of this key is pending.
-    pub(super) fn waits(&self, key: TimerKey) -> bool {
+    pub(super) fn is_pending(&self, key: TimerKey) -> bool {
         let node = self.nodes.get(key.slot.index());
         node.is_some_and(|node| node.generation == key.generation && node.value.is_some())
     }

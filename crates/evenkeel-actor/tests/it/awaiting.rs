@@ -120,7 +120,10 @@ fn a_restart_drops_the_future_and_keeps_what_waits() {
         let index = child.index();
         parent.tell(go(move |_, ctx| ctx.command(index, guardian::SupervisionCommand::Restart)));
         let lines = world.lines();
-        assert_eq!(lines[1..], ["a1 restarting: told to restart", "a1 dropped", "a2 started", "a 1"]);
+        assert_eq!(
+            lines[1..],
+            ["a1 restarting: restarted by its supervisor", "a1 dropped", "a2 started", "a 1"]
+        );
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
 }

@@ -168,8 +168,8 @@ fn user_messages_never_take_the_places_kept_for_the_system() {
         let options = MailboxOptions {
             capacity: NonZeroUsize::new(10).unwrap(),
             reserve_for_system: 7,
-            high_mark: 3,
-            low_mark: 1,
+            high_watermark: 3,
+            low_watermark: 1,
             middleware: None,
             overflow: OverflowStrategy::Reject,
         };

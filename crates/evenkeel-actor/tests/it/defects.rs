@@ -19,8 +19,8 @@ fn system(workers: usize) -> ReadyQueueScheduler {
 fn places(count: usize) -> MailboxOptions {
     MailboxOptions {
         reserve_for_system: 0,
-        high_mark: count,
-        low_mark: count / 2,
+        high_watermark: count,
+        low_watermark: count / 2,
         ..MailboxOptions::bounded(NonZeroUsize::new(count).unwrap())
     }
 }

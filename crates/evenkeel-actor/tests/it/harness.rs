@@ -324,8 +324,8 @@ pub(crate) fn places_for(places: usize, overflow: OverflowStrategy) -> MailboxOp
         capacity: NonZeroUsize::new(places).unwrap(),
         overflow,
         reserve_for_system: 0,
-        high_mark: places,
-        low_mark: places / 2,
+        high_watermark: places,
+        low_watermark: places / 2,
         middleware: None,
     }
 }

@@ -212,9 +212,9 @@ fn mailboxes_that_could_deliver_or_resume_nothing_are_refused() {
         let places = |capacity| NonZeroUsize::new(capacity).unwrap();
         let good = MailboxOptions::bounded(places(64));
         let bad = [
-            (MailboxOptions { reserve_for_system: 64, ..good }, InvalidMailbox::NoUserPlaces),
-            (MailboxOptions { low_mark: good.user_capacity(), ..good }, InvalidMailbox::MarksCross),
-            (MailboxOptions { high_mark: good.low_mark, ..good }, InvalidMailbox::MarksCross),
+            (MailboxOptions { reserve_for_system: 64, ..good }, InvalidMailbox::NoUserCapacity),
+            (MailboxOptions { low_watermark: good.user_capacity(), ..good }, InvalidMailbox::WatermarksCross),
+            (MailboxOptions { high_watermark: good.low_watermark, ..good }, InvalidMailbox::WatermarksCross),
             (MailboxOptions { capacity: places(1 << 32), ..good }, InvalidMailbox::TooLarge),
         ];
         for (options, why) in bad {

@@ -111,7 +111,7 @@ fn the_systems_settings_choose_the_mailbox_of_those_who_choose_none() {
     let senseless = MailboxOptions { reserve_for_system: 64, ..MailboxPreset::Small.options() };
     let senseless = ActorSystemConfig { mailbox: senseless, ..config() };
     let refused = ActorSystemRunner::new(senseless).start(TestRuntime::with(TestOptions::new(0)).handle());
-    let expected = StartError::Config(InvalidConfig::Mailbox(InvalidMailbox::NoUserPlaces));
+    let expected = StartError::Config(InvalidConfig::Mailbox(InvalidMailbox::NoUserCapacity));
     assert_eq!(refused.err(), Some(expected));
 }
 

@@ -189,7 +189,7 @@ fn a_signal_handler_may_not_begin_a_second_wait() {
         actor.tell(hold(1));
         world.pass(5);
         let lines = world.lines();
-        assert!(lines[1].contains("cannot begin a wait"), "{lines:?}");
+        assert!(lines[1].contains("already waiting"), "{lines:?}");
     });
 }
 

@@ -9,15 +9,15 @@ use super::check;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, UnsafeCell};
 
 /// Message queue of a [`SketchCell`].
-trait Lane: Send + Sync + 'static {
+trait TestQueue: Send + Sync + 'static {
     fn new() -> Self;
     fn push(&self, message: u32);
     fn pop(&self) -> Option<u32>;
 }
 
-struct Locked(Lock<VecDeque<u32>>);
+struct LockedQueue(Lock<VecDeque<u32>>);
 
-impl Lane for Locked {
+impl TestQueue for LockedQueue {
     fn new() -> Self {
         Self(Lock::new(VecDeque::new()))
     }
@@ -32,9 +32,9 @@ impl Lane for Locked {
 }
 
 /// A miniature lock-free queue: a set of messages below 32, ordered only by the state word.
-struct LockFree(AtomicU32);
+struct LockFreeQueue(AtomicU32);
 
-impl Lane for LockFree {
+impl TestQueue for LockFreeQueue {
     fn new() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -56,56 +56,56 @@ impl Lane for LockFree {
 
 /// Protocol of a sender.
 #[derive(Clone, Copy)]
-enum Tell {
+enum SendProtocol {
     /// Reads the word and writes only if necessary.
     Raise,
     /// Always writes.
-    Announce,
+    RaiseUnlocked,
 }
 
 /// Time at which the runner clears the flag.
 #[derive(Clone, Copy)]
-enum Clear {
-    BeforeLook,
-    AfterLook,
+enum ClearTime {
+    BeforePop,
+    AfterPop,
 }
 
 /// A cell with a protocol that may be wrong; the state word is the crate's own.
-struct Sketch<L> {
+struct SketchCell<L> {
     state: CellState,
-    lane: L,
+    queue: L,
     seen: UnsafeCell<u32>,
 }
 
 // SAFETY: `seen` is accessed only under the run permit.
-unsafe impl<L: Send> Send for Sketch<L> {}
+unsafe impl<L: Send> Send for SketchCell<L> {}
 // SAFETY: as above.
-unsafe impl<L: Sync> Sync for Sketch<L> {}
+unsafe impl<L: Sync> Sync for SketchCell<L> {}
 
-impl<L: Lane> Sketch<L> {
+impl<L: TestQueue> SketchCell<L> {
     fn new() -> Arc<Self> {
-        Arc::new(Self { state: CellState::new(), lane: L::new(), seen: UnsafeCell::new(0) })
+        Arc::new(Self { state: CellState::new(), queue: L::new(), seen: UnsafeCell::new(0) })
     }
 
-    fn tell(&self, message: u32, tell: Tell, clear: Clear) {
-        self.lane.push(message);
-        let notify = match tell {
-            Tell::Raise => self.state.raise(USER),
-            Tell::Announce => self.state.raise_unlocked(USER),
+    fn tell(&self, message: u32, protocol: SendProtocol, clear: ClearTime) {
+        self.queue.push(message);
+        let notify = match protocol {
+            SendProtocol::Raise => self.state.raise(USER),
+            SendProtocol::RaiseUnlocked => self.state.raise_unlocked(USER),
         };
         if notify == Notify::Schedule {
             self.run(clear);
         }
     }
 
-    fn run(&self, clear: Clear) {
+    fn run(&self, clear: ClearTime) {
         loop {
             match clear {
-                Clear::BeforeLook => {
+                ClearTime::BeforePop => {
                     self.state.lower(USER);
                     self.drain();
                 }
-                Clear::AfterLook => {
+                ClearTime::AfterPop => {
                     self.drain();
                     self.state.lower(USER);
                 }
@@ -117,7 +117,7 @@ impl<L: Lane> Sketch<L> {
     }
 
     fn drain(&self) {
-        while self.lane.pop().is_some() {
+        while self.queue.pop().is_some() {
             // SAFETY: the caller holds the run permit; loom fails the model if another thread is here.
             self.seen.with_mut(|seen| unsafe { *seen += 1 });
         }
@@ -129,15 +129,15 @@ impl<L: Lane> Sketch<L> {
     }
 }
 
-fn two_senders<L: Lane>(tell: Tell, clear: Clear) {
+fn two_senders<L: TestQueue>(protocol: SendProtocol, clear: ClearTime) {
     check(3, move || {
-        let cell = Sketch::<L>::new();
+        let cell = SketchCell::<L>::new();
         let other = cell.clone();
         let sender = thread::spawn(move || {
-            other.tell(1, tell, clear);
-            other.tell(2, tell, clear);
+            other.tell(1, protocol, clear);
+            other.tell(2, protocol, clear);
         });
-        cell.tell(3, tell, clear);
+        cell.tell(3, protocol, clear);
         sender.join().unwrap();
         assert_eq!(cell.seen(), 3, "stranded");
     });
@@ -145,24 +145,24 @@ fn two_senders<L: Lane>(tell: Tell, clear: Clear) {
 
 #[test]
 fn with_a_locked_queue_a_read_suffices() {
-    two_senders::<Locked>(Tell::Raise, Clear::BeforeLook);
+    two_senders::<LockedQueue>(SendProtocol::Raise, ClearTime::BeforePop);
 }
 
 #[test]
 #[should_panic(expected = "stranded")]
 fn clearing_the_flag_after_the_last_pop_strands_a_message() {
-    two_senders::<Locked>(Tell::Raise, Clear::AfterLook);
+    two_senders::<LockedQueue>(SendProtocol::Raise, ClearTime::AfterPop);
 }
 
 #[test]
 fn a_lock_free_queue_needs_a_write() {
-    two_senders::<LockFree>(Tell::Announce, Clear::BeforeLook);
+    two_senders::<LockFreeQueue>(SendProtocol::RaiseUnlocked, ClearTime::BeforePop);
 }
 
 #[test]
 #[should_panic(expected = "stranded")]
 fn with_a_lock_free_queue_a_read_only_strands_a_message() {
-    two_senders::<LockFree>(Tell::Raise, Clear::BeforeLook);
+    two_senders::<LockFreeQueue>(SendProtocol::Raise, ClearTime::BeforePop);
 }
 
 /// The literal rule of the specification (see docs/specs.md, actor scheduler facade): a set of registered
@@ -197,13 +197,13 @@ impl Registered {
 fn unregistering_after_a_run_without_a_ready_hint_strands_a_message() {
     check(3, || {
         let ready = Arc::new(Lock::new(Registered::default()));
-        let lane = Arc::new(Locked::new());
+        let queue = Arc::new(LockedQueue::new());
         let sender = {
             let ready = ready.clone();
-            let lane = lane.clone();
+            let queue = queue.clone();
             thread::spawn(move || {
                 for message in [1, 2] {
-                    lane.push(message);
+                    queue.push(message);
                     ready.with(Registered::register_ready);
                 }
             })
@@ -211,7 +211,7 @@ fn unregistering_after_a_run_without_a_ready_hint_strands_a_message() {
         let turn = || {
             let Some(is_in_set) = ready.with(Registered::next) else { return 0 };
             let mut seen = 0;
-            while is_in_set && lane.pop().is_some() {
+            while is_in_set && queue.pop().is_some() {
                 seen += 1;
             }
             if is_in_set {
@@ -238,13 +238,13 @@ enum Suspend {
 /// The first message fails; no other may be handled until the supervisor decides.
 fn one_fails(suspend: Suspend) {
     check(3, move || {
-        let cell = Sketch::<Locked>::new();
+        let cell = SketchCell::<LockedQueue>::new();
         let other = cell.clone();
-        cell.lane.push(1);
+        cell.queue.push(1);
         assert_eq!(cell.state.raise(USER), Notify::Schedule);
-        let sender = thread::spawn(move || other.tell(2, Tell::Raise, Clear::BeforeLook));
+        let sender = thread::spawn(move || other.tell(2, SendProtocol::Raise, ClearTime::BeforePop));
         // One message, then the failure.
-        cell.lane.pop();
+        cell.queue.pop();
         match suspend {
             Suspend::WithRelease => drop(cell.state.release(SUSPENDED)),
             Suspend::AfterRelease => {

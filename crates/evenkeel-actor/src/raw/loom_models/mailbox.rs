@@ -2,12 +2,12 @@
 
 use loom::thread;
 
-use super::{Miniature, Order, SUSPEND, check};
+use super::{ModelCell, Order, SUSPEND, check};
 
 #[test]
 fn no_message_of_two_senders_is_stranded() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let sender = thread::spawn(move || {
             other.tell(1);
@@ -23,7 +23,7 @@ fn no_message_of_two_senders_is_stranded() {
 #[test]
 fn no_message_of_three_senders_is_stranded() {
     check(2, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let senders = [1, 2].map(|message| {
             let cell = cell.clone();
             thread::spawn(move || drop(cell.tell(message)))
@@ -37,10 +37,10 @@ fn no_message_of_three_senders_is_stranded() {
 #[test]
 fn messages_held_by_a_suspended_cell_are_handled_when_it_resumes() {
     check(2, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         // Taken out of the queue together, so the second is held in the private half.
-        cell.lanes.push(SUSPEND);
-        cell.lanes.push(1);
+        cell.queues.push(SUSPEND);
+        cell.queues.push(1);
         let other = cell.clone();
         let sender = thread::spawn(move || {
             other.tell(2);
@@ -55,7 +55,7 @@ fn messages_held_by_a_suspended_cell_are_handled_when_it_resumes() {
 #[test]
 fn a_resume_that_races_with_the_suspension_is_not_lost() {
     check(2, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let first = cell.clone();
         let second = cell.clone();
         let threads = [
@@ -71,7 +71,7 @@ fn a_resume_that_races_with_the_suspension_is_not_lost() {
 #[test]
 fn a_system_message_that_races_with_a_user_message_is_processed() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         cell.tell(SUSPEND);
         let other = cell.clone();
         let sender = thread::spawn(move || {
@@ -86,7 +86,7 @@ fn a_system_message_that_races_with_a_user_message_is_processed() {
 #[test]
 fn every_wake_up_is_seen_by_the_runner() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let future = thread::spawn(move || {
             other.signal();
@@ -95,20 +95,20 @@ fn every_wake_up_is_seen_by_the_runner() {
         cell.tell(1);
         cell.signal();
         future.join().unwrap();
-        assert_eq!(cell.owner().heard, 3, "stranded: the last wake-up was lost");
+        assert_eq!(cell.runner().signals, 3, "stranded: the last wake-up was lost");
     });
 }
 
 #[test]
 fn a_wake_up_reaches_a_suspended_cell() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let future = thread::spawn(move || other.signal());
         cell.tell(SUSPEND);
         cell.tell(1);
         future.join().unwrap();
-        assert_eq!(cell.owner().heard, 1, "stranded: the wake-up was lost");
+        assert_eq!(cell.runner().signals, 1, "stranded: the wake-up was lost");
         cell.assert_handled(&[&[SUSPEND]]);
     });
 }

@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use super::super::oneshot::{Receiver, RecvError, Sender, channel};
-use super::{Bell, check};
+use super::{TestWaker, check};
 use crate::sync::UnsafeCell;
 
 /// A reply that counts its drops; loom reports a drop that is not synchronized with its creation.
-struct Answer {
+struct TestReply {
     dropped: StdArc<AtomicUsize>,
     touched: UnsafeCell<()>,
 }
 
 // SAFETY: it moves from one thread to the other, which is what the models check.
-unsafe impl Send for Answer {}
+unsafe impl Send for TestReply {}
 
-impl Answer {
+impl TestReply {
     fn new(dropped: &StdArc<AtomicUsize>) -> Self {
         Self { dropped: dropped.clone(), touched: UnsafeCell::new(()) }
     }
@@ -29,25 +29,25 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for TestReply {
     fn drop(&mut self) {
         self.touch();
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn answer(sender: Sender<Answer>, answer: Answer) -> Result<(), Answer> {
-    answer.touch();
-    sender.send(answer)
+fn send_reply(sender: Sender<TestReply>, reply: TestReply) -> Result<(), TestReply> {
+    reply.touch();
+    sender.send(reply)
 }
 
 /// Waits for the end of the wait and returns its result.
-fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, RecvError> {
-    let waker = Waker::from(bell.clone());
+fn wait<T>(receiver: &mut Receiver<T>, test_waker: &StdArc<TestWaker>) -> Result<T, RecvError> {
+    let waker = Waker::from(test_waker.clone());
     loop {
         match receiver.poll_with(&waker, || waker.clone()) {
             Poll::Ready(end) => return end,
-            Poll::Pending => bell.wait(),
+            Poll::Pending => test_waker.wait(),
         }
     }
 }
@@ -56,9 +56,9 @@ fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, RecvErr
 fn a_reply_reaches_the_receiver() {
     check(3, || {
         let (sender, mut receiver) = channel();
-        let answerer = thread::spawn(move || sender.send(7));
-        assert_eq!(wait(&mut receiver, &Bell::new()), Ok(7));
-        assert_eq!(answerer.join().unwrap(), Ok(()));
+        let replier = thread::spawn(move || sender.send(7));
+        assert_eq!(wait(&mut receiver, &TestWaker::new()), Ok(7));
+        assert_eq!(replier.join().unwrap(), Ok(()));
     });
 }
 
@@ -67,17 +67,17 @@ fn of_a_reply_and_a_deadline_only_one_wakes_the_receiver() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
-        let expiry = receiver.expiry();
-        let bell = Bell::new();
-        let waker = Waker::from(bell.clone());
+        let deadline = receiver.deadline();
+        let test_waker = TestWaker::new();
+        let waker = Waker::from(test_waker.clone());
         assert!(receiver.poll_with(&waker, || waker.clone()).is_pending());
-        let made = Answer::new(&dropped);
-        let answerer = thread::spawn(move || answer(sender, made).is_ok());
-        let clock = thread::spawn(move || expiry.expire());
-        assert!(answerer.join().unwrap(), "the receiver is still there");
-        clock.join().unwrap();
-        assert_eq!(bell.rings(), 1);
-        assert!(wait(&mut receiver, &bell).is_ok(), "a reply that arrived is not discarded");
+        let reply = TestReply::new(&dropped);
+        let replier = thread::spawn(move || send_reply(sender, reply).is_ok());
+        let timer = thread::spawn(move || deadline.time_out());
+        assert!(replier.join().unwrap(), "the receiver is still there");
+        timer.join().unwrap();
+        assert_eq!(test_waker.wake_count(), 1);
+        assert!(wait(&mut receiver, &test_waker).is_ok(), "a reply that arrived is not discarded");
         drop(receiver);
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
@@ -88,17 +88,17 @@ fn a_wait_ended_by_a_reply_and_a_deadline_is_woken_at_most_once() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
-        let expiry = receiver.expiry();
-        let bell = Bell::new();
-        let made = Answer::new(&dropped);
-        let answerer = thread::spawn(move || answer(sender, made).is_ok());
-        let clock = thread::spawn(move || expiry.expire());
-        let ended = wait(&mut receiver, &bell);
-        assert!(answerer.join().unwrap(), "the receiver is still there");
-        clock.join().unwrap();
-        assert!(!matches!(&ended, Err(RecvError::Dropped)));
-        assert!(bell.rings() <= 1);
-        drop((ended, receiver));
+        let deadline = receiver.deadline();
+        let test_waker = TestWaker::new();
+        let reply = TestReply::new(&dropped);
+        let replier = thread::spawn(move || send_reply(sender, reply).is_ok());
+        let timer = thread::spawn(move || deadline.time_out());
+        let result = wait(&mut receiver, &test_waker);
+        assert!(replier.join().unwrap(), "the receiver is still there");
+        timer.join().unwrap();
+        assert!(!matches!(&result, Err(RecvError::Dropped)));
+        assert!(test_waker.wake_count() <= 1);
+        drop((result, receiver));
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
 }
@@ -107,12 +107,12 @@ fn a_wait_ended_by_a_reply_and_a_deadline_is_woken_at_most_once() {
 fn a_dropped_sender_and_a_deadline_end_the_wait() {
     check(3, || {
         let (sender, mut receiver) = channel::<u32>();
-        let expiry = receiver.expiry();
-        let quitter = thread::spawn(move || drop(sender));
-        let clock = thread::spawn(move || expiry.expire());
-        assert!(wait(&mut receiver, &Bell::new()).is_err());
-        quitter.join().unwrap();
-        clock.join().unwrap();
+        let deadline = receiver.deadline();
+        let dropper = thread::spawn(move || drop(sender));
+        let timer = thread::spawn(move || deadline.time_out());
+        assert!(wait(&mut receiver, &TestWaker::new()).is_err());
+        dropper.join().unwrap();
+        timer.join().unwrap();
     });
 }
 
@@ -121,13 +121,13 @@ fn a_reply_without_a_receiver_is_returned_or_dropped_once() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
-        let bell = Bell::new();
-        let made = Answer::new(&dropped);
-        let answerer = thread::spawn(move || drop(answer(sender, made)));
-        let waker = Waker::from(bell.clone());
+        let test_waker = TestWaker::new();
+        let reply = TestReply::new(&dropped);
+        let replier = thread::spawn(move || drop(send_reply(sender, reply)));
+        let waker = Waker::from(test_waker.clone());
         drop(receiver.poll_with(&waker, || waker.clone()));
         drop(receiver);
-        answerer.join().unwrap();
+        replier.join().unwrap();
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
 }
@@ -136,17 +136,17 @@ fn a_reply_without_a_receiver_is_returned_or_dropped_once() {
 fn only_the_most_recent_waker_is_woken() {
     check(3, || {
         let (sender, mut receiver) = channel();
-        let answerer = thread::spawn(move || sender.send(7));
-        let first = Bell::new();
-        let second = Bell::new();
+        let replier = thread::spawn(move || sender.send(7));
+        let first = TestWaker::new();
+        let second = TestWaker::new();
         let waker = Waker::from(first.clone());
-        let ended = match receiver.poll_with(&waker, || waker.clone()) {
+        let result = match receiver.poll_with(&waker, || waker.clone()) {
             Poll::Ready(end) => end,
             Poll::Pending => wait(&mut receiver, &second),
         };
-        assert_eq!(ended, Ok(7));
-        assert_eq!(answerer.join().unwrap(), Ok(()));
-        assert!(first.rings() + second.rings() <= 1);
+        assert_eq!(result, Ok(7));
+        assert_eq!(replier.join().unwrap(), Ok(()));
+        assert!(first.wake_count() + second.wake_count() <= 1);
     });
 }
 
@@ -156,16 +156,16 @@ fn the_last_reference_frees_the_channel() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, receiver) = channel();
-        let expiry = receiver.expiry();
-        let made = Answer::new(&dropped);
-        let answerer = thread::spawn(move || drop(answer(sender, made)));
-        let clock = thread::spawn(move || {
-            expiry.expire();
-            drop(expiry);
+        let deadline = receiver.deadline();
+        let reply = TestReply::new(&dropped);
+        let replier = thread::spawn(move || drop(send_reply(sender, reply)));
+        let timer = thread::spawn(move || {
+            deadline.time_out();
+            drop(deadline);
         });
         drop(receiver);
-        answerer.join().unwrap();
-        clock.join().unwrap();
+        replier.join().unwrap();
+        timer.join().unwrap();
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
 }

@@ -2,23 +2,24 @@
 
 use loom::thread;
 
-use super::{Miniature, Order, check};
+use super::{ModelCell, Order, check};
 use crate::mailbox::PushResult;
 
 #[test]
 fn a_message_that_races_with_a_stop_is_handled_dead_lettered_or_rejected() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let sender = thread::spawn(move || [1, 2].map(|message| other.tell(message)));
         cell.order(Order::Stop).unwrap();
         let sent = sender.join().unwrap();
-        let owner = cell.owner();
+        let runner = cell.runner();
         for (message, sent) in [1, 2].into_iter().zip(sent) {
-            let handled = owner.seen.iter().filter(|seen| **seen == message).count();
-            let buried = owner.buried.iter().filter(|buried| **buried == message).count();
-            let refused = usize::from(sent == PushResult::Closed(message));
-            assert_eq!(handled + buried + refused, 1, "{message}: {owner:?}, {sent:?}");
+            let handled = runner.seen.iter().filter(|seen| **seen == message).count();
+            let dead_lettered =
+                runner.dead_lettered.iter().filter(|dead_lettered| **dead_lettered == message).count();
+            let rejected = usize::from(sent == PushResult::Closed(message));
+            assert_eq!(handled + dead_lettered + rejected, 1, "{message}: {runner:?}, {sent:?}");
         }
     });
 }
@@ -26,22 +27,22 @@ fn a_message_that_races_with_a_stop_is_handled_dead_lettered_or_rejected() {
 #[test]
 fn two_senders_and_a_stop_account_for_every_message() {
     check(2, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let senders = [1, 2].map(|message| {
             let cell = cell.clone();
             thread::spawn(move || u32::from(cell.tell(message) == PushResult::Closed(message)))
         });
         cell.order(Order::Stop).unwrap();
-        let refused: u32 = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
-        let owner = cell.owner();
-        assert_eq!(owner.seen.len() + owner.buried.len() + refused as usize, 2, "{owner:?}");
+        let rejected: u32 = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
+        let runner = cell.runner();
+        assert_eq!(runner.seen.len() + runner.dead_lettered.len() + rejected as usize, 2, "{runner:?}");
     });
 }
 
 #[test]
 fn of_two_racing_stops_one_is_processed() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let second = thread::spawn(move || other.order(Order::Stop));
         let first = cell.order(Order::Stop);

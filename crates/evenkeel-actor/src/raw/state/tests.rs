@@ -98,8 +98,8 @@ fn flags_are_set_and_lowered_one_by_one() {
 fn a_producer_learns_whether_the_cell_is_scheduled() {
     let running = word(SCHEDULED);
     let idle = word(0);
-    assert!(running.await_room());
-    assert!(!idle.await_room());
+    assert!(running.register_waiter());
+    assert!(!idle.register_waiter());
     assert_eq!((running.flags(), idle.flags()), (SCHEDULED | WAITERS, WAITERS));
 }
 

@@ -143,8 +143,8 @@ pub(crate) fn mailbox(random: &mut Random) -> MailboxOptions {
         capacity,
         overflow,
         reserve_for_system: 0,
-        high_mark: places,
-        low_mark: random.below(places),
+        high_watermark: places,
+        low_watermark: random.below(places),
         middleware: None,
     }
 }
