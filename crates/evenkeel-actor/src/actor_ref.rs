@@ -130,7 +130,7 @@ impl<M: Send + 'static> ActorRef<M> {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
             OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
             OverflowStrategy::DropOldest | OverflowStrategy::BlockProducer | OverflowStrategy::Reject => {
-                self.cell().core().hub.count_overflow(self.cell().head().kind, OverflowReason::Rejected);
+                self.cell().core().hub.count_overflow(self.cell().header().kind, OverflowReason::Rejected);
                 return Err(SendError::Full(message));
             }
         };
@@ -159,7 +159,7 @@ impl<M: Send + 'static> ActorRef<M> {
                 Ok(PushResult::Full(message)) => {
                     if !blocked {
                         blocked = true;
-                        cell.core().hub.count_overflow(cell.head().kind, OverflowReason::Blocked);
+                        cell.core().hub.count_overflow(cell.header().kind, OverflowReason::Blocked);
                     }
                     unsent = Some(message);
                     Poll::Pending
@@ -209,7 +209,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Reports whether the mailbox is filled to its high watermark, so that a sender can slow down.
     pub fn is_above_high_watermark(&self) -> bool {
-        self.cell().mailbox_options().high_watermark <= self.depth()
+        self.depth() >= self.cell().mailbox_options().high_watermark
     }
 
     /// Stops the actor; its children stop first.

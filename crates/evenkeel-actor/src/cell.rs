@@ -56,7 +56,7 @@ impl Occupant for CellEntry {
 
 /// Operations on a cell of any actor type.
 pub(crate) trait AnyCell: InvokeCell {
-    fn head(&self) -> &CellHeader;
+    fn header(&self) -> &CellHeader;
     fn settings(&self) -> &Settings;
     fn stats(&self) -> MailboxQueueStats;
     fn system_stats(&self) -> MailboxQueueStats;
@@ -86,7 +86,7 @@ pub(crate) struct CellHeader {
 pub(crate) struct ActorCell<A: Actor> {
     pub(crate) mailbox: QueueMailbox<A::Msg>,
     pub(crate) runner: PermitCell<RunnerState<A>>,
-    pub(crate) head: CellHeader,
+    pub(crate) header: CellHeader,
     pub(crate) spec: Arc<Spec<A>>,
 }
 
@@ -222,7 +222,7 @@ impl<A: Actor> ActorCell<A> {
                 phase: Phase::New,
                 has_waiters: false,
             }),
-            head: CellHeader {
+            header: CellHeader {
                 parent,
                 kind,
                 awaits: AtomicU32::new(0),
@@ -235,8 +235,8 @@ impl<A: Actor> ActorCell<A> {
 }
 
 impl<A: Actor> AnyCell for ActorCell<A> {
-    fn head(&self) -> &CellHeader {
-        &self.head
+    fn header(&self) -> &CellHeader {
+        &self.header
     }
 
     fn settings(&self) -> &Settings {
@@ -259,7 +259,7 @@ impl<A: Actor> AnyCell for ActorCell<A> {
     }
 
     fn take_parent(&mut self) -> Option<CellRef> {
-        self.head.parent.take()
+        self.header.parent.take()
     }
 
     fn message_type(&self) -> (TypeId, &'static str) {
@@ -280,8 +280,8 @@ impl CellRef {
         &self.occupant().core
     }
 
-    pub(crate) fn head(&self) -> &CellHeader {
-        self.occupant().body.head()
+    pub(crate) fn header(&self) -> &CellHeader {
+        self.occupant().body.header()
     }
 
     pub(crate) fn index(&self) -> MailboxIndex {
@@ -307,12 +307,12 @@ impl CellRef {
 
     /// Reports whether the actor awaits a future or an external signal.
     pub(crate) fn is_awaiting(&self) -> bool {
-        self.head().awaits.load(Ordering::Relaxed) != 0
+        self.header().awaits.load(Ordering::Relaxed) != 0
     }
 
     /// Reports whether the actor has stashed messages.
     pub(crate) fn has_stashed(&self) -> bool {
-        self.head().stashed.load(Ordering::Relaxed) != 0
+        self.header().stashed.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the actor's current state.

@@ -150,7 +150,7 @@ impl<A: Actor> Context<'_, A> {
         }
         let due = self.local.core().now() + after;
         let timed = TimerEvent::Timer { cell: self.cell.clone(), id };
-        let Ok(entry) = self.local.core().clock.insert(due, timed) else { return false };
+        let Ok(entry) = self.local.core().timer_driver.insert(due, timed) else { return false };
         self.body.mailbox.reserve_system(1);
         self.extra().timers.push(Timer { id, entry, repeat });
         true
@@ -161,7 +161,7 @@ impl<A: Actor> Context<'_, A> {
         let Some(extra) = self.extra.as_deref_mut() else { return };
         if let Some(at) = extra.timers.iter().position(|timer| timer.id == id) {
             let timer = extra.timers.swap_remove(at);
-            self.local.core().clock.cancel(timer.entry);
+            self.local.core().timer_driver.cancel(timer.entry);
         }
     }
 
@@ -171,15 +171,15 @@ impl<A: Actor> Context<'_, A> {
     /// The wait for a future does not count, and what the system says is no message. Refused when the
     /// system's wheel is full.
     pub fn set_receive_timeout(&mut self, span: Option<Duration>) -> bool {
-        let clock = &self.local.core().clock;
+        let timer_driver = &self.local.core().timer_driver;
         if let Some(timeout) = self.extra.as_deref_mut().and_then(|extra| extra.receive_timeout.take()) {
-            clock.cancel(timeout.entry);
+            timer_driver.cancel(timeout.entry);
         }
         let Some(span) = span else { return true };
         // A timeout of nothing would be told all the time.
         let now = self.local.core().now();
         let span = span.max(Duration::from_millis(1));
-        let Ok(entry) = clock.insert(now + span, TimerEvent::ReceiveTimeout(self.cell.clone())) else {
+        let Ok(entry) = timer_driver.insert(now + span, TimerEvent::ReceiveTimeout(self.cell.clone())) else {
             return false;
         };
         self.body.mailbox.reserve_system(1);

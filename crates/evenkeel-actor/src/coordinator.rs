@@ -42,7 +42,7 @@ impl ReadyQueueCoordinator {
                 if local.should_time_wait() {
                     record_ready(core, &permit);
                 }
-                if WAKE_AT <= self.queues.push_lifo(&local.queue, permit) {
+                if self.queues.push_lifo(&local.queue, permit) >= WAKE_AT {
                     self.wake_another(local);
                 }
             }
@@ -72,7 +72,7 @@ impl ReadyQueueCoordinator {
     /// Done here and not by the worker, whose thread could hold up the driver's task while a handler runs.
     fn wake_one(&self, core: &Core) {
         if self.idle.notify() {
-            core.clock.wake_if_sleeping();
+            core.timer_driver.wake_if_sleeping();
         }
     }
 
@@ -118,7 +118,7 @@ impl ReadyQueueCoordinator {
         if result == InvokeKind::Yielded {
             local.counters().yields.add(1);
         }
-        if WAKE_AT <= self.queues.requeue(&local.queue, permit) {
+        if self.queues.requeue(&local.queue, permit) >= WAKE_AT {
             self.wake_another(local);
         }
     }
@@ -150,7 +150,7 @@ impl ReadyQueueCoordinator {
 /// Records when a cell was scheduled; called for one in [`SAMPLED`](crate::system_metrics::SAMPLED) cells.
 #[cold]
 fn record_ready(core: &Core, permit: &RunPermit) {
-    permit.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
+    permit.cell().header().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
 }
 
 #[cfg(all(test, feature = "std"))]

@@ -95,7 +95,7 @@ impl IdleWorkers {
     pub(crate) fn notify_from(&self, first: usize) {
         fence(Ordering::SeqCst);
         let woken: Vec<_> = self.parked.with(|parked| {
-            let woken = parked.extract_if(.., |(worker, _)| first <= *worker).collect::<Vec<_>>();
+            let woken = parked.extract_if(.., |(worker, _)| *worker >= first).collect::<Vec<_>>();
             self.sleeping.fetch_sub(woken.len(), Ordering::Relaxed);
             self.searching.fetch_add(woken.len(), Ordering::SeqCst);
             woken

@@ -132,7 +132,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Runs the cell; returns the kind of the result and the state of the run permit.
     #[inline]
     pub(crate) fn invoke(mut self) -> (InvokeKind, PermitState) {
-        let ready_us = self.body.head.ready_us.load(Ordering::Relaxed);
+        let ready_us = self.body.header.ready_us.load(Ordering::Relaxed);
         let kind = if ready_us != 0 || self.local.should_time_run() {
             self.invoke_timed(ready_us)
         } else {
@@ -145,10 +145,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     #[cold]
     fn invoke_timed(&mut self, ready_us: u32) -> InvokeKind {
         let core = self.local.core();
-        let kind = self.body.head.kind;
+        let kind = self.body.header.kind;
         let started = core.now();
         if ready_us != 0 {
-            self.body.head.ready_us.store(0, Ordering::Relaxed);
+            self.body.header.ready_us.store(0, Ordering::Relaxed);
             let waited = coarse_us(started).wrapping_sub(ready_us);
             self.local.counters().latency(kind).record(Duration::from_micros(u64::from(waited)));
         }
@@ -172,7 +172,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             {
                 return action;
             }
-            if messages_max <= self.handled || self.local.consume_budget() == SliceBudget::None {
+            if self.handled >= messages_max || self.local.consume_budget() == SliceBudget::None {
                 return NextAction::Yield;
             }
             let Some(message) = self.next_message() else {
@@ -336,15 +336,15 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// An existing timer that is not later is kept, so that a task that asks all day sets one timer per
     /// deadline and not one per ask.
     fn schedule_repoll(&mut self, due: Instant) {
-        let clock = &self.local.core().clock;
+        let timer_driver = &self.local.core().timer_driver;
         let repoll_timer = &mut self.runner.extra.get_or_insert_default().repoll_timer;
         if repoll_timer.is_some_and(|timer| timer.due <= due) {
             return;
         }
         if let Some(timer) = repoll_timer.take() {
-            clock.cancel(timer);
+            timer_driver.cancel(timer);
         }
-        match clock.insert(due, TimerEvent::Expire(self.cell.clone())) {
+        match timer_driver.insert(due, TimerEvent::Repoll(self.cell.clone())) {
             Ok(timer) => *repoll_timer = Some(timer),
             // The timing wheel is full: poll again and again rather than never.
             Err(_) => self.cell.raise_unlocked(SIGNAL),
@@ -365,7 +365,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         extra.trace = trace;
         if self.runner.phase == Phase::Running {
             self.runner.phase = Phase::Waiting;
-            self.body.head.awaits.store(1, Ordering::Relaxed);
+            self.body.header.awaits.store(1, Ordering::Relaxed);
         }
         self.finish(InvokeResult::Suspended { reason, resume_on })
     }
@@ -380,9 +380,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         extra.waiting = None;
         extra.wait = SpanHandle::NONE;
         if let Some(timer) = extra.resume_timer.take() {
-            self.local.core().clock.cancel(timer);
+            self.local.core().timer_driver.cancel(timer);
         }
-        self.body.head.awaits.store(0, Ordering::Relaxed);
+        self.body.header.awaits.store(0, Ordering::Relaxed);
         self.record_activity();
     }
 
@@ -431,7 +431,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let is_waiting = match resume_on {
             ResumeCondition::After(delay) => {
                 let due = self.local.core().now() + delay;
-                match self.local.core().clock.insert(due, TimerEvent::Resume(self.cell.clone())) {
+                match self.local.core().timer_driver.insert(due, TimerEvent::Resume(self.cell.clone())) {
                     Ok(timer) => {
                         self.extra().resume_timer = Some(timer);
                         true
@@ -472,7 +472,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         extra.waiting = Some((reason, resume_on));
         extra.wait = wait;
         if reason == SuspendReason::AwaitExternal {
-            self.body.head.awaits.store(1, Ordering::Relaxed);
+            self.body.header.awaits.store(1, Ordering::Relaxed);
         }
         ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
@@ -551,7 +551,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         };
         if catch(|| middleware.after_invoke(&ctx, &result)).is_err() {
             // The result of the run stands; the broken middleware is only counted.
-            self.local.core().hub.count_failure(self.body.head.kind);
+            self.local.core().hub.count_failure(self.body.header.kind);
         }
         result
     }

@@ -57,7 +57,7 @@ pub struct AskFuture<'a, T> {
     _trace: SpanHandle,
 }
 
-/// Reports whether the asker has chosen a timeout.
+/// Origin of an ask's timeout: the default, or chosen by the asker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeadlineKind {
     Default,
@@ -142,7 +142,7 @@ impl<'a, T> AskFuture<'a, T> {
                 Instant::FAR_FUTURE
             }
             None => {
-                core.clock.watch_deadline(self.receiver.deadline(), timeout);
+                core.timer_driver.watch_deadline(self.receiver.deadline(), timeout);
                 Instant::FAR_FUTURE
             }
         })
@@ -151,7 +151,7 @@ impl<'a, T> AskFuture<'a, T> {
     /// Arranges for the deadline to be watched; the timer driver ends the wait.
     #[cfg(not(feature = "std"))]
     fn watch_deadline(&self, _waker: &Waker, _now: Option<Instant>, timeout: Duration) -> Instant {
-        self.target.core().clock.watch_deadline(self.receiver.deadline(), timeout);
+        self.target.core().timer_driver.watch_deadline(self.receiver.deadline(), timeout);
         Instant::FAR_FUTURE
     }
 }

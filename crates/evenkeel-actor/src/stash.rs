@@ -53,7 +53,7 @@ impl<A: Actor> Context<'_, A> {
         let stash = self.extra().stash.get_or_insert_default();
         stash.put(message, stash_max)?;
         let held = stash.held();
-        self.body.head.stashed.store(held, Ordering::Relaxed);
+        self.body.header.stashed.store(held, Ordering::Relaxed);
         Ok(())
     }
 

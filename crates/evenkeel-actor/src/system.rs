@@ -37,7 +37,7 @@ use crate::timer_driver::TimerDriver;
 pub(crate) struct Core {
     pub(crate) slab: MailboxRegistry,
     pub(crate) coordinator: ReadyQueueCoordinator,
-    pub(crate) clock: TimerDriver,
+    pub(crate) timer_driver: TimerDriver,
     pub(crate) hub: SystemMetrics,
     /// What happens to actors without a parent.
     pub(crate) root: Supervision,
@@ -81,7 +81,7 @@ impl Core {
     /// Wakes every worker and the clock, to see whether the system is over.
     pub(crate) fn wake_all_for_shutdown(&self) {
         self.coordinator.idle.notify_all();
-        self.clock.wake();
+        self.timer_driver.wake();
     }
 
     /// Whether somebody must look after cells that wait behind a handler that takes long.
@@ -214,7 +214,7 @@ impl Core {
     ) {
         let body = &cell.occupant().body;
         if let Some(overflow) = overflow_of(reason) {
-            self.hub.count_overflow(body.head().kind, overflow);
+            self.hub.count_overflow(body.header().kind, overflow);
         }
         let actor = Cow::Owned(body.settings().label.as_str().into());
         let (kept, dropped) = if body.settings().letters.keeps::<M>() {

@@ -110,7 +110,7 @@ impl SystemMetrics {
             let body = &cell.occupant().body;
             let user = body.stats();
             let system = body.system_stats();
-            live.get_mut(body.head().kind).add(totals(user, system), user.depth as u64);
+            live.get_mut(body.header().kind).add(totals(user, system), user.depth as u64);
         }
         let workers = self.workers.with(|workers| workers.clone());
         let workers: Vec<&WorkerCounters> = workers.iter().map(|worker| &**worker).collect();

@@ -41,7 +41,7 @@ pub(crate) enum TimerEvent {
     /// A suspension or a restart backoff ends.
     Resume(CellRef),
     /// An ask in a cell's future may have timed out.
-    Expire(CellRef),
+    Repoll(CellRef),
     /// The deadline of an ask has passed.
     Ask(DeadlineHandle),
 }

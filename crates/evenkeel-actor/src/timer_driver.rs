@@ -39,12 +39,12 @@ struct DriverState {
     status: DriverStatus,
 }
 
-/// Reports whether timers still fire.
+/// Status of the driver's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverStatus {
-    /// The driver's task runs or is about to.
+    /// It runs or is about to.
     Running,
-    /// The driver's task is gone.
+    /// It has ended; no timer fires any more.
     Stopped,
 }
 
@@ -76,8 +76,8 @@ impl TimerDriver {
                 return Err(WheelFull(event));
             }
             let key = timers.wheel.insert(due, event)?;
-            let late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
-            let waker = if late { timers.waker.take() } else { None };
+            let wakes_too_late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
+            let waker = if wakes_too_late { timers.waker.take() } else { None };
             Ok((key, waker))
         })?;
         if let Some(waker) = waker {
@@ -154,13 +154,13 @@ impl TimerDriver {
     ///
     /// Entries left in the wheel would reference cells, and through them the system that contains the wheel.
     fn close(&self) {
-        let mut left = Vec::new();
+        let mut remaining = Vec::new();
         self.timers.with(|timers| {
             timers.status = DriverStatus::Stopped;
-            timers.wheel.advance(Instant::FAR_FUTURE, &mut left);
+            timers.wheel.advance(Instant::FAR_FUTURE, &mut remaining);
         });
         let pending_asks = self.pending_asks.with(Option::take).into_iter().flatten().map(|(ask, _)| ask);
-        let asks = left.into_iter().filter_map(|(_, event)| match event {
+        let asks = remaining.into_iter().filter_map(|(_, event)| match event {
             TimerEvent::Ask(ask) => Some(ask),
             _ => None,
         });
@@ -175,10 +175,10 @@ pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
         let core = &*guard.0;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];
         while !core.is_over() {
-            for (due, event) in core.clock.due(core.now()) {
+            for (due, event) in core.timer_driver.due(core.now()) {
                 fire(due, event);
             }
-            core.clock.flush_pending_asks(core);
+            core.timer_driver.flush_pending_asks(core);
             if core.rescue(&mut turns) {
                 core.coordinator.idle.notify();
             }
@@ -193,7 +193,7 @@ struct DriverGuard(Arc<Core>);
 
 impl Drop for DriverGuard {
     fn drop(&mut self) {
-        self.0.clock.close();
+        self.0.timer_driver.close();
     }
 }
 
@@ -207,25 +207,25 @@ impl Future for DriverSleep<'_> {
     type Output = ();
 
     fn poll(mut self: core::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let clock = &self.core.clock;
+        let timer_driver = &self.core.timer_driver;
         if let Some(sleep) = &mut self.sleep {
             // Woken by the end of the sleep, explicitly, or by an earlier timer; the loop checks all of them.
-            let _over = sleep.as_mut().poll(cx);
-            clock.asleep.store(0, Ordering::SeqCst);
+            let _ready = sleep.as_mut().poll(cx);
+            timer_driver.asleep.store(0, Ordering::SeqCst);
             return Poll::Ready(());
         }
         let now = self.core.now();
         // Announced before checking: setting a timer, running a worker or asking wakes the task from here on.
-        clock.asleep.store(1, Ordering::SeqCst);
-        let until = clock.timers.with(|timers| {
+        timer_driver.asleep.store(1, Ordering::SeqCst);
+        let until = timer_driver.timers.with(|timers| {
             let due = timers.wheel.next_due().unwrap_or(Instant::FAR_FUTURE);
             timers.waker = Some(cx.waker().clone());
             timers.until = due;
             due
         });
-        let must_watch = clock.has_pending_asks() || self.core.is_watched();
+        let must_watch = timer_driver.has_pending_asks() || self.core.is_watched();
         let until = if must_watch {
-            clock.asleep.store(0, Ordering::SeqCst);
+            timer_driver.asleep.store(0, Ordering::SeqCst);
             until.min(now + WATCH_INTERVAL)
         } else {
             until
@@ -235,7 +235,7 @@ impl Future for DriverSleep<'_> {
         }
         let mut sleep = self.core.runtime.sleep_until(until);
         if sleep.as_mut().poll(cx).is_ready() {
-            clock.asleep.store(0, Ordering::SeqCst);
+            timer_driver.asleep.store(0, Ordering::SeqCst);
             return Poll::Ready(());
         }
         self.sleep = Some(sleep);
@@ -250,7 +250,7 @@ fn fire(due: Instant, event: TimerEvent) {
     match event {
         TimerEvent::Ask(ask) => ask.time_out(),
         TimerEvent::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume { due })),
-        TimerEvent::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire { due })),
+        TimerEvent::Repoll(cell) => drop(cell.tell_system(SystemMessage::Repoll { due })),
         TimerEvent::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
         TimerEvent::ReceiveTimeout(cell) => drop(cell.tell_system(SystemMessage::ReceiveTimeout { due })),
     }

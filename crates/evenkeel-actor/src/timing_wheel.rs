@@ -87,7 +87,7 @@ impl<T> TimingWheel<T> {
 
     /// Stores `value` until `due`; a value that is already due fires at the next [`advance`](Self::advance).
     pub fn insert(&mut self, due: Instant, value: T) -> Result<TimerKey, WheelFull<T>> {
-        if self.len_max <= self.timers.len() {
+        if self.timers.len() >= self.len_max {
             return Err(WheelFull(value));
         }
         let key = self.timers.insert(due, value);

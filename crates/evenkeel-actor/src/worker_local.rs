@@ -143,16 +143,16 @@ impl WorkerLocal {
             self.units_left.set(self.units_per_read.get());
             return SliceBudget::Some;
         }
-        if self.slice_end.get() <= before {
+        if before >= self.slice_end.get() {
             // The slice was used up already; the time since the last read says nothing about messages.
             self.units_left.set(1);
             return SliceBudget::None;
         }
-        let each = now.since(before) / self.units_per_read.get();
-        let units_left = CLOCK_READ_INTERVAL.as_nanos() / each.as_nanos().max(1);
-        let units_left = u32::try_from(units_left).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
-        self.units_per_read.set(units_left);
-        if self.slice_end.get() <= now {
+        let per_unit = now.since(before) / self.units_per_read.get();
+        let units = CLOCK_READ_INTERVAL.as_nanos() / per_unit.as_nanos().max(1);
+        let units = u32::try_from(units).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
+        self.units_per_read.set(units);
+        if now >= self.slice_end.get() {
             if !self.can_extend_slice(now) {
                 self.units_left.set(1);
                 return SliceBudget::None;
@@ -162,7 +162,7 @@ impl WorkerLocal {
                 self.core.runtime.nudge();
             }
         }
-        self.units_left.set(units_left);
+        self.units_left.set(units);
         SliceBudget::Some
     }
 
@@ -189,7 +189,7 @@ impl WorkerLocal {
     }
 
     /// Reads the clock after a sleep.
-    pub(crate) fn wake_up(&self) {
+    pub(crate) fn refresh_clock(&self) {
         self.now.set(self.core.now());
     }
 
@@ -243,18 +243,20 @@ impl WorkerLocal {
     #[cfg(feature = "std")]
     pub(crate) fn run_asked_inline(&self, waker: &Waker) {
         let left = self.inline_runs_left.get();
-        let handlers_are_short = INLINE_BATCH_MIN <= self.units_per_read.get();
+        let handlers_are_short = self.units_per_read.get() >= INLINE_BATCH_MIN;
         if left == 0 || !handlers_are_short || self.polled.get() != Some(WakerAddress::of(waker)) {
             return;
         }
         let coordinator = &self.core.coordinator;
         let Some(asked) = coordinator.queues.take_lifo(&self.queue) else { return };
         self.inline_runs_left.set(0);
-        let outer = (self.polled.take(), self.spare.take(), self.deadline.take());
+        let polled = self.polled.take();
+        let spare = self.spare.take();
+        let deadline = self.deadline.take();
         coordinator.run_and_requeue(self, asked);
-        self.polled.set(outer.0);
-        self.spare.set(outer.1);
-        self.deadline.set(outer.2);
+        self.polled.set(polled);
+        self.spare.set(spare);
+        self.deadline.set(deadline);
         self.inline_runs_left.set(left - 1);
     }
 
@@ -311,7 +313,7 @@ impl WorkerLocal {
     pub(crate) fn watch_deadline(&self, ask: DeadlineHandle, timeout: Duration) {
         let mut pending_asks = self.pending_asks.borrow_mut();
         pending_asks.push((ask, timeout));
-        if PENDING_ASKS_MAX <= pending_asks.len() {
+        if pending_asks.len() >= PENDING_ASKS_MAX {
             self.flush_pending_asks(&mut pending_asks);
         }
     }
@@ -331,7 +333,7 @@ impl WorkerLocal {
     fn flush_pending_asks(&self, pending_asks: &mut Vec<(DeadlineHandle, Duration)>) {
         pending_asks.retain(|(ask, _)| ask.is_pending());
         // An ask that is still open after so many others gets a timer of its own.
-        self.core.clock.set_deadlines(&self.core, pending_asks.drain(..));
+        self.core.timer_driver.set_deadlines(&self.core, pending_asks.drain(..));
     }
 }
 
@@ -348,7 +350,7 @@ impl WakerAddress {
     }
 }
 
-/// Reports whether a worker may continue its slice.
+/// Remaining budget of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SliceBudget {
     Some,
@@ -460,6 +462,6 @@ mod tests {
         });
         assert!((200..300).contains(&owing), "{owing} µs");
         let after = slice_us(&host, &local, || ());
-        assert!(2_000 <= after, "{after} µs: the worker has yielded");
+        assert!(after >= 2_000, "{after} µs: the worker has yielded");
     }
 }

@@ -55,7 +55,7 @@ impl<T> WorkerSlots<T> {
     /// Lowers the target to `reached`, unless it has been changed from `wanted` meanwhile.
     pub(crate) fn lower_target(&self, reached: NonZeroUsize, wanted: NonZeroUsize) {
         // A concurrent change takes precedence.
-        let _theirs =
+        let _previous =
             self.wanted.compare_exchange(wanted.get(), reached.get(), Ordering::SeqCst, Ordering::Relaxed);
     }
 

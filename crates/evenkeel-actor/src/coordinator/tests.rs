@@ -376,7 +376,7 @@ fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
 struct CoordinatorRig {
     locals: Vec<WorkerLocal>,
     actors: RefCell<Vec<ActorRef<()>>>,
-    /// InvokeCell permits that a test has finished with.
+    /// Run permits that a test has finished with.
     finished: RefCell<Vec<RunPermit>>,
     system: ReadyQueueScheduler,
 }

@@ -77,7 +77,7 @@ impl WorkerExecutor {
 
     /// Stops the actors without a parent; the others stop with their parents.
     fn stop_actors(&self) {
-        for cell in self.core().slab.iter().filter(|cell| cell.head().parent.is_none()) {
+        for cell in self.core().slab.iter().filter(|cell| cell.header().parent.is_none()) {
             cell.stop(StopMode::Now);
         }
     }

@@ -14,6 +14,11 @@ use crate::worker_local::{SliceBudget, WorkerLocal};
 /// A worker, between polls.
 pub(super) struct Worker {
     local: WorkerLocal,
+    slice: Slice,
+}
+
+/// Progress of a worker's current slice.
+struct Slice {
     batch: Vec<RunPermit>,
     state: State,
     runs: u32,
@@ -26,18 +31,18 @@ enum State {
     /// Looks for cells in all queues.
     Searching,
     /// Parked until woken.
-    Asleep,
+    Parked,
 }
 
 /// Reason why a worker returns from its slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SliceEnd {
     /// The slice is used up; the host's other tasks, such as I/O, get a turn.
-    Over,
+    Yield,
     /// There are no cells to run.
     Idle,
     /// The system has stopped, or the worker is no longer wanted.
-    Leave,
+    Exit,
 }
 
 impl Worker {
@@ -46,9 +51,7 @@ impl Worker {
         core.coordinator.idle.begin_search();
         Some(Self {
             local: WorkerLocal::new(core.clone(), id, queue),
-            batch: Vec::new(),
-            state: State::Searching,
-            runs: 0,
+            slice: Slice { batch: Vec::new(), state: State::Searching, runs: 0 },
         })
     }
 
@@ -58,10 +61,10 @@ impl Worker {
             self.local.counters().enter(WorkerPhase::Running, self.local.coarse_now());
         }
         let wanted = self.local.core().coordinator.is_wanted(&self.local);
-        let polled = if wanted { self.run_on_thread(cx) } else { Poll::Ready(SliceEnd::Leave) };
+        let polled = if wanted { self.run_on_thread(cx) } else { Poll::Ready(SliceEnd::Exit) };
         match polled {
-            Poll::Ready(SliceEnd::Over) => self.local.begin_slice(),
-            Poll::Ready(SliceEnd::Leave) => self.park(),
+            Poll::Ready(SliceEnd::Yield) => self.local.begin_slice(),
+            Poll::Ready(SliceEnd::Exit) => self.park(),
             Poll::Ready(SliceEnd::Idle) | Poll::Pending => {}
         }
         self.local.end_slice();
@@ -90,21 +93,21 @@ impl Worker {
 
     fn poll_wait_signal(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let core = self.local.core();
-        if self.state == State::Asleep {
+        if self.slice.state == State::Parked {
             core.coordinator.idle.unpark(self.local.id);
-            self.local.wake_up();
-            self.state = State::Searching;
+            self.local.refresh_clock();
+            self.slice.state = State::Searching;
             self.local.begin_slice();
             return Poll::Ready(());
         }
-        self.state = State::Asleep;
+        self.slice.state = State::Parked;
         let polled = core.coordinator.poll_wait_signal(&self.local, cx);
         match polled {
             Poll::Pending => self.park(),
             Poll::Ready(()) => {
                 // The timer driver may have found all workers parked in between.
-                core.clock.wake_if_sleeping();
-                self.state = State::Searching;
+                core.timer_driver.wake_if_sleeping();
+                self.slice.state = State::Searching;
             }
         }
         polled
@@ -116,14 +119,12 @@ impl Worker {
 
     #[cfg(feature = "std")]
     fn run_on_thread(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
-        let Self { local, batch, state, runs } = self;
-        crate::raw::current::enter(local, || run_slice(local, batch, state, runs, cx))
+        crate::raw::current::enter(&self.local, || self.slice.run_cells(&self.local, cx))
     }
 
     #[cfg(not(feature = "std"))]
     fn run_on_thread(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
-        let Self { local, batch, state, runs } = self;
-        run_slice(local, batch, state, runs, cx)
+        self.slice.run_cells(&self.local, cx)
     }
 }
 
@@ -132,13 +133,13 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
         coordinator.idle.end_yield(self.local.id);
-        self.batch.drain(..).for_each(|permit| coordinator.queues.inject(permit));
-        match self.state {
+        self.slice.batch.drain(..).for_each(|permit| coordinator.queues.inject(permit));
+        match self.slice.state {
             State::Working => {}
             State::Searching => {
                 coordinator.idle.end_search();
             }
-            State::Asleep => {
+            State::Parked => {
                 coordinator.idle.unpark(self.local.id);
                 coordinator.idle.end_search();
             }
@@ -146,73 +147,73 @@ impl Drop for Worker {
     }
 }
 
-fn run_slice(
-    local: &WorkerLocal,
-    batch: &mut Vec<RunPermit>,
-    state: &mut State,
-    runs: &mut u32,
-    cx: &mut Context<'_>,
-) -> Poll<SliceEnd> {
-    let core = local.core();
-    loop {
-        if let Some(permit) = next_cell(local, state) {
-            // Cells in a batch cannot be stolen, so the default batch is a single cell.
-            core.coordinator.drain_ready_cycle(local, core.config.worker_batch.get() - 1, batch);
-            run_next(local, permit);
-            batch.drain(..).for_each(|permit| run_next(local, permit));
-            if local.consume_budget() == SliceBudget::None {
-                return Poll::Ready(SliceEnd::Over);
+impl Slice {
+    fn run_cells(&mut self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+        let core = local.core();
+        loop {
+            if let Some(permit) = self.next_cell(local) {
+                // Cells in a batch cannot be stolen, so the default batch is a single cell.
+                core.coordinator.drain_ready_cycle(
+                    local,
+                    core.config.worker_batch.get() - 1,
+                    &mut self.batch,
+                );
+                run_next(local, permit);
+                self.batch.drain(..).for_each(|permit| run_next(local, permit));
+                if local.consume_budget() == SliceBudget::None {
+                    return Poll::Ready(SliceEnd::Yield);
+                }
+                self.runs += 1;
+                if self.runs >= local.runs_per_slice {
+                    // A short pause: reschedule at the end of the host's queue.
+                    self.runs = 0;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                continue;
             }
-            *runs += 1;
-            if local.runs_per_slice <= *runs {
-                // A short pause: reschedule at the end of the host's queue.
-                *runs = 0;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+            if core.is_over() {
+                core.coordinator.idle.end_search();
+                self.state = State::Working;
+                // The driver may be sleeping until its next timer, and the last actor may have terminated on
+                // this worker.
+                core.timer_driver.wake();
+                return Poll::Ready(SliceEnd::Exit);
             }
-            continue;
+            if !core.coordinator.is_wanted(local) {
+                return Poll::Ready(SliceEnd::Exit);
+            }
+            return Poll::Ready(SliceEnd::Idle);
         }
-        if core.is_over() {
-            core.coordinator.idle.end_search();
-            *state = State::Working;
-            // The driver may be sleeping until its next timer, and the last actor may have terminated on this
-            // worker.
-            core.clock.wake();
-            return Poll::Ready(SliceEnd::Leave);
-        }
-        if !core.coordinator.is_wanted(local) {
-            return Poll::Ready(SliceEnd::Leave);
-        }
-        return Poll::Ready(SliceEnd::Idle);
     }
-}
 
-/// Takes the next cell, from this worker's queue or another's.
-#[inline]
-fn next_cell(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
-    let coordinator = &local.core().coordinator;
-    let permit = match coordinator.queues.next(&local.queue) {
-        Some(permit) => permit,
-        None => steal_cell(local, state)?,
-    };
-    if *state == State::Searching {
-        *state = State::Working;
-        coordinator.end_search(local);
+    /// Takes the next cell, from this worker's queue or another's.
+    #[inline]
+    fn next_cell(&mut self, local: &WorkerLocal) -> Option<RunPermit> {
+        let coordinator = &local.core().coordinator;
+        let permit = match coordinator.queues.next(&local.queue) {
+            Some(permit) => permit,
+            None => self.steal_cell(local)?,
+        };
+        if self.state == State::Searching {
+            self.state = State::Working;
+            coordinator.end_search(local);
+        }
+        Some(permit)
     }
-    Some(permit)
-}
 
-/// Steals a cell from other workers.
-#[cold]
-fn steal_cell(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
-    let coordinator = &local.core().coordinator;
-    if *state == State::Working {
-        *state = State::Searching;
-        coordinator.idle.begin_search();
+    /// Steals a cell from other workers.
+    #[cold]
+    fn steal_cell(&mut self, local: &WorkerLocal) -> Option<RunPermit> {
+        let coordinator = &local.core().coordinator;
+        if self.state == State::Working {
+            self.state = State::Searching;
+            coordinator.idle.begin_search();
+        }
+        let stolen = coordinator.queues.steal(&local.queue)?;
+        local.counters().steals.add(1);
+        Some(stolen)
     }
-    let stolen = coordinator.queues.steal(&local.queue)?;
-    local.counters().steals.add(1);
-    Some(stolen)
 }
 
 #[inline]

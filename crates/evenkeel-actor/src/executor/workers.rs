@@ -18,7 +18,7 @@ impl WorkerExecutor {
 /// Changes the number of workers: starts missing ones and wakes those that should exit.
 pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(), SetWorkersError> {
     let workers_max = core.config.workers_max;
-    if workers_max < workers {
+    if workers > workers_max {
         return Err(SetWorkersError::TooMany { workers, workers_max });
     }
     if core.lifecycle() != Lifecycle::Running {
@@ -32,7 +32,7 @@ pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(),
         SetWorkersError::SpawnFailed { reached: shortfall.reached, source: shortfall.error }
     });
     // With a second worker there is one to steal from a stuck one, and the timer driver must watch for that.
-    core.clock.wake_if_sleeping();
+    core.timer_driver.wake_if_sleeping();
     // The caller may be in a handler, whose thread could keep the last worker it started to itself.
     core.runtime.nudge();
     filled
@@ -50,8 +50,8 @@ pub(super) fn fill_worker_slots(core: &Arc<Core>) -> Result<(), SpawnShortfall> 
     let worker_slots = &core.coordinator.queues.worker_slots;
     while let Some(slot) = worker_slots.next_to_fill() {
         if let Err(error) = core.runtime.spawn(Box::pin(run_slot(core.clone(), slot))) {
-            if let Some(own) = worker_slots.claim(slot) {
-                worker_slots.release(slot, own);
+            if let Some(queue) = worker_slots.claim(slot) {
+                worker_slots.release(slot, queue);
             }
             // The first slot always has a worker, because a system does not start without one.
             let reached = NonZeroUsize::new(slot).unwrap_or(NonZeroUsize::MIN);
@@ -82,9 +82,9 @@ async fn run_slot(core: Arc<Core>, slot: usize) {
 async fn run_worker(mut worker: Worker) {
     loop {
         match wait_with(|cx| worker.poll_slice(cx)).await {
-            SliceEnd::Over => worker.yield_to_host().await,
+            SliceEnd::Yield => worker.yield_to_host().await,
             SliceEnd::Idle => worker.wait_for_signal().await,
-            SliceEnd::Leave => return,
+            SliceEnd::Exit => return,
         }
     }
 }

@@ -31,7 +31,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if decision != SupervisionDecision::Resume {
             self.resume();
         }
-        self.local.core().hub.count_failure(self.body.head.kind);
+        self.local.core().hub.count_failure(self.body.header.kind);
         self.notify_parent(&error, decision);
         ActionResult::Break(match decision {
             SupervisionDecision::Resume => self.resume_now(error),
@@ -47,7 +47,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn decide_failure(&mut self, error: &ActorError) -> SupervisionDecision {
         let now = self.local.core().now();
         let random = self.local.random();
-        let parent = self.body.head.parent.as_ref();
+        let parent = self.body.header.parent.as_ref();
         let root = &self.local.core().root;
         let supervision: &Supervision =
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
@@ -71,7 +71,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn notify_parent(&mut self, error: &ActorError, decision: SupervisionDecision) {
-        let Some(parent) = &self.body.head.parent else { return };
+        let Some(parent) = &self.body.header.parent else { return };
         let restarts = self.runner.extra.as_ref().map_or(0, |extra| extra.history.restarts());
         let child = self.cell.index();
         let failure = FailureNotification { child, error: error.clone(), verdict: decision, restarts };
@@ -111,11 +111,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     fn restart_later(&mut self, error: ActorError, after: Duration) -> InvokeResult {
         let due = self.local.core().now() + after;
-        match self.local.core().clock.insert(due, TimerEvent::Resume(self.cell.clone())) {
+        match self.local.core().timer_driver.insert(due, TimerEvent::Resume(self.cell.clone())) {
             Ok(timer) => {
                 // An escalated failure during the backoff starts the backoff again.
                 if let Some(previous) = self.extra().resume_timer.replace(timer) {
-                    self.local.core().clock.cancel(previous);
+                    self.local.core().timer_driver.cancel(previous);
                 }
             }
             Err(_) => return self.begin_stop(Termination::Failed { error, reason: StopReason::Directed }),
@@ -156,7 +156,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn restart(&mut self) -> Option<NextAction> {
         self.drop_future();
         if let Some(timer) = self.extra().resume_timer.take() {
-            self.local.core().clock.cancel(timer);
+            self.local.core().timer_driver.cancel(timer);
         }
         if self.extra().children.is_empty() {
             return self.restart_now();
@@ -176,7 +176,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         drop(catch(|| self.call_hook(|actor, ctx| actor.restarting(&error, ctx))));
         drop(catch(|| self.runner.actor = None));
         self.cancel_timers();
-        let parent = self.body.head.parent.as_ref();
+        let parent = self.body.header.parent.as_ref();
         let policy =
             parent.map_or(&self.local.core().root, |parent| &parent.occupant().body.settings().children);
         match policy.on_restart() {
@@ -192,7 +192,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             Some(Err(panic)) => return Some(NextAction::Fail(panic)),
             None => return Some(NextAction::StopFailed(error)),
         }
-        self.local.core().hub.count_restart(self.body.head.kind);
+        self.local.core().hub.count_restart(self.body.header.kind);
         self.resume_failed();
         match catch(|| self.start()) {
             Ok(action) => action,

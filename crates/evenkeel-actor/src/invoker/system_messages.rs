@@ -38,7 +38,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
         }
         if flags & SIGNAL != 0 {
-            if let Some(waker) = self.cell.on_signal()
+            if let Some(waker) = self.cell.take_signal()
                 && let Some(extra) = &mut self.runner.extra
             {
                 extra.spare = Some(waker);
@@ -73,7 +73,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         // Each unstashed message starts a new span.
         let recalled = recalled.map(|message| Envelope::seal(message, self.cell));
         self.body.mailbox.push_front_all(recalled, &mut self.runner.private, &self.cell.slot().state);
-        self.body.head.stashed.store(stash.held(), Ordering::Relaxed);
+        self.body.header.stashed.store(stash.held(), Ordering::Relaxed);
     }
 
     /// Unstashes all messages, for the actor that replaces the one that stashed them.
@@ -122,7 +122,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             SystemMessage::Signal(key) => self.on_signal(key),
             SystemMessage::Resume { due } => self.on_resume(due),
-            SystemMessage::Expire { due } => self.on_ask_deadline(due),
+            SystemMessage::Repoll { due } => self.on_repoll(due),
             SystemMessage::ReceiveTimeout { due } => self.on_receive_timeout(due),
             SystemMessage::Timer { id, due } => self.on_timer(id, due),
         }
@@ -201,7 +201,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             self.resume();
             return None;
         }
-        if EARLY_MAX <= extra.early.len() {
+        if extra.early.len() >= EARLY_MAX {
             extra.early.pop_front();
         }
         extra.early.push_back(key);
@@ -223,7 +223,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Re-polls the future in which an ask may have timed out.
-    fn on_ask_deadline(&mut self, due: Instant) -> Option<NextAction> {
+    fn on_repoll(&mut self, due: Instant) -> Option<NextAction> {
         self.extra().repoll_timer.take_if(|timer| timer.due == due)?;
         self.on_waker()
     }
@@ -238,9 +238,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if awaits || self.handled != 0 {
             timeout.since = now;
         }
-        let is_idle = timeout.timeout <= now.since(timeout.since);
+        let is_idle = now.since(timeout.since) >= timeout.timeout;
         let next = if is_idle { now + timeout.timeout } else { timeout.since + timeout.timeout };
-        match core.clock.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
+        match core.timer_driver.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
             Ok(entry) => timeout.entry = entry,
             Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
         }
@@ -250,7 +250,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn on_timer(&mut self, id: TimerId, due: Instant) -> Option<NextAction> {
         let now = self.local.core().now();
         let cell = self.cell;
-        let clock = &self.local.core().clock;
+        let timer_driver = &self.local.core().timer_driver;
         let extra = self.runner.extra.as_deref_mut()?;
         // Ignores the firing of a timer that was cancelled or set again.
         let index = extra.timers.iter().position(|timer| timer.id == id && timer.entry.due == due)?;
@@ -259,8 +259,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 extra.timers.swap_remove(index);
             }
             Repeat::Every(interval) => {
-                let again =
-                    clock.insert(next_due(due, interval, now), TimerEvent::Timer { cell: cell.clone(), id });
+                let again = timer_driver
+                    .insert(next_due(due, interval, now), TimerEvent::Timer { cell: cell.clone(), id });
                 match again {
                     Ok(entry) => extra.timers[index].entry = entry,
                     Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),

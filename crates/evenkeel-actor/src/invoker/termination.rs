@@ -47,9 +47,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let system = self.body.mailbox.system_stats();
         let unread = self.body.mailbox.close_system();
         self.cell.mark_dead();
-        self.local.core().hub.count_end(self.body.head.kind, self.body.mailbox.stats(), system);
+        self.local.core().hub.count_end(self.body.header.kind, self.body.mailbox.stats(), system);
         let Some(extra) = self.runner.extra.take() else {
-            notify_termination(self.body.head.parent.as_ref(), self.cell, &Termination::Stopped);
+            notify_termination(self.body.header.parent.as_ref(), self.cell, &Termination::Stopped);
             return;
         };
         let ColdState { termination, mut watchers, watching, children, middleware, .. } = *extra;
@@ -64,11 +64,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SystemMessage::Watch(watcher) => Some(watcher),
             _ => None,
         }));
-        if let Some(parent) = &self.body.head.parent {
+        if let Some(parent) = &self.body.header.parent {
             watchers.retain(|watcher| !watcher.is(parent));
         }
         watchers.iter().for_each(|watcher| notify_termination(Some(watcher), self.cell, &termination));
-        notify_termination(self.body.head.parent.as_ref(), self.cell, &termination);
+        notify_termination(self.body.header.parent.as_ref(), self.cell, &termination);
         drop(catch(|| drop(middleware)));
     }
 
@@ -89,7 +89,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             let core = self.local.core();
             core.dead_letter(self.cell, message, reason);
         }
-        self.body.head.stashed.store(0, Ordering::Relaxed);
+        self.body.header.stashed.store(0, Ordering::Relaxed);
     }
 
     /// Dead-letters all queued messages.
@@ -106,10 +106,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn cancel_timers(&mut self) {
         let Some(extra) = self.runner.extra.as_deref_mut() else { return };
         let core = self.local.core();
-        extra.timers.drain(..).for_each(|timer| core.clock.cancel(timer.entry));
+        extra.timers.drain(..).for_each(|timer| core.timer_driver.cancel(timer.entry));
         let receive_timeout = extra.receive_timeout.take().map(|timeout| timeout.entry);
         let others = [extra.resume_timer.take(), extra.repoll_timer.take(), receive_timeout];
-        others.into_iter().flatten().for_each(|timer| core.clock.cancel(timer));
+        others.into_iter().flatten().for_each(|timer| core.timer_driver.cancel(timer));
     }
 }
 

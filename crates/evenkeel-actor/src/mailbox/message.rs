@@ -35,7 +35,7 @@ pub(crate) enum SystemMessage {
     /// The delay of a suspension has elapsed.
     Resume { due: Instant },
     /// An ask in the awaited future may have timed out.
-    Expire { due: Instant },
+    Repoll { due: Instant },
     /// The receive timeout has elapsed.
     ReceiveTimeout { due: Instant },
     /// A timer of the actor fired.

@@ -89,10 +89,10 @@ impl MailboxOptions {
         if self.capacity.get() <= self.reserve_for_system {
             return Err(InvalidMailbox::NoUserCapacity);
         }
-        if (u32::MAX as usize) < self.capacity.get() {
+        if self.capacity.get() > u32::MAX as usize {
             return Err(InvalidMailbox::TooLarge);
         }
-        if self.user_capacity() <= self.low_watermark || self.high_watermark <= self.low_watermark {
+        if self.low_watermark >= self.user_capacity() || self.low_watermark >= self.high_watermark {
             return Err(InvalidMailbox::WatermarksCross);
         }
         Ok(())

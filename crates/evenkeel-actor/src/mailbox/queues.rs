@@ -118,7 +118,7 @@ impl<M, S> MailboxQueues<M, S> {
     #[inline]
     pub(crate) fn try_push_fast(&self, message: M) -> Option<M> {
         self.shared.with(|shared| {
-            if shared.room as usize <= shared.queue.len() {
+            if shared.queue.len() >= shared.room as usize {
                 return Some(message);
             }
             shared.queue.push_back(message);
@@ -231,7 +231,7 @@ impl<M, S> MailboxQueues<M, S> {
     /// A suspended cell has no work either, and may still hold messages in its private half.
     #[inline]
     pub(crate) fn shrink(private: &mut VecDeque<M>) {
-        if private.is_empty() && KEPT_CAPACITY_MAX < private.capacity() {
+        if private.is_empty() && private.capacity() > KEPT_CAPACITY_MAX {
             *private = VecDeque::new();
         }
     }
@@ -281,7 +281,7 @@ impl<M, S> MailboxQueues<M, S> {
             let depth = shared.queue.len() + self.private_len.load(Ordering::Relaxed) as usize;
             match shared.cold.as_deref_mut() {
                 None => (Vec::new(), false),
-                Some(cold) if low_watermark < depth => (Vec::new(), !cold.waiters.is_empty()),
+                Some(cold) if depth > low_watermark => (Vec::new(), !cold.waiters.is_empty()),
                 Some(cold) => (mem::take(&mut cold.waiters), false),
             }
         });
@@ -364,7 +364,7 @@ impl<M, S> Shared<M, S> {
         if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
             return WaitRegistration::Waiting;
         }
-        if WAITERS_MAX <= waiters.len() {
+        if waiters.len() >= WAITERS_MAX {
             return WaitRegistration::TooMany;
         }
         waiters.push(waker.clone());

@@ -36,12 +36,12 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// A message that suspends its cell until `Order::Resume`.
+/// A message that suspends its cell until `ModelCommand::Resume`.
 const SUSPEND: u32 = 1000;
 
 /// System message of a [`ModelCell`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum ModelCommand {
     Resume,
     Stop,
 }
@@ -49,7 +49,7 @@ enum Order {
 /// A cell without a worker: the thread that is granted the run permit runs it.
 struct ModelCell {
     state: CellState,
-    queues: MailboxQueues<u32, Order>,
+    queues: MailboxQueues<u32, ModelCommand>,
     /// Stands for the state that a future's poll would find; ordered only by the state word.
     external: AtomicU32,
     low_watermark: usize,
@@ -116,8 +116,8 @@ impl ModelCell {
     }
 
     /// Mirrors `CellRef::tell_system`.
-    fn order(&self, order: Order) -> Result<(), Order> {
-        self.queues.push_system(order)?;
+    fn command(&self, command: ModelCommand) -> Result<(), ModelCommand> {
+        self.queues.push_system(command)?;
         self.run_if_scheduled(self.state.raise(SYSTEM));
         Ok(())
     }
@@ -138,7 +138,7 @@ impl ModelCell {
     fn run(&self) {
         loop {
             // SAFETY: the caller was granted the run permit; loom fails the model if another thread is here.
-            let step = self.runner.with_mut(|runner| self.serve(unsafe { &mut *runner }));
+            let step = self.runner.with_mut(|runner| self.run_once(unsafe { &mut *runner }));
             match step {
                 Step::Finish { hold } if self.state.release(hold) == Release::Kept => {}
                 Step::Finish { .. } | Step::Ended => return,
@@ -147,7 +147,7 @@ impl ModelCell {
     }
 
     /// Mirrors one run of the invoker.
-    fn serve(&self, runner: &mut RunnerState) -> Step {
+    fn run_once(&self, runner: &mut RunnerState) -> Step {
         loop {
             let flags = self.state.flags_relaxed();
             if flags & WAITERS != 0 {
@@ -155,8 +155,8 @@ impl ModelCell {
             }
             if flags & SYSTEM != 0 {
                 self.state.lower(SYSTEM);
-                while let Some(order) = self.queues.pop_system() {
-                    if self.process_order(order, runner) == Some(Step::Ended) {
+                while let Some(command) = self.queues.pop_system() {
+                    if self.process_command(command, runner) == Some(Step::Ended) {
                         return Step::Ended;
                     }
                 }
@@ -194,17 +194,17 @@ impl ModelCell {
         self.queues.take_batch(&mut runner.private, &self.state)
     }
 
-    fn process_order(&self, order: Order, runner: &mut RunnerState) -> Option<Step> {
-        match order {
-            Order::Resume if runner.suspended => {
+    fn process_command(&self, command: ModelCommand, runner: &mut RunnerState) -> Option<Step> {
+        match command {
+            ModelCommand::Resume if runner.suspended => {
                 runner.suspended = false;
                 None
             }
-            Order::Resume => {
+            ModelCommand::Resume => {
                 runner.resumed_early = true;
                 None
             }
-            Order::Stop => {
+            ModelCommand::Stop => {
                 self.queues.close().into_iter().for_each(Waker::wake);
                 runner.dead_lettered.extend(runner.private.drain(..).chain(self.queues.drain()));
                 drop(self.queues.close_system());
@@ -253,7 +253,7 @@ enum Step {
 /// A waker that a thread can wait for; loom reports a wait that never ends as a deadlock.
 #[derive(Default)]
 struct TestWaker {
-    wake_count: Mutex<WakeLog>,
+    log: Mutex<WakeLog>,
     woken: Condvar,
 }
 
@@ -270,23 +270,23 @@ impl TestWaker {
 
     /// Waits until it was woken since the last wait.
     fn wait(&self) {
-        let mut wake_count = self.wake_count.lock().expect("nobody panics with the lock");
-        while !wake_count.pending {
-            wake_count = self.woken.wait(wake_count).expect("nobody panics with the lock");
+        let mut log = self.log.lock().expect("no thread panics with the lock");
+        while !log.pending {
+            log = self.woken.wait(log).expect("no thread panics with the lock");
         }
-        wake_count.pending = false;
+        log.pending = false;
     }
 
     /// Counts all wake-ups.
     fn wake_count(&self) -> u32 {
-        self.wake_count.lock().expect("nobody panics with the lock").total
+        self.log.lock().expect("no thread panics with the lock").total
     }
 }
 
 impl Wake for TestWaker {
     fn wake(self: StdArc<Self>) {
-        let mut wake_count = self.wake_count.lock().expect("nobody panics with the lock");
-        *wake_count = WakeLog { pending: true, total: wake_count.total + 1 };
+        let mut log = self.log.lock().expect("no thread panics with the lock");
+        *log = WakeLog { pending: true, total: log.total + 1 };
         self.woken.notify_one();
     }
 }

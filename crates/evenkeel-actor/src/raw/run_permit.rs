@@ -124,7 +124,7 @@ impl CellRef {
     }
 
     /// Clears the signal flags and takes over the reference that came with the signal.
-    pub(crate) fn on_signal(&self) -> Option<Waker> {
+    pub(crate) fn take_signal(&self) -> Option<Waker> {
         let before = self.slot().state.lower(SIGNAL | RETURNED);
         // SAFETY: the flag was set and has just been cleared.
         (before & RETURNED != 0).then(|| unsafe { waker::take_returned(self) })
@@ -152,11 +152,11 @@ pub(crate) fn allocate<A: Actor>(
     body: ActorCell<A>,
 ) -> Result<(MailboxRef<A::Msg>, RunPermit), SlabFull> {
     let entry = CellEntry { body: Box::new(body), core: core.clone() };
-    let (cell, own) = core.slab.occupy(entry)?;
+    let (cell, self_reference) = core.slab.occupy(entry)?;
     let mailbox = cell.occupant().body.mailbox().cast();
     // SAFETY: the body is an `ActorCell<A>`, whose mailbox takes `A::Msg`, and is in its slot.
     let mailbox = unsafe { MailboxRef::new(cell, mailbox) };
-    Ok((mailbox, RunPermit(ManuallyDrop::new(own))))
+    Ok((mailbox, RunPermit(ManuallyDrop::new(self_reference))))
 }
 
 impl RunPermit {

@@ -98,7 +98,7 @@ impl<T: Occupant> Slab<T> {
         if let Some(number) = vacant.numbers.pop() {
             return Some(number);
         }
-        if self.slots_max <= vacant.allocated {
+        if vacant.allocated >= self.slots_max {
             return None;
         }
         let number = vacant.allocated;
@@ -169,10 +169,10 @@ impl<T> Slot<T> {
 
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
-        for (at, chunk) in self.chunks.iter().enumerate() {
+        for (index, chunk) in self.chunks.iter().enumerate() {
             let first = chunk.load(Ordering::Acquire);
             if !first.is_null() {
-                let len = (FIRST_CHUNK << (at as u32).min(DOUBLINGS)) as usize;
+                let len = (FIRST_CHUNK << (index as u32).min(DOUBLINGS)) as usize;
                 // SAFETY: created by `Box::into_raw` from a slice of this length; occupants keep the slab
                 // alive, so none is left in it.
                 drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(first, len)) });
@@ -183,7 +183,7 @@ impl<T> Drop for Slab<T> {
 
 /// Returns the chunk of a slot, the offset in it, and the chunk's length.
 fn locate(number: u32) -> (usize, u32, u32) {
-    if GROWING <= number {
+    if number >= GROWING {
         let rest = number - GROWING;
         let chunk = DOUBLINGS + 1 + rest / LARGEST_CHUNK;
         return (chunk as usize, rest % LARGEST_CHUNK, LARGEST_CHUNK);

@@ -62,7 +62,7 @@ impl ActorSystemRunner {
         let core = Arc::new(Core {
             slab: Slab::new(config.actors_max),
             coordinator: ReadyQueueCoordinator::new(config.workers, config.workers_max),
-            clock: TimerDriver::new(wheel),
+            timer_driver: TimerDriver::new(wheel),
             hub: SystemMetrics::new(config.workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
             runtime: Box::new(runtime),

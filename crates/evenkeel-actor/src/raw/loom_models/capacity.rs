@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{ModelCell, Order, SUSPEND, TestWaker, check};
+use super::{ModelCell, ModelCommand, SUSPEND, TestWaker, check};
 use crate::mailbox::PushResult;
 
 #[test]
@@ -44,7 +44,7 @@ fn a_sender_waiting_for_a_suspended_cell_is_woken_when_it_resumes() {
         let sender = thread::spawn(move || {
             assert_eq!(other.send(2, &TestWaker::new()), PushResult::Queued);
         });
-        cell.order(Order::Resume).unwrap();
+        cell.command(ModelCommand::Resume).unwrap();
         sender.join().unwrap();
         cell.assert_handled(&[&[SUSPEND, 1], &[2]]);
     });
@@ -62,7 +62,7 @@ fn a_sender_that_starts_to_wait_while_the_cell_suspends_is_woken_when_it_resumes
         });
         let other = cell.clone();
         let runner = thread::spawn(move || other.run_if_scheduled(other.state.raise(super::USER)));
-        cell.order(Order::Resume).unwrap();
+        cell.command(ModelCommand::Resume).unwrap();
         sender.join().unwrap();
         runner.join().unwrap();
         cell.assert_handled(&[&[SUSPEND, 1], &[2]]);
@@ -79,7 +79,7 @@ fn a_waiting_sender_is_woken_when_the_cell_stops() {
         let sender = thread::spawn(move || {
             assert_eq!(other.send(2, &TestWaker::new()), PushResult::Closed(2));
         });
-        cell.order(Order::Stop).unwrap();
+        cell.command(ModelCommand::Stop).unwrap();
         sender.join().unwrap();
         assert_eq!(cell.runner().dead_lettered, [1]);
     });

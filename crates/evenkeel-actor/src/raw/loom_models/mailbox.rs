@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{ModelCell, Order, SUSPEND, check};
+use super::{ModelCell, ModelCommand, SUSPEND, check};
 
 #[test]
 fn no_message_of_two_senders_is_stranded() {
@@ -46,7 +46,7 @@ fn messages_held_by_a_suspended_cell_are_handled_when_it_resumes() {
             other.tell(2);
             other.tell(3);
         });
-        cell.order(Order::Resume).unwrap();
+        cell.command(ModelCommand::Resume).unwrap();
         sender.join().unwrap();
         cell.assert_handled(&[&[SUSPEND, 1, 2, 3]]);
     });
@@ -60,7 +60,7 @@ fn a_resume_that_races_with_the_suspension_is_not_lost() {
         let second = cell.clone();
         let threads = [
             thread::spawn(move || drop(first.tell(SUSPEND))),
-            thread::spawn(move || second.order(Order::Resume).unwrap()),
+            thread::spawn(move || second.command(ModelCommand::Resume).unwrap()),
         ];
         cell.tell(1);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -77,7 +77,7 @@ fn a_system_message_that_races_with_a_user_message_is_processed() {
         let sender = thread::spawn(move || {
             other.tell(1);
         });
-        cell.order(Order::Resume).unwrap();
+        cell.command(ModelCommand::Resume).unwrap();
         sender.join().unwrap();
         cell.assert_handled(&[&[SUSPEND, 1]]);
     });

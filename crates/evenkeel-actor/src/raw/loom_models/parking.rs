@@ -20,7 +20,7 @@ struct WorkerModel {
 }
 
 impl WorkerModel {
-    /// Creates a model with `pieces` work items to come; the workers exit after the last, once stopped.
+    /// Creates a model with `items` work items to come; the workers exit after the last, once stopped.
     fn expecting(items: u32) -> Arc<Self> {
         Arc::new(Self {
             idle: IdleWorkers::new(),
@@ -162,7 +162,7 @@ fn two_concurrent_notifications_wake_different_workers_or_one_of_them_none() {
         let second = thread::spawn(move || other.notify());
         let first = idle.notify();
         let woken = u32::from(first) + u32::from(second.join().unwrap());
-        assert!(1 <= woken);
+        assert!(woken >= 1);
         assert_eq!(test_wakers.iter().map(|test_waker| test_waker.wake_count()).sum::<u32>(), woken);
         assert_eq!(idle.sleeping(), 2 - woken as usize);
     });

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{ModelCell, Order, check};
+use super::{ModelCell, ModelCommand, check};
 use crate::mailbox::PushResult;
 
 #[test]
@@ -11,7 +11,7 @@ fn a_message_that_races_with_a_stop_is_handled_dead_lettered_or_rejected() {
         let cell = ModelCell::new(8);
         let other = cell.clone();
         let sender = thread::spawn(move || [1, 2].map(|message| other.tell(message)));
-        cell.order(Order::Stop).unwrap();
+        cell.command(ModelCommand::Stop).unwrap();
         let sent = sender.join().unwrap();
         let runner = cell.runner();
         for (message, sent) in [1, 2].into_iter().zip(sent) {
@@ -32,7 +32,7 @@ fn two_senders_and_a_stop_account_for_every_message() {
             let cell = cell.clone();
             thread::spawn(move || u32::from(cell.tell(message) == PushResult::Closed(message)))
         });
-        cell.order(Order::Stop).unwrap();
+        cell.command(ModelCommand::Stop).unwrap();
         let rejected: u32 = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
         let runner = cell.runner();
         assert_eq!(runner.seen.len() + runner.dead_lettered.len() + rejected as usize, 2, "{runner:?}");
@@ -44,8 +44,8 @@ fn of_two_racing_stops_one_is_processed() {
     check(3, || {
         let cell = ModelCell::new(8);
         let other = cell.clone();
-        let second = thread::spawn(move || other.order(Order::Stop));
-        let first = cell.order(Order::Stop);
+        let second = thread::spawn(move || other.command(ModelCommand::Stop));
+        let first = cell.command(ModelCommand::Stop);
         let second = second.join().unwrap();
         // The later one may stay unread in the queue, which its sender cannot distinguish from processed; if
         // both were rejected, no one would have stopped the cell.

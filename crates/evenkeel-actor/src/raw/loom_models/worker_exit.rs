@@ -18,18 +18,18 @@ struct WorkerModel {
     slots: WorkerSlots<()>,
     idle: IdleWorkers,
     common: AtomicU32,
-    value: AtomicU32,
+    second_only: AtomicU32,
     undone: AtomicU32,
 }
 
 impl WorkerModel {
-    fn new(common: u32, value: u32) -> Arc<Self> {
+    fn new(common: u32, second_only: u32) -> Arc<Self> {
         Arc::new(Self {
             slots: WorkerSlots::new([(), ()], TWO),
             idle: IdleWorkers::new(),
             common: AtomicU32::new(common),
-            value: AtomicU32::new(value),
-            undone: AtomicU32::new(common + value),
+            second_only: AtomicU32::new(second_only),
+            undone: AtomicU32::new(common + second_only),
         })
     }
 
@@ -85,7 +85,7 @@ impl WorkerModel {
     fn exit(&self, worker: usize, value: Option<()>) {
         self.idle.end_search();
         if worker == 1 {
-            let left = self.value.swap(0, Ordering::Relaxed);
+            let left = self.second_only.swap(0, Ordering::Relaxed);
             self.common.fetch_add(left, Ordering::Relaxed);
         }
         value.into_iter().for_each(|value| self.slots.release(worker, value));
@@ -128,19 +128,19 @@ fn an_exiting_worker_that_was_woken_for_work_wakes_another() {
 #[derive(Clone, Copy)]
 enum WakeOrder {
     AfterHandingOver,
-    Before,
+    BeforeHandingOver,
 }
 
 /// One worker exits and leaves work while the other parks; one of them must be awake for it.
-fn one_exits_while_the_other_parks(wakes: WakeOrder) {
+fn one_exits_while_the_other_parks(wake: WakeOrder) {
     let model = WorkerModel::new(0, 1);
     let test_waker = TestWaker::new();
     model.idle.begin_search();
     model.idle.begin_search();
     let exiting_slots = model.clone();
-    let exiting = thread::spawn(move || match wakes {
+    let exiting = thread::spawn(move || match wake {
         WakeOrder::AfterHandingOver => exiting_slots.exit(1, None),
-        WakeOrder::Before => {
+        WakeOrder::BeforeHandingOver => {
             exiting_slots.idle.end_search();
             exiting_slots.idle.notify();
             exiting_slots.common.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +160,7 @@ fn a_worker_that_parks_while_another_exits_sees_its_work_or_is_woken() {
 #[test]
 #[should_panic(expected = "all workers are parked")]
 fn waking_before_the_hand_over_leaves_work_with_all_workers_parked() {
-    check(3, || one_exits_while_the_other_parks(WakeOrder::Before));
+    check(3, || one_exits_while_the_other_parks(WakeOrder::BeforeHandingOver));
 }
 
 /// Order in which a caller raises the target and looks for empty slots.
@@ -171,7 +171,7 @@ enum TargetOrder {
 }
 
 /// A worker that is exiting is wanted again; returns how many workers end up in its slot.
-fn second_is_wanted_again(asks: TargetOrder) -> usize {
+fn second_is_wanted_again(order: TargetOrder) -> usize {
     let slots = Arc::new(WorkerSlots::new([(), ()], TWO));
     let value = slots.claim(1).expect("no other worker holds the slot");
     slots.set_target(ONE);
@@ -180,7 +180,7 @@ fn second_is_wanted_again(asks: TargetOrder) -> usize {
         exiting_slots.release(1, value);
         usize::from(exiting_slots.is_wanted(1) && exiting_slots.claim(1).is_some())
     });
-    let empty = match asks {
+    let empty = match order {
         TargetOrder::BeforeLooking => {
             slots.set_target(TWO);
             next_to_fill(&slots)
