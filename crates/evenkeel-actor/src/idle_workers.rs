@@ -91,7 +91,7 @@ impl IdleWorkers {
         self.notify_from(0);
     }
 
-    /// Wakes the parked workers with this number or above, after they were told to exit.
+    /// Wakes the parked workers with this number or above, after the target was lowered.
     pub(crate) fn notify_from(&self, first: usize) {
         fence(Ordering::SeqCst);
         let woken: Vec<_> = self.parked.with(|parked| {

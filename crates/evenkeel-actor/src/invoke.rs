@@ -87,7 +87,7 @@ pub enum ResumeCondition {
     WhenCapacityAvailable,
 }
 
-/// Identifies one wait of one actor.
+/// Key of one wait of one actor.
 ///
 /// The upper half is the actor's slot, the lower half counts its waits, so that a late signal for an earlier
 /// wait does not end a later one.

@@ -8,7 +8,7 @@ use crate::cell::CellRef;
 use crate::raw::oneshot::DeadlineHandle;
 use crate::timing_wheel::TimerKey;
 
-/// Identifies a timer of an actor; chosen by the actor.
+/// Identifier of a timer, chosen by its actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TimerId(pub u64);
 

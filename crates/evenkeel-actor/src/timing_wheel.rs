@@ -43,7 +43,7 @@ impl Default for WheelOptions {
     }
 }
 
-/// Identifies a timer of a wheel.
+/// Key of a timer in a wheel.
 ///
 /// The key of a timer that fired or was cancelled is invalid until its slot has been reused 2³² times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -230,18 +230,18 @@ impl<T: Occupant> SlotRef<T> {
 
     /// Converts the reference into an address, for a waker; [`SlotRef::from_raw`] reverses it.
     pub(crate) fn into_raw(self) -> *const () {
-        let pointer = self.0.as_ptr() as *const ();
+        let address = self.0.as_ptr() as *const ();
         core::mem::forget(self);
-        pointer
+        address
     }
 
     /// Converts an address back into a reference.
     ///
     /// # Safety
     /// `address` came from [`SlotRef::into_raw`] of the same `T` and is converted back once.
-    pub(crate) unsafe fn from_raw(pointer: *const ()) -> Self {
+    pub(crate) unsafe fn from_raw(address: *const ()) -> Self {
         // SAFETY: the address came out of a `NonNull`, so it is not null.
-        Self(unsafe { NonNull::new_unchecked(pointer as *mut Slot<T>) })
+        Self(unsafe { NonNull::new_unchecked(address as *mut Slot<T>) })
     }
 
     /// Copies the reference without counting it.
