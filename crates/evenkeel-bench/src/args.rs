@@ -1,180 +1,100 @@
-//! The command line of a suite.
+//! Command line of the benchmark suite.
 
-use std::fmt;
 use std::path::PathBuf;
+
+use clap::Parser;
 
 use crate::measure::Effort;
 
-/// The most rounds that may be asked for; more would not finish in a day.
-const ROUNDS_MAX: usize = 10_000;
+/// Maximum number of rounds; more would not finish in a day.
+const ROUNDS_MAX: i64 = 10_000;
 
-/// What `--help` shows.
-pub const HELP: &str = "\
-micro: nanoseconds per decision
-
-usage: cargo xtask bench micro [-- [FILTER] [OPTION]...]
-
-Only groups whose name contains FILTER are run; all of them without one.
-
-options:
-  --rounds N   how often everybody has a turn (36; medians want 7 or more)
-  --quick      3 short rounds: shows that everything runs, measures nothing
-  --json FILE  also write the figures to FILE
-  --list       show the groups' names and run none
-  --help       show this
-
+const AFTER_HELP: &str = "\
 The table goes to the standard output, progress to the standard error.
 
-examples:
+Examples:
   cargo xtask bench micro
   cargo xtask bench micro -- drr-pick --rounds 200
-  cargo xtask bench micro -- --json target/micro.json
-";
+  cargo xtask bench micro -- --json target/micro.json";
 
-/// What to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// Show [`HELP`].
-    Help,
-    /// Show the groups' names.
-    List,
-    /// Run groups.
-    Run(Run),
-}
-
-/// Which groups to run, how long, and where the figures go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// What a group's name has to contain; empty for all.
+/// Measure nanoseconds per decision
+#[derive(Clone, Debug, PartialEq, Eq, Parser)]
+#[command(name = "micro", bin_name = "cargo xtask bench micro --", after_help = AFTER_HELP)]
+pub struct Args {
+    /// Run only the groups whose name contains FILTER
+    #[arg(default_value = "", hide_default_value = true)]
     pub filter: String,
-    /// How long to measure.
-    pub effort: Effort,
-    /// Where the figures are written besides the table.
+    /// Run N rounds instead of 36 (or 3 with --quick); medians need 7 or more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
+    rounds: Option<u32>,
+    /// Run 3 short rounds: checks that everything runs, measures nothing
+    #[arg(long)]
+    quick: bool,
+    /// Also write the results to FILE
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// List the names of the groups and run none
+    #[arg(long)]
+    pub list: bool,
 }
 
-/// Reads the words after the program's name.
-pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, UsageError> {
-    let mut words = words.into_iter();
-    let mut filter = None;
-    let mut rounds = None;
-    let mut effort = Effort::FULL;
-    let mut json = None;
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--help" | "-h" => return Ok(Request::Help),
-            "--list" => return Ok(Request::List),
-            "--quick" => effort = Effort::QUICK,
-            "--rounds" => rounds = Some(parse_rounds(words.next())?),
-            "--json" => json = Some(words.next().ok_or(UsageError::FileMissing)?.into()),
-            flag if flag.starts_with('-') => return Err(UsageError::UnknownFlag { flag: word }),
-            _ if filter.is_some() => return Err(UsageError::SecondFilter { filter: word }),
-            _ => filter = Some(word),
-        }
-    }
-    if let Some(rounds) = rounds {
-        effort.rounds = rounds;
-    }
-    Ok(Request::Run(Run { filter: filter.unwrap_or_default(), effort, json }))
-}
-
-fn parse_rounds(word: Option<String>) -> Result<usize, UsageError> {
-    let word = word.unwrap_or_default();
-    match word.parse() {
-        Ok(rounds) if (1..=ROUNDS_MAX).contains(&rounds) => Ok(rounds),
-        Ok(_) | Err(_) => Err(UsageError::BadRounds { given: word }),
+impl Args {
+    /// Returns the number and length of the rounds.
+    pub fn effort(&self) -> Effort {
+        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
+        let rounds = self.rounds.map_or(effort.rounds, |rounds| rounds as usize);
+        Effort { rounds, ..effort }
     }
 }
-
-/// Why a command line makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UsageError {
-    /// Nobody knows this flag.
-    UnknownFlag {
-        /// The flag as given.
-        flag: String,
-    },
-    /// A second filter was given.
-    SecondFilter {
-        /// The filter as given.
-        filter: String,
-    },
-    /// What followed `--rounds` is no number of rounds.
-    BadRounds {
-        /// The word as given.
-        given: String,
-    },
-    /// Nothing followed `--json`.
-    FileMissing,
-    /// No group's name contains the filter.
-    NoSuchGroup {
-        /// The filter as given.
-        filter: String,
-    },
-}
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownFlag { flag } => write!(f, "no flag is called `{flag}`; see --help"),
-            Self::SecondFilter { filter } => write!(f, "`{filter}` is a second filter; one is taken"),
-            Self::BadRounds { given } => {
-                write!(f, "--rounds takes a number from 1 to {ROUNDS_MAX}, not `{given}`")
-            }
-            Self::FileMissing => f.write_str("--json takes the name of a file"),
-            Self::NoSuchGroup { filter } => {
-                write!(f, "no group's name contains `{filter}`; --list shows them")
-            }
-        }
-    }
-}
-
-impl std::error::Error for UsageError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::error::ErrorKind;
+    use std::path::Path;
 
     #[test]
-    fn without_words_everything_is_run_in_full() {
-        assert_eq!(read(""), Ok(run("", Effort::FULL, None)));
+    fn without_arguments_every_group_runs_in_full() {
+        let args = parse("").unwrap();
+        assert_eq!(
+            (args.filter.as_str(), args.effort(), args.json, args.list),
+            ("", Effort::FULL, None, false)
+        );
     }
 
     #[test]
     fn options_and_filter_come_in_any_order() {
-        let effort = Effort { rounds: 9, ..Effort::QUICK };
-        let expected = Ok(run("drr", effort, Some("out.json")));
-        assert_eq!(read("drr --rounds 9 --quick --json out.json"), expected);
-        assert_eq!(read("--quick --json out.json --rounds 9 drr"), expected);
+        let args = parse("drr --rounds 9 --quick --json out.json").unwrap();
+        assert_eq!(parse("--quick --json out.json --rounds 9 drr").unwrap(), args);
+        assert_eq!(args.filter, "drr");
+        assert_eq!(args.effort(), Effort { rounds: 9, ..Effort::QUICK });
+        assert_eq!(args.json.as_deref(), Some(Path::new("out.json")));
     }
 
     #[test]
     fn help_and_list_win_over_the_rest() {
-        assert_eq!(read("drr --help --nonsense"), Ok(Request::Help));
-        assert_eq!(read("-h"), Ok(Request::Help));
-        assert_eq!(read("--list"), Ok(Request::List));
+        for line in ["drr --help --nonsense", "-h"] {
+            assert_eq!(parse(line).unwrap_err().kind(), ErrorKind::DisplayHelp);
+        }
+        assert!(parse("drr --list").unwrap().list);
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
-        for (line, said) in [
-            ("--fast", "no flag is called `--fast`; see --help"),
-            ("drr swrr", "`swrr` is a second filter; one is taken"),
-            ("--rounds", "--rounds takes a number from 1 to 10000, not ``"),
-            ("--rounds 0", "--rounds takes a number from 1 to 10000, not `0`"),
-            ("--rounds 10001", "--rounds takes a number from 1 to 10000, not `10001`"),
-            ("--rounds many", "--rounds takes a number from 1 to 10000, not `many`"),
-            ("--json", "--json takes the name of a file"),
+    fn a_wrong_argument_is_rejected() {
+        for (line, kind) in [
+            ("--fast", ErrorKind::UnknownArgument),
+            ("drr swrr", ErrorKind::UnknownArgument),
+            ("--rounds", ErrorKind::InvalidValue),
+            ("--rounds 0", ErrorKind::ValueValidation),
+            ("--rounds 10001", ErrorKind::ValueValidation),
+            ("--rounds many", ErrorKind::ValueValidation),
+            ("--json", ErrorKind::InvalidValue),
         ] {
-            assert_eq!(read(line).unwrap_err().to_string(), said);
+            assert_eq!(parse(line).unwrap_err().kind(), kind, "{line}");
         }
     }
 
-    fn read(line: &str) -> Result<Request, UsageError> {
-        parse(line.split_whitespace().map(str::to_owned))
-    }
-
-    fn run(filter: &str, effort: Effort, json: Option<&str>) -> Request {
-        Request::Run(Run { filter: filter.to_owned(), effort, json: json.map(PathBuf::from) })
+    fn parse(line: &str) -> clap::error::Result<Args> {
+        Args::try_parse_from(std::iter::once("micro").chain(line.split_whitespace()))
     }
 }

@@ -1,19 +1,19 @@
-//! What a piece of work took, in time of its own thread and in time of the world.
+//! CPU time of the thread and wall-clock time of a piece of work.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a piece of work took.
+/// Elapsed time of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed {
-    /// Time this thread ran; what it waited for a core is not in it.
+    /// CPU time of this thread, without the time it waited for a core.
     pub cpu: Duration,
-    /// Time that passed.
+    /// Wall-clock time.
     pub wall: Duration,
 }
 
-/// Times `work` by both clocks.
+/// Measures `work` with both clocks.
 pub fn time(work: impl FnOnce()) -> Elapsed {
     let cpu = thread_cpu();
     let wall = Instant::now();
@@ -24,7 +24,7 @@ pub fn time(work: impl FnOnce()) -> Elapsed {
 
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // The thread has run for a time that is not negative, and nanoseconds are below a thousand million.
+    // The CPU time of a thread is not negative, and its nanoseconds are below a billion.
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use std::hint::black_box;
 
     #[test]
-    fn work_takes_time_of_both_kinds() {
+    fn both_clocks_advance_during_work() {
         let elapsed = time(|| {
             for i in 0..1_000_000_u32 {
                 black_box(i);

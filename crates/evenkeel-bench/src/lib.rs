@@ -1,8 +1,8 @@
-//! How fast Evenkeel's decisions are, beside what they replace.
+//! Micro benchmarks of the scheduling decisions, each against the simpler mechanism it replaces.
 //!
-//! A [`suite`] lists groups; a group puts contenders beside a baseline; [`measure`] lets them take turns
-//! within a round and compares them round by round; [`report`] shows what came out. What the figures were on one
-//! machine, and how to repeat them: `docs/benchmarks.md`.
+//! A [`suite`] lists groups; a group compares contenders with a baseline; [`measure`] alternates them within a round
+//! and compares them round by round; [`report`] formats the results. Results of one machine, and how to repeat them:
+//! `docs/benchmarks.md`.
 
 pub mod args;
 pub mod clock;

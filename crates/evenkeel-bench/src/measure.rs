@@ -1,9 +1,9 @@
-//! Contenders take turns; each is compared with the baseline of its own round.
+//! Interleaved measurement: contenders alternate, and each is compared with the baseline of the same round.
 //!
-//! Bound: a group takes about `rounds × contenders × 1.25 × batch_time`, setting up apart. A machine that is slow for
-//! longer than a round is slow for everybody in it, and drops out of the ratios. Where memory happens to lie makes
-//! two copies of the same program differ by up to a fifth, for as long as they live; so contenders are set up anew
-//! for every few rounds, each time at other addresses.
+//! Limits: a group takes about `rounds × contenders × 1.25 × batch_time`, without the set-up. A machine that is slow for
+//! longer than a round is slow for every contender in it, which cancels out in the ratios. Memory addresses alone make
+//! two copies of the same program differ by up to a fifth for as long as they live; so contenders are set up anew every
+//! few rounds, each time at other addresses.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -11,30 +11,30 @@ use std::time::Duration;
 
 use crate::clock::{self, Elapsed};
 
-/// Something to be timed.
+/// Work to be measured.
 pub trait Work {
-    /// Does it `ops` times.
+    /// Performs `ops` operations.
     fn run(&mut self, ops: u64);
 
-    /// Puts back, outside the time measured, what [`run`](Self::run) used up.
+    /// Restores what [`run`](Self::run) used up; not included in the measured time.
     fn restore(&mut self) {}
 
-    /// The most a single [`run`](Self::run) can do before it has to restore.
+    /// Returns the maximum number of operations of a [`run`](Self::run) between two restores.
     fn ops_max(&self) -> u64 {
         u64::MAX
     }
 }
 
-/// A figure that is to be reached.
+/// Performance goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At most so many nanoseconds.
+    /// Maximum number of nanoseconds, inclusive.
     NsMax(f64),
-    /// Less than so many times the baseline.
+    /// Upper limit of the ratio to the baseline, exclusive.
     RatioBelow(f64),
 }
 
-/// One of those that take turns.
+/// Named implementation in a group.
 pub struct Contender {
     name: &'static str,
     work: Box<dyn Work>,
@@ -42,111 +42,111 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Makes a contender without a goal.
+    /// Creates a contender without a goal.
     pub fn new(name: &'static str, work: impl Work + 'static) -> Self {
         Self { name, work: Box::new(work), goal: None }
     }
 
-    /// Sets what it has to reach.
+    /// Sets the goal.
     #[must_use]
     pub fn with_goal(self, goal: Option<Goal>) -> Self {
         Self { goal, ..self }
     }
 }
 
-/// How long to measure.
+/// Number and length of the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// How often everybody has a turn.
+    /// Number of rounds; every contender runs once per round.
     pub rounds: usize,
-    /// How long a turn takes, about.
+    /// Approximate length of one run.
     pub batch_time: Duration,
 }
 
 impl Effort {
-    /// Enough for a figure to be quoted.
+    /// Enough for a result to be published.
     pub const FULL: Self = Self { rounds: 36, batch_time: Duration::from_millis(10) };
-    /// Enough to see that everything runs.
+    /// Enough to check that everything runs.
     pub const QUICK: Self = Self { rounds: 3, batch_time: Duration::from_micros(200) };
 }
 
-/// What came out for one contender; the first of a group is the baseline.
+/// Result of one contender; the first of a group is the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The contender's name within its group.
     pub name: &'static str,
-    /// Median of its nanoseconds of thread time per operation.
+    /// Median CPU time per operation, in nanoseconds.
     pub cpu_ns: f64,
-    /// Median of its nanoseconds of real time per operation.
+    /// Median wall-clock time per operation, in nanoseconds.
     pub wall_ns: f64,
-    /// Its thread time as a multiple of the baseline's in the same round.
+    /// CPU time as a multiple of the baseline's in the same round.
     pub ratio: Quartiles,
-    /// Median of what it takes longer than the baseline in the same round, in nanoseconds of thread time.
+    /// Median excess over the CPU time of the baseline in the same round, in nanoseconds.
     pub more_ns: f64,
-    /// What it had to reach.
+    /// The goal, if there is one.
     pub goal: Option<Goal>,
 }
 
 impl Row {
-    /// Tells whether the goal, if there is one, is reached.
+    /// Reports whether the goal is met; `None` without a goal.
     pub fn meets_goal(&self) -> Option<bool> {
         self.goal.map(|goal| match goal {
-            Goal::NsMax(most) => self.cpu_ns <= most,
+            Goal::NsMax(max) => self.cpu_ns <= max,
             Goal::RatioBelow(limit) => self.ratio.median < limit,
         })
     }
 }
 
-/// The middle of some figures, and the middles of their halves.
+/// Quartiles of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quartiles {
-    /// A quarter of the figures are below.
+    /// A quarter of the samples are below.
     pub lower: f64,
-    /// Half of the figures are below.
+    /// Half of the samples are below.
     pub median: f64,
-    /// A quarter of the figures are above.
+    /// A quarter of the samples are above.
     pub upper: f64,
 }
 
 impl Quartiles {
-    /// Sorts at least one figure; between two figures it takes a point on the line from one to the other.
-    fn of(mut figures: Vec<f64>) -> Self {
-        figures.sort_by(f64::total_cmp);
-        let at = |part: f64| {
-            let place = part * (figures.len() - 1) as f64;
-            let below = figures[place.floor() as usize];
-            let above = figures[place.ceil() as usize];
-            below + (above - below) * place.fract()
+    /// Computes the quartiles of at least one sample, interpolating between neighbours.
+    fn from_samples(mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let quantile = |fraction: f64| {
+            let position = fraction * (samples.len() - 1) as f64;
+            let below = samples[position.floor() as usize];
+            let above = samples[position.ceil() as usize];
+            below + (above - below) * position.fract()
         };
-        Self { lower: at(0.25), median: at(0.5), upper: at(0.75) }
+        Self { lower: quantile(0.25), median: quantile(0.5), upper: quantile(0.75) }
     }
 }
 
-/// How many rounds contenders live.
-const SITTING: usize = 4;
+/// Number of rounds between two set-ups.
+const ROUNDS_PER_SET_UP: usize = 4;
 
-/// What is allocated before each sitting, and kept, to move what follows.
-const BALLAST: usize = 100_003;
+/// Bytes allocated before each set-up, and kept, to shift the addresses of what follows.
+const ADDRESS_SHIFT: usize = 100_003;
 
-/// Lets the contenders take turns; the first is the baseline.
+/// Measures the contenders in alternation; the first is the baseline.
 pub fn measure(set_up: &dyn Fn() -> Vec<Contender>, effort: Effort) -> Vec<Row> {
-    let mut ballast = Vec::new();
+    let mut shifts = Vec::new();
     let mut contenders = set_up();
     let mut samples: Vec<Vec<Sample>> = vec![Vec::with_capacity(effort.rounds); contenders.len()];
-    for first in (0..effort.rounds).step_by(SITTING) {
-        if 0 < first {
-            ballast.push(black_box(vec![1_u8; BALLAST]));
+    for first in (0..effort.rounds).step_by(ROUNDS_PER_SET_UP) {
+        if first > 0 {
+            shifts.push(black_box(vec![1_u8; ADDRESS_SHIFT]));
             contenders = set_up();
         }
-        let rounds = first..effort.rounds.min(first + SITTING);
-        sit(&mut contenders, rounds, effort.batch_time, &mut samples);
+        let rounds = first..effort.rounds.min(first + ROUNDS_PER_SET_UP);
+        run_rounds(&mut contenders, rounds, effort.batch_time, &mut samples);
     }
     let rows = contenders.iter().zip(&samples);
     rows.map(|(contender, own)| row(contender, own, &samples[0])).collect()
 }
 
-/// Takes the samples of some rounds.
-fn sit(
+/// Records the samples of some rounds.
+fn run_rounds(
     contenders: &mut [Contender],
     rounds: Range<usize>,
     batch_time: Duration,
@@ -155,31 +155,31 @@ fn sit(
     let batches: Vec<_> =
         contenders.iter_mut().map(|contender| batch(contender.work.as_mut(), batch_time)).collect();
     for round in rounds {
-        for at in order(round, contenders.len()) {
-            samples[at].push(sample(contenders[at].work.as_mut(), batches[at]));
+        for index in order(round, contenders.len()) {
+            samples[index].push(sample(contenders[index].work.as_mut(), batches[index]));
         }
     }
 }
 
-/// Whose turns a round consists of.
+/// Returns the order of the contenders in a round.
 ///
-/// There and back, each time from the next place on: nobody always comes after the same neighbour, and nobody
-/// (of three or more) comes after itself, with caches it has just warmed.
+/// It alternates between forward and backward and starts one further each time: no contender always follows the same
+/// neighbour, and none (of three or more) follows itself, with caches it has just warmed.
 fn order(round: usize, count: usize) -> impl Iterator<Item = usize> {
     let start = round.div_ceil(2);
-    (0..count).map(move |turn| {
-        let step = if round.is_multiple_of(2) { turn } else { count - turn };
+    (0..count).map(move |position| {
+        let step = if round.is_multiple_of(2) { position } else { count - position };
         (start + step) % count
     })
 }
 
-/// Finds how many operations take about `batch_time`.
+/// Finds the number of operations that take about `batch_time`.
 fn batch(work: &mut dyn Work, batch_time: Duration) -> u64 {
     let ops_max = work.ops_max();
     let mut ops = 64.min(ops_max);
     loop {
-        let elapsed = turn(work, ops).cpu;
-        if batch_time / 4 <= elapsed {
+        let elapsed = run_once(work, ops).cpu;
+        if elapsed >= batch_time / 4 {
             let scale = batch_time.as_secs_f64() / elapsed.as_secs_f64();
             return ((ops as f64 * scale) as u64).clamp(1, ops_max);
         }
@@ -198,27 +198,27 @@ struct Sample {
 }
 
 fn sample(work: &mut dyn Work, ops: u64) -> Sample {
-    // Brings back into the cache what the neighbour's turn pushed out.
-    turn(work, ops.div_ceil(4));
-    let elapsed = turn(work, ops);
+    // Warms the caches after the previous contender's run.
+    run_once(work, ops.div_ceil(4));
+    let elapsed = run_once(work, ops);
     let per_op = |time: Duration| time.as_secs_f64() * 1e9 / ops as f64;
     Sample { cpu_ns: per_op(elapsed.cpu), wall_ns: per_op(elapsed.wall) }
 }
 
-fn turn(work: &mut dyn Work, ops: u64) -> Elapsed {
+fn run_once(work: &mut dyn Work, ops: u64) -> Elapsed {
     let elapsed = clock::time(|| work.run(ops));
     work.restore();
     elapsed
 }
 
 fn row(contender: &Contender, own: &[Sample], baseline: &[Sample]) -> Row {
-    let median = |figures: Vec<f64>| Quartiles::of(figures).median;
+    let median = |samples: Vec<f64>| Quartiles::from_samples(samples).median;
     let pairs = || own.iter().zip(baseline);
     Row {
         name: contender.name,
         cpu_ns: median(own.iter().map(|sample| sample.cpu_ns).collect()),
         wall_ns: median(own.iter().map(|sample| sample.wall_ns).collect()),
-        ratio: Quartiles::of(pairs().map(|(own, base)| own.cpu_ns / base.cpu_ns).collect()),
+        ratio: Quartiles::from_samples(pairs().map(|(own, base)| own.cpu_ns / base.cpu_ns).collect()),
         more_ns: median(pairs().map(|(own, base)| own.cpu_ns - base.cpu_ns).collect()),
         goal: contender.goal,
     }
@@ -231,97 +231,97 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn everybody_has_a_turn_in_every_round_there_and_back() {
-        let turns = Turns::default();
+    fn every_contender_runs_once_per_round_in_alternating_order() {
+        let log = Log::default();
         let effort = Effort { rounds: 2, batch_time: Duration::from_secs(1) };
-        let rows = measure(&|| noted(&turns), effort);
+        let rows = measure(&|| recorders(&log), effort);
         assert_eq!(rows.iter().map(|row| row.name).collect::<Vec<_>>(), ["a", "b", "c"]);
         let batches = ["a", "b", "c"].map(|name| (name, 10));
         // Each sample is a warm-up of a quarter and a batch.
         let samples = ["a", "b", "c", "b", "a", "c"].map(|name| [(name, 3), (name, 10)]);
         let expected: Vec<_> = batches.into_iter().chain(samples.into_iter().flatten()).collect();
-        assert_eq!(*turns.borrow(), expected);
+        assert_eq!(*log.borrow(), expected);
     }
 
     #[test]
-    fn nobody_comes_after_itself_and_everybody_opens_as_many_rounds() {
+    fn no_contender_follows_itself_and_each_opens_equally_many_rounds() {
         for count in 3..10 {
             let turns: Vec<_> = (0..2 * count).flat_map(|round| order(round, count)).collect();
             assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "{turns:?}");
-            for who in 0..count {
-                let opened = turns.chunks(count).filter(|round| round[0] == who).count();
-                let closed = turns.chunks(count).filter(|round| round[count - 1] == who).count();
-                assert_eq!((opened, closed), (2, 2), "{who} of {count}");
+            for contender in 0..count {
+                let opened = turns.chunks(count).filter(|round| round[0] == contender).count();
+                let closed = turns.chunks(count).filter(|round| round[count - 1] == contender).count();
+                assert_eq!((opened, closed), (2, 2), "{contender} of {count}");
             }
         }
     }
 
     #[test]
-    fn every_few_rounds_everything_is_set_up_anew() {
+    fn contenders_are_set_up_anew_every_few_rounds() {
         let set_ups = Cell::new(0);
         let set_up = || {
             set_ups.set(set_ups.get() + 1);
-            noted(&Turns::default())
+            recorders(&Log::default())
         };
-        measure(&set_up, Effort { rounds: 2 * SITTING + 1, batch_time: Duration::from_secs(1) });
+        measure(&set_up, Effort { rounds: 2 * ROUNDS_PER_SET_UP + 1, batch_time: Duration::from_secs(1) });
         assert_eq!(set_ups.get(), 3);
     }
 
     #[test]
     fn rows_are_compared_with_the_baseline_of_the_same_round() {
         let sample = |ns| Sample { cpu_ns: ns, wall_ns: ns * 3.0 };
-        // The machine is ten times slower in the second round, for everybody.
+        // The machine is ten times slower in the second round.
         let baseline = [10.0, 100.0, 12.0].map(sample);
         let own = [20.0, 200.0, 36.0].map(sample);
-        let contender = Contender::new("own", Noted::idle()).with_goal(Some(Goal::RatioBelow(2.0)));
+        let contender = Contender::new("own", Recorder::idle()).with_goal(Some(Goal::RatioBelow(2.0)));
         let row = row(&contender, &own, &baseline);
         assert_eq!((row.cpu_ns, row.wall_ns, row.more_ns), (36.0, 108.0, 24.0));
         assert_eq!(row.ratio, Quartiles { lower: 2.0, median: 2.0, upper: 2.5 });
-        assert_eq!(row.meets_goal(), Some(false), "below means below");
+        assert_eq!(row.meets_goal(), Some(false), "the limit itself does not meet the goal");
     }
 
     #[test]
     fn a_goal_in_nanoseconds_includes_its_limit() {
         let samples = [Sample { cpu_ns: 20.0, wall_ns: 99.0 }];
-        let meets = |goal| row(&Contender::new("own", Noted::idle()).with_goal(goal), &samples, &samples);
+        let meets = |goal| row(&Contender::new("own", Recorder::idle()).with_goal(goal), &samples, &samples);
         assert_eq!(meets(Some(Goal::NsMax(20.0))).meets_goal(), Some(true));
         assert_eq!(meets(Some(Goal::NsMax(19.9))).meets_goal(), Some(false));
         assert_eq!(meets(None).meets_goal(), None);
     }
 
     #[test]
-    fn quartiles_lie_between_figures() {
-        let quartiles = Quartiles::of(vec![4.0, 1.0, 3.0, 2.0]);
+    fn quartiles_are_interpolated() {
+        let quartiles = Quartiles::from_samples(vec![4.0, 1.0, 3.0, 2.0]);
         assert_eq!(quartiles, Quartiles { lower: 1.75, median: 2.5, upper: 3.25 });
-        assert_eq!(Quartiles::of(vec![7.0]), Quartiles { lower: 7.0, median: 7.0, upper: 7.0 });
+        assert_eq!(Quartiles::from_samples(vec![7.0]), Quartiles { lower: 7.0, median: 7.0, upper: 7.0 });
     }
 
-    type Turns = Rc<RefCell<Vec<(&'static str, u64)>>>;
+    type Log = Rc<RefCell<Vec<(&'static str, u64)>>>;
 
-    fn noted(turns: &Turns) -> Vec<Contender> {
-        let noted = |name| Noted { name, ops_max: 10, used: 0, turns: turns.clone() };
-        ["a", "b", "c"].map(|name| Contender::new(name, noted(name))).into()
+    fn recorders(log: &Log) -> Vec<Contender> {
+        let recorder = |name| Recorder { name, ops_max: 10, used: 0, log: log.clone() };
+        ["a", "b", "c"].map(|name| Contender::new(name, recorder(name))).into()
     }
 
-    /// Notes its turns, and insists on being restored between them.
-    struct Noted {
+    /// Records its runs and requires a restore between them.
+    struct Recorder {
         name: &'static str,
         ops_max: u64,
         used: u64,
-        turns: Turns,
+        log: Log,
     }
 
-    impl Noted {
+    impl Recorder {
         fn idle() -> Self {
-            Self { name: "", ops_max: 1, used: 0, turns: Rc::default() }
+            Self { name: "", ops_max: 1, used: 0, log: Rc::default() }
         }
     }
 
-    impl Work for Noted {
+    impl Work for Recorder {
         fn run(&mut self, ops: u64) {
             self.used += ops;
             assert!(self.used <= self.ops_max, "not restored");
-            self.turns.borrow_mut().push((self.name, ops));
+            self.log.borrow_mut().push((self.name, ops));
         }
 
         fn restore(&mut self) {

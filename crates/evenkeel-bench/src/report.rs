@@ -1,25 +1,25 @@
-//! The figures as a table for people and as JSON for programs.
+//! Results as a table for people and as JSON for programs.
 
 use std::fmt::Write;
 
 use crate::measure::{Effort, Goal, Row};
 
-/// The rows of one group.
+/// Results of one group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupResult {
     /// The group's name.
     pub group: String,
-    /// Its rows, the baseline first.
+    /// One row per contender, the baseline first.
     pub rows: Vec<Row>,
 }
 
 const HEAD: [&str; 7] =
     ["group", "contender", "cpu ns/op", "wall ns/op", "× baseline (quartiles)", "more ns", "goal"];
 
-/// Draws a table that is also Markdown.
-pub fn table(measured: &[GroupResult]) -> String {
+/// Formats the results as an aligned Markdown table.
+pub fn table(results: &[GroupResult]) -> String {
     let mut lines = vec![HEAD.map(str::to_owned)];
-    for GroupResult { group, rows } in measured {
+    for GroupResult { group, rows } in results {
         let groups = std::iter::once(group.as_str()).chain(std::iter::repeat(""));
         lines.extend(groups.zip(rows).map(|(group, row)| cells(group, row)));
     }
@@ -50,11 +50,11 @@ fn cells(group: &str, row: &Row) -> [String; HEAD.len()] {
     [
         group.to_owned(),
         row.name.to_owned(),
-        figure(row.cpu_ns),
-        figure(row.wall_ns),
+        format_ns(row.cpu_ns),
+        format_ns(row.wall_ns),
         format!("{:.3} ({:.3}–{:.3})", ratio.median, ratio.lower, ratio.upper),
         format!("{:+.1}", row.more_ns),
-        verdict(row),
+        goal_result(row),
     ]
 }
 
@@ -66,32 +66,32 @@ fn is_number(column: usize) -> bool {
     (2..6).contains(&column)
 }
 
-fn figure(ns: f64) -> String {
+fn format_ns(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
-fn verdict(row: &Row) -> String {
+fn goal_result(row: &Row) -> String {
     let (Some(goal), Some(met)) = (row.goal, row.meets_goal()) else { return String::new() };
     let outcome = if met { "met" } else { "missed" };
     match goal {
-        Goal::NsMax(most) => format!("≤ {most} ns: {outcome}"),
+        Goal::NsMax(max) => format!("≤ {max} ns: {outcome}"),
         Goal::RatioBelow(limit) => format!("< {limit} ×: {outcome}"),
     }
 }
 
-/// Writes one object per row under `rows`, named `group/contender`.
+/// Formats the results as JSON, with one object per row under `rows`, named `group/contender`.
 ///
 /// `ratio` compares with the first row of the same group.
-pub fn json(measured: &[GroupResult], effort: Effort) -> String {
+pub fn json(results: &[GroupResult], effort: Effort) -> String {
     let mut text = format!(
         "{{\n  \"rounds\": {},\n  \"batch_ms\": {},\n  \"rows\": [",
         effort.rounds,
         effort.batch_time.as_secs_f64() * 1e3
     );
-    let rows = measured.iter().flat_map(|group| group.rows.iter().map(|row| (group.group.as_str(), row)));
-    for (at, (group, row)) in rows.enumerate() {
-        let separator = if at == 0 { "" } else { "," };
-        // Names are ours: letters, digits, `-`, `/` and spaces, nothing to escape.
+    let rows = results.iter().flat_map(|group| group.rows.iter().map(|row| (group.group.as_str(), row)));
+    for (index, (group, row)) in rows.enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        // The names consist of letters, digits, `-`, `/` and spaces, so nothing needs escaping.
         let _ = write!(
             text,
             "{separator}\n    {{ \"name\": \"{group}/{}\", \"ns_per_op\": {:.3}, \"wall_ns_per_op\": {:.3}, \
@@ -115,9 +115,9 @@ mod tests {
     use crate::measure::Quartiles;
 
     #[test]
-    fn the_table_is_aligned_and_says_whether_goals_are_met() {
+    fn the_table_is_aligned_and_shows_whether_goals_are_met() {
         assert_eq!(
-            table(&measured()),
+            table(&results()),
             "\
 | group  | contender | cpu ns/op | wall ns/op | × baseline (quartiles) | more ns | goal             |
 | ------ | --------- | --------: | ---------: | ---------------------: | ------: | ---------------- |
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn json_names_every_row_by_group_and_contender() {
-        let text = json(&measured(), Effort::QUICK);
+        let text = json(&results(), Effort::QUICK);
         assert!(
             text.starts_with("{\n  \"rounds\": 3,\n  \"batch_ms\": 0.2,\n  \"rows\": [\n    { \"name\""),
             "{text}"
@@ -141,7 +141,7 @@ mod tests {
         assert!(text.ends_with("\"more_ns\": 9.000 }\n  ]\n}\n"), "{text}");
     }
 
-    fn measured() -> Vec<GroupResult> {
+    fn results() -> Vec<GroupResult> {
         let row = |name, cpu_ns, wall_ns, [lower, median, upper]: [f64; 3], goal| Row {
             name,
             cpu_ns,

@@ -1,4 +1,4 @@
-//! What is measured, beside what.
+//! The groups of contenders.
 
 mod backpressure;
 mod delivery;
@@ -9,11 +9,11 @@ mod swrr;
 
 use crate::measure::Contender;
 
-/// Contenders that do the same job; the first is the baseline.
+/// Group of contenders that do the same job; the first is the baseline.
 pub struct Group {
-    /// Its name, which filters look at.
+    /// Name, which filters match.
     pub name: String,
-    /// Sets the contenders up.
+    /// Sets up the contenders.
     pub set_up: Box<dyn Fn() -> Vec<Contender>>,
 }
 
@@ -23,13 +23,13 @@ impl Group {
     }
 }
 
-/// How many keys a scheduler is measured with.
+/// Numbers of keys that schedulers are measured with.
 const KEYS: [u32; 6] = [1, 10, 100, 1_000, 100_000, 1_000_000];
 
-/// The most keys whose accounts stay in the fastest caches.
+/// Maximum number of keys whose accounts stay in the fastest caches.
 const HOT_KEYS_MAX: u32 = 1_000;
 
-/// Lists everything there is to measure, in the order of the walk.
+/// Returns all groups, in the order of the pipeline.
 pub fn groups() -> Vec<Group> {
     let mut groups = backpressure::groups();
     groups.extend(pick::groups());

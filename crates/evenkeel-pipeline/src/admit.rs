@@ -56,7 +56,7 @@ impl OptimizedLoadManager {
         }
         let admission =
             self.wait_queue.admit(self.now, line, tenant).map_err(|_| Rejection::UnknownTenant { tenant })?;
-        if let Some(victim) = admission.push_out {
+        if let Some(victim) = admission.evict {
             self.evict(line, victim);
         }
         if !admission.decision.accept {
@@ -117,7 +117,7 @@ impl AdmissionControl {
                 if decision.accept {
                     self.holders.join(tenant, weight)?;
                 }
-                Ok(Admission { decision, push_out: None })
+                Ok(Admission { decision, evict: None })
             }
         }
     }
@@ -130,7 +130,7 @@ impl AdmissionControl {
     ) -> Result<Admission, TooManyTenants> {
         self.holders.join(tenant, weight)?;
         let decision = BackpressureDecision { accept: true, delay: Duration::ZERO, ..self.pressure() };
-        Ok(Admission { decision, push_out: None })
+        Ok(Admission { decision, evict: None })
     }
 
     /// Takes a place for a request that comes back from a node; `false` when there is none.

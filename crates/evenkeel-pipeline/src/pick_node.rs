@@ -200,7 +200,7 @@ impl NodePool {
         }
         let random = self.random.unit();
         let choice = self.picker.pick(&self.candidates, ticket.arrival.request, random)?;
-        Some(Pick { node: choice.node, because: PickReason::Chosen(choice.because) })
+        Some(Pick { node: choice.node, because: PickReason::Chosen(choice.reason) })
     }
 
     fn preferred(&self, key: u64, ticket: &RequestRecord) -> Option<NodeId> {

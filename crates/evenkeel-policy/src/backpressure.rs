@@ -1,9 +1,9 @@
-//! Admission: take a request, slow it, or turn it away now.
+//! Admission control by load shedding: accept a request, delay it (backpressure), or reject it at once.
 //!
-//! Bounds: the load alone decides between [`BackpressureState`]s, and the delay rises from zero to `max_delay`
-//! over the Warning band. With [`FairAdmission`] no more than `max_queue_size` ever wait, only a tenant above its
-//! fair share is pushed out, and a tenant below its share is turned away only when the queue is full and nobody who
-//! may be pushed out is above theirs.
+//! Guarantees: the load alone selects the [`BackpressureState`], and the delay rises from zero to `max_delay` over the
+//! Warning band. With [`FairAdmission`] at most `max_queue_size` requests wait; eviction only hits a tenant above its
+//! fair share; and a tenant below its share is rejected only when the queue is full and no evictable tenant is above
+//! its own share.
 
 mod config;
 mod deadline;
@@ -18,49 +18,49 @@ pub use config::{
 pub use deadline::{WouldMissDeadline, admit_by_deadline, expected_wait, retry_after};
 pub use fair_admission::{Admission, FairAdmission, TooManyTenants, WaiterState};
 
-/// How loaded the queue is.
+/// Load level of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackpressureState {
-    /// Below the warning threshold: requests are taken at once.
+    /// Below the warning threshold: requests are accepted at once.
     Normal,
-    /// From the warning to below the overload threshold: requests are taken after a delay.
+    /// From the warning to below the overload threshold: requests are accepted after a delay.
     Warning,
-    /// From the overload threshold on: requests are turned away.
+    /// From the overload threshold on: requests are rejected.
     Overloaded,
 }
 
-/// What to do with a request that arrives now.
+/// Decision on a request that arrives now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackpressureDecision {
-    /// How loaded the queue is.
+    /// Load level of the queue.
     pub state: BackpressureState,
-    /// How long the request waits before it takes its place; it counts as waiting meanwhile.
+    /// Delay before the request is queued; it counts as waiting meanwhile.
     pub delay: Duration,
-    /// Whether the request is taken.
+    /// `true` when the request is accepted.
     pub accept: bool,
-    /// Waiting requests as a fraction of the places.
+    /// Waiting requests as a fraction of the queue capacity.
     pub load_ratio: f64,
 }
 
-/// Decides by the number of waiting requests.
+/// Admission control by the number of waiting requests alone.
 #[derive(Clone, Debug)]
 pub struct BackpressureController {
     config: BackpressureConfig,
 }
 
 impl BackpressureController {
-    /// Makes a controller from a config whose rules hold.
+    /// Creates a controller; rejects an invalid config.
     pub fn new(config: BackpressureConfig) -> Result<Self, InvalidConfig> {
         config.validate()?;
         Ok(Self { config })
     }
 
-    /// The config it decides by.
+    /// Returns the config.
     pub fn config(&self) -> &BackpressureConfig {
         &self.config
     }
 
-    /// Decides on one more request when `waiting` wait already.
+    /// Decides on one more request when `waiting` requests wait already.
     pub fn decide(&self, waiting: usize) -> BackpressureDecision {
         let BackpressureConfig { max_queue_size, warning_threshold, overload_threshold, max_delay } =
             self.config;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn below_the_warning_threshold_requests_are_taken_at_once() {
+    fn below_the_warning_threshold_requests_are_accepted_at_once() {
         for waiting in [0, 1, 49] {
             let decision = decide(waiting);
             assert_eq!((decision.state, decision.accept), (BackpressureState::Normal, true));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn from_the_overload_threshold_on_requests_are_turned_away() {
+    fn from_the_overload_threshold_on_requests_are_rejected() {
         for waiting in [80, 99, 100, 500] {
             let decision = decide(waiting);
             assert_eq!((decision.state, decision.accept), (BackpressureState::Overloaded, false));
@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn the_load_ratio_is_waiting_over_places() {
+    fn the_load_ratio_is_waiting_over_capacity() {
         assert_eq!(decide(37).load_ratio.to_bits(), 0.37_f64.to_bits());
         assert_eq!(decide(150).load_ratio.to_bits(), 1.5_f64.to_bits());
     }
 
     #[test]
-    fn a_config_that_breaks_a_rule_makes_no_controller() {
+    fn an_invalid_config_is_rejected() {
         let config = BackpressureConfig { overload_threshold: 0.5, ..BackpressureConfig::default() };
         assert_eq!(BackpressureController::new(config).unwrap_err(), InvalidConfig::OverloadThreshold);
     }

@@ -1,22 +1,22 @@
-//! What a piece of work costs, in the currency of its pool.
+//! Cost of a piece of work, in the unit of its pool.
 //!
-//! A plain message costs [`Cost::MESSAGE`] (1000 units); doors charge what work really takes: tokens,
-//! bytes, milliseconds. Sums saturate instead of overflowing; a single charge counts as [`Cost::MAX`] at most.
+//! A plain message costs [`Cost::MESSAGE`] (1000 units); the APIs charge what work really takes: tokens, bytes,
+//! milliseconds. Sums saturate instead of overflowing; a single charge counts as at most [`Cost::MAX`].
 
 use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign, Sub};
 
-/// An amount of service, in units.
+/// Amount of service, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub u64);
 
 impl Cost {
-    /// Nothing.
+    /// No cost.
     pub const ZERO: Self = Self(0);
-    /// One plain message: a key of weight 1 sends one per visit at the default quantum.
+    /// Cost of one plain message: a key of weight 1 sends one per visit at the default quantum.
     pub const MESSAGE: Self = Self(1_000);
-    /// The most that is ever charged at once; larger amounts count as this much.
+    /// Maximum single charge; larger amounts count as this much.
     pub const MAX: Self = Self(1_000_000_000_000);
 }
 

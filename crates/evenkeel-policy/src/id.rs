@@ -1,12 +1,12 @@
-//! Names for what is counted, queued and chosen: small integers, one type per kind of thing.
+//! Identifiers: small integers, one type per kind of thing.
 //!
-//! Ids are dense (they index tables) and carry no text; [`interner`](crate::interner) keeps the text.
+//! Ids are dense (they index tables) and carry no text; [`interner`](crate::interner) maps them to text.
 
-/// A number that names one kind of thing.
+/// Number that identifies one kind of thing.
 pub trait Id: Copy {
-    /// Names the thing with this number.
+    /// Creates the id with this number.
     fn from_number(number: u32) -> Self;
-    /// The number of the thing.
+    /// Returns the id's number.
     fn number(self) -> u32;
 }
 
@@ -17,7 +17,7 @@ macro_rules! id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The place of this id in a table that has one entry per id.
+            /// Returns the index of this id in a table with one entry per id.
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
@@ -36,18 +36,18 @@ macro_rules! id {
 }
 
 id! {
-    /// A tenant: who asks, who is charged, whose weight counts.
+    /// Tenant: sends the requests, is charged for them, and has a weight.
     TenantId
 }
 id! {
-    /// A fairness key: one lane of a scheduler, usually a tenant or a tenant's subkey.
+    /// Fairness key: one queue of a scheduler, usually a tenant or a tenant's subkey.
     Key
 }
 id! {
-    /// A node: something with slots that does the work.
+    /// Node: does the work, in a number of slots.
     NodeId
 }
 id! {
-    /// A path: one way to a node.
+    /// Path: one way to reach a node.
     PathId
 }

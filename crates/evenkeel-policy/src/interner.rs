@@ -1,13 +1,11 @@
-//! Text to small integers and back, so that everything past the edge compares and indexes by number.
+//! String interner: maps names to small integers and back, so that inner code compares and indexes by number.
 //!
-//! Bound: at most `names_max` names are held, each once and as long as the caller lets it be; looking one up is
-//! O(its length) on average, whatever names an adversary sends, because the hash is keyed with a secret the caller
-//! draws.
+//! Limits: at most `names_max` names are held, each once; the caller bounds their length. A lookup takes O(length) on
+//! average, whatever names an adversary sends, because the hash is keyed with a secret that the caller draws.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt;
 use core::hash::Hasher;
 #[allow(deprecated, reason = "the only keyed hash that core has; std's is a wrapper around it")]
 use core::hash::SipHasher;
@@ -15,19 +13,18 @@ use core::marker::PhantomData;
 
 use crate::id::{Id, Key};
 
-/// Marks a place of the table that holds no name.
+/// Marks an empty table entry.
 const EMPTY: u32 = u32::MAX;
 
-/// Gives every distinct name an id of one kind, and the name of an id back.
+/// Interner of names, with ids of one kind.
 ///
-/// Ids are dense: a released one is handed out again before a larger one is made, so tables indexed by
-/// id stay as small as the number of names in use. Whoever releases an id first forgets what else it
-/// stored under that id.
+/// Ids are dense: a released id is reused before a larger one is created, so tables indexed by id stay as small as the
+/// number of names in use. Before releasing an id, the caller must drop everything it stored under that id.
 #[derive(Clone, Debug)]
 pub struct Interner<I = Key> {
     names: Vec<Option<Box<str>>>,
     free: Vec<u32>,
-    /// Linear probing over a power of two; at most half full.
+    /// Hash table with linear probing over a power of two; at most half full.
     table: Vec<Entry>,
     secret: (u64, u64),
     names_max: u32,
@@ -41,19 +38,19 @@ struct Entry {
 }
 
 impl<I: Id> Interner<I> {
-    /// Makes an empty interner for at most `names_max` names; `secret` is a random number nobody else knows.
+    /// Creates an empty interner for at most `names_max` names; `secret` is a random number known to no one else.
     pub fn new(names_max: u32, secret: (u64, u64)) -> Self {
-        // The largest u32 marks an empty place and is never a key.
+        // The largest u32 marks an empty entry and is never a key.
         let names_max = names_max.min(EMPTY - 1);
         Self { names: Vec::new(), free: Vec::new(), table: Vec::new(), secret, names_max, kind: PhantomData }
     }
 
-    /// Finds the id of `name`, making one if it is new.
+    /// Returns the id of `name`, creating one if it is new.
     pub fn intern(&mut self, name: &str) -> Result<I, InternerFull> {
         if let Some(key) = self.get(name) {
             return Ok(key);
         }
-        if self.names_max as usize <= self.len() {
+        if self.len() >= self.names_max as usize {
             return Err(InternerFull { names_max: self.names_max });
         }
         if self.table.len() < 2 * (self.len() + 1) {
@@ -69,37 +66,37 @@ impl<I: Id> Interner<I> {
         };
         self.names[key as usize] = Some(name.into());
         let entry = Entry { hash: self.hash(name), key };
-        self.place(entry);
+        self.insert(entry);
         Ok(I::from_number(key))
     }
 
-    /// Finds the id of a name that was interned.
+    /// Returns the id of a name that was interned.
     pub fn get(&self, name: &str) -> Option<I> {
-        self.find(name).map(|at| I::from_number(self.table[at].key))
+        self.find(name).map(|index| I::from_number(self.table[index].key))
     }
 
-    /// Reads the name behind an id; `None` when the id was released or never made.
+    /// Returns the name of an id; `None` if the id was released or never created.
     pub fn name(&self, id: I) -> Option<&str> {
         self.names.get(id.number() as usize)?.as_deref()
     }
 
-    /// Forgets a name, so that its id may be given to another; `false` when it had none.
+    /// Releases an id, so that another name can get it; returns `false` if the id has no name.
     pub fn release(&mut self, id: I) -> bool {
-        let Some(at) = self.name(id).and_then(|name| self.find(name)) else {
+        let Some(index) = self.name(id).and_then(|name| self.find(name)) else {
             return false;
         };
         self.names[id.number() as usize] = None;
         self.free.push(id.number());
-        self.close_gap(at);
+        self.close_gap(index);
         true
     }
 
-    /// Counts the names held.
+    /// Returns the number of names held.
     pub fn len(&self) -> usize {
         self.names.len() - self.free.len()
     }
 
-    /// Tells whether no name is held.
+    /// Reports whether no name is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -109,16 +106,16 @@ impl<I: Id> Interner<I> {
             return None;
         }
         let hash = self.hash(name);
-        let mut at = self.home(hash);
+        let mut index = self.home(hash);
         loop {
-            let entry = self.table[at];
+            let entry = self.table[index];
             if entry.key == EMPTY {
                 return None;
             }
             if entry.hash == hash && self.names[entry.key as usize].as_deref() == Some(name) {
-                return Some(at);
+                return Some(index);
             }
-            at = self.after(at);
+            index = self.next_index(index);
         }
     }
 
@@ -133,16 +130,16 @@ impl<I: Id> Interner<I> {
         hash as usize & (self.table.len() - 1)
     }
 
-    fn after(&self, at: usize) -> usize {
-        (at + 1) & (self.table.len() - 1)
+    fn next_index(&self, index: usize) -> usize {
+        (index + 1) & (self.table.len() - 1)
     }
 
-    fn place(&mut self, entry: Entry) {
-        let mut at = self.home(entry.hash);
-        while self.table[at].key != EMPTY {
-            at = self.after(at);
+    fn insert(&mut self, entry: Entry) {
+        let mut index = self.home(entry.hash);
+        while self.table[index].key != EMPTY {
+            index = self.next_index(index);
         }
-        self.table[at] = entry;
+        self.table[index] = entry;
     }
 
     fn grow(&mut self) {
@@ -150,41 +147,34 @@ impl<I: Id> Interner<I> {
         let old = core::mem::replace(&mut self.table, doubled);
         for entry in old {
             if entry.key != EMPTY {
-                self.place(entry);
+                self.insert(entry);
             }
         }
     }
 
-    /// Moves later entries of the same run into the freed place, so that no look-up stops at a gap.
+    /// Moves later entries of the same run into the freed entry, so that no lookup stops at a gap.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.table.len() - 1;
-        let mut at = self.after(gap);
-        while self.table[at].key != EMPTY {
-            let home = self.home(self.table[at].hash);
-            if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
-                self.table[gap] = self.table[at];
-                gap = at;
+        let mut index = self.next_index(gap);
+        while self.table[index].key != EMPTY {
+            let home = self.home(self.table[index].hash);
+            if index.wrapping_sub(gap) & mask <= index.wrapping_sub(home) & mask {
+                self.table[gap] = self.table[index];
+                gap = index;
             }
-            at = self.after(at);
+            index = self.next_index(index);
         }
         self.table[gap].key = EMPTY;
     }
 }
 
-/// No further name fits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for a new name when the interner is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("all {names_max} names are in use")]
 pub struct InternerFull {
-    /// How many names the interner holds at most.
+    /// Maximum number of names.
     pub names_max: u32,
 }
-
-impl fmt::Display for InternerFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "all {} names are in use", self.names_max)
-    }
-}
-
-impl core::error::Error for InternerFull {}
 
 #[cfg(test)]
 mod tests {
@@ -212,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_interner_refuses_new_names_and_keeps_the_old() {
+    fn a_full_interner_rejects_new_names_and_keeps_the_old() {
         let mut names = interner(1);
         let alice = names.intern("alice").unwrap();
-        let refused = names.intern("bob").unwrap_err();
-        assert_eq!(refused.to_string(), "all 1 names are in use");
+        let error = names.intern("bob").unwrap_err();
+        assert_eq!(error.to_string(), "all 1 names are in use");
         assert_eq!(names.intern("alice"), Ok(alice));
     }
 
@@ -235,16 +225,16 @@ mod tests {
     #[test]
     fn the_table_is_at_most_half_full() {
         let mut names = interner(1_000);
-        for (count, places) in [(8, 16), (9, 32), (100, 256)] {
+        for (count, entries) in [(8, 16), (9, 32), (100, 256)] {
             while names.len() < count {
                 names.intern(&names.len().to_string()).unwrap();
             }
-            assert_eq!(names.table.len(), places, "{count} names");
+            assert_eq!(names.table.len(), entries, "{count} names");
         }
     }
 
     #[test]
-    fn names_of_equal_hash_are_told_apart() {
+    fn names_of_equal_hash_are_distinguished() {
         let mut names = interner(10);
         names.intern("alice").unwrap();
         let hash = names.hash("bob");
@@ -254,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn names_spread_over_the_table_as_the_secret_says() {
+    fn the_secret_determines_the_spread_over_the_table() {
         let homes = |secret| {
             let mut names: Interner = Interner::new(100, secret);
             for name in 0..100 {
@@ -266,18 +256,18 @@ mod tests {
         assert_ne!(distinct, homes((3, 4)));
         distinct.sort_unstable();
         distinct.dedup();
-        assert!(distinct.len() > 70, "100 names have {} places of 256", distinct.len());
+        assert!(distinct.len() > 70, "100 names occupy {} of 256 entries", distinct.len());
     }
 
     #[test]
-    fn each_kind_of_thing_has_its_own_names() {
+    fn each_kind_of_id_has_its_own_names() {
         let mut tenants: Interner<TenantId> = Interner::new(10, (1, 2));
         assert_eq!(tenants.intern("acme"), Ok(TenantId(0)));
         assert_eq!(tenants.name(TenantId(0)), Some("acme"));
     }
 
     #[test]
-    fn keys_never_made_have_no_name() {
+    fn ids_never_created_have_no_name() {
         let mut names = interner(2);
         assert_eq!(names.name(Key(7)), None);
         assert!(!names.release(Key(7)));

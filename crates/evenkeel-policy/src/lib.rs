@@ -1,21 +1,20 @@
-//! Every decision Evenkeel takes, as pure values: no I/O, no clock, no randomness of its own.
+//! Scheduling decisions as pure functions: no I/O, no clock, no randomness of their own.
 //!
-//! Time is an [`Instant`](time::Instant) the caller hands in, randomness a number the caller draws.
-//! The same inputs give the same decisions, so the gateway, the simulator and a microcontroller run
-//! this crate unchanged. Each module states its bound in its first lines; a property test in
-//! `tests/it/` holds it there.
+//! Time is an [`Instant`](time::Instant) that the caller passes in, randomness a number that the caller draws. The same
+//! inputs give the same decisions, so the gateway, the simulator and a microcontroller run this crate unchanged. Each
+//! module states its guarantees in its header; property tests in `tests/it/` check them.
 //!
-//! | step of the walk | module | question it answers |
+//! | step of the pipeline | module | decision |
 //! |---|---|---|
-//! | admit | [`backpressure`] | take it, slow it, or turn it away now |
-//! | queue | [`drr`] | whose turn is it |
-//! | pick node | [`score`] | which node can and should do it |
-//! | pick node | [`limit`] | how many requests a node should have at once |
-//! | pick path | [`swrr`], [`path`] | which way to that node |
-//! | observe | [`estimate`] | how fast, how often wrong, how much |
+//! | admit | [`backpressure`] | accept, delay or reject a request (load shedding, fair eviction, deadlines) |
+//! | queue | [`drr`] | the next key to serve (deficit round robin) |
+//! | pick node | [`score`] | the node to use (gates, then top-k or hot/cold selection) |
+//! | pick node | [`concurrency_limit`] | the number of requests a node should have in flight |
+//! | pick path | [`swrr`], [`path`] | the path to that node (smooth weighted round robin, path health) |
+//! | observe | [`estimate`] | recent averages, quantiles, rates and ratios |
 //!
-//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] are the words the others are
-//! written in.
+//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] define the types that the others share. [`exposition`]
+//! writes metrics as text, for the two crates that have some.
 #![warn(missing_docs)]
 #![no_std]
 extern crate alloc;
@@ -25,6 +24,7 @@ pub mod concurrency_limit;
 pub mod cost;
 pub mod drr;
 pub mod estimate;
+pub mod exposition;
 pub mod id;
 pub mod interner;
 pub mod path;
@@ -34,7 +34,12 @@ pub mod swrr;
 pub mod time;
 pub mod weight;
 
-/// Holds the README's example to what the crate does.
+/// Compiles the example of the workspace's README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
+struct WorkspaceReadme;
+
+/// Compiles the examples of this crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
 struct Readme;

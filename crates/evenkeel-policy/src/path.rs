@@ -1,17 +1,17 @@
-//! Path health: which ways to a node are fit for use, through how many relays, and which to swap.
+//! Path health: classifies the paths to a node by their samples, chooses hop counts, and replaces slow paths.
 //!
-//! Bounds, each held by `tests/it/path.rs`:
-//! - A path moves along these arrows only, at most one per sample, and each only after the run of
-//!   samples its rule asks for:
+//! Guarantees, each checked by `tests/it/path.rs`:
+//! - A path follows only these arrows, at most one per sample, and each only after the run of samples that its rule
+//!   requires:
 //!
 //! ```text
 //! INACTIVE → PROBING → ACTIVE → DEGRADED → RECOVERY → ACTIVE
 //!                               DEGRADED ← RECOVERY
 //! INACTIVE ← PROBING, ACTIVE, DEGRADED, RECOVERY
 //! ```
-//! - Once a path of a set is usable, one always is: the last one is never switched off.
-//! - An inactive path is left alone for `backoff_min..=backoff_max`, 1..=30 s.
-//! - A hop count stays within its range and moves by one at most.
+//! - Once a path of a set is usable, one always is: the last one is never deactivated.
+//! - An inactive path is not probed for `backoff_min..=backoff_max`, 1..=30 s.
+//! - A hop count stays within its range and changes by at most one.
 //! - A path is pruned only for an alternative that was better by the margin for the whole run.
 
 mod hops;
@@ -30,29 +30,29 @@ use core::fmt;
 
 use crate::swrr::Health;
 
-/// How well a path is.
+/// Health state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathState {
-    /// Switched off, and left alone until its backoff is over.
+    /// Deactivated, and not probed until its backoff has elapsed.
     Inactive,
-    /// Being tried out; carries probes and nothing else.
+    /// Being probed; carries no traffic.
     Probing,
-    /// Well.
+    /// Healthy.
     Active,
     /// Too slow or too lossy; carries less.
     Degraded,
-    /// Well again, on probation.
+    /// Healthy again, on probation.
     Recovery,
 }
 
 impl PathState {
-    /// Tells whether a path in this state may carry traffic.
+    /// Reports whether a path in this state may carry traffic.
     pub const fn is_usable(self) -> bool {
         self.health().is_some()
     }
 
-    /// What a [`SwrrScheduler`](crate::swrr::SwrrScheduler) is to make of a path in this state; `None`
-    /// where the path is not to be active in it.
+    /// Returns the corresponding health in a [`SwrrScheduler`](crate::swrr::SwrrScheduler); `None` if the path must not be
+    /// active there.
     pub const fn health(self) -> Option<Health> {
         match self {
             Self::Inactive | Self::Probing => None,
@@ -75,15 +75,15 @@ impl fmt::Display for PathState {
     }
 }
 
-/// The part of what was sent that got lost, 0..=1.
+/// Fraction of packets lost, 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Loss(f64);
 
 impl Loss {
-    /// Nothing was lost.
+    /// No loss.
     pub const NONE: Self = Self(0.0);
 
-    /// Takes a fraction from 0 to 1.
+    /// Creates a loss from a fraction, 0 to 1.
     pub fn new(loss: f64) -> Result<Self, LossOutOfRange> {
         if !(0.0..=1.0).contains(&loss) {
             return Err(LossOutOfRange { loss });
@@ -91,33 +91,26 @@ impl Loss {
         Ok(Self(loss))
     }
 
-    /// The loss as a fraction.
+    /// Returns the loss as a fraction.
     pub const fn as_f64(self) -> f64 {
         self.0
     }
 }
 
-/// Writes a percentage.
+/// Formats the loss as a percentage.
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} %", self.0 * 100.0)
     }
 }
 
-/// A number that is no loss.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Error for a number that is not in 0..=1.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("loss {loss} is not between 0 and 1")]
 pub struct LossOutOfRange {
-    /// The number as given.
+    /// The rejected number.
     pub loss: f64,
 }
-
-impl fmt::Display for LossOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "loss {} is not between 0 and 1", self.loss)
-    }
-}
-
-impl core::error::Error for LossOutOfRange {}
 
 #[cfg(test)]
 mod tests {
@@ -125,7 +118,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn a_state_is_named_as_operators_know_it() {
+    fn states_are_displayed_in_capitals() {
         let states = [
             PathState::Inactive,
             PathState::Probing,
@@ -139,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usable_path_is_healthy_to_the_scheduler_once_it_is_well() {
+    fn each_usable_state_has_a_health_in_the_scheduler() {
         assert_eq!(PathState::Inactive.health(), None);
         assert_eq!(PathState::Probing.health(), None);
         assert_eq!(PathState::Active.health(), Some(Health::Healthy));
@@ -150,7 +143,7 @@ mod tests {
     #[test]
     fn a_loss_is_a_fraction() {
         for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            assert!(Loss::new(bad).is_err(), "{bad} was taken for a loss");
+            assert!(Loss::new(bad).is_err(), "{bad} was accepted");
         }
         assert_eq!(Loss::new(2.0).unwrap_err().to_string(), "loss 2 is not between 0 and 1");
         assert_eq!(Loss::new(0.085).unwrap().to_string(), "8.5 %");

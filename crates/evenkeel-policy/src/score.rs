@@ -1,15 +1,15 @@
-//! Node choice: which node can do this request, and which of those should.
+//! Node selection: filters out the nodes that cannot serve a request and chooses one of the rest.
 //!
-//! A [`Picker`] puts one function, [`Picker::pick`], in front of two choosers. [`Chooser::Score`] adds
-//! up nine sub-scores per node and draws one of the best few; [`Chooser::HotCold`] avoids nodes with
-//! much in flight and takes the quickest of the rest. Both obey the same gates ([`Limits::gate`]).
+//! A [`NodeSelector`] puts one function, [`NodeSelector::pick`], in front of two policies. [`SelectionPolicy::Score`]
+//! adds up nine sub-scores per node and draws one of the best few; [`SelectionPolicy::HotCold`] avoids nodes with much
+//! work in flight and takes the fastest of the rest. Both apply the same gates ([`Limits::gate`]).
 //!
-//! Bound: every score lies in 0..=1 and no better figure lowers it (a larger `max_open_conns` apart,
-//! which makes the same idle connections a smaller part); a gated node is never chosen, and `None`
-//! means that every node is gated; the score chooser's draws follow `score^power × weight` among the
-//! `top_k` nodes of the highest `score × weight`; hot/cold takes no hot node while an open one is cold;
-//! the order of the candidates decides nothing. A pick is O(candidates) and allocates only while its
-//! scratch grows to the longest list met.
+//! Guarantees: every score lies in 0..=1, and an improving metric never lowers it (except a larger `max_open_conns`,
+//! which makes the same idle connections a smaller fraction). A gated node is never chosen, and `None` means that every
+//! node is gated. The score policy draws in proportion to `score^power × weight` among the `top_k` nodes of the highest
+//! `score × weight`. Hot/cold takes no hot node while an open one is cold. The order of the candidates has no influence.
+//!
+//! Limits: a pick is O(candidates) and allocates only while its buffer grows to the longest list seen.
 
 use alloc::vec::Vec;
 
@@ -33,16 +33,16 @@ pub use limits::{Limits, relative_latency};
 pub use node::{NodeStats, Status};
 pub use sub_scores::{RequestKind, SubScores, clamp01};
 
-/// A node that may be chosen, with its latest figures.
+/// Node that may be chosen, with its latest metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// The node.
+    /// The node's id.
     pub node: NodeId,
-    /// How much of the work it should get, relative to the others.
+    /// Relative share of the work that the node should get.
     ///
-    /// The score chooser multiplies scores by it, hot/cold divides the work in flight by it.
+    /// The score policy multiplies scores by it; hot/cold divides the work in flight by it.
     pub weight: Weight,
-    /// What the node last said of itself.
+    /// Metrics that the node last reported.
     pub stats: NodeStats,
 }
 
@@ -51,42 +51,42 @@ pub struct Candidate {
 pub struct Choice {
     /// The node to use.
     pub node: NodeId,
-    /// Why this one; its `Display` is what a dashboard shows.
-    pub because: ChoiceReason,
+    /// Reason for this choice; dashboards show its `Display`.
+    pub reason: ChoiceReason,
 }
 
-/// How a pool chooses among its open nodes.
+/// Policy by which a pool chooses among its open nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SelectionPolicy {
     /// Draws one of the nodes with the best scores.
     Score(ScoreConfig),
-    /// Takes the quickest node that has not too much in flight.
+    /// Takes the fastest node that has not too much in flight.
     HotCold(HotColdConfig),
 }
 
-/// A chooser with valid settings, and the scratch space its picks share.
+/// Selection policy with valid settings and a buffer that its picks share.
 #[derive(Clone, Debug)]
 pub struct NodeSelector {
-    chooser: SelectionPolicy,
+    policy: SelectionPolicy,
     scratch: Vec<f64>,
 }
 
 impl NodeSelector {
-    /// Makes a picker, unless a setting of the chooser is out of range.
-    pub fn new(chooser: SelectionPolicy) -> Result<Self, SettingOutOfRange> {
-        match &chooser {
+    /// Creates a selector; rejects settings out of range.
+    pub fn new(policy: SelectionPolicy) -> Result<Self, SettingOutOfRange> {
+        match &policy {
             SelectionPolicy::Score(config) => config.check()?,
             SelectionPolicy::HotCold(config) => config.check()?,
         }
-        Ok(Self { chooser, scratch: Vec::new() })
+        Ok(Self { policy, scratch: Vec::new() })
     }
 
-    /// Chooses a node for the request, or none when every candidate is gated.
+    /// Chooses a node for the request; `None` if every candidate is gated.
     ///
-    /// `random` is a fresh number in 0..1 for the draw among the best scores; hot/cold needs none. One
-    /// outside the range counts as the nearer end, and one that is no number as 0.
+    /// `random` is a fresh number in 0..1 for the draw among the best scores; hot/cold ignores it. A number outside the
+    /// range counts as the nearer end, NaN as 0.
     pub fn pick(&mut self, candidates: &[Candidate], request: RequestKind, random: f64) -> Option<Choice> {
-        match &self.chooser {
+        match &self.policy {
             SelectionPolicy::Score(config) => {
                 top_k::choose(config, candidates, request, random, &mut self.scratch)
             }
@@ -103,7 +103,7 @@ mod tests {
     use crate::cost::Cost;
 
     #[test]
-    fn a_picker_is_not_made_of_bad_settings() {
+    fn a_selector_rejects_bad_settings() {
         let score = SelectionPolicy::Score(ScoreConfig { top_k: 0, ..ScoreConfig::default() });
         let hot_cold =
             SelectionPolicy::HotCold(HotColdConfig { hot_quantile: 0.9, ..HotColdConfig::default() });
@@ -112,35 +112,35 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_picker_allocates_nothing() {
-        for chooser in [
+    fn a_selector_with_a_grown_buffer_allocates_nothing() {
+        for policy in [
             SelectionPolicy::Score(ScoreConfig::default()),
             SelectionPolicy::HotCold(HotColdConfig::default()),
         ] {
-            let mut picker = NodeSelector::new(chooser).unwrap();
-            let candidates: Vec<_> = (0..100).map(|node| candidate(node, worked_node())).collect();
-            assert!(picker.pick(&candidates, RequestKind::Infer, 0.5).is_some());
-            let warm = picker.scratch.capacity();
-            assert!(warm >= 100, "{chooser:?} does not use the scratch this test watches");
+            let mut selector = NodeSelector::new(policy).unwrap();
+            let candidates: Vec<_> = (0..100).map(|node| candidate(node, example_node())).collect();
+            assert!(selector.pick(&candidates, RequestKind::Infer, 0.5).is_some());
+            let grown = selector.scratch.capacity();
+            assert!(grown >= 100, "{policy:?} does not use the buffer that this test observes");
             for count in [100, 3, 57] {
-                assert!(picker.pick(&candidates[..count], RequestKind::Infer, 0.5).is_some());
-                assert_eq!(picker.scratch.capacity(), warm);
+                assert!(selector.pick(&candidates[..count], RequestKind::Infer, 0.5).is_some());
+                assert_eq!(selector.scratch.capacity(), grown);
             }
         }
     }
 
     #[test]
-    fn no_candidates_no_choice() {
-        for chooser in [
+    fn without_candidates_there_is_no_choice() {
+        for policy in [
             SelectionPolicy::Score(ScoreConfig::default()),
             SelectionPolicy::HotCold(HotColdConfig::default()),
         ] {
-            assert_eq!(NodeSelector::new(chooser).unwrap().pick(&[], RequestKind::Query, 0.5), None);
+            assert_eq!(NodeSelector::new(policy).unwrap().pick(&[], RequestKind::Query, 0.5), None);
         }
     }
 
-    /// The node of the worked examples; its sub-scores are in `limits`.
-    pub(super) fn worked_node() -> NodeStats {
+    /// Returns the node of the worked examples; `limits` computes its sub-scores.
+    pub(super) fn example_node() -> NodeStats {
         NodeStats {
             running_http_session: 30,
             running_sql: 20,

@@ -1,33 +1,24 @@
-//! The one refusal of a setting: it lies outside its range.
+//! Range check of settings, with one error for all of them.
 //!
-//! Bound: a setting passes exactly if it is a number from the least to the most allowed, both included;
-//! NaN never is.
+//! Guarantees: a setting passes exactly if it is a number within its inclusive range; NaN never is.
 
-use core::fmt;
 use core::ops::RangeInclusive;
 
-/// A setting that lies outside its range.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Error for a setting outside its range.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{setting} {value} is not between {min} and {max}")]
 pub struct SettingOutOfRange {
-    /// The setting's name.
+    /// Name of the setting.
     pub setting: &'static str,
-    /// The number as given; a span in seconds.
+    /// The rejected number; a time span in seconds.
     pub value: f64,
-    /// The least allowed, which may depend on another setting.
+    /// Smallest allowed value, which may depend on another setting.
     pub min: f64,
-    /// The most allowed, which may depend on another setting.
+    /// Largest allowed value, which may depend on another setting.
     pub max: f64,
 }
 
-impl fmt::Display for SettingOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} is not between {} and {}", self.setting, self.value, self.min, self.max)
-    }
-}
-
-impl core::error::Error for SettingOutOfRange {}
-
-/// Refuses a setting outside `range`.
+/// Rejects a setting outside `range`.
 pub(crate) fn check(
     setting: &'static str,
     value: impl Into<f64>,
@@ -53,17 +44,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_range_is_refused() {
+    fn a_value_outside_the_range_is_rejected() {
         for bad in [0.999, 16.001, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
-            assert!(check("top_k", bad, 1.0..=16.0).is_err(), "{bad} was let through");
+            assert!(check("top_k", bad, 1.0..=16.0).is_err(), "{bad} was accepted");
         }
-        assert!(check("recover_loss", 0.5, 0.0..=f64::NAN).is_err(), "a range up to nothing holds nothing");
+        assert!(check("recover_loss", 0.5, 0.0..=f64::NAN).is_err(), "a range that ends at NaN is empty");
     }
 
     #[test]
-    fn a_refusal_names_the_setting_and_the_range() {
-        let refused = check("ramp_start", 0.01, 0.05..=1.0).unwrap_err();
-        assert_eq!(refused, SettingOutOfRange { setting: "ramp_start", value: 0.01, min: 0.05, max: 1.0 });
-        assert_eq!(refused.to_string(), "ramp_start 0.01 is not between 0.05 and 1");
+    fn the_error_names_the_setting_and_the_range() {
+        let error = check("ramp_start", 0.01, 0.05..=1.0).unwrap_err();
+        assert_eq!(error, SettingOutOfRange { setting: "ramp_start", value: 0.01, min: 0.05, max: 1.0 });
+        assert_eq!(error.to_string(), "ramp_start 0.01 is not between 0.05 and 1");
     }
 }

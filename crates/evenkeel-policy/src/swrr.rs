@@ -1,26 +1,25 @@
-//! Which path next: smooth weighted round robin over paths weighed by inverse RTT and loss.
+//! Smooth weighted round robin (SWRR) over the paths to a node, weighted by inverse RTT and loss.
 //!
-//! Every path that takes part in a pick gains its weight in credit; the one with the most credit wins
-//! (of equals the lowest id) and pays the sum of the weights. O(n) per pick, no allocation, the same
-//! inputs give the same picks.
+//! Every path that takes part in a pick gains its weight in credit; the one with the most credit wins (ties go to the
+//! lowest id) and pays the sum of the weights. A pick is O(n) without allocation, and the same inputs give the same
+//! picks.
 //!
-//! Bounds, with `w` the weights in force, `W` their sum and `n` active paths:
+//! Guarantees, with `w` the weights in force, `W` their sum and `n` active paths:
 //!
-//! - any `W / gcd(w)` picks in a row under unchanged weights, counted from a reset, give each path
-//!   exactly its share;
-//! - after every pick, however often the weights changed, a path is behind its share by at most
-//!   H(n) − 1 picks (H the harmonic number) and ahead by at most 1 − 1/n; charged by size, that many
-//!   times the largest size; after departures, H(n) either way;
-//! - no path is picked more than ⌈w / w_min⌉ times in a row, after a change of weights neither, except
-//!   that rounding over many changes may turn a tie around: then ⌊w / w_min⌋ + 1;
+//! - any `W / gcd(w)` consecutive picks under unchanged weights, counted from a reset, give each path exactly its share;
+//! - after every pick, however often the weights changed, a path is behind its share by at most H(n) − 1 picks (H is the
+//!   harmonic number) and ahead by at most 1 − 1/n; when picks are charged by size, by that many times the largest size;
+//!   after departures, by H(n) either way;
+//! - no path is picked more than ⌈w / w_min⌉ times in a row, also after a change of weights, except that rounding over
+//!   many changes may reverse a tie: then ⌊w / w_min⌋ + 1;
 //! - credits sum to 0, so a path that joins with 0 is neither ahead nor behind;
-//! - unhealthy paths together have strictly less than their share of `W` unless all are unhealthy, and
-//!   no active path has none.
+//! - the unhealthy paths together have strictly less than their share of `W` unless all are unhealthy, and every active
+//!   path has some share.
 //!
-//! The second bound is that of the cup game: if the k fullest of n cups hold on average at most
-//! 1/(k+1) + … + 1/n, so they do after pouring in one unit and emptying one from the fullest. The third
-//! holds because whoever was picked last before a run was then not behind by more than one pick. Both
-//! are about picks in which all active paths take part, and the third about runs in which none leaves.
+//! The second guarantee is that of the cup game: if the k fullest of n cups hold on average at most 1/(k+1) + … + 1/n,
+//! then they still do after pouring in one unit and emptying one from the fullest. The third holds because the path
+//! picked last before a run was then behind by at most one pick. Both are about picks in which all active paths take
+//! part, and the third about runs during which none leaves.
 
 mod config;
 mod credit;
@@ -37,7 +36,7 @@ pub use error::SwrrError;
 pub use share::{PathShare, ShareWindow};
 pub use weight::{Health, Reweight, path_weight};
 
-use credit::{Credits, EVERYONE};
+use credit::{ALL_PATHS, Credits};
 use path::Path;
 use share::Window;
 use weight::{UnhealthyCap, checked_loss, checked_rtt};
@@ -46,16 +45,16 @@ use crate::cost::Cost;
 use crate::id::PathId;
 use crate::time::Instant;
 
-/// The most a single pick is charged; larger sizes count as this much, so that credits fit an `i64`.
+/// Maximum charge of a single pick; larger sizes count as this much, so that credits fit an `i64`.
 pub const PICK_COST_MAX: Cost = Cost(1 << 20);
 
-/// The most picks a phase skips; with more, resetting would take longer than it is worth.
+/// Maximum number of picks that a phase skips, which bounds the time of a reset.
 const PHASE_MAX: u64 = 4_096;
 
-/// Spreads picks over the active paths of one destination in proportion to their weights.
+/// Smooth weighted round robin over the active paths of one destination.
 ///
-/// Charge one scheduler in one currency: [`pick`](Self::pick) and [`pick_where`](Self::pick_where)
-/// charge 1, [`pick_sized`](Self::pick_sized) what it is told.
+/// Use one unit of cost per scheduler: [`pick`](Self::pick) and [`pick_where`](Self::pick_where) charge 1,
+/// [`pick_sized`](Self::pick_sized) charges the given cost.
 #[derive(Clone, Debug)]
 pub struct SwrrScheduler {
     rules: SwrrRules,
@@ -65,26 +64,26 @@ pub struct SwrrScheduler {
 }
 
 impl SwrrScheduler {
-    /// Makes a scheduler without paths.
+    /// Creates a scheduler without paths.
     pub fn new(rules: SwrrRules) -> Self {
         let window = Window::new(rules.window_picks);
         Self { rules, paths: Vec::new(), credits: Credits::default(), window }
     }
 
-    /// Adds an inactive path; its samples count from here on.
+    /// Adds an inactive path; its samples count from now on.
     pub fn add_path(&mut self, path: PathId) -> Result<(), SwrrError> {
-        let Err(at) = self.place(path) else {
+        let Err(index) = self.find(path) else {
             return Err(SwrrError::DuplicatePath { path });
         };
-        if self.rules.paths_max <= self.paths.len() {
+        if self.paths.len() >= self.rules.paths_max {
             return Err(SwrrError::TooManyPaths { paths_max: self.rules.paths_max });
         }
-        self.paths.insert(at, Path::new(path, &self.rules));
-        self.window.make_room(self.paths.len());
+        self.paths.insert(index, Path::new(path, &self.rules));
+        self.window.reserve(self.paths.len());
         Ok(())
     }
 
-    /// Removes a path and everything known about it.
+    /// Removes a path and its measurements.
     pub fn remove_path(&mut self, path: PathId) -> Result<(), SwrrError> {
         self.deactivate(path)?;
         self.paths.retain(|known| known.id != path);
@@ -92,104 +91,104 @@ impl SwrrScheduler {
         Ok(())
     }
 
-    /// Lets a path take part, without credit and from the start of its ramp; nothing if it does.
+    /// Activates a path, without credit and at the start of its ramp; does nothing if it is active.
     pub fn activate(&mut self, path: PathId, now: Instant) -> Result<(), SwrrError> {
-        let at = self.index(path)?;
-        if self.paths[at].active {
+        let index = self.index_of(path)?;
+        if self.paths[index].active {
             return Ok(());
         }
-        self.paths[at].active = true;
-        self.paths[at].weight.start(now, &self.rules);
-        self.window.fold(&self.credits);
+        self.paths[index].active = true;
+        self.paths[index].weight.start(now, &self.rules);
+        self.window.end_segment(&self.credits);
         self.credits.join(path);
         self.window.resize(self.credits.ids().len());
         self.reweigh();
         Ok(())
     }
 
-    /// Takes a path out until it is activated again; nothing if it is out.
+    /// Deactivates a path; does nothing if it is inactive.
     pub fn deactivate(&mut self, path: PathId) -> Result<(), SwrrError> {
-        let at = self.index(path)?;
-        if !self.paths[at].active {
+        let index = self.index_of(path)?;
+        if !self.paths[index].active {
             return Ok(());
         }
-        self.paths[at].active = false;
-        self.window.fold(&self.credits);
+        self.paths[index].active = false;
+        self.window.end_segment(&self.credits);
         self.credits.leave(path);
         self.window.resize(self.credits.ids().len());
         self.reweigh();
         Ok(())
     }
 
-    /// Says how well a path does; worse acts at once, better by the steps of a raise.
+    /// Sets the health of a path; a decline takes effect at once, an improvement in steps.
     pub fn set_health(&mut self, path: PathId, now: Instant, health: Health) -> Result<Reweight, SwrrError> {
-        let at = self.index(path)?;
-        let counted = self.credits.slot(path).map(|slot| self.credits.weights()[slot]);
-        self.paths[at].weight.set_health(health, counted, &self.rules);
-        Ok(self.settle(at, now))
+        let index = self.index_of(path)?;
+        let counted = self.credits.index_of(path).map(|index| self.credits.weights()[index]);
+        self.paths[index].weight.set_health(health, counted, &self.rules);
+        Ok(self.step_path(index, now))
     }
 
-    /// Gives a path its weight by hand, from then on in place of the measured one.
+    /// Pins the weight of a path, which from then on ignores its measurements.
     ///
-    /// A given weight is taken as meant, however small the change; raises still come in steps.
+    /// A pinned weight is applied however small the change; raises still come in steps.
     pub fn set_weight(&mut self, path: PathId, now: Instant, weight: u32) -> Result<Reweight, SwrrError> {
-        let at = self.index(path)?;
+        let index = self.index_of(path)?;
         if !(1..=self.rules.weight_cap).contains(&weight) {
             return Err(SwrrError::BadWeight { weight, weight_cap: self.rules.weight_cap });
         }
-        self.paths[at].weight.give(weight, &self.rules);
-        Ok(self.settle(at, now))
+        self.paths[index].weight.pin(weight, &self.rules);
+        Ok(self.step_path(index, now))
     }
 
-    /// Takes in an RTT sample.
+    /// Records an RTT sample.
     pub fn update_path_rtt(
         &mut self,
         path: PathId,
         now: Instant,
         rtt_ms: f64,
     ) -> Result<Reweight, SwrrError> {
-        let at = self.index(path)?;
-        self.paths[at].rtt_sample(checked_rtt(rtt_ms)?);
-        Ok(self.remeasure(at, now))
+        let index = self.index_of(path)?;
+        self.paths[index].record_rtt(checked_rtt(rtt_ms)?);
+        Ok(self.remeasure(index, now))
     }
 
-    /// Takes in a loss sample: the part lost of what was sent since the last one.
+    /// Records a loss sample: the fraction lost of the packets sent since the last one.
     pub fn update_path_loss(
         &mut self,
         path: PathId,
         now: Instant,
         loss_rate: f64,
     ) -> Result<Reweight, SwrrError> {
-        let at = self.index(path)?;
-        self.paths[at].loss_sample(checked_loss(loss_rate)?);
-        Ok(self.remeasure(at, now))
+        let index = self.index_of(path)?;
+        self.paths[index].record_loss(checked_loss(loss_rate)?);
+        Ok(self.remeasure(index, now))
     }
 
-    /// Lets raises and ramps go on where no sample does.
+    /// Continues raises and ramps in the absence of samples.
     pub fn refresh(&mut self, now: Instant) -> Reweight {
         let mut outcome = Reweight::Settled;
         for path in self.paths.iter_mut().filter(|path| path.active) {
-            outcome = outcome.max(path.slew(now, &self.rules));
+            outcome = outcome.max(path.step(now, &self.rules));
         }
         outcome.max(self.reweigh())
     }
 
-    fn remeasure(&mut self, at: usize, now: Instant) -> Reweight {
-        let goal = self.paths[at].measure(&self.rules);
-        goal.max(self.settle(at, now))
+    fn remeasure(&mut self, index: usize, now: Instant) -> Reweight {
+        let goal = self.paths[index].measure(&self.rules);
+        goal.max(self.step_path(index, now))
     }
 
-    /// Moves one path's weight as far as it may go.
-    fn settle(&mut self, at: usize, now: Instant) -> Reweight {
-        let path = &mut self.paths[at];
+    /// Moves one path's weight as far as its limits allow.
+    fn step_path(&mut self, index: usize, now: Instant) -> Reweight {
+        let path = &mut self.paths[index];
         if !path.active {
             return Reweight::Settled;
         }
-        let outcome = path.slew(now, &self.rules);
+        let outcome = path.step(now, &self.rules);
         outcome.max(self.reweigh())
     }
 
-    /// Puts the weights in force into the credits, if they differ.
+    /// Updates the credits to the weights in force, if they differ.
     fn reweigh(&mut self) -> Reweight {
         let active = || self.paths.iter().filter(|path| path.active).map(|path| &path.weight);
         let cap = UnhealthyCap::over(active(), &self.rules);
@@ -197,45 +196,45 @@ impl SwrrScheduler {
         if !self.credits.differs(weights()) {
             return Reweight::Settled;
         }
-        self.window.fold(&self.credits);
+        self.window.end_segment(&self.credits);
         self.credits.reweigh(weights());
         Reweight::Applied
     }
 
-    /// Picks the next path among all active ones; `None` when there is none.
+    /// Picks the next path among all active ones; `None` if there is none.
     #[inline]
     pub fn pick(&mut self) -> Option<PathId> {
-        let slot = self.credits.pick()?;
-        self.window.count(slot, EVERYONE, 1, &self.credits);
-        Some(self.credits.ids()[slot])
+        let index = self.credits.pick()?;
+        self.window.count(index, ALL_PATHS, 1, &self.credits);
+        Some(self.credits.ids()[index])
     }
 
-    /// Picks the next path among the eligible active ones; the others keep their credit as it is.
+    /// Picks the next path among the eligible active ones; the others keep their credit.
     #[inline]
     pub fn pick_where(&mut self, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
         self.pick_sized(Cost(1), eligible)
     }
 
-    /// Picks as [`pick_where`](Self::pick_where) does and charges `cost`: shares are then of cost.
+    /// Picks like [`pick_where`](Self::pick_where) and charges `cost`, so that shares are shares of cost.
     ///
     /// A cost counts as at least 1 and at most [`PICK_COST_MAX`].
     #[inline]
     pub fn pick_sized(&mut self, cost: Cost, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
         let cost = cost.0.clamp(1, PICK_COST_MAX.0);
         let picked = self.credits.pick_where(cost as i64, eligible)?;
-        self.window.count(picked.slot, picked.eligible, cost, &self.credits);
-        Some(self.credits.ids()[picked.slot])
+        self.window.count(picked.index, picked.eligible, cost, &self.credits);
+        Some(self.credits.ids()[picked.index])
     }
 
-    /// Sets every credit to 0: the next pick is the first.
+    /// Resets every credit to 0, which restarts the sequence.
     pub fn reset_weights(&mut self) {
         self.credits.reset();
     }
 
-    /// Resets, then starts at a random place of the sequence.
+    /// Resets the credits and starts at a random position of the sequence.
     ///
-    /// After a plain reset every gateway's first pick is the same path; with a random `phase` each, their
-    /// first picks follow the weights.
+    /// After a plain reset every gateway picks the same path first; with a random `phase` each, their first picks follow the
+    /// weights.
     pub fn reset_weights_at(&mut self, phase: u64) {
         self.credits.reset();
         for _ in 0..phase % self.credits.period().min(PHASE_MAX) {
@@ -243,11 +242,11 @@ impl SwrrScheduler {
         }
     }
 
-    fn index(&self, path: PathId) -> Result<usize, SwrrError> {
-        self.place(path).map_err(|_| SwrrError::UnknownPath { path })
+    fn index_of(&self, path: PathId) -> Result<usize, SwrrError> {
+        self.find(path).map_err(|_| SwrrError::UnknownPath { path })
     }
 
-    fn place(&self, path: PathId) -> Result<usize, usize> {
+    fn find(&self, path: PathId) -> Result<usize, usize> {
         self.paths.binary_search_by_key(&path, |known| known.id)
     }
 }
@@ -263,7 +262,7 @@ mod tests {
     const B: PathId = PathId(2);
     const C: PathId = PathId(3);
 
-    /// Active paths with one RTT sample each.
+    /// Creates a scheduler of active paths with one RTT sample each.
     fn scheduler(rtts_ms: &[(PathId, f64)]) -> SwrrScheduler {
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
         for &(path, rtt_ms) in rtts_ms {
@@ -312,15 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn whole_weights_are_the_view() {
+    fn the_weight_is_reported_in_whole_numbers() {
         let swrr = ramped(scheduler(&[(A, 10.0), (B, 700.0), (C, 5_000.0)]));
         assert_eq!([A, B, C].map(|path| swrr.weight(path)), [Some(100), Some(1), Some(1)]);
-        assert!(swrr.share(B) > swrr.share(C), "what is the same in view may differ inside");
+        assert!(swrr.share(B) > swrr.share(C), "equal whole weights may differ in fixed point");
         assert_eq!(swrr.weight(PathId(9)), None);
     }
 
     #[test]
-    fn a_path_that_is_not_active_is_not_picked() {
+    fn an_inactive_path_is_not_picked() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 10.0)]);
         swrr.deactivate(A).unwrap();
         assert_eq!((swrr.pick(), swrr.pick(), swrr.active()), (Some(B), Some(B), &[B][..]));
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_shows_what_its_samples_came_to() {
+    fn a_path_reports_its_smoothed_samples() {
         let mut swrr = scheduler(&[(A, 10.0)]);
         assert_eq!(swrr.loss_rate(A), Some(0.0));
         swrr.update_path_loss(A, START, 0.5).unwrap();
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_shows_the_health_it_was_said_to_have() {
+    fn a_path_reports_the_health_that_was_set() {
         let mut swrr = scheduler(&[(A, 10.0)]);
         for health in [Health::Degraded, Health::Recovery, Health::Healthy] {
             swrr.set_health(A, START, health).unwrap();
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entropy_tells_how_even_the_weights_are() {
+    fn the_entropy_measures_how_even_the_weights_are() {
         let mut swrr = scheduler(&[(A, 10.0)]);
         assert_eq!(swrr.weight_entropy(), None);
         swrr = scheduler(&[(A, 10.0), (B, 30.0)]);
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pick_among_some_goes_to_one_of_them_for_one() {
+    fn a_pick_among_some_paths_charges_one_unit() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 10.0), (C, 10.0)]);
         assert_eq!(swrr.pick_where(|path| path != A), Some(B));
         assert_eq!([A, B, C].map(|path| swrr.owed(path)), [Some(0.0), Some(-1.0 / 3.0), Some(1.0 / 3.0)]);
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn activating_what_is_active_changes_nothing() {
+    fn activating_an_active_path_changes_nothing() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 20.0)]);
         swrr.pick();
         let owed = swrr.owed(A);
@@ -380,7 +379,7 @@ mod tests {
             let mut counts = [0; 4];
             for gateway in 0_u64..100 {
                 let mut swrr = swrr.clone();
-                // Any spread of numbers does; this one is the golden ratio's.
+                // Any well-spread numbers do; these are multiples of the golden ratio.
                 reset(&mut swrr, gateway.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8);
                 counts[swrr.pick().unwrap().index()] += 1;
             }
@@ -410,18 +409,18 @@ mod tests {
         }
         let picks = |swrr: &mut SwrrScheduler, count: u32| (0..count).for_each(|_| _ = swrr.pick());
         swrr.activate(C, START).unwrap();
-        picks(&mut swrr, 1); // the removed path's
+        picks(&mut swrr, 1); // the removed path
         swrr.remove_path(C).unwrap();
         swrr.activate(B, START).unwrap();
-        picks(&mut swrr, 2); // B's
+        picks(&mut swrr, 2); // B
         swrr.activate(A, START).unwrap();
         picks(&mut swrr, 4); // two each
         swrr.deactivate(A).unwrap();
-        picks(&mut swrr, 1); // B's
+        picks(&mut swrr, 1); // B
         swrr.activate(A, START).unwrap();
         picks(&mut swrr, 2); // one each
         assert_eq!(swrr.set_health(B, START, Health::Degraded), Ok(Reweight::Applied));
-        picks(&mut swrr, 1); // A's, by nine tenths
+        picks(&mut swrr, 1); // A, by nine tenths
         let shares = swrr.last_window().unwrap().shares();
         let picks = |share: f64| libm::round(share * 100.0) / 10.0;
         let seen: Vec<_> =
@@ -442,7 +441,7 @@ mod tests {
     #[test]
     fn the_largest_set_at_the_largest_charge_stays_within_an_i64() {
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
-        // 128 take over four minutes under Miri, which is there for the code and not for the sums.
+        // 128 take over four minutes under Miri, which checks the code and not the sums.
         let paths = if cfg!(miri) { 8 } else { 128 };
         for path in (0..paths).map(PathId) {
             swrr.add_path(path).unwrap();
@@ -451,7 +450,7 @@ mod tests {
         }
         let mut swrr = ramped(swrr);
         for round in 0..2_000_u32 {
-            // An overflow would panic here, as tests check arithmetic.
+            // An overflow would panic here, because tests check arithmetic.
             swrr.pick_sized(PICK_COST_MAX, |path| !(path.0 ^ round).is_multiple_of(3)).unwrap();
         }
         let owed_max = 5.5 * PICK_COST_MAX.0 as f64;
@@ -459,14 +458,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_tells_whether_any_weight_moved() {
+    fn a_refresh_reports_whether_any_weight_moved() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 400.0)]);
         assert_eq!(swrr.refresh(Instant::from_millis(50)), Reweight::Suppressed);
         assert_eq!(swrr.refresh(Instant::from_millis(100)), Reweight::Applied, "A moves, B waits");
     }
 
     #[test]
-    fn a_given_weight_stays_whatever_is_measured() {
+    fn a_pinned_weight_ignores_measurements() {
         let mut swrr = scheduler(&[(A, 10.0)]);
         assert_eq!(swrr.set_weight(A, START, 5), Ok(Reweight::Applied));
         swrr.update_path_rtt(A, START, 1.0).unwrap();
@@ -474,22 +473,22 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_and_change_nothing() {
+    fn an_error_names_the_cause_and_changes_nothing() {
         let mut swrr = scheduler(&[(A, 10.0)]);
-        let said = |refusal: Result<Reweight, SwrrError>| refusal.unwrap_err().to_string();
-        assert_eq!(said(swrr.update_path_rtt(B, START, 1.0)), "path 2 is unknown");
+        let error = |result: Result<Reweight, SwrrError>| result.unwrap_err().to_string();
+        assert_eq!(error(swrr.update_path_rtt(B, START, 1.0)), "path 2 is unknown");
         assert_eq!(
-            said(swrr.update_path_rtt(A, START, -1.0)),
+            error(swrr.update_path_rtt(A, START, -1.0)),
             "rtt of -1 ms is not a finite number of at least 0"
         );
-        assert_eq!(said(swrr.update_path_loss(A, START, 1.5)), "loss rate 1.5 is not between 0 and 1");
-        assert_eq!(said(swrr.set_weight(A, START, 0)), "weight 0 is not between 1 and 10000");
+        assert_eq!(error(swrr.update_path_loss(A, START, 1.5)), "loss rate 1.5 is not between 0 and 1");
+        assert_eq!(error(swrr.set_weight(A, START, 0)), "weight 0 is not between 1 and 10000");
         assert_eq!(swrr.add_path(A), Err(SwrrError::DuplicatePath { path: A }));
         assert_eq!(swrr.rtt(A), Some(Duration::from_millis(10)));
     }
 
     #[test]
-    fn the_set_is_limited() {
+    fn the_number_of_paths_is_limited() {
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
         for id in 0..128 {
             swrr.add_path(PathId(id)).unwrap();

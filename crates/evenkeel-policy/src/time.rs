@@ -1,44 +1,44 @@
-//! Points in time and spans between them, as values.
+//! Instants and durations as values.
 //!
-//! `core` has no clock, and this crate must not read one: an [`Instant`] counts nanoseconds since an
-//! origin the caller chose (process start, simulation start). Arithmetic saturates instead of
-//! overflowing, so that a clock that steps back reads as "no time has passed".
+//! `core` has no clock, and this crate must not read one: an [`Instant`] counts nanoseconds since an origin that the
+//! caller chooses (process start, simulation start). Arithmetic saturates instead of overflowing, so a clock that steps
+//! back reads as "no time has passed".
 
 pub use core::time::Duration;
 
 use core::ops::{Add, AddAssign};
 
-/// A point in time: nanoseconds since an origin the caller chose.
+/// Point in time: nanoseconds since an origin that the caller chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The origin itself.
+    /// The origin.
     pub const ORIGIN: Self = Self(0);
-    /// The last point that can be named, some 584 years after the origin.
+    /// The last representable instant, some 584 years after the origin.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
-    /// Names the point `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Names the point `millis` milliseconds after the origin.
+    /// Returns the instant `millis` milliseconds after the origin.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Names the point `secs` seconds after the origin.
+    /// Returns the instant `secs` seconds after the origin.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// Counts the nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Measures the span since `earlier`; zero when `earlier` lies ahead.
+    /// Returns the time since `earlier`; zero if `earlier` is in the future.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -58,14 +58,14 @@ impl AddAssign<Duration> for Instant {
     }
 }
 
-/// Counts the nanoseconds of a span, saturating at the range of an [`Instant`].
+/// Returns the nanoseconds of a span, saturating at the range of an [`Instant`].
 pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Multiplies a span by a factor from 0 up, to the nearest nanosecond and at most [`Duration::MAX`].
+/// Multiplies a span by a factor of at least 0, to the nearest nanosecond and at most [`Duration::MAX`].
 ///
-/// Limits are compared as spans: as floating-point seconds, 90 ms is less than 0.9 × 100 ms.
+/// Limits must be compared as spans: as floating-point seconds, 90 ms is less than 0.9 × 100 ms.
 pub(crate) fn scaled(span: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_span_is_exact_to_the_nanosecond() {
+    fn a_scaled_span_is_exact_to_the_nanosecond() {
         assert_eq!(scaled(Duration::from_millis(100), 0.9), Duration::from_millis(90));
         assert_eq!(scaled(Duration::MAX, 2.0), Duration::MAX);
     }

@@ -1,7 +1,7 @@
-//! The demo: a gateway, three simulated model servers and three tenants of unequal appetite, in one process.
+//! The demo: a gateway, three simulated model servers and the clients of three tenants, in one process.
 //!
-//! Everything is real but the model: sockets, keys, queues, streams. Tenants are clients like any other and know
-//! only the gateway's address and their keys.
+//! Only the model is simulated: sockets, keys, queues and streams are real. The same clients run twice: first they all
+//! share one API key and are served first come, first served, as behind a plain proxy; then each tenant has its own.
 
 mod client;
 mod profile;
@@ -11,50 +11,56 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_server::api_key::{KeyHash, make_key};
+use evenkeel_sim_node::{SimNode, SimOptions};
 use evenkeel_upstream::{Origin, TlsRoots, Upstream};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, ConfigSources};
 use crate::data_dir::{DataDir, DataDirClaim};
 use crate::gateway::Gateway;
-use evenkeel_sim_node::{SimNode, SimOptions};
 
-pub use profile::{APPETITES, TenantProfile};
-pub use stats::{DemoStats, DemoTotals};
+pub use profile::{PROFILES, TenantProfile};
+pub use stats::{DemoStats, DemoTotals, Wait};
 
 use client::Client;
 
-/// The model that every node of the demo serves.
+/// Name of the model that every node of the demo serves.
 pub const MODEL: &str = "sim";
-const NODES: [&str; 3] = ["red", "green", "blue"];
-const SLOTS: u32 = 4;
+/// Slots of each node.
+pub const SLOTS: u32 = 4;
+pub const NODES: [&str; 3] = ["red", "green", "blue"];
 const TOKENS_PER_SECOND: u32 = 150;
+/// Tenant of the key that all clients share in the first phase.
+const SHARED_TENANT: &str = "everyone";
+/// Room for every client, so that the phases differ in who waits and not in who is rejected.
+const WAITING_MAX: u32 = 1_000;
+/// Longer than the longest wait of the flood.
+const WAIT_MAX_SECS: u64 = 60;
+const DRAIN_SECS: u64 = 5;
+
+/// Assignment of API keys to clients, one per phase of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyScheme {
+    Shared,
+    PerTenant,
+}
 
 /// A running demo.
 pub struct Demo {
     gateway: Gateway,
     nodes: Vec<SimNode>,
-    tenants: Vec<Tenant>,
+    shared_key: String,
+    /// In the order of [`PROFILES`].
+    tenant_keys: Vec<String>,
     clients: JoinSet<()>,
-    folder: PathBuf,
-}
-
-/// A tenant of the demo.
-pub struct Tenant {
-    /// What it is like.
-    pub appetite: &'static TenantProfile,
-    /// The key it calls with.
-    pub key: String,
-    /// What it got so far.
-    pub ledger: Arc<DemoStats>,
+    data_dir: PathBuf,
 }
 
 impl Demo {
-    /// Starts everything but the traffic, on the runtime this is called on.
+    /// Starts the nodes and the gateway; needs a Tokio runtime.
     pub async fn start(listen: SocketAddr) -> Result<Self, Box<dyn Error>> {
         let mut nodes = Vec::new();
         for seed in 0..NODES.len() as u64 {
@@ -67,72 +73,78 @@ impl Demo {
             };
             nodes.push(SimNode::bind(options).await?);
         }
-        let mut tenants = Vec::new();
-        for appetite in &APPETITES {
-            let key = make_key().map_err(|_| "the system gives no random numbers")?;
-            tenants.push(Tenant { appetite, key, ledger: Arc::default() });
-        }
-        let folder = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
-        let text = config(listen, &folder.to_string_lossy(), &nodes, &tenants);
+        let new_key = || make_key().map_err(|_| "the system has no random numbers");
+        let shared_key = new_key()?;
+        let tenant_keys = PROFILES.iter().map(|_| new_key()).collect::<Result<Vec<_>, _>>()?;
+        let data_dir = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
+        let text = config_text(listen, &data_dir.to_string_lossy(), &nodes, &shared_key, &tenant_keys);
         let file = Some(("demo".to_owned(), text));
         let config = Config::read(&ConfigSources { file, ..ConfigSources::default() })?;
-        let DataDirClaim::Ours(claimed) = DataDir::claim(&folder)? else {
-            return Err(format!("{}: another process holds this folder", folder.display()).into());
+        let DataDirClaim::Ours(claimed) = DataDir::claim(&data_dir)? else {
+            return Err(format!("{}: another process uses this data directory", data_dir.display()).into());
         };
         let gateway = Gateway::start(config, claimed).await?;
-        Ok(Self { gateway, nodes, tenants, clients: JoinSet::new(), folder })
+        Ok(Self { gateway, nodes, shared_key, tenant_keys, clients: JoinSet::new(), data_dir })
     }
 
-    /// Lets the tenants ask.
-    pub fn begin(&mut self) -> Result<(), Box<dyn Error>> {
-        let upstream = Upstream::new(
-            ConnectionPoolConfig { max_idle_per_host: 100, ..Default::default() },
-            TlsRoots::public(),
-        );
+    /// Stops the current clients, cancelling their requests, and starts all clients anew with keys by `scheme`.
+    ///
+    /// Returns fresh statistics per tenant, in the order of [`PROFILES`].
+    pub async fn start_phase(&mut self, scheme: KeyScheme) -> Result<Vec<Arc<DemoStats>>, Box<dyn Error>> {
+        self.clients.shutdown().await;
+        let settings = ConnectionPoolConfig { max_idle_per_host: 100, ..Default::default() };
+        let upstream = Upstream::new(settings, TlsRoots::public());
         let origin = Origin::parse(self.gateway.url())?;
-        for tenant in &self.tenants {
-            for number in 0..tenant.appetite.clients {
-                let client = Client::new(&upstream, &origin, tenant, number)?;
-                self.clients.spawn(client.ask_on());
+        let mut stats = Vec::new();
+        for (profile, tenant_key) in PROFILES.iter().zip(&self.tenant_keys) {
+            let key = match scheme {
+                KeyScheme::Shared => &self.shared_key,
+                KeyScheme::PerTenant => tenant_key,
+            };
+            let tenant_stats = Arc::new(DemoStats::default());
+            for number in 0..profile.clients {
+                let client = Client::new(&upstream, &origin, key, profile, &tenant_stats, number)?;
+                self.clients.spawn(client.run());
             }
+            stats.push(tenant_stats);
         }
-        Ok(())
+        Ok(stats)
     }
 
-    /// Where the gateway is.
     pub fn url(&self) -> &str {
         self.gateway.url()
     }
 
-    /// Where the model servers are, by name.
-    pub fn nodes(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        NODES.into_iter().zip(self.nodes.iter().map(SimNode::address))
+    /// Returns the API key of the first tenant, to try the gateway with.
+    pub fn key(&self) -> &str {
+        &self.tenant_keys[0]
     }
 
-    /// Who asks.
-    pub fn tenants(&self) -> &[Tenant] {
-        &self.tenants
-    }
-
-    /// Ends the traffic, then everything else.
+    /// Stops the clients, then the gateway and the nodes.
     pub async fn stop(mut self) -> Result<(), Box<dyn Error>> {
         self.clients.shutdown().await;
         let drained = self.gateway.stop().await;
         for node in self.nodes {
             node.shutdown().await;
         }
-        // Left behind, it would only be a few bytes among temporary files.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        // A directory that cannot be removed is a few bytes among the temporary files.
+        let _ = std::fs::remove_dir_all(&self.data_dir);
         drained?;
         Ok(())
     }
 }
 
-fn config(listen: SocketAddr, folder: &str, nodes: &[SimNode], tenants: &[Tenant]) -> String {
+fn config_text(
+    listen: SocketAddr,
+    data_dir: &str,
+    nodes: &[SimNode],
+    shared_key: &str,
+    tenant_keys: &[String],
+) -> String {
     let mut text = format!(
-        "[server]\nlisten = \"{listen}\"\ndata_dir = {}\ndrain_secs = {}\n",
-        serde_json::Value::from(folder),
-        Duration::from_secs(5).as_secs(),
+        "[server]\nlisten = \"{listen}\"\ndata_dir = {}\ndrain_secs = {DRAIN_SECS}\n\
+         [load_manager]\nmax_waiting = {WAITING_MAX}\ndefault_timeout_secs = {WAIT_MAX_SECS}\n",
+        serde_json::Value::from(data_dir),
     );
     for (name, node) in NODES.iter().zip(nodes) {
         let url = node.address();
@@ -140,10 +152,13 @@ fn config(listen: SocketAddr, folder: &str, nodes: &[SimNode], tenants: &[Tenant
             "[[llm.nodes]]\nname = \"{name}\"\nurl = \"http://{url}\"\nmodels = [\"{MODEL}\"]\nmax_concurrency = {SLOTS}\n"
         );
     }
-    for Tenant { appetite, key, .. } in tenants {
+    let mut add_tenant = |name: &str, key: &str, weight: u32| {
         let hash = KeyHash::of(key);
-        let TenantProfile { name, weight, .. } = appetite;
         text += &format!("[[tenants]]\nname = \"{name}\"\nkey_hashes = [\"{hash}\"]\nweight = {weight}\n");
+    };
+    add_tenant(SHARED_TENANT, shared_key, 1);
+    for (profile, key) in PROFILES.iter().zip(tenant_keys) {
+        add_tenant(profile.name, key, profile.weight);
     }
     text
 }

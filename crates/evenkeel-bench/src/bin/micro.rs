@@ -4,61 +4,54 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use evenkeel_bench::args::{self, HELP, Request, Run, UsageError};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use evenkeel_bench::args::Args;
 use evenkeel_bench::measure::measure;
 use evenkeel_bench::report::{self, GroupResult};
 use evenkeel_bench::suite::{self, Group};
 
-const FAILED: u8 = 1;
-const MISUSED: u8 = 2;
-
 fn main() -> ExitCode {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let request = match args::parse(words) {
-        Ok(request) => request,
-        Err(misuse) => return refuse(&misuse),
-    };
-    let groups = suite::groups();
-    let outcome = match request {
-        Request::Help => print(HELP),
-        Request::List => print(&groups.iter().map(|group| format!("{}\n", group.name)).collect::<String>()),
-        Request::Run(run) => {
-            let chosen: Vec<_> =
-                groups.into_iter().filter(|group| group.name.contains(&run.filter)).collect();
-            if chosen.is_empty() {
-                return refuse(&UsageError::NoSuchGroup { filter: run.filter });
-            }
-            run_groups(chosen, &run)
-        }
+    let args = Args::parse();
+    let outcome = if args.list {
+        print(&suite::groups().iter().map(|group| format!("{}\n", group.name)).collect::<String>())
+    } else {
+        run_groups(selected_groups(&args), &args)
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("micro: {error}");
-            ExitCode::from(FAILED)
+            ExitCode::FAILURE
         }
     }
 }
 
-fn refuse(misuse: &UsageError) -> ExitCode {
-    eprintln!("micro: {misuse}");
-    ExitCode::from(MISUSED)
+/// Returns the groups that match the filter; exits with a usage error if there are none.
+fn selected_groups(args: &Args) -> Vec<Group> {
+    let mut groups = suite::groups();
+    groups.retain(|group| group.name.contains(&args.filter));
+    if groups.is_empty() {
+        let message = format!("no group's name contains '{}'; --list shows them", args.filter);
+        Args::command().error(ErrorKind::InvalidValue, message).exit();
+    }
+    groups
 }
 
-fn run_groups(groups: Vec<Group>, run: &Run) -> io::Result<()> {
-    // Tried before the first round: nobody should wait minutes to hear that a folder is missing.
-    if let Some(path) = &run.json {
+fn run_groups(groups: Vec<Group>, args: &Args) -> io::Result<()> {
+    // Tried before the first round, so that a missing directory is reported at once rather than after minutes.
+    if let Some(path) = &args.json {
         write(path, "")?;
     }
     let count = groups.len();
-    let mut measured = Vec::with_capacity(count);
-    for (at, group) in groups.into_iter().enumerate() {
-        eprintln!("[{}/{count}] {}", at + 1, group.name);
-        measured.push(GroupResult { rows: measure(&group.set_up, run.effort), group: group.name });
+    let mut results = Vec::with_capacity(count);
+    for (index, group) in groups.into_iter().enumerate() {
+        eprintln!("[{}/{count}] {}", index + 1, group.name);
+        results.push(GroupResult { rows: measure(&group.set_up, args.effort()), group: group.name });
     }
-    print(&report::table(&measured))?;
-    match &run.json {
-        Some(path) => write(path, &report::json(&measured, run.effort)),
+    print(&report::table(&results))?;
+    match &args.json {
+        Some(path) => write(path, &report::json(&results, args.effort())),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether to take a request.
+//! Admission: backpressure by load and by fair share against a bare limit.
 
 use std::hint::black_box;
 
@@ -9,25 +9,25 @@ use evenkeel_policy::weight::Weight;
 use super::Group;
 use crate::measure::{Contender, Work};
 
-/// How many wait, as a part of the places.
+/// Load: waiting requests as a fraction of the capacity.
 const NORMAL: f64 = 0.2;
 const WARNING: f64 = 0.6;
 const OVERLOADED: f64 = 0.8;
 
 pub(super) fn groups() -> Vec<Group> {
-    let places = [100, 1_000];
-    places
-        .map(|places| Group::new(format!("backpressure/{places}-places"), move || contenders(places)))
+    let capacities = [100, 1_000];
+    capacities
+        .map(|capacity| Group::new(format!("backpressure/{capacity}-places"), move || contenders(capacity)))
         .into()
 }
 
-fn contenders(places: usize) -> Vec<Contender> {
-    let waiting = |load: f64| (places as f64 * load) as usize;
-    let plain = |load| Plain { controller: controller(places), waiting: waiting(load) };
-    let fair = |load| Fair::crowded(places, waiting(load));
+fn contenders(capacity: usize) -> Vec<Contender> {
+    let waiting = |load: f64| (capacity as f64 * load) as usize;
+    let plain = |load| Plain { controller: controller(capacity), waiting: waiting(load) };
+    let fair = |load| Fair::crowded(capacity, waiting(load));
     vec![
-        Contender::new("bare limit", BareLimit { places, waiting: waiting(NORMAL) }),
-        Contender::new("bare limit again", BareLimit { places, waiting: waiting(NORMAL) }),
+        Contender::new("bare limit", BareLimit { capacity, waiting: waiting(NORMAL) }),
+        Contender::new("bare limit again", BareLimit { capacity, waiting: waiting(NORMAL) }),
         Contender::new("plain normal", plain(NORMAL)),
         Contender::new("plain warning", plain(WARNING)),
         Contender::new("plain overloaded", plain(OVERLOADED)),
@@ -39,14 +39,14 @@ fn contenders(places: usize) -> Vec<Contender> {
 
 /// Compares two numbers.
 struct BareLimit {
-    places: usize,
+    capacity: usize,
     waiting: usize,
 }
 
 impl Work for BareLimit {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
-            black_box(black_box(self.waiting) < self.places);
+            black_box(black_box(self.waiting) < self.capacity);
         }
     }
 }
@@ -65,35 +65,35 @@ impl Work for Plain {
     }
 }
 
-/// Decides on a newcomer while as many others wait as can: all places but one are held by different tenants.
+/// Decides on a new tenant's request in the worst case: almost every waiting request is of a different tenant.
 struct Fair {
     admission: FairAdmission,
-    newcomer: TenantId,
+    new_tenant: TenantId,
 }
 
 impl Fair {
-    fn crowded(places: usize, waiting: usize) -> Self {
-        let mut admission = FairAdmission::new(controller(places), places as u32);
-        // The last of them holds two: above its share once the newcomer counts, and found last.
+    fn crowded(capacity: usize, waiting: usize) -> Self {
+        let mut admission = FairAdmission::new(controller(capacity), capacity as u32);
+        // The last of them has two: above its share once the new tenant counts, and found last.
         let others = waiting as u32 - 1;
         for tenant in (0..others).chain([others - 1]) {
-            admission.join(TenantId(tenant), Weight::ONE).expect("there are fewer tenants than places");
+            admission.join(TenantId(tenant), Weight::ONE).expect("there are fewer tenants than tenants_max");
         }
-        Self { admission, newcomer: TenantId(others) }
+        Self { admission, new_tenant: TenantId(others) }
     }
 }
 
 impl Work for Fair {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
-            black_box(self.admission.decide(black_box(self.newcomer), Weight::ONE));
+            black_box(self.admission.decide(black_box(self.new_tenant), Weight::ONE));
         }
     }
 }
 
-fn controller(places: usize) -> BackpressureController {
-    let config = BackpressureConfig { max_queue_size: places, ..BackpressureConfig::default() };
-    BackpressureController::new(config).expect("places are within the limit")
+fn controller(capacity: usize) -> BackpressureController {
+    let config = BackpressureConfig { max_queue_size: capacity, ..BackpressureConfig::default() };
+    BackpressureController::new(config).expect("the capacity is within the limit")
 }
 
 #[cfg(test)]
@@ -102,21 +102,21 @@ mod tests {
     use evenkeel_policy::backpressure::BackpressureState;
 
     #[test]
-    fn loads_are_what_their_names_say() {
-        for places in [100, 1_000] {
+    fn each_load_is_in_the_state_of_its_name() {
+        for capacity in [100, 1_000] {
             for (load, state) in [
                 (NORMAL, BackpressureState::Normal),
                 (WARNING, BackpressureState::Warning),
                 (OVERLOADED, BackpressureState::Overloaded),
             ] {
-                let waiting = (places as f64 * load) as usize;
-                assert_eq!(controller(places).decide(waiting).state, state);
-                let fair = Fair::crowded(places, waiting);
+                let waiting = (capacity as f64 * load) as usize;
+                assert_eq!(controller(capacity).decide(waiting).state, state);
+                let fair = Fair::crowded(capacity, waiting);
                 assert_eq!(fair.admission.waiting(), waiting);
-                let decided = fair.admission.decide(fair.newcomer, Weight::ONE);
+                let decided = fair.admission.decide(fair.new_tenant, Weight::ONE);
                 assert_eq!(decided.decision.state, state);
-                let pushes_out = state == BackpressureState::Overloaded;
-                assert_eq!(decided.push_out.is_some(), pushes_out);
+                let evicts = state == BackpressureState::Overloaded;
+                assert_eq!(decided.evict.is_some(), evicts);
             }
         }
     }

@@ -1,10 +1,9 @@
-//! A message's way out of a queue, with and without a choice between keys.
+//! Delivery of a message from a queue, with and without a choice between keys.
 //!
-//! A delivery hands out the next message, reads and counts up its record in the queue's index, copies its body of
-//! 1 KB from the store's memory to an outgoing buffer, notes a lease by its expiry, and acknowledges the message
-//! delivered 1 000 deliveries before, which removes its lease and lists it for the store's next batch of deletes.
-//! Everything but the handing out is the same code. Records and bodies are visited in the same order, without a
-//! pattern.
+//! A delivery selects the next message, increments the attempts in its index record, copies its body of 1 KB from the
+//! store's memory to an outgoing buffer, records a lease by its expiry, and acknowledges the message delivered 1 000
+//! deliveries before, which removes its lease and adds it to the store's next batch of deletes. Only the selection
+//! differs between the contenders. Records and bodies are visited in the same order, without a pattern.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
@@ -26,7 +25,7 @@ const OUTGOING_MAX: usize = 64 * BODY;
 const VISIBILITY: Duration = Duration::from_secs(30);
 const BETWEEN_DELIVERIES: Duration = Duration::from_micros(1);
 
-/// Where bodies are copied from; every queue has its own, so that none finds what another has just read.
+/// Store from which bodies are copied; every queue has its own, so that none benefits from the caches of another.
 #[derive(Clone, Copy)]
 struct Store {
     name: &'static str,
@@ -34,9 +33,9 @@ struct Store {
 }
 
 const STORES: [Store; 2] = [
-    // 32 MB in each of six queues that take turns: no body is in a cache when it is wanted.
+    // 32 MB in each of six alternating queues: no body is in a cache when it is read.
     Store { name: "delivery", bodies: 1 << 15 },
-    // As if each had just been read: the least a delivery can take, so the most a choice can add in relation.
+    // Bodies that stay in the cache: the fastest delivery, and so the largest relative cost of a choice.
     Store { name: "delivery-hot", bodies: 1 << 8 },
 ];
 
@@ -53,45 +52,45 @@ fn contenders(keys: u32, store: Store) -> Vec<Contender> {
     let shuffled = AccessOrder::Shuffled.indices(keys);
     let backlog = backlog(keys, BACKLOG_MIN);
     let fifo = || Queue::new(Fifo::EMPTY, &in_order, &backlog, store);
-    let lanes = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, &backlog, store);
+    let key_lists = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, &backlog, store);
     let drr = |ring| Queue::new(Keyed::new(scheduler(ring), keys), ring, &backlog, store);
     let goal = Some(Goal::RatioBelow(1.05));
     vec![
         Contender::new("fifo", fifo()),
         Contender::new("fifo again", fifo()),
-        Contender::new("lanes", lanes(&in_order)),
+        Contender::new("lanes", key_lists(&in_order)),
         Contender::new("drr", drr(&in_order)).with_goal(goal),
-        Contender::new("lanes shuffled", lanes(&shuffled)),
+        Contender::new("lanes shuffled", key_lists(&shuffled)),
         Contender::new("drr shuffled", drr(&shuffled)).with_goal(goal),
     ]
 }
 
-/// Lists the handles of the waiting messages: as many for each key, at least two.
+/// Returns the handles of the waiting messages: equally many for each key, at least two.
 fn backlog(keys: u32, len_min: u32) -> Vec<u32> {
     AccessOrder::Shuffled.indices(keys * len_min.div_ceil(keys).max(2))
 }
 
-/// What the queue knows of a message besides its body.
+/// Index record of a message.
 #[derive(Clone, Copy)]
 struct Record {
     key: Key,
     attempts: u32,
-    /// The message after it in its lane.
+    /// Next message of its key.
     next: u32,
-    /// Where its body lies.
+    /// Number of its body in the store.
     body: u32,
 }
 
 /// One record per handle.
 type Index = [Record];
 
-/// How waiting messages are kept and which is next.
+/// Waiting messages, with the choice of the next one.
 trait WaitingMessages {
-    fn take(&mut self, index: &Index) -> Option<u32>;
-    fn put(&mut self, index: &mut Index, handle: u32);
+    fn pop(&mut self, index: &Index) -> Option<u32>;
+    fn push(&mut self, index: &mut Index, handle: u32);
 }
 
-/// Messages that leave in the order they came: a list through their records.
+/// First-in, first-out list of messages, linked through their records.
 #[derive(Clone, Copy)]
 struct KeyList {
     first: u32,
@@ -125,62 +124,62 @@ impl KeyList {
     }
 }
 
-/// One lane for all.
+/// One list for all keys.
 struct Fifo {
-    lane: KeyList,
+    list: KeyList,
 }
 
 impl Fifo {
-    const EMPTY: Self = Self { lane: KeyList::EMPTY };
+    const EMPTY: Self = Self { list: KeyList::EMPTY };
 }
 
 impl WaitingMessages for Fifo {
-    fn take(&mut self, index: &Index) -> Option<u32> {
-        self.lane.pop(index)
+    fn pop(&mut self, index: &Index) -> Option<u32> {
+        self.list.pop(index)
     }
 
-    fn put(&mut self, index: &mut Index, handle: u32) {
-        self.lane.push(index, handle);
-    }
-}
-
-/// A lane per key, and whose turn it is.
-struct Keyed<T> {
-    turns: T,
-    lanes: Vec<KeyList>,
-}
-
-impl<T> Keyed<T> {
-    fn new(turns: T, keys: u32) -> Self {
-        Self { turns, lanes: vec![KeyList::EMPTY; keys as usize] }
+    fn push(&mut self, index: &mut Index, handle: u32) {
+        self.list.push(index, handle);
     }
 }
 
-impl<T: Turns> WaitingMessages for Keyed<T> {
-    fn take(&mut self, index: &Index) -> Option<u32> {
-        let key = self.turns.next()?;
-        let lane = &mut self.lanes[key.index()];
-        let handle = lane.pop(index)?;
-        self.turns.charge(key);
-        if lane.is_empty() {
-            self.turns.leave(key);
+/// One list per key, with a scheduler over the keys.
+struct Keyed<S> {
+    scheduler: S,
+    lists: Vec<KeyList>,
+}
+
+impl<S> Keyed<S> {
+    fn new(scheduler: S, keys: u32) -> Self {
+        Self { scheduler, lists: vec![KeyList::EMPTY; keys as usize] }
+    }
+}
+
+impl<S: KeyScheduler> WaitingMessages for Keyed<S> {
+    fn pop(&mut self, index: &Index) -> Option<u32> {
+        let key = self.scheduler.next()?;
+        let list = &mut self.lists[key.index()];
+        let handle = list.pop(index)?;
+        self.scheduler.charge(key);
+        if list.is_empty() {
+            self.scheduler.leave(key);
         }
         Some(handle)
     }
 
-    fn put(&mut self, index: &mut Index, handle: u32) {
-        self.lanes[index[handle as usize].key.index()].push(index, handle);
+    fn push(&mut self, index: &mut Index, handle: u32) {
+        self.lists[index[handle as usize].key.index()].push(index, handle);
     }
 }
 
-/// Whose turn it is.
-trait Turns {
+/// Scheduler over the keys.
+trait KeyScheduler {
     fn next(&self) -> Option<Key>;
     fn charge(&mut self, key: Key);
     fn leave(&mut self, key: Key);
 }
 
-impl Turns for DrrScheduler {
+impl KeyScheduler for DrrScheduler {
     fn next(&self) -> Option<Key> {
         self.next_key()
     }
@@ -194,27 +193,27 @@ impl Turns for DrrScheduler {
     }
 }
 
-/// Everybody once, whatever it costs: shows what keeping a lane per key costs by itself.
+/// Plain rotation, whatever the cost: isolates the cost of a list per key.
 struct RoundRobin {
     ring: Vec<Key>,
-    at: usize,
+    index: usize,
 }
 
 impl RoundRobin {
     fn new(ring: &[u32]) -> Self {
-        Self { ring: ring.iter().copied().map(Key).collect(), at: 0 }
+        Self { ring: ring.iter().copied().map(Key).collect(), index: 0 }
     }
 }
 
-impl Turns for RoundRobin {
+impl KeyScheduler for RoundRobin {
     fn next(&self) -> Option<Key> {
-        self.ring.get(self.at).copied()
+        self.ring.get(self.index).copied()
     }
 
     fn charge(&mut self, _key: Key) {
-        self.at += 1;
-        if self.at == self.ring.len() {
-            self.at = 0;
+        self.index += 1;
+        if self.index == self.ring.len() {
+            self.index = 0;
         }
     }
 
@@ -223,22 +222,22 @@ impl Turns for RoundRobin {
     }
 }
 
-/// A queue's part in a delivery, whatever its lanes.
-struct Queue<L> {
-    lanes: L,
+/// Delivery from a queue with any choice of the next message.
+struct Queue<W> {
+    waiting: W,
     index: Vec<Record>,
     bodies: Vec<u8>,
     outgoing: Vec<u8>,
     now: Instant,
     sequence: u64,
     leases: BTreeMap<Receipt, Lease>,
-    /// What consumers will acknowledge, in this order.
+    /// Receipts in the order in which consumers acknowledge them.
     in_flight: VecDeque<Receipt>,
     acknowledged: Vec<u32>,
     ops_max: u64,
 }
 
-/// Leases are found by it, and expire in its order.
+/// Key of a lease, in the order of expiry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Receipt {
     expires: Instant,
@@ -250,15 +249,15 @@ struct Lease {
     attempt: u32,
 }
 
-impl<L: WaitingMessages> Queue<L> {
-    /// Makes a queue in full swing: consumers hold as many messages as they always do.
+impl<W: WaitingMessages> Queue<W> {
+    /// Creates a queue in its steady state, with the usual number of messages in flight.
     ///
-    /// Messages are dealt to the keys in the order of their turns, so that they are handed out as they lie.
-    fn new(lanes: L, ring: &[u32], backlog: &[u32], store: Store) -> Self {
+    /// Messages are assigned to the keys in the order of the ring, so that every contender delivers them in the same order.
+    fn new(waiting: W, ring: &[u32], backlog: &[u32], store: Store) -> Self {
         let keys = ring.len() as u64;
         let record = |handle| Record { key: Key(0), attempts: 0, next: NONE, body: handle % store.bodies };
         let mut queue = Self {
-            lanes,
+            waiting,
             index: (0..backlog.len() as u32).map(record).collect(),
             bodies: vec![0x5A; store.bodies as usize * BODY],
             outgoing: Vec::with_capacity(OUTGOING_MAX),
@@ -267,19 +266,19 @@ impl<L: WaitingMessages> Queue<L> {
             leases: BTreeMap::new(),
             in_flight: VecDeque::new(),
             acknowledged: Vec::new(),
-            // Every key keeps a message, so that nobody leaves the ring.
+            // Every key keeps a message, so that none leaves the ring.
             ops_max: backlog.len() as u64 - keys - IN_FLIGHT,
         };
         for (&handle, &key) in backlog.iter().zip(ring.iter().cycle()) {
             queue.index[handle as usize].key = Key(key);
-            queue.lanes.put(&mut queue.index, handle);
+            queue.waiting.push(&mut queue.index, handle);
         }
         queue.run(IN_FLIGHT);
         queue
     }
 
     fn deliver(&mut self) {
-        let handle = self.lanes.take(&self.index).expect("every key keeps a message");
+        let handle = self.waiting.pop(&self.index).expect("every key keeps a message");
         let record = &mut self.index[handle as usize];
         record.attempts += 1;
         let Record { attempts, body, .. } = *record;
@@ -293,7 +292,7 @@ impl<L: WaitingMessages> Queue<L> {
     fn send(&mut self, body: u32) {
         let start = body as usize * BODY;
         self.outgoing.extend_from_slice(&self.bodies[start..start + BODY]);
-        if OUTGOING_MAX <= self.outgoing.len() {
+        if self.outgoing.len() >= OUTGOING_MAX {
             black_box(&self.outgoing);
             self.outgoing.clear();
         }
@@ -316,17 +315,17 @@ impl<L: WaitingMessages> Queue<L> {
     }
 }
 
-impl<L: WaitingMessages> Work for Queue<L> {
+impl<W: WaitingMessages> Work for Queue<W> {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
             self.deliver();
         }
     }
 
-    /// Lets acknowledged messages wait again.
+    /// Enqueues the acknowledged messages again.
     fn restore(&mut self) {
         for handle in self.acknowledged.drain(..) {
-            self.lanes.put(&mut self.index, handle);
+            self.waiting.push(&mut self.index, handle);
         }
     }
 
@@ -340,22 +339,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn with_and_without_a_choice_the_same_messages_go_out_in_the_same_order() {
+    fn all_contenders_deliver_the_same_messages_in_the_same_order() {
         for keys in [1, 7, 1_000] {
             for order in [AccessOrder::Sequential, AccessOrder::Shuffled] {
                 let ring = order.indices(keys);
                 let expected = acknowledged(Fifo::EMPTY, &ring);
-                let lanes = Keyed::new(RoundRobin::new(&ring), keys);
-                assert!(acknowledged(lanes, &ring) == expected, "{keys} keys, {order:?}, in lanes");
+                let key_lists = Keyed::new(RoundRobin::new(&ring), keys);
+                assert!(acknowledged(key_lists, &ring) == expected, "{keys} keys, {order:?}, in rotation");
                 let drr = Keyed::new(scheduler(&ring), keys);
                 assert!(acknowledged(drr, &ring) == expected, "{keys} keys, {order:?}, by DRR");
             }
         }
     }
 
-    fn acknowledged(lanes: impl WaitingMessages, ring: &[u32]) -> Vec<u32> {
+    fn acknowledged(waiting: impl WaitingMessages, ring: &[u32]) -> Vec<u32> {
         let backlog = backlog(ring.len() as u32, 4_096);
-        let mut queue = Queue::new(lanes, ring, &backlog, STORES[1]);
+        let mut queue = Queue::new(waiting, ring, &backlog, STORES[1]);
         let mut handles = Vec::new();
         for _ in 0..3 {
             queue.run(queue.ops_max());

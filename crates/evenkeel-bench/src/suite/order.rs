@@ -1,22 +1,22 @@
-//! The order in which memory is walked.
+//! Order of memory accesses.
 
-/// Which order.
+/// Access order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessOrder {
-    /// One after the other: the processor guesses what comes next.
+    /// One after the other, which the processor prefetches.
     Sequential,
-    /// The same every time, but without a pattern.
+    /// The same every time, but without a pattern to prefetch.
     Shuffled,
 }
 
 impl AccessOrder {
-    /// Lists `0..count` in this order.
+    /// Returns `0..count` in this order.
     pub(super) fn indices(self, count: u32) -> Vec<u32> {
         let mut indices: Vec<u32> = (0..count).collect();
         if self == Self::Shuffled {
             let mut state = 0x5EED;
-            for at in (1..indices.len()).rev() {
-                indices.swap(at, (next(&mut state) % (at as u64 + 1)) as usize);
+            for index in (1..indices.len()).rev() {
+                indices.swap(index, (next(&mut state) % (index as u64 + 1)) as usize);
             }
         }
         indices
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shuffled_is_everything_once_in_another_order() {
+    fn shuffled_indices_are_a_permutation() {
         let mut shuffled = AccessOrder::Shuffled.indices(1_000);
         assert_eq!(shuffled, AccessOrder::Shuffled.indices(1_000));
         let in_a_row = shuffled.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();

@@ -1,7 +1,7 @@
-//! Whose turn it is: a DRR pick beside taking the next key of a plain list.
+//! Choice of the next key: a DRR pick against the next key of a plain list.
 //!
-//! The pointer chase shows what the memory alone costs: it visits as many slots of the size of a DRR account in the
-//! same order, and writes a word in each, as charging does.
+//! The pointer chase isolates the cost of memory: it visits as many slots of the size of a DRR account in the same
+//! order, and writes a word in each, as charging does.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -31,7 +31,7 @@ fn contenders(keys: u32) -> Vec<Contender> {
     ]
 }
 
-/// Takes the next key and puts it at the end.
+/// Takes the next key and appends it again.
 struct Fifo {
     keys: VecDeque<Key>,
 }
@@ -75,7 +75,7 @@ fn pick(drr: &mut DrrScheduler) {
     drr.consume_deficit(black_box(key), Cost::MESSAGE);
 }
 
-/// Makes a scheduler whose ring visits the keys as listed, all with work and none of them new.
+/// Creates a scheduler whose ring visits the keys in this order, all with work and none of them new.
 pub(super) fn scheduler(ring: &[u32]) -> DrrScheduler {
     let mut drr = DrrScheduler::new(DrrConfig::default()).expect("the default quantum is in range");
     for &key in ring {
@@ -90,14 +90,14 @@ pub(super) fn scheduler(ring: &[u32]) -> DrrScheduler {
 /// Follows links through slots and writes a word in each.
 struct Chase {
     slots: Vec<Slot>,
-    at: u32,
+    index: u32,
 }
 
-/// As large as a DRR account.
+/// Slot of the size of a DRR account.
 struct Slot {
     words: [u64; 4],
     next: u32,
-    _rest: u32,
+    _padding: u32,
 }
 
 const _: () = assert!(size_of::<Slot>() == 40);
@@ -109,17 +109,17 @@ impl Chase {
         for (&slot, &next) in ring.iter().zip(ring.iter().cycle().skip(1)) {
             nexts[slot as usize] = next;
         }
-        let slots = nexts.into_iter().map(|next| Slot { words: [0; 4], next, _rest: 0 }).collect();
-        Self { slots, at: 0 }
+        let slots = nexts.into_iter().map(|next| Slot { words: [0; 4], next, _padding: 0 }).collect();
+        Self { slots, index: 0 }
     }
 }
 
 impl Work for Chase {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
-            let slot = &mut self.slots[self.at as usize];
+            let slot = &mut self.slots[self.index as usize];
             slot.words[0] += 1;
-            self.at = black_box(slot.next);
+            self.index = black_box(slot.next);
         }
     }
 }
@@ -129,14 +129,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shuffled_ring_is_walked_in_its_order() {
+    fn a_shuffled_ring_is_visited_in_its_order() {
         let mut drr = scheduler(&[2, 0, 1]);
-        let mut walked = Vec::new();
+        let mut visited = Vec::new();
         for _ in 0..6 {
-            walked.extend(drr.next_key().map(|key| key.0));
+            visited.extend(drr.next_key().map(|key| key.0));
             pick(&mut drr);
         }
-        assert_eq!(walked, [2, 0, 1, 2, 0, 1]);
+        assert_eq!(visited, [2, 0, 1, 2, 0, 1]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which node: scoring all and drawing one of the best, or hot and cold, beside the fewest requests in flight.
+//! Choice of a node: score and hot/cold selection against the fewest requests in flight.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ use crate::measure::{Contender, Work};
 
 const NODES: [u32; 3] = [3, 30, 1_000];
 
-/// How many random numbers are drawn before the first comes again.
+/// Number of random numbers before they repeat.
 const DRAWS: u32 = 1 << 10;
 
 pub(super) fn groups() -> impl Iterator<Item = Group> {
@@ -33,31 +33,31 @@ fn contenders(nodes: u32) -> Vec<Contender> {
     ]
 }
 
-/// Makes nodes that are all open and all different.
+/// Creates nodes that are all open and all different.
 fn candidates(nodes: u32) -> Vec<Candidate> {
     let spread = AccessOrder::Shuffled.indices(nodes);
     let candidate = |(node, spread): (u32, u32)| {
         // 0 for the least loaded node, nearly 1 for the most.
-        let part = f64::from(spread) / f64::from(nodes);
-        let of = |count: f64| (count * part) as u32;
+        let load = f64::from(spread) / f64::from(nodes);
+        let loaded = |count: f64| (count * load) as u32;
         let stats = NodeStats {
-            running_http_session: of(100.0),
-            running_sql: of(80.0),
-            running_tx: of(40.0),
+            running_http_session: loaded(100.0),
+            running_sql: loaded(80.0),
+            running_tx: loaded(40.0),
             max_http_sessions: 120,
             max_open_conns: 100,
             max_transaction_conns: 50,
-            open_conns: 10 + of(80.0),
+            open_conns: 10 + loaded(80.0),
             idle_conns: 10,
-            wait_conn_count: of(8.0),
-            p95_latency_ms: 5.0 + 200.0 * part,
+            wait_conn_count: loaded(8.0),
+            p95_latency_ms: 5.0 + 200.0 * load,
             latency_samples: 100,
-            error_rate_1m: 0.02 * part,
-            timeouts_1m: of(10.0),
+            error_rate_1m: 0.02 * load,
+            timeouts_1m: loaded(10.0),
             uptime_sec: 3_600,
             status: Status::Serving,
             in_flight: Cost(u64::from(spread)),
-            latency_estimate_ms: 5.0 + 200.0 * part,
+            latency_estimate_ms: 5.0 + 200.0 * load,
         };
         Candidate { node: NodeId(node), weight: Weight::ONE, stats }
     };
@@ -78,26 +78,26 @@ impl Work for FewestInFlight {
 }
 
 struct Pick {
-    picker: NodeSelector,
+    selector: NodeSelector,
     candidates: Vec<Candidate>,
     draws: Vec<f64>,
-    at: usize,
+    index: usize,
 }
 
 impl Pick {
-    fn new(chooser: SelectionPolicy, nodes: u32) -> Self {
+    fn new(policy: SelectionPolicy, nodes: u32) -> Self {
         let draws = AccessOrder::Shuffled.indices(DRAWS);
         Self {
-            picker: NodeSelector::new(chooser).expect("the defaults are in range"),
+            selector: NodeSelector::new(policy).expect("the defaults are in range"),
             candidates: candidates(nodes),
             draws: draws.into_iter().map(|draw| f64::from(draw) / f64::from(DRAWS)).collect(),
-            at: 0,
+            index: 0,
         }
     }
 
     fn random(&mut self) -> f64 {
-        self.at = (self.at + 1) % self.draws.len();
-        self.draws[self.at]
+        self.index = (self.index + 1) % self.draws.len();
+        self.draws[self.index]
     }
 }
 
@@ -106,7 +106,7 @@ impl Work for Pick {
         for _ in 0..ops {
             let random = self.random();
             let candidates = black_box(self.candidates.as_slice());
-            black_box(self.picker.pick(candidates, RequestKind::Query, random));
+            black_box(self.selector.pick(candidates, RequestKind::Query, random));
         }
     }
 }
@@ -120,8 +120,8 @@ mod tests {
     fn every_node_is_open_and_latencies_are_compared() {
         for nodes in NODES {
             let mut pick = Pick::new(SelectionPolicy::Score(ScoreConfig::default()), nodes);
-            let choice = pick.picker.pick(&pick.candidates, RequestKind::Query, 0.5).unwrap();
-            let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
+            let choice = pick.selector.pick(&pick.candidates, RequestKind::Query, 0.5).unwrap();
+            let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
             assert_eq!(scored.open, nodes as usize);
             assert!(matches!(scored.latency, LatencyBasis::Relative { .. }), "{:?}", scored.latency);
         }

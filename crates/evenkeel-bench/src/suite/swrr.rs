@@ -1,4 +1,4 @@
-//! Which path: smooth weighted round robin beside plain round robin.
+//! Choice of a path: smooth weighted round robin against plain round robin.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use crate::measure::{Contender, Goal, Work};
 
 const PATHS: [u32; 4] = [3, 8, 64, 128];
 
-/// The set a goal is set for.
+/// Number of paths that has a goal.
 const GOAL_PATHS: u32 = 8;
 
 pub(super) fn groups() -> impl Iterator<Item = Group> {
@@ -30,22 +30,22 @@ fn contenders(paths: u32) -> Vec<Contender> {
 
 struct RoundRobin {
     paths: Vec<PathId>,
-    at: usize,
+    index: usize,
 }
 
 impl RoundRobin {
     fn new(paths: u32) -> Self {
-        Self { paths: (0..paths).map(PathId).collect(), at: 0 }
+        Self { paths: (0..paths).map(PathId).collect(), index: 0 }
     }
 }
 
 impl Work for RoundRobin {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
-            black_box(self.paths[self.at]);
-            self.at += 1;
-            if self.at == self.paths.len() {
-                self.at = 0;
+            black_box(self.paths[self.index]);
+            self.index += 1;
+            if self.index == self.paths.len() {
+                self.index = 0;
             }
         }
     }
@@ -64,7 +64,7 @@ impl Work for Swrr {
     }
 }
 
-/// Asks for every path whether it is eligible; all are but the last.
+/// Picks with a filter; all paths but the last are eligible.
 struct SwrrWhere {
     swrr: SwrrScheduler,
     eligible: Vec<bool>,
@@ -85,7 +85,7 @@ impl Work for SwrrWhere {
     }
 }
 
-/// Makes a scheduler whose paths all have other weights, each at the end of its ramp.
+/// Creates a scheduler whose paths all have different weights, each at the end of its ramp.
 fn scheduler(paths: u32) -> SwrrScheduler {
     let mut swrr = SwrrScheduler::new(SwrrRules::default());
     let start = Instant::default();
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_weighed_by_their_rtt() {
+    fn paths_are_weighted_by_their_rtt() {
         for paths in PATHS {
             let swrr = scheduler(paths);
             assert_eq!(swrr.active().len(), paths as usize);

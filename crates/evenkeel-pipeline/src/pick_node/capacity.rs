@@ -69,7 +69,7 @@ impl Capacity {
 
     pub(crate) fn on_refusal(&mut self, sent_in: Epoch, in_flight: u32) {
         if let Self::Adaptive(limit) = self {
-            limit.on_refusal(sent_in, in_flight);
+            limit.on_rejection(sent_in, in_flight);
         }
     }
 

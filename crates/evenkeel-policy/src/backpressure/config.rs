@@ -1,6 +1,6 @@
-//! The settings of seed 001, with its defaults, its rules and its messages.
+//! Settings of the load manager: defaults, validation rules and error messages to the letter of the specification
+//! (see `docs/specs.md`, router load optimization).
 
-use core::fmt;
 use core::ops::RangeInclusive;
 
 use crate::time::Duration;
@@ -10,21 +10,21 @@ const DEFAULT_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Durat
 const MAX_IDLE_PER_HOST: RangeInclusive<usize> = 1..=100;
 const TTL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
-/// How requests wait for a node.
+/// Limits of the queue in which requests wait for a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WaitQueueConfig {
-    /// How many may wait.
+    /// Maximum number of waiting requests.
     pub max_waiting: usize,
-    /// How long one waits that names no deadline of its own.
+    /// Maximum wait of a request without a deadline of its own.
     pub default_timeout: Duration,
-    /// The load from which requests are slowed.
+    /// Load from which requests are delayed.
     pub warning_threshold: f64,
-    /// The load from which requests are turned away.
+    /// Load from which requests are rejected.
     pub overload_threshold: f64,
 }
 
 impl WaitQueueConfig {
-    /// Checks every rule of the seed's table that concerns these fields.
+    /// Checks these fields against the specification's rules.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         if !MAX_WAITING.contains(&self.max_waiting) {
             return Err(InvalidConfig::MaxWaiting);
@@ -47,25 +47,25 @@ impl Default for WaitQueueConfig {
     }
 }
 
-/// How connections to nodes are kept.
+/// Connection pool settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionPoolConfig {
-    /// How many idle connections to one host are kept.
+    /// Maximum number of idle connections per host.
     pub max_idle_per_host: usize,
-    /// How long an idle connection is kept.
+    /// Time after which an idle connection is closed.
     pub idle_timeout: Duration,
-    /// How long connecting may take.
+    /// Maximum time to establish a connection.
     pub connect_timeout: Duration,
-    /// How long a node may take to answer.
+    /// Maximum time for a node to respond.
     pub request_timeout: Duration,
-    /// How often an open connection is probed.
+    /// Interval of TCP keep-alive probes.
     pub tcp_keepalive: Duration,
-    /// Whether small writes go out at once.
+    /// Sets `TCP_NODELAY`: small writes are sent at once.
     pub tcp_nodelay: bool,
 }
 
 impl ConnectionPoolConfig {
-    /// Checks every rule of the seed's table that concerns these fields.
+    /// Checks these fields against the specification's rules.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         if !MAX_IDLE_PER_HOST.contains(&self.max_idle_per_host) {
             return Err(InvalidConfig::MaxIdlePerHost);
@@ -87,17 +87,17 @@ impl Default for ConnectionPoolConfig {
     }
 }
 
-/// How long a chosen node is remembered.
+/// Settings of the node selection cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCacheConfig {
-    /// How many choices are remembered.
+    /// Maximum number of cached selections.
     pub max_capacity: u64,
-    /// How long a choice is remembered.
+    /// Time to live of a cached selection.
     pub ttl: Duration,
 }
 
 impl NodeCacheConfig {
-    /// Checks every rule of the seed's table that concerns these fields.
+    /// Checks these fields against the specification's rules.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         if !TTL.contains(&self.ttl) {
             return Err(InvalidConfig::Ttl);
@@ -112,21 +112,21 @@ impl Default for NodeCacheConfig {
     }
 }
 
-/// When requests are slowed and turned away.
+/// Backpressure thresholds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackpressureConfig {
-    /// How many may wait.
+    /// Maximum number of waiting requests.
     pub max_queue_size: usize,
-    /// The load from which requests are slowed.
+    /// Load from which requests are delayed.
     pub warning_threshold: f64,
-    /// The load from which requests are turned away.
+    /// Load from which requests are rejected.
     pub overload_threshold: f64,
-    /// The longest a request is slowed.
+    /// Maximum delay of a request.
     pub max_delay: Duration,
 }
 
 impl BackpressureConfig {
-    /// Checks every rule of the seed's table that concerns these fields; `max_queue_size` follows `max_waiting`.
+    /// Checks these fields against the specification's rules; `max_queue_size` has the range of `max_waiting`.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         if !MAX_WAITING.contains(&self.max_queue_size) {
             return Err(InvalidConfig::MaxWaiting);
@@ -146,21 +146,21 @@ impl Default for BackpressureConfig {
     }
 }
 
-/// Everything the load manager is set up with.
+/// All settings of the load manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoadManagerConfig {
-    /// How requests wait for a node.
+    /// Limits of the queue in which requests wait for a node.
     pub wait_queue: WaitQueueConfig,
-    /// How connections to nodes are kept.
+    /// Connection pool settings.
     pub connection_pool: ConnectionPoolConfig,
-    /// How long a chosen node is remembered.
+    /// Settings of the node selection cache.
     pub node_cache: NodeCacheConfig,
-    /// When requests are slowed and turned away.
+    /// Backpressure thresholds.
     pub backpressure: BackpressureConfig,
 }
 
 impl LoadManagerConfig {
-    /// Checks every rule of the seed's table, in its order.
+    /// Checks every rule, in the specification's order.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         self.wait_queue.validate()?;
         self.backpressure.validate()?;
@@ -173,44 +173,35 @@ fn check_thresholds(warning: f64, overload: f64) -> Result<(), InvalidConfig> {
     if !(0.0..1.0).contains(&warning) {
         return Err(InvalidConfig::WarningThreshold);
     }
-    // Written so that NaN breaks the rule.
+    // The comparisons are written so that NaN is invalid.
     if !(warning < overload && overload <= 1.0) {
         return Err(InvalidConfig::OverloadThreshold);
     }
     Ok(())
 }
 
-/// The rule a setting breaks; it reads as the seed's message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Rule that a setting violates, with the specification's message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
     /// `max_waiting` is not in 1..=1000.
+    #[error("Max waiting must be between 1 and 1000")]
     MaxWaiting,
     /// `default_timeout` is not in 1..=300 seconds.
+    #[error("Timeout must be between 1 and 300 seconds")]
     DefaultTimeout,
     /// `warning_threshold` is not in 0.0..1.0.
+    #[error("Warning threshold must be between 0.0 and 1.0")]
     WarningThreshold,
     /// `overload_threshold` is not above `warning_threshold` and at most 1.0.
+    #[error("Overload threshold must be greater than warning")]
     OverloadThreshold,
     /// `max_idle_per_host` is not in 1..=100.
+    #[error("Max idle per host must be between 1 and 100")]
     MaxIdlePerHost,
     /// `ttl` is not in 100 ms..=60 s.
+    #[error("TTL must be between 100ms and 60s")]
     Ttl,
 }
-
-impl fmt::Display for InvalidConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::MaxWaiting => "Max waiting must be between 1 and 1000",
-            Self::DefaultTimeout => "Timeout must be between 1 and 300 seconds",
-            Self::WarningThreshold => "Warning threshold must be between 0.0 and 1.0",
-            Self::OverloadThreshold => "Overload threshold must be greater than warning",
-            Self::MaxIdlePerHost => "Max idle per host must be between 1 and 100",
-            Self::Ttl => "TTL must be between 100ms and 60s",
-        })
-    }
-}
-
-impl core::error::Error for InvalidConfig {}
 
 #[cfg(test)]
 mod tests {
@@ -223,8 +214,8 @@ mod tests {
     fn max_waiting_lies_between_1_and_1000() {
         let message = "Max waiting must be between 1 and 1000";
         for (max_waiting, outcome) in [(0, message), (1, OK), (1000, OK), (1001, message)] {
-            assert_eq!(verdict(|config| config.wait_queue.max_waiting = max_waiting), outcome);
-            assert_eq!(verdict(|config| config.backpressure.max_queue_size = max_waiting), outcome);
+            assert_eq!(validate(|config| config.wait_queue.max_waiting = max_waiting), outcome);
+            assert_eq!(validate(|config| config.backpressure.max_queue_size = max_waiting), outcome);
         }
     }
 
@@ -235,7 +226,7 @@ mod tests {
             [(0, message), (999, message), (1_000, OK), (300_000, OK), (300_001, message)]
         {
             let timeout = Duration::from_millis(millis);
-            assert_eq!(verdict(|config| config.wait_queue.default_timeout = timeout), outcome);
+            assert_eq!(validate(|config| config.wait_queue.default_timeout = timeout), outcome);
         }
     }
 
@@ -245,8 +236,8 @@ mod tests {
         for (warning, outcome) in
             [(-0.1, message), (0.0, OK), (0.79, OK), (1.0, message), (f64::NAN, message)]
         {
-            assert_eq!(verdict(|config| config.wait_queue.warning_threshold = warning), outcome);
-            assert_eq!(verdict(|config| config.backpressure.warning_threshold = warning), outcome);
+            assert_eq!(validate(|config| config.wait_queue.warning_threshold = warning), outcome);
+            assert_eq!(validate(|config| config.backpressure.warning_threshold = warning), outcome);
         }
     }
 
@@ -256,8 +247,8 @@ mod tests {
         for (overload, outcome) in
             [(0.5, message), (0.51, OK), (1.0, OK), (1.01, message), (f64::NAN, message)]
         {
-            assert_eq!(verdict(|config| config.wait_queue.overload_threshold = overload), outcome);
-            assert_eq!(verdict(|config| config.backpressure.overload_threshold = overload), outcome);
+            assert_eq!(validate(|config| config.wait_queue.overload_threshold = overload), outcome);
+            assert_eq!(validate(|config| config.backpressure.overload_threshold = overload), outcome);
         }
     }
 
@@ -265,7 +256,7 @@ mod tests {
     fn max_idle_per_host_lies_between_1_and_100() {
         let message = "Max idle per host must be between 1 and 100";
         for (idle, outcome) in [(0, message), (1, OK), (100, OK), (101, message)] {
-            assert_eq!(verdict(|config| config.connection_pool.max_idle_per_host = idle), outcome);
+            assert_eq!(validate(|config| config.connection_pool.max_idle_per_host = idle), outcome);
         }
     }
 
@@ -273,12 +264,12 @@ mod tests {
     fn the_ttl_lies_between_100_ms_and_60_s() {
         let message = "TTL must be between 100ms and 60s";
         for (millis, outcome) in [(99, message), (100, OK), (60_000, OK), (60_001, message)] {
-            assert_eq!(verdict(|config| config.node_cache.ttl = Duration::from_millis(millis)), outcome);
+            assert_eq!(validate(|config| config.node_cache.ttl = Duration::from_millis(millis)), outcome);
         }
     }
 
     #[test]
-    fn the_defaults_are_the_seeds() {
+    fn the_defaults_are_those_of_the_specification() {
         let config = LoadManagerConfig::default();
         let pool = config.connection_pool;
         assert_eq!((config.wait_queue.max_waiting, config.wait_queue.default_timeout.as_secs()), (100, 30));
@@ -290,15 +281,15 @@ mod tests {
             (config.backpressure.max_queue_size, config.backpressure.max_delay.as_millis()),
             (100, 100)
         );
-        assert_eq!(verdict(|_| {}), OK);
+        assert_eq!(validate(|_| {}), OK);
     }
 
-    fn verdict(change: impl FnOnce(&mut LoadManagerConfig)) -> alloc::string::String {
+    fn validate(change: impl FnOnce(&mut LoadManagerConfig)) -> alloc::string::String {
         let mut config = LoadManagerConfig::default();
         change(&mut config);
         match config.validate() {
             Ok(()) => OK.to_string(),
-            Err(broken) => broken.to_string(),
+            Err(error) => error.to_string(),
         }
     }
 }

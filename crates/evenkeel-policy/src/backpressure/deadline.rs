@@ -1,9 +1,7 @@
-//! Turning away now what would only be served too late.
+//! Deadline admission: rejects at once a request that would be served too late.
 //!
-//! Bound: a tenant with nothing queued is never turned away here, whatever it did before, and neither is anybody
-//! while the pool's rate is unknown.
-
-use core::fmt;
+//! Guarantees: a tenant with nothing queued is never rejected here, whatever it did before, and no request is rejected
+//! while the pool's service rate is unknown.
 
 use crate::cost::Cost;
 use crate::time::Duration;
@@ -11,11 +9,11 @@ use crate::time::Duration;
 const RETRY_AFTER_SECS_MIN: u64 = 1;
 const RETRY_AFTER_SECS_MAX: u64 = 60;
 
-/// Estimates how long a tenant's next request waits behind what the tenant has queued.
+/// Estimates how long a tenant's next request waits behind the work the tenant has queued.
 ///
-/// `pool_rate` is the pool's measured rate in units per second, `share` the tenant's part of the waiting tenants'
-/// weights (0 to 1). The tenant's own rate would not do: it is close to zero for exactly those who ask rarely.
-/// `None` when nothing is known about the pool yet.
+/// `pool_rate` is the pool's measured service rate in units per second, `share` the tenant's fraction of the waiting
+/// tenants' weights (0 to 1). The tenant's own rate is no substitute: it is close to zero for exactly the tenants that
+/// send rarely. Returns `None` while the pool's rate is unknown.
 pub fn expected_wait(queued: Cost, pool_rate: f64, share: f64) -> Option<Duration> {
     let rate = pool_rate * share;
     if !rate.is_finite() || rate <= 0.0 {
@@ -25,7 +23,7 @@ pub fn expected_wait(queued: Cost, pool_rate: f64, share: f64) -> Option<Duratio
     Some(Duration::try_from_secs_f64(secs).unwrap_or(Duration::MAX))
 }
 
-/// Turns a request away that would wait longer than it has time for.
+/// Rejects a request whose expected wait exceeds the time remaining until its deadline.
 pub fn admit_by_deadline(expected: Option<Duration>, remaining: Duration) -> Result<(), WouldMissDeadline> {
     match expected {
         Some(wait) if remaining < wait => Err(WouldMissDeadline { retry_after: retry_after(expected) }),
@@ -33,27 +31,20 @@ pub fn admit_by_deadline(expected: Option<Duration>, remaining: Duration) -> Res
     }
 }
 
-/// Says when to come back: the expected wait in whole seconds, rounded up, 1 to 60.
+/// Returns the `Retry-After` value: the expected wait in whole seconds, rounded up, 1 to 60.
 pub fn retry_after(expected: Option<Duration>) -> Duration {
     let wait = expected.unwrap_or(Duration::ZERO);
     let secs = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0));
     Duration::from_secs(secs.clamp(RETRY_AFTER_SECS_MIN, RETRY_AFTER_SECS_MAX))
 }
 
-/// The request's deadline would pass while it waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for a request whose deadline would pass while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("would wait past its deadline, retry after {retry_after:?}")]
 pub struct WouldMissDeadline {
-    /// When the queue ahead will have drained.
+    /// Time until the queue ahead is expected to have drained.
     pub retry_after: Duration,
 }
-
-impl fmt::Display for WouldMissDeadline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "would wait past its deadline, retry after {:?}", self.retry_after)
-    }
-}
-
-impl core::error::Error for WouldMissDeadline {}
 
 #[cfg(test)]
 mod tests {
@@ -63,14 +54,14 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn the_wait_is_the_queued_cost_over_the_tenants_part_of_the_rate() {
+    fn the_wait_is_the_queued_cost_over_the_tenants_share_of_the_rate() {
         assert_eq!(expected_wait(Cost(6_000), 1_000.0, 0.5), Some(12 * SECOND));
         assert_eq!(expected_wait(Cost(0), 1_000.0, 0.5), Some(Duration::ZERO));
         assert_eq!(expected_wait(Cost(u64::MAX), 1e-300, 1.0), Some(Duration::MAX));
     }
 
     #[test]
-    fn an_unknown_rate_turns_nobody_away() {
+    fn an_unknown_rate_rejects_nothing() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(expected_wait(Cost(1_000_000), rate, 1.0), None);
         }
@@ -78,27 +69,31 @@ mod tests {
         assert_eq!(retry_after(None), SECOND);
     }
 
-    /// A tenant's own drain rate is what it was served lately: next to nothing for one that asks once an hour.
+    /// A tenant's own service rate is close to zero when it sends one request an hour.
     #[test]
-    fn a_quiet_tenant_is_not_turned_away_for_having_been_quiet() {
+    fn a_quiet_tenant_is_not_rejected_for_its_low_rate() {
         let one_request = Cost(1_000);
         let deadline = 30 * SECOND;
         let own_rate = 1_000.0 / 3_600.0;
-        let defective = expected_wait(one_request, own_rate, 1.0);
-        assert!(admit_by_deadline(defective, deadline).is_err(), "by its own rate it waits an hour");
+        let by_own_rate = expected_wait(one_request, own_rate, 1.0);
+        assert!(admit_by_deadline(by_own_rate, deadline).is_err(), "by its own rate it waits an hour");
 
-        let ours = expected_wait(one_request, 5_000.0, 0.1);
-        assert_eq!(admit_by_deadline(ours, deadline), Ok(()));
+        let by_pool_rate = expected_wait(one_request, 5_000.0, 0.1);
+        assert_eq!(admit_by_deadline(by_pool_rate, deadline), Ok(()));
     }
 
     #[test]
-    fn whoever_would_wait_past_the_deadline_is_told_when_to_come_back() {
+    fn a_request_that_would_miss_its_deadline_is_rejected_with_a_retry_time() {
         let expected = expected_wait(Cost(20_500), 1_000.0, 1.0);
         assert_eq!(admit_by_deadline(expected, 21 * SECOND), Ok(()));
-        let refused = admit_by_deadline(expected, 20 * SECOND).unwrap_err();
-        assert_eq!(refused.retry_after, 21 * SECOND);
-        assert_eq!(refused.to_string(), "would wait past its deadline, retry after 21s");
-        assert_eq!(admit_by_deadline(Some(20 * SECOND), 20 * SECOND), Ok(()), "just in time is in time");
+        let error = admit_by_deadline(expected, 20 * SECOND).unwrap_err();
+        assert_eq!(error.retry_after, 21 * SECOND);
+        assert_eq!(error.to_string(), "would wait past its deadline, retry after 21s");
+        assert_eq!(
+            admit_by_deadline(Some(20 * SECOND), 20 * SECOND),
+            Ok(()),
+            "a wait as long as the deadline is accepted"
+        );
     }
 
     #[test]

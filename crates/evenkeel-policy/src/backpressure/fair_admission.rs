@@ -1,22 +1,21 @@
-//! Admission that knows who waits: a flood is turned away, not everybody else.
+//! Fair admission: load shedding that rejects or evicts the tenant above its share instead of all others.
 
 use alloc::vec::Vec;
-use core::fmt;
 
 use super::{BackpressureController, BackpressureDecision, BackpressureState};
 use crate::id::TenantId;
 use crate::time::Duration;
 use crate::weight::Weight;
 
-/// Decides by who holds how many of the waiting places.
+/// Admission control by each tenant's part of the queue's capacity.
 ///
-/// A tenant's share of the places is `overload_threshold × max_queue_size × weight / Σ weights of the waiting
-/// tenants` (an arrival's included), at least 1. The caller tells who comes and goes; nothing here waits.
+/// A tenant's fair share is `overload_threshold × max_queue_size × weight / Σ weights of the waiting tenants` (an
+/// arrival's included), at least 1. The caller reports arrivals and departures; nothing here waits.
 #[derive(Clone, Debug)]
 pub struct FairAdmission {
     controller: BackpressureController,
-    holdings: Vec<TenantOccupancy>,
-    /// Tenants that hold at least one place, in no particular order.
+    occupancies: Vec<TenantOccupancy>,
+    /// Tenants with at least one waiting request, in no particular order.
     present: Vec<u32>,
     waiting: usize,
     /// Sum of the weights of the tenants present, in thousandths.
@@ -24,218 +23,217 @@ pub struct FairAdmission {
     tenants_max: u32,
 }
 
-/// What one tenant holds.
+/// One tenant's part of the queue.
 #[derive(Clone, Copy, Debug)]
 struct TenantOccupancy {
     weight: Weight,
     queued: u32,
     reserved: u32,
-    /// Its place in `present`, while it holds any.
-    at: u32,
+    /// Index in `present`; meaningful only while the tenant is there.
+    index: u32,
 }
 
 impl TenantOccupancy {
-    const NONE: Self = Self { weight: Weight::ONE, queued: 0, reserved: 0, at: 0 };
+    const NONE: Self = Self { weight: Weight::ONE, queued: 0, reserved: 0, index: 0 };
 
     fn waiting(&self) -> u32 {
         self.queued + self.reserved
     }
 }
 
-/// How far a waiting request has come.
+/// Progress of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaiterState {
-    /// It waits for a slot.
+    /// Waits for a slot.
     Queued,
-    /// A slot is reserved for it: it is never pushed out.
+    /// A slot is reserved for it: it is never evicted.
     Reserved,
 }
 
-/// What to do with an arrival, and who makes room for it.
+/// Decision on an arrival, with the eviction that makes room for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Admission {
-    /// Whether and when the arrival is taken.
+    /// Backpressure decision on the arrival itself.
     pub decision: BackpressureDecision,
-    /// The tenant whose newest queued request gets the rejection instead.
-    pub push_out: Option<TenantId>,
+    /// Tenant whose newest queued request is evicted, that is rejected in place of the arrival.
+    pub evict: Option<TenantId>,
 }
 
 impl FairAdmission {
-    /// Makes an empty queue's admission, for tenants with ids below `tenants_max`.
+    /// Creates the admission control of an empty queue, for tenants with ids below `tenants_max`.
     pub fn new(controller: BackpressureController, tenants_max: u32) -> Self {
-        Self { controller, holdings: Vec::new(), present: Vec::new(), waiting: 0, weights: 0, tenants_max }
+        Self { controller, occupancies: Vec::new(), present: Vec::new(), waiting: 0, weights: 0, tenants_max }
     }
 
-    /// Decides on one more request of `tenant` and keeps the books: the request waits from now on if it was taken, its
-    /// Warning delay included, and the one it pushed out does not.
+    /// Decides on one more request of `tenant` and updates the counts.
+    ///
+    /// An accepted request counts as waiting from now on, its Warning delay included; the evicted one stops counting.
     pub fn admit(&mut self, tenant: TenantId, weight: Weight) -> Result<Admission, TooManyTenants> {
         let admission = self.decide(tenant, weight);
         if admission.decision.accept {
             self.join(tenant, weight)?;
         }
-        if let Some(victim) = admission.push_out {
+        if let Some(victim) = admission.evict {
             self.leave(victim, WaiterState::Queued);
         }
         Ok(admission)
     }
 
-    /// Decides on one more request of `tenant` without taking it.
+    /// Decides on one more request of `tenant` without counting it.
     pub fn decide(&self, tenant: TenantId, weight: Weight) -> Admission {
-        let plain = self.controller.decide(self.waiting);
-        let holding = self.holding(tenant);
-        let counted = if holding.waiting() > 0 { holding.weight } else { weight };
-        let below_share =
-            f64::from(holding.waiting()) < share(self.places_per_weight(tenant, weight), counted);
-        match plain.state {
-            BackpressureState::Normal => Admission { decision: plain, push_out: None },
-            BackpressureState::Warning if below_share => Admission { decision: taken(plain), push_out: None },
-            BackpressureState::Warning => Admission { decision: plain, push_out: None },
-            BackpressureState::Overloaded if below_share => self.make_room(plain, tenant, weight),
-            BackpressureState::Overloaded => Admission { decision: plain, push_out: None },
+        let by_load = self.controller.decide(self.waiting);
+        let occupancy = self.occupancy(tenant);
+        let counted_weight = if occupancy.waiting() > 0 { occupancy.weight } else { weight };
+        let fair_share = fair_share(self.capacity_per_weight(tenant, weight), counted_weight);
+        let below_share = f64::from(occupancy.waiting()) < fair_share;
+        match by_load.state {
+            BackpressureState::Normal => Admission { decision: by_load, evict: None },
+            BackpressureState::Warning if below_share => {
+                Admission { decision: accepted(by_load), evict: None }
+            }
+            BackpressureState::Warning => Admission { decision: by_load, evict: None },
+            BackpressureState::Overloaded if below_share => self.make_room(by_load, tenant, weight),
+            BackpressureState::Overloaded => Admission { decision: by_load, evict: None },
         }
     }
 
-    /// Notes a request that waits without having been decided on here, such as one taken over from another queue.
+    /// Counts a waiting request that was not decided on here, such as one moved from another queue.
     pub fn join(&mut self, tenant: TenantId, weight: Weight) -> Result<(), TooManyTenants> {
-        if self.tenants_max <= tenant.0 {
+        if tenant.0 >= self.tenants_max {
             return Err(TooManyTenants { tenants_max: self.tenants_max });
         }
-        if self.holdings.len() <= tenant.index() {
-            self.holdings.resize(tenant.index() + 1, TenantOccupancy::NONE);
+        if tenant.index() >= self.occupancies.len() {
+            self.occupancies.resize(tenant.index() + 1, TenantOccupancy::NONE);
         }
-        let holding = &mut self.holdings[tenant.index()];
-        if holding.waiting() == 0 {
+        let occupancy = &mut self.occupancies[tenant.index()];
+        if occupancy.waiting() == 0 {
             // At most as many tenants are present as requests wait.
-            holding.at = self.present.len() as u32;
-            holding.weight = weight;
+            occupancy.index = self.present.len() as u32;
+            occupancy.weight = weight;
             self.weights += u64::from(weight.millis());
             self.present.push(tenant.0);
         }
-        holding.queued += 1;
+        occupancy.queued += 1;
         self.waiting += 1;
         Ok(())
     }
 
-    /// Notes that a slot is reserved for one of `tenant`'s queued requests.
+    /// Records that a slot is reserved for one of `tenant`'s queued requests.
     pub fn reserve(&mut self, tenant: TenantId) {
-        if let Some(holding) = self.holdings.get_mut(tenant.index()).filter(|holding| holding.queued > 0) {
-            holding.queued -= 1;
-            holding.reserved += 1;
+        let occupancy = self.occupancies.get_mut(tenant.index());
+        if let Some(occupancy) = occupancy.filter(|occupancy| occupancy.queued > 0) {
+            occupancy.queued -= 1;
+            occupancy.reserved += 1;
         }
     }
 
-    /// Notes that one of `tenant`'s requests waits no more: served, pushed out, timed out or gone.
+    /// Records that one of `tenant`'s requests stopped waiting: served, evicted, timed out or disconnected.
     pub fn leave(&mut self, tenant: TenantId, waiter: WaiterState) {
-        let Some(holding) = self.holdings.get_mut(tenant.index()) else { return };
+        let Some(occupancy) = self.occupancies.get_mut(tenant.index()) else { return };
         let count = match waiter {
-            WaiterState::Queued => &mut holding.queued,
-            WaiterState::Reserved => &mut holding.reserved,
+            WaiterState::Queued => &mut occupancy.queued,
+            WaiterState::Reserved => &mut occupancy.reserved,
         };
         if *count == 0 {
             return;
         }
         *count -= 1;
         self.waiting -= 1;
-        if holding.waiting() > 0 {
+        if occupancy.waiting() > 0 {
             return;
         }
-        self.weights -= u64::from(holding.weight.millis());
-        let at = holding.at;
-        self.present.swap_remove(at as usize);
-        if let Some(&moved) = self.present.get(at as usize) {
-            self.holdings[moved as usize].at = at;
+        self.weights -= u64::from(occupancy.weight.millis());
+        let index = occupancy.index;
+        self.present.swap_remove(index as usize);
+        if let Some(&moved) = self.present.get(index as usize) {
+            self.occupancies[moved as usize].index = index;
         }
     }
 
-    /// Gives a tenant another weight, also for the places it holds.
+    /// Sets the weight of a tenant that has waiting requests; it counts for them too.
     pub fn update_weight(&mut self, tenant: TenantId, weight: Weight) {
-        if let Some(holding) = self.holdings.get_mut(tenant.index()).filter(|holding| holding.waiting() > 0) {
-            self.weights = self.weights - u64::from(holding.weight.millis()) + u64::from(weight.millis());
-            holding.weight = weight;
+        let occupancy = self.occupancies.get_mut(tenant.index());
+        if let Some(occupancy) = occupancy.filter(|occupancy| occupancy.waiting() > 0) {
+            self.weights = self.weights - u64::from(occupancy.weight.millis()) + u64::from(weight.millis());
+            occupancy.weight = weight;
         }
     }
 
-    /// Counts the requests that wait.
+    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Counts the requests of one tenant that wait.
+    /// Returns the number of waiting requests of one tenant.
     pub fn waiting_of(&self, tenant: TenantId) -> usize {
-        self.holding(tenant).waiting() as usize
+        self.occupancy(tenant).waiting() as usize
     }
 
-    /// A tenant's part of the waiting tenants' weights, its own included: 0 to 1.
+    /// Returns a tenant's fraction of the waiting tenants' weights, its own included: 0 to 1.
     pub fn weight_share(&self, tenant: TenantId, weight: Weight) -> f64 {
-        let holding = self.holding(tenant);
-        if holding.waiting() > 0 {
-            return f64::from(holding.weight.millis()) / self.weights as f64;
+        let occupancy = self.occupancy(tenant);
+        if occupancy.waiting() > 0 {
+            return f64::from(occupancy.weight.millis()) / self.weights as f64;
         }
         let weight = f64::from(weight.millis());
         weight / (self.weights as f64 + weight)
     }
 
-    fn holding(&self, tenant: TenantId) -> TenantOccupancy {
-        self.holdings.get(tenant.index()).copied().unwrap_or(TenantOccupancy::NONE)
+    fn occupancy(&self, tenant: TenantId) -> TenantOccupancy {
+        self.occupancies.get(tenant.index()).copied().unwrap_or(TenantOccupancy::NONE)
     }
 
-    /// How many places a thousandth of weight is worth once the arrival counts.
+    /// Returns the queue capacity that a thousandth of weight is worth once the arrival counts.
     ///
-    /// Every share is a multiple of this one number, so that an arrival below its share and a tenant above its own are
-    /// told apart by the same rounding.
-    fn places_per_weight(&self, arrival: TenantId, weight: Weight) -> f64 {
-        let newcomer = if self.holding(arrival).waiting() > 0 { 0 } else { u64::from(weight.millis()) };
+    /// Every fair share is a multiple of this one number, so that the arrival and the waiting tenants are compared
+    /// with the same rounding.
+    fn capacity_per_weight(&self, arrival: TenantId, weight: Weight) -> f64 {
+        let arrival_weight =
+            if self.occupancy(arrival).waiting() > 0 { 0 } else { u64::from(weight.millis()) };
         let config = self.controller.config();
-        config.overload_threshold * config.max_queue_size as f64 / (self.weights + newcomer) as f64
+        config.overload_threshold * config.max_queue_size as f64 / (self.weights + arrival_weight) as f64
     }
 
-    fn make_room(&self, plain: BackpressureDecision, tenant: TenantId, weight: Weight) -> Admission {
-        let push_out = self.furthest_above_share(tenant, weight);
-        if push_out.is_some() || self.waiting < self.controller.config().max_queue_size {
-            return Admission { decision: taken(plain), push_out };
+    fn make_room(&self, by_load: BackpressureDecision, tenant: TenantId, weight: Weight) -> Admission {
+        let evict = self.furthest_above_share(tenant, weight);
+        if evict.is_some() || self.waiting < self.controller.config().max_queue_size {
+            return Admission { decision: accepted(by_load), evict };
         }
-        Admission { decision: plain, push_out: None }
+        Admission { decision: by_load, evict: None }
     }
 
-    /// Names the tenant that holds most above its share once the arrival counts; ties go to the lowest id.
+    /// Returns the tenant furthest above its fair share once the arrival counts; ties go to the lowest id.
     fn furthest_above_share(&self, arrival: TenantId, weight: Weight) -> Option<TenantId> {
-        let per_weight = self.places_per_weight(arrival, weight);
+        let per_weight = self.capacity_per_weight(arrival, weight);
         let mut furthest: Option<(f64, u32)> = None;
         for &tenant in &self.present {
-            let holding = &self.holdings[tenant as usize];
-            let above = f64::from(holding.waiting()) - share(per_weight, holding.weight);
-            if above <= 0.0 || holding.queued == 0 {
+            let occupancy = &self.occupancies[tenant as usize];
+            let excess = f64::from(occupancy.waiting()) - fair_share(per_weight, occupancy.weight);
+            if excess <= 0.0 || occupancy.queued == 0 {
                 continue;
             }
-            if furthest.is_none_or(|(most, id)| most < above || (most <= above && tenant < id)) {
-                furthest = Some((above, tenant));
+            if furthest.is_none_or(|(most, id)| most < excess || (most <= excess && tenant < id)) {
+                furthest = Some((excess, tenant));
             }
         }
         furthest.map(|(_, tenant)| TenantId(tenant))
     }
 }
 
-/// A tenant beyond what the admission was set up for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for a tenant id that is not below `tenants_max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {tenants_max} tenants")]
 pub struct TooManyTenants {
-    /// How many tenants there may be.
+    /// Maximum number of tenants.
     pub tenants_max: u32,
 }
 
-impl fmt::Display for TooManyTenants {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "more than {} tenants", self.tenants_max)
-    }
+fn fair_share(capacity_per_weight: f64, weight: Weight) -> f64 {
+    (capacity_per_weight * f64::from(weight.millis())).max(1.0)
 }
 
-impl core::error::Error for TooManyTenants {}
-
-fn share(places_per_weight: f64, weight: Weight) -> f64 {
-    (places_per_weight * f64::from(weight.millis())).max(1.0)
-}
-
-/// The same load, but the request is taken at once.
-fn taken(decision: BackpressureDecision) -> BackpressureDecision {
+/// Returns the same load with the request accepted without delay.
+fn accepted(decision: BackpressureDecision) -> BackpressureDecision {
     BackpressureDecision { accept: true, delay: Duration::ZERO, ..decision }
 }
 
@@ -249,43 +247,43 @@ mod tests {
     const QUIET: TenantId = TenantId(1);
     const THIRD: TenantId = TenantId(2);
 
-    /// By load alone the flood fills the queue and the quiet tenant gets the rejection.
+    /// Deciding by load alone, the flood fills the queue and the quiet tenant is rejected.
     #[test]
-    fn a_flood_is_turned_away_and_a_quiet_tenant_is_not() {
+    fn a_flood_is_rejected_and_a_quiet_tenant_is_not() {
         let mut queue = admission(100);
         let mut flood_rejected = 0;
-        let mut plain_rejected_quiet = 0;
+        let mut quiet_rejected_by_load = 0;
         for request in 0..1_000 {
             if offer(&mut queue, FLOOD) == Offer::Rejected {
                 flood_rejected += 1;
             }
             if request % 100 == 99 {
-                plain_rejected_quiet += u32::from(!queue.controller.decide(queue.waiting()).accept);
+                quiet_rejected_by_load += u32::from(!queue.controller.decide(queue.waiting()).accept);
                 let outcome = offer(&mut queue, QUIET);
-                assert_eq!(outcome, Offer::Took { pushed_out: Some(FLOOD) });
+                assert_eq!(outcome, Offer::Accepted { evicted: Some(FLOOD) });
                 queue.leave(QUIET, WaiterState::Queued);
             }
         }
         assert!(flood_rejected > 900);
         assert_eq!(
-            plain_rejected_quiet, 10,
-            "by load alone every one of the quiet tenant's requests is lost"
+            quiet_rejected_by_load, 10,
+            "by load alone every one of the quiet tenant's requests is rejected"
         );
     }
 
     #[test]
-    fn the_tenant_furthest_above_its_share_makes_room() {
+    fn the_tenant_furthest_above_its_share_is_evicted() {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 50);
         fill(&mut queue, THIRD, 30);
-        assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(FLOOD));
-        // Shares of 80 places by 5:1:1 are 57, 11 and 11: now the other is furthest above.
+        assert_eq!(queue.decide(QUIET, Weight::ONE).evict, Some(FLOOD));
+        // Shares of a capacity of 80 by 5:1:1 are 57, 11 and 11, so THIRD is furthest above its share.
         queue.update_weight(FLOOD, Weight::whole(5).unwrap());
-        assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(THIRD));
+        assert_eq!(queue.decide(QUIET, Weight::ONE).evict, Some(THIRD));
     }
 
     #[test]
-    fn a_new_weight_counts_for_who_waits_and_only_once() {
+    fn a_new_weight_counts_once_and_only_for_waiting_tenants() {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 3);
         fill(&mut queue, THIRD, 1);
@@ -304,12 +302,12 @@ mod tests {
             for tenant in order {
                 fill(&mut queue, tenant, 40);
             }
-            assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(FLOOD));
+            assert_eq!(queue.decide(QUIET, Weight::ONE).evict, Some(FLOOD));
         }
     }
 
     #[test]
-    fn a_reserved_waiter_is_never_pushed_out() {
+    fn a_reserved_waiter_is_never_evicted() {
         let mut queue = admission(10);
         fill(&mut queue, FLOOD, 8);
         for _ in 0..8 {
@@ -317,9 +315,9 @@ mod tests {
         }
         let admission = queue.decide(QUIET, Weight::ONE);
         assert_eq!(
-            (admission.push_out, admission.decision.accept),
+            (admission.evict, admission.decision.accept),
             (None, true),
-            "room up to the last place"
+            "accepted up to the last free place"
         );
         fill(&mut queue, THIRD, 2);
         assert!(!queue.decide(QUIET, Weight::ONE).decision.accept, "THIRD is not above its share of 2.67");
@@ -328,14 +326,15 @@ mod tests {
     }
 
     #[test]
-    fn with_more_tenants_than_places_each_holds_one_and_the_rest_are_turned_away() {
+    fn with_more_tenants_than_capacity_each_holds_one_and_the_rest_are_rejected() {
         let mut queue = admission(10);
-        let taken = (0..50).filter(|&tenant| offer(&mut queue, TenantId(tenant)) != Offer::Rejected).count();
-        assert_eq!((taken, queue.waiting()), (10, 10));
-        // Holding two is above the share of at least one: a flood still makes room.
+        let accepted =
+            (0..50).filter(|&tenant| offer(&mut queue, TenantId(tenant)) != Offer::Rejected).count();
+        assert_eq!((accepted, queue.waiting()), (10, 10));
+        // Two waiting requests are above the minimum share of one, so that tenant is evicted.
         queue.leave(TenantId(9), WaiterState::Queued);
         queue.join(TenantId(0), Weight::ONE).unwrap();
-        assert_eq!(offer(&mut queue, TenantId(42)), Offer::Took { pushed_out: Some(TenantId(0)) });
+        assert_eq!(offer(&mut queue, TenantId(42)), Offer::Accepted { evicted: Some(TenantId(0)) });
     }
 
     #[test]
@@ -345,7 +344,7 @@ mod tests {
         let flood = queue.decide(FLOOD, Weight::ONE).decision;
         let quiet = queue.decide(QUIET, Weight::ONE).decision;
         assert_eq!((flood.state, quiet.state), (BackpressureState::Warning, BackpressureState::Warning));
-        assert_eq!(flood.delay, Duration::ZERO, "alone, its share is all of the 80 places");
+        assert_eq!(flood.delay, Duration::ZERO, "alone, its share is the whole capacity of 80");
         assert_eq!(quiet.delay, Duration::ZERO);
         queue.join(QUIET, Weight::ONE).unwrap();
         assert!(queue.decide(FLOOD, Weight::ONE).decision.delay > Duration::from_millis(60));
@@ -353,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_tenant_is_turned_away_at_the_overload_threshold() {
+    fn a_lone_tenant_is_rejected_from_the_overload_threshold_on() {
         let mut queue = admission(100);
-        let taken = (0..200).filter(|_| offer(&mut queue, FLOOD) != Offer::Rejected).count();
-        assert_eq!(taken, 80);
+        let accepted = (0..200).filter(|_| offer(&mut queue, FLOOD) != Offer::Rejected).count();
+        assert_eq!(accepted, 80);
     }
 
     #[test]
-    fn who_leaves_twice_is_counted_once() {
+    fn leaving_twice_is_counted_once() {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 1);
         fill(&mut queue, THIRD, 3);
@@ -376,30 +375,30 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_beyond_the_limit_is_refused_and_leaves_no_trace() {
+    fn a_tenant_beyond_the_limit_is_rejected_and_allocates_nothing() {
         let mut queue = admission(100);
-        let refused = queue.admit(TenantId(u32::MAX), Weight::ONE).unwrap_err();
-        assert_eq!(refused.to_string(), "more than 100 tenants");
-        assert_eq!((queue.waiting(), queue.holdings.len()), (0, 0));
-        assert_eq!(offer(&mut queue, TenantId(99)), Offer::Took { pushed_out: None });
+        let error = queue.admit(TenantId(u32::MAX), Weight::ONE).unwrap_err();
+        assert_eq!(error.to_string(), "more than 100 tenants");
+        assert_eq!((queue.waiting(), queue.occupancies.len()), (0, 0));
+        assert_eq!(offer(&mut queue, TenantId(99)), Offer::Accepted { evicted: None });
     }
 
     #[derive(Debug, PartialEq)]
     enum Offer {
-        Took { pushed_out: Option<TenantId> },
+        Accepted { evicted: Option<TenantId> },
         Rejected,
     }
 
     fn offer(queue: &mut FairAdmission, tenant: TenantId) -> Offer {
         let admission = queue.admit(tenant, Weight::ONE).unwrap();
         match admission.decision.accept {
-            true => Offer::Took { pushed_out: admission.push_out },
+            true => Offer::Accepted { evicted: admission.evict },
             false => Offer::Rejected,
         }
     }
 
-    fn fill(queue: &mut FairAdmission, tenant: TenantId, places: usize) {
-        for _ in 0..places {
+    fn fill(queue: &mut FairAdmission, tenant: TenantId, requests: usize) {
+        for _ in 0..requests {
             queue.join(tenant, Weight::ONE).unwrap();
         }
     }

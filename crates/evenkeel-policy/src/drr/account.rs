@@ -1,47 +1,47 @@
-//! What a scheduler remembers of one key: 40 bytes.
+//! DRR account of one key: 40 bytes.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 use crate::weight::Weight;
 
-/// Marks "no key".
+/// Null link.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Where a key stands.
+/// List that holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyLocation {
-    /// Nobody has named it yet.
+    /// Never added.
     Unknown,
-    /// Has nothing to serve.
+    /// Nothing to serve.
     Idle,
-    /// Has something to serve, but not now; waits for a wake.
+    /// Work is waiting, but the key is excluded until it is woken.
     Parked,
-    /// Just became active; goes first, for one message.
-    Fast,
+    /// Just became active; served first, for one message.
+    New,
     /// In the ring.
     Ring,
     /// Joins the ring in this round or the next.
-    Due,
-    /// In debt beyond the next round; in the calendar.
-    Calendar,
+    Joining,
+    /// In debt beyond the next round.
+    DebtWheel,
 }
 
 /// One key's account. Amounts are thousandths of a unit, so that a weight of 0.01 still grants exactly.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyAccount {
-    /// What it may still spend; negative is debt.
+    /// Remaining grant; negative is debt.
     pub(super) deficit: i64,
-    /// The last round whose grant is in `deficit`.
+    /// Last round whose grant is included in `deficit`.
     pub(super) granted: u64,
-    /// Its place in the order of a round.
+    /// Position in the order of a round.
     pub(super) label: u64,
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) weight: Weight,
-    /// Which list of the calendar it is in, while it is in the calendar.
+    /// List of the debt wheel that holds it, if any.
     pub(super) bucket: u16,
-    pub(super) place: KeyLocation,
+    pub(super) location: KeyLocation,
 }
 
 impl KeyAccount {
@@ -53,33 +53,33 @@ impl KeyAccount {
         next: NIL,
         weight: Weight::ONE,
         bucket: 0,
-        place: KeyLocation::Unknown,
+        location: KeyLocation::Unknown,
     };
 }
 
-/// Every key's account, indexed by key.
+/// Accounts of all keys, indexed by key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyAccounts(Vec<KeyAccount>);
 
 impl KeyAccounts {
-    /// Makes a key known.
-    pub(super) fn reach(&mut self, key: u32) {
+    /// Adds a key as idle unless it is known.
+    pub(super) fn ensure_known(&mut self, key: u32) {
         if self.0.len() <= key as usize {
             self.0.resize(key as usize + 1, KeyAccount::NEW);
         }
-        if self[key].place == KeyLocation::Unknown {
-            self[key].place = KeyLocation::Idle;
+        if self[key].location == KeyLocation::Unknown {
+            self[key].location = KeyLocation::Idle;
         }
     }
 
-    /// Reads a known key's account.
+    /// Returns a known key's account.
     pub(super) fn get(&self, key: u32) -> Option<&KeyAccount> {
-        self.0.get(key as usize).filter(|slot| slot.place != KeyLocation::Unknown)
+        self.0.get(key as usize).filter(|account| account.location != KeyLocation::Unknown)
     }
 
-    /// Forgets everything about a key that is idle or unknown; `false` when it is neither.
+    /// Resets an idle key's account; returns `false` if the key is neither idle nor unknown.
     pub(super) fn forget(&mut self, key: u32) -> bool {
-        match self.get(key).map(|slot| slot.place) {
+        match self.get(key).map(|account| account.location) {
             None => true,
             Some(KeyLocation::Idle) => {
                 self[key] = KeyAccount::NEW;

@@ -1,19 +1,20 @@
-//! The rules of deficit round robin over one set of keys, with the accounts kept outside.
+//! The DRR algorithm over one set of keys; the accounts are passed in.
 //!
-//! One rule carries the rest: **a key is granted at most once per round**, and `granted` remembers the last
-//! round whose grant is in its deficit. A key that comes back within the round that already granted it waits
-//! for the next; one whose last grant is a round or more old goes first. Nobody gains by going idle, and
-//! nothing needs to be kept in the ring to know it.
+//! The central invariant: **a key is granted at most once per round**, and `granted` is the last round whose grant is
+//! in its deficit. A key that comes back within the round that already granted it waits for the next one; a key whose
+//! last grant is a round or more old is served first. So going idle never pays, and idle keys need not stay in the
+//! ring to enforce that.
 //!
-//! A round serves, as far as there is anybody,
-//! 1. `fast`: keys that just became active, one message each, on credit;
-//! 2. `ring` and `due` (keys that join the round), merged in one order, by label, that never changes while a
-//!    key has work. A key that went first stands at the end of it, with what that message leaves of its grant.
+//! A round serves, in this order:
+//! 1. `new_keys`: keys that just became active, one message each, on credit;
+//! 2. `ring` and `joining` (keys that join the round), merged in one order, by label, which never changes while a key
+//!    has work. A key that was served first is last in that order, with the rest of its grant after that message.
 //!
-//! Keys that have nothing to spend before the next round wait in `later`, deeper debtors in the calendar.
+//! Keys without a deficit before the next round wait in `joining_next`, deeper debtors in the debt wheel.
 //!
-//! The pairwise bound needs the one order. Going first with a whole grant, or coming back from the calendar
-//! at either end of a round, would let one key be visited twice between two visits of another: a quantum more.
+//! The pairwise guarantee depends on the single order: serving a new key first for a whole grant, or returning a
+//! debtor at either end of a round, would let one key be visited twice between two visits of another, which adds a
+//! quantum.
 
 use alloc::boxed::Box;
 
@@ -27,24 +28,25 @@ use crate::weight::Weight;
 /// Thousandths of a unit per unit.
 const MILLI: i64 = 1_000;
 
-/// Deeper debt is forgiven: no honest work takes so many rounds to pay off, and rounds must stay countable.
+/// Maximum debt in rounds; deeper debt is forgiven. No real work takes so long to pay off, and the round counter must
+/// not overflow.
 const DEBT_ROUNDS_MAX: i64 = 1 << 32;
 
-/// The lists of one scheduler, and the round they are in.
+/// Lists of one scheduler and its current round.
 #[derive(Clone, Debug)]
 pub(super) struct DrrLevel {
     new_key: NewKey,
     quantum: i64,
     round: u64,
-    labels: u64,
-    fast: Ring,
+    last_label: u64,
+    new_keys: Ring,
     ring: RoundOrder,
-    due: Ring,
-    later: Ring,
-    /// Made when a key is first in debt beyond the next round.
-    calendar: Option<Box<DebtWheel>>,
-    /// Whose turn it is: settled by every change, so that peeking only reads it.
-    turn: Option<u32>,
+    joining: Ring,
+    joining_next: Ring,
+    /// Allocated when a key is first in debt beyond the next round.
+    debt_wheel: Option<Box<DebtWheel>>,
+    /// Updated by every change, so that peeking only reads it.
+    next_key: Option<u32>,
     active: u32,
     parked: u32,
 }
@@ -54,15 +56,15 @@ impl DrrLevel {
         Self {
             new_key,
             quantum: i64::try_from(quantum.0).unwrap_or(i64::MAX),
-            // Fresh accounts say 0: under `First` they have a grant coming.
+            // New accounts have `granted` 0, so under `First` they are due a grant.
             round: 1,
-            labels: 0,
-            fast: Ring::EMPTY,
+            last_label: 0,
+            new_keys: Ring::EMPTY,
             ring: RoundOrder::EMPTY,
-            due: Ring::EMPTY,
-            later: Ring::EMPTY,
-            calendar: None,
-            turn: None,
+            joining: Ring::EMPTY,
+            joining_next: Ring::EMPTY,
+            debt_wheel: None,
+            next_key: None,
             active: 0,
             parked: 0,
         }
@@ -85,423 +87,433 @@ impl DrrLevel {
     }
 
     pub(super) fn next(&self) -> Option<u32> {
-        self.turn
+        self.next_key
     }
 
-    pub(super) fn add(&mut self, slots: &mut KeyAccounts, key: u32, weight: Weight) {
-        if slots[key].place != KeyLocation::Idle {
+    pub(super) fn add(&mut self, accounts: &mut KeyAccounts, key: u32, weight: Weight) {
+        if accounts[key].location != KeyLocation::Idle {
             return;
         }
-        self.age(&mut slots[key]);
-        slots[key].weight = weight;
+        self.catch_up(&mut accounts[key]);
+        accounts[key].weight = weight;
         self.active += 1;
-        self.enter(slots, key);
+        self.activate(accounts, key);
     }
 
-    /// Makes a key known as having work without letting it take part until it is woken.
-    pub(super) fn add_parked(&mut self, slots: &mut KeyAccounts, key: u32, weight: Weight) {
-        if slots[key].place != KeyLocation::Idle {
+    /// Adds a key that has work but takes no part until it is woken.
+    pub(super) fn add_parked(&mut self, accounts: &mut KeyAccounts, key: u32, weight: Weight) {
+        if accounts[key].location != KeyLocation::Idle {
             return;
         }
-        self.age(&mut slots[key]);
-        slots[key].weight = weight;
-        slots[key].place = KeyLocation::Parked;
+        self.catch_up(&mut accounts[key]);
+        accounts[key].weight = weight;
+        accounts[key].location = KeyLocation::Parked;
         self.parked += 1;
     }
 
-    pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
-        match slots[key].place {
+    pub(super) fn remove(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        match accounts[key].location {
             KeyLocation::Unknown | KeyLocation::Idle => return,
             KeyLocation::Parked => self.parked -= 1,
-            KeyLocation::Fast | KeyLocation::Ring | KeyLocation::Due | KeyLocation::Calendar => {
-                self.unlink(slots, key);
+            KeyLocation::New | KeyLocation::Ring | KeyLocation::Joining | KeyLocation::DebtWheel => {
+                self.unlink(accounts, key);
                 self.active -= 1;
             }
         }
-        slots[key].place = KeyLocation::Idle;
-        slots[key].deficit = slots[key].deficit.min(0);
+        accounts[key].location = KeyLocation::Idle;
+        accounts[key].deficit = accounts[key].deficit.min(0);
         if self.active == 0 && self.new_key == NewKey::First {
-            // A round that nobody is left in is over: whoever comes next has been idle throughout it.
+            // A round without active keys is over: the next key to arrive has been idle throughout it.
             self.round += 1;
         }
-        self.advance(slots);
+        self.advance(accounts);
     }
 
-    pub(super) fn park(&mut self, slots: &mut KeyAccounts, key: u32) {
-        if !is_active(slots[key].place) {
+    pub(super) fn park(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        if !is_active(accounts[key].location) {
             return;
         }
-        self.unlink(slots, key);
+        self.unlink(accounts, key);
         if self.new_key == NewKey::NextRound {
-            // The round's grant was given when it was opened.
-            self.accrue(&mut slots[key], self.round);
+            // This round's grant was given when the round was opened.
+            self.accrue(&mut accounts[key], self.round);
         }
-        slots[key].place = KeyLocation::Parked;
+        accounts[key].location = KeyLocation::Parked;
         self.active -= 1;
         self.parked += 1;
-        self.advance(slots);
+        self.advance(accounts);
     }
 
-    pub(super) fn wake(&mut self, slots: &mut KeyAccounts, key: u32) {
-        if slots[key].place != KeyLocation::Parked {
+    pub(super) fn wake(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        if accounts[key].location != KeyLocation::Parked {
             return;
         }
         self.parked -= 1;
         self.active += 1;
-        self.age(&mut slots[key]);
-        self.enter(slots, key);
+        self.catch_up(&mut accounts[key]);
+        self.activate(accounts, key);
     }
 
-    pub(super) fn consume(&mut self, slots: &mut KeyAccounts, key: u32, cost: Cost) {
+    pub(super) fn consume(&mut self, accounts: &mut KeyAccounts, key: u32, cost: Cost) {
         let charge = -milli(cost);
-        if self.turn != Some(key) {
-            self.shift(slots, key, charge);
+        if self.next_key != Some(key) {
+            self.adjust(accounts, key, charge);
             return;
         }
-        let slot = &mut slots[key];
-        if slot.place != KeyLocation::Fast {
-            self.accrue(slot, self.round);
+        let account = &mut accounts[key];
+        if account.location != KeyLocation::New {
+            self.accrue(account, self.round);
         }
-        self.credit(slot, charge);
-        if slot.place != KeyLocation::Fast && slot.deficit > 0 {
+        self.credit(account, charge);
+        if account.location != KeyLocation::New && account.deficit > 0 {
             return;
         }
-        if slot.place == KeyLocation::Ring && self.positive_next_round(slot) {
-            // The common end of a turn: the key stays linked, only the ring moves on.
-            self.ring.turn(slots);
+        if account.location == KeyLocation::Ring && self.positive_next_round(account) {
+            // The common case: the key stays linked and only the cursor advances.
+            self.ring.advance_cursor(accounts);
         } else {
-            self.end_turn(slots, key);
+            self.end_turn(accounts, key);
         }
-        self.advance(slots);
+        self.advance(accounts);
     }
 
-    /// Puts a key whose turn is over where it waits for the next; apart, to keep the common end short.
+    /// Relinks a key whose turn has ended; kept out of line to keep the common case short.
     #[inline(never)]
-    fn end_turn(&mut self, slots: &mut KeyAccounts, key: u32) {
-        if slots[key].place == KeyLocation::Due && self.positive_next_round(&slots[key]) {
-            self.due.remove(slots, key);
-            self.ring.insert_visited(slots, key);
-            slots[key].place = KeyLocation::Ring;
+    fn end_turn(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        if accounts[key].location == KeyLocation::Joining && self.positive_next_round(&accounts[key]) {
+            self.joining.remove(accounts, key);
+            self.ring.insert_visited(accounts, key);
+            accounts[key].location = KeyLocation::Ring;
         } else {
-            self.unlink(slots, key);
-            self.settle_in(slots, key);
+            self.unlink(accounts, key);
+            self.link(accounts, key);
         }
     }
 
-    /// Charges or refunds a key without that being its turn's work.
-    pub(super) fn shift(&mut self, slots: &mut KeyAccounts, key: u32, amount: i64) {
-        let place = slots[key].place;
-        if !is_active(place) {
-            self.age(&mut slots[key]);
+    /// Charges or refunds a key outside its turn.
+    pub(super) fn adjust(&mut self, accounts: &mut KeyAccounts, key: u32, amount: i64) {
+        let location = accounts[key].location;
+        if !is_active(location) {
+            self.catch_up(&mut accounts[key]);
         }
-        let latest = self.latest_start(&slots[key]);
-        let slot = &mut slots[key];
-        self.credit(slot, amount);
-        match place {
-            KeyLocation::Unknown | KeyLocation::Idle => slot.deficit = slot.deficit.min(0),
+        let latest = self.latest_start(&accounts[key]);
+        let account = &mut accounts[key];
+        self.credit(account, amount);
+        match location {
+            KeyLocation::Unknown | KeyLocation::Idle => account.deficit = account.deficit.min(0),
             KeyLocation::Parked => {}
-            KeyLocation::Fast | KeyLocation::Ring | KeyLocation::Due | KeyLocation::Calendar => {
-                self.replace(slots, key, latest)
+            KeyLocation::New | KeyLocation::Ring | KeyLocation::Joining | KeyLocation::DebtWheel => {
+                self.relink(accounts, key, latest);
             }
         }
     }
 
-    pub(super) fn update_weight(&mut self, slots: &mut KeyAccounts, key: u32, weight: Weight) {
-        if !is_active(slots[key].place) {
-            self.age(&mut slots[key]);
-            slots[key].weight = weight;
+    pub(super) fn update_weight(&mut self, accounts: &mut KeyAccounts, key: u32, weight: Weight) {
+        if !is_active(accounts[key].location) {
+            self.catch_up(&mut accounts[key]);
+            accounts[key].weight = weight;
             return;
         }
-        let latest = self.latest_start(&slots[key]);
-        // The grants it has been given count at the weight it had.
-        self.accrue(&mut slots[key], self.given());
-        slots[key].weight = weight;
-        self.replace(slots, key, latest);
+        let latest = self.latest_start(&accounts[key]);
+        // Grants already given count at the old weight.
+        self.accrue(&mut accounts[key], self.granted_through());
+        accounts[key].weight = weight;
+        self.relink(accounts, key, latest);
     }
 
-    /// Opens the next round in which somebody can be served.
-    pub(super) fn start_new_round(&mut self, slots: &mut KeyAccounts) {
-        self.open_round(slots, self.round + 1);
-        self.skip_empty_rounds(slots);
+    /// Opens the next round in which a key can be served.
+    pub(super) fn start_new_round(&mut self, accounts: &mut KeyAccounts) {
+        self.open_round(accounts, self.round + 1);
+        self.skip_empty_rounds(accounts);
     }
 
-    /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start, under
+    /// Returns a key's balance; negative is debt. Under `NextRound` a round's grant counts from the round's start, under
     /// `First` from the key's turn.
-    pub(super) fn balance(&self, slots: &KeyAccounts, key: u32) -> i64 {
-        let Some(slot) = slots.get(key) else { return 0 };
-        if !is_active(slot.place) {
-            return self.aged(slot).0;
+    pub(super) fn balance(&self, accounts: &KeyAccounts, key: u32) -> i64 {
+        let Some(account) = accounts.get(key) else { return 0 };
+        if !is_active(account.location) {
+            return self.caught_up(account).0;
         }
-        let has_turn_coming = self.positive_from(slot) <= self.round;
-        self.accrued(slot, if has_turn_coming { self.given() } else { self.round })
+        let has_turn_coming = self.positive_from(account) <= self.round;
+        self.accrued(account, if has_turn_coming { self.granted_through() } else { self.round })
     }
 
-    pub(super) fn standing(&self, slots: &KeyAccounts, key: u32) -> KeyStatus {
-        let Some(slot) = slots.get(key) else { return KeyStatus::Idle };
-        match slot.place {
+    pub(super) fn key_status(&self, accounts: &KeyAccounts, key: u32) -> KeyStatus {
+        let Some(account) = accounts.get(key) else { return KeyStatus::Idle };
+        match account.location {
             KeyLocation::Unknown | KeyLocation::Idle => KeyStatus::Idle,
             KeyLocation::Parked => KeyStatus::Parked,
-            KeyLocation::Calendar => KeyStatus::InDebt { rounds: self.positive_from(slot) - self.round },
-            _ if self.turn == Some(key) => KeyStatus::InTurn,
-            KeyLocation::Fast => KeyStatus::GoesFirst,
-            KeyLocation::Ring | KeyLocation::Due => KeyStatus::InRing,
+            KeyLocation::DebtWheel => KeyStatus::InDebt { rounds: self.positive_from(account) - self.round },
+            _ if self.next_key == Some(key) => KeyStatus::Next,
+            KeyLocation::New => KeyStatus::Prioritized,
+            KeyLocation::Ring | KeyLocation::Joining => KeyStatus::InRing,
         }
     }
 
-    /// What one round gives to a key, in thousandths of a unit.
-    fn grant(&self, slot: &KeyAccount) -> i64 {
-        i64::from(slot.weight.millis()).saturating_mul(self.quantum)
+    /// Returns a key's grant per round, in thousandths of a unit.
+    fn grant(&self, account: &KeyAccount) -> i64 {
+        i64::from(account.weight.millis()).saturating_mul(self.quantum)
     }
 
-    /// The last round whose grant counts as given to a key that has its turn still coming.
-    fn given(&self) -> u64 {
+    /// Returns the last round whose grant counts as given to a key that is yet to be visited in this round.
+    fn granted_through(&self) -> u64 {
         match self.new_key {
             NewKey::First => self.round - 1,
             NewKey::NextRound => self.round,
         }
     }
 
-    /// Adds an amount to what a key may spend, down to the deepest debt.
-    fn credit(&self, slot: &mut KeyAccount, amount: i64) {
-        slot.deficit = slot.deficit.saturating_add(amount);
-        // Less than this is not too deep at any weight and quantum; looking first keeps a charge short.
-        if slot.deficit < -DEBT_ROUNDS_MAX {
-            slot.deficit = slot.deficit.max(self.grant(slot).saturating_mul(-DEBT_ROUNDS_MAX));
+    /// Adds an amount to a key's deficit, which cannot fall below the maximum debt.
+    fn credit(&self, account: &mut KeyAccount, amount: i64) {
+        account.deficit = account.deficit.saturating_add(amount);
+        // Above this no debt is too deep, whatever the weight and quantum; testing it first keeps a charge cheap.
+        if account.deficit < -DEBT_ROUNDS_MAX {
+            account.deficit = account.deficit.max(self.grant(account).saturating_mul(-DEBT_ROUNDS_MAX));
         }
     }
 
-    /// A key's deficit with every grant up to and including a round's.
-    fn accrued(&self, slot: &KeyAccount, upto: u64) -> i64 {
-        let rounds = i64::try_from(upto.saturating_sub(slot.granted)).unwrap_or(i64::MAX);
-        slot.deficit.saturating_add(self.grant(slot).saturating_mul(rounds))
+    /// Returns a key's deficit including every grant up to and including `through`.
+    fn accrued(&self, account: &KeyAccount, through: u64) -> i64 {
+        let rounds = i64::try_from(through.saturating_sub(account.granted)).unwrap_or(i64::MAX);
+        account.deficit.saturating_add(self.grant(account).saturating_mul(rounds))
     }
 
-    fn accrue(&self, slot: &mut KeyAccount, upto: u64) {
-        if slot.granted < upto {
-            slot.deficit = self.accrued(slot, upto);
-            slot.granted = upto;
+    fn accrue(&self, account: &mut KeyAccount, through: u64) {
+        if account.granted < through {
+            account.deficit = self.accrued(account, through);
+            account.granted = through;
         }
     }
 
-    /// An idle or parked key's balance and last granted round: debt is paid by the rounds that passed, credit is
-    /// forfeited.
+    /// Returns an idle or parked key's balance and last granted round: passed rounds pay its debt, credit is forfeited.
     ///
-    /// A parked key's credit outlives one round change, because parking the last key of a round is what ends it.
-    fn aged(&self, slot: &KeyAccount) -> (i64, u64) {
-        let fresh = if slot.place == KeyLocation::Parked { self.round - 1 } else { self.round };
-        if slot.granted == self.round || (slot.granted == fresh && slot.deficit > 0) {
-            return (slot.deficit, slot.granted);
+    /// A parked key's credit outlives one change of round, because parking the last key of a round ends that round.
+    fn caught_up(&self, account: &KeyAccount) -> (i64, u64) {
+        let fresh = if account.location == KeyLocation::Parked { self.round - 1 } else { self.round };
+        if account.granted == self.round || (account.granted == fresh && account.deficit > 0) {
+            return (account.deficit, account.granted);
         }
-        (self.accrued(slot, self.round - 1).min(0), self.round - 1)
+        (self.accrued(account, self.round - 1).min(0), self.round - 1)
     }
 
-    fn age(&self, slot: &mut KeyAccount) {
-        (slot.deficit, slot.granted) = self.aged(slot);
+    fn catch_up(&self, account: &mut KeyAccount) {
+        (account.deficit, account.granted) = self.caught_up(account);
     }
 
-    /// The first round in which a key's grants, if none are spent, leave it something to spend.
-    fn positive_from(&self, slot: &KeyAccount) -> u64 {
-        if slot.deficit > 0 {
-            return slot.granted;
+    /// Returns the first round in which a key has a positive deficit if none of its grants are spent.
+    fn positive_from(&self, account: &KeyAccount) -> u64 {
+        if account.deficit > 0 {
+            return account.granted;
         }
-        let rounds = slot.deficit.unsigned_abs() / self.grant(slot).unsigned_abs() + 1;
-        slot.granted.saturating_add(rounds)
+        let rounds = account.deficit.unsigned_abs() / self.grant(account).unsigned_abs() + 1;
+        account.granted.saturating_add(rounds)
     }
 
-    /// Tells the same of a key that had this round's grant and the very next round, without dividing.
-    fn positive_next_round(&self, slot: &KeyAccount) -> bool {
-        slot.deficit > -self.grant(slot)
+    /// Reports whether a key that had this round's grant has a positive deficit in the next, without dividing.
+    fn positive_next_round(&self, account: &KeyAccount) -> bool {
+        account.deficit > -self.grant(account)
     }
 
-    /// Lets an aged key take part.
-    fn enter(&mut self, slots: &mut KeyAccounts, key: u32) {
-        let slot = &mut slots[key];
-        let owed = slot.granted < self.round;
-        if self.new_key == NewKey::First && owed && self.positive_from(slot) <= self.round {
-            slot.place = KeyLocation::Fast;
-            self.fast.push_back(slots, key);
+    /// Activates a key that is caught up.
+    fn activate(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        let account = &mut accounts[key];
+        let owed = account.granted < self.round;
+        if self.new_key == NewKey::First && owed && self.positive_from(account) <= self.round {
+            account.location = KeyLocation::New;
+            self.new_keys.push_back(accounts, key);
         } else {
             if self.new_key == NewKey::NextRound && owed {
-                // This round's grant may pay debt, but is not for spending.
-                (slot.deficit, slot.granted) = (self.accrued(slot, self.round).min(0), self.round);
+                // This round's grant may pay debt, but cannot be spent.
+                (account.deficit, account.granted) = (self.accrued(account, self.round).min(0), self.round);
             }
-            self.settle_in(slots, key);
+            self.link(accounts, key);
         }
-        self.advance(slots);
+        self.advance(accounts);
     }
 
-    /// Puts an unlinked key where it stands until it has something to spend.
-    fn settle_in(&mut self, slots: &mut KeyAccounts, key: u32) {
-        let from = self.positive_from(&slots[key]);
-        let leaves_the_round = matches!(slots[key].place, KeyLocation::Ring | KeyLocation::Due);
+    /// Links an unlinked key into the list that serves it once its deficit is positive.
+    fn link(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        let from = self.positive_from(&accounts[key]);
+        let leaves_the_round = matches!(accounts[key].location, KeyLocation::Ring | KeyLocation::Joining);
         if from <= self.round + 1 || !leaves_the_round {
-            // Only a debtor that leaves the round keeps its place in the order; everybody else comes last.
-            self.labels += 1;
-            slots[key].label = self.labels;
+            // Only a debtor that leaves the round keeps its position in the order; any other key becomes the last.
+            self.last_label += 1;
+            accounts[key].label = self.last_label;
         }
-        slots[key].place = if from <= self.round {
-            self.ring.push_back(slots, key);
+        accounts[key].location = if from <= self.round {
+            self.ring.push_back(accounts, key);
             KeyLocation::Ring
         } else if from == self.round + 1 {
-            self.later.push_back(slots, key);
-            KeyLocation::Due
+            self.joining_next.push_back(accounts, key);
+            KeyLocation::Joining
         } else {
-            self.calendar.get_or_insert_default().insert(slots, key, from, self.round);
-            KeyLocation::Calendar
+            self.debt_wheel.get_or_insert_default().insert(accounts, key, from, self.round);
+            KeyLocation::DebtWheel
         };
     }
 
-    /// The last round by which a key must have something to spend, to stand where it stands.
-    fn latest_start(&self, slot: &KeyAccount) -> u64 {
-        match slot.place {
-            KeyLocation::Fast => self.round,
-            KeyLocation::Ring | KeyLocation::Due if self.positive_from(slot) <= self.round => self.round,
-            KeyLocation::Ring | KeyLocation::Due => self.round + 1,
-            // Nobody stands by these: a debtor is moved by any change, the others are nowhere.
-            KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked | KeyLocation::Calendar => 0,
+    /// Returns the last round by which a key's deficit must be positive for it to stay where it is linked.
+    fn latest_start(&self, account: &KeyAccount) -> u64 {
+        match account.location {
+            KeyLocation::New => self.round,
+            KeyLocation::Ring | KeyLocation::Joining if self.positive_from(account) <= self.round => {
+                self.round
+            }
+            KeyLocation::Ring | KeyLocation::Joining => self.round + 1,
+            // Not positions in a round: a debtor is relinked by any change, the others are not linked.
+            KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked | KeyLocation::DebtWheel => 0,
         }
     }
 
-    /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest` and cannot be
+    /// Relinks an active key whose deficit or weight changed, unless its deficit is positive by `latest` and it cannot be
     /// served sooner elsewhere.
-    fn replace(&mut self, slots: &mut KeyAccounts, key: u32, latest: u64) {
-        let from = self.positive_from(&slots[key]);
-        let sooner = match slots[key].place {
-            KeyLocation::Calendar => true,
-            KeyLocation::Due => from <= self.round && self.round < latest,
+    fn relink(&mut self, accounts: &mut KeyAccounts, key: u32, latest: u64) {
+        let from = self.positive_from(&accounts[key]);
+        let sooner = match accounts[key].location {
+            KeyLocation::DebtWheel => true,
+            KeyLocation::Joining => from <= self.round && self.round < latest,
             _ => false,
         };
         if sooner || latest < from {
-            self.unlink(slots, key);
-            self.settle_in(slots, key);
+            self.unlink(accounts, key);
+            self.link(accounts, key);
         }
-        self.advance(slots);
+        self.advance(accounts);
     }
 
-    fn unlink(&mut self, slots: &mut KeyAccounts, key: u32) {
-        match slots[key].place {
+    fn unlink(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        match accounts[key].location {
             KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked => {}
-            KeyLocation::Fast => self.fast.remove(slots, key),
-            KeyLocation::Ring => self.ring.remove(slots, key),
-            KeyLocation::Due if self.later.head() == Some(key) => self.later.remove(slots, key),
-            // Whoever is not its list's head is taken out alike of either list.
-            KeyLocation::Due => self.due.remove(slots, key),
-            KeyLocation::Calendar => {
-                if let Some(calendar) = &mut self.calendar {
-                    calendar.remove(slots, key);
+            KeyLocation::New => self.new_keys.remove(accounts, key),
+            KeyLocation::Ring => self.ring.remove(accounts, key),
+            KeyLocation::Joining if self.joining_next.head() == Some(key) => {
+                self.joining_next.remove(accounts, key);
+            }
+            // A key that is not the head of its list is unlinked alike from either list.
+            KeyLocation::Joining => self.joining.remove(accounts, key),
+            KeyLocation::DebtWheel => {
+                if let Some(debt_wheel) = &mut self.debt_wheel {
+                    debt_wheel.remove(accounts, key);
                 }
             }
         }
     }
 
-    /// Settles whose turn it is; under `First`, opens the next round as soon as this one has nobody left to serve.
-    fn advance(&mut self, slots: &mut KeyAccounts) {
-        self.turn = self.first_in_line(slots);
-        if self.turn.is_some() || self.new_key == NewKey::NextRound {
+    /// Updates the next key; under `First`, opens the next round once this one has no key left to serve.
+    fn advance(&mut self, accounts: &mut KeyAccounts) {
+        self.next_key = self.find_next(accounts);
+        if self.next_key.is_some() || self.new_key == NewKey::NextRound {
             return;
         }
         if !self.ring.is_empty() {
-            self.open_round(slots, self.round + 1);
+            self.open_round(accounts, self.round + 1);
         }
-        self.skip_empty_rounds(slots);
+        self.skip_empty_rounds(accounts);
     }
 
-    fn first_in_line(&self, slots: &KeyAccounts) -> Option<u32> {
-        if let Some(key) = self.fast.head() {
+    fn find_next(&self, accounts: &KeyAccounts) -> Option<u32> {
+        if let Some(key) = self.new_keys.head() {
             return Some(key);
         }
-        match (self.ring.cursor(), self.due.head()) {
-            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
+        match (self.ring.cursor(), self.joining.head()) {
+            (Some(ring), Some(joining)) if accounts[joining].label < accounts[ring].label => Some(joining),
             (Some(ring), _) => Some(ring),
-            (None, due) => due,
+            (None, joining) => joining,
         }
     }
 
-    /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
-    fn skip_empty_rounds(&mut self, slots: &mut KeyAccounts) {
-        while self.turn.is_none() {
-            let event = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round));
-            let round = if self.later.is_empty() { event } else { Some(self.round + 1) };
+    /// Skips to the round in which the first debtor can be served, when no other key has work.
+    fn skip_empty_rounds(&mut self, accounts: &mut KeyAccounts) {
+        while self.next_key.is_none() {
+            let event = self.debt_wheel.as_ref().and_then(|debt_wheel| debt_wheel.next_event(self.round));
+            let round = if self.joining_next.is_empty() { event } else { Some(self.round + 1) };
             let Some(round) = round else { return };
-            self.open_round(slots, round);
+            self.open_round(accounts, round);
         }
     }
 
-    /// Starts a round at its first key, with the keys that join it.
-    fn open_round(&mut self, slots: &mut KeyAccounts, round: u64) {
+    /// Opens a round at its first key, with the keys that join it.
+    fn open_round(&mut self, accounts: &mut KeyAccounts, round: u64) {
         self.round = round;
         self.ring.restart();
-        self.due.append(slots, &mut self.later);
-        if let Some(calendar) = self.calendar.take() {
-            self.open_due(slots, calendar);
+        self.joining.append(accounts, &mut self.joining_next);
+        if let Some(debt_wheel) = self.debt_wheel.take() {
+            self.merge_paid_off(accounts, debt_wheel);
         }
-        self.turn = self.first_in_line(slots);
+        self.next_key = self.find_next(accounts);
     }
 
-    /// Merges the keys whose debt the round has paid off into those that join it.
-    fn open_due(&mut self, slots: &mut KeyAccounts, mut calendar: Box<DebtWheel>) {
-        let mut keys = core::mem::take(&mut calendar.scratch);
-        while let Some(key) = calendar.pop_opened(slots, self.round) {
-            let due = self.positive_from(&slots[key]);
+    /// Merges the keys whose debt is paid off by this round into those that join it.
+    fn merge_paid_off(&mut self, accounts: &mut KeyAccounts, mut debt_wheel: Box<DebtWheel>) {
+        let mut keys = core::mem::take(&mut debt_wheel.scratch);
+        while let Some(key) = debt_wheel.pop_opened(accounts, self.round) {
+            let due = self.positive_from(&accounts[key]);
             if due <= self.round {
                 keys.push(key);
             } else {
-                calendar.insert(slots, key, due, self.round);
+                debt_wheel.insert(accounts, key, due, self.round);
             }
         }
         if !keys.is_empty() {
-            while let Some(key) = self.due.head() {
-                self.due.remove(slots, key);
+            while let Some(key) = self.joining.head() {
+                self.joining.remove(accounts, key);
                 keys.push(key);
             }
-            keys.sort_unstable_by_key(|&key| slots[key].label);
+            keys.sort_unstable_by_key(|&key| accounts[key].label);
             for key in keys.drain(..) {
-                self.due.push_back(slots, key);
-                slots[key].place = KeyLocation::Due;
+                self.joining.push_back(accounts, key);
+                accounts[key].location = KeyLocation::Joining;
             }
         }
-        calendar.scratch = keys;
-        self.calendar = Some(calendar);
+        debt_wheel.scratch = keys;
+        self.debt_wheel = Some(debt_wheel);
     }
 }
 
 #[cfg(test)]
 impl DrrLevel {
-    /// Fails unless every list is sorted by label and holds who belongs there.
-    pub(super) fn check(&self, slots: &KeyAccounts) {
-        let labels = |keys: &[u32]| keys.iter().map(|&key| slots[key].label).collect::<alloc::vec::Vec<_>>();
-        let ring = self.ring.keys(slots);
-        let due = self.due.keys(slots);
-        let later = self.later.keys(slots);
-        for list in [&ring, &due, &later] {
+    /// Panics unless every list is sorted by label and holds only keys that belong there.
+    pub(super) fn check(&self, accounts: &KeyAccounts) {
+        let labels =
+            |keys: &[u32]| keys.iter().map(|&key| accounts[key].label).collect::<alloc::vec::Vec<_>>();
+        let ring = self.ring.keys(accounts);
+        let joining = self.joining.keys(accounts);
+        let joining_next = self.joining_next.keys(accounts);
+        for list in [&ring, &joining, &joining_next] {
             assert!(labels(list).is_sorted(), "out of order: {:?}", labels(list));
         }
         let unvisited = self.ring.cursor().map_or(0, |cursor| {
             ring.len() - ring.iter().position(|&key| key == cursor).expect("the cursor is in the ring")
         });
-        let has_turn_coming = |key: &u32| self.positive_from(&slots[*key]) <= self.round;
+        let has_turn_coming = |key: &u32| self.positive_from(&accounts[*key]) <= self.round;
         assert!(
             ring[ring.len() - unvisited..].iter().all(has_turn_coming),
-            "visited without anything to spend"
+            "in the ring without a deficit to spend"
         );
-        assert!(due.iter().all(has_turn_coming), "joins the round without anything to spend");
-        assert!(!later.iter().any(has_turn_coming), "waits for a round although this one is its own");
-        let next_round = |key: &u32| self.positive_from(&slots[*key]) <= self.round + 1;
-        assert!(ring.iter().chain(&later).all(next_round), "in deeper debt than the ring holds");
+        assert!(joining.iter().all(has_turn_coming), "joins the round without a deficit to spend");
+        assert!(
+            !joining_next.iter().any(has_turn_coming),
+            "waits for the next round although it can be served in this one"
+        );
+        let next_round = |key: &u32| self.positive_from(&accounts[*key]) <= self.round + 1;
+        assert!(
+            ring.iter().chain(&joining_next).all(next_round),
+            "in the ring with more than a round of debt"
+        );
     }
 }
 
-fn is_active(place: KeyLocation) -> bool {
-    !matches!(place, KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked)
+fn is_active(location: KeyLocation) -> bool {
+    !matches!(location, KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked)
 }
 
-/// Turns an amount into thousandths of a unit.
+/// Converts units to thousandths of a unit.
 pub(super) fn milli(cost: Cost) -> i64 {
-    // `Cost::MAX` in thousandths is far inside an i64.
+    // `Cost::MAX` in thousandths fits in an i64 by far.
     cost.0.min(Cost::MAX.0) as i64 * MILLI
 }
 
-/// Turns thousandths into whole units, rounding up.
+/// Converts thousandths to whole units, rounding up.
 pub(super) fn units(milli: u64) -> Cost {
     Cost(milli.div_ceil(MILLI.unsigned_abs()))
 }

@@ -1,10 +1,10 @@
-//! Lists of keys, linked through the slots themselves.
+//! Intrusive lists of keys, linked through their accounts.
 //!
-//! Bound: every operation is O(1) and allocates nothing; turning a ring writes one word.
+//! Limits: every operation is O(1) and allocates nothing; advancing the cursor writes one word.
 
 use super::account::{KeyAccounts, NIL};
 
-/// A circular list of slots; the one before the head is the last.
+/// Circular list of keys; the predecessor of the head is the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     head: u32,
@@ -21,34 +21,35 @@ impl Ring {
         self.head == NIL
     }
 
-    pub(super) fn push_back(&mut self, slots: &mut KeyAccounts, key: u32) {
+    pub(super) fn push_back(&mut self, accounts: &mut KeyAccounts, key: u32) {
         if self.head == NIL {
-            slots[key].prev = key;
-            slots[key].next = key;
+            accounts[key].prev = key;
+            accounts[key].next = key;
             self.head = key;
         } else {
-            link_before(slots, key, self.head);
+            link_before(accounts, key, self.head);
         }
     }
 
-    /// Takes out a key that is in this ring; if it was the head, the one after it is now.
-    pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
-        let prev = slots[key].prev;
-        let next = slots[key].next;
+    /// Removes a key that is in this list; if it was the head, its successor becomes the head.
+    pub(super) fn remove(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        let prev = accounts[key].prev;
+        let next = accounts[key].next;
         if next == key {
             self.head = NIL;
             return;
         }
-        slots[prev].next = next;
-        slots[next].prev = prev;
+        accounts[prev].next = next;
+        accounts[next].prev = prev;
         if self.head == key {
             self.head = next;
         }
     }
 
-    /// Moves every key of another list behind those of this one.
-    pub(super) fn append(&mut self, slots: &mut KeyAccounts, other: &mut Self) {
-        let (head, other_head) = (self.head, other.head);
+    /// Moves every key of another list to the end of this one.
+    pub(super) fn append(&mut self, accounts: &mut KeyAccounts, other: &mut Self) {
+        let head = self.head;
+        let other_head = other.head;
         *other = Self::EMPTY;
         if head == NIL {
             self.head = other_head;
@@ -57,23 +58,23 @@ impl Ring {
         if other_head == NIL {
             return;
         }
-        let tail = slots[head].prev;
-        let other_tail = slots[other_head].prev;
-        slots[tail].next = other_head;
-        slots[other_head].prev = tail;
-        slots[other_tail].next = head;
-        slots[head].prev = other_tail;
+        let tail = accounts[head].prev;
+        let other_tail = accounts[other_head].prev;
+        accounts[tail].next = other_head;
+        accounts[other_head].prev = tail;
+        accounts[other_tail].next = head;
+        accounts[head].prev = other_tail;
     }
 }
 
 #[cfg(test)]
 impl Ring {
-    pub(super) fn keys(self, slots: &KeyAccounts) -> alloc::vec::Vec<u32> {
+    pub(super) fn keys(self, accounts: &KeyAccounts) -> alloc::vec::Vec<u32> {
         let mut keys = alloc::vec::Vec::new();
         let mut next = self.head();
         while let Some(key) = next {
             keys.push(key);
-            next = Some(slots[key].next).filter(|&after| after != self.head);
+            next = Some(accounts[key].next).filter(|&after| after != self.head);
         }
         keys
     }
@@ -81,20 +82,20 @@ impl Ring {
 
 #[cfg(test)]
 impl RoundOrder {
-    pub(super) fn keys(self, slots: &KeyAccounts) -> alloc::vec::Vec<u32> {
-        self.order.keys(slots)
+    pub(super) fn keys(self, accounts: &KeyAccounts) -> alloc::vec::Vec<u32> {
+        self.order.keys(accounts)
     }
 }
 
-/// The keys of a round in the order they are visited, which stays the same from round to round.
+/// Keys of a round in the order in which they are visited, which stays the same from round to round.
 ///
-/// Keys are sorted by their label: whoever joins gets a higher one, and who comes back from the calendar keeps the
-/// place it had.
+/// Keys are sorted by label: a key that joins gets a higher label than all others, and a key that comes back from the
+/// debt wheel keeps its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundOrder {
-    /// Its head is the first key of a round.
+    /// Starts at the first key of a round.
     order: Ring,
-    /// The key being visited; none past the last.
+    /// Key being visited; `NIL` past the last.
     cursor: u32,
 }
 
@@ -109,50 +110,50 @@ impl RoundOrder {
         self.order.is_empty()
     }
 
-    /// Adds a key that this round still visits, with a label above all others.
-    pub(super) fn push_back(&mut self, slots: &mut KeyAccounts, key: u32) {
-        self.order.push_back(slots, key);
+    /// Adds a key with the highest label, to be visited in this round.
+    pub(super) fn push_back(&mut self, accounts: &mut KeyAccounts, key: u32) {
+        self.order.push_back(accounts, key);
         if self.cursor == NIL {
             self.cursor = key;
         }
     }
 
-    /// Adds a key that was just visited, with a label between the keys around the cursor.
-    pub(super) fn insert_visited(&mut self, slots: &mut KeyAccounts, key: u32) {
+    /// Adds a key that was just visited; its label lies between those around the cursor.
+    pub(super) fn insert_visited(&mut self, accounts: &mut KeyAccounts, key: u32) {
         let Some(first) = self.order.head() else {
-            self.order.push_back(slots, key);
+            self.order.push_back(accounts, key);
             return;
         };
         let next = if self.cursor == NIL { first } else { self.cursor };
-        link_before(slots, key, next);
-        if slots[key].label < slots[first].label {
+        link_before(accounts, key, next);
+        if accounts[key].label < accounts[first].label {
             self.order.head = key;
         }
     }
 
-    pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
+    pub(super) fn remove(&mut self, accounts: &mut KeyAccounts, key: u32) {
         if self.cursor == key {
-            self.turn(slots);
+            self.advance_cursor(accounts);
         }
-        self.order.remove(slots, key);
+        self.order.remove(accounts, key);
     }
 
-    /// Goes on to the next key.
-    pub(super) fn turn(&mut self, slots: &KeyAccounts) {
-        let next = slots[self.cursor].next;
+    /// Advances to the next key.
+    pub(super) fn advance_cursor(&mut self, accounts: &KeyAccounts) {
+        let next = accounts[self.cursor].next;
         self.cursor = if next == self.order.head { NIL } else { next };
     }
 
-    /// Goes back to the first key.
+    /// Returns to the first key.
     pub(super) fn restart(&mut self) {
         self.cursor = self.order.head;
     }
 }
 
-fn link_before(slots: &mut KeyAccounts, key: u32, next: u32) {
-    let prev = slots[next].prev;
-    slots[key].prev = prev;
-    slots[key].next = next;
-    slots[prev].next = key;
-    slots[next].prev = key;
+fn link_before(accounts: &mut KeyAccounts, key: u32, next: u32) {
+    let prev = accounts[next].prev;
+    accounts[key].prev = prev;
+    accounts[key].next = next;
+    accounts[prev].next = key;
+    accounts[next].prev = key;
 }

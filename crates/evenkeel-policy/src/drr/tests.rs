@@ -10,7 +10,7 @@ const BOB: Key = Key(1);
 const CAROL: Key = Key(2);
 const MESSAGE: Cost = Cost::MESSAGE;
 
-// Seed 003, task 4.1.
+// See docs/specs.md, deficit round robin, task 4.1.
 #[test]
 fn three_equal_keys_each_get_a_third() {
     for new_key in [NewKey::NextRound, NewKey::First] {
@@ -20,9 +20,9 @@ fn three_equal_keys_each_get_a_third() {
     }
 }
 
-// Seed 003, task 4.2.
+// See docs/specs.md, deficit round robin, task 4.2.
 #[test]
-fn a_key_with_nothing_left_leaves_the_active_set() {
+fn a_key_with_nothing_left_is_no_longer_active() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.remove_key(ALICE);
     assert!(drr.has_active_keys());
@@ -35,9 +35,9 @@ fn a_key_with_nothing_left_leaves_the_active_set() {
     assert_eq!(drr.next_key(), None);
 }
 
-// Seed 003, task 4.3.
+// See docs/specs.md, deficit round robin, task 4.3.
 #[test]
-fn a_key_added_again_is_back_in_the_active_set() {
+fn a_key_added_again_is_active_again() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.remove_key(ALICE);
     assert_eq!(count(&serve(&mut drr, 4)), [0, 4, 0]);
@@ -46,7 +46,7 @@ fn a_key_added_again_is_back_in_the_active_set() {
     assert_eq!(count(&serve(&mut drr, 10)), [5, 5, 0]);
 }
 
-// Seed 003, task 4.4.
+// See docs/specs.md, deficit round robin, task 4.4.
 #[test]
 fn a_new_round_grants_weight_times_quantum() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0), (BOB, 2.5)]);
@@ -58,7 +58,7 @@ fn a_new_round_grants_weight_times_quantum() {
     assert_eq!((drr.deficit(ALICE), drr.deficit(BOB)), (Cost(1_600), Cost(5_000)));
 }
 
-// Seed 003, task 4.5.
+// See docs/specs.md, deficit round robin, task 4.5.
 #[test]
 fn a_single_key_gets_everything() {
     for new_key in [NewKey::NextRound, NewKey::First] {
@@ -67,7 +67,7 @@ fn a_single_key_gets_everything() {
     }
 }
 
-// Seed 003, task 4.6.
+// See docs/specs.md, deficit round robin, task 4.6.
 #[test]
 fn a_key_added_mid_round_is_granted_in_the_next_round() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 2.0)]);
@@ -76,7 +76,7 @@ fn a_key_added_mid_round_is_granted_in_the_next_round() {
     drr.add_key(BOB, Weight::ONE).unwrap();
     assert_eq!((drr.deficit(BOB), drr.next_key()), (Cost(0), Some(ALICE)));
     drr.consume_deficit(ALICE, MESSAGE);
-    assert_eq!(drr.next_key(), None, "the round has nobody left, though BOB waits");
+    assert_eq!(drr.next_key(), None, "the round has no key left, though BOB waits");
     drr.start_new_round();
     assert_eq!(drr.deficit(BOB), Cost(1_000));
 }
@@ -93,7 +93,7 @@ fn adding_an_active_key_again_keeps_its_deficit_and_weight() {
 }
 
 #[test]
-fn looking_at_the_next_key_moves_nothing() {
+fn peeking_at_the_next_key_changes_nothing() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     for _ in 0..100 {
         assert_eq!(drr.next_key(), Some(ALICE));
@@ -114,8 +114,8 @@ fn an_idle_tenant_saves_nothing() {
     }
 }
 
-/// A pick that advances the ring serves one message per key and visit: until the lighter key has used up its grant,
-/// a weight of 3 gets no more than a weight of 1.
+/// A scheduler that moves on with every pick serves one message per key and visit: until the lighter key has used up its
+/// grant, a weight of 3 gets no more than a weight of 1.
 #[test]
 fn weight_counts_inside_a_round() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 3.0), (BOB, 1.0)]);
@@ -131,11 +131,11 @@ fn weight_counts_inside_a_round() {
             served[key] += 1;
         }
     }
-    assert_eq!(served, [1_000, 1_000], "the first 2000 messages of the advancing pick, at a cost of 1");
+    assert_eq!(served, [1_000, 1_000], "the first 2000 messages if every pick moves on, at a cost of 1");
 }
 
 #[test]
-fn a_quiet_key_among_a_hundred_busy_ones_goes_first() {
+fn a_quiet_key_among_a_hundred_busy_ones_is_served_first() {
     let mut drr = busy(100);
     let quiet = Key(100);
     serve(&mut drr, 4_321);
@@ -143,7 +143,7 @@ fn a_quiet_key_among_a_hundred_busy_ones_goes_first() {
     assert_eq!(picks_until(&mut drr, quiet), 1, "right after the message in service");
     drr.remove_key(quiet);
 
-    // With others that go first as well: at most 1 + their number.
+    // With other prioritized keys: at most 1 + their number.
     serve(&mut drr, 4_321);
     for key in 101..110 {
         drr.add_key(Key(key), Weight::ONE).unwrap();
@@ -152,10 +152,10 @@ fn a_quiet_key_among_a_hundred_busy_ones_goes_first() {
     assert_eq!(picks_until(&mut drr, quiet), 10);
 }
 
-/// Read literally, a grant of 1000 at a cost of 1 lets each of 100 busy keys send 1000 messages first.
+/// Taken literally, a grant of 1000 at a cost of 1 lets each of 100 busy keys send 1000 messages first.
 #[test]
-fn the_literal_quantum_makes_a_quiet_key_wait_a_hundred_thousand_messages() {
-    // A hundred times a thousand messages take over four minutes under Miri and run the same code as twice.
+fn with_the_literal_quantum_a_quiet_key_waits_for_a_hundred_thousand_messages() {
+    // A hundred keys with a thousand messages each take over four minutes under Miri and run the same code as two.
     let busy = if cfg!(miri) { 2 } else { 100 };
     let quiet = Key(busy);
     let mut literal = scheduler(NewKey::NextRound, &[]);
@@ -173,13 +173,13 @@ fn the_literal_quantum_makes_a_quiet_key_wait_a_hundred_thousand_messages() {
         }
         waited += 1;
     }
-    // One of them opened a round and served nobody.
+    // One iteration opened a round and served no key.
     waited -= 1;
-    assert_eq!(waited, 2_000 * busy - 1, "the rest of the round it came in, and the next up to its turn");
+    assert_eq!(waited, 2_000 * busy - 1, "the rest of the current round, and the next up to its turn");
 }
 
-/// Where only a key that empties while going first is remembered, serving it from the ring forgets it, and the
-/// next message goes first again: two grants a round.
+/// If only keys that empty while prioritized were remembered, serving one from the ring would forget it, and its next
+/// message would be prioritized again: two grants a round.
 #[test]
 fn sending_one_message_at_a_time_gets_no_more_than_a_backlog() {
     let mut drr = busy(10);
@@ -198,7 +198,7 @@ fn sending_one_message_at_a_time_gets_no_more_than_a_backlog() {
 }
 
 #[test]
-fn leaving_and_coming_back_unserved_does_not_jump_the_queue() {
+fn leaving_and_coming_back_unserved_gains_no_priority() {
     let mut drr = busy(10);
     let impatient = Key(10);
     drr.add_key(impatient, Weight::ONE).unwrap();
@@ -217,10 +217,10 @@ fn leaving_and_coming_back_unserved_does_not_jump_the_queue() {
     assert_eq!(others, 10, "messages of the ten others before it is served again");
 }
 
-/// After any step, every list is as the rules of a round say it is.
+/// Checks the invariants of every list after each of many random operations.
 #[test]
-fn every_step_leaves_the_lists_in_order() {
-    // 20 000 take over four minutes under Miri; the first 300 take every branch of the match.
+fn every_operation_keeps_the_lists_in_order() {
+    // 20 000 operations take over four minutes under Miri; the first 300 take every branch of the match.
     let steps = if cfg!(miri) { 300 } else { 20_000 };
     for new_key in [NewKey::First, NewKey::NextRound] {
         let mut drr = scheduler(new_key, &[]);
@@ -242,13 +242,13 @@ fn every_step_leaves_the_lists_in_order() {
                     drr.consume_deficit(turn, cost);
                 }
             }
-            drr.level.check(&drr.slots);
+            drr.level.check(&drr.accounts);
         }
     }
 }
 
 #[test]
-fn a_key_idle_while_nobody_was_served_goes_first() {
+fn a_key_idle_while_no_key_was_served_is_prioritized() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0)]);
     serve(&mut drr, 1);
     drr.consume_deficit(ALICE, Cost(500));
@@ -260,30 +260,30 @@ fn a_key_idle_while_nobody_was_served_goes_first() {
 }
 
 #[test]
-fn coming_back_again_and_again_goes_first_for_one_grant_a_round() {
+fn a_key_that_keeps_coming_back_is_prioritized_for_one_grant_a_round() {
     let mut drr = busy(1);
     let heavy = Key(1);
     let round = drr.round();
-    let mut went_first = 0;
+    let mut prioritized = 0;
     for _ in 0..50 {
         drr.add_key(heavy, Weight::whole(10).unwrap()).unwrap();
         if drr.next_key() == Some(heavy) && drr.round() == round {
             drr.consume_deficit(heavy, MESSAGE);
-            went_first += 1;
+            prioritized += 1;
         }
         drr.remove_key(heavy);
     }
-    assert_eq!((went_first, drr.round()), (10, round));
+    assert_eq!((prioritized, drr.round()), (10, round));
 }
 
 #[test]
-fn a_forgotten_key_owes_nothing() {
+fn a_forgotten_key_has_no_debt() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0)]);
     drr.consume_deficit(ALICE, Cost(9_000));
     assert!(!drr.forget_key(ALICE), "it is active");
     drr.remove_key(ALICE);
     assert!(drr.forget_key(ALICE));
-    assert!(drr.forget_key(Key(77)), "never known");
+    assert!(drr.forget_key(Key(77)), "never added");
     assert_eq!(drr.debt(ALICE), Cost(0));
 }
 
@@ -304,14 +304,14 @@ fn unknown_keys_change_nothing() {
 }
 
 #[test]
-fn limits_are_refused_by_name() {
+fn limits_are_enforced_and_named_in_the_error() {
     let config = DrrConfig { keys_max: 2, ..DrrConfig::default() };
-    let refused = DrrScheduler::new(config).unwrap().add_key(Key(2), Weight::ONE).unwrap_err();
-    assert_eq!(refused.to_string(), "more than 2 keys");
+    let error = DrrScheduler::new(config).unwrap().add_key(Key(2), Weight::ONE).unwrap_err();
+    assert_eq!(error.to_string(), "more than 2 keys");
     for quantum in [Cost(0), Cost(1_000_000_001)] {
-        let refused = DrrScheduler::new(DrrConfig { quantum, ..config }).unwrap_err();
-        assert_eq!(refused.to_string(), alloc::format!("quantum {quantum} is not between 1 and 1000000000"));
-        assert_eq!(TenantDrr::new(quantum, 2).unwrap_err(), refused);
+        let error = DrrScheduler::new(DrrConfig { quantum, ..config }).unwrap_err();
+        assert_eq!(error.to_string(), alloc::format!("quantum {quantum} is not between 1 and 1000000000"));
+        assert_eq!(TenantDrr::new(quantum, 2).unwrap_err(), error);
     }
     for quantum in [Cost(1), DrrConfig::QUANTUM_MAX] {
         assert!(DrrScheduler::new(DrrConfig { quantum, ..config }).is_ok());
@@ -319,11 +319,11 @@ fn limits_are_refused_by_name() {
 }
 
 #[test]
-fn the_standing_says_where_a_key_waits() {
+fn the_key_status_names_the_list_that_holds_the_key() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
-    assert_eq!((drr.key_status(ALICE), drr.key_status(BOB)), (KeyStatus::InTurn, KeyStatus::GoesFirst));
+    assert_eq!((drr.key_status(ALICE), drr.key_status(BOB)), (KeyStatus::Next, KeyStatus::Prioritized));
     serve(&mut drr, 2);
-    assert_eq!((drr.key_status(ALICE), drr.key_status(BOB)), (KeyStatus::InTurn, KeyStatus::InRing));
+    assert_eq!((drr.key_status(ALICE), drr.key_status(BOB)), (KeyStatus::Next, KeyStatus::InRing));
     drr.consume_deficit(ALICE, Cost(4_000));
     assert_eq!(drr.key_status(ALICE), KeyStatus::InDebt { rounds: 4 });
 }
@@ -336,7 +336,7 @@ fn scheduler(new_key: NewKey, keys: &[(Key, f64)]) -> DrrScheduler {
     drr
 }
 
-/// ALICE with the given weight, BOB and CAROL with 1, in the ring in this order.
+/// Creates a scheduler with ALICE at the given weight, BOB and CAROL at 1, in the ring in this order.
 fn in_ring(weight: u32) -> DrrScheduler {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0), (CAROL, 1.0)]);
     serve(&mut drr, 3);
@@ -344,7 +344,7 @@ fn in_ring(weight: u32) -> DrrScheduler {
     drr
 }
 
-/// A scheduler whose `len` keys of weight 1 have all been visited, so that none is new.
+/// Creates a scheduler whose `len` keys of weight 1 have all been visited, so that none is new.
 fn busy(len: u32) -> DrrScheduler {
     let mut drr = scheduler(NewKey::First, &[]);
     for key in 0..len {
@@ -354,7 +354,7 @@ fn busy(len: u32) -> DrrScheduler {
     drr
 }
 
-/// Serves messages, opening rounds as needed, and tells whose they were.
+/// Serves messages, opening rounds as needed, and returns the key of each.
 fn serve(drr: &mut DrrScheduler, messages: usize) -> Vec<Key> {
     let mut served = vec![];
     let mut idle = 0;
@@ -367,7 +367,7 @@ fn serve(drr: &mut DrrScheduler, messages: usize) -> Vec<Key> {
             None => {
                 drr.start_new_round();
                 idle += 1;
-                assert!(idle <= messages, "round after round serves nobody");
+                assert!(idle <= messages, "round after round serves no key");
             }
         }
     }

@@ -1,12 +1,10 @@
-//! A moving average that forgets, and how far samples stray from it.
-
-use core::fmt;
+//! Exponentially weighted moving average (EWMA) with its mean deviation.
 
 use super::Outcome;
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::Duration;
 
-/// How much a new sample weighs in an [`Ewma`]: one gain for the mean, one for the deviation.
+/// Weights of a new sample in an [`Ewma`]: one gain for the mean, one for the deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gains {
     mean: f64,
@@ -14,20 +12,22 @@ pub struct Gains {
 }
 
 impl Gains {
-    /// The gains TCP uses for round trips: 1/8 for the mean, 1/4 for the deviation.
+    /// TCP's gains for round trips: 1/8 for the mean, 1/4 for the deviation.
     pub const RTT: Self = Self { mean: 0.125, deviation: 0.25 };
-    /// The gains of a loss rate: 0.1 for both.
+    /// Gains of a loss rate: 0.1 for both.
     pub const LOSS: Self = Self { mean: 0.1, deviation: 0.1 };
 
-    /// Takes two gains, each 0.001..=1.
+    /// Creates gains, each 0.001..=1.
     pub fn new(mean: f64, deviation: f64) -> Result<Self, SettingOutOfRange> {
-        Self::named(("mean gain", mean), ("deviation gain", deviation))
+        Self::checked("mean gain", mean, "deviation gain", deviation)
     }
 
-    /// Takes two gains under the names their settings have.
-    pub(crate) fn named(
-        (mean_setting, mean): (&'static str, f64),
-        (deviation_setting, deviation): (&'static str, f64),
+    /// Creates gains, naming the offending setting in the error.
+    pub(crate) fn checked(
+        mean_setting: &'static str,
+        mean: f64,
+        deviation_setting: &'static str,
+        deviation: f64,
     ) -> Result<Self, SettingOutOfRange> {
         check(mean_setting, mean, 0.001..=1.0)?;
         check(deviation_setting, deviation, 0.001..=1.0)?;
@@ -35,9 +35,9 @@ impl Gains {
     }
 }
 
-/// An exponentially weighted moving average with its mean deviation.
+/// Exponentially weighted moving average with its mean deviation.
 ///
-/// It weighs samples, not time: how fast it forgets depends on how often it is fed.
+/// It weighs samples, not time: the decay depends on how often samples are recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Ewma {
     gains: Gains,
@@ -51,73 +51,66 @@ struct Average {
 }
 
 impl Ewma {
-    /// Makes an average that has seen nothing.
+    /// Creates an average without samples.
     pub const fn new(gains: Gains) -> Self {
         Self { gains, average: None }
     }
 
-    /// Feeds a sample; NaN, infinite and negative ones are refused and change nothing.
+    /// Records a sample; rejects NaN, infinite and negative ones.
     ///
-    /// The first sample becomes the mean, and half of it the deviation (as in RFC 6298), so that one
-    /// sample is not taken for certainty.
+    /// The first sample becomes the mean, and half of it the deviation (as in RFC 6298), so that a single sample does not
+    /// read as certainty.
     pub fn record(&mut self, sample: f64) -> Result<(), BadSample> {
         if !sample.is_finite() || sample < 0.0 {
             return Err(BadSample { sample });
         }
-        self.fold(sample);
+        self.record_valid(sample);
         Ok(())
     }
 
-    /// Feeds a span of time, as fractional milliseconds.
+    /// Records a time span, in fractional milliseconds.
     pub fn record_millis(&mut self, span: Duration) {
-        self.fold(span.as_secs_f64() * 1_000.0);
+        self.record_valid(span.as_secs_f64() * 1_000.0);
     }
 
-    /// Feeds 1 for a bad outcome and 0 for a good one, so that the mean is the recent ratio of bad ones.
+    /// Records 1 for a bad outcome and 0 for a good one, so that the mean is the recent ratio of bad ones.
     pub fn record_outcome(&mut self, outcome: Outcome) {
-        self.fold(match outcome {
+        self.record_valid(match outcome {
             Outcome::Good => 0.0,
             Outcome::Bad => 1.0,
         });
     }
 
-    /// Feeds a sample already known to be finite and not negative.
-    pub(crate) fn fold(&mut self, sample: f64) {
+    /// Records a sample known to be finite and not negative.
+    pub(crate) fn record_valid(&mut self, sample: f64) {
         let Some(average) = &mut self.average else {
             self.average = Some(Average { mean: sample, deviation: sample / 2.0 });
             return;
         };
         let error = sample - average.mean;
-        // The deviation is from the mean that expected this sample, not from the one it moved.
+        // The deviation is measured from the mean before this sample moves it.
         average.deviation += self.gains.deviation * (error.abs() - average.deviation);
         average.mean += self.gains.mean * error;
     }
 
-    /// The average so far, in the unit of the samples.
+    /// Returns the mean, in the unit of the samples.
     pub fn mean(&self) -> Option<f64> {
         self.average.map(|average| average.mean)
     }
 
-    /// The average distance of a sample from the mean that expected it.
+    /// Returns the mean distance of a sample from the mean before it.
     pub fn deviation(&self) -> Option<f64> {
         self.average.map(|average| average.deviation)
     }
 }
 
-/// A number that cannot have been measured: NaN, infinite or negative.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Error for a sample that is NaN, infinite or negative.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("sample {sample} is not a finite number from 0 up")]
 pub struct BadSample {
-    /// The number as given.
+    /// The rejected number.
     pub sample: f64,
 }
-
-impl fmt::Display for BadSample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sample {} is not a finite number from 0 up", self.sample)
-    }
-}
-
-impl core::error::Error for BadSample {}
 
 #[cfg(test)]
 mod tests {
@@ -126,19 +119,19 @@ mod tests {
 
     #[test]
     fn the_first_sample_is_the_mean_and_half_of_it_the_deviation() {
-        assert_eq!(fed(&[10.0]), Some((10.0, 5.0)));
-        assert_eq!(fed(&[]), None);
+        assert_eq!(record_all(&[10.0]), Some((10.0, 5.0)));
+        assert_eq!(record_all(&[]), None);
     }
 
     #[test]
     fn zero_is_a_sample() {
-        assert_eq!(fed(&[0.0]), Some((0.0, 0.0)));
-        assert_eq!(fed(&[8.0, 0.0]), Some((7.0, 5.0)));
+        assert_eq!(record_all(&[0.0]), Some((0.0, 0.0)));
+        assert_eq!(record_all(&[8.0, 0.0]), Some((7.0, 5.0)));
     }
 
     #[test]
     fn each_gain_moves_its_own_average() {
-        assert_eq!(fed(&[10.0, 18.0]), Some((11.0, 5.75)));
+        assert_eq!(record_all(&[10.0, 18.0]), Some((11.0, 5.75)));
     }
 
     #[test]
@@ -158,29 +151,29 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_nobody_can_have_measured_changes_nothing() {
+    fn an_impossible_sample_is_rejected_and_changes_nothing() {
         let mut rtt = Ewma::new(Gains::RTT);
         rtt.record(10.0).unwrap();
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
-            assert!(rtt.record(bad).is_err(), "{bad} was taken for a sample");
+            assert!(rtt.record(bad).is_err(), "{bad} was accepted");
         }
         assert_eq!((rtt.mean(), rtt.deviation()), (Some(10.0), Some(5.0)));
-        let refused = rtt.record(-1.0).unwrap_err();
-        assert_eq!(refused.to_string(), "sample -1 is not a finite number from 0 up");
+        let error = rtt.record(-1.0).unwrap_err();
+        assert_eq!(error.to_string(), "sample -1 is not a finite number from 0 up");
     }
 
     #[test]
-    fn a_gain_is_a_thousandth_at_least_and_one_at_most() {
+    fn a_gain_is_at_least_a_thousandth_and_at_most_one() {
         for bad in [0.0, 0.0009, -0.1, 1.1, f64::NAN, f64::INFINITY] {
-            assert!(Gains::new(bad, 0.5).is_err(), "{bad} was taken for a gain");
-            assert!(Gains::new(0.5, bad).is_err(), "{bad} was taken for a gain");
+            assert!(Gains::new(bad, 0.5).is_err(), "{bad} was accepted");
+            assert!(Gains::new(0.5, bad).is_err(), "{bad} was accepted");
         }
         assert!(Gains::new(0.001, 1.0).is_ok());
-        let refused = Gains::new(0.5, 2.0).unwrap_err();
-        assert_eq!(refused.to_string(), "deviation gain 2 is not between 0.001 and 1");
+        let error = Gains::new(0.5, 2.0).unwrap_err();
+        assert_eq!(error.to_string(), "deviation gain 2 is not between 0.001 and 1");
     }
 
-    fn fed(samples: &[f64]) -> Option<(f64, f64)> {
+    fn record_all(samples: &[f64]) -> Option<(f64, f64)> {
         let mut ewma = Ewma::new(Gains::RTT);
         for &sample in samples {
             ewma.record(sample).unwrap();

@@ -1,11 +1,12 @@
-//! How long things took lately: any quantile of a sliding window.
+//! Latency quantiles over a sliding window.
 //!
-//! Each slice is a log-linear histogram: 16 steps of 64 ns, then 16 steps in every doubling up to
-//! 2^42 ns. A step is at most 1/16 of what falls into it, so its middle is off by 1/32 at most.
+//! Each slice is a [log-linear](super::log_linear) histogram: 16 buckets of 64 ns, then 16 buckets in every doubling up
+//! to 2^42 ns. A bucket is at most 1/16 of any value in it, so its middle is off by at most 1/32.
 
 use alloc::boxed::Box;
 
 use super::Quantile;
+use super::log_linear;
 use super::slices::{SliceCounter, Slices, WindowMismatch, WindowTooShort};
 use crate::time::{Duration, Instant, nanos};
 
@@ -13,16 +14,16 @@ const SLICES: usize = 6;
 const STEPS: usize = 16;
 /// log2 of [`STEPS`].
 const STEP_BITS: u32 = 4;
-/// log2 of the nanoseconds from which on steps double.
-const LINEAR_BITS: u32 = 10;
+/// log2 of the nanoseconds in a bucket of the linear part.
+const UNIT_BITS: u32 = 6;
 /// log2 of the nanoseconds at which the scale ends.
 const SCALE_BITS: u32 = 42;
-const OCTAVES: usize = (SCALE_BITS - LINEAR_BITS) as usize + 1;
+const OCTAVES: usize = (SCALE_BITS - UNIT_BITS - STEP_BITS) as usize + 1;
 
-/// A sliding window of latencies that answers for any quantile.
+/// Sliding window of latencies with any quantile.
 ///
-/// Recording is O(1) (amortised: a slice that expires is subtracted once), reading a quantile one
-/// pass over the histogram. What took longer than 73 minutes counts as 73 minutes.
+/// Recording is O(1) (amortised: an expired slice is subtracted once), reading a quantile is one pass over the
+/// histogram. Latencies above 73 minutes count as 73 minutes.
 #[derive(Clone, Debug)]
 pub struct LatencyWindow {
     slices: Slices<LatencyHistogram, SLICES>,
@@ -31,23 +32,23 @@ pub struct LatencyWindow {
 /// A minute, in slices of ten seconds.
 impl Default for LatencyWindow {
     fn default() -> Self {
-        Self { slices: Slices::of(Duration::from_secs(10)) }
+        Self { slices: Slices::with_slice(Duration::from_secs(10)) }
     }
 }
 
 impl LatencyWindow {
-    /// Makes an empty window, to be cut into six slices of whole nanoseconds.
+    /// Creates an empty window of six slices, each a whole number of nanoseconds.
     pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
         Ok(Self { slices: Slices::new(window)? })
     }
 
-    /// Feeds what finished at `now` after `latency`.
+    /// Records a latency measured at `now`.
     pub fn record(&mut self, now: Instant, latency: Duration) {
-        let bucket = Bucket::of(latency);
+        let bucket = Bucket::for_latency(latency);
         self.slices.record(now, |histogram| histogram.count(bucket));
     }
 
-    /// Names the latency at `quantile`, `None` while the window is empty.
+    /// Returns the latency at `quantile`; `None` while the window is empty.
     pub fn quantile(&self, now: Instant, quantile: Quantile) -> Option<Duration> {
         let mut rank = quantile.rank(self.samples(now))?;
         let live = self.slices.live(now);
@@ -69,20 +70,19 @@ impl LatencyWindow {
         None
     }
 
-    /// Names the latency that 95 of 100 samples do not exceed.
+    /// Returns the latency that 95 of 100 samples do not exceed.
     pub fn p95(&self, now: Instant) -> Option<Duration> {
         self.quantile(now, Quantile::P95)
     }
 
-    /// Counts the samples in the window.
+    /// Returns the number of samples in the window.
     pub fn samples(&self, now: Instant) -> u64 {
         self.slices.live(now).map(|histogram| histogram.samples).sum()
     }
 
     /// Adds the samples of `other`, slice by slice, as if they had been recorded here.
     ///
-    /// Both clocks must share their origin. What `other` holds of slices older than this window is
-    /// left out.
+    /// Both clocks must share their origin. Slices of `other` that are older than this window are left out.
     pub fn merge(&mut self, other: &Self) -> Result<(), WindowMismatch> {
         self.slices.merge(&other.slices, LatencyHistogram::add)
     }
@@ -95,30 +95,21 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn of(latency: Duration) -> Self {
+    fn for_latency(latency: Duration) -> Self {
         let nanos = nanos(latency).min((1 << SCALE_BITS) - 1);
-        if nanos < 1 << LINEAR_BITS {
-            return Self { octave: 0, step: (nanos >> (LINEAR_BITS - STEP_BITS)) as usize };
-        }
-        let exponent = nanos.ilog2();
-        Self {
-            octave: (exponent - LINEAR_BITS) as usize + 1,
-            step: (nanos >> (exponent - STEP_BITS)) as usize - STEPS,
-        }
+        let index = log_linear::index::<STEP_BITS>(nanos >> UNIT_BITS);
+        Self { octave: index / STEPS, step: index % STEPS }
     }
 
     fn middle(self) -> Duration {
-        // Octave 0 starts at 0 and has the step of octave 1.
-        let shift = LINEAR_BITS - STEP_BITS + self.octave.saturating_sub(1) as u32;
-        let steps_before = if self.octave == 0 { 0 } else { STEPS };
-        let start = ((steps_before + self.step) as u64) << shift;
-        Duration::from_nanos(start + (1 << shift) / 2)
+        let units = log_linear::range::<STEP_BITS>(self.octave * STEPS + self.step);
+        Duration::from_nanos(((units.start + units.end) << UNIT_BITS) / 2)
     }
 }
 
 #[derive(Clone, Debug)]
 struct LatencyHistogram {
-    /// The sum of `counts`; both stop together when a count is full.
+    /// Sum of `counts`; neither grows once a count is saturated.
     samples: u64,
     counts: Box<[[u32; STEPS]; OCTAVES]>,
 }
@@ -151,7 +142,7 @@ impl LatencyHistogram {
 }
 
 impl SliceCounter for LatencyHistogram {
-    fn take(&mut self, other: &Self) {
+    fn subtract(&mut self, other: &Self) {
         if other.samples == 0 {
             return;
         }
@@ -171,7 +162,7 @@ impl SliceCounter for LatencyHistogram {
     }
 }
 
-/// Adds, and says by how much the count really grew.
+/// Adds up to the maximum and returns by how much the count grew.
 fn add_up_to_max(count: &mut u32, more: u32) -> u64 {
     let before = *count;
     *count = before.saturating_add(more);
@@ -195,7 +186,7 @@ mod tests {
     fn the_middle_of_a_bucket_lies_in_it() {
         for octave in 0..OCTAVES {
             for step in 0..STEPS {
-                let bucket = Bucket::of(Bucket { octave, step }.middle());
+                let bucket = Bucket::for_latency(Bucket { octave, step }.middle());
                 assert_eq!((bucket.octave, bucket.step), (octave, step));
             }
         }
@@ -206,7 +197,7 @@ mod tests {
         let mut end = 0;
         for octave in 0..OCTAVES {
             for step in 0..STEPS {
-                let bucket = Bucket::of(Duration::from_nanos(end));
+                let bucket = Bucket::for_latency(Duration::from_nanos(end));
                 assert_eq!((bucket.octave, bucket.step), (octave, step), "at {end} ns");
                 end = 2 * nanos(bucket.middle()) - end;
             }
@@ -215,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_twentieth_shows_in_p99_and_not_in_p95() {
+    fn a_slow_twentieth_raises_p99_but_not_p95() {
         let mut window = LatencyWindow::default();
         for sample in 0..100 {
             window.record(NOW, Duration::from_millis(if sample < 95 { 10 } else { 1_000 }));
@@ -227,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_window_names_no_latency() {
+    fn an_empty_window_has_no_quantile() {
         let mut window = LatencyWindow::default();
         assert_eq!(window.p95(NOW), None);
         window.record(NOW, Duration::from_millis(1));
@@ -236,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_the_scale_counts_as_its_end() {
+    fn a_latency_beyond_the_scale_counts_as_its_end() {
         let mut window = LatencyWindow::default();
         window.record(NOW, Duration::MAX);
         let p95 = window.p95(NOW).unwrap();
@@ -244,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_count_stays_full_and_readable() {
+    fn a_saturated_count_stays_readable() {
         let mut window = LatencyWindow::default();
         window.record(NOW, Duration::from_millis(10));
         for _ in 0..40 {

@@ -1,33 +1,33 @@
-//! Which sample of a sorted set is asked for.
+//! Quantiles by nearest rank.
 
 use crate::setting::{SettingOutOfRange, check};
 
-/// A quantile, 0..=1 in steps of a millionth.
+/// Quantile, 0..=1 in steps of a millionth.
 ///
-/// Of `n` sorted samples it names the one at rank `⌈quantile × n⌉`, counted from 1 (nearest rank).
+/// Of `n` sorted samples it selects the one at rank `⌈quantile × n⌉`, counted from 1 (nearest rank).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantile(u32);
 
 impl Quantile {
     /// The median.
     pub const P50: Self = Self(500_000);
-    /// The value that 95 of 100 samples do not exceed.
+    /// Value that 95 of 100 samples do not exceed.
     pub const P95: Self = Self(950_000);
-    /// The value that 99 of 100 samples do not exceed.
+    /// Value that 99 of 100 samples do not exceed.
     pub const P99: Self = Self(990_000);
 
-    /// Reads a quantile as a fraction; the nearest millionth counts.
+    /// Creates a quantile from a fraction, rounded to the nearest millionth.
     pub fn new(quantile: f64) -> Result<Self, SettingOutOfRange> {
         check("quantile", quantile, 0.0..=1.0)?;
         Ok(Self(libm::round(quantile * 1_000_000.0) as u32))
     }
 
-    /// The rank of the named sample among `samples`, counted from 1; `None` among none.
+    /// Returns the rank of the selected sample among `samples`, counted from 1; `None` if there are none.
     pub(super) fn rank(self, samples: u64) -> Option<u64> {
         if samples == 0 {
             return None;
         }
-        // Whole millions apart from the rest, so that no product exceeds 64 bits.
+        // Whole millions are computed apart from the remainder, so that no product exceeds 64 bits.
         let millions = samples / 1_000_000;
         let rest = samples % 1_000_000;
         let millionths = u64::from(self.0);
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_name_the_smallest_and_the_largest_sample() {
+    fn the_ends_select_the_smallest_and_the_largest_sample() {
         assert_eq!(rank(0.0, 10), Some(1));
         assert_eq!(rank(1.0, 10), Some(10));
         assert_eq!(rank(1.0, u64::MAX), Some(u64::MAX));
@@ -58,9 +58,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fraction_is_refused() {
+    fn a_number_outside_0_to_1_is_rejected() {
         for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            assert!(Quantile::new(bad).is_err(), "{bad} was taken for a quantile");
+            assert!(Quantile::new(bad).is_err(), "{bad} was accepted");
         }
         assert_eq!(Quantile::new(1.5).unwrap_err().to_string(), "quantile 1.5 is not between 0 and 1");
         assert_eq!(Quantile::new(0.99), Ok(Quantile::P99));

@@ -1,17 +1,17 @@
-//! How much gets done per second.
+//! Throughput in units per second over a sliding window.
 
 use super::slices::{SliceCounter, Slices, WindowTooShort};
 use crate::cost::Cost;
 use crate::time::{Duration, Instant};
 
-/// A sliding window of completed work, read as units per second.
+/// Sliding window of completed work, read as units per second.
 ///
-/// It measures throughput, which is capacity only while there is enough to do. Recording is O(1)
-/// amortised; the window is cut into ten slices.
+/// It measures throughput, which equals capacity only under load. Recording is O(1) amortised; the window has ten
+/// slices.
 #[derive(Clone, Debug)]
 pub struct RateWindow {
     slices: Slices<Cost, 10>,
-    /// The record that found the window empty.
+    /// First record after the window was empty.
     first: Option<First>,
 }
 
@@ -24,52 +24,52 @@ struct First {
 /// Ten seconds, in slices of one.
 impl Default for RateWindow {
     fn default() -> Self {
-        Self { slices: Slices::of(Duration::from_secs(1)), first: None }
+        Self { slices: Slices::with_slice(Duration::from_secs(1)), first: None }
     }
 }
 
 impl RateWindow {
-    /// Makes an empty window, to be cut into ten slices of whole nanoseconds.
+    /// Creates an empty window of ten slices, each a whole number of nanoseconds.
     pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
         Ok(Self { slices: Slices::new(window)?, first: None })
     }
 
-    /// Feeds work that was completed at `now`.
+    /// Records work completed at `now`.
     pub fn record(&mut self, now: Instant, cost: Cost) {
-        if self.done(now) == Cost::ZERO {
+        if self.completed(now) == Cost::ZERO {
             self.first = Some(First { at: self.slices.not_before_latest(now), cost });
         }
-        self.slices.record(now, |done| *done += cost);
+        self.slices.record(now, |completed| *completed += cost);
     }
 
-    /// The units completed per second, `None` while there is nothing to tell it from.
+    /// Returns the units completed per second; `None` until a slice's time has passed since the first record and more work
+    /// was completed.
     ///
-    /// While the record that found the window empty is in it, the clock runs from that record and its
-    /// cost is left out: the work before it took a time nobody saw. So neither a fresh pool nor one
-    /// that was idle for a while is taken for a slow one. There is no answer until a slice's time
-    /// has passed and something else was completed.
+    /// While the first record after an empty window is in the window, the clock runs from that record and its cost is left
+    /// out, because it is unknown how long that work took. So neither a new pool nor one that was idle is mistaken for a
+    /// slow one.
     pub fn per_second(&self, now: Instant) -> Option<f64> {
         let first = self.first?;
         let now = self.slices.not_before_latest(now);
         let oldest = self.slices.oldest(now);
-        let (done, elapsed) = if oldest <= first.at {
-            (self.done(now) - first.cost, now.since(first.at))
+        let (completed, elapsed) = if oldest <= first.at {
+            (self.completed(now) - first.cost, now.since(first.at))
         } else {
-            (self.done(now), now.since(oldest))
+            (self.completed(now), now.since(oldest))
         };
-        if done == Cost::ZERO || elapsed < self.slices.slice() {
+        if completed == Cost::ZERO || elapsed < self.slices.slice() {
             return None;
         }
-        Some(done.0 as f64 / elapsed.as_secs_f64())
+        Some(completed.0 as f64 / elapsed.as_secs_f64())
     }
 
-    fn done(&self, now: Instant) -> Cost {
+    fn completed(&self, now: Instant) -> Cost {
         self.slices.live(now).copied().sum()
     }
 }
 
 impl SliceCounter for Cost {
-    fn take(&mut self, other: &Self) {
+    fn subtract(&mut self, other: &Self) {
         *self = *self - *other;
     }
 
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fresh_pool_is_measured_over_the_time_it_has_worked() {
+    fn a_new_pool_is_measured_over_the_time_it_has_worked() {
         let mut rate = RateWindow::default();
         complete(&mut rate, 100_000..=102_000, 500);
         assert_eq!(rate.per_second(Instant::from_secs(102)), Some(2_000.0));
     }
 
     #[test]
-    fn a_pool_that_was_idle_is_measured_like_a_fresh_one() {
+    fn a_pool_that_was_idle_is_measured_like_a_new_one() {
         let mut rate = RateWindow::default();
         complete(&mut rate, 0..=5_000, 500);
         complete(&mut rate, 100_000..=102_000, 500);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn one_completion_is_no_rate() {
+    fn one_completion_gives_no_rate() {
         let mut rate = RateWindow::default();
         assert_eq!(rate.per_second(Instant::from_secs(1)), None);
         complete(&mut rate, 1_000..=1_000, 1);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_within_a_slice_is_no_rate_yet() {
+    fn a_burst_within_a_slice_gives_no_rate_yet() {
         let mut rate = RateWindow::default();
         complete(&mut rate, 1_000..=1_002, 1);
         assert_eq!(rate.per_second(Instant::from_millis(1_999)), None);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn work_dated_back_is_measured_from_when_it_came_in() {
+    fn backdated_work_is_measured_from_its_arrival() {
         let mut rate = RateWindow::default();
         rate.record(Instant::from_secs(100), Cost::ZERO);
         complete(&mut rate, 1_000..=1_001, 1);

@@ -1,20 +1,20 @@
-//! How much went wrong lately: errors, timeouts, losses.
+//! Ratio of bad outcomes (errors, timeouts, losses) over a sliding window.
 
 use super::slices::{SliceCounter, Slices, WindowTooShort};
 use crate::time::{Duration, Instant};
 
-/// How one attempt went, as far as a ratio cares.
+/// Outcome of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It went as it should.
+    /// The attempt succeeded.
     Good,
-    /// It was the error, timeout or loss that is being counted.
+    /// The attempt ended in the error, timeout or loss that is being counted.
     Bad,
 }
 
-/// A sliding window of outcomes.
+/// Sliding window of outcomes.
 ///
-/// Recording is O(1) amortised; the window is cut into twelve slices.
+/// Recording is O(1) amortised; the window has twelve slices.
 #[derive(Clone, Debug)]
 pub struct RatioWindow {
     slices: Slices<Outcomes, 12>,
@@ -23,17 +23,17 @@ pub struct RatioWindow {
 /// A minute, in slices of five seconds.
 impl Default for RatioWindow {
     fn default() -> Self {
-        Self { slices: Slices::of(Duration::from_secs(5)) }
+        Self { slices: Slices::with_slice(Duration::from_secs(5)) }
     }
 }
 
 impl RatioWindow {
-    /// Makes an empty window, to be cut into twelve slices of whole nanoseconds.
+    /// Creates an empty window of twelve slices, each a whole number of nanoseconds.
     pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
         Ok(Self { slices: Slices::new(window)? })
     }
 
-    /// Feeds how an attempt that ended at `now` went.
+    /// Records the outcome of an attempt that ended at `now`.
     pub fn record(&mut self, now: Instant, outcome: Outcome) {
         self.slices.record(now, |outcomes| match outcome {
             Outcome::Good => outcomes.good += 1,
@@ -41,7 +41,7 @@ impl RatioWindow {
         });
     }
 
-    /// The bad part of all outcomes, 0..=1; `None` while the window is empty.
+    /// Returns the bad fraction of all outcomes, 0..=1; `None` while the window is empty.
     pub fn ratio(&self, now: Instant) -> Option<f64> {
         let Outcomes { good, bad } = self.outcomes(now);
         match good + bad {
@@ -50,12 +50,12 @@ impl RatioWindow {
         }
     }
 
-    /// Counts the bad outcomes.
+    /// Returns the number of bad outcomes.
     pub fn bad(&self, now: Instant) -> u64 {
         self.outcomes(now).bad
     }
 
-    /// Counts all outcomes.
+    /// Returns the number of outcomes.
     pub fn total(&self, now: Instant) -> u64 {
         let Outcomes { good, bad } = self.outcomes(now);
         good + bad
@@ -82,7 +82,7 @@ impl Outcomes {
 }
 
 impl SliceCounter for Outcomes {
-    fn take(&mut self, other: &Self) {
+    fn subtract(&mut self, other: &Self) {
         self.good -= other.good;
         self.bad -= other.bad;
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_timeout_in_four_is_a_quarter_and_counts_one() {
+    fn one_timeout_in_four_is_a_quarter() {
         let window = minute(&[(0, Outcome::Good), (1, Outcome::Bad), (1, Outcome::Good), (9, Outcome::Good)]);
         let now = Instant::from_secs(9);
         assert_eq!(window.ratio(now), Some(0.25));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_is_no_ratio_rather_than_a_good_one() {
+    fn an_empty_window_has_no_ratio_rather_than_a_good_one() {
         let window = minute(&[(0, Outcome::Bad)]);
         assert_eq!(window.ratio(Instant::from_secs(59)), Some(1.0));
         assert_eq!(window.ratio(Instant::from_secs(60)), None);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_does_not_count_beside_what_came_after() {
+    fn expired_outcomes_do_not_count_beside_newer_ones() {
         let window =
             minute(&[(0, Outcome::Bad), (1, Outcome::Good), (60, Outcome::Bad), (61, Outcome::Good)]);
         let now = Instant::from_secs(61);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_window_forgets_at_its_own_pace() {
+    fn a_configured_window_expires_at_its_own_pace() {
         let mut window = RatioWindow::new(Duration::from_secs(12)).unwrap();
         window.record(Instant::from_secs(1), Outcome::Bad);
         assert_eq!(window.bad(Instant::from_millis(12_999)), 1);

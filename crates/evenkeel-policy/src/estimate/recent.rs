@@ -1,78 +1,78 @@
-//! The last few spans, for judgements that count samples rather than seconds.
+//! The most recent time spans, for decisions that count samples rather than seconds.
 
 use super::Quantile;
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, nanos};
 
-/// How many spans to keep, 1..=32.
+/// Number of spans to keep, 1..=32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecentLen(usize);
 
 impl RecentLen {
-    /// The most spans that can be kept.
+    /// Maximum number of spans.
     pub const MAX: Self = Self(32);
 
-    /// Takes a number from 1 to 32.
+    /// Creates a length from 1 to 32.
     pub fn new(len: usize) -> Result<Self, SettingOutOfRange> {
         check("number of recent spans", len as f64, 1.0..=Self::MAX.0 as f64)?;
         Ok(Self(len))
     }
 }
 
-/// Twenty, the fewest of which one may stray without being the p95.
+/// Twenty: the fewest samples of which one outlier is not the p95.
 impl Default for RecentLen {
     fn default() -> Self {
         Self(20)
     }
 }
 
-/// The last few spans, and any exact quantile of them.
+/// The most recent spans with any exact quantile.
 ///
 /// Recording moves at most as many numbers as are kept, and allocates nothing.
 #[derive(Clone, Debug)]
 pub struct RecentSpans {
     len_max: RecentLen,
     len: usize,
-    /// Where the next span goes: the oldest one once all places are taken.
+    /// Index of the next span; that of the oldest one once the buffer is full.
     next: usize,
     arrived: [u64; RecentLen::MAX.0],
     sorted: [u64; RecentLen::MAX.0],
 }
 
 impl RecentSpans {
-    /// Makes room for `len_max` spans.
+    /// Creates an empty buffer of at most `len_max` spans.
     pub const fn new(len_max: RecentLen) -> Self {
         let empty = [0; RecentLen::MAX.0];
         Self { len_max, len: 0, next: 0, arrived: empty, sorted: empty }
     }
 
-    /// Takes a span in, and lets the oldest go if there is no room.
+    /// Records a span and drops the oldest one if the buffer is full.
     pub fn record(&mut self, span: Duration) {
         let span = nanos(span);
         if self.len == self.len_max.0 {
-            let oldest = self.place(self.arrived[self.next]);
+            let oldest = self.sorted_index(self.arrived[self.next]);
             self.sorted.copy_within(oldest + 1..self.len, oldest);
             self.len -= 1;
         }
-        let place = self.place(span);
-        self.sorted.copy_within(place..self.len, place + 1);
-        self.sorted[place] = span;
+        let index = self.sorted_index(span);
+        self.sorted.copy_within(index..self.len, index + 1);
+        self.sorted[index] = span;
         self.len += 1;
         self.arrived[self.next] = span;
         self.next = (self.next + 1) % self.len_max.0;
     }
 
-    fn place(&self, span: u64) -> usize {
+    fn sorted_index(&self, span: u64) -> usize {
         self.sorted[..self.len].partition_point(|&smaller| smaller < span)
     }
 
-    /// Names the span at `quantile`, `None` before the first one.
+    /// Returns the span at `quantile`; `None` before the first one.
     pub fn quantile(&self, quantile: Quantile) -> Option<Duration> {
         let rank = quantile.rank(self.len as u64)?;
         Some(Duration::from_nanos(self.sorted[rank as usize - 1]))
     }
 
-    /// Counts the spans kept.
+    /// Returns the number of spans kept.
     pub const fn samples(&self) -> usize {
         self.len
     }
@@ -84,7 +84,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn the_oldest_span_makes_room() {
+    fn a_full_buffer_drops_the_oldest_span() {
         let mut spans = RecentSpans::new(RecentLen::new(3).unwrap());
         assert_eq!(largest(&spans), None);
         record(&mut spans, &[9, 1, 2]);
@@ -105,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn keeping_none_or_too_many_is_refused() {
+    fn a_length_of_zero_or_above_the_maximum_is_rejected() {
         assert_eq!(RecentLen::new(32), Ok(RecentLen::MAX));
         assert_eq!(RecentLen::new(20), Ok(RecentLen::default()));
         assert!(RecentLen::new(33).is_err());
-        let refused = RecentLen::new(0).unwrap_err();
-        assert_eq!(refused.to_string(), "number of recent spans 0 is not between 1 and 32");
+        let error = RecentLen::new(0).unwrap_err();
+        assert_eq!(error.to_string(), "number of recent spans 0 is not between 1 and 32");
     }
 
     fn record(spans: &mut RecentSpans, millis: &[u64]) {

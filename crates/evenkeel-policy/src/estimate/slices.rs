@@ -1,23 +1,21 @@
-//! The rotating slices that every window is made of, and their running total.
+//! Rotating slices of a sliding window, with their running total.
 //!
-//! Rotation costs one [`Tally::take`] per expired slice, at most `N` however long the pause was.
-
-use core::fmt;
+//! Limits: rotation costs one [`SliceCounter::subtract`] per expired slice, at most `N` however long the pause was.
 
 use crate::time::{Duration, Instant, nanos};
 
-/// What a slice counts; the default is a slice in which nothing happened.
+/// Counter of one slice; the default is an empty slice.
 pub(super) trait SliceCounter: Default {
-    fn take(&mut self, other: &Self);
+    fn subtract(&mut self, other: &Self);
     fn clear(&mut self);
 }
 
-/// `N` consecutive slices, the newest of which is still filling.
+/// `N` consecutive slices; the newest is still being filled.
 #[derive(Clone, Debug)]
 pub(super) struct Slices<S, const N: usize> {
     /// Length of a slice in nanoseconds, never 0.
     slice: u64,
-    /// Number of the newest slice; slice `n` lives at `ring[n % N]`.
+    /// Number of the newest slice; slice `n` is stored in `ring[n % N]`.
     newest: u64,
     latest: Instant,
     ring: [S; N],
@@ -30,10 +28,10 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
         if slice == 0 {
             return Err(WindowTooShort { window, slices: N });
         }
-        Ok(Self::of(Duration::from_nanos(slice)))
+        Ok(Self::with_slice(Duration::from_nanos(slice)))
     }
 
-    pub(super) fn of(slice: Duration) -> Self {
+    pub(super) fn with_slice(slice: Duration) -> Self {
         Self {
             slice: nanos(slice).max(1),
             newest: 0,
@@ -50,7 +48,7 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
     /// Applies one sample to the newest slice and to the total.
     pub(super) fn record(&mut self, now: Instant, count: impl Fn(&mut S)) {
         self.advance(now);
-        count(&mut self.ring[Self::slot(self.newest)]);
+        count(&mut self.ring[Self::index(self.newest)]);
         count(&mut self.total);
     }
 
@@ -61,34 +59,35 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
         self.latest = now;
         let number = self.number(now);
         for step in 1..=(number - self.newest).min(N as u64) {
-            let expired = &mut self.ring[Self::slot(self.newest + step)];
-            self.total.take(expired);
+            let expired = &mut self.ring[Self::index(self.newest + step)];
+            self.total.subtract(expired);
             expired.clear();
         }
         self.newest = number;
     }
 
-    /// Lists tallies that add up to the window that ends at `now`.
+    /// Iterates over counters that add up to the window that ends at `now`.
     ///
-    /// The running total alone, unless slices have expired since the last sample.
+    /// That is the running total alone, unless slices have expired since the last sample.
     pub(super) fn live(&self, now: Instant) -> impl Iterator<Item = &S> + Clone {
         let expired = (self.number(now) - self.newest).min(N as u64);
-        let (whole, kept) = if expired == 0 { (Some(&self.total), 0) } else { (None, N as u64 - expired) };
-        let slices = (0..kept).filter_map(|age| self.newest.checked_sub(age)).map(Self::slot);
-        whole.into_iter().chain(slices.map(|slot| &self.ring[slot]))
+        let whole = (expired == 0).then_some(&self.total);
+        let kept = if expired == 0 { 0 } else { N as u64 - expired };
+        let slices = (0..kept).filter_map(|age| self.newest.checked_sub(age)).map(Self::index);
+        whole.into_iter().chain(slices.map(|index| &self.ring[index]))
     }
 
-    /// The start of the oldest slice of the window that ends at `now`.
+    /// Returns the start of the oldest slice of the window that ends at `now`.
     pub(super) fn oldest(&self, now: Instant) -> Instant {
         Instant::from_nanos(self.number(now).saturating_sub(N as u64 - 1) * self.slice)
     }
 
-    /// The time it is for this window: never before its newest sample.
+    /// Returns the window's time, which is never before its newest sample.
     pub(super) fn not_before_latest(&self, now: Instant) -> Instant {
         now.max(self.latest)
     }
 
-    /// Applies the slices of `other` that this window still holds, each to its slice and to the total.
+    /// Adds the slices of `other` that this window still holds, each to its slice and to the total.
     pub(super) fn merge(&mut self, other: &Self, add: impl Fn(&mut S, &S)) -> Result<(), WindowMismatch> {
         if self.slice != other.slice {
             return Err(WindowMismatch { ours: self.slice(), theirs: other.slice() });
@@ -98,8 +97,8 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
             if self.newest - number >= N as u64 {
                 break;
             }
-            let theirs = &other.ring[Self::slot(number)];
-            add(&mut self.ring[Self::slot(number)], theirs);
+            let theirs = &other.ring[Self::index(number)];
+            add(&mut self.ring[Self::index(number)], theirs);
             add(&mut self.total, theirs);
         }
         Ok(())
@@ -107,48 +106,34 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
 
     fn number(&self, now: Instant) -> u64 {
         let nanos = self.not_before_latest(now).as_nanos();
-        // Most calls fall into the newest slice, and need no division to know it.
+        // Most calls fall into the newest slice, which needs no division.
         if nanos - self.newest * self.slice < self.slice { self.newest } else { nanos / self.slice }
     }
 
-    const fn slot(number: u64) -> usize {
+    const fn index(number: u64) -> usize {
         (number % N as u64) as usize
     }
 }
 
-/// A window too short to be divided into slices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for a window too short to be divided into slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("window of {window:?} has no room for {slices} slices")]
 pub struct WindowTooShort {
-    /// The window as given.
+    /// The rejected window.
     pub window: Duration,
-    /// How many slices it would have to hold, a nanosecond each at least.
+    /// Number of slices, each at least a nanosecond long.
     pub slices: usize,
 }
 
-impl fmt::Display for WindowTooShort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "window of {:?} has no room for {} slices", self.window, self.slices)
-    }
-}
-
-impl core::error::Error for WindowTooShort {}
-
-/// Two windows whose slices differ in length, so that their samples cannot be added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for two windows whose slices differ in length, so that they cannot be merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("windows of {ours:?} and {theirs:?} per slice do not merge")]
 pub struct WindowMismatch {
-    /// The slice of the window that was to receive the samples.
+    /// Slice of the window that was to receive the samples.
     pub ours: Duration,
-    /// The slice of the window that was to give them.
+    /// Slice of the window that was to be added.
     pub theirs: Duration,
 }
-
-impl fmt::Display for WindowMismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "windows of {:?} and {:?} per slice do not merge", self.ours, self.theirs)
-    }
-}
-
-impl core::error::Error for WindowMismatch {}
 
 #[cfg(test)]
 mod tests {
@@ -159,7 +144,7 @@ mod tests {
     struct Count(u64);
 
     impl SliceCounter for Count {
-        fn take(&mut self, other: &Self) {
+        fn subtract(&mut self, other: &Self) {
             self.0 -= other.0;
         }
 
@@ -169,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_leaves_when_its_slice_does() {
+    fn a_sample_expires_with_its_slice() {
         let mut slices = three_seconds();
         hit(&mut slices, 1_999);
         assert_eq!(count(&slices, 3_999), 1);
@@ -209,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_room_for_its_slices_is_refused() {
-        let refused = Slices::<Count, 3>::new(Duration::from_nanos(2)).unwrap_err();
-        assert_eq!(refused.to_string(), "window of 2ns has no room for 3 slices");
+    fn a_window_without_room_for_its_slices_is_rejected() {
+        let error = Slices::<Count, 3>::new(Duration::from_nanos(2)).unwrap_err();
+        assert_eq!(error.to_string(), "window of 2ns has no room for 3 slices");
         assert!(Slices::<Count, 3>::new(Duration::from_nanos(3)).is_ok());
     }
 
     #[test]
-    fn what_a_merge_brings_too_late_is_left_out() {
+    fn expired_slices_are_not_merged() {
         let mut ours = three_seconds();
         let mut theirs = three_seconds();
         hit(&mut ours, 5_000);
@@ -229,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_do_not_merge_say_why() {
+    fn windows_that_do_not_merge_name_both_slices() {
         let mismatch = WindowMismatch { ours: Duration::from_secs(10), theirs: Duration::from_millis(5) };
         assert_eq!(mismatch.to_string(), "windows of 10s and 5ms per slice do not merge");
     }

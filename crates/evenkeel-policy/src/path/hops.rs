@@ -1,48 +1,48 @@
-//! How many relays a path runs through.
+//! Number of relays on a path.
 
 use super::Loss;
 use super::rule::SPANS;
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::Duration;
 
-/// Whether paths can run through relays at all.
+/// Availability of relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relays {
-    /// There are none: every path is direct.
+    /// No relays: every path is direct.
     None,
-    /// Some are configured.
+    /// Relays are configured.
     Configured,
 }
 
-/// A number of hops, only ever made by a [`HopRule`].
+/// Number of hops, created only by a [`HopRule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HopCount(u8);
 
 impl HopCount {
-    /// The number itself.
+    /// Returns the number.
     pub const fn get(self) -> u8 {
         self.0
     }
 }
 
-/// The numbers of the hop rule; [`HopRule::new`] checks them.
+/// Settings of the hop rule; [`HopRule::new`] validates them.
 ///
-/// `longer_rtt` is a millisecond to a day, losses 0..=1, and nothing shorter exceeds what is longer.
+/// `longer_rtt` is a millisecond to a day, losses are 0..=1, and no `shorter_` value exceeds its `longer_` one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopConfig {
-    /// The fewest hops, at least 1: 3.
+    /// Smallest number of hops, at least 1 (default 3).
     pub hops_min: u8,
-    /// The most hops: 7.
+    /// Largest number of hops (default 7).
     pub hops_max: u8,
-    /// The hops a path starts with: 5.
+    /// Initial number of hops (default 5).
     pub hops_start: u8,
-    /// The loss above which a hop is added: 0.1.
+    /// Loss above which a hop is added (default 0.1).
     pub longer_loss: f64,
-    /// The round trip above which a hop is added: 500 ms.
+    /// Round trip above which a hop is added (default 500 ms).
     pub longer_rtt: Duration,
-    /// The loss below which a hop may be dropped: 0.01.
+    /// Loss below which a hop may be dropped (default 0.01).
     pub shorter_loss: f64,
-    /// The round trip below which a hop may be dropped: 100 ms.
+    /// Round trip below which a hop may be dropped (default 100 ms).
     pub shorter_rtt: Duration,
 }
 
@@ -60,14 +60,14 @@ impl Default for HopConfig {
     }
 }
 
-/// A [`HopConfig`] that holds together, for paths that have relays.
+/// Validated [`HopConfig`], for paths that have relays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopRule {
     config: HopConfig,
 }
 
 impl HopRule {
-    /// Checks the numbers; without relays there is no rule to follow.
+    /// Validates the settings; returns no rule without relays.
     pub fn new(config: HopConfig, relays: Relays) -> Result<Option<Self>, SettingOutOfRange> {
         let c = &config;
         let longer_rtt = c.longer_rtt.as_secs_f64();
@@ -76,7 +76,7 @@ impl HopRule {
         check("hops_start", c.hops_start, c.hops_min.into()..=c.hops_max.into())?;
         check("longer_loss", c.longer_loss, 0.0..=1.0)?;
         check("longer_rtt", longer_rtt, SPANS)?;
-        // Or one sample could ask for a longer and a shorter path at once.
+        // Otherwise one sample could require a longer and a shorter path at once.
         check("shorter_loss", c.shorter_loss, 0.0..=c.longer_loss)?;
         check("shorter_rtt", c.shorter_rtt.as_secs_f64(), 0.0..=longer_rtt)?;
         Ok(match relays {
@@ -85,15 +85,14 @@ impl HopRule {
         })
     }
 
-    /// The hops a path starts with.
+    /// Returns the initial number of hops.
     pub const fn start(&self) -> HopCount {
         HopCount(self.config.hops_start)
     }
 
-    /// Proposes how many hops a path with `hops` should have: one more when it does badly, one fewer
-    /// when it does well.
+    /// Proposes a number of hops for a path with `hops`: one more when it performs badly, one fewer when it performs well.
     ///
-    /// A count from a rule with another range is first brought into this one.
+    /// A count from a rule with another range is first clamped to this one.
     pub fn step(&self, hops: HopCount, rtt: Duration, loss: Loss) -> HopCount {
         let c = &self.config;
         let loss = loss.as_f64();
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_themselves_change_nothing() {
+    fn values_equal_to_the_limits_change_nothing() {
         assert_eq!(from_five(500, 0.1), 5);
         assert_eq!(from_five(100, 0.01), 5);
     }
@@ -140,11 +139,11 @@ mod tests {
     #[test]
     fn the_count_stops_at_both_ends() {
         let rule = rule(HopConfig::default());
-        let walk = |rtt_ms, loss| {
+        let repeat = |rtt_ms, loss| {
             (0..9).fold(rule.start(), |hops, _| rule.step(hops, Duration::from_millis(rtt_ms), loss)).get()
         };
-        assert_eq!(walk(900, Loss::NONE), 7);
-        assert_eq!(walk(10, Loss::NONE), 3);
+        assert_eq!(repeat(900, Loss::NONE), 7);
+        assert_eq!(repeat(10, Loss::NONE), 3);
     }
 
     #[test]
@@ -159,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_cannot_stand_is_refused_by_name_even_without_relays() {
-        refuses("hops_min", |c| c.hops_min = 0);
-        refuses("hops_max", |c| c.hops_max = 2);
-        refuses("hops_start", |c| c.hops_start = 8);
-        refuses("longer_loss", |c| c.longer_loss = f64::NAN);
-        refuses("longer_rtt", |c| c.longer_rtt = Duration::MAX);
-        refuses("shorter_loss", |c| c.shorter_loss = 0.2);
-        refuses("shorter_rtt", |c| c.shorter_rtt = Duration::from_secs(1));
+    fn an_invalid_setting_is_named_in_the_error_even_without_relays() {
+        rejects("hops_min", |c| c.hops_min = 0);
+        rejects("hops_max", |c| c.hops_max = 2);
+        rejects("hops_start", |c| c.hops_start = 8);
+        rejects("longer_loss", |c| c.longer_loss = f64::NAN);
+        rejects("longer_rtt", |c| c.longer_rtt = Duration::MAX);
+        rejects("shorter_loss", |c| c.shorter_loss = 0.2);
+        rejects("shorter_rtt", |c| c.shorter_rtt = Duration::from_secs(1));
     }
 
     fn rule(config: HopConfig) -> HopRule {
@@ -178,9 +177,9 @@ mod tests {
         rule.step(rule.start(), Duration::from_millis(rtt_ms), Loss::new(loss).unwrap()).get()
     }
 
-    fn refuses(setting: &str, spoil: impl Fn(&mut HopConfig)) {
+    fn rejects(setting: &str, change: impl Fn(&mut HopConfig)) {
         let mut config = HopConfig::default();
-        spoil(&mut config);
+        change(&mut config);
         for relays in [Relays::None, Relays::Configured] {
             assert_eq!(HopRule::new(config, relays).unwrap_err().setting, setting);
         }

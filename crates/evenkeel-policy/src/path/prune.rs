@@ -1,20 +1,20 @@
-//! Which path to give up for a better one that lies idle.
+//! Replacement of a slow path by a faster one that is not in use.
 
 use super::rule::{RUNS, SPANS};
 use crate::id::PathId;
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, Instant, scaled};
 
-/// The numbers of the prune rule; [`PruneRule::new`] checks them.
+/// Settings of the prune rule; [`PruneRule::new`] validates them.
 ///
 /// The interval is a millisecond to a day, `margin` 0..=100, `samples` 1..=1 000 000.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PruneConfig {
-    /// How often at most a path is replaced: 30 s.
+    /// Shortest interval between two replacements (default 30 s).
     pub prune_interval: Duration,
-    /// By what part of the alternative's p95 a path must be worse: 0.15.
+    /// Fraction of the alternative's p95 by which a path must be worse (default 0.15).
     pub margin: f64,
-    /// How many samples running it must be worse, and how many answers the alternative must have: 10.
+    /// Number of consecutive samples for which it must be worse, and of answers the alternative must have (default 10).
     pub samples: u32,
 }
 
@@ -24,55 +24,55 @@ impl Default for PruneConfig {
     }
 }
 
-/// A path that is not in use but has been probed.
+/// Path that is not in use but has been probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alternative {
-    /// Which path.
+    /// The path's id.
     pub path: PathId,
-    /// The p95 of its probes.
+    /// 95th percentile of its probes.
     pub p95: Duration,
-    /// How many of its probes were answered, as in [`PathStats::answered`](super::PathStats::answered).
+    /// Number of its probes that were answered, as in [`PathStats::answered`](super::PathStats::answered).
     pub answered: u32,
 }
 
-/// A path in use.
+/// Path in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivePath {
-    /// Which path.
+    /// The path's id.
     pub path: PathId,
-    /// The p95 of its round trips.
+    /// 95th percentile of its round trips.
     pub p95: Duration,
-    /// What [`PruneRule::on_sample`] made of its samples so far.
+    /// Result of [`PruneRule::on_sample`] for its samples so far.
     pub streak: Streak,
 }
 
-/// How long a path in use has been worse than one particular alternative.
+/// Number of consecutive samples in which a path in use was worse than one particular alternative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streak {
     against: Option<PathId>,
     samples: u32,
 }
 
-/// A path to give up, and the one to use in its place.
+/// Replacement of a path in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swap {
-    /// The path to give up.
+    /// Path to stop using.
     pub prune: PathId,
-    /// The alternative to use instead.
+    /// Alternative to use instead.
     pub add: PathId,
 }
 
-/// A [`PruneConfig`] that holds together.
+/// Validated [`PruneConfig`].
 ///
-/// A path is only ever compared with alternatives that lie idle. Compared with the best path in use,
-/// every slower one would be given up, and nothing gained.
+/// A path is only ever compared with alternatives that are not in use. Compared with the best path in use, every slower
+/// one would be dropped without any gain.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PruneRule {
     config: PruneConfig,
 }
 
 impl PruneRule {
-    /// Checks the numbers, and names the first that is out of range.
+    /// Validates the settings; the error names the first one out of range.
     pub fn new(config: PruneConfig) -> Result<Self, SettingOutOfRange> {
         check("prune_interval", config.prune_interval.as_secs_f64(), SPANS)?;
         check("margin", config.margin, 0.0..=100.0)?;
@@ -80,39 +80,39 @@ impl PruneRule {
         Ok(Self { config })
     }
 
-    /// Carries a path's streak on by one sample, after which its p95 is `p95`.
+    /// Extends a path's streak by one sample, after which its p95 is `p95`.
     ///
-    /// A streak stays with the alternative it began with while the path is worse than that one, so that
-    /// two alternatives taking turns at being the best do not break it off.
+    /// A streak stays with the alternative it began with while the path is worse than that one, so that two alternatives
+    /// that alternate as the best do not interrupt it.
     pub fn on_sample(&self, streak: Streak, p95: Duration, alternatives: &[Alternative]) -> Streak {
-        if let Some(alternative) = self.better_one(streak, p95, alternatives) {
+        if let Some(alternative) = self.streak_alternative(streak, p95, alternatives) {
             return Streak { against: Some(alternative.path), samples: streak.samples.saturating_add(1) };
         }
-        let probed = alternatives.iter().filter(|alternative| self.is_better(alternative, p95));
-        match probed.min_by_key(|alternative| (alternative.p95, alternative.path)) {
+        let better = alternatives.iter().filter(|alternative| self.is_better(alternative, p95));
+        match better.min_by_key(|alternative| (alternative.p95, alternative.path)) {
             Some(best) => Streak { against: Some(best.path), samples: 1 },
             None => Streak::default(),
         }
     }
 
-    /// Tells whether `prune_interval` has passed since `last`.
+    /// Reports whether `prune_interval` has passed since `last`.
     pub fn is_due(&self, last: Instant, now: Instant) -> bool {
         now.since(last) >= self.config.prune_interval
     }
 
-    /// Names the slowest path in use whose streak is long enough, and the alternative to replace it.
+    /// Returns the slowest path in use whose streak is long enough, with the alternative to replace it.
     ///
-    /// One swap at most, to be asked for once per interval; ties go to the lowest id.
+    /// It returns at most one swap and should be called once per interval; ties go to the lowest id.
     pub fn swap(&self, used: &[ActivePath], alternatives: &[Alternative]) -> Option<Swap> {
         used.iter()
             .filter(|path| path.streak.samples >= self.config.samples)
-            .filter_map(|path| Some((path, self.better_one(path.streak, path.p95, alternatives)?)))
+            .filter_map(|path| Some((path, self.streak_alternative(path.streak, path.p95, alternatives)?)))
             .min_by_key(|(path, _)| (core::cmp::Reverse(path.p95), path.path))
             .map(|(path, alternative)| Swap { prune: path.path, add: alternative.path })
     }
 
-    /// Finds the alternative of a streak, if a path with `p95` is still worse than it.
-    fn better_one<'a>(
+    /// Returns the alternative of a streak if a path with `p95` is still worse than it.
+    fn streak_alternative<'a>(
         &self,
         streak: Streak,
         p95: Duration,
@@ -139,18 +139,22 @@ mod tests {
     const IDLE: PathId = PathId(99);
 
     #[test]
-    fn a_slower_path_stays_when_nothing_better_lies_idle() {
-        let retired = |compared_with: Alternative| {
+    fn a_slower_path_stays_while_no_unused_path_is_better() {
+        let count_pruned = |compared_with: Alternative| {
             let others = [compared_with];
-            let is_retired = |&ms: &u32| {
+            let is_pruned = |&ms: &u32| {
                 let used = [after(20, PathId(ms), u64::from(ms), &others)];
                 PruneRule::default().swap(&used, &others).is_some()
             };
-            [10, 20, 40].iter().filter(|ms| is_retired(ms)).count()
+            [10, 20, 40].iter().filter(|ms| is_pruned(ms)).count()
         };
         let best_in_use = alternative(PathId(10), 10);
-        assert_eq!(retired(best_in_use), 2, "the defective rule retires every slower path");
-        assert_eq!(retired(alternative(IDLE, 36)), 0);
+        assert_eq!(
+            count_pruned(best_in_use),
+            2,
+            "compared with the best path in use, every slower one is pruned"
+        );
+        assert_eq!(count_pruned(alternative(IDLE, 36)), 0);
     }
 
     #[test]
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn worse_by_the_margin_itself_is_not_worse() {
+    fn worse_by_exactly_the_margin_is_not_worse() {
         let rule = PruneRule::default();
         for p95_ms in (20..2_000).step_by(20) {
             let idle = [alternative(IDLE, p95_ms)];
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_sample_breaks_the_streak_off() {
+    fn a_good_sample_ends_the_streak() {
         let idle = [alternative(IDLE, 30)];
         let rule = PruneRule::default();
         let mut path = after(9, SLOW, 40, &idle);
@@ -183,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn an_alternative_hardly_probed_replaces_nothing() {
+    fn an_alternative_with_too_few_probes_replaces_nothing() {
         let idle = [Alternative { answered: 9, ..alternative(IDLE, 1) }];
         assert_eq!(PruneRule::default().swap(&[after(20, SLOW, 40, &idle)], &idle), None);
     }
 
     #[test]
-    fn one_alternative_replaces_one_path_the_slowest() {
+    fn one_alternative_replaces_only_the_slowest_path() {
         let idle = [alternative(IDLE, 10)];
         let used = [after(10, MIDDLING, 20, &idle), after(10, SLOW, 40, &idle)];
         let swap = Swap { prune: SLOW, add: IDLE };
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_taking_turns_at_being_best_do_not_break_a_streak_off() {
+    fn alternatives_that_alternate_as_the_best_do_not_end_a_streak() {
         let rule = PruneRule::default();
         let streak = (0..10).fold(Streak::default(), |streak, turn| {
             let idle = [alternative(IDLE, 20 + turn % 2), alternative(MIDDLING, 21 - turn % 2)];
@@ -216,23 +220,23 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_decides_when_to_ask() {
+    fn a_swap_is_due_after_the_interval() {
         let rule = PruneRule::default();
         assert!(!rule.is_due(Instant::ORIGIN, Instant::from_millis(29_999)));
         assert!(rule.is_due(Instant::ORIGIN, Instant::from_secs(30)));
     }
 
     #[test]
-    fn a_number_that_cannot_stand_is_refused_by_name() {
-        let refused = |spoil: fn(&mut PruneConfig)| {
+    fn an_invalid_setting_is_named_in_the_error() {
+        let rejected = |change: fn(&mut PruneConfig)| {
             let mut config = PruneConfig::default();
-            spoil(&mut config);
+            change(&mut config);
             PruneRule::new(config).unwrap_err().setting
         };
-        assert_eq!(refused(|c| c.prune_interval = Duration::ZERO), "prune_interval");
-        assert_eq!(refused(|c| c.margin = f64::NAN), "margin");
-        assert_eq!(refused(|c| c.margin = -0.1), "margin");
-        assert_eq!(refused(|c| c.samples = 0), "samples");
+        assert_eq!(rejected(|c| c.prune_interval = Duration::ZERO), "prune_interval");
+        assert_eq!(rejected(|c| c.margin = f64::NAN), "margin");
+        assert_eq!(rejected(|c| c.margin = -0.1), "margin");
+        assert_eq!(rejected(|c| c.samples = 0), "samples");
         assert_eq!(PruneRule::new(PruneConfig::default()), Ok(PruneRule::default()));
     }
 

@@ -1,4 +1,4 @@
-//! The numbers of path health, and what follows from them without any history.
+//! Settings of path health and the values derived from them alone.
 
 use core::ops::RangeInclusive;
 
@@ -6,53 +6,53 @@ use crate::estimate::{Gains, RecentLen};
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, scaled};
 
-/// How many samples running a rule may ask for.
+/// Range of a number of consecutive samples.
 pub(super) const RUNS: RangeInclusive<f64> = 1.0..=1_000_000.0;
 
-/// The seconds a span may last: a millisecond to a day.
+/// Range of a time span in seconds: a millisecond to a day.
 pub(super) const SPANS: RangeInclusive<f64> = 0.001..=86_400.0;
 
-/// The numbers of path health; [`PathRule::new`] checks them.
+/// Settings of path health; [`PathRule::new`] validates them.
 ///
-/// Runs are 1..=1 000 000 samples, losses 0.001..=1, `recover_slo_part` 0.01..=1, `slo_factor` 1..=1000,
+/// Numbers of samples are 1..=1 000 000, losses 0.001..=1, `recover_slo_part` 0.01..=1, `slo_factor` 1..=1000, time
 /// spans a millisecond to a day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathConfig {
-    /// Of the last `activate_probes`, this many answered make a probing path active: 3.
+    /// Number of answers among the last `activate_probes` that activates a probing path (default 3).
     pub activate_answers: u32,
-    /// How many of the last probes count while probing, 32 at most: 4.
+    /// Number of last probes that count while probing, at most 32 (default 4).
     pub activate_probes: u32,
-    /// The loss above which a path is unwell: 0.08.
+    /// Loss above which a path is unhealthy (default 0.08).
     pub degrade_loss: f64,
-    /// How many samples running a path must be unwell to be degraded: 5.
+    /// Number of consecutive unhealthy samples that degrade a path (default 5).
     pub degrade_samples: u32,
-    /// The part of the SLO below which p95 must be for a path to be well: 0.9.
+    /// Fraction of the SLO below which p95 must be for a path to be healthy (default 0.9).
     pub recover_slo_part: f64,
-    /// The loss below which a path is well: 0.05.
+    /// Loss below which a path is healthy (default 0.05).
     pub recover_loss: f64,
-    /// How many samples running a degraded path must be well to recover: 3.
+    /// Number of consecutive healthy samples after which a degraded path recovers (default 3).
     pub recover_samples: u32,
-    /// How many more samples running make a recovering path active: 2.
+    /// Number of further consecutive healthy samples that activate a recovering path (default 2).
     pub settle_samples: u32,
-    /// How many hard failures without an answer in between switch a path off: 2.
+    /// Number of hard failures without an answer in between that deactivates a path (default 2).
     pub failures_max: u32,
-    /// How many losses without an answer in between are as bad as a hard failure: 3.
+    /// Number of losses without an answer in between that counts as a hard failure (default 3).
     ///
-    /// A black hole refuses nothing, so without this it would never be switched off.
+    /// A black hole never fails hard, so without this it would never be deactivated.
     pub losses_per_failure: u32,
-    /// How long a path is left alone after its first outage; doubles with each that follows: 1 s.
+    /// Backoff after the first outage; doubles with each consecutive one (default 1 s).
     pub backoff_min: Duration,
-    /// The longest a path is left alone: 30 s.
+    /// Longest backoff (default 30 s).
     pub backoff_max: Duration,
-    /// How many times the best path's p95 the SLO is: 4.
+    /// Factor of the SLO over the best path's p95 (default 4).
     pub slo_factor: f64,
-    /// The least the SLO is: 50 ms.
+    /// Smallest SLO (default 50 ms).
     pub slo_min: Duration,
-    /// How many of the last round trips p95 is taken of: 20, of which one may be a spike.
+    /// Number of round trips behind p95 (default 20, of which one may be an outlier).
     pub rtt_samples: RecentLen,
-    /// How the average round trip follows its samples: 0.125, deviation 0.25.
+    /// Gains of the smoothed round trip (default 0.125, deviation 0.25).
     pub rtt_gains: Gains,
-    /// How the loss follows its samples: 0.1.
+    /// Gains of the smoothed loss (default 0.1).
     pub loss_gains: Gains,
 }
 
@@ -80,14 +80,14 @@ impl Default for PathConfig {
     }
 }
 
-/// A [`PathConfig`] that holds together.
+/// Validated [`PathConfig`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathRule {
     pub(super) config: PathConfig,
 }
 
 impl PathRule {
-    /// Checks the numbers, and names the first that is out of range.
+    /// Validates the settings; the error names the first one out of range.
     pub fn new(config: PathConfig) -> Result<Self, SettingOutOfRange> {
         let c = &config;
         check("activate_answers", c.activate_answers, 1.0..=u32::BITS.into())?;
@@ -107,12 +107,12 @@ impl PathRule {
         Ok(Self { config })
     }
 
-    /// The p95 a path may have, given that of the best usable path of its set.
+    /// Returns the largest p95 allowed for a path, given that of the best usable path of its set.
     pub fn slo(&self, best_p95: Duration) -> Duration {
         scaled(best_p95, self.config.slo_factor).max(self.config.slo_min)
     }
 
-    /// How long a path is left alone after its `outages`-th outage since it was last active.
+    /// Returns the backoff after the `outages`-th outage since the path was last active.
     pub fn backoff(&self, outages: u32) -> Duration {
         let doubled = 1_u32.checked_shl(outages.saturating_sub(1)).unwrap_or(u32::MAX);
         self.config.backoff_min.saturating_mul(doubled).min(self.config.backoff_max)
@@ -142,43 +142,43 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_hold_together() {
+    fn the_defaults_are_valid() {
         assert_eq!(PathRule::new(PathConfig::default()), Ok(PathRule::default()));
     }
 
     #[test]
-    fn a_number_that_cannot_stand_is_refused_by_name() {
+    fn an_invalid_setting_is_named_in_the_error() {
         let zero = Duration::ZERO;
-        refuses("activate_answers", |c| c.activate_answers = 0);
-        refuses("activate_answers", |c| c.activate_answers = 33);
-        refuses("activate_probes", |c| c.activate_probes = 2);
-        refuses("activate_probes", |c| c.activate_probes = 33);
-        refuses("degrade_loss", |c| c.degrade_loss = f64::NAN);
-        refuses("degrade_samples", |c| c.degrade_samples = 0);
-        refuses("recover_slo_part", |c| c.recover_slo_part = 1.1);
-        refuses("recover_loss", |c| c.recover_loss = 0.09);
-        refuses("recover_loss", |c| c.recover_loss = 0.0);
-        refuses("recover_samples", |c| c.recover_samples = 0);
-        refuses("settle_samples", |c| c.settle_samples = 0);
-        refuses("failures_max", |c| c.failures_max = 0);
-        refuses("losses_per_failure", |c| c.losses_per_failure = 0);
-        refuses("backoff_min", |c| c.backoff_min = zero);
-        refuses("backoff_max", |c| c.backoff_max = zero);
-        refuses("slo_factor", |c| c.slo_factor = 0.9);
-        refuses("slo_factor", |c| c.slo_factor = f64::INFINITY);
-        refuses("slo_min", |c| c.slo_min = zero);
+        rejects("activate_answers", |c| c.activate_answers = 0);
+        rejects("activate_answers", |c| c.activate_answers = 33);
+        rejects("activate_probes", |c| c.activate_probes = 2);
+        rejects("activate_probes", |c| c.activate_probes = 33);
+        rejects("degrade_loss", |c| c.degrade_loss = f64::NAN);
+        rejects("degrade_samples", |c| c.degrade_samples = 0);
+        rejects("recover_slo_part", |c| c.recover_slo_part = 1.1);
+        rejects("recover_loss", |c| c.recover_loss = 0.09);
+        rejects("recover_loss", |c| c.recover_loss = 0.0);
+        rejects("recover_samples", |c| c.recover_samples = 0);
+        rejects("settle_samples", |c| c.settle_samples = 0);
+        rejects("failures_max", |c| c.failures_max = 0);
+        rejects("losses_per_failure", |c| c.losses_per_failure = 0);
+        rejects("backoff_min", |c| c.backoff_min = zero);
+        rejects("backoff_max", |c| c.backoff_max = zero);
+        rejects("slo_factor", |c| c.slo_factor = 0.9);
+        rejects("slo_factor", |c| c.slo_factor = f64::INFINITY);
+        rejects("slo_min", |c| c.slo_min = zero);
     }
 
     #[test]
-    fn a_limit_that_is_another_setting_is_named_by_its_number() {
+    fn a_limit_set_by_another_setting_is_shown_as_a_number() {
         let config = PathConfig { backoff_max: Duration::from_millis(10), ..PathConfig::default() };
-        let refused = PathRule::new(config).unwrap_err();
-        assert_eq!(refused.to_string(), "backoff_min 1 is not between 0.001 and 0.01");
+        let error = PathRule::new(config).unwrap_err();
+        assert_eq!(error.to_string(), "backoff_min 1 is not between 0.001 and 0.01");
     }
 
-    fn refuses(setting: &str, spoil: impl Fn(&mut PathConfig)) {
+    fn rejects(setting: &str, change: impl Fn(&mut PathConfig)) {
         let mut config = PathConfig::default();
-        spoil(&mut config);
+        change(&mut config);
         assert_eq!(PathRule::new(config).unwrap_err().setting, setting);
     }
 }

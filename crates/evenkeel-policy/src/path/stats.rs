@@ -1,24 +1,24 @@
-//! One path's samples, and the state they put it in.
+//! Samples of one path and the state machine they drive.
 
 use super::{Cause, Loss, PathRule, PathState, Transition};
 use crate::estimate::{Ewma, Outcome, Quantile, RecentSpans};
 use crate::time::{Duration, Instant, scaled};
 
-/// What became of something sent over a path: a probe of its own, or a request it carried.
+/// Outcome of a probe, or of a request that the path carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// It was answered after `rtt`.
     Answered {
-        /// The round trip.
+        /// Round-trip time.
         rtt: Duration,
     },
     /// It was not answered in time.
     Lost,
-    /// The path refused it: connection refused or reset, network unreachable. A hard failure.
+    /// It failed hard: connection refused or reset, network unreachable.
     Failed,
 }
 
-/// Whether a set of paths could do without this one.
+/// Role of a path within its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// No other path of the set is usable.
@@ -27,11 +27,11 @@ pub enum Role {
     OneOfMany,
 }
 
-/// A path's recent samples and its state.
+/// Recent samples of a path and its state, in less than a kilobyte.
 ///
-/// Less than a kilobyte. p95 is that of the last `rtt_samples` round trips rather than of the last
-/// minute: the rules count samples, and a minute's p95 would not move within a run of five on a busy
-/// path. Until that many came in, p95 is the longest of them or nearly so.
+/// p95 is taken from the last `rtt_samples` round trips rather than from the last minute: the rules count samples, and
+/// on a busy path a minute's p95 would not move within a run of five. Until that many samples arrived, p95 is the longest
+/// of them or nearly so.
 #[derive(Clone, Debug)]
 pub struct PathStats {
     rule: PathRule,
@@ -40,20 +40,20 @@ pub struct PathStats {
     loss: Ewma,
     recent: RecentSpans,
     answered: u32,
-    /// One bit per probe since probing began, the newest lowest; 1 is an answer.
+    /// One bit per probe since probing began, the newest in the lowest bit; 1 is an answer.
     answers: u32,
-    /// How many samples running spoke for leaving the present state.
+    /// Number of consecutive samples in favour of leaving the current state.
     run: u32,
-    /// Losses since the last answer that have not yet made up a failure.
+    /// Losses since the last answer that do not yet make up a failure.
     losses: u32,
     /// Hard failures since the last answer.
     failures: u32,
-    /// Times this path was switched off since it was last active.
+    /// Number of times this path was deactivated since it was last active.
     outages: u32,
     retry_at: Instant,
 }
 
-/// How a path does, measured by its limits.
+/// Condition of a path by its limits.
 enum Condition {
     Healthy,
     /// Between the limits: too bad to recover, not bad enough to be degraded.
@@ -62,7 +62,7 @@ enum Condition {
 }
 
 impl PathStats {
-    /// Makes an inactive path that is due for probing at once.
+    /// Creates an inactive path that is due for probing at once.
     pub fn new(rule: PathRule) -> Self {
         Self {
             rule,
@@ -80,44 +80,43 @@ impl PathStats {
         }
     }
 
-    /// Starts probing an inactive path whose backoff is over; what was known of it is forgotten.
+    /// Starts probing an inactive path whose backoff has elapsed; its previous samples are dropped.
     pub fn on_time(&mut self, now: Instant) -> Option<Transition> {
         if self.retry_at()? > now {
             return None;
         }
         *self = Self { outages: self.outages, ..Self::new(self.rule) };
-        // A path counts as lossless until something is lost, or one loss at first would weigh as all.
+        // A path counts as lossless until something is lost; otherwise a first loss would count as total loss.
         self.loss.record_outcome(Outcome::Good);
-        Some(self.enter(PathState::Probing, Cause::BackoffIsOver))
+        Some(self.enter(PathState::Probing, Cause::BackoffElapsed))
     }
 
-    /// Takes in what became of a probe or a request; at most one change of state follows.
+    /// Records the outcome of a probe or a request; causes at most one change of state.
     ///
-    /// `slo` is [`PathRule::slo`] of the set's best p95. While the path is inactive, what still comes
-    /// in from before is ignored. In RECOVERY a single unwell sample leads back to DEGRADED. The last
-    /// usable path is degraded at worst; if it keeps failing, the next failure or loss after another
-    /// path has become usable switches it off.
+    /// `slo` is [`PathRule::slo`] of the set's best p95. While the path is inactive, outcomes of earlier probes are ignored.
+    /// In RECOVERY a single unhealthy sample leads back to DEGRADED. The last usable path is at worst degraded; if it keeps
+    /// failing, the next failure or loss after another path has become usable deactivates it.
     pub fn on_probe(&mut self, now: Instant, probe: Probe, slo: Duration, role: Role) -> Option<Transition> {
         if self.state == PathState::Inactive {
             return None;
         }
         self.sample(probe);
         if self.failures >= self.rule.config.failures_max && self.is_dispensable(role) {
-            return Some(self.switch_off(now));
+            return Some(self.deactivate(now));
         }
         let config = &self.rule.config;
         let (to, cause, run_needed) = match (self.state, self.condition(slo)) {
             (PathState::Probing, _) if self.has_enough_answers() => {
-                (PathState::Active, Cause::ProbesWereAnswered, 1)
+                (PathState::Active, Cause::ProbesAnswered, 1)
             }
             (PathState::Active, Condition::Unhealthy(cause)) => {
                 (PathState::Degraded, cause, config.degrade_samples)
             }
             (PathState::Degraded, Condition::Healthy) => {
-                (PathState::Recovery, Cause::IsBetter, config.recover_samples)
+                (PathState::Recovery, Cause::Improved, config.recover_samples)
             }
             (PathState::Recovery, Condition::Healthy) => {
-                (PathState::Active, Cause::StayedWell, config.settle_samples)
+                (PathState::Active, Cause::StayedHealthy, config.settle_samples)
             }
             (PathState::Recovery, Condition::Unhealthy(cause)) => (PathState::Degraded, cause, 1),
             _ => {
@@ -166,10 +165,10 @@ impl PathStats {
         }
     }
 
-    fn switch_off(&mut self, now: Instant) -> Transition {
+    fn deactivate(&mut self, now: Instant) -> Transition {
         self.outages = self.outages.saturating_add(1);
         self.retry_at = now + self.rule.backoff(self.outages);
-        self.enter(PathState::Inactive, Cause::KeptFailing)
+        self.enter(PathState::Inactive, Cause::RepeatedFailures)
     }
 
     fn has_enough_answers(&self) -> bool {
@@ -183,10 +182,10 @@ impl PathStats {
         let loss = self.loss();
         let p95 = self.p95();
         if let Some(p95) = p95.filter(|&p95| p95 > slo) {
-            return Condition::Unhealthy(Cause::IsSlow { p95, slo });
+            return Condition::Unhealthy(Cause::Slow { p95, slo });
         }
         if loss.as_f64() > config.degrade_loss {
-            return Condition::Unhealthy(Cause::IsLossy { loss });
+            return Condition::Unhealthy(Cause::Lossy { loss });
         }
         let is_fast = p95.is_some_and(|p95| p95 < scaled(slo, config.recover_slo_part));
         if is_fast && loss.as_f64() < config.recover_loss { Condition::Healthy } else { Condition::Marginal }
@@ -201,39 +200,39 @@ impl PathStats {
         Transition { from, to, cause }
     }
 
-    /// The state the path is in.
+    /// Returns the path's state.
     pub const fn state(&self) -> PathState {
         self.state
     }
 
-    /// When an inactive path is due for probing; `None` in every other state.
+    /// Returns the time at which an inactive path is due for probing; `None` in every other state.
     pub fn retry_at(&self) -> Option<Instant> {
         (self.state == PathState::Inactive).then_some(self.retry_at)
     }
 
-    /// The average round trip in fractional milliseconds, `None` before the first answer.
+    /// Returns the mean round trip in fractional milliseconds; `None` before the first answer.
     pub fn rtt_ms(&self) -> Option<f64> {
         self.rtt.mean()
     }
 
-    /// How far round trips stray from their average, in fractional milliseconds.
+    /// Returns the mean deviation of the round trip, in fractional milliseconds.
     pub fn rtt_deviation_ms(&self) -> Option<f64> {
         self.rtt.deviation()
     }
 
-    /// The p95 of the last round trips, `None` before the first answer.
+    /// Returns the p95 of the last round trips; `None` before the first answer.
     pub fn p95(&self) -> Option<Duration> {
         self.recent.quantile(Quantile::P95)
     }
 
-    /// How many answers came since probing began.
+    /// Returns the number of answers since probing began.
     pub const fn answered(&self) -> u32 {
         self.answered
     }
 
-    /// The recent part of probes that were lost or failed.
+    /// Returns the recent fraction of probes that were lost or failed.
     pub fn loss(&self) -> Loss {
-        // Rounding might carry an average of zeros and ones a hair beyond them.
+        // Rounding might carry an average of zeros and ones slightly beyond them.
         self.loss.mean().map_or(Loss::NONE, |loss| Loss(loss.clamp(0.0, 1.0)))
     }
 }
@@ -255,7 +254,7 @@ mod tests {
         let mut path = PathStats::new(PathRule::default());
         assert_eq!(path.retry_at(), Some(Instant::ORIGIN));
         let probing = path.on_time(Instant::ORIGIN).unwrap();
-        assert_eq!(probing.to_string(), "INACTIVE to PROBING: backoff is over");
+        assert_eq!(probing.to_string(), "INACTIVE to PROBING: backoff has elapsed");
         assert_eq!(states(&mut path, &[FAST; 2]), []);
         assert_eq!(states(&mut path, &[FAST]), [PathState::Active]);
     }
@@ -269,28 +268,28 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_at_first_does_not_weigh_as_if_all_were_lost() {
+    fn a_first_loss_does_not_count_as_total_loss() {
         let mut path = probing();
         assert_eq!(states(&mut path, &[Probe::Lost]), []);
         assert_eq!(states(&mut path, &[FAST; 20]), [PathState::Active]);
     }
 
     #[test]
-    fn a_slow_p95_five_samples_running_degrades_a_path() {
+    fn a_slow_p95_in_five_consecutive_samples_degrades_a_path() {
         let mut path = active();
         assert_eq!(states(&mut path, &[SLOW]), [], "one of twenty is not the p95");
         assert_eq!(states(&mut path, &[SLOW; 4]), []);
-        let degraded = feed(&mut path, SLOW).unwrap();
+        let degraded = record(&mut path, SLOW).unwrap();
         assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: p95 of 101ms is above 100ms");
     }
 
     #[test]
-    fn a_round_trip_of_the_slo_itself_is_not_slow() {
+    fn a_round_trip_of_exactly_the_slo_is_not_slow() {
         assert_eq!(states(&mut active(), &[answered(100); 50]), []);
     }
 
     #[test]
-    fn a_path_shows_the_average_of_its_round_trips_and_how_far_they_stray() {
+    fn a_path_reports_the_mean_and_deviation_of_its_round_trips() {
         let mut path = probing();
         assert_eq!((path.rtt_ms(), path.rtt_deviation_ms()), (None, None));
         states(&mut path, &[answered(10), answered(18)]);
@@ -298,8 +297,8 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_of_the_limit_itself_neither_degrades_a_path_nor_lets_it_recover() {
-        // Each probe moves the loss half the way: one lost makes it 0.5, one answered after that 0.25.
+    fn a_loss_of_exactly_the_limit_neither_degrades_a_path_nor_lets_it_recover() {
+        // Each probe moves the loss halfway: one lost makes it 0.5, one answered after that 0.25.
         let gains = Gains::new(0.5, 0.5).unwrap();
         let limits =
             PathConfig { loss_gains: gains, degrade_samples: 1, recover_samples: 1, ..PathConfig::default() };
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spike_in_twenty_changes_nothing() {
+    fn one_outlier_in_twenty_changes_nothing() {
         let mut path = active();
         for _ in 0..10 {
             assert_eq!(states(&mut path, &[FAST; 19]), []);
@@ -327,15 +326,15 @@ mod tests {
     }
 
     #[test]
-    fn one_loss_is_forgiven_and_two_at_once_are_not() {
+    fn one_loss_is_tolerated_and_two_at_once_are_not() {
         let mut path = active();
         for _ in 0..3 {
             assert_eq!(states(&mut path, &[Probe::Lost]), []);
-            assert_eq!(states(&mut path, &[FAST; 20]), [], "three unwell samples, then well ones");
+            assert_eq!(states(&mut path, &[FAST; 20]), [], "three unhealthy samples, then healthy ones");
         }
         let mut path = active();
         assert_eq!(states(&mut path, &[Probe::Lost, Probe::Lost, FAST, FAST]), []);
-        let degraded = feed(&mut path, FAST).unwrap();
+        let degraded = record(&mut path, FAST).unwrap();
         assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: loss of 13.9 % is too high");
     }
 
@@ -350,37 +349,37 @@ mod tests {
     }
 
     #[test]
-    fn between_the_limits_a_degraded_path_stays_so() {
+    fn between_the_limits_a_degraded_path_stays_degraded() {
         assert_eq!(states(&mut degraded(), &[answered(95); 50]), []);
         assert_eq!(states(&mut degraded(), &[answered(90); 50]), []);
         assert_ne!(states(&mut degraded(), &[answered(89); 50]), []);
     }
 
     #[test]
-    fn one_unwell_sample_ends_a_recovery() {
+    fn one_unhealthy_sample_ends_a_recovery() {
         assert_eq!(states(&mut recovering(), &[Probe::Lost]), [PathState::Degraded]);
         assert_eq!(states(&mut recovering(), &[FAST, Probe::Lost]), [PathState::Degraded]);
     }
 
     #[test]
-    fn two_hard_failures_switch_a_path_off_from_anywhere() {
+    fn two_hard_failures_deactivate_a_path_in_any_state() {
         for mut path in [probing(), active(), degraded(), recovering()] {
-            feed(&mut path, Probe::Failed);
+            record(&mut path, Probe::Failed);
             assert_ne!(path.state(), PathState::Inactive);
-            let off = feed(&mut path, Probe::Failed).unwrap();
-            assert_eq!((off.to, off.cause), (PathState::Inactive, Cause::KeptFailing));
+            let off = record(&mut path, Probe::Failed).unwrap();
+            assert_eq!((off.to, off.cause), (PathState::Inactive, Cause::RepeatedFailures));
         }
     }
 
     #[test]
-    fn an_answer_makes_up_for_a_hard_failure() {
+    fn an_answer_cancels_a_hard_failure() {
         let mut path = active();
-        let off = [Probe::Failed, FAST, Probe::Failed, FAST, Probe::Failed];
-        assert!(!states(&mut path, &off).contains(&PathState::Inactive));
+        let probes = [Probe::Failed, FAST, Probe::Failed, FAST, Probe::Failed];
+        assert!(!states(&mut path, &probes).contains(&PathState::Inactive));
     }
 
     #[test]
-    fn a_black_hole_is_switched_off_though_it_refuses_nothing() {
+    fn a_black_hole_is_deactivated_though_it_never_fails_hard() {
         let mut path = active();
         states(&mut path, &[Probe::Lost, Probe::Lost, FAST]);
         assert!(!states(&mut path, &[Probe::Lost; 5]).contains(&PathState::Inactive));
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_usable_path_is_never_switched_off() {
+    fn the_last_usable_path_is_never_deactivated() {
         let mut path = active();
         let mut fail = |role| path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, role);
         let to: Vec<PathState> = (0..50).filter_map(|_| fail(Role::Last)).map(|t| t.to).collect();
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_carries_nothing_yet_is_not_the_last_usable_one() {
+    fn a_probing_path_is_not_the_last_usable_one() {
         let mut path = probing();
         let mut fail = || path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, Role::Last);
         assert_eq!(fail(), None);
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inactive_path_is_left_alone_for_longer_after_each_outage_in_a_row() {
+    fn the_backoff_grows_with_each_consecutive_outage() {
         let mut path = probing();
         let mut now = Instant::ORIGIN;
         let mut backoffs = Vec::new();
@@ -425,14 +424,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_too_late_does_not_cut_a_backoff_short() {
+    fn a_late_answer_does_not_shorten_a_backoff() {
         let mut path = PathStats::new(PathRule::default());
         assert_eq!(states(&mut path, &[FAST; 10]), []);
         assert_eq!((path.p95(), path.rtt_ms()), (None, None));
     }
 
     #[test]
-    fn a_path_tried_again_is_judged_by_what_it_does_then() {
+    fn a_path_probed_again_starts_without_its_old_samples() {
         let mut path = degraded();
         states(&mut path, &[Probe::Failed, Probe::Failed]);
         path.on_time(Instant::FAR_FUTURE).unwrap();
@@ -451,12 +450,12 @@ mod tests {
         Probe::Answered { rtt: Duration::from_millis(millis) }
     }
 
-    fn feed(path: &mut PathStats, probe: Probe) -> Option<Transition> {
+    fn record(path: &mut PathStats, probe: Probe) -> Option<Transition> {
         path.on_probe(Instant::ORIGIN, probe, SLO, Role::OneOfMany)
     }
 
     fn states(path: &mut PathStats, probes: &[Probe]) -> Vec<PathState> {
-        probes.iter().filter_map(|&probe| feed(path, probe)).map(|transition| transition.to).collect()
+        probes.iter().filter_map(|&probe| record(path, probe)).map(|transition| transition.to).collect()
     }
 
     fn probing() -> PathStats {

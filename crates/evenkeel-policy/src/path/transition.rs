@@ -1,18 +1,18 @@
-//! A change of a path's state, and the words for why.
+//! Change of a path's state, with its cause.
 
 use core::fmt;
 
 use super::{Loss, PathState};
 use crate::time::Duration;
 
-/// A change of state, and why.
+/// Change of state with its cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transition {
-    /// The state left.
+    /// Previous state.
     pub from: PathState,
-    /// The state entered.
+    /// New state.
     pub to: PathState,
-    /// What brought it about.
+    /// Cause of the change.
     pub cause: Cause,
 }
 
@@ -22,43 +22,43 @@ impl fmt::Display for Transition {
     }
 }
 
-/// What brought a change of state about.
+/// Cause of a change of state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cause {
-    /// An inactive path has been left alone long enough.
-    BackoffIsOver,
+    /// The backoff of an inactive path has elapsed.
+    BackoffElapsed,
     /// Enough of the last probes were answered.
-    ProbesWereAnswered,
-    /// The p95 round trip exceeded the SLO, at last by this much.
-    IsSlow {
+    ProbesAnswered,
+    /// The p95 round trip exceeded the SLO; the values are those of the last sample.
+    Slow {
         /// The path's p95.
         p95: Duration,
-        /// The p95 it may have.
+        /// The largest p95 allowed.
         slo: Duration,
     },
-    /// The loss exceeded its limit, at last by this much.
-    IsLossy {
+    /// The loss exceeded its limit; the value is that of the last sample.
+    Lossy {
         /// The path's loss.
         loss: Loss,
     },
-    /// Round trip and loss are well below their limits again.
-    IsBetter,
-    /// They stayed there.
-    StayedWell,
-    /// Hard failures followed each other without an answer in between.
-    KeptFailing,
+    /// Round trip and loss are below their recovery limits again.
+    Improved,
+    /// Round trip and loss stayed below their recovery limits.
+    StayedHealthy,
+    /// Hard failures occurred without an answer in between.
+    RepeatedFailures,
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BackoffIsOver => f.write_str("backoff is over"),
-            Self::ProbesWereAnswered => f.write_str("enough probes were answered"),
-            Self::IsSlow { p95, slo } => write!(f, "p95 of {p95:?} is above {slo:?}"),
-            Self::IsLossy { loss } => write!(f, "loss of {loss} is too high"),
-            Self::IsBetter => f.write_str("round trip and loss are better"),
-            Self::StayedWell => f.write_str("round trip and loss stayed well"),
-            Self::KeptFailing => f.write_str("it kept failing"),
+            Self::BackoffElapsed => f.write_str("backoff has elapsed"),
+            Self::ProbesAnswered => f.write_str("enough probes were answered"),
+            Self::Slow { p95, slo } => write!(f, "p95 of {p95:?} is above {slo:?}"),
+            Self::Lossy { loss } => write!(f, "loss of {loss} is too high"),
+            Self::Improved => f.write_str("round trip and loss have improved"),
+            Self::StayedHealthy => f.write_str("round trip and loss stayed healthy"),
+            Self::RepeatedFailures => f.write_str("repeated failures"),
         }
     }
 }

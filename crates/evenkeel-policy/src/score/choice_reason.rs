@@ -1,62 +1,62 @@
-//! Why a node was chosen: the figures that decided, and the words a dashboard shows.
+//! Reason for choosing a node: the metrics that decided, and their text for dashboards.
 //!
-//! Bound: holding and writing a reason allocates nothing.
+//! Limits: storing and formatting a reason allocates nothing.
 
 use core::fmt;
 
 use super::sub_scores::{RequestKind, SubScores};
 use crate::cost::Cost;
 
-/// The reason for a choice.
+/// Reason for a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChoiceReason {
     /// Its score was among the best.
     Score(ScoreBreakdown),
-    /// It was the quickest of the cold nodes.
+    /// It was the fastest of the cold nodes.
     Cold {
-        /// The latency expected of it.
+        /// Its expected latency.
         latency_estimate_ms: f64,
-        /// How many open nodes were cold.
+        /// Number of open nodes that were cold.
         cold: usize,
     },
     /// Every open node was hot, and it had the least in flight for its weight.
     AllHot {
         /// Its work in flight.
         in_flight: Cost,
-        /// How many open nodes were hot.
+        /// Number of open nodes that were hot.
         hot: usize,
     },
 }
 
-/// How a node came out of the ranking and the draw.
+/// Score of a node and its result in the draw.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreBreakdown {
-    /// What was asked for.
+    /// Kind of the request.
     pub request: RequestKind,
     /// The node's score.
     pub score: f64,
-    /// The sub-scores it was added up from.
-    pub parts: SubScores,
-    /// What its latency was compared with.
+    /// Sub-scores behind the score.
+    pub sub_scores: SubScores,
+    /// Basis of the latency sub-score.
     pub latency: LatencyBasis,
-    /// Its place in the ranking by score × weight, from 1.
-    pub place: usize,
-    /// How many nodes were open.
+    /// Position in the ranking by score × weight, from 1.
+    pub position: usize,
+    /// Number of open nodes.
     pub open: usize,
-    /// How many of them took part in the draw.
+    /// Number of nodes that took part in the draw.
     pub drawn_from: usize,
-    /// The chance it had in the draw, 0..=1.
+    /// Probability with which it was drawn, 0..=1.
     pub chance: f64,
 }
 
-/// What latencies were compared with.
+/// Latency that others are compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LatencyBasis {
     /// The limit `lat_bad_ms`.
     Absolute,
     /// The median of the open nodes.
     Relative {
-        /// That median.
+        /// The median, in milliseconds.
         median_ms: f64,
     },
 }
@@ -64,7 +64,7 @@ pub enum LatencyBasis {
 impl fmt::Display for ChoiceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Score(scored) => scored.fmt(f),
+            Self::Score(breakdown) => breakdown.fmt(f),
             Self::Cold { latency_estimate_ms, cold } => {
                 let nodes = Nodes { count: *cold, kind: "cold" };
                 write!(f, "cold, lowest latency estimate {latency_estimate_ms:.0} ms of {nodes}")
@@ -79,20 +79,20 @@ impl fmt::Display for ChoiceReason {
 
 impl fmt::Display for ScoreBreakdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place {
+        match self.position {
             1 => f.write_str("best")?,
-            place => write!(f, "number {place}")?,
+            position => write!(f, "number {position}")?,
         }
         write!(f, " of {} by score {:.2}", self.open, self.score)?;
         if self.drawn_from > 1 {
             write!(f, ", drawn from {} with a chance of {:.0} %", self.drawn_from, self.chance * 100.0)?;
         }
-        let weighed = self.parts.named().into_iter().zip(self.request.weights().named());
-        let mut mark = ": ";
-        for ((name, part), (_, weight)) in weighed {
+        let weighted = self.sub_scores.named().into_iter().zip(self.request.weights().named());
+        let mut separator = ": ";
+        for ((name, sub_score), (_, weight)) in weighted {
             if weight > 0.0 {
-                write!(f, "{mark}{name} {part:.2}")?;
-                mark = ", ";
+                write!(f, "{separator}{name} {sub_score:.2}")?;
+                separator = ", ";
             }
         }
         match self.latency {
@@ -102,7 +102,7 @@ impl fmt::Display for ScoreBreakdown {
     }
 }
 
-/// A number of nodes, in words.
+/// Number of nodes with a noun in the singular or plural.
 struct Nodes {
     count: usize,
     kind: &'static str,
@@ -121,10 +121,10 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn a_drawn_node_says_its_place_its_chance_and_its_parts() {
-        let words = ChoiceReason::Score(ScoreBreakdown { place: 2, ..scored() }).to_string();
+    fn a_drawn_node_shows_its_position_its_chance_and_its_sub_scores() {
+        let text = ChoiceReason::Score(ScoreBreakdown { position: 2, ..breakdown() }).to_string();
         assert_eq!(
-            words,
+            text,
             "number 2 of 7 by score 0.82, drawn from 3 with a chance of 31 %: db free 0.80, http free 0.75, \
              tx free 0.90, latency 1.00, errors 0.80, timeouts 0.75, waiting 0.90, idle 0.10, uptime 0.50; \
              median latency 41 ms"
@@ -132,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn only_parts_that_count_are_told() {
+    fn only_sub_scores_that_count_are_shown() {
         let only = ScoreBreakdown {
             request: RequestKind::Infer,
             latency: LatencyBasis::Absolute,
             drawn_from: 1,
             open: 1,
-            ..scored()
+            ..breakdown()
         };
         assert_eq!(
             ChoiceReason::Score(only).to_string(),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_and_cold_are_told_in_words() {
+    fn hot_and_cold_are_displayed() {
         let cold = ChoiceReason::Cold { latency_estimate_ms: 41.2, cold: 5 };
         assert_eq!(cold.to_string(), "cold, lowest latency estimate 41 ms of 5 cold nodes");
         let cold = ChoiceReason::Cold { latency_estimate_ms: f64::INFINITY, cold: 1 };
@@ -156,11 +156,11 @@ mod tests {
         assert_eq!(hot.to_string(), "all hot, fewest in flight 7 of 2 hot nodes");
     }
 
-    fn scored() -> ScoreBreakdown {
+    fn breakdown() -> ScoreBreakdown {
         ScoreBreakdown {
             request: RequestKind::Query,
             score: 0.82,
-            parts: SubScores {
+            sub_scores: SubScores {
                 db_free: 0.8,
                 http_free: 0.75,
                 tx_free: 0.9,
@@ -172,7 +172,7 @@ mod tests {
                 uptime: 0.5,
             },
             latency: LatencyBasis::Relative { median_ms: 41.0 },
-            place: 1,
+            position: 1,
             open: 7,
             drawn_from: 3,
             chance: 0.31,

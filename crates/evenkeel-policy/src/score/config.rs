@@ -1,30 +1,30 @@
-//! The numbers a choice depends on, and the ranges they may lie in.
+//! Settings of node selection and their ranges.
 //!
-//! Bound: past [`Limits::new`] and [`Picker::new`](super::Picker::new) every setting is a finite number
-//! within the range its field names.
+//! Guarantees: past [`Limits::new`] and [`NodeSelector::new`](super::NodeSelector::new) every setting is a finite number
+//! within the range that its field documents.
 
 use super::limits::Limits;
 use crate::setting::{SettingOutOfRange, check};
 
-/// The largest [`ScoreConfig::top_k`]: the best nodes are kept in place, not on the heap.
+/// Largest [`ScoreConfig::top_k`]: the best nodes are kept in an array, not on the heap.
 pub const TOP_K_MAX: usize = 16;
 
-/// Where each figure counts as bad, and where the gates close.
+/// Values at which each metric counts as bad, and thresholds of the gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LimitsConfig {
-    /// The 95th percentile latency that scores 0, 1..=3 600 000.
+    /// 95th percentile latency that scores 0, 1..=3 600 000.
     pub lat_bad_ms: f64,
-    /// The error rate that scores 0, 0.0001..=1.
+    /// Error rate that scores 0, 0.0001..=1.
     pub err_bad: f64,
-    /// The timeouts per minute that score 0, 1..=1 000 000.
+    /// Timeouts per minute that score 0, 1..=1 000 000.
     pub to_bad: u32,
-    /// The waiting requests that score 0, 1..=1 000 000.
+    /// Number of waiting requests that scores 0, 1..=1 000 000.
     pub wait_bad: u32,
-    /// The uptime from which on it scores 1, 1..=1 000 000.
+    /// Uptime from which on it scores 1, 1..=1 000 000.
     pub uptime_ok_sec: u32,
-    /// The free part of the transaction places below which none is begun, 0..=1.
+    /// Free fraction of the transaction connections below which no transaction begins, 0..=1.
     pub tx_free_min: f64,
-    /// The waiting requests from which on no transaction is begun, 1..=1 000 000.
+    /// Number of waiting requests from which on no transaction begins, 1..=1 000 000.
     pub tx_wait_max: u32,
 }
 
@@ -54,22 +54,21 @@ impl Default for LimitsConfig {
     }
 }
 
-/// How the score chooser compares and draws.
+/// Settings of the score policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreConfig {
-    /// Where figures count as bad and gates close.
+    /// Values at which metrics count as bad and gates close.
     pub limits: Limits,
-    /// How many of the best nodes take part in the draw, 1..=16.
+    /// Number of the best nodes that take part in the draw, 1..=16.
     pub top_k: usize,
-    /// The power of the score in the draw, 1..=16.
+    /// Exponent of the score in the draw, 1..=16.
     ///
-    /// Scores lie close together: at 1, drawing by plain score, the best node is hardly preferred. It is a
-    /// whole number because a general power took half of a pick among three nodes.
+    /// Scores lie close together: with an exponent of 1 the best node is hardly preferred. It is an integer because a
+    /// general power took half of a pick among three nodes.
     pub power: u32,
-    /// How steeply a latency above the median loses score, 1.5..=3.
+    /// Steepness with which a latency above the median loses score, 1.5..=3.
     pub relative_k: f64,
-    /// The samples every open node must have before latencies are compared with their median,
-    /// 1..=1 000 000.
+    /// Number of samples every open node must have before latencies are compared with their median, 1..=1 000 000.
     pub relative_samples_min: u32,
 }
 
@@ -88,12 +87,12 @@ impl Default for ScoreConfig {
     }
 }
 
-/// How the hot/cold chooser tells hot from cold.
+/// Settings of the hot/cold policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HotColdConfig {
-    /// Where the gates close.
+    /// Thresholds of the gates.
     pub limits: Limits,
-    /// The quantile of the work in flight above which a node is hot, 0.6..=0.84.
+    /// Quantile of the work in flight above which a node is hot, 0.6..=0.84.
     pub hot_quantile: f64,
 }
 
@@ -129,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_out_of_range_is_refused_by_name() {
+    fn a_setting_out_of_range_is_named_in_the_error() {
         let limits = LimitsConfig::default();
         let score = ScoreConfig::default();
         let hot_cold = HotColdConfig::default();
-        let refused = [
+        let rejected = [
             LimitsConfig { lat_bad_ms: f64::NAN, ..limits }.check(),
             LimitsConfig { err_bad: 0.0, ..limits }.check(),
             LimitsConfig { to_bad: 0, ..limits }.check(),
@@ -147,9 +146,9 @@ mod tests {
             ScoreConfig { relative_samples_min: 0, ..score }.check(),
             HotColdConfig { hot_quantile: 0.5, ..hot_cold }.check(),
         ];
-        let said = refused.map(|check| check.unwrap_err().to_string());
+        let messages = rejected.map(|check| check.unwrap_err().to_string());
         assert_eq!(
-            said,
+            messages,
             [
                 "lat_bad_ms NaN is not between 1 and 3600000",
                 "err_bad 0 is not between 0.0001 and 1",

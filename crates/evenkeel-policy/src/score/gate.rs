@@ -1,57 +1,46 @@
-//! The gates: why a node is out of the question, whatever its score.
+//! Gates: filters that exclude a node before scoring, whatever its score.
 //!
-//! Bound: a closed gate needs no score to be computed, and each closes where the sub-score it stands for
-//! reaches its limit, to the rounding of that score.
-
-use core::fmt;
+//! Guarantees: a closed gate needs no score to be computed, and each gate closes where the corresponding sub-score
+//! reaches its limit, up to that score's rounding.
 
 use super::limits::Limits;
 use super::node::{NodeStats, Status};
 use super::sub_scores::RequestKind;
 
-/// The first closed gate on the way to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// First closed gate of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Gate {
-    /// The node takes no work.
+    /// The node accepts no work.
+    #[error("node is {0}")]
     NotServing(Status),
-    /// A maximum the request depends on is zero or less.
+    /// A capacity that the request depends on is zero or less.
+    #[error("node has no capacity configured")]
     NoCapacityConfigured,
-    /// Every slot is taken.
+    /// Every slot is in use.
+    #[error("every slot is taken")]
     SlotsFull,
     /// Every database connection is in use.
+    #[error("every database connection is in use")]
     DbFull,
-    /// Too few transaction places are free.
+    /// Too few transaction connections are free.
+    #[error("too few transaction connections are free")]
     TxFull,
     /// Too many requests wait for a database connection.
+    #[error("too many requests wait for a database connection")]
     PoolWaiting,
-    /// The error rate is as bad as it counts.
+    /// The error rate scores 0.
+    #[error("error rate is too high")]
     ErrorsTooMany,
-    /// The latency is as bad as it counts.
+    /// The latency scores 0.
+    #[error("latency is too high")]
     LatencyTooBad,
 }
 
-impl fmt::Display for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotServing(status) => return write!(f, "node is {status}"),
-            Self::NoCapacityConfigured => "node has no capacity configured",
-            Self::SlotsFull => "every slot is taken",
-            Self::DbFull => "every database connection is in use",
-            Self::TxFull => "too few transaction places are free",
-            Self::PoolWaiting => "too many requests wait for a database connection",
-            Self::ErrorsTooMany => "error rate is too high",
-            Self::LatencyTooBad => "latency is too high",
-        })
-    }
-}
-
-impl core::error::Error for Gate {}
-
 impl Limits {
-    /// Passes a node that may be chosen for the request; else names the first closed gate.
+    /// Returns the first closed gate as the error if the node cannot serve the request.
     ///
-    /// Latency is judged by its absolute score. A model's health is its breaker's business and shows in
-    /// the status: five errors in a hundred close a database node, but would empty a pool of models.
+    /// Latency counts by its absolute score. For inference the error rate is left to the node's circuit breaker, which
+    /// shows in the status: five errors in a hundred close a database node, but would empty a pool of models.
     pub fn gate(&self, stats: &NodeStats, request: RequestKind) -> Result<(), Gate> {
         if stats.status != Status::Serving {
             return Err(Gate::NotServing(stats.status));
@@ -70,7 +59,7 @@ impl Limits {
     }
 
     fn quality_gates(&self, stats: &NodeStats) -> Result<(), Gate> {
-        // Asking for the range closes the gate on NaN and negative figures as well.
+        // Testing the range closes the gate on NaN and negative values too.
         if !(0.0..self.config().err_bad).contains(&stats.error_rate_1m) {
             return Err(Gate::ErrorsTooMany);
         }
@@ -115,7 +104,7 @@ fn slot_gates(stats: &NodeStats) -> Result<(), Gate> {
 mod tests {
     use super::*;
     use crate::score::LimitsConfig;
-    use crate::score::tests::worked_node;
+    use crate::score::tests::example_node;
     use alloc::string::ToString;
 
     const DATABASE: [RequestKind; 3] = [RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx];
@@ -140,10 +129,13 @@ mod tests {
                 assert_eq!(gate(request, |node| node.max_open_conns = none), closed);
                 assert_eq!(gate(request, |node| node.max_transaction_conns = none), closed);
             }
-            // One of each is enough; the worked node's load would not fit.
+            // One of each is enough; the example node's load would not fit.
             let smallest = |node: &mut NodeStats| {
-                (node.max_http_sessions, node.max_open_conns, node.max_transaction_conns) = (1, 1, 1);
-                (node.open_conns, node.running_tx) = (0, 0);
+                node.max_http_sessions = 1;
+                node.max_open_conns = 1;
+                node.max_transaction_conns = 1;
+                node.open_conns = 0;
+                node.running_tx = 0;
             };
             assert_eq!(gate(request, smallest), Ok(()));
         }
@@ -160,22 +152,24 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_idle_pool_is_open_where_counting_idle_connections_closes_it() {
-        let warm = NodeStats { open_conns: 100, idle_conns: 100, ..worked_node() };
+    fn a_warm_idle_pool_is_open_although_every_connection_is_opened() {
+        let warm = NodeStats { open_conns: 100, idle_conns: 100, ..example_node() };
         let db_free_counting_idle = 1.0 - f64::from(warm.open_conns) / f64::from(warm.max_open_conns);
-        assert!(db_free_counting_idle <= 0.0, "nobody uses it, and it is gated out");
+        assert!(db_free_counting_idle <= 0.0, "counting idle connections as used would close it");
         for request in DATABASE {
             assert_eq!(Limits::default().gate(&warm, request), Ok(()));
         }
     }
 
     #[test]
-    fn a_twentieth_of_the_transaction_places_free_is_enough_to_begin() {
+    fn a_twentieth_of_the_transaction_connections_free_is_enough_to_begin() {
         for (running_tx, max, outcome) in
             [(19, 20, Ok(())), (20, 20, Err(Gate::TxFull)), (95, 100, Ok(())), (96, 100, Err(Gate::TxFull))]
         {
-            let change =
-                |node: &mut NodeStats| (node.running_tx, node.max_transaction_conns) = (running_tx, max);
+            let change = |node: &mut NodeStats| {
+                node.running_tx = running_tx;
+                node.max_transaction_conns = max;
+            };
             assert_eq!(gate(RequestKind::BeginTx, change), outcome, "{running_tx} of {max}");
             assert_eq!(gate(RequestKind::Query, change), Ok(()));
             assert_eq!(gate(RequestKind::Execute, change), Ok(()));
@@ -183,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn from_twenty_waiting_on_no_transaction_begins() {
+    fn no_transaction_begins_while_twenty_requests_wait() {
         assert_eq!(gate(RequestKind::BeginTx, |node| node.wait_conn_count = 19), Ok(()));
         assert_eq!(gate(RequestKind::BeginTx, |node| node.wait_conn_count = 20), Err(Gate::PoolWaiting));
         assert_eq!(gate(RequestKind::Query, |node| node.wait_conn_count = 20), Ok(()));
     }
 
     #[test]
-    fn errors_close_a_node_from_the_rate_that_scores_nothing() {
+    fn the_error_gate_closes_at_the_rate_that_scores_0() {
         for request in STATEMENTS {
             assert_eq!(gate(request, |node| node.error_rate_1m = 0.0499), Ok(()));
             for bad in [0.05, 1.0, f64::NAN, -0.1] {
@@ -202,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_closes_a_node_from_the_figure_that_scores_nothing() {
+    fn the_latency_gate_closes_at_the_value_that_scores_0() {
         for request in STATEMENTS {
             assert_eq!(gate(request, |node| node.p95_latency_ms = 1999.9), Ok(()));
             for bad in [2000.0, f64::INFINITY, f64::NAN, -1.0] {
@@ -214,8 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn a_model_needs_a_slot_and_no_database() {
-        let no_database = |node: &mut NodeStats| (node.max_open_conns, node.max_transaction_conns) = (0, 0);
+    fn inference_needs_a_slot_and_no_database() {
+        let no_database = |node: &mut NodeStats| {
+            node.max_open_conns = 0;
+            node.max_transaction_conns = 0;
+        };
         assert_eq!(gate(RequestKind::Infer, no_database), Ok(()));
         assert_eq!(gate(RequestKind::Infer, |node| node.running_http_session = 119), Ok(()));
         assert_eq!(gate(RequestKind::Infer, |node| node.running_http_session = 120), Err(Gate::SlotsFull));
@@ -226,40 +223,40 @@ mod tests {
     }
 
     #[test]
-    fn the_gates_close_where_the_configured_limits_say() {
+    fn the_gates_close_at_the_configured_limits() {
         let strict =
             LimitsConfig { lat_bad_ms: 40.0, tx_free_min: 0.91, tx_wait_max: 1, ..LimitsConfig::default() };
         let limits = Limits::new(strict).unwrap();
-        assert_eq!(limits.gate(&worked_node(), RequestKind::Query), Err(Gate::LatencyTooBad));
-        assert_eq!(limits.gate(&worked_node(), RequestKind::BeginTx), Err(Gate::TxFull));
+        assert_eq!(limits.gate(&example_node(), RequestKind::Query), Err(Gate::LatencyTooBad));
+        assert_eq!(limits.gate(&example_node(), RequestKind::BeginTx), Err(Gate::TxFull));
         let limits = Limits::new(LimitsConfig { tx_free_min: 0.9, err_bad: 0.01, ..strict }).unwrap();
-        assert_eq!(limits.gate(&worked_node(), RequestKind::Query), Err(Gate::ErrorsTooMany));
-        assert_eq!(limits.gate(&worked_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
-        assert_eq!(limits.assess(&worked_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
+        assert_eq!(limits.gate(&example_node(), RequestKind::Query), Err(Gate::ErrorsTooMany));
+        assert_eq!(limits.gate(&example_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
+        assert_eq!(limits.assess(&example_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
     }
 
     #[test]
-    fn each_gate_says_what_is_wrong() {
-        let said = [
+    fn each_gate_has_its_own_message() {
+        let messages = [
             (Gate::NotServing(Status::Draining), "node is DRAINING"),
             (Gate::NotServing(Status::Down), "node is DOWN"),
             (Gate::NotServing(Status::Serving), "node is SERVING"),
             (Gate::NoCapacityConfigured, "node has no capacity configured"),
             (Gate::SlotsFull, "every slot is taken"),
             (Gate::DbFull, "every database connection is in use"),
-            (Gate::TxFull, "too few transaction places are free"),
+            (Gate::TxFull, "too few transaction connections are free"),
             (Gate::PoolWaiting, "too many requests wait for a database connection"),
             (Gate::ErrorsTooMany, "error rate is too high"),
             (Gate::LatencyTooBad, "latency is too high"),
         ];
-        for (gate, words) in said {
-            assert_eq!(gate.to_string(), words);
+        for (gate, message) in messages {
+            assert_eq!(gate.to_string(), message);
         }
     }
 
-    /// Asks the default gates about the worked node with one thing changed.
+    /// Applies the default gates to the example node after `change`.
     fn gate(request: RequestKind, change: impl Fn(&mut NodeStats)) -> Result<(), Gate> {
-        let mut stats = worked_node();
+        let mut stats = example_node();
         change(&mut stats);
         Limits::default().gate(&stats, request)
     }

@@ -1,7 +1,7 @@
-//! The hot/cold chooser: away from the nodes with much in flight, then to the quickest.
+//! Hot/cold selection: avoids the nodes with much work in flight, then takes the fastest.
 //!
-//! Bound: no hot node is chosen while an open one is cold; of the cold ones none has a lower latency
-//! estimate, and when all are hot none has less in flight for its weight. O(candidates).
+//! Guarantees: no hot node is chosen while an open one is cold; among the cold ones no other has a lower latency
+//! estimate, and when all are hot no other has less in flight for its weight. Limits: O(candidates).
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -21,7 +21,7 @@ pub(super) fn choose(
     let load_max = cold_load_max(config, candidates, scratch)?;
     let mut cold = 0;
     let mut hot = 0;
-    let mut quickest: Option<&Candidate> = None;
+    let mut fastest: Option<&Candidate> = None;
     let mut coolest: Option<&Candidate> = None;
     for candidate in candidates {
         if config.limits.gate(&candidate.stats, request).is_err() {
@@ -29,45 +29,45 @@ pub(super) fn choose(
         }
         if load(candidate) <= load_max {
             cold += 1;
-            quickest = Some(quickest.map_or(candidate, |held| first(held, candidate, by_latency)));
+            fastest = Some(fastest.map_or(candidate, |best| first(best, candidate, by_latency)));
         } else {
             hot += 1;
-            coolest = Some(coolest.map_or(candidate, |held| first(held, candidate, by_load)));
+            coolest = Some(coolest.map_or(candidate, |best| first(best, candidate, by_load)));
         }
     }
-    if let Some(chosen) = quickest {
-        let because = ChoiceReason::Cold { latency_estimate_ms: latency_ms(chosen), cold };
-        return Some(Choice { node: chosen.node, because });
+    if let Some(chosen) = fastest {
+        let reason = ChoiceReason::Cold { latency_estimate_ms: latency_ms(chosen), cold };
+        return Some(Choice { node: chosen.node, reason });
     }
     let chosen = coolest?;
     Some(Choice {
         node: chosen.node,
-        because: ChoiceReason::AllHot { in_flight: chosen.stats.in_flight, hot },
+        reason: ChoiceReason::AllHot { in_flight: chosen.stats.in_flight, hot },
     })
 }
 
-/// The largest load that is still cold: the quantile over all serving nodes, rounded down to one.
+/// Returns the largest load that is still cold: the quantile over all serving nodes, rounded down to one of them.
 ///
-/// A serving node that this request cannot use still says how loaded the pool is; so all usable ones
-/// may be hot. Rounding down keeps small pools honest: the fuller of two nodes is hot, where rounding up
-/// would leave a pool of two or three without a hot node and latency alone to herd by.
+/// A serving node that this request cannot use still shows how loaded the pool is, so all usable ones may be hot.
+/// Rounding down makes the fuller of two nodes hot; rounding up would leave a pool of two or three without a hot node,
+/// and all requests would herd to the lowest latency.
 fn cold_load_max(config: &HotColdConfig, candidates: &[Candidate], scratch: &mut Vec<f64>) -> Option<f64> {
     scratch.clear();
     let serving = candidates.iter().filter(|candidate| candidate.stats.status == Status::Serving);
     scratch.extend(serving.map(load));
     let last = scratch.len().checked_sub(1)?;
     // The quantile is below 1, so the truncated product is at most `last`.
-    let place = (config.hot_quantile * last as f64) as usize;
-    let (_, load_max, _) = scratch.select_nth_unstable_by(place, f64::total_cmp);
+    let index = (config.hot_quantile * last as f64) as usize;
+    let (_, load_max, _) = scratch.select_nth_unstable_by(index, f64::total_cmp);
     Some(*load_max)
 }
 
-/// The work in flight, as a node of weight 1 would feel it.
+/// Returns the work in flight, divided by the node's weight.
 fn load(candidate: &Candidate) -> f64 {
     candidate.stats.in_flight.0 as f64 / candidate.weight.as_f64()
 }
 
-/// The latency estimate; without a usable one the node counts as the slowest.
+/// Returns the latency estimate; a node without a valid one counts as the slowest.
 fn latency_ms(candidate: &Candidate) -> f64 {
     let estimate = candidate.stats.latency_estimate_ms;
     if estimate >= 0.0 { estimate } else { f64::INFINITY }
@@ -96,12 +96,12 @@ mod tests {
     use super::*;
     use crate::cost::Cost;
     use crate::id::NodeId;
-    use crate::score::tests::{candidate, worked_node};
+    use crate::score::tests::{candidate, example_node};
     use crate::score::{NodeSelector, NodeStats, SelectionPolicy};
     use crate::weight::Weight;
 
     #[test]
-    fn the_quickest_node_is_passed_over_while_it_is_hot() {
+    fn the_fastest_node_is_avoided_while_it_is_hot() {
         let nodes = [node(0, 90, 5.0), node(1, 10, 41.0), node(2, 20, 60.0)];
         assert_eq!(choose_one(&nodes), cold(1, 41.0, 2));
     }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_quantile_decides_how_many_are_hot() {
-        // The fuller, the quicker: the fullest cold node wins.
+        // The fuller, the faster: the fullest cold node wins.
         let nodes: Vec<_> = (0..11).map(|id| node(id, u64::from(id), 100.0 - f64::from(id))).collect();
         for (hot_quantile, fullest_cold) in [(0.6, 6), (0.7, 7), (0.84, 8)] {
             let config = HotColdConfig { hot_quantile, ..HotColdConfig::default() };
@@ -128,11 +128,11 @@ mod tests {
     fn when_all_usable_nodes_are_hot_the_one_with_the_least_in_flight_wins() {
         let mut nodes: Vec<_> = (10..30).map(full).collect();
         nodes.extend([node(2, 9, 1.0), node(3, 7, 99.0)]);
-        assert_eq!(choose_one(&nodes), Choice { node: NodeId(3), because: all_hot(7, 2) });
+        assert_eq!(choose_one(&nodes), Choice { node: NodeId(3), reason: all_hot(7, 2) });
     }
 
     #[test]
-    fn equally_quick_nodes_stand_in_order_of_load_then_of_their_ids() {
+    fn equally_fast_nodes_are_ordered_by_load_then_by_id() {
         let tied = [node(4, 3, 5.0), node(2, 3, 5.0), node(9, 1, 5.0), node(1, 8, 5.0)];
         assert_eq!(choose_one(&tied), cold(9, 5.0, 3));
         let tied = [node(4, 3, 5.0), node(2, 3, 5.0), node(9, 3, 5.0)];
@@ -140,10 +140,10 @@ mod tests {
     }
 
     #[test]
-    fn equally_loaded_hot_nodes_stand_in_order_of_latency_then_of_their_ids() {
+    fn equally_loaded_hot_nodes_are_ordered_by_latency_then_by_id() {
         let mut nodes: Vec<_> = (10..30).map(full).collect();
         nodes.extend([node(4, 3, 5.0), node(2, 3, 4.0), node(1, 3, 4.0)]);
-        assert_eq!(choose_one(&nodes), Choice { node: NodeId(1), because: all_hot(3, 3) });
+        assert_eq!(choose_one(&nodes), Choice { node: NodeId(1), reason: all_hot(3, 3) });
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_that_is_no_number_never_wins() {
+    fn an_invalid_estimate_never_wins() {
         for bad in [f64::NAN, -1.0, f64::NEG_INFINITY] {
             assert_eq!(choose_one(&[node(0, 1, bad), node(1, 1, 900.0)]).node, NodeId(1));
             assert_eq!(choose_one(&[node(0, 1, bad)]), cold(0, f64::INFINITY, 1));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_serve_says_nothing_about_the_pool() {
+    fn a_node_that_does_not_serve_does_not_count_in_the_quantile() {
         let mut draining = node(2, 0, 1.0);
         draining.stats.status = Status::Draining;
         let nodes = [node(0, 5, 10.0), node(1, 5, 20.0), draining, draining, draining];
@@ -171,21 +171,21 @@ mod tests {
     }
 
     fn choose_one(nodes: &[Candidate]) -> Choice {
-        let mut picker = NodeSelector::new(SelectionPolicy::HotCold(HotColdConfig::default())).unwrap();
-        picker.pick(nodes, RequestKind::Infer, 0.5).unwrap()
+        let mut selector = NodeSelector::new(SelectionPolicy::HotCold(HotColdConfig::default())).unwrap();
+        selector.pick(nodes, RequestKind::Infer, 0.5).unwrap()
     }
 
     fn node(id: u32, in_flight: u64, latency_estimate_ms: f64) -> Candidate {
-        candidate(id, NodeStats { in_flight: Cost(in_flight), latency_estimate_ms, ..worked_node() })
+        candidate(id, NodeStats { in_flight: Cost(in_flight), latency_estimate_ms, ..example_node() })
     }
 
-    /// A serving node without a free slot and with little in flight: short requests.
+    /// Returns a serving node without a free slot and with little in flight (short requests).
     fn full(id: u32) -> Candidate {
-        candidate(id, NodeStats { in_flight: Cost(1), running_http_session: 120, ..worked_node() })
+        candidate(id, NodeStats { in_flight: Cost(1), running_http_session: 120, ..example_node() })
     }
 
     fn cold(node: u32, latency_estimate_ms: f64, cold: usize) -> Choice {
-        Choice { node: NodeId(node), because: ChoiceReason::Cold { latency_estimate_ms, cold } }
+        Choice { node: NodeId(node), reason: ChoiceReason::Cold { latency_estimate_ms, cold } }
     }
 
     fn all_hot(in_flight: u64, hot: usize) -> ChoiceReason {

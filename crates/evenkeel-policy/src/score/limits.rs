@@ -1,7 +1,6 @@
-//! From figures to sub-scores: what counts as good, what as bad.
+//! Sub-scores of a node from its metrics.
 //!
-//! Bound: each sub-score lies in 0..=1 and never falls as its figure improves; a figure that is no
-//! number or negative scores 0.
+//! Guarantees: each sub-score lies in 0..=1 and never falls as its metric improves; NaN and negative metrics score 0.
 
 use super::config::LimitsConfig;
 use super::gate::Gate;
@@ -9,7 +8,7 @@ use super::node::NodeStats;
 use super::sub_scores::{RequestKind, SubScores, clamp01};
 use crate::setting::SettingOutOfRange;
 
-/// Valid limits: where each figure counts as bad, and where the gates close.
+/// Valid limits: values at which each metric counts as bad, and thresholds of the gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     config: LimitsConfig,
@@ -17,37 +16,37 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Makes limits, unless a setting is out of range.
+    /// Creates limits; rejects settings out of range.
     pub fn new(config: LimitsConfig) -> Result<Self, SettingOutOfRange> {
         config.check()?;
-        Ok(Self::of(config))
+        Ok(Self::from_valid(config))
     }
 
-    fn of(config: LimitsConfig) -> Self {
+    fn from_valid(config: LimitsConfig) -> Self {
         Self { config, lat_bad_log: libm::log1p(config.lat_bad_ms) }
     }
 
-    /// The settings these limits were made of.
+    /// Returns the settings.
     pub const fn config(&self) -> &LimitsConfig {
         &self.config
     }
 
-    /// Scores a node on its own, without others to compare it with, unless a gate is closed.
+    /// Scores a node without comparing it with others; fails with the first closed gate.
     ///
-    /// This is how a node judges itself: latency counts by its absolute score.
+    /// A node uses it to assess itself: latency counts by its absolute score.
     pub fn assess(&self, stats: &NodeStats, request: RequestKind) -> Result<f64, Gate> {
         self.gate(stats, request)?;
-        Ok(self.parts(stats).score(request))
+        Ok(self.sub_scores(stats).score(request))
     }
 
-    /// The sub-scores of a node, latency by its absolute score; gates are not asked.
-    pub fn parts(&self, stats: &NodeStats) -> SubScores {
-        self.parts_with_latency(stats, self.absolute_latency(stats.p95_latency_ms))
+    /// Returns the sub-scores of a node, latency by its absolute score, without applying the gates.
+    pub fn sub_scores(&self, stats: &NodeStats) -> SubScores {
+        self.sub_scores_with_latency(stats, self.absolute_latency(stats.p95_latency_ms))
     }
 
-    /// The sub-scores of a node whose latency score is known; saves a logarithm per node.
+    /// Returns the sub-scores of a node whose latency score is known, which saves a logarithm per node.
     #[inline]
-    pub(super) fn parts_with_latency(&self, stats: &NodeStats, lat: f64) -> SubScores {
+    pub(super) fn sub_scores_with_latency(&self, stats: &NodeStats, lat: f64) -> SubScores {
         SubScores {
             db_free: stats.db_free(),
             http_free: stats.http_free(),
@@ -61,7 +60,7 @@ impl Limits {
         }
     }
 
-    /// Scores a latency against `lat_bad_ms` on a logarithmic scale: 0 ms is 1.
+    /// Scores a latency against `lat_bad_ms` on a logarithmic scale: 0 ms scores 1.
     pub fn absolute_latency(&self, p95_ms: f64) -> f64 {
         falling(libm::log1p(p95_ms), self.lat_bad_log)
     }
@@ -69,14 +68,14 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self::of(LimitsConfig::default())
+        Self::from_valid(LimitsConfig::default())
     }
 }
 
-/// Scores a latency against the median of the nodes it competes with, `k` being the steepness.
+/// Scores a latency against the median of the competing nodes; `k` is the steepness.
 ///
-/// At or below the median it is 1, and so it is when the median is 0. Without that floor the formula
-/// divides by zero at a ratio of `1 − 1/k` and turns negative below: the quickest node would lose.
+/// At or below the median, and whenever the median is 0, it scores 1. Without that rule the formula divides by zero at a
+/// ratio of `1 − 1/k` and is negative below it: the fastest node would lose.
 pub fn relative_latency(p95_ms: f64, median_ms: f64, k: f64) -> f64 {
     if !(0.0..f64::INFINITY).contains(&p95_ms) {
         return 0.0;
@@ -87,16 +86,16 @@ pub fn relative_latency(p95_ms: f64, median_ms: f64, k: f64) -> f64 {
     clamp01(1.0 / (1.0 + (p95_ms / median_ms - 1.0) * k))
 }
 
-/// Scores a figure that should be small: 1 at zero, 0 from `bad` on.
-fn falling(figure: f64, bad: f64) -> f64 {
-    if figure >= 0.0 { 1.0 - clamp01(figure / bad) } else { 0.0 }
+/// Scores a metric that should be small: 1 at zero, 0 from `bad` on.
+fn falling(value: f64, bad: f64) -> f64 {
+    if value >= 0.0 { 1.0 - clamp01(value / bad) } else { 0.0 }
 }
 
 impl NodeStats {
-    /// The part of the connections nobody uses.
+    /// Returns the fraction of the connections that is not in use.
     ///
-    /// An idle connection is as good as one not opened yet: counting it as load would close a node
-    /// whose pool is warm and idle.
+    /// An idle connection is as good as one not opened yet: counting it as used would close a node whose pool is warm and
+    /// idle.
     pub(super) fn db_free(&self) -> f64 {
         free(self.open_conns.saturating_sub(self.idle_conns), self.max_open_conns)
     }
@@ -117,9 +116,9 @@ impl NodeStats {
     }
 }
 
-/// The part of `max` that is not used.
+/// Returns the unused fraction of `max`.
 ///
-/// `(max − used) / max` rounds once where `1 − used / max` rounds twice and would put 1 of 10 below 0.1.
+/// `(max − used) / max` rounds once; `1 − used / max` rounds twice and would put 1 of 10 below 0.1.
 fn free(used: u32, max: i32) -> f64 {
     if max <= 0 {
         return 0.0;
@@ -130,16 +129,19 @@ fn free(used: u32, max: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::score::tests::{close, worked_node};
+    use crate::score::tests::{close, example_node};
 
     /// db 1 − (30 − 10)/100 = 0.8, http 1 − 30/120 = 0.75, tx 1 − 5/50 = 0.9, latency
     /// 1 − ln(√2001)/ln(2001) = 0.5, errors 1 − 0.01/0.05 = 0.8, timeouts 1 − 5/20 = 0.75,
     /// waiting 1 − 1/10 = 0.9, idle 10/100 = 0.1, uptime 150/300 = 0.5.
     #[test]
     fn the_sub_scores_worked_by_hand() {
-        let parts = Limits::default().parts(&worked_node()).named().map(|(_, part)| part);
-        for (part, by_hand) in parts.into_iter().zip([0.8, 0.75, 0.9, 0.5, 0.8, 0.75, 0.9, 0.1, 0.5]) {
-            assert!(close(part, by_hand), "{part} is not {by_hand}");
+        let sub_scores =
+            Limits::default().sub_scores(&example_node()).named().map(|(_, sub_score)| sub_score);
+        for (sub_score, by_hand) in
+            sub_scores.into_iter().zip([0.8, 0.75, 0.9, 0.5, 0.8, 0.75, 0.9, 0.1, 0.5])
+        {
+            assert!(close(sub_score, by_hand), "{sub_score} is not {by_hand}");
         }
     }
 
@@ -174,7 +176,7 @@ mod tests {
     #[test]
     fn each_limit_moves_its_own_sub_score() {
         let limits = Limits::new(LimitsConfig {
-            // 2001 · √2001 − 1, so that log1p of the worked latency is a third of log1p of this.
+            // 2001 · √2001 − 1, so that log1p of the example latency is a third of log1p of this.
             lat_bad_ms: 89_508.809_523_872_86,
             err_bad: 0.1,
             to_bad: 10,
@@ -183,35 +185,35 @@ mod tests {
             ..LimitsConfig::default()
         })
         .unwrap();
-        let parts = limits.parts(&worked_node());
-        let moved = [parts.lat, parts.err, parts.to, parts.wait, parts.uptime];
-        for (part, by_hand) in moved.into_iter().zip([2.0 / 3.0, 0.9, 0.5, 0.5, 0.25]) {
-            assert!(close(part, by_hand), "{part} is not {by_hand}");
+        let sub_scores = limits.sub_scores(&example_node());
+        let changed = [sub_scores.lat, sub_scores.err, sub_scores.to, sub_scores.wait, sub_scores.uptime];
+        for (sub_score, by_hand) in changed.into_iter().zip([2.0 / 3.0, 0.9, 0.5, 0.5, 0.25]) {
+            assert!(close(sub_score, by_hand), "{sub_score} is not {by_hand}");
         }
         assert!(Limits::new(LimitsConfig { wait_bad: 0, ..LimitsConfig::default() }).is_err());
     }
 
     #[test]
-    fn a_figure_that_is_no_figure_scores_nothing() {
+    fn an_invalid_metric_scores_0() {
         for bad in [f64::NAN, -0.5, -1.0, -2.0, f64::INFINITY, f64::NEG_INFINITY] {
-            let stats = NodeStats { p95_latency_ms: bad, error_rate_1m: bad, ..worked_node() };
-            let parts = Limits::default().parts(&stats);
-            assert!(parts.lat <= 0.0 && parts.err <= 0.0, "{bad} scored {parts:?}");
+            let stats = NodeStats { p95_latency_ms: bad, error_rate_1m: bad, ..example_node() };
+            let sub_scores = Limits::default().sub_scores(&stats);
+            assert!(sub_scores.lat <= 0.0 && sub_scores.err <= 0.0, "{bad} scored {sub_scores:?}");
             assert!(relative_latency(bad, 10.0, 2.0) <= 0.0, "{bad} scored against a median");
         }
     }
 
     #[test]
-    fn a_node_without_maxima_has_nothing_free() {
+    fn a_node_without_configured_capacity_has_nothing_free() {
         for max in [0, -1, i32::MIN] {
             let stats = NodeStats {
                 max_http_sessions: max,
                 max_open_conns: max,
                 max_transaction_conns: max,
-                ..worked_node()
+                ..example_node()
             };
-            let parts = Limits::default().parts(&stats);
-            assert!(parts.db_free + parts.http_free + parts.tx_free + parts.idle <= 0.0);
+            let sub_scores = Limits::default().sub_scores(&stats);
+            assert!(sub_scores.db_free + sub_scores.http_free + sub_scores.tx_free + sub_scores.idle <= 0.0);
         }
     }
 
@@ -225,24 +227,24 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_far_below_the_median_scores_one_where_the_bare_formula_has_a_pole() {
+    fn a_latency_far_below_the_median_scores_1_where_the_bare_formula_has_a_pole() {
         let bare = |p95_ms: f64| 1.0 / (1.0 + (p95_ms / 100.0 - 1.0) * 2.0);
         assert!(bare(50.0).is_infinite());
-        assert!(bare(25.0) < 0.0, "twice as quick as needed, and worst of all");
+        assert!(bare(25.0) < 0.0, "four times as fast as the median, and the worst score");
         for p95_ms in [0.0, 25.0, 50.0, 75.0, 100.0] {
             assert!(close(relative_latency(p95_ms, 100.0, 2.0), 1.0));
         }
     }
 
     #[test]
-    fn the_free_part_is_rounded_once() {
-        let one_of_ten = NodeStats { running_tx: 9, max_transaction_conns: 10, ..worked_node() };
+    fn the_free_fraction_is_rounded_once() {
+        let one_of_ten = NodeStats { running_tx: 9, max_transaction_conns: 10, ..example_node() };
         let usage = f64::from(one_of_ten.running_tx) / f64::from(one_of_ten.max_transaction_conns);
         assert!(1.0 - usage < 0.1, "rounded twice, a tenth is less than a tenth");
         assert!(one_of_ten.tx_free() >= 0.1);
     }
 
     fn score(request: RequestKind) -> f64 {
-        Limits::default().assess(&worked_node(), request).unwrap()
+        Limits::default().assess(&example_node(), request).unwrap()
     }
 }

@@ -1,62 +1,61 @@
-//! What a node says of itself: the figures every choice is made of.
+//! Metrics that a node reports about itself, the input of every choice.
 //!
-//! Bound: any bit pattern is allowed here. A count is a count; a figure that is no number or negative
-//! is read as the worst one by whoever reads it, so a broken report can close or lower a node, never
-//! raise it and never panic.
+//! Guarantees: any value is allowed here. NaN and negative metrics are read as the worst value, so a faulty report can
+//! close or lower a node, but never raise it and never cause a panic.
 
 use core::fmt;
 
 use crate::cost::Cost;
 
-/// The figures of one node at one moment.
+/// Metrics of one node at one moment.
 ///
-/// The default is a node nobody has heard of: DOWN, with no capacity.
+/// The default is an unknown node: DOWN, with no capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NodeStats {
-    /// Requests being answered.
+    /// Requests in progress.
     pub running_http_session: u32,
     /// Statements being executed.
     pub running_sql: u32,
-    /// Transactions open.
+    /// Open transactions.
     pub running_tx: u32,
-    /// The most requests at once; zero or less means not configured. For inference: slots.
+    /// Maximum number of concurrent requests; zero or less means not configured. For inference: slots.
     pub max_http_sessions: i32,
-    /// The most database connections at once; zero or less means not configured.
+    /// Maximum number of database connections; zero or less means not configured.
     pub max_open_conns: i32,
-    /// The most transactions at once; zero or less means not configured.
+    /// Maximum number of concurrent transactions; zero or less means not configured.
     pub max_transaction_conns: i32,
-    /// Database connections open, idle ones included.
+    /// Open database connections, idle ones included.
     pub open_conns: u32,
-    /// Database connections open that nobody uses.
+    /// Idle database connections.
     pub idle_conns: u32,
-    /// Requests waiting for a database connection at this moment.
+    /// Requests waiting for a database connection.
     pub wait_conn_count: u32,
-    /// The 95th percentile of recent latencies.
+    /// 95th percentile of recent latencies.
     pub p95_latency_ms: f64,
-    /// How many latencies `p95_latency_ms` was taken from.
+    /// Number of samples behind `p95_latency_ms`.
     pub latency_samples: u32,
-    /// The part of the last minute's requests that went wrong through the node's fault, 0..=1.
+    /// Fraction of the last minute's requests that failed by the node's fault, 0..=1.
     pub error_rate_1m: f64,
     /// Timeouts within the last minute.
     pub timeouts_1m: u32,
     /// Time since the node started.
     pub uptime_sec: u64,
-    /// Whether it takes work.
+    /// Serving status.
     pub status: Status,
-    /// Work sent to it and not answered yet, in the pool's currency: requests, or tokens.
+    /// Work in flight, in the pool's unit: requests or tokens.
     pub in_flight: Cost,
-    /// The latency to expect of one more request; 0 until one was measured, so that a new node is tried.
+    /// Expected latency of one more request; 0 until one was measured, so that a new node is tried.
     pub latency_estimate_ms: f64,
 }
 
-/// Whether a node takes work.
+/// Serving status of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// It takes new work.
+    /// Accepts new work.
     Serving,
-    /// It finishes what it has and takes nothing new.
+    /// Finishes its work and accepts nothing new.
     Draining,
-    /// It does not answer.
+    /// Does not respond.
     #[default]
     Down,
 }

@@ -1,29 +1,29 @@
-//! The nine sub-scores and how much each counts, per kind of request.
+//! The nine sub-scores and their weights per kind of request.
 //!
-//! Bound: each row of weights sums to 1, so sub-scores in 0..=1 give a score in 0..=1.
+//! Guarantees: each row of weights sums to 1, so sub-scores in 0..=1 give a score in 0..=1.
 
-/// Brings a number into 0..=1; one that is no number becomes 0.
+/// Clamps a number to 0..=1; NaN becomes 0.
 pub fn clamp01(x: f64) -> f64 {
-    // `f64::clamp` would keep a NaN; `max` drops it, and without a branch.
+    // `f64::clamp` would keep a NaN; `max` drops it, without a branch.
     let positive = x.max(0.0);
     positive.min(1.0)
 }
 
-/// What a node is chosen for.
+/// Kind of request that a node is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestKind {
-    /// Reads: `/query`.
+    /// Read: `/query`.
     Query,
-    /// Writes: `/execute`.
+    /// Write: `/execute`.
     Execute,
-    /// Opens a transaction: `/tx/begin`.
+    /// Begin of a transaction: `/tx/begin`.
     BeginTx,
-    /// Runs a model; no database is involved.
+    /// Inference; no database is involved.
     Infer,
 }
 
 impl RequestKind {
-    /// The weight of each sub-score in the score of a node for this request.
+    /// Returns the weight of each sub-score in a node's score for this kind of request.
     pub const fn weights(self) -> &'static SubScores {
         match self {
             Self::Query => &QUERY,
@@ -39,9 +39,9 @@ impl RequestKind {
 pub struct SubScores {
     /// Database connections not in use.
     pub db_free: f64,
-    /// Requests that still fit.
+    /// Free capacity for requests.
     pub http_free: f64,
-    /// Transactions that still fit.
+    /// Free capacity for transactions.
     pub tx_free: f64,
     /// Latency.
     pub lat: f64,
@@ -58,7 +58,7 @@ pub struct SubScores {
 }
 
 impl SubScores {
-    /// Adds the sub-scores up to one score in 0..=1, the best being 1.
+    /// Returns the weighted sum of the sub-scores, 0..=1, the best being 1.
     pub fn score(&self, request: RequestKind) -> f64 {
         let weights = request.weights();
         clamp01(
@@ -74,7 +74,7 @@ impl SubScores {
         )
     }
 
-    /// The parts with the words a reader knows them by.
+    /// Returns the sub-scores with their display names.
     pub const fn named(&self) -> [(&'static str, f64); 9] {
         [
             ("db free", self.db_free),
@@ -126,7 +126,7 @@ const BEGIN_TX: SubScores = SubScores {
     uptime: 0.0,
 };
 
-/// The query's row without its database figures, scaled up to 1 again.
+/// The query's row without its database metrics, scaled up to 1 again.
 const INFER: SubScores = SubScores {
     db_free: 0.0,
     http_free: QUERY.http_free / 0.60,
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn clamp01_keeps_what_lies_between_and_cuts_the_rest() {
-        let cut = [-1.0, 0.0, 0.25, 1.0, 7.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN].map(clamp01);
-        assert_eq!(cut.map(|x| (x * 100.0) as u32), [0, 0, 25, 100, 100, 100, 0, 0]);
-        assert!(cut.iter().all(|x| (0.0..=1.0).contains(x)));
+    fn clamp01_clamps_to_0_and_1_and_maps_nan_to_0() {
+        let clamped = [-1.0, 0.0, 0.25, 1.0, 7.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN].map(clamp01);
+        assert_eq!(clamped.map(|x| (x * 100.0) as u32), [0, 0, 25, 100, 100, 100, 0, 0]);
+        assert!(clamped.iter().all(|x| (0.0..=1.0).contains(x)));
     }
 }

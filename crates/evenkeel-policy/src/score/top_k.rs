@@ -1,7 +1,7 @@
-//! The score chooser: ranks the open nodes, keeps the best few, draws one of them.
+//! Score selection: a top-k weighted random choice among the open nodes.
 //!
-//! Bound: the best `top_k` by `score × weight` take part, each with a chance proportional to
-//! `score^power × weight`; equal ranks are settled by the lower id. O(candidates × top_k), in place.
+//! Guarantees: the best `top_k` nodes by `score × weight` take part in the draw, each with a probability proportional to
+//! `score^power × weight`; ties are broken by the lower id. Limits: O(candidates × top_k), without allocation.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -21,31 +21,31 @@ pub(super) fn choose(
     scratch: &mut Vec<f64>,
 ) -> Option<Choice> {
     let latency = latency_basis(config, candidates, request, scratch);
-    let mut best = TopK::of(config.top_k);
+    let mut best = TopK::new(config.top_k);
     let mut open = 0;
     for candidate in open_nodes(config, candidates, request) {
         open += 1;
-        let score = parts(config, &candidate.stats, latency).score(request);
-        best.offer(RankedNode { candidate, score, rank: score * candidate.weight.as_f64() });
+        let score = sub_scores(config, &candidate.stats, latency).score(request);
+        best.insert(RankedNode { candidate, score, rank: score * candidate.weight.as_f64() });
     }
     let drawn = best.draw(config.power, random)?;
-    let scored = ScoreBreakdown {
+    let breakdown = ScoreBreakdown {
         request,
         score: drawn.ranked.score,
-        parts: parts(config, &drawn.ranked.candidate.stats, latency),
+        sub_scores: sub_scores(config, &drawn.ranked.candidate.stats, latency),
         latency,
-        place: drawn.place,
+        position: drawn.position,
         open,
         drawn_from: open.min(config.top_k),
         chance: drawn.chance,
     };
-    Some(Choice { node: drawn.ranked.candidate.node, because: ChoiceReason::Score(scored) })
+    Some(Choice { node: drawn.ranked.candidate.node, reason: ChoiceReason::Score(breakdown) })
 }
 
-/// Decides what latencies are compared with, for all nodes alike.
+/// Selects the latency that all nodes are compared with.
 ///
-/// Relative and absolute scores of one latency differ widely, so within a pick every node is scored the
-/// same way: one open node with too few samples, or without a usable figure, makes it absolute for all.
+/// Relative and absolute scores of one latency differ widely, so within a pick every node is scored the same way: one
+/// open node with too few samples, or without a valid latency, makes the score absolute for all.
 fn latency_basis(
     config: &ScoreConfig,
     candidates: &[Candidate],
@@ -75,31 +75,30 @@ fn open_nodes<'a>(
     candidates.iter().filter(move |candidate| config.limits.gate(&candidate.stats, request).is_ok())
 }
 
-/// The median of at least one finite number; reorders them.
-fn median(figures: &mut [f64]) -> f64 {
-    let middle = figures.len() / 2;
-    let even = figures.len().is_multiple_of(2);
-    let (below, upper, _) = figures.select_nth_unstable_by(middle, f64::total_cmp);
+/// Returns the median of at least one finite number; reorders them.
+fn median(values: &mut [f64]) -> f64 {
+    let middle = values.len() / 2;
+    let even = values.len().is_multiple_of(2);
+    let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
     if even {
         let lower = below.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        // Halved before adding, so that two huge figures do not overflow.
+        // Halved before adding, so that two huge values do not overflow.
         lower / 2.0 + *upper / 2.0
     } else {
         *upper
     }
 }
 
-fn parts(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) -> SubScores {
+fn sub_scores(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) -> SubScores {
     match latency {
-        LatencyBasis::Absolute => config.limits.parts(stats),
+        LatencyBasis::Absolute => config.limits.sub_scores(stats),
         LatencyBasis::Relative { median_ms } => {
             let lat = relative_latency(stats.p95_latency_ms, median_ms, config.relative_k);
-            config.limits.parts_with_latency(stats, lat)
+            config.limits.sub_scores_with_latency(stats, lat)
         }
     }
 }
 
-/// A node with its rank.
 #[derive(Clone, Copy)]
 struct RankedNode<'a> {
     candidate: &'a Candidate,
@@ -114,37 +113,36 @@ impl RankedNode<'_> {
     }
 }
 
-/// A node as it was drawn.
 struct DrawResult<'a> {
     ranked: RankedNode<'a>,
-    place: usize,
+    position: usize,
     chance: f64,
 }
 
-/// The best nodes met so far, in order.
+/// The best nodes seen so far, in order.
 struct TopK<'a> {
-    places: [Option<RankedNode<'a>>; TOP_K_MAX],
+    entries: [Option<RankedNode<'a>>; TOP_K_MAX],
     top_k: usize,
 }
 
 impl<'a> TopK<'a> {
-    fn of(top_k: usize) -> Self {
-        Self { places: [None; TOP_K_MAX], top_k }
+    fn new(top_k: usize) -> Self {
+        Self { entries: [None; TOP_K_MAX], top_k }
     }
 
-    fn offer(&mut self, mut offered: RankedNode<'a>) {
-        // In a large pool most nodes rank below the last place: they are turned away by one comparison.
-        if let Some(Some(last)) = self.places.get(self.top_k.saturating_sub(1))
-            && last.is_before(&offered)
+    fn insert(&mut self, mut node: RankedNode<'a>) {
+        // In a large pool most nodes rank below the last entry: one comparison rejects them.
+        if let Some(Some(last)) = self.entries.get(self.top_k.saturating_sub(1))
+            && last.is_before(&node)
         {
             return;
         }
-        for place in self.places.iter_mut().take(self.top_k) {
-            match place {
-                Some(held) if held.is_before(&offered) => {}
-                Some(held) => mem::swap(held, &mut offered),
+        for entry in self.entries.iter_mut().take(self.top_k) {
+            match entry {
+                Some(better) if better.is_before(&node) => {}
+                Some(worse) => mem::swap(worse, &mut node),
                 None => {
-                    *place = Some(offered);
+                    *entry = Some(node);
                     return;
                 }
             }
@@ -161,8 +159,8 @@ impl<'a> TopK<'a> {
         let mut left = clamp01(random) * total;
         let mut drawn = None;
         for (index, (share, ranked)) in shares.into_iter().zip(self.ranked()).enumerate() {
-            // The last place stands when rounding, or a random number of 1, leaves a rest.
-            drawn = Some(DrawResult { ranked, place: index + 1, chance: share / total });
+            // The last entry is drawn when rounding, or a random number of 1, leaves a remainder.
+            drawn = Some(DrawResult { ranked, position: index + 1, chance: share / total });
             if left < share {
                 break;
             }
@@ -172,7 +170,7 @@ impl<'a> TopK<'a> {
     }
 
     fn ranked(&self) -> impl Iterator<Item = RankedNode<'a>> {
-        self.places.iter().flatten().copied()
+        self.entries.iter().flatten().copied()
     }
 }
 
@@ -180,18 +178,18 @@ impl<'a> TopK<'a> {
 mod tests {
     use super::*;
     use crate::id::NodeId;
-    use crate::score::tests::{candidate, close, worked_node};
+    use crate::score::tests::{candidate, close, example_node};
     use crate::score::{NodeSelector, SelectionPolicy};
     use crate::weight::Weight;
 
-    /// The worked node at 100 ms among 50 ms and 25 ms: the median is 50, so its latency scores
+    /// The example node at 100 ms among 50 ms and 25 ms: the median is 50, so its latency scores
     /// 1/(1 + (2 − 1)·2) = 1/3 and the others' 1. A query scores 0.623 without latency, so the scores are
     /// 0.823, 0.823 and 0.623 + 0.2/3 = 0.689667; drawn by the fourth power,
     /// 0.823⁴ = 0.458775, 0.689667⁴ = 0.226233, the chances are 40.11 %, 40.11 % and 19.78 %.
     #[test]
     fn a_draw_among_three_worked_by_hand() {
         let nodes = [at_ms(0, 100.0), at_ms(1, 50.0), at_ms(2, 25.0)];
-        for (random, node, place, score, chance) in [
+        for (random, node, position, score, chance) in [
             (0.0, 1, 1, 0.823, 0.4011),
             (0.4010, 1, 1, 0.823, 0.4011),
             (0.4012, 2, 2, 0.823, 0.4011),
@@ -200,7 +198,7 @@ mod tests {
             (0.9999, 0, 3, 0.623 + 0.2 / 3.0, 0.1978),
         ] {
             let (chosen, scored) = choose_one(ScoreConfig::default(), &nodes, random);
-            assert_eq!((chosen, scored.place), (NodeId(node), place), "at {random}");
+            assert_eq!((chosen, scored.position), (NodeId(node), position), "at {random}");
             assert_eq!((scored.open, scored.drawn_from), (3, 3));
             assert!(close(scored.score, score), "{} is not {score}", scored.score);
             assert!((scored.chance - chance).abs() < 5e-5, "{} is not {chance}", scored.chance);
@@ -218,13 +216,13 @@ mod tests {
             assert_eq!((best, worst), (NodeId(0), NodeId(2)));
             chosen.chance / other.chance
         };
-        assert!(best_over_worst(1) < 1.3, "full or empty, about a third each");
+        assert!(best_over_worst(1) < 1.3, "about a third each, full or empty");
         assert!(best_over_worst(4) > 2.4);
     }
 
     #[test]
-    fn a_place_ends_where_the_next_begins() {
-        let equals = [0, 1].map(|node| candidate(node, worked_node()));
+    fn the_shares_of_the_draw_are_half_open_ranges() {
+        let equals = [0, 1].map(|node| candidate(node, example_node()));
         let just_below = 0.5 - f64::EPSILON;
         assert_eq!(choose_one(ScoreConfig::default(), &equals, just_below).0, NodeId(0));
         assert_eq!(choose_one(ScoreConfig::default(), &equals, 0.5).0, NodeId(1));
@@ -235,7 +233,7 @@ mod tests {
         let nodes = [at_ms(0, 100.0), at_ms(1, 50.0), at_ms(2, 25.0)];
         for (relative_k, lat) in [(1.5, 0.4), (3.0, 0.25)] {
             let config = ScoreConfig { relative_k, ..ScoreConfig::default() };
-            assert!(close(choose_one(config, &nodes, 1.0).1.parts.lat, lat));
+            assert!(close(choose_one(config, &nodes, 1.0).1.sub_scores.lat, lat));
         }
     }
 
@@ -254,22 +252,22 @@ mod tests {
         assert_eq!(basis(&[at_ms(0, 40.0), at_ms(1, 60.0)]), relative);
         assert_eq!(basis(&[at_ms(0, 40.0)]), LatencyBasis::Absolute);
 
-        let mut hasty = at_ms(2, 50.0);
-        hasty.stats.latency_samples = 19;
-        assert_eq!(basis(&[at_ms(0, 40.0), at_ms(1, 60.0), hasty]), LatencyBasis::Absolute);
+        let mut new_node = at_ms(2, 50.0);
+        new_node.stats.latency_samples = 19;
+        assert_eq!(basis(&[at_ms(0, 40.0), at_ms(1, 60.0), new_node]), LatencyBasis::Absolute);
 
-        let mut gated = hasty;
+        let mut gated = new_node;
         gated.stats.error_rate_1m = 1.0;
         assert_eq!(basis(&[at_ms(0, 40.0), at_ms(1, 60.0), gated]), relative);
     }
 
     #[test]
-    fn a_latency_that_is_no_number_does_not_move_the_median() {
+    fn an_invalid_latency_does_not_move_the_median() {
         let config = ScoreConfig::default();
         for bad in [f64::NAN, f64::INFINITY, -1.0] {
             let nodes = [at_ms(0, 40.0), at_ms(1, 60.0), at_ms(2, bad)];
             let choice = choose(&config, &nodes, RequestKind::BeginTx, 0.0, &mut Vec::new()).unwrap();
-            let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
+            let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
             assert_eq!(scored.latency, LatencyBasis::Absolute);
             assert_eq!(choice.node, NodeId(0));
         }
@@ -291,9 +289,9 @@ mod tests {
         assert_eq!(choose_one(config, &nodes, 1.0).0, NodeId(1));
         nodes[2].weight = Weight::whole(3).unwrap();
         let (chosen, heavy) = choose_one(config, &nodes, 0.0);
-        assert_eq!((chosen, heavy.place), (NodeId(2), 1));
+        assert_eq!((chosen, heavy.position), (NodeId(2), 1));
         let (chosen, light) = choose_one(config, &nodes, 1.0);
-        assert_eq!((chosen, light.place), (NodeId(0), 2));
+        assert_eq!((chosen, light.position), (NodeId(0), 2));
         // Three times the weight, at the fourth power of its score.
         let ratio = 3.0 * libm::pow(heavy.score / light.score, 4.0);
         assert!(close(heavy.chance / light.chance, ratio));
@@ -311,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn only_the_best_take_part_and_equals_stand_in_order_of_their_ids() {
-        let nodes = [5, 3, 9, 1, 7].map(|node| candidate(node, worked_node()));
+    fn only_the_best_take_part_and_ties_are_broken_by_id() {
+        let nodes = [5, 3, 9, 1, 7].map(|node| candidate(node, example_node()));
         for (top_k, last) in [(1, 1), (2, 3), (3, 5), (4, 7), (5, 9), (16, 9)] {
             let config = ScoreConfig { top_k, ..ScoreConfig::default() };
             assert_eq!(choose_one(config, &nodes, 0.0).0, NodeId(1));
@@ -324,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_random_number_out_of_range_counts_as_the_nearer_end() {
-        let nodes = [0, 1, 2].map(|node| candidate(node, worked_node()));
+        let nodes = [0, 1, 2].map(|node| candidate(node, example_node()));
         for (random, node) in
             [(-1.0, 0), (f64::NAN, 0), (f64::NEG_INFINITY, 0), (1.0, 2), (7.0, 2), (f64::INFINITY, 2)]
         {
@@ -332,19 +330,19 @@ mod tests {
         }
     }
 
-    /// Picks for a query and opens the reason.
+    /// Picks a node for a query and returns its score breakdown.
     fn choose_one(config: ScoreConfig, nodes: &[Candidate], random: f64) -> (NodeId, ScoreBreakdown) {
-        let mut picker = NodeSelector::new(SelectionPolicy::Score(config)).unwrap();
-        let choice = picker.pick(nodes, RequestKind::Query, random).unwrap();
-        let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
+        let mut selector = NodeSelector::new(SelectionPolicy::Score(config)).unwrap();
+        let choice = selector.pick(nodes, RequestKind::Query, random).unwrap();
+        let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
         (choice.node, scored)
     }
 
     fn at_ms(node: u32, p95_latency_ms: f64) -> Candidate {
-        candidate(node, NodeStats { p95_latency_ms, ..worked_node() })
+        candidate(node, NodeStats { p95_latency_ms, ..example_node() })
     }
 
     fn with_http(node: u32, running_http_session: u32) -> Candidate {
-        candidate(node, NodeStats { running_http_session, ..worked_node() })
+        candidate(node, NodeStats { running_http_session, ..example_node() })
     }
 }

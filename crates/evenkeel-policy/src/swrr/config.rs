@@ -1,7 +1,7 @@
-//! The numbers of the scheduler, and the rules they become once they are checked.
+//! Settings of the scheduler and the validated rules made from them.
 //!
-//! Bound: every [`SwrrRules`] keeps credits within an `i64` and leaves room for [`PATHS_MAX`] unhealthy
-//! paths under the cap of the smallest healthy one.
+//! Guarantees: every [`SwrrRules`] keeps credits within an `i64` and leaves room for [`PATHS_MAX`] unhealthy paths under
+//! the cap of the smallest healthy one.
 
 use core::ops::RangeInclusive;
 
@@ -9,46 +9,46 @@ use crate::estimate::Gains;
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::Duration;
 
-/// The largest weight a path can have, and the default of [`SwrrConfig::weight_cap`].
+/// Largest weight of a path, and the default of [`SwrrConfig::weight_cap`].
 pub const WEIGHT_CAP: u32 = 10_000;
 
-/// The most paths one scheduler takes; a pick looks at each of them.
+/// Maximum number of paths of one scheduler; a pick visits each of them.
 pub const PATHS_MAX: usize = 128;
 
 const PARTS: i64 = 1_000_000;
 
-/// The numbers of a [`SwrrScheduler`](super::SwrrScheduler), as people write them.
+/// Settings of a [`SwrrScheduler`](super::SwrrScheduler).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwrrConfig {
     /// Weight of a lossless path of 1 ms; a path of 10 ms gets a tenth of it.
     pub weight_scale: f64,
     /// Largest weight, at most [`WEIGHT_CAP`].
     pub weight_cap: u32,
-    /// Least part of its weight that loss leaves to a path.
+    /// Smallest fraction of its weight that a lossy path keeps.
     pub loss_floor: f64,
-    /// Part of the difference by which an RTT sample moves the smoothed RTT.
+    /// Gain of the smoothed RTT.
     pub rtt_alpha: f64,
-    /// Part of the difference by which an RTT sample moves the smoothed deviation.
+    /// Gain of the smoothed RTT deviation.
     pub deviation_beta: f64,
-    /// Part of the difference by which a loss sample moves the smoothed loss rate.
+    /// Gain of the smoothed loss rate.
     pub loss_alpha: f64,
-    /// Relative change of a measured weight below which it is no change.
+    /// Relative change of a measured weight below which it is ignored.
     pub change_min: f64,
-    /// Factor by which a weight rises at most per interval.
+    /// Largest factor by which a weight rises per interval.
     pub raise_max: f64,
-    /// Shortest interval between two raises; a path whose RTT is longer waits one RTT.
+    /// Shortest interval between two raises; a path with a longer RTT waits one RTT.
     pub raise_interval_min: Duration,
-    /// Part of its weight with which a path starts when it is activated.
+    /// Fraction of its weight with which a newly activated path starts.
     pub ramp_start: f64,
-    /// Part of its weight that a degraded path keeps.
+    /// Fraction of its weight that a degraded path keeps.
     pub degraded_factor: f64,
-    /// Part of its weight that a recovering path keeps.
+    /// Fraction of its weight that a recovering path keeps.
     pub recovery_factor: f64,
-    /// Part of the sum of weights that the unhealthy paths together stay below.
+    /// Fraction of the sum of weights that the unhealthy paths together stay below.
     pub unhealthy_share_max: f64,
     /// Picks per observation window.
     pub window_picks: u32,
-    /// Most paths, at most [`PATHS_MAX`].
+    /// Maximum number of paths, at most [`PATHS_MAX`].
     pub paths_max: usize,
 }
 
@@ -74,7 +74,7 @@ impl Default for SwrrConfig {
     }
 }
 
-/// A checked [`SwrrConfig`], with what multiplies a weight in fixed point.
+/// Validated [`SwrrConfig`], with the factors of weights in fixed point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwrrRules {
     pub(super) weight_scale: f64,
@@ -94,21 +94,20 @@ pub struct SwrrRules {
 }
 
 impl SwrrRules {
-    /// Checks every number of `config`.
+    /// Validates the settings; the error names the first one out of range.
     pub fn new(config: &SwrrConfig) -> Result<Self, SettingOutOfRange> {
         check("weight_cap", config.weight_cap, 1.0..=WEIGHT_CAP.into())?;
         check("window_picks", config.window_picks, 1.0..=u32::MAX.into())?;
         check("paths_max", config.paths_max as f64, 1.0..=PATHS_MAX as f64)?;
-        // An hour: longer than that, a raise would never come.
+        // With an interval of more than an hour, weights would hardly ever rise.
         check("raise_interval_min", config.raise_interval_min.as_secs_f64(), 0.0..=3_600.0)?;
         check("weight_scale", config.weight_scale, 1.0..=1e6)?;
         check("loss_floor", config.loss_floor, 0.0..=1.0)?;
-        // 0.05 is what lets 128 capped paths fit under one ramping path of weight 1.
+        // With at least 0.05, 128 capped paths fit under one ramping path of weight 1.
         check("unhealthy_share_max", config.unhealthy_share_max, 0.05..=0.95)?;
-        let rtt_alpha = ("rtt_alpha", config.rtt_alpha);
-        let rtt_gains = Gains::named(rtt_alpha, ("deviation_beta", config.deviation_beta))?;
-        let loss_alpha = ("loss_alpha", config.loss_alpha);
-        let loss_gains = Gains::named(loss_alpha, loss_alpha)?;
+        let rtt_gains =
+            Gains::checked("rtt_alpha", config.rtt_alpha, "deviation_beta", config.deviation_beta)?;
+        let loss_gains = Gains::checked("loss_alpha", config.loss_alpha, "loss_alpha", config.loss_alpha)?;
         Ok(Self {
             weight_scale: config.weight_scale,
             weight_cap: config.weight_cap,
@@ -127,7 +126,7 @@ impl SwrrRules {
         })
     }
 
-    /// The largest sum of unhealthy weights that is strictly below its share beside `healthy`.
+    /// Returns the largest sum of unhealthy weights that is strictly below its share beside `healthy`.
     pub(super) fn unhealthy_sum_max(&self, healthy: i64) -> i64 {
         (healthy * self.unhealthy_parts - 1) / (PARTS - self.unhealthy_parts)
     }
@@ -135,12 +134,12 @@ impl SwrrRules {
 
 impl Default for SwrrRules {
     fn default() -> Self {
-        // The defaults lie in their ranges, which a test holds them to.
+        // A test checks that the defaults lie in their ranges.
         Self::new(&SwrrConfig::default()).expect("the default configuration is valid")
     }
 }
 
-/// A ratio in fixed point.
+/// Ratio in fixed point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ratio(i64);
 
@@ -152,8 +151,8 @@ impl Ratio {
         Ok(Self(libm::round(value * f64::from(1 << Self::FRACTION_BITS)) as i64))
     }
 
-    /// That part of `whole`, to the nearest.
-    pub(super) fn of(self, whole: i64) -> i64 {
+    /// Returns this fraction of `whole`, rounded to nearest.
+    pub(super) fn scale(self, whole: i64) -> i64 {
         (whole * self.0 + (1 << (Self::FRACTION_BITS - 1))) >> Self::FRACTION_BITS
     }
 }
@@ -162,50 +161,53 @@ impl Ratio {
 mod tests {
     use super::*;
 
-    fn refused(change: impl Fn(&mut SwrrConfig)) -> &'static str {
+    fn rejected_setting(change: impl Fn(&mut SwrrConfig)) -> &'static str {
         let mut config = SwrrConfig::default();
         change(&mut config);
         SwrrRules::new(&config).unwrap_err().setting
     }
 
     #[test]
-    fn the_default_numbers_are_valid() {
+    fn the_default_settings_are_valid() {
         assert_eq!(SwrrRules::new(&SwrrConfig::default()), Ok(SwrrRules::default()));
     }
 
     #[test]
-    fn a_number_outside_its_range_is_refused_by_name() {
-        assert_eq!(refused(|config| config.weight_scale = f64::NAN), "weight_scale");
-        assert_eq!(refused(|config| config.weight_cap = WEIGHT_CAP + 1), "weight_cap");
-        assert_eq!(refused(|config| config.weight_cap = 0), "weight_cap");
-        assert_eq!(refused(|config| config.loss_floor = -0.1), "loss_floor");
-        assert_eq!(refused(|config| config.rtt_alpha = 0.0), "rtt_alpha");
-        assert_eq!(refused(|config| config.deviation_beta = 1.1), "deviation_beta");
-        assert_eq!(refused(|config| config.loss_alpha = f64::INFINITY), "loss_alpha");
-        assert_eq!(refused(|config| config.change_min = -0.01), "change_min");
-        assert_eq!(refused(|config| config.raise_max = 1.0), "raise_max");
-        assert_eq!(refused(|config| config.raise_interval_min = Duration::MAX), "raise_interval_min");
-        assert_eq!(refused(|config| config.ramp_start = 0.0), "ramp_start");
-        assert_eq!(refused(|config| config.degraded_factor = 0.0), "degraded_factor");
-        assert_eq!(refused(|config| config.recovery_factor = 2.0), "recovery_factor");
-        assert_eq!(refused(|config| config.unhealthy_share_max = 1.0), "unhealthy_share_max");
-        assert_eq!(refused(|config| config.window_picks = 0), "window_picks");
-        assert_eq!(refused(|config| config.paths_max = PATHS_MAX + 1), "paths_max");
+    fn a_setting_out_of_range_is_named_in_the_error() {
+        assert_eq!(rejected_setting(|config| config.weight_scale = f64::NAN), "weight_scale");
+        assert_eq!(rejected_setting(|config| config.weight_cap = WEIGHT_CAP + 1), "weight_cap");
+        assert_eq!(rejected_setting(|config| config.weight_cap = 0), "weight_cap");
+        assert_eq!(rejected_setting(|config| config.loss_floor = -0.1), "loss_floor");
+        assert_eq!(rejected_setting(|config| config.rtt_alpha = 0.0), "rtt_alpha");
+        assert_eq!(rejected_setting(|config| config.deviation_beta = 1.1), "deviation_beta");
+        assert_eq!(rejected_setting(|config| config.loss_alpha = f64::INFINITY), "loss_alpha");
+        assert_eq!(rejected_setting(|config| config.change_min = -0.01), "change_min");
+        assert_eq!(rejected_setting(|config| config.raise_max = 1.0), "raise_max");
+        assert_eq!(
+            rejected_setting(|config| config.raise_interval_min = Duration::MAX),
+            "raise_interval_min"
+        );
+        assert_eq!(rejected_setting(|config| config.ramp_start = 0.0), "ramp_start");
+        assert_eq!(rejected_setting(|config| config.degraded_factor = 0.0), "degraded_factor");
+        assert_eq!(rejected_setting(|config| config.recovery_factor = 2.0), "recovery_factor");
+        assert_eq!(rejected_setting(|config| config.unhealthy_share_max = 1.0), "unhealthy_share_max");
+        assert_eq!(rejected_setting(|config| config.window_picks = 0), "window_picks");
+        assert_eq!(rejected_setting(|config| config.paths_max = PATHS_MAX + 1), "paths_max");
     }
 
     #[test]
-    fn a_part_is_the_nearest_whole_and_of_two_the_upper() {
+    fn scaling_rounds_to_nearest_and_half_up() {
         let half = Ratio::new("half", 0.5, 0.0..=1.0).unwrap();
-        assert_eq!([2, 3, 4, 5].map(|whole| half.of(whole)), [1, 2, 2, 3]);
+        assert_eq!([2, 3, 4, 5].map(|whole| half.scale(whole)), [1, 2, 2, 3]);
         let third = Ratio::new("third", 1.0 / 3.0, 0.0..=1.0).unwrap();
-        assert_eq!([3, 4, 5, 6].map(|whole| third.of(whole)), [1, 1, 2, 2]);
+        assert_eq!([3, 4, 5, 6].map(|whole| third.scale(whole)), [1, 1, 2, 2]);
     }
 
     #[test]
     fn every_set_has_room_for_its_unhealthy_paths() {
         let config = SwrrConfig { ramp_start: 0.05, unhealthy_share_max: 0.05, ..SwrrConfig::default() };
         let rules = SwrrRules::new(&config).unwrap();
-        let least = rules.ramp_start.of(super::super::weight::UNIT);
+        let least = rules.ramp_start.scale(super::super::weight::UNIT);
         assert!(rules.unhealthy_sum_max(least) >= PATHS_MAX as i64);
     }
 

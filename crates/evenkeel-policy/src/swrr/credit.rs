@@ -1,15 +1,15 @@
-//! The credits of the active paths: who is picked, and what a pick, a change or a departure costs whom.
+//! Credits of the active paths: picks the next path and updates credits on picks, changes and departures.
 //!
-//! Bound: credits sum to 0 (to less than one step of the fixed point per path), and after each pick
-//! among the same n paths one is owed at most H(n) − 1 and ahead by at most 1 − 1/n of the largest cost.
+//! Guarantees: credits sum to 0 (to less than one step of the fixed point per path), and after each pick among the same
+//! n paths a path is owed at most H(n) − 1 and is ahead by at most 1 − 1/n of the largest cost.
 
 use alloc::vec::Vec;
 
 use crate::id::PathId;
 
-/// Dense arrays, one entry per active path in the order of ids.
+/// Dense arrays with one entry per active path, sorted by id.
 ///
-/// Ids, weights and credits are apart because a pick reads only the last two.
+/// They are separate arrays because a pick reads only weights and credits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credits {
     ids: Vec<PathId>,
@@ -18,15 +18,15 @@ pub(super) struct Credits {
     total: i64,
 }
 
-/// Every place takes part.
-pub(super) const EVERYONE: u128 = u128::MAX;
+/// Bit set in which every path takes part.
+pub(super) const ALL_PATHS: u128 = u128::MAX;
 
-/// The outcome of a pick among some of the paths.
+/// Result of a pick among some of the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PickResult {
-    /// The winner's place.
-    pub(super) slot: usize,
-    /// The places that took part, a bit for each.
+    /// Index of the winner.
+    pub(super) index: usize,
+    /// Bit set of the indices that took part.
     pub(super) eligible: u128,
 }
 
@@ -43,12 +43,12 @@ impl Credits {
         self.total
     }
 
-    pub(super) fn slot(&self, id: PathId) -> Option<usize> {
+    pub(super) fn index_of(&self, id: PathId) -> Option<usize> {
         self.ids.binary_search(&id).ok()
     }
 
-    pub(super) fn credit(&self, slot: usize) -> i64 {
-        self.credits[slot]
+    pub(super) fn credit(&self, index: usize) -> i64 {
+        self.credits[index]
     }
 
     /// Picks among all active paths, for one unit.
@@ -56,33 +56,33 @@ impl Credits {
     pub(super) fn pick(&mut self) -> Option<usize> {
         let mut best = i64::MIN;
         let mut winner = 0;
-        for (slot, (credit, &weight)) in self.credits.iter_mut().zip(&self.weights).enumerate() {
+        for (index, (credit, &weight)) in self.credits.iter_mut().zip(&self.weights).enumerate() {
             *credit += weight;
-            // Strictly more: of equals the first, which has the lowest id, wins.
+            // Strictly more, so that the lowest id wins a tie.
             if *credit > best {
                 best = *credit;
-                winner = slot;
+                winner = index;
             }
         }
         *self.credits.get_mut(winner)? = best - self.total;
         Some(winner)
     }
 
-    /// Picks among the eligible active paths, for `cost` units; the others neither gain nor lose.
+    /// Picks among the eligible active paths, for `cost` units; the others keep their credit.
     pub(super) fn pick_where(&mut self, cost: i64, eligible: impl Fn(PathId) -> bool) -> Option<PickResult> {
         let mut best = i64::MIN;
         let mut total = 0;
-        let mut picked = PickResult { slot: 0, eligible: 0 };
+        let mut picked = PickResult { index: 0, eligible: 0 };
         let mut bit = 1;
         let paths = self.ids.iter().zip(&mut self.credits).zip(&self.weights);
-        for (slot, ((&id, credit), &weight)) in paths.enumerate() {
+        for (index, ((&id, credit), &weight)) in paths.enumerate() {
             if eligible(id) {
                 picked.eligible |= bit;
                 total += weight;
                 *credit += weight * cost;
                 if *credit > best {
                     best = *credit;
-                    picked.slot = slot;
+                    picked.index = index;
                 }
             }
             bit <<= 1;
@@ -90,30 +90,30 @@ impl Credits {
         if picked.eligible == 0 {
             return None;
         }
-        self.credits[picked.slot] = best - total * cost;
+        self.credits[picked.index] = best - total * cost;
         Some(picked)
     }
 
-    /// Lets a path in without credit; it has no weight until the next [`reweigh`](Self::reweigh).
+    /// Adds a path without credit; it has no weight until the next [`reweigh`](Self::reweigh).
     pub(super) fn join(&mut self, id: PathId) {
-        if let Err(slot) = self.ids.binary_search(&id) {
-            self.ids.insert(slot, id);
-            self.weights.insert(slot, 0);
-            self.credits.insert(slot, 0);
+        if let Err(index) = self.ids.binary_search(&id) {
+            self.ids.insert(index, id);
+            self.weights.insert(index, 0);
+            self.credits.insert(index, 0);
         }
     }
 
-    /// Takes a path out; [`reweigh`](Self::reweigh) is due after it.
+    /// Removes a path; [`reweigh`](Self::reweigh) must follow.
     pub(super) fn leave(&mut self, id: PathId) {
-        if let Some(slot) = self.slot(id) {
-            self.ids.remove(slot);
-            self.weights.remove(slot);
-            self.credits.remove(slot);
+        if let Some(index) = self.index_of(id) {
+            self.ids.remove(index);
+            self.weights.remove(index);
+            self.credits.remove(index);
             self.recentre();
         }
     }
 
-    /// Tells whether [`reweigh`](Self::reweigh) with these weights would change anything.
+    /// Reports whether [`reweigh`](Self::reweigh) with these weights would change anything.
     pub(super) fn differs(&self, weights: impl Iterator<Item = i64>) -> bool {
         let mut total = 0;
         let mut differs = false;
@@ -124,10 +124,10 @@ impl Credits {
         differs || total != self.total
     }
 
-    /// Puts new weights in force and scales the credits with their sum.
+    /// Applies new weights and scales the credits with their sum.
     ///
-    /// What a path is owed stays the same number of picks, so a change is no burst: whoever was picked
-    /// last was not behind the next path by more than one pick, and still is not.
+    /// The number of picks that a path is owed stays the same, so a change causes no burst: the path picked last was behind
+    /// the next path by at most one pick, and still is.
     pub(super) fn reweigh(&mut self, weights: impl Iterator<Item = i64>) {
         for (old, new) in self.weights.iter_mut().zip(weights) {
             *old = new;
@@ -146,9 +146,9 @@ impl Credits {
         self.recentre();
     }
 
-    /// Moves all credits by the same amount so that their sum is 0 and a newcomer's 0 is neutral.
+    /// Shifts all credits by the same amount so that their sum is 0 and a new path's 0 is neutral.
     ///
-    /// Picks depend on differences only, so this takes nothing from anybody.
+    /// Picks depend on differences only, so this favours no path.
     fn recentre(&mut self) {
         let sum: i128 = self.credits.iter().copied().map(i128::from).sum();
         let Some(excess) = sum.checked_div_euclid(self.credits.len() as i128) else {
@@ -163,7 +163,7 @@ impl Credits {
         self.credits.fill(0);
     }
 
-    /// The number of picks after which the sequence repeats.
+    /// Returns the number of picks after which the sequence repeats.
     pub(super) fn period(&self) -> u64 {
         let divisor = self.weights.iter().fold(0, |divisor, weight| gcd(divisor, weight.unsigned_abs()));
         self.total.unsigned_abs().checked_div(divisor).unwrap_or(1)
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn of_equals_the_lowest_id_wins() {
+    fn a_tie_goes_to_the_lowest_id() {
         assert_eq!(picks(&mut credits(&[1, 1, 1]), 6), [0, 1, 2, 0, 1, 2]);
-        assert_eq!(credits(&[1, 1, 1]).pick_where(1, |id| id != PathId(0)).unwrap().slot, 1);
+        assert_eq!(credits(&[1, 1, 1]).pick_where(1, |id| id != PathId(0)).unwrap().index, 1);
     }
 
     #[test]
-    fn nobody_is_picked_from_nothing() {
+    fn without_eligible_paths_there_is_no_pick() {
         assert_eq!(credits(&[]).pick(), None);
         assert_eq!(credits(&[]).pick_where(1, |_| true), None);
         let mut two = credits(&[2, 1]);
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_eligible_keeps_its_credit() {
+    fn an_ineligible_path_keeps_its_credit() {
         let mut credits = credits(&[5, 3, 2]);
         picks(&mut credits, 3);
         let kept = credits.credits[1];
         for _ in 0..10 {
             let picked = credits.pick_where(1, |id| id != PathId(1)).unwrap();
-            assert_ne!(picked.slot, 1);
+            assert_ne!(picked.index, 1);
             assert_eq!(picked.eligible, 0b101);
         }
         assert_eq!(credits.credits[1], kept);
@@ -238,24 +238,24 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_starts_level_with_the_others() {
-        // Path 0 leaves right after its pick, which leaves two equals, and comes back.
-        let mut ours = credits(&[1_000; 3]);
-        ours.pick();
-        ours.leave(PathId(0));
-        ours.reweigh([1_000; 2].into_iter());
-        ours.join(PathId(0));
-        ours.reweigh([1_000; 3].into_iter());
-        assert_eq!(picks(&mut ours, 3), [0, 1, 2]);
+    fn a_path_that_joins_starts_level_with_the_others() {
+        // Path 0 leaves right after its pick, which leaves two equal paths, and comes back.
+        let mut recentred = credits(&[1_000; 3]);
+        recentred.pick();
+        recentred.leave(PathId(0));
+        recentred.reweigh([1_000; 2].into_iter());
+        recentred.join(PathId(0));
+        recentred.reweigh([1_000; 3].into_iter());
+        assert_eq!(picks(&mut recentred, 3), [0, 1, 2]);
 
-        let mut others_untouched = credits(&[1_000; 3]);
-        others_untouched.pick();
-        others_untouched.credits[0] = 0;
-        assert_eq!(picks(&mut others_untouched, 3), [1, 2, 0], "behind for no reason");
+        let mut not_recentred = credits(&[1_000; 3]);
+        not_recentred.pick();
+        not_recentred.credits[0] = 0;
+        assert_eq!(picks(&mut not_recentred, 3), [1, 2, 0], "behind for no reason");
     }
 
     #[test]
-    fn a_reweight_keeps_what_is_owed_in_picks() {
+    fn a_reweight_keeps_the_number_of_picks_owed() {
         let mut credits = credits(&[60, 30, 10]);
         picks(&mut credits, 1);
         assert_eq!(credits.credits, [-40, 30, 10]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_change_places_are_a_change() {
+    fn swapped_weights_are_a_change() {
         let credits = credits(&[3, 1]);
         assert!(credits.differs([1, 3].into_iter()));
         assert!(!credits.differs([3, 1].into_iter()));

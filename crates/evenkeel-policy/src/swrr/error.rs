@@ -1,59 +1,46 @@
-//! What a caller can get wrong.
-
-use core::fmt;
+//! Errors of a scheduler.
 
 use crate::id::PathId;
 
-/// Why a call changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Error of a call that changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SwrrError {
-    /// Nobody added this path.
+    /// The path was never added.
+    #[error("path {} is unknown", path.0)]
     UnknownPath {
-        /// The path as given.
+        /// The given path.
         path: PathId,
     },
-    /// This path is there already.
+    /// The path was added already.
+    #[error("path {} exists already", path.0)]
     DuplicatePath {
-        /// The path as given.
+        /// The given path.
         path: PathId,
     },
-    /// The set is full.
+    /// The scheduler has the maximum number of paths.
+    #[error("more than {paths_max} paths")]
     TooManyPaths {
-        /// How many it takes.
+        /// Maximum number of paths.
         paths_max: usize,
     },
-    /// An RTT that no path can have.
+    /// The RTT is NaN, infinite or negative.
+    #[error("rtt of {rtt_ms} ms is not a finite number of at least 0")]
     BadRtt {
-        /// The milliseconds as given.
+        /// The given RTT, in milliseconds.
         rtt_ms: f64,
     },
-    /// A loss rate that no path can have.
+    /// The loss rate is not in 0..=1.
+    #[error("loss rate {loss_rate} is not between 0 and 1")]
     BadLoss {
-        /// The rate as given.
+        /// The given rate.
         loss_rate: f64,
     },
-    /// A weight outside its range.
+    /// The weight is outside its range.
+    #[error("weight {weight} is not between 1 and {weight_cap}")]
     BadWeight {
-        /// The weight as given.
+        /// The given weight.
         weight: u32,
-        /// The largest that would do.
+        /// Largest allowed weight.
         weight_cap: u32,
     },
 }
-
-impl fmt::Display for SwrrError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownPath { path } => write!(f, "path {} is unknown", path.0),
-            Self::DuplicatePath { path } => write!(f, "path {} exists already", path.0),
-            Self::TooManyPaths { paths_max } => write!(f, "more than {paths_max} paths"),
-            Self::BadRtt { rtt_ms } => write!(f, "rtt of {rtt_ms} ms is not a finite number of at least 0"),
-            Self::BadLoss { loss_rate } => write!(f, "loss rate {loss_rate} is not between 0 and 1"),
-            Self::BadWeight { weight, weight_cap } => {
-                write!(f, "weight {weight} is not between 1 and {weight_cap}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for SwrrError {}

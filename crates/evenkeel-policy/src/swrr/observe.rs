@@ -1,4 +1,4 @@
-//! What a scheduler tells about its paths.
+//! Read access to the paths of a scheduler.
 
 use super::SwrrScheduler;
 use super::path::Path;
@@ -8,61 +8,60 @@ use crate::id::PathId;
 use crate::time::Duration;
 
 impl SwrrScheduler {
-    /// The weight in force as a whole number of at least 1; `None` unless the path is active.
+    /// Returns the weight in force as a whole number of at least 1; `None` unless the path is active.
     pub fn weight(&self, path: PathId) -> Option<u32> {
-        self.credits.slot(path).map(|slot| whole_weight(self.credits.weights()[slot]))
+        self.credits.index_of(path).map(|index| whole_weight(self.credits.weights()[index]))
     }
 
-    /// The part of the picks that the path is due while all active ones are eligible; `None` unless it
-    /// is active.
+    /// Returns the share of the picks that the path is due while all active ones are eligible; `None` unless it is active.
     pub fn share(&self, path: PathId) -> Option<f64> {
-        let slot = self.credits.slot(path)?;
-        Some(self.credits.weights()[slot] as f64 / self.credits.total() as f64)
+        let index = self.credits.index_of(path)?;
+        Some(self.credits.weights()[index] as f64 / self.credits.total() as f64)
     }
 
-    /// The picks (or units of cost) the path is owed, negative if it is ahead; `None` unless it is active.
+    /// Returns the picks (or units of cost) that the path is owed, negative if it is ahead; `None` unless it is active.
     pub fn owed(&self, path: PathId) -> Option<f64> {
-        let slot = self.credits.slot(path)?;
-        Some(self.credits.credit(slot) as f64 / self.credits.total() as f64)
+        let index = self.credits.index_of(path)?;
+        Some(self.credits.credit(index) as f64 / self.credits.total() as f64)
     }
 
-    /// The smoothed RTT; `None` before the first sample.
+    /// Returns the smoothed RTT; `None` before the first sample.
     pub fn rtt(&self, path: PathId) -> Option<Duration> {
         self.known(path)?.rtt()
     }
 
-    /// The smoothed deviation from it; `None` before the first sample.
+    /// Returns the smoothed deviation of the RTT; `None` before the first sample.
     pub fn rtt_deviation(&self, path: PathId) -> Option<Duration> {
         self.known(path)?.rtt_deviation()
     }
 
-    /// The smoothed loss rate, 0 before the first sample; `None` if the path is unknown.
+    /// Returns the smoothed loss rate, 0 before the first sample; `None` if the path is unknown.
     pub fn loss_rate(&self, path: PathId) -> Option<f64> {
         Some(self.known(path)?.loss_rate())
     }
 
-    /// What was last said of the path's health; `None` if the path is unknown.
+    /// Returns the health that was last set; `None` if the path is unknown.
     pub fn health(&self, path: PathId) -> Option<Health> {
         Some(self.known(path)?.weight.health())
     }
 
-    /// The active paths in the order of their ids.
+    /// Returns the active paths in the order of their ids.
     pub fn active(&self) -> &[PathId] {
         self.credits.ids()
     }
 
-    /// The shares of the last complete window; `None` before the first.
+    /// Returns the shares of the last complete window; `None` before the first.
     pub fn last_window(&self) -> Option<&ShareWindow> {
         self.window.last()
     }
 
-    /// How even the weights are: 1 when all are equal, near 0 when one path has everything; `None` with
-    /// fewer than two active paths.
+    /// Returns the evenness of the weights: 1 when all are equal, near 0 when one path has everything; `None` with fewer
+    /// than two active paths.
     pub fn weight_entropy(&self) -> Option<f64> {
         normalised_entropy(&self.credits)
     }
 
     fn known(&self, path: PathId) -> Option<&Path> {
-        self.place(path).ok().map(|at| &self.paths[at])
+        self.find(path).ok().map(|index| &self.paths[index])
     }
 }

@@ -1,6 +1,6 @@
-//! One path of a scheduler: its smoothed measurements, and the weight they give it.
+//! One path of a scheduler: its smoothed measurements and the weight derived from them.
 //!
-//! Bound: a smoothed value lies between the smallest and the largest sample, as an [`Ewma`]'s does.
+//! Guarantees: a smoothed value lies between the smallest and the largest sample, as an [`Ewma`]'s does.
 
 use super::SwrrRules;
 use super::weight::{PathWeight, Reweight};
@@ -8,7 +8,7 @@ use crate::estimate::Ewma;
 use crate::id::PathId;
 use crate::time::{Duration, Instant, scaled};
 
-/// Longer samples count as this much: the formula gives such a path the least weight either way.
+/// Maximum RTT sample: the formula gives a path with such an RTT the smallest weight either way.
 const RTT_MS_MAX: f64 = 600_000.0;
 
 #[derive(Clone, Debug)]
@@ -28,17 +28,17 @@ impl Path {
         Self { id, active: false, rtt, loss, weight: PathWeight::unknown() }
     }
 
-    /// Takes in an RTT already known to be finite and not negative.
-    pub(super) fn rtt_sample(&mut self, rtt_ms: f64) {
-        self.rtt.fold(rtt_ms.min(RTT_MS_MAX));
+    /// Records an RTT known to be finite and not negative.
+    pub(super) fn record_rtt(&mut self, rtt_ms: f64) {
+        self.rtt.record_valid(rtt_ms.min(RTT_MS_MAX));
     }
 
-    /// Takes in a loss rate already known to lie in 0..=1.
-    pub(super) fn loss_sample(&mut self, loss_rate: f64) {
-        self.loss.fold(loss_rate);
+    /// Records a loss rate known to lie in 0..=1.
+    pub(super) fn record_loss(&mut self, loss_rate: f64) {
+        self.loss.record_valid(loss_rate);
     }
 
-    /// Takes the weight's goal from the samples; without one of the RTT there is none to take.
+    /// Updates the weight's goal from the samples; does nothing before the first RTT sample.
     pub(super) fn measure(&mut self, rules: &SwrrRules) -> Reweight {
         let Some(rtt_ms) = self.rtt.mean() else {
             return Reweight::Settled;
@@ -46,8 +46,8 @@ impl Path {
         self.weight.measure(rtt_ms, self.loss_rate(), rules)
     }
 
-    /// Moves the weight in force as far as it may go.
-    pub(super) fn slew(&mut self, now: Instant, rules: &SwrrRules) -> Reweight {
+    /// Moves the weight in force as far as its limits allow.
+    pub(super) fn step(&mut self, now: Instant, rules: &SwrrRules) -> Reweight {
         self.weight.step_towards_target(now, self.rtt(), rules)
     }
 
@@ -59,7 +59,7 @@ impl Path {
         self.rtt.deviation().map(millis)
     }
 
-    /// The smoothed loss rate; a path without samples has lost nothing yet.
+    /// Returns the smoothed loss rate; 0 without samples.
     pub(super) fn loss_rate(&self) -> f64 {
         self.loss.mean().unwrap_or(0.0)
     }
@@ -74,12 +74,12 @@ mod tests {
     use super::super::SwrrConfig;
     use super::*;
 
-    /// A path sampled RTT and loss at a time.
+    /// Creates a path with the given samples of RTT and loss.
     fn sampled(config: &SwrrConfig, samples: &[(f64, f64)]) -> Path {
         let mut path = Path::new(PathId(1), &SwrrRules::new(config).unwrap());
         for &(rtt_ms, loss_rate) in samples {
-            path.rtt_sample(rtt_ms);
-            path.loss_sample(loss_rate);
+            path.record_rtt(rtt_ms);
+            path.record_loss(loss_rate);
         }
         path
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_sets_and_the_next_moves_each_by_its_own_gain() {
+    fn the_first_sample_sets_the_average_and_the_next_moves_each_by_its_own_gain() {
         let config = SwrrConfig { rtt_alpha: 0.25, deviation_beta: 0.5, ..SwrrConfig::default() };
         let seen = |samples| {
             let path = sampled(&config, samples);

@@ -1,7 +1,7 @@
-//! What the picks amounted to, beside what the weights promised: shares, deviation, entropy.
+//! Observed shares of the picks beside the expected ones: deviation and entropy.
 //!
-//! Bound: a window's shares and its theory each sum to 1, and a path's theory counts only picks it
-//! was eligible for. A pick among the same paths as the one before costs no arithmetic per path.
+//! Guarantees: the observed and the expected shares of a window each sum to 1, and a path's expected share counts only
+//! picks for which it was eligible. A pick among the same paths as the one before costs no arithmetic per path.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -9,38 +9,38 @@ use core::mem;
 use super::credit::Credits;
 use crate::id::PathId;
 
-/// One path's part of a window.
+/// Share of one path in a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathShare {
     /// The path.
     pub path: PathId,
-    /// Part of the window's service that went over it.
+    /// Fraction of the window's service that went over the path.
     pub observed: f64,
-    /// Part that its weight entitled it to while it was eligible.
+    /// Fraction that its weight entitled it to while it was eligible.
     pub theory: f64,
 }
 
-/// The shares of the last complete window of picks.
+/// Shares of the last complete window of picks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShareWindow {
     shares: Vec<PathShare>,
 }
 
 impl ShareWindow {
-    /// The paths that took part, in the order of their ids.
+    /// Returns the shares of the paths that took part, in the order of their ids.
     pub fn shares(&self) -> &[PathShare] {
         &self.shares
     }
 
-    /// Averages |observed − theory| over the paths.
+    /// Returns the mean of |observed − theory| over the paths.
     ///
-    /// The figure behind the metric `nyx_wrr_weight_ratio_deviation`.
+    /// This is the value of the metric `nyx_wrr_weight_ratio_deviation`.
     pub fn mean_deviation(&self) -> f64 {
         let sum: f64 = self.shares.iter().map(|share| (share.observed - share.theory).abs()).sum();
         sum / self.shares.len().max(1) as f64
     }
 
-    /// Measures D(observed‖theory) in nats: 0 when they agree, otherwise positive.
+    /// Returns D(observed‖theory), the relative entropy in nats: 0 when they agree, otherwise positive.
     pub fn relative_entropy(&self) -> f64 {
         let terms = self.shares.iter().filter(|share| share.observed > 0.0);
         let sum: f64 = terms.map(|share| share.observed * libm::log(share.observed / share.theory)).sum();
@@ -48,8 +48,8 @@ impl ShareWindow {
     }
 }
 
-/// Measures the entropy of the weights against that of equal ones: 1 when all are equal, near 0 when
-/// one path has everything; `None` below two paths.
+/// Returns the entropy of the weights relative to that of equal ones: 1 when all are equal, near 0 when one path has
+/// everything; `None` below two paths.
 pub(super) fn normalised_entropy(credits: &Credits) -> Option<f64> {
     if credits.weights().len() < 2 {
         return None;
@@ -59,17 +59,17 @@ pub(super) fn normalised_entropy(credits: &Credits) -> Option<f64> {
     Some(entropy / libm::log(credits.weights().len() as f64))
 }
 
-/// Counts the picks of the window under way.
+/// Counts of the window in progress.
 ///
-/// `pending` is the cost of the picks since the set of `eligible` paths last changed; `served` and
-/// `promised` have an entry per active path and run from one change of weights or membership to the
-/// next; `tallies` add those up per path.
+/// `pending` is the cost of the picks since the set of `eligible` paths last changed. `served` and `expected` have one
+/// entry per active path and cover a segment, from one change of weights or membership to the next. `tallies` add the
+/// segments up per path.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     picks_max: u32,
     picks_left: u32,
     served: Vec<u64>,
-    promised: Vec<f64>,
+    expected: Vec<f64>,
     eligible: u128,
     pending: u64,
     tallies: Vec<PathTally>,
@@ -81,7 +81,7 @@ pub(super) struct Window {
 struct PathTally {
     path: PathId,
     served: u64,
-    promised: f64,
+    expected: f64,
 }
 
 impl Window {
@@ -90,7 +90,7 @@ impl Window {
             picks_max,
             picks_left: picks_max,
             served: Vec::new(),
-            promised: Vec::new(),
+            expected: Vec::new(),
             eligible: 0,
             pending: 0,
             tallies: Vec::new(),
@@ -103,81 +103,81 @@ impl Window {
         self.complete.then_some(&self.last)
     }
 
-    /// Takes memory for `paths` paths, so that no pick has to.
-    pub(super) fn make_room(&mut self, paths: usize) {
+    /// Allocates memory for `paths` paths, so that no pick has to.
+    pub(super) fn reserve(&mut self, paths: usize) {
         self.tallies.reserve(paths.saturating_sub(self.tallies.len()));
         self.last.shares.reserve(paths.saturating_sub(self.last.shares.len()));
     }
 
-    /// Counts a pick among the `eligible` places, a bit for each.
+    /// Counts a pick among the `eligible` paths, one bit per index.
     #[inline]
-    pub(super) fn count(&mut self, slot: usize, eligible: u128, cost: u64, credits: &Credits) {
+    pub(super) fn count(&mut self, index: usize, eligible: u128, cost: u64, credits: &Credits) {
         if eligible != self.eligible {
-            self.promise(credits);
+            self.add_expected(credits);
             self.eligible = eligible;
         }
         self.pending += cost;
-        self.served[slot] += cost;
+        self.served[index] += cost;
         self.picks_left -= 1;
         if self.picks_left == 0 {
             self.close(credits);
         }
     }
 
-    /// Divides the pending picks among those eligible for them.
+    /// Divides the pending cost among the paths eligible for it, by weight.
     #[cold]
-    fn promise(&mut self, credits: &Credits) {
-        let eligible = |slot: &usize| self.eligible & (1 << slot) != 0;
-        let slots = (0..credits.weights().len()).filter(eligible);
-        let total: i64 = slots.clone().map(|slot| credits.weights()[slot]).sum();
+    fn add_expected(&mut self, credits: &Credits) {
+        let eligible = |index: &usize| self.eligible & (1 << index) != 0;
+        let indices = (0..credits.weights().len()).filter(eligible);
+        let total: i64 = indices.clone().map(|index| credits.weights()[index]).sum();
         let part = self.pending as f64 / total.max(1) as f64;
-        for slot in slots {
-            self.promised[slot] += credits.weights()[slot] as f64 * part;
+        for index in indices {
+            self.expected[index] += credits.weights()[index] as f64 * part;
         }
         self.pending = 0;
     }
 
     #[cold]
     fn close(&mut self, credits: &Credits) {
-        self.fold(credits);
+        self.end_segment(credits);
         self.picks_left = self.picks_max;
         let served: u64 = self.tallies.iter().map(|tally| tally.served).sum();
-        let promised: f64 = self.tallies.iter().map(|tally| tally.promised).sum();
+        let expected: f64 = self.tallies.iter().map(|tally| tally.expected).sum();
         self.last.shares.clear();
-        self.last.shares.extend(self.tallies.drain(..).filter(|tally| tally.promised > 0.0).map(|tally| {
+        self.last.shares.extend(self.tallies.drain(..).filter(|tally| tally.expected > 0.0).map(|tally| {
             PathShare {
                 path: tally.path,
                 observed: tally.served as f64 / served as f64,
-                theory: tally.promised / promised,
+                theory: tally.expected / expected,
             }
         }));
         self.complete = true;
     }
 
-    /// Ends the segment; due before the weights or the active paths change.
-    pub(super) fn fold(&mut self, credits: &Credits) {
-        self.promise(credits);
-        for ((&path, served), promised) in credits.ids().iter().zip(&mut self.served).zip(&mut self.promised)
+    /// Ends the segment; must be called before the weights or the active paths change.
+    pub(super) fn end_segment(&mut self, credits: &Credits) {
+        self.add_expected(credits);
+        for ((&path, served), expected) in credits.ids().iter().zip(&mut self.served).zip(&mut self.expected)
         {
             let tally = match self.tallies.binary_search_by_key(&path, |tally| tally.path) {
-                Ok(at) => &mut self.tallies[at],
-                Err(at) => {
-                    self.tallies.insert(at, PathTally { path, served: 0, promised: 0.0 });
-                    &mut self.tallies[at]
+                Ok(index) => &mut self.tallies[index],
+                Err(index) => {
+                    self.tallies.insert(index, PathTally { path, served: 0, expected: 0.0 });
+                    &mut self.tallies[index]
                 }
             };
             tally.served += mem::take(served);
-            tally.promised += mem::take(promised);
+            tally.expected += mem::take(expected);
         }
     }
 
     /// Begins a segment of `active` paths.
     pub(super) fn resize(&mut self, active: usize) {
         self.served.resize(active, 0);
-        self.promised.resize(active, 0.0);
+        self.expected.resize(active, 0.0);
     }
 
-    /// Drops a path that no longer exists from the window under way.
+    /// Drops a removed path from the window in progress.
     pub(super) fn forget(&mut self, path: PathId) {
         self.tallies.retain(|tally| tally.path != path);
     }
@@ -185,34 +185,34 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::super::credit::EVERYONE;
+    use super::super::credit::ALL_PATHS;
     use super::*;
 
     const A: PathId = PathId(1);
     const B: PathId = PathId(2);
 
-    /// Two paths of weights 3 and 1 under a window of `picks_max` picks.
+    /// Creates two paths of weights 3 and 1 under a window of `picks_max` picks.
     fn three_to_one(picks_max: u32) -> (Credits, Window) {
         let mut credits = Credits::default();
         credits.join(A);
         credits.join(B);
         credits.reweigh([3, 1].into_iter());
         let mut window = Window::new(picks_max);
-        window.make_room(2);
+        window.reserve(2);
         window.resize(2);
         (credits, window)
     }
 
-    fn serve(window: &mut Window, credits: &Credits, slots: &[usize]) {
-        for &slot in slots {
-            window.count(slot, EVERYONE, 1, credits);
+    fn serve(window: &mut Window, credits: &Credits, indices: &[usize]) {
+        for &index in indices {
+            window.count(index, ALL_PATHS, 1, credits);
         }
     }
 
     fn pick_twice_of_b(window: &mut Window, credits: &mut Credits) {
         for _ in 0..2 {
             let picked = credits.pick_where(1, |id| id == B).unwrap();
-            window.count(picked.slot, picked.eligible, 1, credits);
+            window.count(picked.index, picked.eligible, 1, credits);
         }
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_shows_observed_and_promised_shares() {
+    fn a_window_reports_observed_and_expected_shares() {
         let (credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[0, 0, 1]);
         assert_eq!(window.last(), None, "not complete yet");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_got_nothing_does_not_hide_what_the_others_got() {
+    fn a_path_that_got_nothing_still_counts_in_the_relative_entropy() {
         let (credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[0; 4]);
         // ln(1 ÷ ¾)
@@ -242,21 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn no_pick_takes_memory() {
+    fn a_pick_allocates_nothing() {
         let mut credits = Credits::default();
         (0..20).for_each(|id| credits.join(PathId(id)));
         credits.reweigh([1; 20].into_iter());
         let mut window = Window::new(4);
-        window.make_room(20);
+        window.reserve(20);
         window.resize(20);
-        let taken = |window: &Window| (window.tallies.capacity(), window.last.shares.capacity());
-        let before = taken(&window);
+        let capacity = |window: &Window| (window.tallies.capacity(), window.last.shares.capacity());
+        let before = capacity(&window);
         serve(&mut window, &credits, &[0; 9]);
-        assert_eq!(taken(&window), before);
+        assert_eq!(capacity(&window), before);
     }
 
     #[test]
-    fn a_window_forgets_the_one_before() {
+    fn a_window_starts_without_the_previous_one() {
         let (credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[1, 1, 1, 1]);
         serve(&mut window, &credits, &[0, 0, 0, 1]);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_never_eligible_is_in_no_report() {
+    fn a_path_that_was_never_eligible_is_not_reported() {
         let (mut credits, mut window) = three_to_one(2);
         pick_twice_of_b(&mut window, &mut credits);
         assert_eq!(shares(&window), [(2, 1.0, 1.0)]);
@@ -283,17 +283,17 @@ mod tests {
     fn theory_follows_the_weights_through_a_window() {
         let (mut credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[0, 0]);
-        window.fold(&credits);
+        window.end_segment(&credits);
         credits.reweigh([1, 1].into_iter());
         serve(&mut window, &credits, &[1, 1]);
         assert_eq!(shares(&window), [(1, 0.5, 0.625), (2, 0.5, 0.375)]);
     }
 
     #[test]
-    fn a_forgotten_path_is_in_no_report() {
+    fn a_removed_path_is_not_reported() {
         let (mut credits, mut window) = three_to_one(3);
         serve(&mut window, &credits, &[0, 1]);
-        window.fold(&credits);
+        window.end_segment(&credits);
         credits.leave(B);
         credits.reweigh([3].into_iter());
         window.resize(1);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_weights_have_entropy_one_and_a_tyrant_hardly_any() {
+    fn equal_weights_have_an_entropy_of_one_and_a_dominant_one_almost_none() {
         let (mut credits, _) = three_to_one(1);
         assert!((normalised_entropy(&credits).unwrap() - 0.811_278_124).abs() < 1e-9);
         credits.reweigh([5, 5].into_iter());

@@ -1,25 +1,25 @@
-//! From measurements to the weight in force: formula, debounce, slew, health.
+//! Weight in force of a path: formula, debounce, rate limit of raises, health.
 //!
-//! Bound: a weight in force never exceeds its target, rises by at most `raise_max` per interval, and
-//! is never 0; the unhealthy paths of a set together stay strictly below their share of it.
+//! Guarantees: a weight in force never exceeds its target, rises by at most `raise_max` per interval, and is never 0; the
+//! unhealthy paths of a set together stay strictly below their share of it.
 
 use super::SwrrError;
 use super::config::SwrrRules;
 use crate::time::{Duration, Instant};
 
-/// Weight 1 in fixed point: whole weights would make 700 ms and 990 ms the same path.
+/// Weight 1 in fixed point: with integer weights, 700 ms and 990 ms would weigh the same.
 pub(super) const UNIT: i64 = 1 << 16;
 
-/// Weighs a path by the inverse of its RTT, less what it loses.
+/// Returns the weight of a path: the inverse of its RTT, reduced by its loss.
 ///
-/// A measurement that is NaN, infinite, negative or (loss) above 1 is refused.
+/// A measurement that is NaN, infinite, negative or (loss) above 1 is rejected.
 pub fn path_weight(rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> Result<u32, SwrrError> {
     let weight = exact_weight(checked_rtt(rtt_ms)?, checked_loss(loss_rate)?, rules);
     // Between 1 and the cap, so the cast is exact.
     Ok(libm::round(weight) as u32)
 }
 
-/// The formula before it is rounded; both limits are whole, so rounding after clamping is the same.
+/// Computes the weight before rounding; both limits are integers, so rounding after clamping gives the same.
 fn exact_weight(rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> f64 {
     let base = rules.weight_scale / rtt_ms.max(1.0);
     let loss_penalty = (1.0 - loss_rate).clamp(rules.loss_floor, 1.0);
@@ -39,38 +39,38 @@ pub(super) fn whole_weight(weight: i64) -> u32 {
     ((weight + UNIT / 2) / UNIT).max(1) as u32
 }
 
-/// How well an active path does, as far as its weight is concerned.
+/// Health of an active path, as far as its weight is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Health {
-    /// It gets the weight its measurements give.
+    /// The path gets the weight that its measurements give.
     #[default]
     Healthy,
-    /// It gets `degraded_factor` of that, at least 1.
+    /// The path gets `degraded_factor` of that, at least 1.
     Degraded,
-    /// It gets `recovery_factor` of that, at least 1.
+    /// The path gets `recovery_factor` of that, at least 1.
     Recovery,
 }
 
-/// What a measurement, a change of health or the passing of time did to a weight.
+/// Effect of a measurement, a change of health or the passage of time on a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reweight {
-    /// The weight in force is what it should be.
+    /// The weight in force is at its target.
     Settled,
-    /// It differs from what it should be, by too little or too soon after the last change.
+    /// The weight differs from its target, but by too little or too soon after the last change.
     Suppressed,
-    /// It moved.
+    /// The weight moved.
     Applied,
 }
 
-/// Who says what a path should weigh.
+/// Source of a path's goal weight.
 #[derive(Clone, Copy, Debug)]
 enum Goal {
     Unknown,
     Measured(i64),
-    Given(i64),
+    Pinned(i64),
 }
 
-/// One path's way to its weight in force.
+/// Weight of one path on its way to the goal.
 #[derive(Clone, Debug)]
 pub(super) struct PathWeight {
     goal: Goal,
@@ -80,7 +80,7 @@ pub(super) struct PathWeight {
 }
 
 impl PathWeight {
-    /// The weight of a path nobody has measured yet: the least.
+    /// Creates the weight of a path without measurements: the smallest.
     pub(super) fn unknown() -> Self {
         Self { goal: Goal::Unknown, health: Health::Healthy, in_force: UNIT, changed_at: Instant::ORIGIN }
     }
@@ -89,10 +89,10 @@ impl PathWeight {
         self.health
     }
 
-    /// Takes in the path's health, and what its weight has `counted` for if it is active.
+    /// Sets the path's health; `counted` is its effective weight if it is active.
     ///
-    /// Once healthy it goes on from there, or from the start of a ramp if that is more: from what it
-    /// had beside the cap, its share would jump.
+    /// A path that becomes healthy continues from its effective weight, or from the start of a ramp if that is more:
+    /// continuing from its uncapped weight would make its share jump.
     pub(super) fn set_health(&mut self, health: Health, counted: Option<i64>, rules: &SwrrRules) {
         self.health = health;
         if let (Health::Healthy, Some(counted)) = (health, counted) {
@@ -100,22 +100,22 @@ impl PathWeight {
         }
     }
 
-    /// Pins the goal: measurements do not move it any more.
-    pub(super) fn give(&mut self, weight: u32, rules: &SwrrRules) {
+    /// Pins the goal, which from then on ignores measurements.
+    pub(super) fn pin(&mut self, weight: u32, rules: &SwrrRules) {
         let first = matches!(self.goal, Goal::Unknown);
-        self.goal = Goal::Given(i64::from(weight) * UNIT);
+        self.goal = Goal::Pinned(i64::from(weight) * UNIT);
         if first {
             self.skip_to_ramp(rules);
         }
     }
 
-    /// Takes the goal from the measurements, unless it is given or hardly differs.
+    /// Updates the goal from the measurements, unless it is pinned or hardly differs.
     pub(super) fn measure(&mut self, rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> Reweight {
         let weight = libm::round(exact_weight(rtt_ms, loss_rate, rules) * UNIT as f64) as i64;
         match self.goal {
-            Goal::Given(_) => return Reweight::Settled,
+            Goal::Pinned(_) => return Reweight::Settled,
             Goal::Measured(goal) if weight == goal => return Reweight::Settled,
-            Goal::Measured(goal) if (weight - goal).abs() < rules.change_min.of(goal) => {
+            Goal::Measured(goal) if (weight - goal).abs() < rules.change_min.scale(goal) => {
                 return Reweight::Suppressed;
             }
             Goal::Measured(_) => self.goal = Goal::Measured(weight),
@@ -127,20 +127,20 @@ impl PathWeight {
         Reweight::Settled
     }
 
-    /// Starts the ramp: a path without traffic so far is not to get its whole share at once.
+    /// Starts the ramp, so that a path without traffic does not get its whole share at once.
     pub(super) fn start(&mut self, now: Instant, rules: &SwrrRules) {
         self.in_force = 1;
         self.skip_to_ramp(rules);
         self.changed_at = now;
     }
 
-    /// A ramp that began before the goal was known begins where it would have, had it been.
+    /// Raises the weight to where the ramp would have begun had the goal been known.
     fn skip_to_ramp(&mut self, rules: &SwrrRules) {
         self.in_force = self.in_force.max(self.ramp_start(rules));
     }
 
     fn ramp_start(&self, rules: &SwrrRules) -> i64 {
-        rules.ramp_start.of(self.target(rules))
+        rules.ramp_start.scale(self.target(rules))
     }
 
     /// Moves the weight in force towards its target: down at once, up one step per interval.
@@ -160,7 +160,7 @@ impl PathWeight {
                 return Reweight::Suppressed;
             }
         }
-        self.in_force = target.min(rules.raise_max.of(self.in_force));
+        self.in_force = target.min(rules.raise_max.scale(self.in_force));
         self.changed_at = now;
         Reweight::Applied
     }
@@ -168,17 +168,17 @@ impl PathWeight {
     fn target(&self, rules: &SwrrRules) -> i64 {
         let goal = match self.goal {
             Goal::Unknown => UNIT,
-            Goal::Measured(goal) | Goal::Given(goal) => goal,
+            Goal::Measured(goal) | Goal::Pinned(goal) => goal,
         };
         match self.health {
             Health::Healthy => goal,
-            Health::Degraded => rules.degraded_factor.of(goal).max(UNIT),
-            Health::Recovery => rules.recovery_factor.of(goal).max(UNIT),
+            Health::Degraded => rules.degraded_factor.scale(goal).max(UNIT),
+            Health::Recovery => rules.recovery_factor.scale(goal).max(UNIT),
         }
     }
 }
 
-/// Holds the unhealthy paths of one set below their share of its sum.
+/// Limit on the sum of the unhealthy paths of one set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnhealthyCap {
     sum: i64,
@@ -187,7 +187,7 @@ pub(super) struct UnhealthyCap {
 }
 
 impl UnhealthyCap {
-    /// Measures the set; a set without a healthy path is not capped.
+    /// Creates the limit for a set; a set without a healthy path is not capped.
     pub(super) fn over<'a>(active: impl Iterator<Item = &'a PathWeight>, rules: &SwrrRules) -> Self {
         let mut healthy = 0;
         let mut sum = 0;
@@ -205,12 +205,12 @@ impl UnhealthyCap {
         Self { sum, sum_max, count }
     }
 
-    /// What `weight` counts for in this set.
+    /// Returns the effective weight of a path in this set.
     pub(super) fn apply(self, weight: &PathWeight) -> i64 {
         if weight.health == Health::Healthy || self.sum <= self.sum_max {
             return weight.in_force;
         }
-        // One for each, the rest in proportion: nobody gets 0 and the sum stays at most `sum_max`.
+        // One for each and the rest in proportion: no path gets 0 and the sum stays at most `sum_max`.
         let rest = i128::from(self.sum_max - self.count);
         1 + (i128::from(weight.in_force) * rest / i128::from(self.sum)) as i64
     }
@@ -229,15 +229,15 @@ mod tests {
         weight
     }
 
-    /// The weight in force after a chance to move, in hundredths.
-    fn slewed(weight: &mut PathWeight, at: Duration) -> i64 {
+    /// Returns the weight in force after a chance to move, in hundredths.
+    fn stepped(weight: &mut PathWeight, at: Duration) -> i64 {
         weight.step_towards_target(Instant::ORIGIN + at, None, &SwrrRules::default());
         (weight.in_force * 100 + UNIT / 2) / UNIT
     }
 
     fn ramping(weight: u32) -> PathWeight {
         let mut path = PathWeight::unknown();
-        path.give(weight, &SwrrRules::default());
+        path.pin(weight, &SwrrRules::default());
         path.start(Instant::ORIGIN, &SwrrRules::default());
         path
     }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_that_is_none_is_refused() {
+    fn an_invalid_measurement_is_rejected() {
         let rules = SwrrRules::default();
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.001] {
             assert!(path_weight(bad, 0.0, &rules).is_err(), "rtt {bad}");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_below_five_percent_is_none() {
+    fn a_change_below_five_percent_is_ignored() {
         let rules = SwrrRules::default();
         let mut weight = measured(10.0);
         for close_ms in [10.4, 9.6] {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_threshold_itself_is_one() {
+    fn a_change_of_exactly_the_threshold_counts() {
         let config = SwrrConfig { change_min: 0.5, ..SwrrConfig::default() };
         let rules = SwrrRules::new(&config).unwrap();
         let mut weight = measured(10.0);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn small_changes_add_up_to_one() {
+    fn small_changes_add_up() {
         let rules = SwrrRules::default();
         let mut weight = measured(100.0);
         for step in 1..=40 {
@@ -315,22 +315,22 @@ mod tests {
     #[test]
     fn a_weight_falls_at_once_and_rises_by_a_quarter_per_interval() {
         let mut weight = ramping(100);
-        assert_eq!(slewed(&mut weight, 99 * MS), 1_000, "the ramp starts at a tenth");
-        assert_eq!(slewed(&mut weight, 100 * MS), 1_250);
-        assert_eq!(slewed(&mut weight, 199 * MS), 1_250, "too soon");
-        assert_eq!(slewed(&mut weight, 9_000 * MS), 1_563, "one step, however late");
-        weight.give(3, &SwrrRules::default());
-        assert_eq!(slewed(&mut weight, 9_001 * MS), 300, "down needs no patience");
-        weight.give(100, &SwrrRules::default());
-        assert_eq!(slewed(&mut weight, 9_100 * MS), 300, "the drop started a cooldown");
-        assert_eq!(slewed(&mut weight, 9_101 * MS), 375);
+        assert_eq!(stepped(&mut weight, 99 * MS), 1_000, "the ramp starts at a tenth");
+        assert_eq!(stepped(&mut weight, 100 * MS), 1_250);
+        assert_eq!(stepped(&mut weight, 199 * MS), 1_250, "too soon");
+        assert_eq!(stepped(&mut weight, 9_000 * MS), 1_563, "one step, however late");
+        weight.pin(3, &SwrrRules::default());
+        assert_eq!(stepped(&mut weight, 9_001 * MS), 300, "a decrease needs no waiting");
+        weight.pin(100, &SwrrRules::default());
+        assert_eq!(stepped(&mut weight, 9_100 * MS), 300, "the decrease started an interval");
+        assert_eq!(stepped(&mut weight, 9_101 * MS), 375);
     }
 
     #[test]
     fn a_ramp_ends_exactly_at_the_weight() {
         let mut weight = ramping(100);
         let steps = (1..100).find(|&step| {
-            slewed(&mut weight, 100 * step * MS);
+            stepped(&mut weight, 100 * step * MS);
             weight.in_force == 100 * UNIT
         });
         assert_eq!(steps, Some(11), "0.1 × 1.25^11 > 1 > 0.1 × 1.25^10");
@@ -340,36 +340,36 @@ mod tests {
     fn the_first_interval_begins_with_the_ramp() {
         let mut weight = ramping(100);
         weight.start(Instant::from_secs(1), &SwrrRules::default());
-        assert_eq!(slewed(&mut weight, 1_099 * MS), 1_000);
-        assert_eq!(slewed(&mut weight, 1_100 * MS), 1_250);
+        assert_eq!(stepped(&mut weight, 1_099 * MS), 1_000);
+        assert_eq!(stepped(&mut weight, 1_100 * MS), 1_250);
     }
 
     #[test]
-    fn a_path_that_was_held_down_goes_on_from_there_or_from_a_tenth() {
+    fn a_recovered_path_continues_from_its_effective_weight_or_from_a_tenth() {
         let recovered = |counted| {
             let mut weight = PathWeight::unknown();
-            weight.give(100, &SwrrRules::default());
+            weight.pin(100, &SwrrRules::default());
             weight.in_force = 40 * UNIT;
             weight.set_health(Health::Healthy, Some(counted), &SwrrRules::default());
-            slewed(&mut weight, MS)
+            stepped(&mut weight, MS)
         };
         assert_eq!(recovered(11 * UNIT), 1_100);
-        assert_eq!(recovered(1), 1_000, "from 1 in fixed point no quarter would lead up");
+        assert_eq!(recovered(1), 1_000, "a quarter of 1 in fixed point would round to nothing");
         assert_eq!(recovered(40 * UNIT), 4_000);
     }
 
     #[test]
-    fn a_weight_that_comes_after_the_ramp_began_does_not_start_it_from_the_least() {
+    fn a_weight_set_after_the_ramp_began_starts_at_the_ramps_beginning() {
         let rules = SwrrRules::default();
         let mut given = PathWeight::unknown();
         let mut measured = PathWeight::unknown();
         given.start(Instant::ORIGIN, &rules);
-        given.give(100, &rules);
-        assert_eq!(slewed(&mut given, MS), 1_000);
+        given.pin(100, &rules);
+        assert_eq!(stepped(&mut given, MS), 1_000);
 
         measured.start(Instant::ORIGIN, &rules);
         measured.measure(10.0, 0.0, &rules);
-        assert_eq!(slewed(&mut measured, MS), 1_000);
+        assert_eq!(stepped(&mut measured, MS), 1_000);
     }
 
     #[test]
@@ -377,16 +377,16 @@ mod tests {
         let rules = SwrrRules::default();
         let mut weight = measured(400.0);
         weight.start(Instant::ORIGIN, &rules);
-        let mut slew = |ms| weight.step_towards_target(Instant::from_millis(ms), Some(400 * MS), &rules);
-        assert_eq!((slew(399), slew(400)), (Reweight::Suppressed, Reweight::Applied));
+        let mut step = |ms| weight.step_towards_target(Instant::from_millis(ms), Some(400 * MS), &rules);
+        assert_eq!((step(399), step(400)), (Reweight::Suppressed, Reweight::Applied));
     }
 
     #[test]
-    fn an_unhealthy_path_keeps_a_part_of_its_weight_and_at_least_one() {
+    fn an_unhealthy_path_keeps_a_fraction_of_its_weight_and_at_least_one() {
         let rules = SwrrRules::default();
         let target = |weight: u32, health| {
             let mut path = PathWeight::unknown();
-            path.give(weight, &rules);
+            path.pin(weight, &rules);
             path.set_health(health, None, &rules);
             (path.target(&rules) * 10 + UNIT / 2) / UNIT
         };

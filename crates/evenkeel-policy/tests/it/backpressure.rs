@@ -1,4 +1,4 @@
-//! The bounds of admission.
+//! Guarantees of admission.
 
 use evenkeel_policy::backpressure::{
     BackpressureConfig, BackpressureController, BackpressureState, FairAdmission, WaiterState,
@@ -24,13 +24,13 @@ fn config() -> impl Strategy<Value = BackpressureConfig> {
     )
 }
 
-/// One thing that happens to a queue; the number picks a tenant, or a waiter of one.
+/// One event of a queue; the number selects a tenant, or a waiter of one.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive(u32),
     Serve(u32),
     Reserve(u32),
-    Give(u32),
+    Leave(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -39,28 +39,34 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Arrive(0)),
         1 => (0..30_u32).prop_map(Step::Serve),
         1 => (0..30_u32).prop_map(Step::Reserve),
-        1 => (0..30_u32).prop_map(Step::Give),
+        1 => (0..30_u32).prop_map(Step::Leave),
     ]
 }
 
-/// What each tenant holds, kept beside the real thing.
+/// Counts of one tenant, tracked beside the real ones.
 #[derive(Clone, Copy, Default)]
 struct Model {
     queued: usize,
     reserved: usize,
 }
 
-fn share(config: &BackpressureConfig, weights: &[Weight], held: &[Model], arrival: usize, of: usize) -> f64 {
-    let present = |tenant: &usize| held[*tenant].queued + held[*tenant].reserved > 0 || *tenant == arrival;
-    // In whole thousandths, so that the sum does not depend on the order and a share that is a whole number is one.
-    let sum: u32 = (0..held.len()).filter(present).map(|tenant| weights[tenant].millis()).sum();
-    let places = config.overload_threshold * config.max_queue_size as f64;
-    (places / f64::from(sum) * f64::from(weights[of].millis())).max(1.0)
+fn share(
+    config: &BackpressureConfig,
+    weights: &[Weight],
+    model: &[Model],
+    arrival: usize,
+    tenant: usize,
+) -> f64 {
+    let present = |tenant: &usize| model[*tenant].queued + model[*tenant].reserved > 0 || *tenant == arrival;
+    // In whole thousandths, so that the sum is independent of the order and a share that is an integer is exact.
+    let sum: u32 = (0..model.len()).filter(present).map(|tenant| weights[tenant].millis()).sum();
+    let capacity = config.overload_threshold * config.max_queue_size as f64;
+    (capacity / f64::from(sum) * f64::from(weights[tenant].millis())).max(1.0)
 }
 
 proptest! {
     #[test]
-    fn the_load_alone_decides_and_the_delay_stays_in_its_band(config in config(), waiting in 0..2_000_usize) {
+    fn the_load_alone_selects_the_state_and_the_delay_stays_in_its_band(config in config(), waiting in 0..2_000_usize) {
         let decision = BackpressureController::new(config).unwrap().decide(waiting);
         let load = waiting as f64 / config.max_queue_size as f64;
         let state = match load {
@@ -85,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn with_nothing_queued_nobody_is_too_late_and_more_queued_is_never_sooner(
+    fn an_empty_queue_misses_no_deadline_and_more_queued_work_never_waits_less(
         queued in 0..1_000_000_000_u64,
         rate in prop_oneof![Just(0.0), Just(f64::NAN), 1e-9..1e9],
         share in 0.0..=1.0,
@@ -97,72 +103,72 @@ proptest! {
         prop_assert!(less <= more);
         match admit_by_deadline(less, deadline) {
             Ok(()) => prop_assert!(less.is_none_or(|wait| wait <= deadline)),
-            Err(late) => {
+            Err(error) => {
                 let wait = less.unwrap();
                 prop_assert!(deadline < wait);
-                prop_assert!((1..=60).contains(&late.retry_after.as_secs()) && late.retry_after.subsec_nanos() == 0);
-                prop_assert!(wait <= late.retry_after || late.retry_after == Duration::from_secs(60));
+                prop_assert!((1..=60).contains(&error.retry_after.as_secs()) && error.retry_after.subsec_nanos() == 0);
+                prop_assert!(wait <= error.retry_after || error.retry_after == Duration::from_secs(60));
             }
         }
     }
 
     #[test]
-    fn only_who_is_above_its_share_makes_room_and_the_places_suffice(
-        places in 1..60_usize,
+    fn only_tenants_above_their_share_are_evicted_and_the_capacity_is_kept(
+        capacity in 1..60_usize,
         weights in prop::collection::vec((0.01..10.0).prop_map(|weight| Weight::new(weight).unwrap()), 30),
         steps in prop::collection::vec(step(), 1..400),
     ) {
-        let config = BackpressureConfig { max_queue_size: places, ..BackpressureConfig::default() };
+        let config = BackpressureConfig { max_queue_size: capacity, ..BackpressureConfig::default() };
         let mut queue = FairAdmission::new(BackpressureController::new(config).unwrap(), 30);
-        let mut held = vec![Model::default(); 30];
+        let mut model = vec![Model::default(); 30];
         for step in steps {
             match step {
                 Step::Arrive(id) => {
                     let tenant = TenantId(id);
-                    let at = id as usize;
-                    let admission = queue.decide(tenant, weights[at]);
+                    let index = id as usize;
+                    let admission = queue.decide(tenant, weights[index]);
                     let overloaded = admission.decision.state == BackpressureState::Overloaded;
-                    let holds = (held[at].queued + held[at].reserved) as f64;
-                    let below = holds < share(&config, &weights, &held, at, at);
+                    let waiting = (model[index].queued + model[index].reserved) as f64;
+                    let below = waiting < share(&config, &weights, &model, index, index);
                     let above = |other: usize| {
-                        let holds = (held[other].queued + held[other].reserved) as f64;
-                        held[other].queued > 0 && share(&config, &weights, &held, at, other) < holds
+                        let waiting = (model[other].queued + model[other].reserved) as f64;
+                        model[other].queued > 0 && share(&config, &weights, &model, index, other) < waiting
                     };
-                    if let Some(victim) = admission.push_out {
+                    if let Some(victim) = admission.evict {
                         prop_assert!(overloaded && below && above(victim.index()));
-                        held[victim.index()].queued -= 1;
+                        model[victim.index()].queued -= 1;
                     } else if overloaded && below {
-                        prop_assert!(!(0..30).any(above), "somebody above the share could have made room");
-                        prop_assert_eq!(admission.decision.accept, queue.waiting() < places);
+                        prop_assert!(!(0..30).any(above), "a tenant above its share could have been evicted");
+                        prop_assert_eq!(admission.decision.accept, queue.waiting() < capacity);
                     } else {
                         prop_assert_eq!(admission.decision.accept, !overloaded);
                     }
                     if below {
                         prop_assert!(admission.decision.delay.is_zero());
                     }
-                    prop_assert_eq!(queue.admit(tenant, weights[at]), Ok(admission), "deciding changed something");
+                    prop_assert_eq!(queue.admit(tenant, weights[index]), Ok(admission), "deciding changed something");
                     if admission.decision.accept {
-                        held[at].queued += 1;
+                        model[index].queued += 1;
                     }
                 }
-                Step::Reserve(id) if held[id as usize].queued > 0 => {
-                    held[id as usize].queued -= 1;
-                    held[id as usize].reserved += 1;
+                Step::Reserve(id) if model[id as usize].queued > 0 => {
+                    model[id as usize].queued -= 1;
+                    model[id as usize].reserved += 1;
                     queue.reserve(TenantId(id));
                 }
-                Step::Serve(id) if held[id as usize].reserved > 0 => {
-                    held[id as usize].reserved -= 1;
+                Step::Serve(id) if model[id as usize].reserved > 0 => {
+                    model[id as usize].reserved -= 1;
                     queue.leave(TenantId(id), WaiterState::Reserved);
                 }
-                Step::Give(id) if held[id as usize].queued > 0 => {
-                    held[id as usize].queued -= 1;
+                Step::Leave(id) if model[id as usize].queued > 0 => {
+                    model[id as usize].queued -= 1;
                     queue.leave(TenantId(id), WaiterState::Queued);
                 }
-                Step::Reserve(_) | Step::Serve(_) | Step::Give(_) => {}
+                Step::Reserve(_) | Step::Serve(_) | Step::Leave(_) => {}
             }
-            let total: usize = held.iter().map(|tenant| tenant.queued + tenant.reserved).sum();
+            let total: usize = model.iter().map(|tenant| tenant.queued + tenant.reserved).sum();
             prop_assert_eq!(queue.waiting(), total);
-            prop_assert!(total <= places);
+            prop_assert!(total <= capacity);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bounds of deficit round robin.
+//! Guarantees of deficit round robin.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
 use proptest::prelude::*;
 
-/// What may happen to a scheduler between two picks.
+/// Operation on a scheduler between two picks.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Add(u32, Weight),
@@ -37,7 +37,7 @@ fn step(keys: std::ops::Range<u32>) -> impl Strategy<Value = Step> {
         1 => key().prop_map(Step::Wake),
         1 => (key(), weight()).prop_map(|(key, weight)| Step::Reweigh(key, weight)),
         6 => cost(5_000).prop_map(Step::Serve),
-        1 => (key(), cost(9_000), cost(9_000)).prop_map(|(key, was, is)| Step::Settle(key, was, is)),
+            1 => (key(), cost(9_000), cost(9_000)).prop_map(|(key, charged, actual)| Step::Settle(key, charged, actual)),
     ]
 }
 
@@ -64,7 +64,7 @@ fn apply(drr: &mut DrrScheduler, step: Step) -> Option<(Key, Cost)> {
     None
 }
 
-/// Two keys that have work from some time on, the weights they keep, and everything others do around them.
+/// Generates two keys that have work from some time on, with their weights, and the operations of other keys around them.
 fn backlog_and_churn() -> impl Strategy<Value = ([Weight; 2], Vec<Step>)> {
     let churn = || {
         prop::collection::vec(step(2..8), 0..300).prop_map(|mut steps| {
@@ -78,15 +78,15 @@ fn backlog_and_churn() -> impl Strategy<Value = ([Weight; 2], Vec<Step>)> {
     })
 }
 
-/// Holds the pairwise bound over every interval between two of the running sums of two keys' service.
+/// Checks the pairwise guarantee over every interval between two of the running sums of two keys' service.
 fn check_every_interval(
     served: &[[u64; 2]],
     weights: [Weight; 2],
     cost_max: u64,
 ) -> Result<(), TestCaseError> {
     let bound = 1_000.0 + weights.iter().map(|weight| cost_max as f64 / weight.as_f64()).sum::<f64>();
-    for (at, sums) in served.iter().enumerate() {
-        for since in &served[..at] {
+    for (end, sums) in served.iter().enumerate() {
+        for since in &served[..end] {
             let gap = normalised_gap(*sums, *since, weights);
             prop_assert!(gap <= bound + 1e-6, "gap {gap} over bound {bound}");
         }
@@ -118,7 +118,7 @@ proptest! {
         check_every_interval(&served, weights, cost_max)?;
     }
 
-    /// Where rounds are the caller's, from the first one on that was opened with both keys in it.
+    /// Under `NextRound` the guarantee counts from the first round that was opened with both keys in it.
     #[test]
     fn under_next_round_backlogged_keys_are_served_by_weight_too((weights, steps) in backlog_and_churn()) {
         let mut drr = scheduler(NewKey::NextRound);
@@ -129,11 +129,11 @@ proptest! {
             if drr.next_key().is_none() {
                 drr.start_new_round();
             }
-            let done = apply(&mut drr, step);
+            let served_now = apply(&mut drr, step);
             if joined.is_none() && drr.key_status(Key(1)) != KeyStatus::Idle {
                 joined = Some(drr.round());
             }
-            let Some((key, cost)) = done.filter(|(key, _)| key.0 < 2) else { continue };
+            let Some((key, cost)) = served_now.filter(|(key, _)| key.0 < 2) else { continue };
             cost_max = cost_max.max(cost.0);
             if joined.is_some_and(|joined| joined < drr.round()) {
                 let mut sums = served[served.len() - 1];
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn somebody_is_served_as_long_as_somebody_is_active(steps in prop::collection::vec(step(0..12), 1..500)) {
+    fn some_key_is_served_as_long_as_any_is_active(steps in prop::collection::vec(step(0..12), 1..500)) {
         let mut drr = scheduler(NewKey::First);
         let mut active = BTreeSet::new();
         let mut parked = BTreeSet::new();
@@ -183,7 +183,7 @@ proptest! {
             .filter(|&key| !matches!(drr.key_status(Key(key)), KeyStatus::Idle | KeyStatus::Parked))
             .collect();
         prop_assert_eq!(waiting.len(), drr.active_len());
-        // More than the deepest debt the steps can make takes to pay off at the smallest weight.
+        // More than it takes to pay off the deepest debt of these steps at the smallest weight.
         for _ in 0..1_000_000 {
             let Some(key) = drr.next_key() else {
                 if waiting.is_empty() { break; }
@@ -198,10 +198,10 @@ proptest! {
     }
 
     #[test]
-    fn a_key_idle_for_a_round_is_served_within_the_others_that_go_first_plus_one(
+    fn a_key_idle_for_a_round_is_served_within_the_other_prioritized_keys_plus_one(
         steps in prop::collection::vec(step(0..12), 1..300),
         others in prop::collection::vec((20..30_u32, weight()), 0..6),
-        newcomer in weight(),
+        new_weight in weight(),
     ) {
         let mut drr = scheduler(NewKey::First);
         for step in steps {
@@ -210,10 +210,10 @@ proptest! {
         for &(key, weight) in &others {
             drr.add_key(Key(key), weight).unwrap();
         }
-        drr.add_key(Key(40), newcomer).unwrap();
-        // With a newcomer waiting to go first, whoever is in turn goes first as well.
-        let goes_first = |key: &u32| matches!(drr.key_status(Key(*key)), KeyStatus::GoesFirst | KeyStatus::InTurn);
-        let limit = (0..40).filter(goes_first).count() + 1;
+        drr.add_key(Key(40), new_weight).unwrap();
+        // While a new key waits to be served first, the next key is a prioritized one too.
+        let is_prioritized = |key: &u32| matches!(drr.key_status(Key(*key)), KeyStatus::Prioritized | KeyStatus::Next);
+        let limit = (0..40).filter(is_prioritized).count() + 1;
         let mut picks = 1;
         while drr.next_key() != Some(Key(40)) {
             let key = drr.next_key().unwrap();
@@ -223,7 +223,7 @@ proptest! {
         }
     }
 
-    /// The calendar changes who is looked at, not who is served: the same work, in the same order, in the same
+    /// The debt wheel changes which keys are visited, not which are served: the same work, in the same order, in the same
     /// rounds as a ring that is visited key by key.
     #[test]
     fn debtors_are_served_when_a_plain_ring_serves_them(
@@ -238,34 +238,34 @@ proptest! {
         for (key, &weight) in (0..).zip(&weights) {
             drr.add_key(Key(key), weight).unwrap();
         }
-        let mut ours = vec![];
-        while drr.round() < 300 && ours.len() < 10_000 {
+        let mut actual = vec![];
+        while drr.round() < 300 && actual.len() < 10_000 {
             match drr.next_key() {
                 Some(key) => {
-                    let cost = cost_of(key.0, &ours);
-                    ours.push((drr.round(), key.0, cost));
+                    let cost = cost_of(key.0, &actual);
+                    actual.push((drr.round(), key.0, cost));
                     drr.consume_deficit(key, cost);
                 }
                 None => drr.start_new_round(),
             }
         }
-        let mut theirs = vec![];
+        let mut plain_ring = vec![];
         let mut deficits = vec![0_i64; weights.len()];
         for round in 2..300_u64 {
             for (key, deficit) in (0..).zip(&mut deficits) {
                 *deficit += i64::from(weights[key as usize].millis()) * 1_000;
                 while *deficit > 0 {
-                    let cost = cost_of(key, &theirs);
+                    let cost = cost_of(key, &plain_ring);
                     *deficit -= cost.0 as i64 * 1_000;
-                    theirs.push((round, key, cost));
+                    plain_ring.push((round, key, cost));
                 }
             }
         }
-        prop_assert_eq!(ours, theirs);
+        prop_assert_eq!(actual, plain_ring);
     }
 
     #[test]
-    fn three_equal_keys_get_a_third_of_any_window_to_one_message(window in 1..200_usize, skip in 0..50_usize) {
+    fn three_equal_keys_get_a_third_of_any_window_within_one_message(window in 1..200_usize, skip in 0..50_usize) {
         let mut drr = scheduler(NewKey::First);
         for key in 0..3 {
             drr.add_key(Key(key), Weight::ONE).unwrap();
@@ -281,33 +281,33 @@ proptest! {
         }
     }
 
-    /// Whatever keys two tenants use, and whichever of them come and go, what the tenants get follows their weights,
-    /// over every interval in which both have work.
+    /// Whatever keys two tenants use, and whichever of them are added and removed, the tenants' service follows their
+    /// weights over every interval in which both have work.
     #[test]
-    fn tenants_share_by_weight_whatever_keys_they_invent(
+    fn tenants_share_by_weight_whatever_keys_they_use(
         tenant_weights in [weight(), weight()],
         keys in prop::collection::vec((0..2_u32, weight()), 2..20),
         steps in prop::collection::vec((0..20_u32, any::<bool>(), cost(5_000)), 100..300),
     ) {
         let mut drr = TenantDrr::new(Cost::MESSAGE, 1_000).unwrap();
-        let lane = |key: u32, tenant: u32, weight| WeightedKey {
+        let weighted_key = |key: u32, tenant: u32, weight| WeightedKey {
             tenant: TenantId(tenant),
             tenant_weight: tenant_weights[tenant as usize],
             key: Key(key),
             weight,
         };
-        // One key each that stays, and others that come and go.
+        // One key each that stays, and others that are added and removed.
         for tenant in 0..2 {
-            drr.add_key(lane(tenant, tenant, Weight::ONE)).unwrap();
+            drr.add_key(weighted_key(tenant, tenant, Weight::ONE)).unwrap();
         }
         let mut served = vec![[0_u64; 2]];
         let mut cost_max = 0;
         for (pick, joins, cost) in steps {
-            let at = pick as usize % keys.len();
-            let key = 2 + at as u32;
-            let (tenant, weight) = keys[at];
+            let index = pick as usize % keys.len();
+            let key = 2 + index as u32;
+            let (tenant, weight) = keys[index];
             if joins {
-                drr.add_key(lane(key, tenant, weight)).unwrap();
+                drr.add_key(weighted_key(key, tenant, weight)).unwrap();
             } else {
                 drr.remove_key(Key(key));
             }

@@ -1,8 +1,9 @@
-//! An estimate is near the truth, and forgets when it says it does.
+//! Guarantees of the estimators: their error and how long samples count.
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{
-    Ewma, Gains, LatencyWindow, Outcome, Quantile, RateWindow, RatioWindow, RecentLen, RecentSpans,
+    DecayingHistogram, Ewma, Gains, LatencyWindow, Outcome, Quantile, RateWindow, RatioWindow, RecentLen,
+    RecentSpans,
 };
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::collection::vec;
@@ -34,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn a_quantile_is_within_a_thirty_second_of_the_sorted_truth(
+    fn a_latency_quantile_is_within_a_thirty_second_of_the_exact_one(
         samples in timeline(), pause in 0..2 * WINDOW, quantile in quantile(),
     ) {
         let window = recorded(&samples);
@@ -48,6 +49,26 @@ proptest! {
         let exact = Duration::from_nanos(nearest_rank(&sorted, quantile.1).min(SCALE_END));
         let error = estimate.abs_diff(exact);
         prop_assert!(error <= (exact / 32).max(Duration::from_nanos(32)), "{estimate:?} for {exact:?}");
+    }
+
+    #[test]
+    fn a_decaying_quantile_is_at_most_half_as_long_again(
+        millis in vec(prop_oneof![0..50_u64, 0..4_000_000_000_u64], 1..300), quantile in quantile(),
+    ) {
+        let mut histogram = DecayingHistogram::EMPTY;
+        let mut halves = [DecayingHistogram::EMPTY, DecayingHistogram::EMPTY];
+        for (index, &millis) in millis.iter().enumerate() {
+            histogram.record(Duration::from_millis(millis));
+            halves[index % 2].record(Duration::from_millis(millis));
+        }
+        let mut sorted = millis;
+        sorted.sort_unstable();
+        let exact = nearest_rank(&sorted, quantile.1);
+        let estimate = histogram.quantile(quantile.0).unwrap().as_millis() as u64;
+        prop_assert!((exact..=exact + exact / 2).contains(&estimate), "{estimate} for {exact}");
+        let [mut left, right] = halves;
+        left.merge(&right);
+        prop_assert_eq!(left, histogram);
     }
 
     #[test]
@@ -106,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn a_ratio_counts_exactly_what_its_slices_cover(
+    fn a_ratio_counts_exactly_the_outcomes_in_its_slices(
         gaps in vec((0..20_000 * MILLI, any::<bool>()), 1..100), pause in 0..2 * WINDOW,
     ) {
         const SLICE: u64 = 5_000 * MILLI;
@@ -138,9 +159,9 @@ proptest! {
         let span = (records - 1) * gap;
         let measured = window.per_second(Instant::from_nanos(start + span));
         prop_assert_eq!(measured.is_some(), span >= 1_000 * MILLI);
-        let truth = cost as f64 * 1e9 / gap as f64;
+        let exact = cost as f64 * 1e9 / gap as f64;
         if let Some(measured) = measured {
-            prop_assert!((measured - truth).abs() <= cost as f64 * 1.000_001, "{measured} for {truth}");
+            prop_assert!((measured - exact).abs() <= cost as f64 * 1.000_001, "{measured} for {exact}");
         }
     }
 
@@ -159,7 +180,7 @@ proptest! {
     }
 }
 
-/// Times in order, each with a latency anywhere from nothing to beyond the scale.
+/// Generates times in order, each with a latency from zero to beyond the scale.
 fn timeline() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let latency = (0..44_u32, any::<u64>()).prop_map(|(bits, random)| random % (1 << bits));
     vec((0..4_000 * MILLI, latency), 1..200).prop_map(|samples| {
@@ -171,7 +192,7 @@ fn timeline() -> impl Strategy<Value = Vec<(u64, u64)>> {
     })
 }
 
-/// A quantile, and the same in millionths.
+/// Generates a quantile, with the same number in millionths.
 fn quantile() -> impl Strategy<Value = (Quantile, u64)> {
     (0..=1_000_000_u64)
         .prop_map(|millionths| (Quantile::new(millionths as f64 / 1e6).expect("a fraction"), millionths))

@@ -1,4 +1,4 @@
-//! The interner against a map.
+//! The interner compared with a map.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn names_and_keys_stay_paired_through_any_history(
+    fn names_and_ids_stay_paired_after_any_history(
         steps in prop::collection::vec((0..40_u32, any::<bool>()), 1..400),
         secret in any::<(u64, u64)>(),
     ) {

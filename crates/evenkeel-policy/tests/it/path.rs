@@ -1,4 +1,4 @@
-//! A path moves only as drawn, no faster than its rules allow, and a set never goes dark.
+//! Guarantees of path health: the allowed transitions, their pace, and a set that stays usable.
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
@@ -29,7 +29,7 @@ const ARROWS: [(PathState, PathState); 10] = [
 
 proptest! {
     #[test]
-    fn a_path_moves_along_the_drawn_arrows_only(steps in steps()) {
+    fn a_path_follows_only_the_documented_arrows(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
         let mut state = path.state();
         for (now, probe) in steps {
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn a_degraded_path_had_a_reason_and_a_recovering_one_has_none(steps in steps()) {
+    fn a_path_is_degraded_only_beyond_a_limit_and_recovers_only_below_both(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
         for (now, probe) in steps {
             let was_answered = matches!(probe, Probe::Answered { .. });
@@ -101,7 +101,7 @@ proptest! {
 
     #[test]
     fn a_set_with_a_usable_path_always_has_one(
-        steps in vec((0..4_usize, 0..2_000_u64, unkind_probe()), 1..600),
+        steps in vec((0..4_usize, 0..2_000_u64, bad_probe()), 1..600),
     ) {
         let rule = PathRule::default();
         let mut paths = [(); 4].map(|()| PathStats::new(rule));
@@ -116,13 +116,13 @@ proptest! {
             let best_p95 = usable.filter_map(PathStats::p95).min().unwrap_or_default();
             step(&mut paths[chosen], now, probe, rule.slo(best_p95), role);
             let is_usable = paths.iter().any(|path| path.state().is_usable());
-            prop_assert!(is_usable || !was_usable, "the last usable path was switched off");
+            prop_assert!(is_usable || !was_usable, "the last usable path was deactivated");
             was_usable = is_usable;
         }
     }
 
     #[test]
-    fn a_hop_count_stays_in_its_range_and_moves_by_one(
+    fn a_hop_count_stays_in_its_range_and_changes_by_at_most_one(
         hops_min in 1..5_u8, range in 0..5_u8, start in 0..5_u8,
         samples in vec((0..1_000_u64, 0.0..=0.3_f64), 1..100),
     ) {
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn paths_slower_than_the_best_in_use_stay_while_nothing_better_lies_idle(
+    fn slower_paths_stay_while_no_unused_path_is_better(
         used_ms in vec(10..1_000_u64, 2..8), samples in 0..50_u32,
     ) {
         let rule = PruneRule::default();
@@ -184,7 +184,7 @@ proptest! {
 }
 
 #[test]
-fn a_path_yields_its_share_while_unwell_and_ramps_back_to_it() {
+fn a_path_loses_its_share_while_unhealthy_and_ramps_back_to_it() {
     const SLOW: Duration = Duration::from_millis(150);
     const FAST: Duration = Duration::from_millis(10);
     let mut pair = Pair::new();
@@ -193,88 +193,87 @@ fn a_path_yields_its_share_while_unwell_and_ramps_back_to_it() {
     let mut odds = 0.0;
     for (tick, &rtt) in (20..).zip(&steps) {
         pair.sample(at(tick), Probe::Answered { rtt });
-        let state = pair.ailing.state();
-        let share = pair.swrr.share(AILING).unwrap_or(0.0);
+        let state = pair.failing.state();
+        let share = pair.swrr.share(FAILING).unwrap_or(0.0);
         states.push(state);
         assert_eq!(share > 0.0, state.is_usable(), "{share} while {state}");
         assert!(share < 0.1 || state == Active, "{share} while {state}");
         let odds_before = std::mem::replace(&mut odds, share / (1.0 - share));
         assert!(odds <= odds_before.max(0.1) * 1.2501, "{odds_before} to {odds} while {state}");
         if tick == 59 {
-            let picks = (0..1_000).filter(|_| pair.swrr.pick() == Some(AILING)).count();
+            let picks = (0..1_000).filter(|_| pair.swrr.pick() == Some(FAILING)).count();
             assert!((1..=100).contains(&picks), "{picks} of 1000 went over a degraded path");
         }
     }
     states.dedup();
     assert_eq!(states, [Probing, Active, Degraded, Recovery, Active]);
-    assert_eq!((pair.swrr.weight(STEADY), pair.swrr.weight(AILING)), (Some(100), Some(100)));
+    assert_eq!((pair.swrr.weight(STEADY), pair.swrr.weight(FAILING)), (Some(100), Some(100)));
 }
 
-/// A time as many intervals between raises after the start.
+/// Returns the time after `tick` intervals between raises.
 fn at(tick: u64) -> Instant {
     Instant::from_millis(100 * tick)
 }
 
 const STEADY: PathId = PathId(0);
-const AILING: PathId = PathId(1);
+const FAILING: PathId = PathId(1);
 
-/// Two paths of equal weight in one scheduler, the steady one past its ramp at tick 20; the state of one follows its samples.
+/// Two paths of equal weight in one scheduler: STEADY is past its ramp at tick 20, FAILING follows its samples.
 struct Pair {
     swrr: SwrrScheduler,
-    ailing: PathStats,
+    failing: PathStats,
 }
 
 impl Pair {
     fn new() -> Self {
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
-        for path in [STEADY, AILING] {
+        for path in [STEADY, FAILING] {
             swrr.add_path(path).unwrap();
             swrr.set_weight(path, Instant::ORIGIN, 100).unwrap();
         }
         swrr.activate(STEADY, Instant::ORIGIN).unwrap();
         (0..20).for_each(|tick| _ = swrr.refresh(at(tick)));
-        Self { swrr, ailing: PathStats::new(PathRule::default()) }
+        Self { swrr, failing: PathStats::new(PathRule::default()) }
     }
 
     fn sample(&mut self, now: Instant, probe: Probe) {
-        for transition in step(&mut self.ailing, now, probe, SLO, Role::OneOfMany) {
+        for transition in step(&mut self.failing, now, probe, SLO, Role::OneOfMany) {
             if let Some(health) = transition.to.health() {
-                self.swrr.set_health(AILING, now, health).unwrap();
-                self.swrr.activate(AILING, now).unwrap();
+                self.swrr.set_health(FAILING, now, health).unwrap();
+                self.swrr.activate(FAILING, now).unwrap();
             } else {
-                self.swrr.deactivate(AILING).unwrap();
+                self.swrr.deactivate(FAILING).unwrap();
             }
         }
         self.swrr.refresh(now);
     }
 }
 
-/// Lets time pass up to `now`, then feeds a probe; returns what changed, in order.
+/// Advances the time to `now`, then records a probe; returns the transitions in order.
 fn step(path: &mut PathStats, now: Instant, probe: Probe, slo: Duration, role: Role) -> Vec<Transition> {
-    let woken = path.on_time(now);
+    let retried = path.on_time(now);
     let sampled = path.on_probe(now, probe, slo, role);
-    woken.into_iter().chain(sampled).collect()
+    retried.into_iter().chain(sampled).collect()
 }
 
-/// Times in order with what was probed then: spells of good and of bad weather, so that every
-/// state is reached.
+/// Generates probes with their times, in phases of good and bad ones, so that every state is reached.
 fn steps() -> impl Strategy<Value = Vec<(Instant, Probe)>> {
-    let spell = prop_oneof![
-        3 => vec(kind_probe(), 1..40),
-        1 => vec(unkind_probe(), 1..20),
+    let phase = prop_oneof![
+        3 => vec(good_probe(), 1..40),
+        1 => vec(bad_probe(), 1..20),
         1 => vec(answer(101..300), 1..20),
     ];
-    (vec(spell, 1..20), 1..2_000_u64).prop_map(|(spells, gap_ms)| {
+    (vec(phase, 1..20), 1..2_000_u64).prop_map(|(phases, gap_ms)| {
         let times = (0..).map(move |step| Instant::from_millis(step * gap_ms));
-        times.zip(spells.into_iter().flatten()).collect()
+        times.zip(phases.into_iter().flatten()).collect()
     })
 }
 
-fn kind_probe() -> impl Strategy<Value = Probe> {
+fn good_probe() -> impl Strategy<Value = Probe> {
     prop_oneof![40 => answer(1..90), 1 => answer(90..200), 1 => Just(Probe::Lost)]
 }
 
-fn unkind_probe() -> impl Strategy<Value = Probe> {
+fn bad_probe() -> impl Strategy<Value = Probe> {
     prop_oneof![6 => answer(1..300), 2 => Just(Probe::Lost), 2 => Just(Probe::Failed)]
 }
 

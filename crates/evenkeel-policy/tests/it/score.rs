@@ -1,5 +1,5 @@
-//! The bound of `score`: scores in 0..=1 that no better figure lowers, gates that hold, fair draws, no
-//! hot node while one is cold, and no influence of the candidates' order.
+//! Guarantees of `score`: scores in 0..=1 that an improving metric never lowers, gates that hold, draws by weight, no hot
+//! node while one is cold, and no influence of the candidates' order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,56 +22,55 @@ proptest! {
     #[test]
     fn every_score_lies_between_zero_and_one(stats in any_node(), request in request()) {
         let limits = Limits::default();
-        for (name, part) in limits.parts(&stats).named() {
-            prop_assert!((0.0..=1.0).contains(&part), "{name} is {part}");
+        for (name, sub_score) in limits.sub_scores(&stats).named() {
+            prop_assert!((0.0..=1.0).contains(&sub_score), "{name} is {sub_score}");
         }
-        prop_assert!((0.0..=1.0).contains(&limits.parts(&stats).score(request)));
+        prop_assert!((0.0..=1.0).contains(&limits.sub_scores(&stats).score(request)));
         if let Ok(score) = limits.assess(&stats, request) {
             prop_assert!(score > 0.0 && score <= 1.0);
         }
     }
 
     #[test]
-    fn a_gate_closes_exactly_where_its_sub_score_says(stats in any_node(), request in request()) {
-        let parts = Limits::default().parts(&stats);
+    fn a_gate_closes_exactly_where_its_sub_score_requires(stats in any_node(), request in request()) {
+        let sub_scores = Limits::default().sub_scores(&stats);
         let serving = stats.status == Status::Serving;
         let configured =
             stats.max_http_sessions > 0 && stats.max_open_conns > 0 && stats.max_transaction_conns > 0;
-        let database = configured && parts.db_free > 0.0;
+        let database = configured && sub_scores.db_free > 0.0;
         let open = serving
             && match request {
-                RequestKind::Query | RequestKind::Execute => database && parts.err > 0.0 && parts.lat > 0.0,
-                RequestKind::BeginTx => database && parts.tx_free >= 0.05 && stats.wait_conn_count < 20,
-                RequestKind::Infer => parts.http_free > 0.0,
+                RequestKind::Query | RequestKind::Execute => database && sub_scores.err > 0.0 && sub_scores.lat > 0.0,
+                RequestKind::BeginTx => database && sub_scores.tx_free >= 0.05 && stats.wait_conn_count < 20,
+                RequestKind::Infer => sub_scores.http_free > 0.0,
             };
         prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), open);
     }
 
     #[test]
-    fn no_better_figure_lowers_a_score_or_closes_a_gate(
+    fn an_improving_metric_never_lowers_a_score_or_closes_a_gate(
         stats in sane_node(),
         better_by in 1u32..50,
         request in request(),
     ) {
         let limits = Limits::default();
-        for (figure, better) in improvements(&stats, better_by) {
-            let before = limits.parts(&stats).score(request);
-            let after = limits.parts(&better).score(request);
-            prop_assert!(after >= before - 1e-12, "{}: {} became {}", figure, before, after);
+        for (metric, better) in improvements(&stats, better_by) {
+            let before = limits.sub_scores(&stats).score(request);
+            let after = limits.sub_scores(&better).score(request);
+            prop_assert!(after >= before - 1e-12, "{}: {} became {}", metric, before, after);
             let closed = limits.gate(&stats, request).is_ok() && limits.gate(&better, request).is_err();
-            prop_assert!(!closed, "a better {} closed a gate", figure);
+            prop_assert!(!closed, "a better {} closed a gate", metric);
         }
     }
 
     #[test]
-    fn no_quicker_node_scores_less_against_the_median(
-        quick in 0.0..5000.0f64,
-        slow in 0.0..5000.0f64,
+    fn a_faster_node_never_scores_less_against_the_median(
+        one in 0.0..5000.0f64,
+        other in 0.0..5000.0f64,
         median in 0.0..5000.0f64,
         k in 1.5..=3.0f64,
     ) {
-        let (quick, slow) = (quick.min(slow), quick.max(slow));
-        let scores = [quick, slow].map(|p95_ms| relative_latency(p95_ms, median, k));
+        let scores = [one.min(other), one.max(other)].map(|p95_ms| relative_latency(p95_ms, median, k));
         prop_assert!(scores[0] >= scores[1]);
         prop_assert!(scores.iter().all(|score| *score > 0.0 && *score <= 1.0));
     }
@@ -79,40 +78,40 @@ proptest! {
     #[test]
     fn a_gated_node_is_never_chosen_and_none_means_all_are_gated(
         nodes in pool(any_node(), 0..12),
-        chooser in chooser(),
+        policy in policy(),
         request in request(),
         random in num::f64::ANY,
     ) {
         let open = |node: &Candidate| Limits::default().gate(&node.stats, request).is_ok();
-        match pick(chooser, &nodes, request, random) {
+        match pick(policy, &nodes, request, random) {
             None => prop_assert!(!nodes.iter().any(open)),
             Some(choice) => prop_assert!(open(find(&nodes, choice.node))),
         }
     }
 
     #[test]
-    fn the_order_of_the_candidates_decides_nothing(
+    fn the_order_of_the_candidates_has_no_influence(
         (nodes, shuffled) in pool(any_node(), 0..12)
             .prop_flat_map(|nodes| (Just(nodes.clone()), Just(nodes).prop_shuffle())),
-        chooser in chooser(),
+        policy in policy(),
         request in request(),
         random in 0.0..1.0f64,
     ) {
         prop_assert_eq!(
-            pick(chooser, &nodes, request, random),
-            pick(chooser, &shuffled, request, random)
+            pick(policy, &nodes, request, random),
+            pick(policy, &shuffled, request, random)
         );
     }
 
     #[test]
-    fn a_used_picker_decides_like_a_new_one(
+    fn a_used_selector_decides_like_a_new_one(
         pools in vec(pool(any_node(), 0..12), 1..5),
-        chooser in chooser(),
+        policy in policy(),
         request in request(),
     ) {
-        let mut used = NodeSelector::new(chooser).unwrap();
+        let mut used = NodeSelector::new(policy).unwrap();
         for nodes in &pools {
-            prop_assert_eq!(used.pick(nodes, request, 0.7), pick(chooser, nodes, request, 0.7));
+            prop_assert_eq!(used.pick(nodes, request, 0.7), pick(policy, nodes, request, 0.7));
         }
     }
 
@@ -122,13 +121,13 @@ proptest! {
         hot_quantile in 0.6..=0.84f64,
         request in request(),
     ) {
-        let chooser = SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
-        let Some(choice) = pick(chooser, &nodes, request, 0.5) else { return Ok(()) };
+        let policy = SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
+        let Some(choice) = pick(policy, &nodes, request, 0.5) else { return Ok(()) };
         let chosen = find(&nodes, choice.node);
         let open: Vec<_> =
             nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok()).collect();
         let cold: Vec<_> = open.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
-        match choice.because {
+        match choice.reason {
             ChoiceReason::Cold { cold: count, .. } => {
                 prop_assert!(!is_hot(chosen, &nodes, hot_quantile));
                 prop_assert_eq!(count, cold.len());
@@ -139,7 +138,7 @@ proptest! {
                 prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, open.len()));
                 prop_assert!(open.iter().all(|node| load(node) >= load(chosen)));
             }
-            ChoiceReason::Score(scored) => prop_assert!(false, "{scored}"),
+            ChoiceReason::Score(breakdown) => prop_assert!(false, "{breakdown}"),
         }
     }
 
@@ -151,25 +150,25 @@ proptest! {
         request in request(),
     ) {
         const DRAWS: u32 = 2_000;
-        let chooser = SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() });
-        let mut picker = NodeSelector::new(chooser).unwrap();
+        let policy = SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() });
+        let mut selector = NodeSelector::new(policy).unwrap();
         let mut times = BTreeMap::new();
         for draw in 0..DRAWS {
             let random = (f64::from(draw) + 0.5) / f64::from(DRAWS);
-            if let Some(choice) = picker.pick(&nodes, request, random) {
+            if let Some(choice) = selector.pick(&nodes, request, random) {
                 *times.entry(choice.node).or_insert(0u32) += 1;
             }
         }
-        let places = places(chooser, &nodes, request);
-        prop_assert!(times.keys().all(|node| places.iter().any(|(place, _)| place.node == *node)));
+        let draw_order = draw_order(policy, &nodes, request);
+        prop_assert!(times.keys().all(|node| draw_order.iter().any(|(candidate, _)| candidate.node == *node)));
         let mass = |(node, scored): &(Candidate, ScoreBreakdown)| scored.score.powi(power as i32) * node.weight.as_f64();
-        let total: f64 = places.iter().map(mass).sum();
-        for place in &places {
-            let share = mass(place) / total;
-            let drawn = times.get(&place.0.node).copied().unwrap_or(0);
-            prop_assert!((place.1.chance - share).abs() < 1e-9);
-            let off = f64::from(drawn) - share * f64::from(DRAWS);
-            prop_assert!(off.abs() <= 1.0 + 1e-6, "drawn {} times for a share of {}", drawn, share);
+        let total: f64 = draw_order.iter().map(mass).sum();
+        for entry in &draw_order {
+            let share = mass(entry) / total;
+            let drawn = times.get(&entry.0.node).copied().unwrap_or(0);
+            prop_assert!((entry.1.chance - share).abs() < 1e-9);
+            let error = f64::from(drawn) - share * f64::from(DRAWS);
+            prop_assert!(error.abs() <= 1.0 + 1e-6, "drawn {} times for a share of {}", drawn, share);
         }
     }
 
@@ -180,48 +179,48 @@ proptest! {
         request in request(),
     ) {
         let among = |top_k| SelectionPolicy::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
-        let all = places(among(16), &nodes, request);
+        let all = draw_order(among(16), &nodes, request);
         let open = nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok());
         prop_assert_eq!(all.len(), open.count());
         let ranks: Vec<_> =
             all.iter().map(|(node, scored)| (scored.score * node.weight.as_f64(), Reverse(node.node))).collect();
         prop_assert!(ranks.is_sorted_by(|one, other| one > other), "{:?}", ranks);
-        let best = places(among(top_k), &nodes, request);
+        let best = draw_order(among(top_k), &nodes, request);
         prop_assert_eq!(ids(&best), ids(&all[..all.len().min(top_k)]));
     }
 }
 
-/// The nodes that take part in a draw, in order; each is found by asking just past the one before.
-fn places(
-    chooser: SelectionPolicy,
+/// Returns the nodes that take part in a draw, in order; each is found with a random number just past the one before.
+fn draw_order(
+    policy: SelectionPolicy,
     nodes: &[Candidate],
     request: RequestKind,
 ) -> Vec<(Candidate, ScoreBreakdown)> {
-    let mut places: Vec<(Candidate, ScoreBreakdown)> = Vec::new();
+    let mut draw_order: Vec<(Candidate, ScoreBreakdown)> = Vec::new();
     let mut below = 0.0;
-    while let Some(choice) = pick(chooser, nodes, request, below + 1e-12) {
-        let ChoiceReason::Score(scored) = choice.because else { break };
-        places.push((*find(nodes, choice.node), scored));
+    while let Some(choice) = pick(policy, nodes, request, below + 1e-12) {
+        let ChoiceReason::Score(scored) = choice.reason else { break };
+        draw_order.push((*find(nodes, choice.node), scored));
         below += scored.chance;
-        if places.len() == scored.drawn_from {
+        if draw_order.len() == scored.drawn_from {
             break;
         }
     }
-    places
+    draw_order
 }
 
-fn ids(places: &[(Candidate, ScoreBreakdown)]) -> Vec<NodeId> {
-    places.iter().map(|(node, _)| node.node).collect()
+fn ids(draw_order: &[(Candidate, ScoreBreakdown)]) -> Vec<NodeId> {
+    draw_order.iter().map(|(node, _)| node.node).collect()
 }
 
-/// The same node with one figure better, and the figure's name.
+/// Returns the same node with one metric improved, and the metric's name.
 ///
-/// A larger `max_open_conns` makes the same idle connections a smaller part, so it is only promised to
-/// help a node that has none.
+/// A larger `max_open_conns` makes the same idle connections a smaller fraction, so it is only guaranteed to help a node
+/// that has none.
 fn improvements(stats: &NodeStats, by: u32) -> Vec<(&'static str, NodeStats)> {
-    let fewer = |figure: u32| figure.saturating_sub(by);
-    let more = |figure: i32| figure + by as i32;
-    let lower = |figure: f64| figure / f64::from(1 + by);
+    let fewer = |count: u32| count.saturating_sub(by);
+    let more = |maximum: i32| maximum + by as i32;
+    let lower = |value: f64| value / f64::from(1 + by);
     let node = *stats;
     let mut better = vec![
         ("http session", NodeStats { running_http_session: fewer(node.running_http_session), ..node }),
@@ -247,7 +246,7 @@ fn improvements(stats: &NodeStats, by: u32) -> Vec<(&'static str, NodeStats)> {
     better
 }
 
-/// Hot, as the definition has it: more in flight than the quantile of all serving nodes.
+/// Reports whether a node is hot by definition: more in flight than the quantile of all serving nodes.
 fn is_hot(node: &Candidate, nodes: &[Candidate], hot_quantile: f64) -> bool {
     let serving = nodes.iter().filter(|other| other.stats.status == Status::Serving);
     let mut loads: Vec<f64> = serving.map(load).collect();
@@ -264,8 +263,8 @@ fn latency_ms(node: &Candidate) -> f64 {
     if estimate >= 0.0 { estimate } else { f64::INFINITY }
 }
 
-fn pick(chooser: SelectionPolicy, nodes: &[Candidate], request: RequestKind, random: f64) -> Option<Choice> {
-    NodeSelector::new(chooser).expect("the strategies give valid settings").pick(nodes, request, random)
+fn pick(policy: SelectionPolicy, nodes: &[Candidate], request: RequestKind, random: f64) -> Option<Choice> {
+    NodeSelector::new(policy).expect("the strategies give valid settings").pick(nodes, request, random)
 }
 
 fn find(nodes: &[Candidate], id: NodeId) -> &Candidate {
@@ -276,7 +275,7 @@ fn request() -> impl Strategy<Value = RequestKind> {
     select(vec![RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx, RequestKind::Infer])
 }
 
-fn chooser() -> impl Strategy<Value = SelectionPolicy> {
+fn policy() -> impl Strategy<Value = SelectionPolicy> {
     prop_oneof![
         (1usize..=16, 1u32..=16).prop_map(|(top_k, power)| {
             SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() })
@@ -287,7 +286,7 @@ fn chooser() -> impl Strategy<Value = SelectionPolicy> {
     ]
 }
 
-/// Candidates with ids in no order, some with equal figures so that ties happen.
+/// Generates candidates with ids in no order, some with equal metrics so that ties happen.
 fn pool(
     node: impl Strategy<Value = NodeStats> + Clone,
     count: std::ops::Range<usize>,
@@ -304,16 +303,16 @@ fn pool(
     })
 }
 
-/// Figures a healthy or ailing node would report, mostly past the gates.
+/// Generates the metrics of a healthy or struggling node, mostly past the gates.
 fn sane_node() -> impl Strategy<Value = NodeStats> + Clone {
     let connections = (60..120i32, 0..110u32, prop_oneof![Just(0u32), 0..40u32], 0..25u32);
-    let places = (1..80i32, 0..70u32, 1..30i32, 0..20u32);
+    let capacities = (1..80i32, 0..70u32, 1..30i32, 0..20u32);
     let quality = (0.0..2200.0f64, 15..40u32, 0.0..0.055f64, 0..25u32);
     let status = prop_oneof![6 => Just(Status::Serving), 1 => Just(Status::Draining)];
-    (connections, places, quality, 0..400u64, status, 0..50u64, 0.0..500.0f64).prop_map(
-        |(connections, places, quality, uptime_sec, status, in_flight, latency_estimate_ms)| {
+    (connections, capacities, quality, 0..400u64, status, 0..50u64, 0.0..500.0f64).prop_map(
+        |(connections, capacities, quality, uptime_sec, status, in_flight, latency_estimate_ms)| {
             let (max_open_conns, open_conns, idle_conns, wait_conn_count) = connections;
-            let (max_http_sessions, running_http_session, max_transaction_conns, running_tx) = places;
+            let (max_http_sessions, running_http_session, max_transaction_conns, running_tx) = capacities;
             let (p95_latency_ms, latency_samples, error_rate_1m, timeouts_1m) = quality;
             NodeStats {
                 running_http_session,
@@ -338,33 +337,33 @@ fn sane_node() -> impl Strategy<Value = NodeStats> + Clone {
     )
 }
 
-/// A sane node in which any figure may be any bits at all.
+/// Generates a sane node in which any metric may have any bits.
 fn any_node() -> impl Strategy<Value = NodeStats> + Clone {
     let counts = uniform6(weighted(0.03, any::<u32>()));
     let maxima = uniform3(weighted(0.03, any::<i32>()));
     let numbers = uniform3(weighted(0.1, num::f64::ANY));
     let longs = uniform2(weighted(0.03, any::<u64>()));
     (sane_node(), counts, maxima, numbers, longs).prop_map(|(mut node, counts, maxima, numbers, longs)| {
-        put(&mut node.running_http_session, counts[0]);
-        put(&mut node.running_tx, counts[1]);
-        put(&mut node.open_conns, counts[2]);
-        put(&mut node.idle_conns, counts[3]);
-        put(&mut node.wait_conn_count, counts[4]);
-        put(&mut node.timeouts_1m, counts[5]);
-        put(&mut node.max_http_sessions, maxima[0]);
-        put(&mut node.max_open_conns, maxima[1]);
-        put(&mut node.max_transaction_conns, maxima[2]);
-        put(&mut node.p95_latency_ms, numbers[0]);
-        put(&mut node.error_rate_1m, numbers[1]);
-        put(&mut node.latency_estimate_ms, numbers[2]);
-        put(&mut node.uptime_sec, longs[0]);
-        put(&mut node.in_flight, longs[1].map(Cost));
+        replace(&mut node.running_http_session, counts[0]);
+        replace(&mut node.running_tx, counts[1]);
+        replace(&mut node.open_conns, counts[2]);
+        replace(&mut node.idle_conns, counts[3]);
+        replace(&mut node.wait_conn_count, counts[4]);
+        replace(&mut node.timeouts_1m, counts[5]);
+        replace(&mut node.max_http_sessions, maxima[0]);
+        replace(&mut node.max_open_conns, maxima[1]);
+        replace(&mut node.max_transaction_conns, maxima[2]);
+        replace(&mut node.p95_latency_ms, numbers[0]);
+        replace(&mut node.error_rate_1m, numbers[1]);
+        replace(&mut node.latency_estimate_ms, numbers[2]);
+        replace(&mut node.uptime_sec, longs[0]);
+        replace(&mut node.in_flight, longs[1].map(Cost));
         node
     })
 }
 
-fn put<T>(figure: &mut T, wild: Option<T>) {
-    if let Some(wild) = wild {
-        *figure = wild;
+fn replace<T>(metric: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *metric = value;
     }
 }

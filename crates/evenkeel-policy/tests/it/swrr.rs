@@ -1,5 +1,5 @@
-//! The bounds of `swrr`, and the defects its rules prevent, each beside the rule that has it.
-#![allow(clippy::unwrap_used, reason = "a refusal is a failed test")]
+//! Guarantees of `swrr`, and the defects that its rules prevent, each shown with the rule that has it.
+#![allow(clippy::unwrap_used, reason = "an error is a failed test")]
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::PathId;
@@ -10,10 +10,10 @@ use proptest::prelude::*;
 
 const START: Instant = Instant::ORIGIN;
 
-/// What an exact rule may miss by because credits are integers.
+/// Tolerance for integer credits.
 const ROUNDING: f64 = 1e-3;
 
-/// A scheduler whose given weights are in force at once: no ramp, no patience.
+/// Creates a scheduler whose pinned weights take effect at once: no ramp, no intervals.
 fn immediate() -> SwrrScheduler {
     let config = SwrrConfig {
         change_min: 0.0,
@@ -38,12 +38,12 @@ fn join_measured(swrr: &mut SwrrScheduler, path: PathId, rtt_ms: f64) {
     swrr.activate(path, START).unwrap();
 }
 
-/// Gives every weight that many chances to rise by a step.
+/// Gives every weight `steps` chances to rise by a step.
 fn refresh(swrr: &mut SwrrScheduler, from_ms: u64, steps: u64) {
     (1..=steps).for_each(|step| _ = swrr.refresh(Instant::from_millis(from_ms + step * 100)));
 }
 
-fn given(weights: &[u32]) -> SwrrScheduler {
+fn with_weights(weights: &[u32]) -> SwrrScheduler {
     let mut swrr = immediate();
     (0..).zip(weights).for_each(|(id, &weight)| join(&mut swrr, id, weight));
     swrr
@@ -59,7 +59,7 @@ fn pick(swrr: &mut SwrrScheduler) -> usize {
     swrr.pick().unwrap().index()
 }
 
-/// Picks, and tells the most picks in a row of each path.
+/// Picks and returns the longest run of each path.
 fn longest_runs(swrr: &mut SwrrScheduler, paths: usize, picks: usize) -> Vec<(usize, u32)> {
     let mut longest = vec![0; paths];
     let mut last = usize::MAX;
@@ -73,7 +73,7 @@ fn longest_runs(swrr: &mut SwrrScheduler, paths: usize, picks: usize) -> Vec<(us
     longest.into_iter().enumerate().collect()
 }
 
-fn least(weights: &[u32]) -> u32 {
+fn smallest(weights: &[u32]) -> u32 {
     *weights.iter().min().unwrap()
 }
 
@@ -85,7 +85,7 @@ fn harmonic(n: usize) -> f64 {
     (1..=n).map(|k| 1.0 / k as f64).sum()
 }
 
-/// Asserts that nobody is further behind or ahead than the cup game allows, at `size` per pick.
+/// Asserts that no path is further behind or ahead than the cup game allows, at `size` per pick.
 fn assert_smooth(owed: &[f64], n: usize, size: f64) {
     for &owed in owed {
         assert!(owed <= (harmonic(n) - 1.0) * size + ROUNDING, "{owed} behind among {n}");
@@ -98,15 +98,15 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Weights small enough for ties and large enough for lopsided sets.
+/// Generates weights small enough for ties and large enough for lopsided sets.
 fn weights(paths: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Vec<u32>> {
     vec(prop_oneof![1..5_u32, 1..60_u32, Just(500)], paths)
 }
 
 proptest! {
     #[test]
-    fn any_period_of_picks_holds_the_ideal_exactly(weights in weights(1..9), skipped in 0..200_usize) {
-        let mut swrr = given(&weights);
+    fn any_period_of_picks_gives_exact_shares(weights in weights(1..9), skipped in 0..200_usize) {
+        let mut swrr = with_weights(&weights);
         let divisor = weights.iter().fold(0, |divisor, &weight| gcd(divisor, weight));
         (0..skipped).for_each(|_| { pick(&mut swrr); });
         let mut served = vec![0; weights.len()];
@@ -117,7 +117,7 @@ proptest! {
 
     #[test]
     fn service_stays_within_the_harmonic_number_of_the_ideal(weights in weights(1..17)) {
-        let mut swrr = given(&weights);
+        let mut swrr = with_weights(&weights);
         let sum = f64::from(weights.iter().sum::<u32>());
         let mut served = vec![0.0; weights.len()];
         for picks in 1..=400 {
@@ -130,10 +130,10 @@ proptest! {
     }
 
     #[test]
-    fn service_stays_within_it_whatever_the_reweighting(
+    fn service_stays_within_it_under_any_reweighting(
         changes in vec((weights(6), 1..20_usize), 1..40),
     ) {
-        let mut swrr = given(&[1; 6]);
+        let mut swrr = with_weights(&[1; 6]);
         for (weights, picks) in changes {
             reweigh(&mut swrr, &weights);
             for _ in 0..picks {
@@ -148,36 +148,36 @@ proptest! {
         (before, after) in (2..7_usize).prop_flat_map(|paths| (weights(paths), weights(paths))),
         picks in 0..60_usize,
     ) {
-        let mut swrr = given(&before);
+        let mut swrr = with_weights(&before);
         for (path, run) in longest_runs(&mut swrr, before.len(), picks) {
-            prop_assert!(run <= before[path].div_ceil(least(&before)), "{} of {} in {:?}", run, path, before);
+            prop_assert!(run <= before[path].div_ceil(smallest(&before)), "{} of {} in {:?}", run, path, before);
         }
         reweigh(&mut swrr, &after);
         for (path, run) in longest_runs(&mut swrr, after.len(), 700) {
-            prop_assert!(run <= after[path].div_ceil(least(&after)), "{} of {} in {:?}", run, path, after);
+            prop_assert!(run <= after[path].div_ceil(smallest(&after)), "{} of {} in {:?}", run, path, after);
         }
     }
 
     #[test]
-    fn no_run_after_many_changes_exceeds_it_but_by_a_tie(
+    fn after_many_changes_no_run_exceeds_it_except_by_a_tie(
         changes in (2..7_usize).prop_flat_map(|paths| vec((weights(paths), 1..60_usize), 2..30)),
     ) {
-        let mut swrr = given(&changes[0].0);
+        let mut swrr = with_weights(&changes[0].0);
         for (weights, picks) in changes {
             reweigh(&mut swrr, &weights);
             for (path, run) in longest_runs(&mut swrr, weights.len(), picks) {
-                // Rounding may turn a tie around, which costs one more where the ratio is whole.
-                prop_assert!(run <= weights[path] / least(&weights) + 1, "{} of {} in {:?}", run, path, weights);
+                // Rounding may reverse a tie, which adds one where the ratio is an integer.
+                prop_assert!(run <= weights[path] / smallest(&weights) + 1, "{} of {} in {:?}", run, path, weights);
             }
         }
     }
 
     #[test]
-    fn sized_picks_hold_the_share_of_bytes_to_a_few_picks(
+    fn sized_picks_keep_the_share_of_bytes_within_a_few_picks(
         weights in weights(1..9),
         sizes in vec(1..16_384_u64, 1..300),
     ) {
-        let mut swrr = given(&weights);
+        let mut swrr = with_weights(&weights);
         let sum = f64::from(weights.iter().sum::<u32>());
         let size_max = *sizes.iter().max().unwrap() as f64;
         let mut served = vec![0.0; weights.len()];
@@ -192,11 +192,11 @@ proptest! {
     }
 
     #[test]
-    fn who_is_not_eligible_neither_gains_nor_loses(
+    fn an_ineligible_path_neither_gains_nor_loses(
         weights in weights(2..9),
         masks in vec((any::<u8>(), 1..9_000_u64), 1..200),
     ) {
-        let mut swrr = given(&weights);
+        let mut swrr = with_weights(&weights);
         for (mask, size) in masks {
             let before = owed(&swrr);
             let eligible = |path: PathId| mask & (1 << path.0) != 0;
@@ -212,10 +212,10 @@ proptest! {
     }
 
     #[test]
-    fn comings_and_goings_leave_credits_balanced_and_bounded(
+    fn joining_and_leaving_keeps_credits_balanced_and_bounded(
         steps in vec((0..8_u32, 1..60_u32, 0..6_usize), 1..120),
     ) {
-        let mut swrr = given(&[1; 8]);
+        let mut swrr = with_weights(&[1; 8]);
         for (id, weight, picks) in steps {
             let path = PathId(id);
             if swrr.active().contains(&path) {
@@ -223,7 +223,7 @@ proptest! {
             } else {
                 swrr.set_weight(path, START, weight).unwrap();
                 swrr.activate(path, START).unwrap();
-                prop_assert!(swrr.owed(path).unwrap().abs() < ROUNDING, "a newcomer is owed nothing");
+                prop_assert!(swrr.owed(path).unwrap().abs() < ROUNDING, "a path that joins is owed nothing");
             }
             for _ in 0..picks {
                 swrr.pick();
@@ -239,7 +239,7 @@ proptest! {
         order in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle(),
         weights in weights(8),
     ) {
-        let mut sorted = given(&weights);
+        let mut sorted = with_weights(&weights);
         let mut shuffled = immediate();
         order.iter().for_each(|&id| join(&mut shuffled, id, weights[id as usize]));
         for _ in 0..200 {
@@ -248,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn the_unhealthy_stay_strictly_below_a_tenth_and_above_nothing(
+    fn unhealthy_paths_stay_strictly_below_a_tenth_and_above_zero(
         paths in vec((1..10_000_u32, 0..3_u8), 2..128),
     ) {
         let mut swrr = immediate();
@@ -268,14 +268,14 @@ proptest! {
     }
 
     #[test]
-    fn a_weight_rises_by_a_quarter_per_interval_at_most(
+    fn a_weight_rises_by_at_most_a_quarter_per_interval(
         samples in vec((1..400_u64, 0.5..800.0_f64, 0.0..0.3_f64), 1..80),
     ) {
         let a = PathId(0);
         let b = PathId(1);
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
         [a, b].into_iter().for_each(|path| join_measured(&mut swrr, path, 50.0));
-        // Beside a path that does not change, a weight is read off the shares.
+        // Beside a path that does not change, a weight can be computed from the shares.
         let weight = |swrr: &SwrrScheduler| swrr.share(a).unwrap() / swrr.share(b).unwrap();
         let mut now = START;
         let mut raised_at = START;
@@ -309,8 +309,8 @@ proptest! {
     }
 
     #[test]
-    fn a_window_shows_theory_and_how_close_the_picks_came(weights in weights(1..9)) {
-        let mut swrr = given(&weights);
+    fn a_window_reports_expected_shares_and_the_deviation_of_the_picks(weights in weights(1..9)) {
+        let mut swrr = with_weights(&weights);
         (0..100).for_each(|_| { pick(&mut swrr); });
         let window = swrr.last_window().unwrap();
         prop_assert!((window.shares().iter().map(|share| share.theory).sum::<f64>() - 1.0).abs() < 1e-9);
@@ -324,7 +324,7 @@ proptest! {
     }
 }
 
-/// The rule as the specification words it, and the ways to get it wrong.
+/// The rule as the specification words it, with the mistakes it allows.
 struct Literal {
     weights: Vec<i64>,
     credits: Vec<i64>,
@@ -354,7 +354,7 @@ impl Literal {
     }
 }
 
-/// How often `path` is picked before any other.
+/// Returns how often `path` is picked before any other.
 fn run_of(path: usize, mut pick: impl FnMut() -> usize) -> u32 {
     (0..).find(|_| pick() != path).unwrap()
 }
@@ -362,32 +362,33 @@ fn run_of(path: usize, mut pick: impl FnMut() -> usize) -> u32 {
 #[test]
 fn the_literal_rule_agrees_with_ours_where_nothing_changes() {
     let mut literal = Literal::new(&[7, 2, 3, 3]);
-    let mut ours = given(&[7, 2, 3, 3]);
+    let mut ours = with_weights(&[7, 2, 3, 3]);
     (0..60).for_each(|_| assert_eq!(literal.pick(), pick(&mut ours)));
 }
 
 #[test]
 fn an_inactive_weight_in_the_total_would_skew_the_shares() {
-    let mut defective = Literal::new(&[100, 10, 50]);
-    defective.active[2] = false;
-    let skewed = (0..1_100).filter(|_| defective.pick_paying(160) == 0).count();
+    let mut wrong = Literal::new(&[100, 10, 50]);
+    wrong.active[2] = false;
+    let skewed = (0..1_100).filter(|_| wrong.pick_paying(160) == 0).count();
     assert!((77..=79).contains(&(skewed / 11)), "{skewed}");
 
-    let mut ours = given(&[100, 10, 50]);
+    let mut ours = with_weights(&[100, 10, 50]);
     ours.deactivate(PathId(2)).unwrap();
     assert_eq!((0..1_100).filter(|_| pick(&mut ours) == 0).count(), 1_000);
 }
 
 #[test]
 fn a_kept_credit_would_win_a_thousand_picks_in_a_row() {
-    let mut defective = Literal::new(&[10_000, 10_000]);
-    defective.pick();
-    defective.active[1] = false;
-    defective.pick();
-    (defective.weights, defective.active) = (vec![10, 10], vec![true, true]);
-    assert!(run_of(1, || defective.pick()) >= 1_000);
+    let mut wrong = Literal::new(&[10_000, 10_000]);
+    wrong.pick();
+    wrong.active[1] = false;
+    wrong.pick();
+    wrong.weights = vec![10, 10];
+    wrong.active = vec![true, true];
+    assert!(run_of(1, || wrong.pick()) >= 1_000);
 
-    let mut ours = given(&[10_000, 10_000]);
+    let mut ours = with_weights(&[10_000, 10_000]);
     ours.pick();
     ours.deactivate(PathId(1)).unwrap();
     ours.pick();
@@ -408,7 +409,7 @@ fn credits_that_do_not_follow_a_reweight_would_burst() {
     assert!(run_of(1, || kept.pick()) >= 100);
     let mut clamped = before();
     clamped.credits.iter_mut().for_each(|credit| *credit = (*credit).clamp(-20, 20));
-    assert!(run_of(1, || clamped.pick()) > 1, "clamping breaks the bound of one");
+    assert!(run_of(1, || clamped.pick()) > 1, "clamping breaks the guarantee of one");
 
     // Both paths go from 1 ms to 100 ms.
     let config = SwrrConfig { rtt_alpha: 1.0, ..SwrrConfig::default() };
@@ -423,7 +424,7 @@ fn credits_that_do_not_follow_a_reweight_would_burst() {
 }
 
 #[test]
-fn one_healthy_path_of_the_least_weight_outweighs_127_unhealthy_ones() {
+fn one_healthy_path_of_the_smallest_weight_outweighs_127_unhealthy_ones() {
     for health in [Health::Degraded, Health::Recovery] {
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
         for id in 0..128 {
@@ -438,8 +439,8 @@ fn one_healthy_path_of_the_least_weight_outweighs_127_unhealthy_ones() {
 }
 
 #[test]
-fn where_all_are_unhealthy_none_is_held_down() {
-    let mut swrr = given(&[100, 100]);
+fn when_all_paths_are_unhealthy_none_is_capped() {
+    let mut swrr = with_weights(&[100, 100]);
     swrr.set_health(PathId(1), START, Health::Degraded).unwrap();
     assert!(swrr.share(PathId(1)).unwrap() < 0.10);
     swrr.set_health(PathId(0), START, Health::Recovery).unwrap();
@@ -474,7 +475,7 @@ fn a_steady_stream_of_small_changes_is_suppressed_and_a_large_one_applied() {
     assert_eq!(swrr.update_path_rtt(path, START, 106.0), Ok(Reweight::Applied));
 }
 
-/// Every sample counts whole and at once, if it counts.
+/// Creates a scheduler in which every sample that counts takes effect fully and at once.
 fn immediate_with_threshold() -> SwrrScheduler {
     let config = SwrrConfig {
         rtt_alpha: 1.0,

@@ -162,8 +162,8 @@ impl fmt::Display for TurnDisplay {
         match self.0 {
             Turn::Idle => f.write_str("has nothing to serve"),
             Turn::Parked => f.write_str("waits for the store"),
-            Turn::InTurn => f.write_str("is in turn"),
-            Turn::GoesFirst => f.write_str("goes first"),
+            Turn::Next => f.write_str("is in turn"),
+            Turn::Prioritized => f.write_str("goes first"),
             Turn::InRing => f.write_str("waits its turn in the ring"),
             Turn::InDebt { rounds } => write!(f, "pays off earlier work for {rounds} rounds"),
         }
@@ -266,7 +266,7 @@ impl QueueState {
             None if lane.cursor() < seq && lane.on_disk_len() > 0 => lane.in_memory(),
             None => return Explanation::Unknown,
         };
-        let key = self.drr.standing(at);
+        let key = self.drr.key_status(at);
         let tenant = self.drr.tenant_status(lane.tenant);
         let expires_at = lane.ready().find(|handle| handle.header.seq == seq);
         let expires_at = expires_at.and_then(|handle| handle.header.expires_at);

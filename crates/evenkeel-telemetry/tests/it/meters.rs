@@ -112,7 +112,7 @@ fn a_change_of_a_node_and_of_a_path_is_counted() {
     let watched = Watched::new();
     watched.change(NodeEvent::BreakerOpened { until: Instant::from_secs(1) });
     let transition =
-        Transition { from: PathState::Inactive, to: PathState::Recovery, cause: Cause::ProbesWereAnswered };
+        Transition { from: PathState::Inactive, to: PathState::Recovery, cause: Cause::ProbesAnswered };
     watched.change(NodeEvent::Path { path: PathId(1), transition });
     watched.change(NodeEvent::Path {
         path: PathId(1),

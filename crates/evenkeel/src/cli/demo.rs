@@ -1,162 +1,216 @@
-//! `evenkeel demo`: fairness one can watch.
+//! `evenkeel demo`: the same load first behind one shared key, then with a key per tenant.
 
-use std::fmt::Write as _;
+mod screen;
+mod summary;
+
 use std::io::{IsTerminal, stdout};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use evenkeel::demo::{APPETITES, Demo, DemoTotals, MODEL};
+use evenkeel::demo::{Demo, DemoStats, DemoTotals, KeyScheme};
 use evenkeel_telemetry::logs::{self, Format, LogOptions};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{interval, sleep};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, interval};
 
 use super::{CliError, print};
+use screen::Screen;
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel demo                           a minute of it
-  evenkeel demo --seconds 0               until it is interrupted, to try things out
-  evenkeel demo --seconds 10 --quiet      what came of it and nothing else, for scripts
+  evenkeel demo                           one minute: half with a shared key, half with a key per tenant
+  evenkeel demo --seconds 0               keep the second half running until interrupted, to try things out
+  evenkeel demo --seconds 10 --quiet      print the result only, for scripts
 ";
 
-/// Runs a gateway, three simulated model servers and three tenants of unequal appetite in one process.
+/// Length of the first phase when the second has no end.
+const FIRST_PHASE: Duration = Duration::from_secs(30);
+/// Longest warm-up of a phase; a third of a shorter one.
+const WARM_UP_MAX: Duration = Duration::from_secs(10);
+/// Interval of the lines that are printed when the output is not a terminal.
+const LINE_INTERVAL: u32 = 5;
+
+/// Show what a gateway with fair queueing changes: run a gateway, three simulated model servers and
+/// three tenants in one process, first behind one shared API key, then with a key per tenant.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct DemoArgs {
-    /// How long; 0 until it is interrupted
+    /// Duration in seconds; 0 runs until interrupted
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     seconds: u64,
-    /// Shows what came of it at the end and nothing before
+    /// Print the result only
     #[arg(long)]
     quiet: bool,
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 picks a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 }
 
+/// One phase as it is shown: the totals per tenant, in the order of the profiles.
+#[derive(Clone, Debug, PartialEq)]
+struct Phase {
+    scheme: KeyScheme,
+    /// `None`: until interrupted.
+    length: Option<Duration>,
+    elapsed: Duration,
+    /// False during the warm-up, which the final totals leave out.
+    is_warm: bool,
+    totals: Vec<DemoTotals>,
+}
+
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
-    // What the demo shows would drown in a log; who wants one asks for it.
+    // Log lines would tear the screen apart; RUST_LOG turns them on.
     let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
     logs::install(LogOptions::new(Some(&filter), Format::of(&std::io::stderr()))?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let figures = runtime.block_on(show(args))?;
-    print(&verdict(&figures))?;
-    let failed: u64 = figures.iter().map(|figures| figures.failed).sum();
-    if 0 < failed {
-        return Err(format!("{failed} requests failed that should not have").into());
+    let phases = runtime.block_on(run_phases(args))?;
+    print(&summary::text(&phases))?;
+    check(&phases)
+}
+
+/// Fails if a request failed, or if a tenant with a key of its own was not served.
+fn check(phases: &[Phase]) -> Result<(), CliError> {
+    let failed: u64 = phases.iter().flat_map(|phase| &phase.totals).map(|totals| totals.failed).sum();
+    if failed != 0 {
+        return Err(format!("{failed} requests failed; run with RUST_LOG=warn to see why").into());
     }
-    if figures.iter().any(|figures| figures.served == 0) {
-        return Err("a tenant was not served; more --seconds may help".into());
+    let unserved = |phase: &Phase| {
+        phase.scheme == KeyScheme::PerTenant && phase.totals.iter().any(|totals| totals.served == 0)
+    };
+    if phases.iter().any(unserved) {
+        return Err("a tenant was not served; try more --seconds".into());
     }
     Ok(())
 }
 
-/// Runs the demo, and tells what each tenant got after the first moments.
-async fn show(args: &DemoArgs) -> Result<Vec<DemoTotals>, CliError> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+async fn run_phases(args: &DemoArgs) -> Result<Vec<Phase>, CliError> {
+    let mut stop = StopSignals {
+        interrupt: signal(SignalKind::interrupt())?,
+        terminate: signal(SignalKind::terminate())?,
+    };
     let mut demo = Demo::start(args.listen).await?;
-    if !args.quiet {
-        print(&introduction(&demo))?;
-    }
-    demo.begin()?;
-    let seconds = if args.seconds == 0 { u64::MAX } else { args.seconds };
-    let end = Duration::from_secs(seconds);
-    let warm_up = Duration::from_secs((seconds / 4).min(5));
-    let mut tick = interval(Duration::from_secs(1));
-    tick.tick().await;
-    let mut first = vec![DemoTotals::default(); APPETITES.len()];
-    let mut shown = 0;
-    let mut ended = std::pin::pin!(sleep(end));
-    let mut warmed = std::pin::pin!(sleep(warm_up));
-    let mut warm = false;
-    loop {
-        tokio::select! {
-            () = &mut ended => break,
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
-            () = &mut warmed, if !warm => {
-                first = figures(&demo);
-                demo.tenants().iter().for_each(|tenant| tenant.ledger.forget_waits());
-                warm = true;
-            }
-            _ = tick.tick(), if !args.quiet => {
-                let again = if stdout().is_terminal() && 0 < shown { format!("\x1b[{shown}A") } else { String::new() };
-                let table = table(&figures(&demo));
-                shown = table.lines().count();
-                print(&format!("{again}{table}"))?;
-            }
+    let screen = Screen::new(&demo);
+    let mut output =
+        Output { screen, quiet: args.quiet, live: stdout().is_terminal(), lines_shown: 0, ticks: 0 };
+    output.begin()?;
+    let half = Duration::from_secs(args.seconds) / 2;
+    let lengths = if args.seconds == 0 { [Some(FIRST_PHASE), None] } else { [Some(half), Some(half)] };
+    let mut phases = Vec::new();
+    for (scheme, length) in [KeyScheme::Shared, KeyScheme::PerTenant].into_iter().zip(lengths) {
+        let stats = demo.start_phase(scheme).await?;
+        phases.push(Phase { scheme, length, elapsed: Duration::ZERO, is_warm: false, totals: Vec::new() });
+        if run_phase(&mut phases, &stats, &mut stop, &mut output).await? == PhaseEnd::Interrupted {
+            break;
         }
     }
-    let since: Vec<DemoTotals> =
-        figures(&demo).iter().zip(&first).map(|(last, first)| last.since(first)).collect();
     demo.stop().await?;
-    Ok(since)
+    output.finish(&phases)?;
+    Ok(phases)
 }
 
-fn figures(demo: &Demo) -> Vec<DemoTotals> {
-    demo.tenants().iter().map(|tenant| tenant.ledger.figures()).collect()
+struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
 }
 
-fn introduction(demo: &Demo) -> String {
-    let url = demo.url();
-    let mut text = String::new();
-    let _ = writeln!(text, "gateway  {url}   (/v1/..., /api/load-status, /metrics)");
-    for (name, address) in demo.nodes() {
-        let _ = writeln!(text, "node     http://{address}   {name}");
-    }
-    for tenant in demo.tenants() {
-        let appetite = tenant.appetite;
-        let _ = writeln!(text, "tenant   {:6} weight {}: {}", appetite.name, appetite.weight, appetite.about);
-    }
-    if let Some(quiet) = demo.tenants().last() {
-        let _ = writeln!(
-            text,
-            "\ncurl {url}/v1/chat/completions -H 'authorization: Bearer {}' \\\n  -d '{{\"model\": \"{MODEL}\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}]}}'\n",
-            quiet.key
-        );
-    }
-    text
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PhaseEnd {
+    TimeUp,
+    Interrupted,
 }
 
-fn table(figures: &[DemoTotals]) -> String {
-    let total: u64 = figures.iter().map(|figures| figures.cost).sum();
-    let mut text = format!(
-        "{:8}{:>7}{:>9}{:>9}{:>13}{:>11}{:>8}{:>11}{:>11}\n",
-        "tenant", "weight", "asked", "served", "turned away", "cost", "share", "wait p50", "wait p99"
-    );
-    for (appetite, figures) in APPETITES.iter().zip(figures) {
-        let share = 100.0 * figures.cost as f64 / total.max(1) as f64;
-        let p50 = figures.wait_p50.as_millis();
-        let p99 = figures.wait_p99.as_millis();
-        let _ = writeln!(
-            text,
-            "{:8}{:>7}{:>9}{:>9}{:>13}{:>11}{:>7.1}%{:>8} ms{:>8} ms",
-            appetite.name,
-            appetite.weight,
-            figures.asked,
-            figures.served,
-            figures.turned_away,
-            figures.cost,
-            share,
-            p50,
-            p99,
-        );
-    }
-    text
+/// Runs the last of `phases` to its end and keeps its totals up to date.
+async fn run_phase(
+    phases: &mut [Phase],
+    stats: &[Arc<DemoStats>],
+    stop: &mut StopSignals,
+    output: &mut Output,
+) -> Result<PhaseEnd, CliError> {
+    let started = Instant::now();
+    let current = phases.len() - 1;
+    let length = phases[current].length;
+    // Far enough away to be "never" and still a valid instant.
+    let end = started + length.unwrap_or(Duration::from_hours(24 * 365));
+    let warm_up_end = started + (end - started).min(3 * WARM_UP_MAX) / 3;
+    let mut tick = interval(Duration::from_secs(1));
+    tick.tick().await;
+    let end_reason = loop {
+        tokio::select! {
+            () = tokio::time::sleep_until(end) => break PhaseEnd::TimeUp,
+            _ = stop.interrupt.recv() => break PhaseEnd::Interrupted,
+            _ = stop.terminate.recv() => break PhaseEnd::Interrupted,
+            () = tokio::time::sleep_until(warm_up_end), if !phases[current].is_warm => {
+                stats.iter().for_each(|stats| stats.restart());
+                phases[current].is_warm = true;
+            }
+            _ = tick.tick() => {
+                update(&mut phases[current], started, stats);
+                output.tick(phases)?;
+            }
+        }
+    };
+    update(&mut phases[current], started, stats);
+    Ok(end_reason)
 }
 
-/// Says in words what the numbers show.
-fn verdict(figures: &[DemoTotals]) -> String {
-    let [batch, team, chat] = figures else { return table(figures) };
-    let ratio = team.cost as f64 / batch.cost.max(1) as f64;
-    format!(
-        "{}\nteam and batch both wanted more than there was: team got {ratio:.2} times what batch got, of twice the weight.\n\
-         chat asked little and got it: {} of its {} questions were turned away, and 99 of 100 waited {} ms at most.\n",
-        table(figures),
-        chat.turned_away,
-        chat.asked,
-        chat.wait_p99.as_millis(),
-    )
+fn update(phase: &mut Phase, started: Instant, stats: &[Arc<DemoStats>]) {
+    phase.elapsed = started.elapsed();
+    phase.totals = stats.iter().map(|stats| stats.totals()).collect();
+}
+
+/// Redraws the screen in place on a terminal, prints plain lines elsewhere, and only the end if quiet.
+struct Output {
+    screen: Screen,
+    quiet: bool,
+    live: bool,
+    lines_shown: usize,
+    ticks: u32,
+}
+
+impl Output {
+    fn begin(&mut self) -> Result<(), CliError> {
+        if self.quiet || self.live {
+            return Ok(());
+        }
+        print(&self.screen.header())
+    }
+
+    fn tick(&mut self, phases: &[Phase]) -> Result<(), CliError> {
+        if self.quiet {
+            return Ok(());
+        }
+        if self.live {
+            return self.redraw(&self.screen.render(phases));
+        }
+        self.ticks += 1;
+        if !self.ticks.is_multiple_of(LINE_INTERVAL) {
+            return Ok(());
+        }
+        phases.last().map_or(Ok(()), |phase| print(&screen::line(phase)))
+    }
+
+    fn redraw(&mut self, text: &str) -> Result<(), CliError> {
+        let mut frame = String::new();
+        if self.lines_shown != 0 {
+            frame += &format!("\x1b[{}A", self.lines_shown);
+        }
+        // Each line is cleared to its end and the screen below the last one, so that no old text shows through.
+        for line in text.lines() {
+            frame += line;
+            frame += "\x1b[K\n";
+        }
+        frame += "\x1b[J";
+        self.lines_shown = text.lines().count();
+        print(&frame)
+    }
+
+    /// Leaves the final tables on the screen, without the hint to try a gateway that has stopped.
+    fn finish(&mut self, phases: &[Phase]) -> Result<(), CliError> {
+        let tables = self.screen.tables(phases);
+        if self.quiet || !self.live {
+            return print(&tables);
+        }
+        self.redraw(&(self.screen.header() + &tables))
+    }
 }

@@ -1,80 +1,83 @@
-//! One client of a tenant: asks, reads to the end, waits when it is told to, asks again.
+//! One client of a tenant: sends a request, reads the whole response, backs off when rejected, repeats.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_upstream::{Origin, Upstream};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, InvalidHeaderValue, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{DemoStats, MODEL, Tenant, TenantProfile};
+use super::{DemoStats, MODEL, TenantProfile};
 
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Whoever is told to come back later comes back by then, so that a short demo shows it.
-const RETRY_MAX: Duration = Duration::from_secs(2);
+const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Longest backoff after a rejection, so that a short demo shows what happens afterwards.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Client {
     upstream: Upstream,
     origin: Origin,
     authorization: HeaderValue,
-    appetite: &'static TenantProfile,
-    ledger: Arc<DemoStats>,
+    profile: &'static TenantProfile,
+    stats: Arc<DemoStats>,
     number: u32,
+}
+
+enum DemoOutcome {
+    Served { tokens: u64, cost: u64 },
+    Rejected { retry_after: Duration },
+    Failed,
 }
 
 impl Client {
     pub(super) fn new(
         upstream: &Upstream,
         origin: &Origin,
-        tenant: &Tenant,
+        key: &str,
+        profile: &'static TenantProfile,
+        stats: &Arc<DemoStats>,
         number: u32,
-    ) -> Result<Self, http::header::InvalidHeaderValue> {
-        let mut authorization = HeaderValue::try_from(format!("Bearer {}", tenant.key))?;
+    ) -> Result<Self, InvalidHeaderValue> {
+        let mut authorization = HeaderValue::try_from(format!("Bearer {key}"))?;
         authorization.set_sensitive(true);
-        Ok(Self {
-            upstream: upstream.clone(),
-            origin: origin.clone(),
-            authorization,
-            appetite: tenant.appetite,
-            ledger: tenant.ledger.clone(),
-            number,
-        })
+        let upstream = upstream.clone();
+        let origin = origin.clone();
+        Ok(Self { upstream, origin, authorization, profile, stats: stats.clone(), number })
     }
 
-    /// Asks until it is dropped.
-    pub(super) async fn ask_on(self) {
+    /// Sends requests, one after the other, until the future is dropped.
+    pub(super) async fn run(self) {
         for turn in 0_u64.. {
-            self.ledger.asked();
-            match self.ask(turn).await {
-                DemoOutcome::Served { cost, wait } => {
-                    self.ledger.served(cost, wait);
-                    sleep(self.appetite.thinks).await;
+            self.stats.record_sent(self.number);
+            match self.send(turn).await {
+                DemoOutcome::Served { tokens, cost } => {
+                    self.stats.record_served(tokens, cost);
+                    sleep(self.profile.think_time).await;
                 }
-                DemoOutcome::TurnedAway { retry_after } => {
-                    self.ledger.turned_away();
-                    sleep(retry_after.min(RETRY_MAX)).await;
+                DemoOutcome::Rejected { retry_after } => {
+                    self.stats.record_rejected(self.number);
+                    sleep(retry_after.min(BACKOFF_MAX)).await;
                 }
                 DemoOutcome::Failed => {
-                    self.ledger.failed();
-                    sleep(RETRY_MAX).await;
+                    self.stats.record_failed(self.number);
+                    sleep(BACKOFF_MAX).await;
                 }
             }
         }
     }
 
-    async fn ask(&self, turn: u64) -> DemoOutcome {
-        let question = format!("question {turn} of client {} of {}", self.number, self.appetite.name);
+    async fn send(&self, turn: u64) -> DemoOutcome {
+        let prompt = format!("question {turn} of client {} of {}", self.number, self.profile.name);
         let body = json!({
             "model": MODEL,
             "stream": true,
             "stream_options": {"include_usage": true},
-            "max_tokens": self.appetite.answer_tokens,
+            "max_tokens": self.profile.response_tokens,
             "ignore_eos": true,
-            "messages": [{"role": "user", "content": question}],
+            "messages": [{"role": "user", "content": prompt}],
         });
         let request = Request::post("/v1/chat/completions")
             .header(AUTHORIZATION, self.authorization.clone())
@@ -87,46 +90,37 @@ impl Client {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::SERVICE_UNAVAILABLE => {
-                return DemoOutcome::TurnedAway {
-                    retry_after: Duration::from_secs(number(&response, RETRY_AFTER.as_str())),
-                };
+                let seconds = header_number(&response, RETRY_AFTER.as_str());
+                return DemoOutcome::Rejected { retry_after: Duration::from_secs(seconds) };
             }
             _ => return DemoOutcome::Failed,
         }
-        let wait = Duration::from_millis(number(&response, "x-queue-wait-ms"));
-        let Ok(all) = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await else {
-            return DemoOutcome::Failed;
-        };
-        match cost_of(&all.to_bytes()) {
-            Some(cost) => DemoOutcome::Served { cost, wait },
-            None => DemoOutcome::Failed,
+        let wait = Duration::from_millis(header_number(&response, "x-queue-wait-ms"));
+        self.stats.record_started(self.number, wait);
+        match Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await {
+            Ok(body) => read_usage(&body.to_bytes()).unwrap_or(DemoOutcome::Failed),
+            Err(_) => DemoOutcome::Failed,
         }
     }
 }
 
-enum DemoOutcome {
-    Served { cost: u64, wait: Duration },
-    TurnedAway { retry_after: Duration },
-    Failed,
-}
-
-fn number<B>(response: &Response<B>, header: &str) -> u64 {
+/// Returns the whole part of a numeric header, 0 if it is missing.
+fn header_number<B>(response: &Response<B>, header: &str) -> u64 {
     let text = response.headers().get(header).and_then(|value| value.to_str().ok());
-    // Fractions of a millisecond are not shown anyway.
     text.and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// What a whole stream cost; `None` if it ended early.
-fn cost_of(stream: &[u8]) -> Option<u64> {
+/// Reads tokens and cost from the end of a stream; `None` if the stream was truncated.
+fn read_usage(stream: &[u8]) -> Option<DemoOutcome> {
     let text = core::str::from_utf8(stream).ok()?;
-    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    let mut last = events.rev();
-    if last.next()? != "[DONE]" {
+    let mut events = text.lines().filter_map(|line| line.strip_prefix("data: ")).rev();
+    if events.next()? != "[DONE]" {
         return None;
     }
-    let usage = serde_json::from_str::<Value>(last.next()?).ok()?;
-    let tokens = |name: &str| usage["usage"][name].as_u64();
-    Some(tokens("prompt_tokens")? + 2 * tokens("completion_tokens")?)
+    let usage = serde_json::from_str::<Value>(events.next()?).ok()?;
+    let count = |name: &str| usage["usage"][name].as_u64();
+    let tokens = count("completion_tokens")?;
+    Some(DemoOutcome::Served { tokens, cost: count("prompt_tokens")? + 2 * tokens })
 }
 
 #[cfg(test)]
@@ -134,10 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_costs_its_tokens_once_in_and_twice_out_unless_it_ends_early() {
+    fn usage_is_read_from_a_whole_stream_only() {
         let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":5}}"#;
-        assert_eq!(cost_of(format!("data: {{}}\n\n{usage}\n\ndata: [DONE]\n\n").as_bytes()), Some(17));
-        assert_eq!(cost_of(format!("{usage}\n\n").as_bytes()), None);
-        assert_eq!(cost_of(b"data: {\"error\":{}}\n\n"), None);
+        let whole = format!("data: {{}}\n\n{usage}\n\ndata: [DONE]\n\n");
+        let served = read_usage(whole.as_bytes());
+        assert!(matches!(served, Some(DemoOutcome::Served { tokens: 5, cost: 17 })));
+        assert!(read_usage(format!("{usage}\n\n").as_bytes()).is_none());
+        assert!(read_usage(b"data: {\"error\":{}}\n\n").is_none());
     }
 }

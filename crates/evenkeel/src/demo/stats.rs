@@ -1,97 +1,138 @@
-//! What a tenant of the demo got: counted by its clients, read by whoever shows it.
+//! Counts of one tenant's requests in one phase of the demo, as its clients see them.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use evenkeel_policy::estimate::{LatencyWindow, Quantile};
+use evenkeel_policy::time::Instant;
 use parking_lot::Mutex;
 
-/// How many of the latest waits are remembered.
-const WAITS_MAX: usize = 4_096;
+/// Window of the wait quantiles; longer than any phase that ends by itself with the default duration.
+const WAIT_WINDOW: Duration = Duration::from_mins(10);
 
-/// What a tenant got so far.
-#[derive(Debug, Default)]
-pub struct DemoStats(Mutex<DemoStatsInner>);
-
-#[derive(Debug, Default)]
-struct DemoStatsInner {
-    figures: DemoTotals,
-    /// In a circle.
-    waits: Vec<Duration>,
-    next: usize,
+/// Shared by the clients of one tenant. Times are measured from its creation.
+#[derive(Debug)]
+pub struct DemoStats {
+    origin: tokio::time::Instant,
+    inner: Mutex<DemoStatsInner>,
 }
 
-/// What a tenant got, in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
+struct DemoStatsInner {
+    since: Instant,
+    totals: DemoTotals,
+    waits: LatencyWindow,
+    /// Requests that have no response yet, by client.
+    pending: HashMap<u32, Instant>,
+}
+
+/// What one tenant got in the measured part of a phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DemoTotals {
-    /// Questions asked.
-    pub asked: u64,
-    /// Questions answered in full.
+    /// Duration of the measured part.
+    pub measured: Duration,
     pub served: u64,
-    /// Questions turned away because too many waited.
-    pub turned_away: u64,
-    /// Questions that ended in any other way, which none should.
+    /// Requests that the gateway rejected because it was overloaded.
+    pub rejected: u64,
+    /// Requests that failed for any other reason; a healthy demo has none.
     pub failed: u64,
-    /// What the answers cost: tokens in, and twice the tokens out.
+    /// Tokens in responses.
+    pub tokens: u64,
+    /// Cost as the gateway charges it: prompt tokens and twice the response tokens.
     pub cost: u64,
-    /// How long questions wait for their turn, in the middle.
-    pub wait_p50: Duration,
-    /// How long they wait at worst, but for one in a hundred.
-    pub wait_p99: Duration,
+    pub wait_p50: Wait,
+    pub wait_p99: Wait,
+}
+
+/// Time that a request waited for a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    pub duration: Duration,
+    /// Whether the request still waits, so that `duration` is a lower bound.
+    pub is_pending: bool,
+}
+
+impl Default for DemoStats {
+    fn default() -> Self {
+        let waits = LatencyWindow::new(WAIT_WINDOW).expect("the window has six slices of whole nanoseconds");
+        let inner = DemoStatsInner {
+            since: Instant::ORIGIN,
+            totals: DemoTotals::default(),
+            waits,
+            pending: HashMap::new(),
+        };
+        Self { origin: tokio::time::Instant::now(), inner: Mutex::new(inner) }
+    }
 }
 
 impl DemoStats {
-    pub(super) fn asked(&self) {
-        self.0.lock().figures.asked += 1;
+    pub(super) fn record_sent(&self, client: u32) {
+        let now = self.now();
+        self.inner.lock().pending.insert(client, now);
     }
 
-    pub(super) fn served(&self, cost: u64, wait: Duration) {
-        let mut books = self.0.lock();
-        books.figures.served += 1;
-        books.figures.cost += cost;
-        let at = books.next;
-        books.next = (at + 1) % WAITS_MAX;
-        match books.waits.get_mut(at) {
-            Some(oldest) => *oldest = wait,
-            None => books.waits.push(wait),
+    /// Records a response head: the request has a slot, after `wait` in the gateway's queue.
+    pub(super) fn record_started(&self, client: u32, wait: Duration) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        inner.pending.remove(&client);
+        inner.waits.record(now, wait);
+    }
+
+    pub(super) fn record_served(&self, tokens: u64, cost: u64) {
+        let totals = &mut self.inner.lock().totals;
+        totals.served += 1;
+        totals.tokens += tokens;
+        totals.cost += cost;
+    }
+
+    pub(super) fn record_rejected(&self, client: u32) {
+        let mut inner = self.inner.lock();
+        inner.pending.remove(&client);
+        inner.totals.rejected += 1;
+    }
+
+    pub(super) fn record_failed(&self, client: u32) {
+        let mut inner = self.inner.lock();
+        inner.pending.remove(&client);
+        inner.totals.failed += 1;
+    }
+
+    /// Starts the measurement anew, at the end of the warm-up. Failures stay counted.
+    pub fn restart(&self) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        inner.totals = DemoTotals { failed: inner.totals.failed, ..DemoTotals::default() };
+        inner.waits = LatencyWindow::new(WAIT_WINDOW).expect("the window was valid before");
+        inner.since = now;
+    }
+
+    /// Returns the totals since the last restart.
+    ///
+    /// Requests that still wait count in the quantiles with the time they have waited so far; otherwise the longest
+    /// waits of a short phase would be left out.
+    pub fn totals(&self) -> DemoTotals {
+        let now = self.now();
+        let inner = self.inner.lock();
+        let mut with_pending = inner.waits.clone();
+        for &sent in inner.pending.values() {
+            with_pending.record(now, now.since(sent));
+        }
+        let quantile = |quantile: Quantile| {
+            let finished = inner.waits.quantile(now, quantile).unwrap_or_default();
+            let all = with_pending.quantile(now, quantile).unwrap_or_default();
+            Wait { duration: all, is_pending: finished < all }
+        };
+        DemoTotals {
+            measured: now.since(inner.since),
+            wait_p50: quantile(Quantile::P50),
+            wait_p99: quantile(Quantile::P99),
+            ..inner.totals
         }
     }
 
-    pub(super) fn turned_away(&self) {
-        self.0.lock().figures.turned_away += 1;
-    }
-
-    pub(super) fn failed(&self) {
-        self.0.lock().figures.failed += 1;
-    }
-
-    /// Forgets how long questions waited so far.
-    pub fn forget_waits(&self) {
-        let mut books = self.0.lock();
-        books.waits.clear();
-        books.next = 0;
-    }
-
-    /// What it got so far.
-    pub fn figures(&self) -> DemoTotals {
-        let books = self.0.lock();
-        let mut waits = books.waits.clone();
-        waits.sort_unstable();
-        let at = |share: usize| waits.get(waits.len() * share / 100).copied().unwrap_or_default();
-        DemoTotals { wait_p50: at(50), wait_p99: at(99), ..books.figures }
-    }
-}
-
-impl DemoTotals {
-    /// What came since `earlier`; waits are those that are remembered.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            asked: self.asked - earlier.asked,
-            served: self.served - earlier.served,
-            turned_away: self.turned_away - earlier.turned_away,
-            failed: self.failed - earlier.failed,
-            cost: self.cost - earlier.cost,
-            ..*self
-        }
+    fn now(&self) -> Instant {
+        Instant::ORIGIN + self.origin.elapsed()
     }
 }
 
@@ -99,21 +140,30 @@ impl DemoTotals {
 mod tests {
     use super::*;
 
-    #[test]
-    fn waits_are_told_by_their_middle_and_their_worst_and_old_ones_are_forgotten() {
-        let ledger = DemoStats::default();
-        assert_eq!(ledger.figures().wait_p99, Duration::ZERO);
-        for _ in 0..WAITS_MAX {
-            ledger.served(1, Duration::from_secs(60));
-        }
-        for millis in 0..WAITS_MAX as u64 {
-            ledger.served(1, Duration::from_millis(millis));
-        }
-        let figures = ledger.figures();
-        assert_eq!((figures.served, figures.cost), (2 * WAITS_MAX as u64, 2 * WAITS_MAX as u64));
-        assert_eq!(
-            (figures.wait_p50, figures.wait_p99),
-            (Duration::from_millis(2_048), Duration::from_millis(4_055))
-        );
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_still_waits_counts_with_its_wait_so_far() {
+        let stats = DemoStats::default();
+        stats.record_sent(0);
+        stats.record_started(0, Duration::from_millis(100));
+        assert!(!stats.totals().wait_p99.is_pending);
+        stats.record_sent(1);
+        tokio::time::advance(Duration::from_secs(8)).await;
+        let wait = stats.totals().wait_p99;
+        assert!(wait.is_pending);
+        assert!((7.5..8.5).contains(&wait.duration.as_secs_f64()), "{wait:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_drops_the_warm_up_but_no_failure() {
+        let stats = DemoStats::default();
+        stats.record_sent(0);
+        stats.record_started(0, Duration::from_secs(60));
+        stats.record_served(10, 25);
+        stats.record_sent(0);
+        stats.record_failed(0);
+        stats.restart();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let expected = DemoTotals { measured: Duration::from_secs(2), failed: 1, ..DemoTotals::default() };
+        assert_eq!(stats.totals(), expected);
     }
 }

@@ -1,8 +1,8 @@
-//! What a key may spend, owes, is given back, and keeps while it is set aside.
+//! Deficits, debts, refunds, and the balance of parked keys.
 
 use super::*;
 
-/// A ring that is visited key by key finds a key of weight 0.01 still in debt a hundred times per message.
+/// A plain ring visits a key of weight 0.01 a hundred times per message and finds it still in debt.
 #[test]
 fn a_tiny_weight_costs_no_empty_visits() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 0.01)]);
@@ -26,7 +26,7 @@ fn a_tiny_weight_costs_no_empty_visits() {
 
     serve(&mut drr, 20);
     let debtor = drr.key_status(BOB);
-    assert!(matches!(debtor, KeyStatus::InDebt { rounds: 1..=100 }), "ours is out of the ring: {debtor:?}");
+    assert!(matches!(debtor, KeyStatus::InDebt { rounds: 1..=100 }), "not out of the ring: {debtor:?}");
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn debt_outlives_idleness_and_is_paid_by_the_rounds_that_pass() {
     serve(&mut drr, 5);
     let passed = drr.round() - start;
     drr.add_key(ALICE, Weight::ONE).unwrap();
-    // The present round's grant pays too, now that ALICE waits through it.
+    // The current round's grant pays too, now that ALICE waits through it.
     let owed = drr.debt(ALICE).0;
     assert_eq!(owed, 10_000 - 1_000 * (passed + 1));
-    // This round, those that pay, and the one that leaves something to spend, in which BOB comes first.
+    // This round, the rounds that pay, and the one that leaves a deficit to spend, in which BOB comes first.
     assert_eq!(picks_until(&mut drr, ALICE), 3 + usize::try_from(owed / 1_000).unwrap());
 }
 
-/// Forgetting debt when a key goes idle lets it take ten times its share, by leaving after each overdraft.
+/// If debt were dropped when a key goes idle, it could take ten times its share by leaving after each overdraft.
 #[test]
 fn an_on_off_tenant_cannot_escape_settlement() {
     let mut drr = scheduler(NewKey::First, &[(BOB, 1.0)]);
@@ -74,7 +74,7 @@ fn an_on_off_tenant_cannot_escape_settlement() {
         spent[key.index()] += actual.0;
     }
     let [alice, bob] = spent;
-    assert!(alice <= bob + 20_000, "on/off took {alice} beside {bob}");
+    assert!(alice <= bob + 20_000, "the on/off tenant took {alice}, the other {bob}");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_charge_to_an_idle_key_is_not_paid_by_the_rounds_before_it() {
 }
 
 #[test]
-fn a_grant_that_just_pays_the_debt_leaves_nothing_to_spend() {
+fn a_grant_that_just_pays_the_debt_leaves_no_deficit() {
     let mut drr = in_ring(1);
     let mut served = vec![];
     for _ in 0..10 {
@@ -127,7 +127,7 @@ fn a_grant_that_just_pays_the_debt_leaves_nothing_to_spend() {
 }
 
 #[test]
-fn a_charge_that_changes_no_turn_keeps_the_place() {
+fn a_charge_that_changes_no_turn_keeps_the_position() {
     let mut drr = in_ring(1);
     serve(&mut drr, 1);
     drr.settle(ALICE, MESSAGE, Cost(1_500), Settlement::Running);
@@ -136,15 +136,15 @@ fn a_charge_that_changes_no_turn_keeps_the_place() {
 }
 
 #[test]
-fn a_refund_lets_a_newcomer_have_the_rest_of_its_grant_in_this_round() {
+fn a_refund_lets_a_new_key_use_the_rest_of_its_grant_in_this_round() {
     let mut drr = busy(3);
-    let newcomer = Key(3);
-    drr.add_key(newcomer, Weight::ONE).unwrap();
-    drr.consume_deficit(newcomer, MESSAGE);
+    let new_key = Key(3);
+    drr.add_key(new_key, Weight::ONE).unwrap();
+    drr.consume_deficit(new_key, MESSAGE);
     let round = drr.round();
-    drr.settle(newcomer, MESSAGE, Cost(200), Settlement::Final);
-    assert!(picks_until(&mut drr, newcomer) <= 4 && drr.round() <= round + 1);
-    assert_eq!(drr.debt(newcomer), Cost(200));
+    drr.settle(new_key, MESSAGE, Cost(200), Settlement::Final);
+    assert!(picks_until(&mut drr, new_key) <= 4 && drr.round() <= round + 1);
+    assert_eq!(drr.debt(new_key), Cost(200));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_refund_brings_a_debtor_back_before_its_round() {
 }
 
 #[test]
-fn a_refund_beyond_the_debt_brings_a_newcomer_back_at_once() {
+fn a_refund_beyond_the_debt_brings_a_new_key_back_at_once() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.consume_deficit(ALICE, Cost(5_000));
     drr.settle(ALICE, Cost(6_000), Cost::ZERO, Settlement::Final);
@@ -167,7 +167,7 @@ fn a_refund_beyond_the_debt_brings_a_newcomer_back_at_once() {
 }
 
 #[test]
-fn raising_the_charge_in_turn_ends_the_turn_not_the_round() {
+fn raising_the_charge_of_the_next_key_ends_its_turn_but_not_the_round() {
     let mut drr = in_ring(2);
     let round = drr.round();
     assert_eq!(drr.next_key(), Some(ALICE));
@@ -177,7 +177,7 @@ fn raising_the_charge_in_turn_ends_the_turn_not_the_round() {
 }
 
 #[test]
-fn a_new_weight_counts_from_the_next_visit_on_the_waiting_work() {
+fn a_new_weight_applies_to_waiting_work_from_the_next_visit() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     serve(&mut drr, 2);
     drr.update_weight(BOB, Weight::whole(3).unwrap());
@@ -187,7 +187,7 @@ fn a_new_weight_counts_from_the_next_visit_on_the_waiting_work() {
 }
 
 #[test]
-fn a_new_weight_reaches_a_debtor() {
+fn a_new_weight_applies_to_a_debtor() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 0.01)]);
     serve(&mut drr, 4);
     assert!(matches!(drr.key_status(BOB), KeyStatus::InDebt { rounds: 90.. }));
@@ -198,7 +198,7 @@ fn a_new_weight_reaches_a_debtor() {
 }
 
 #[test]
-fn a_parked_key_is_passed_over_until_woken() {
+fn a_parked_key_is_skipped_until_woken() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.park(ALICE);
     assert_eq!((drr.parked_len(), drr.active_len()), (1, 1));
@@ -217,7 +217,7 @@ fn a_parked_key_is_passed_over_until_woken() {
 }
 
 #[test]
-fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_the_round() {
+fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_one_round() {
     let mut drr = in_ring(3);
     assert_eq!(drr.next_key(), Some(ALICE));
     drr.consume_deficit(ALICE, MESSAGE);
@@ -233,11 +233,11 @@ fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_the_round() {
     drr.park(ALICE);
     assert_eq!(drr.deficit(ALICE), Cost(2_000));
     serve(&mut drr, 10);
-    assert_eq!(drr.deficit(ALICE), Cost(0), "but not for ever");
+    assert_eq!(drr.deficit(ALICE), Cost(0), "but not forever");
 }
 
-/// Parking the last key of a round ends the round; if that took the rest of its grant, a weight of 10 beside ten of 1
-/// would get 714 of 2000 messages.
+/// Parking the last key of a round ends the round; if that took the rest of its grant, a weight of 10 beside ten keys
+/// of weight 1 would get 714 of 2000 messages.
 #[test]
 fn a_key_parked_after_each_message_still_gets_its_share() {
     let mut drr = busy(10);
@@ -277,7 +277,7 @@ fn under_next_round_a_new_weight_leaves_the_grant_already_given() {
 }
 
 #[test]
-fn a_key_added_parked_waits_for_its_wake() {
+fn a_key_added_parked_waits_until_woken() {
     let mut drr = scheduler(NewKey::First, &[]);
     drr.add_parked(ALICE, Weight::ONE).unwrap();
     assert_eq!((drr.next_key(), drr.parked_len()), (None, 1));
@@ -311,7 +311,7 @@ fn absurd_costs_saturate() {
 }
 
 #[test]
-fn debt_that_can_be_paid_is_kept_to_the_unit() {
+fn debt_that_can_be_paid_is_exact() {
     for owed in [10_000_000, 1_000_000_000, Cost::MAX.0] {
         let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
         drr.consume_deficit(ALICE, Cost(owed));

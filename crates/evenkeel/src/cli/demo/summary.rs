@@ -1,0 +1,112 @@
+//! The demo's conclusions, each printed only if the numbers of this run support it.
+
+use evenkeel::demo::{DemoTotals, KeyScheme, PROFILES};
+
+use super::Phase;
+use super::screen::{format_wait, tokens_per_second};
+
+/// Largest difference at which two throughputs are called the same.
+const SAME_THROUGHPUT: f64 = 0.05;
+/// Largest difference at which a ratio is said to follow the weights.
+const SAME_RATIO: f64 = 0.10;
+/// Smallest factor between two waits that is worth a sentence.
+const CLEAR_FACTOR: f64 = 2.0;
+
+/// Compares the two phases in words.
+pub(super) fn text(phases: &[Phase]) -> String {
+    let (Some(shared), Some(own)) = (find(phases, KeyScheme::Shared), find(phases, KeyScheme::PerTenant))
+    else {
+        return "\nInterrupted before the second half: nothing to compare.\n".to_owned();
+    };
+    format!("\n{}{}{}", waits(shared, own), throughput(shared, own), weights(own))
+}
+
+fn find(phases: &[Phase], scheme: KeyScheme) -> Option<&[DemoTotals]> {
+    let phase = phases.iter().find(|phase| phase.scheme == scheme)?;
+    Some(phase.totals.as_slice()).filter(|totals| totals.len() == PROFILES.len())
+}
+
+fn totals_of<'a>(name: &str, totals: &'a [DemoTotals]) -> &'a DemoTotals {
+    let index = PROFILES.iter().position(|profile| profile.name == name);
+    &totals[index.expect("a tenant of the demo")]
+}
+
+fn waits(shared: &[DemoTotals], own: &[DemoTotals]) -> String {
+    let before = totals_of("chat", shared).wait_p99;
+    let after = totals_of("chat", own).wait_p99;
+    let factor = before.duration.as_secs_f64() / after.duration.as_secs_f64().max(0.001);
+    let is_clear = CLEAR_FACTOR <= factor && !after.is_pending;
+    let end = if is_clear { "with a key of its own" } else { "with its own: no clear gain" };
+    format!("chat waited {} at p99 behind one key, {} {end}.\n", format_wait(before), format_wait(after))
+}
+
+fn throughput(shared: &[DemoTotals], own: &[DemoTotals]) -> String {
+    let before = tokens_per_second(shared);
+    let after = tokens_per_second(own);
+    let change = (after - before) / before.max(1.0);
+    let claim = if change.abs() <= SAME_THROUGHPUT { "same total throughput" } else { "total throughput" };
+    format!(
+        "Same servers, same load, {claim}: {before:.0}, then {after:.0} tokens/s ({:+.0} %).\n",
+        100.0 * change
+    )
+}
+
+fn weights(own: &[DemoTotals]) -> String {
+    let team = totals_of("team", own).cost;
+    let batch = totals_of("batch", own).cost;
+    let ratio = team as f64 / batch.max(1) as f64;
+    let follows = if (ratio / 2.0 - 1.0).abs() <= SAME_RATIO { ", as its weight of 2 promises" } else { "" };
+    format!("team got {ratio:.2} times the service of batch{follows}.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel::demo::Wait;
+    use std::time::Duration;
+
+    #[test]
+    fn a_run_that_shows_the_gain_is_summed_up_with_its_own_numbers() {
+        let text = text(&[
+            phase(KeyScheme::Shared, 8_100, 4_000, 100),
+            phase(KeyScheme::PerTenant, 200, 4_050, 205),
+        ]);
+        assert!(
+            text.contains("chat waited 8.1 s at p99 behind one key, 200 ms with a key of its own.\n"),
+            "{text}"
+        );
+        assert!(text.contains("same total throughput: 4000, then 4050 tokens/s (+1 %)"), "{text}");
+        assert!(text.contains("team got 2.05 times the service of batch"), "{text}");
+        assert!(text.contains("as its weight of 2 promises"), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_shows_nothing_claims_nothing() {
+        let text =
+            text(&[phase(KeyScheme::Shared, 300, 4_000, 100), phase(KeyScheme::PerTenant, 200, 3_000, 130)]);
+        assert!(text.contains("no clear gain"), "{text}");
+        assert!(!text.contains("same total throughput"), "{text}");
+        assert!(text.contains("(-25 %)"), "{text}");
+        assert!(!text.contains("promises"), "{text}");
+    }
+
+    #[test]
+    fn an_interrupted_run_compares_nothing() {
+        assert!(text(&[phase(KeyScheme::Shared, 8_100, 4_000, 100)]).contains("nothing to compare"));
+    }
+
+    fn phase(scheme: KeyScheme, chat_wait_ms: u64, tokens: u64, team_cost: u64) -> Phase {
+        let measured = Duration::from_secs(1);
+        let wait_p99 = Wait { duration: Duration::from_millis(chat_wait_ms), is_pending: false };
+        let chat = DemoTotals { measured, tokens, wait_p99, ..DemoTotals::default() };
+        let team = DemoTotals { measured, cost: team_cost, ..DemoTotals::default() };
+        let batch = DemoTotals { measured, cost: 100, ..DemoTotals::default() };
+        Phase {
+            scheme,
+            length: Some(measured),
+            elapsed: measured,
+            is_warm: true,
+            totals: vec![chat, team, batch],
+        }
+    }
+}
