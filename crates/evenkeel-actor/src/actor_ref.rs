@@ -11,7 +11,7 @@ use crate::dead_letters::DeadLetterReason;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
-use crate::mailbox::{OverflowStrategy, PushResult, QueueMailbox, SystemMessage};
+use crate::mailbox::{OverflowStrategy, PushResult, SystemMessage};
 use crate::raw::mailbox_ref::MailboxRef;
 use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
@@ -60,7 +60,8 @@ impl<M: Send + 'static> ActorRef<M> {
         self.lane.lane().wait_for_room(waker, &self.cell().slot().state)
     }
 
-    pub(crate) fn lane(&self) -> &QueueMailbox<M> {
+    #[cfg(feature = "patterns")]
+    pub(crate) fn lane(&self) -> &crate::mailbox::QueueMailbox<M> {
         self.lane.lane()
     }
 

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+#[cfg(feature = "patterns")]
 use core::any::{TypeId, type_name};
 use core::fmt;
 use core::ptr::NonNull;
@@ -24,6 +25,7 @@ use crate::props::{Settings, Spec};
 use crate::raw::run_permit::{PermitCell, Run};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
+#[cfg(feature = "patterns")]
 use crate::stash::Stash;
 use crate::stop::{StopMode, Termination};
 use crate::sync::{Arc, AtomicU32, Ordering};
@@ -62,6 +64,7 @@ pub(crate) trait AnyCell: Run {
     /// Gives up the reference to the parent; for the end.
     fn take_parent(&mut self) -> Option<CellRef>;
     /// The type of the messages, and its name.
+    #[cfg(feature = "patterns")]
     fn takes(&self) -> (TypeId, &'static str);
     /// Where the user lane lies, for references that know its type.
     fn lane(&self) -> NonNull<()>;
@@ -143,6 +146,7 @@ pub(crate) struct ColdState<A: Actor> {
     pub(crate) deferred: VecDeque<SystemMessage>,
     pub(crate) ending: Option<Termination>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
+    #[cfg(feature = "patterns")]
     pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
 
@@ -193,6 +197,7 @@ impl<A: Actor> Default for ColdState<A> {
             deferred: VecDeque::new(),
             ending: None,
             middleware: None,
+            #[cfg(feature = "patterns")]
             stash: None,
         }
     }
@@ -258,6 +263,7 @@ impl<A: Actor> AnyCell for ActorCell<A> {
         self.head.parent.take()
     }
 
+    #[cfg(feature = "patterns")]
     fn takes(&self) -> (TypeId, &'static str) {
         (TypeId::of::<A::Msg>(), type_name::<A::Msg>())
     }

@@ -6,7 +6,7 @@ mod workers;
 
 pub use shutdown::{Lifecycle, ShutdownReport};
 pub use workers::SetWorkersError;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "patterns", feature = "std"))]
 pub(crate) use workers::set_workers;
 
 use alloc::boxed::Box;

@@ -6,6 +6,8 @@
 //! cell: nothing is lost or reordered.
 
 mod failure;
+#[cfg(feature = "patterns")]
+mod stash;
 mod system_messages;
 mod termination;
 

@@ -26,9 +26,9 @@ mod worker_slots;
 mod actor;
 #[cfg(not(loom))]
 mod actor_ref;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 pub mod adaptive;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod behaviour;
 #[cfg(not(loom))]
 mod cell;
@@ -54,11 +54,11 @@ mod invoker;
 mod middleware;
 #[cfg(all(test, feature = "std", not(loom)))]
 mod miri_tests;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod name_registry;
 #[cfg(not(loom))]
 mod panic;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod producer;
 #[cfg(not(loom))]
 mod props;
@@ -66,13 +66,13 @@ mod props;
 mod ready;
 #[cfg(not(loom))]
 mod reply;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod router;
 #[cfg(not(loom))]
 pub mod runtime;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod spawn_middleware;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod stash;
 #[cfg(not(loom))]
 mod stop;
@@ -99,8 +99,6 @@ mod worker_local;
 pub use {
     actor::{Actor, Flow, HandlerResult, MessageFuture, Signal},
     actor_ref::{ASK_TIMEOUT, ActorRef, SendError, SendOutcome},
-    adaptive::AdaptiveDispatcher,
-    behaviour::{BEHAVIOURS_MAX, Behaviour, BehavioursFull, ReceiveFn},
     context::Context,
     executor::{Lifecycle, SetWorkersError, ShutdownReport},
     guardian::ActorError,
@@ -108,13 +106,8 @@ pub use {
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},
     mailbox::{InvalidMailbox, MailboxOptions, MailboxPreset, OverflowStrategy, UnknownPreset},
     middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain, MiddlewareHook},
-    name_registry::{FindError, NAME_LEN_MAX, NameRegistry, RegisterError},
-    producer::{OUTBOX_MAX, QueueMailboxProducer},
     props::{Props, PropsBuilder},
     reply::{AskError, AskFuture, Reply},
-    router::{Router, RouterError, RouterOptions, Routing},
-    spawn_middleware::{SpawnContext, SpawnMiddleware},
-    stash::{STASH_MAX, StashFull},
     stop::{StopMode, Termination},
     sync::ArcShared,
     system::{
@@ -122,6 +115,16 @@ pub use {
         StartError,
     },
     timer::{Repeat, TimerId},
+};
+#[cfg(all(feature = "patterns", not(loom)))]
+pub use {
+    adaptive::AdaptiveDispatcher,
+    behaviour::{BEHAVIOURS_MAX, Behaviour, BehavioursFull, ReceiveFn},
+    name_registry::{FindError, NAME_LEN_MAX, NameRegistry, RegisterError},
+    producer::{OUTBOX_MAX, QueueMailboxProducer},
+    router::{Router, RouterError, RouterOptions, Routing},
+    spawn_middleware::{SpawnContext, SpawnMiddleware},
+    stash::{STASH_MAX, StashFull},
 };
 
 /// Holds the README's example to what the crate does.

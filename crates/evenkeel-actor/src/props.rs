@@ -8,6 +8,7 @@ use crate::dead_letters::KeepMessage;
 use crate::guardian::Supervision;
 use crate::mailbox::MailboxOptions;
 use crate::middleware::{CompositeMiddleware, MiddlewareChain, MiddlewareHook};
+#[cfg(feature = "patterns")]
 use crate::stash::STASH_MAX;
 use crate::sync::Arc;
 
@@ -37,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) label: Label,
     pub(crate) middleware: Option<Middleware>,
     pub(crate) letters: KeepMessage,
+    #[cfg(feature = "patterns")]
     pub(crate) stash_max: usize,
 }
 
@@ -88,6 +90,7 @@ impl Settings {
             label: Label::Type(short_type_name::<A>()),
             middleware: None,
             letters: KeepMessage::Plain,
+            #[cfg(feature = "patterns")]
             stash_max: STASH_MAX,
         }
     }
@@ -136,6 +139,7 @@ impl<A: Actor> PropsBuilder<A> {
     }
 
     /// Chooses how many messages each actor may put aside, [`STASH_MAX`] unless said; 0 forbids it.
+    #[cfg(feature = "patterns")]
     #[must_use]
     pub fn stash_max(mut self, stash_max: usize) -> Self {
         self.0.settings.stash_max = stash_max;

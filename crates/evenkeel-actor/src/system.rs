@@ -22,12 +22,14 @@ use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
 use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, Supervision};
 use crate::mailbox::MailboxOptions;
+#[cfg(feature = "patterns")]
 use crate::name_registry::NameTable;
 use crate::panic::catch;
 use crate::props::{Props, Settings};
 use crate::raw::run_permit::allocate;
 use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
+#[cfg(feature = "patterns")]
 use crate::spawn_middleware::{SpawnChain, SpawnContext};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, fence};
@@ -44,8 +46,10 @@ pub(crate) struct Core {
     pub(crate) root: Supervision,
     pub(crate) runtime: Box<dyn RuntimeHandle>,
     pub(crate) config: ActorSystemConfig,
+    #[cfg(feature = "patterns")]
     pub(crate) names: Lock<NameTable>,
-    spawning: SpawnChain,
+    #[cfg(feature = "patterns")]
+    spawn_chain: SpawnChain,
     letters: Lock<DeadLetters>,
     lifecycle: AtomicU32,
 }
@@ -123,17 +127,19 @@ impl Core {
         parent: Option<CellRef>,
         prepare: impl FnOnce(&ActorRef<A::Msg>),
     ) -> Result<ActorRef<A::Msg>, SpawnError> {
-        if this.spawning.is_empty() {
-            return Self::make(this, props, actor, parent, prepare);
+        #[cfg(feature = "patterns")]
+        if !this.spawn_chain.is_empty() {
+            let settings = &props.0.settings;
+            let ctx = SpawnContext {
+                label: settings.label.as_str(),
+                parent: parent.as_ref().map(CellRef::index),
+                mailbox: this.mailbox_of(settings),
+                now: this.now(),
+            };
+            let make = || Self::make(this, props, actor, parent, prepare);
+            return this.spawn_chain.surround(&ctx, make, ActorRef::index);
         }
-        let settings = &props.0.settings;
-        let ctx = SpawnContext {
-            label: settings.label.as_str(),
-            parent: parent.as_ref().map(CellRef::index),
-            mailbox: this.mailbox_of(settings),
-            now: this.now(),
-        };
-        this.spawning.surround(&ctx, || Self::make(this, props, actor, parent, prepare), ActorRef::index)
+        Self::make(this, props, actor, parent, prepare)
     }
 
     fn make<A: Actor>(

@@ -85,7 +85,7 @@ impl SystemMetrics {
     }
 
     /// Adds up the waits from ready to run that were measured, of all workers and kinds.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "patterns", feature = "std"))]
     pub(crate) fn waits(&self) -> WaitTotals {
         let kinds: Vec<_> = self.labels.with(|labels| labels.iter().map(|(kind, _)| kind).collect());
         let workers = self.workers.with(|workers| workers.clone());
@@ -133,7 +133,7 @@ impl SystemMetrics {
 
 /// How many waits were measured, and how long they were together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg(feature = "std")]
+#[cfg(all(feature = "patterns", feature = "std"))]
 pub(crate) struct WaitTotals {
     pub(crate) count: u64,
     pub(crate) sum: core::time::Duration,

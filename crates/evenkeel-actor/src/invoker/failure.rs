@@ -177,8 +177,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let policy =
             parent.map_or(&self.local.core().root, |parent| &parent.occupant().body.settings().children);
         match policy.on_restart() {
-            MailboxOnRestart::Keep => self.take_all_back(),
+            MailboxOnRestart::Keep => {
+                #[cfg(feature = "patterns")]
+                self.unstash_for_restart();
+            }
             MailboxOnRestart::Clear => {
+                #[cfg(feature = "patterns")]
                 self.dead_letter_stash(DeadLetterReason::Cleared);
                 self.dead_letter_waiting(DeadLetterReason::Cleared);
             }

@@ -12,9 +12,7 @@ use crate::invoke::{ResumeCondition, SignalKey};
 use crate::mailbox::{EARLY_MAX, SystemMessage};
 use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
 use crate::stop::{StopMode, Termination};
-use crate::sync::Ordering;
 use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
-use crate::trace::Envelope;
 use crate::trace::SpanHandle;
 use evenkeel_policy::time::Instant;
 
@@ -47,7 +45,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 return Some(step);
             }
         }
-        self.take_back();
+        #[cfg(feature = "patterns")]
+        self.unstash_recalled();
         match self.owner.phase {
             Phase::New | Phase::Running => {
                 if flags & SUSPENDED != 0 {
@@ -58,29 +57,6 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(NextAction::Idle),
         }
-    }
-
-    /// Makes the messages the next ones that the actor had put aside and wants back.
-    fn take_back(&mut self) {
-        let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) else {
-            return;
-        };
-        let recalled = stash.take_recalled();
-        if recalled.len() == 0 {
-            return;
-        }
-        // A message on its way again is a new one to whoever traces it.
-        let recalled = recalled.map(|message| Envelope::seal(message, self.cell));
-        self.body.lane.put_first(recalled, &mut self.owner.private, &self.cell.slot().state);
-        self.body.head.stashed.store(stash.held(), Ordering::Relaxed);
-    }
-
-    /// The same with everything that is aside; for the value that comes after the one that put it there.
-    pub(super) fn take_all_back(&mut self) {
-        if let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) {
-            stash.recall(usize::MAX);
-        }
-        self.take_back();
     }
 
     /// The waker of a future, or of a mailbox that was full, has fired.

@@ -9,7 +9,6 @@ use crate::mailbox::SystemMessage;
 use crate::panic::catch;
 use crate::raw::run_permit::PermitState;
 use crate::stop::{StopMode, Termination};
-use crate::sync::Ordering;
 use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
@@ -35,6 +34,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         // Whatever goes wrong on the way out, the end is told.
         drop(catch(|| self.hook(A::stopped)));
         drop(catch(|| self.owner.actor = None));
+        #[cfg(feature = "patterns")]
         self.dead_letter_stash(DeadLetterReason::Stashed);
         self.dead_letter_waiting(DeadLetterReason::Stopped);
         self.unregister_mailbox();
@@ -78,18 +78,6 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let future = extra.future.take();
         let trace = core::mem::take(&mut extra.trace);
         drop(catch(|| trace.within(|| drop(future))));
-    }
-
-    /// Makes dead letters of everything that was put aside.
-    pub(super) fn dead_letter_stash(&mut self, reason: DeadLetterReason) {
-        let Some(mut stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.take()) else {
-            return;
-        };
-        for message in stash.take_all() {
-            let core = self.local.core();
-            core.dead_letter(self.cell, message, reason);
-        }
-        self.body.head.stashed.store(0, Ordering::Relaxed);
     }
 
     /// Makes dead letters of everything that waits.

@@ -128,6 +128,7 @@ impl<M, S> MailboxQueues<M, S> {
     }
 
     /// Puts as many user messages at the end as it is plain that there is room for; returns how many.
+    #[cfg(feature = "patterns")]
     pub(crate) fn offer_all(&self, messages: &mut Vec<M>) -> usize {
         self.shared.with(|shared| {
             let room = (shared.room as usize).saturating_sub(shared.queue.len());
@@ -199,6 +200,7 @@ impl<M, S> MailboxQueues<M, S> {
     /// Puts messages before all that wait, and counts them as taken in again; for the owner.
     ///
     /// Where the oldest may have to make room, they go where senders find them.
+    #[cfg(feature = "patterns")]
     pub(crate) fn put_first(
         &self,
         messages: impl DoubleEndedIterator<Item = M>,

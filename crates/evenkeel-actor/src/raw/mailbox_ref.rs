@@ -1,5 +1,6 @@
 //! The user lane of a cell, reached in one step.
 
+#[cfg(feature = "patterns")]
 use core::any::TypeId;
 use core::ptr::NonNull;
 
@@ -36,6 +37,7 @@ impl<M> MailboxRef<M> {
     }
 
     /// Refers to a cell whose actor takes `M`; `Err` says what else it takes.
+    #[cfg(feature = "patterns")]
     pub(crate) fn typed(cell: CellRef) -> Result<Self, &'static str>
     where
         M: 'static,
@@ -94,6 +96,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "patterns")]
     fn only_the_type_of_its_messages_leads_to_a_lane() {
         let rig = Rig::new(1);
         let actor = rig.spawn();

@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::{ActorSystemConfig, Core, InvalidConfig};
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "patterns", feature = "std"))]
 use crate::adaptive::{AdaptiveDispatcher, AdaptiveHandle, adapt};
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetters};
@@ -20,10 +20,12 @@ use crate::hub::{MetricsSink, Snapshot};
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{InvalidMailbox, SystemMessage};
+#[cfg(feature = "patterns")]
 use crate::name_registry::NameTable;
 use crate::props::Props;
 use crate::raw::slab::Slab;
 use crate::runtime::{RuntimeHandle, RuntimeSpawnError};
+#[cfg(feature = "patterns")]
 use crate::spawn_middleware::{SpawnChain, SpawnMiddleware};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock};
@@ -37,19 +39,21 @@ use crate::trace::record_signal;
 #[derive(Default)]
 pub struct ActorSystemRunner {
     config: ActorSystemConfig,
-    spawning: SpawnChain,
+    #[cfg(feature = "patterns")]
+    spawn_chain: SpawnChain,
 }
 
 impl ActorSystemRunner {
     /// Prepares a system with these settings.
     pub fn new(config: ActorSystemConfig) -> Self {
-        Self { config, spawning: SpawnChain::default() }
+        Self { config, ..Self::default() }
     }
 
     /// Puts a middleware around every spawn, inside those before.
+    #[cfg(feature = "patterns")]
     #[must_use]
     pub fn spawn_middleware(mut self, inner: impl SpawnMiddleware + 'static) -> Self {
-        self.spawning.push(Box::new(inner));
+        self.spawn_chain.push(Box::new(inner));
         self
     }
 
@@ -66,8 +70,10 @@ impl ActorSystemRunner {
             hub: SystemMetrics::new(config.workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
             runtime: Box::new(runtime),
+            #[cfg(feature = "patterns")]
             names: Lock::new(NameTable::new(config.names_max)),
-            spawning: self.spawning,
+            #[cfg(feature = "patterns")]
+            spawn_chain: self.spawn_chain,
             letters: Lock::new(DeadLetters::new(config.dead_letters_max)),
             lifecycle: AtomicU32::new(Lifecycle::Running as u32),
             config,
@@ -152,7 +158,7 @@ impl ReadyQueueScheduler {
     /// Has the number of workers follow what they have to do, until the answer is dropped.
     ///
     /// One at a time: two would work against each other, and against [`Self::set_workers`].
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "patterns", feature = "std"))]
     pub fn adapt_workers(&self, dispatcher: AdaptiveDispatcher) -> Result<AdaptiveHandle, SetWorkersError> {
         adapt(self.core(), dispatcher)
     }
