@@ -76,10 +76,10 @@ impl<M> Flow<M> {
 pub enum Signal {
     /// An actor it watches, or a child, has ended; told once.
     Terminated {
-        /// Who.
-        who: MailboxIndex,
-        /// How.
-        how: Termination,
+        /// The stopped actor.
+        actor: MailboxIndex,
+        /// The cause of its end.
+        cause: Termination,
     },
     /// A child failed, and this was decided about it.
     ChildFailed(FailureNotification),

@@ -90,7 +90,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     fn dead_letter_rejected(&self, message: Envelope<M>) {
-        self.dead_letter(message, self.cell().core().why_closed());
+        self.dead_letter(message, self.cell().core().closed_reason());
     }
 
     /// Sends, and hands back what finds no place.
@@ -182,7 +182,7 @@ impl<M: Send + 'static> ActorRef<M> {
     /// The question is sent at once; the wait ends after [`ASK_WITHIN`] unless [`Ask::within`] says
     /// otherwise.
     pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
-        let trace = SpanHandle::of_question(self.cell());
+        let trace = SpanHandle::for_ask(self.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
         let sent = trace.within(|| self.try_tell(question(reply)));

@@ -3,7 +3,7 @@
 //! Bound: from `workers_min` to `workers_max`. Workers come after `grow_after` readings of pressure in a
 //! row and leave one by one, each after `shrink_after` calm readings in a row; between calm and pressure
 //! nothing changes. A step down that must be taken back doubles the calm it takes to try again, up to
-//! [`PATIENCE_MAX`] times, so a steady load makes the number settle.
+//! [`SHRINK_BACKOFF_MAX`] times, so a steady load makes the number settle.
 
 #[cfg(feature = "std")]
 mod driver;
@@ -18,7 +18,7 @@ use core::num::{NonZeroU32, NonZeroUsize};
 use core::time::Duration;
 
 /// How many times as much calm as at first it may take until a worker leaves.
-pub const PATIENCE_MAX: u32 = 32;
+pub const SHRINK_BACKOFF_MAX: u32 = 32;
 
 /// When workers come and when they leave; see [`AdaptiveOptions::up_to`] for the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl AdaptiveDispatcher {
 
     fn record_step(&mut self, step: ScaleStep) {
         self.patience = match (self.last_step, step) {
-            (ScaleStep::Down, ScaleStep::Up) => (self.patience * 2).min(PATIENCE_MAX),
+            (ScaleStep::Down, ScaleStep::Up) => (self.patience * 2).min(SHRINK_BACKOFF_MAX),
             // The load has changed: what was learned about the one before is of no use.
             (ScaleStep::Up, ScaleStep::Up) | (ScaleStep::Down, ScaleStep::Down) => 1,
             (ScaleStep::Up, ScaleStep::Down) => self.patience,

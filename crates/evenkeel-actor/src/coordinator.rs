@@ -89,7 +89,7 @@ impl ReadyQueueCoordinator {
     /// Sleeps until there is something to run, or nothing will be; ready at once when it is so.
     pub(crate) fn poll_wait_signal(&self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<()> {
         self.idle.poll_sleep(local.id, cx.waker(), || {
-            self.queues.has_work() || local.core().is_over() || !self.is_wanted(local)
+            self.queues.has_work() || local.core().is_finished() || !self.is_wanted(local)
         })
     }
 

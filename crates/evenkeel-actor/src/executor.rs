@@ -43,6 +43,6 @@ impl WorkerExecutor {
 impl Drop for WorkerExecutor {
     fn drop(&mut self) {
         self.force_stop();
-        self.core.forget_letters();
+        self.core.close_dead_letters();
     }
 }

@@ -116,12 +116,12 @@ pub struct FailureNotification {
     /// What went wrong.
     pub error: ActorError,
     /// What is being done about it.
-    pub verdict: SupervisionDecision,
+    pub decision: SupervisionDecision,
     /// How many restarts the window holds, one just granted included.
     pub restarts: u32,
 }
 
-/// What a parent has done to a child instead of the verdict it was told.
+/// What a parent has done to a child instead of the decision it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SupervisionCommand {
     /// Go on with the next message, state as it is.

@@ -360,7 +360,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let key = self.extra().next_key(slot);
         let reason = SuspendReason::AwaitExternal;
         let resume_on = ResumeCondition::ExternalSignal(key);
-        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let trace = core::mem::take(&mut self.trace);
         let extra = self.extra();
         (extra.wait, extra.trace) = (wait, trace);
@@ -467,7 +467,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
         self.owner.phase = Phase::Waiting;
-        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let extra = self.extra();
         (extra.waiting, extra.wait) = (Some((reason, resume_on)), wait);
         if reason == SuspendReason::AwaitExternal {

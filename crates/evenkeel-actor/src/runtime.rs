@@ -22,21 +22,21 @@ use core::task::{Context, Poll};
 use evenkeel_policy::time::Instant;
 
 /// A task a runtime runs, or something it waits for.
-pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a runtime offers to a system of actors.
 pub trait RuntimeHandle: Send + Sync + 'static {
     /// Runs a task until it ends.
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError>;
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError>;
 
     /// Reads the clock.
     fn now(&self) -> Instant;
 
     /// Waits until a point in time.
-    fn sleep_until(&self, at: Instant) -> Task;
+    fn sleep_until(&self, at: Instant) -> TaskFuture;
 
     /// Lets everybody else go first, the host's input and output included.
-    fn yield_now(&self) -> Task;
+    fn yield_now(&self) -> TaskFuture;
 
     /// Sees to it that a task which a worker has just woken need not wait for that worker's thread.
     ///

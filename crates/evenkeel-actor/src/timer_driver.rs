@@ -13,7 +13,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::mailbox::SystemMessage;
 use crate::raw::oneshot::DeadlineHandle;
-use crate::runtime::Task;
+use crate::runtime::TaskFuture;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::Core;
 use crate::timer::{TimerEntry, TimerEvent};
@@ -179,12 +179,12 @@ pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
     async move {
         let core = &*turning.0;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];
-        while !core.is_over() {
+        while !core.is_finished() {
             for (due, timed) in core.clock.due(core.now()) {
                 fire(due, timed);
             }
             core.clock.sweep(core);
-            if core.rescue(&mut turns) {
+            if core.steal_from_stuck(&mut turns) {
                 core.coordinator.idle.notify();
             }
             core.coordinator.idle.wake_yielded();
@@ -205,7 +205,7 @@ impl Drop for DriverGuard {
 /// The task's sleep: until something is due, or somebody pokes it.
 struct DriverSleep<'a> {
     core: &'a Core,
-    sleep: Option<Task>,
+    sleep: Option<TaskFuture>,
 }
 
 impl Future for DriverSleep<'_> {
@@ -228,14 +228,14 @@ impl Future for DriverSleep<'_> {
             timers.until = due;
             due
         });
-        let watched = clock.has_young() || self.core.is_watched();
+        let watched = clock.has_young() || self.core.needs_stuck_check();
         let until = if watched {
             clock.asleep.store(0, Ordering::SeqCst);
             until.min(now + WATCH_EVERY)
         } else {
             until
         };
-        if self.core.is_over() {
+        if self.core.is_finished() {
             return Poll::Ready(());
         }
         let mut sleep = self.core.runtime.sleep_until(until);

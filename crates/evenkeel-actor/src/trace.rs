@@ -33,6 +33,6 @@ impl<M> Envelope<M> {
     /// Encloses a message for an actor; its span begins here, inside of the sender's.
     #[inline]
     pub(crate) fn seal(message: M, to: &CellRef) -> Self {
-        Self { message, trace: SpanHandle::of_message(to, type_name::<M>()) }
+        Self { message, trace: SpanHandle::for_message(to, type_name::<M>()) }
     }
 }

@@ -375,7 +375,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+    use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
     use crate::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
     /// A host whose clock and threads are the test's.
@@ -390,7 +390,7 @@ mod tests {
     }
 
     impl RuntimeHandle for Host {
-        fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+        fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
             drop(task);
             Ok(())
         }
@@ -399,11 +399,11 @@ mod tests {
             Instant::from_nanos(self.0.micros.load(Ordering::Relaxed) * 1_000)
         }
 
-        fn sleep_until(&self, _at: Instant) -> Task {
+        fn sleep_until(&self, _at: Instant) -> TaskFuture {
             Box::pin(core::future::pending())
         }
 
-        fn yield_now(&self) -> Task {
+        fn yield_now(&self) -> TaskFuture {
             Box::pin(core::future::ready(()))
         }
 

@@ -64,7 +64,7 @@ struct AdaptiveTask {
 }
 
 impl AdaptiveTask {
-    fn sleep(&self, core: &Core) -> crate::runtime::Task {
+    fn sleep(&self, core: &Core) -> crate::runtime::TaskFuture {
         core.runtime.sleep_until(core.now() + self.dispatcher.options.period)
     }
 

@@ -112,7 +112,7 @@ fn a_load_that_goes_away_is_followed_at_the_usual_pace() {
     let mut desk = Desk::new(options(1, 20));
     desk.follow_load(10, 10_000);
     let settled = desk.workers.get();
-    let numbers = desk.follow_load(1, PATIENCE_MAX as usize * 5 + 5 * settled + 10);
+    let numbers = desk.follow_load(1, SHRINK_BACKOFF_MAX as usize * 5 + 5 * settled + 10);
     assert_eq!(numbers.last(), Some(&1), "{numbers:?}");
 }
 

@@ -172,7 +172,7 @@ fn run(
             }
             continue;
         }
-        if core.is_over() {
+        if core.is_finished() {
             core.coordinator.idle.end_search();
             *state = State::Working;
             // It may sleep until something is due, and the last actor may have ended here.

@@ -68,7 +68,7 @@ pub(super) fn fill_places(core: &Arc<Core>) -> Result<(), Short> {
 async fn work(core: Arc<Core>, place: usize) {
     while let Some(worker) = Worker::seat(&core, place) {
         serve(worker).await;
-        if core.is_over() {
+        if core.is_finished() {
             // The last actor may have ended while the others slept.
             core.wake_all_for_shutdown();
             return;

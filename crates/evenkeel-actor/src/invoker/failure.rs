@@ -27,13 +27,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return ActionResult::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
         self.trace.record_failed(&error);
-        let verdict = self.decide_failure(&error);
-        if verdict != SupervisionDecision::Resume {
+        let decision = self.decide_failure(&error);
+        if decision != SupervisionDecision::Resume {
             self.resume();
         }
         self.local.core().hub.count_failure(self.body.head.kind);
-        self.notify_parent(&error, verdict);
-        ActionResult::Break(match verdict {
+        self.notify_parent(&error, decision);
+        ActionResult::Break(match decision {
             SupervisionDecision::Resume => self.resume_now(error),
             SupervisionDecision::Restart { after } if after.is_zero() => return self.restart_at_once(error),
             SupervisionDecision::Restart { after } => self.restart_later(error, after),
@@ -64,15 +64,15 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SupervisionDecision::Escalate if parent.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
-            verdict => verdict,
+            decision => decision,
         }
     }
 
-    fn notify_parent(&mut self, error: &ActorError, verdict: SupervisionDecision) {
+    fn notify_parent(&mut self, error: &ActorError, decision: SupervisionDecision) {
         let Some(parent) = &self.body.head.parent else { return };
         let restarts = self.owner.extra.as_ref().map_or(0, |extra| extra.history.restarts());
         let child = self.cell.index();
-        let failure = FailureNotification { child, error: error.clone(), verdict, restarts };
+        let failure = FailureNotification { child, error: error.clone(), decision, restarts };
         // A parent that has ended ends its children, this one included.
         drop(parent.tell_system(SystemMessage::ChildFailed(Box::new(failure))));
     }

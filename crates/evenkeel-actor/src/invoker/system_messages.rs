@@ -107,7 +107,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn is_too_early(&self, message: &SystemMessage) -> bool {
         match (self.owner.phase, message) {
             (Phase::Failed, SystemMessage::ChildFailed(failure)) => {
-                failure.verdict == SupervisionDecision::Escalate
+                failure.decision == SupervisionDecision::Escalate
             }
             (
                 Phase::Failed,
@@ -279,7 +279,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match self.owner.phase {
             Phase::Stopping if is_last => Some(NextAction::End),
             Phase::Restarting if is_last => self.restart_now(),
-            _ => self.deliver_signal(Signal::Terminated { who: who.index(), how }),
+            _ => self.deliver_signal(Signal::Terminated { actor: who.index(), cause: how }),
         }
     }
 
@@ -294,7 +294,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let escalates = match overruled {
             Some(SupervisionDirective::Escalate) => true,
             Some(_) => false,
-            None => failure.verdict == SupervisionDecision::Escalate,
+            None => failure.decision == SupervisionDecision::Escalate,
         };
         if escalates {
             let error = ActorError::escalated(alloc::format!("child {}: {}", failure.child, failure.error));
@@ -304,7 +304,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             command(child, directive);
         }
         if self.body.spec.settings.children.strategy() == Strategy::AllForOne {
-            let directive = overruled.unwrap_or(match failure.verdict {
+            let directive = overruled.unwrap_or(match failure.decision {
                 SupervisionDecision::Restart { .. } => SupervisionDirective::Restart,
                 SupervisionDecision::Stop { .. } => SupervisionDirective::Stop,
                 SupervisionDecision::Resume | SupervisionDecision::Escalate => SupervisionDirective::Resume,

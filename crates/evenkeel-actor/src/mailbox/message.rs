@@ -60,10 +60,10 @@ impl SystemMessage {
                 Self::Watch(watcher) | Self::Unwatch(watcher) => watcher.is(who),
                 _ => false,
             }),
-            Self::ChildFailed(failure) if failure.verdict == SupervisionDecision::Resume => {
+            Self::ChildFailed(failure) if failure.decision == SupervisionDecision::Resume => {
                 throw_out(lane, &mut pointless, |earlier| match earlier {
                     Self::ChildFailed(earlier) => {
-                        earlier.verdict == SupervisionDecision::Resume && earlier.child == failure.child
+                        earlier.decision == SupervisionDecision::Resume && earlier.child == failure.child
                     }
                     _ => false,
                 });
@@ -165,10 +165,10 @@ mod tests {
 
     #[test]
     fn of_a_child_that_goes_on_by_itself_the_latest_failure_is_told() {
-        let failed = |slot, verdict, restarts| {
+        let failed = |slot, decision, restarts| {
             let child = MailboxIndex { slot, generation: 0 };
             let error = ActorError::new("broken");
-            SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, verdict, restarts }))
+            SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, decision, restarts }))
         };
         let failures = [
             failed(1, SupervisionDecision::Resume, 1),

@@ -13,7 +13,7 @@ use embassy_executor::SendSpawner;
 use embassy_time::Timer;
 use evenkeel_policy::time::Instant;
 
-use super::{RuntimeHandle, RuntimeSpawnError, Task};
+use super::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 
 /// The most tasks of all systems in a program; embassy keeps a place for each from the start.
 pub const TASKS_MAX: usize = 8;
@@ -40,7 +40,7 @@ impl EmbassyRuntime {
 
 impl RuntimeHandle for EmbassyRuntime {
     /// Refuses when [`TASKS_MAX`] tasks have not ended.
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let token = run(task).map_err(|_| RuntimeSpawnError)?;
         self.spawner.spawn(token);
         Ok(())
@@ -50,7 +50,7 @@ impl RuntimeHandle for EmbassyRuntime {
         now()
     }
 
-    fn sleep_until(&self, at: Instant) -> Task {
+    fn sleep_until(&self, at: Instant) -> TaskFuture {
         Box::pin(async move {
             loop {
                 let left = at.since(now());
@@ -62,7 +62,7 @@ impl RuntimeHandle for EmbassyRuntime {
         })
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         let mut yielded = false;
         Box::pin(poll_fn(move |cx| {
             if yielded {
@@ -82,7 +82,7 @@ impl fmt::Debug for EmbassyRuntime {
 }
 
 #[embassy_executor::task(pool_size = TASKS_MAX)]
-async fn run(task: Task) {
+async fn run(task: TaskFuture) {
     task.await;
 }
 

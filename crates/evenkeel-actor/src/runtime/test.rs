@@ -25,7 +25,7 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use super::{RuntimeHandle, RuntimeSpawnError, Task};
+use super::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 use schedule::{NextPoll, Schedule};
 use sleep::{Sleep, Yield};
 
@@ -306,7 +306,7 @@ impl TestHandle {
 }
 
 impl RuntimeHandle for TestHandle {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         self.schedule.spawn(task)
     }
 
@@ -314,11 +314,11 @@ impl RuntimeHandle for TestHandle {
         self.schedule.now()
     }
 
-    fn sleep_until(&self, at: Instant) -> Task {
+    fn sleep_until(&self, at: Instant) -> TaskFuture {
         Box::pin(Sleep::new(self.schedule.clone(), at))
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         Box::pin(Yield::default())
     }
 

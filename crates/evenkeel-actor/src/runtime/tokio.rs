@@ -7,7 +7,7 @@ use evenkeel_policy::time::Instant;
 use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 
-use super::{RuntimeHandle, RuntimeSpawnError, Task};
+use super::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 
 /// A tokio runtime; it needs its time driver (`enable_time` or `enable_all`).
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl TokioRuntime {
 impl RuntimeHandle for TokioRuntime {
     /// Polls outside of tokio's cooperative budget: a worker yields by its own measure, and a future
     /// that an actor waits for must not be told to come back at once because another used the budget up.
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         drop(self.handle.spawn(unconstrained(task)));
         Ok(())
     }
@@ -42,12 +42,12 @@ impl RuntimeHandle for TokioRuntime {
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    fn sleep_until(&self, at: Instant) -> Task {
+    fn sleep_until(&self, at: Instant) -> TaskFuture {
         let at = self.origin + at.since(Instant::ORIGIN);
         Box::pin(tokio::time::sleep_until(at))
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         Box::pin(tokio::task::yield_now())
     }
 

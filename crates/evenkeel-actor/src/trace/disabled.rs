@@ -13,17 +13,17 @@ impl SpanHandle {
     pub(crate) const NONE: Self = Self;
 
     #[inline(always)]
-    pub(crate) fn of_message(_to: &CellRef, _message_type: &'static str) -> Self {
+    pub(crate) fn for_message(_to: &CellRef, _message_type: &'static str) -> Self {
         Self
     }
 
     #[inline(always)]
-    pub(crate) fn of_question(_to: &CellRef) -> Self {
+    pub(crate) fn for_ask(_to: &CellRef) -> Self {
         Self
     }
 
     #[inline(always)]
-    pub(crate) fn of_wait(&self, _of: &CellRef, _reason: SuspendReason, _resume_on: ResumeCondition) -> Self {
+    pub(crate) fn for_wait(&self, _of: &CellRef, _reason: SuspendReason, _resume_on: ResumeCondition) -> Self {
         Self
     }
 

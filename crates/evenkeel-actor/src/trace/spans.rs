@@ -22,21 +22,21 @@ impl SpanHandle {
 
     /// Begins a message's span: it waits, and is entered while it is handled.
     #[inline]
-    pub(crate) fn of_message(to: &CellRef, message_type: &'static str) -> Self {
+    pub(crate) fn for_message(to: &CellRef, message_type: &'static str) -> Self {
         let actor = || to.occupant().body.settings().label.as_str();
         Self::new(trace_span!("message", actor = actor(), to = %to.index(), message_type))
     }
 
     /// Begins a question's span: from when it is put to when its answer is taken or given up.
     #[inline]
-    pub(crate) fn of_question(to: &CellRef) -> Self {
+    pub(crate) fn for_ask(to: &CellRef) -> Self {
         let actor = || to.occupant().body.settings().label.as_str();
         Self::new(trace_span!("ask", actor = actor(), to = %to.index()))
     }
 
     /// Begins the span of a wait of an actor, inside of the message that led to it.
     #[inline]
-    pub(crate) fn of_wait(&self, of: &CellRef, reason: SuspendReason, resume_on: ResumeCondition) -> Self {
+    pub(crate) fn for_wait(&self, of: &CellRef, reason: SuspendReason, resume_on: ResumeCondition) -> Self {
         let parent = self.0.as_ref().and_then(|span| span.id());
         let key = match resume_on {
             ResumeCondition::ExternalSignal(key) => Some(tracing::field::display(key)),

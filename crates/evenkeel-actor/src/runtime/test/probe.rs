@@ -91,9 +91,9 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
 
     /// Has the end of an actor told to the probe.
     #[track_caller]
-    pub fn watch<N: Send + 'static>(&self, whom: &ActorRef<N>) {
-        let whom = whom.clone();
-        self.run(move |ctx| ctx.watch(&whom));
+    pub fn watch<N: Send + 'static>(&self, target: &ActorRef<N>) {
+        let target = target.clone();
+        self.run(move |ctx| ctx.watch(&target));
     }
 
     /// Ends both halves, and what the probe has for children.
@@ -138,12 +138,12 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
     /// # Panics
     /// When it was not told `within` that span.
     #[track_caller]
-    pub fn expect_terminated<N: Send + 'static>(&self, whom: &ActorRef<N>, within: Duration) -> Termination {
+    pub fn expect_terminated<N: Send + 'static>(&self, target: &ActorRef<N>, within: Duration) -> Termination {
         let deadline = self.runtime.now() + within;
         loop {
             let left = deadline.since(self.runtime.now());
             match self.expect_signal(left) {
-                Signal::Terminated { who, how } if who == whom.index() => return how,
+                Signal::Terminated { actor, cause } if actor == target.index() => return cause,
                 _ => {}
             }
         }

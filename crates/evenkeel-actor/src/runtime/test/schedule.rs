@@ -12,7 +12,7 @@ use evenkeel_policy::time::Instant;
 
 use super::TASKS_MAX;
 use super::random::Random;
-use crate::runtime::{RuntimeSpawnError, Task};
+use crate::runtime::{RuntimeSpawnError, TaskFuture};
 use crate::sync::Lock;
 
 /// Everything a runtime holds.
@@ -40,7 +40,7 @@ pub(super) type SleepKey = (Instant, u64);
 #[derive(Default)]
 struct TaskSlot {
     /// `None` while it is polled, and in a vacant place.
-    task: Option<Task>,
+    task: Option<TaskFuture>,
     flag: Option<Arc<WakeFlag>>,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum NextPoll {
 /// A task, taken out of its place to be polled.
 pub(super) struct TaskTurn {
     place: usize,
-    task: Task,
+    task: TaskFuture,
     flag: Arc<WakeFlag>,
 }
 
@@ -118,7 +118,7 @@ impl Schedule {
         self.state.with(|state| state.places.len() - state.vacant.len())
     }
 
-    pub(super) fn spawn(self: &Arc<Self>, task: Task) -> Result<(), RuntimeSpawnError> {
+    pub(super) fn spawn(self: &Arc<Self>, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let flag = self.state.with(|state| {
             if !state.open || (state.vacant.is_empty() && TASKS_MAX <= state.places.len()) {
                 return Err(RuntimeSpawnError);
