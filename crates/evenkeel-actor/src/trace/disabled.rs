@@ -1,11 +1,11 @@
-//! What is traced where nothing is.
+//! Empty tracing, used without the feature `tracing`.
 
 use crate::cell::CellRef;
 use crate::dead_letters::DeadLetterReason;
 use crate::guardian::ActorError;
 use crate::invoke::{ResumeCondition, SignalKey, SuspendReason};
 
-/// No span.
+/// An empty span handle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpanHandle;
 
