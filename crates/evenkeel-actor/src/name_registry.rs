@@ -258,7 +258,11 @@ mod tests {
         let mut names = NameTable::new(8);
         names.claim("a", index(1));
         assert_eq!(names.replace_stopped("a", index(1), index(2)), Ok(()));
-        assert_eq!(names.replace_stopped("a", index(1), index(3)), Err(index(2)), "another claimant was faster");
+        assert_eq!(
+            names.replace_stopped("a", index(1), index(3)),
+            Err(index(2)),
+            "another claimant was faster"
+        );
         names.remove_stopped("a", index(1));
         assert_eq!(names.get("a"), Some(index(2)));
         names.remove_stopped("a", index(2));

@@ -130,7 +130,8 @@ impl<M: Send + 'static> Router<M> {
                 Ok(())
             });
         };
-        let pool = Core::spawn_after(core, &pool_props, None, parent, spawn_routees).map_err(RouterError::Spawn)?;
+        let pool =
+            Core::spawn_after(core, &pool_props, None, parent, spawn_routees).map_err(RouterError::Spawn)?;
         if let Err(error) = spawned {
             pool.stop(StopMode::Now);
             return Err(RouterError::Spawn(error));

@@ -169,7 +169,7 @@ impl WorkerLocal {
     fn is_prolonged(&self, now: Instant) -> bool {
         now < self.slice_last.get()
             && !self.owes_turn.get()
-            && self.core.runtime.has_room_beside(self.core.coordinator.working())
+            && self.core.runtime.has_free_thread(self.core.coordinator.working())
     }
 
     /// Notes that somebody was woken who is no actor: the slice is not prolonged.
@@ -411,7 +411,7 @@ mod tests {
             self.0.nudges.fetch_add(1, Ordering::Relaxed);
         }
 
-        fn has_room_beside(&self, _working: usize) -> bool {
+        fn has_free_thread(&self, _working: usize) -> bool {
             self.0.has_room.load(Ordering::Relaxed)
         }
     }

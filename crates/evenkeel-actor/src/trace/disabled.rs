@@ -23,7 +23,12 @@ impl SpanHandle {
     }
 
     #[inline(always)]
-    pub(crate) fn for_wait(&self, _of: &CellRef, _reason: SuspendReason, _resume_on: ResumeCondition) -> Self {
+    pub(crate) fn for_wait(
+        &self,
+        _of: &CellRef,
+        _reason: SuspendReason,
+        _resume_on: ResumeCondition,
+    ) -> Self {
         Self
     }
 

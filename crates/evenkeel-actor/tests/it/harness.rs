@@ -405,7 +405,11 @@ impl Actor for Puppet {
         match signal {
             Signal::Terminated { cause, .. } => self.note(format_args!("hears end: {}", ending(&cause))),
             Signal::ChildFailed(failure) => {
-                self.note(format_args!("hears failure: {} → {}", failure.error, decision_text(failure.decision)));
+                self.note(format_args!(
+                    "hears failure: {} → {}",
+                    failure.error,
+                    decision_text(failure.decision)
+                ));
             }
             Signal::ReceiveTimeout => self.note("hears timeout"),
             Signal::Timer(TimerId(id)) => self.note(format_args!("hears timer {id}")),

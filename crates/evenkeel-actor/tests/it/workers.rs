@@ -153,7 +153,7 @@ fn a_runtime_that_takes_fewer_leaves_as_many_as_it_took() {
         let system = ActorSystemRunner::new(config()).start(narrow).unwrap();
         let error = system.set_workers(workers(7)).unwrap_err();
         assert_eq!(error, SetWorkersError::Refused { reached: workers(4), refused: RuntimeSpawnError });
-        assert_eq!(error.to_string(), "the runtime takes no more tasks, after 4 workers");
+        assert_eq!(error.to_string(), "the runtime accepts no more tasks, after 4 workers");
         runtime.run_until_idle();
         assert_eq!((system.workers(), runtime.tasks()), (workers(4), 5));
         system.force_stop();
