@@ -1,15 +1,21 @@
-//! Actors on a scheduler that loses nothing.
+//! Supervised actors with bounded mailboxes on a work-stealing scheduler.
 //!
-//! An [`Actor`] is a value that handles messages of one type, one at a time. [`Props`] say how it is made,
-//! [`ActorSystemRunner`] starts a system on a runtime, and [`ReadyQueueScheduler`] is that system: it spawns
-//! actors, and an [`ActorRef`] is the address of one.
+//! An [`Actor`] is a value that handles messages of one type, one at a time. [`Props`] describe how to create it,
+//! [`ActorSystemRunner`] starts a system on a runtime, and [`ReadyQueueScheduler`] is the running system: it spawns
+//! actors and returns their addresses, [`ActorRef`]s.
 //!
-//! From a message to its handler: [`ActorRef::tell`] puts it into the lane (`mailbox`) and raises a flag in
-//! the cell's word (`raw::state`); who thereby gains the run right puts the cell into a ready queue
-//! (`coordinator`, `ready`); a worker (`executor`) takes it and has the `invoker` run it.
+//! The path of one [`ActorRef::tell`]: the message goes into the mailbox's user queue (`mailbox`), and a flag is set in
+//! the cell's atomic state (`raw::state`). The sender that thereby gets the run permit puts the cell into a ready queue
+//! (`coordinator`, `ready`). A worker takes the cell from there (`executor`), and the `invoker` runs the handler.
+//!
+//! The feature `patterns` adds what few actors need: stash, become, a name registry, routers, spawn middleware,
+//! batching producers and an adaptive number of workers.
 #![warn(missing_docs)]
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
-#![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports, reason = "models use parts"))]
+#![cfg_attr(
+    loom,
+    allow(dead_code, unreachable_pub, unused_imports, reason = "loom models use only parts of the crate")
+)]
 
 extern crate alloc;
 
@@ -127,7 +133,7 @@ pub use {
     stash::{STASH_MAX, StashFull},
 };
 
-/// Holds the README's example to what the crate does.
+/// Runs the README's example as a doc test.
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
