@@ -105,6 +105,6 @@ mod tests {
         assert!(matches!(lane.lane().push(told), PushResult::Queued));
         assert_eq!(actor.depth(), 1);
         let takes = MailboxRef::<u64>::typed(actor.cell().clone()).err().unwrap();
-        assert!(takes.ends_with("Told"), "{takes}");
+        assert!(takes.ends_with("SumMsg"), "{takes}");
     }
 }

@@ -188,7 +188,7 @@ fn a_dead_letter_says_whose_it_was_and_when() {
         actor.tell(note(1));
         let letter = world.system.take_dead_letters().pop_front().unwrap();
         assert_eq!((letter.to, letter.actor.as_ref(), letter.at), (actor.index(), "a", at_ms(30)));
-        assert!(letter.message_type.ends_with("kit::Msg"), "{}", letter.message_type);
+        assert!(letter.message_type.ends_with("harness::Msg"), "{}", letter.message_type);
     });
 }
 

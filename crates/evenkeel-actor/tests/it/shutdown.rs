@@ -47,7 +47,7 @@ fn a_stopping_system_hands_back_what_is_new_and_says_where_it_is() {
         assert_eq!(world.runtime.block_on(actor.ask(|reply| Msg::Ask(4, reply))), Err(AskError::Closed));
         world.pass(100);
         assert_eq!(world.lines(), ["a 1", "a Err(Stopping)"], "what was accepted is handled");
-        assert_eq!(end.take(), ["Shutdown { drained: true, abandoned: 0 }"]);
+        assert_eq!(end.take(), ["ShutdownReport { drained: true, abandoned: 0 }"]);
     });
 }
 
@@ -195,7 +195,7 @@ fn shutting_down_twice_is_shutting_down_once() {
         let first = shut_down(world, SECOND);
         let second = shut_down(world, SECOND);
         world.pass(100);
-        let expected = ["Shutdown { drained: true, abandoned: 0 }"];
+        let expected = ["ShutdownReport { drained: true, abandoned: 0 }"];
         assert_eq!(
             (first.take(), second.take()),
             (expected.map(str::to_owned).to_vec(), expected.map(str::to_owned).to_vec())
