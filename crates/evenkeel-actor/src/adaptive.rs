@@ -82,7 +82,7 @@ pub enum Decision {
     Change(NonZeroUsize),
 }
 
-/// Decides the number of workers, sample by sample.
+/// The policy that decides the number of workers, sample by sample.
 #[derive(Clone, Debug)]
 pub struct AdaptiveDispatcher {
     options: AdaptiveOptions,

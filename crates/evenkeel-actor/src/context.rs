@@ -36,7 +36,7 @@ pub struct Context<'a, A: Actor> {
     pub(crate) full: &'a mut Option<CapacityWait>,
 }
 
-/// Registers a waker with a full mailbox; returns `false` if too many senders wait.
+/// A callback that registers a waker with a full mailbox; returns `false` if too many senders wait.
 pub(crate) type CapacityWait = Box<dyn Fn(&Waker) -> bool + Send>;
 
 impl<A: Actor> Context<'_, A> {

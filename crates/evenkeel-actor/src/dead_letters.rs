@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(numbers(letters.drain().iter()), [1, 2]);
         assert!(letters.is_empty());
         assert_eq!((letters.total(), letters.evicted()), (2, 0));
-        assert_eq!(push(&mut letters, Closed, 3), None, "there is room again");
+        assert_eq!(push(&mut letters, Closed, 3), None, "there is capacity again");
     }
 
     #[test]

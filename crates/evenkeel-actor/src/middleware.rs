@@ -37,7 +37,7 @@ pub trait MiddlewareChain: Send {
     fn after_invoke(&mut self, ctx: &InvokeContext<'_>, result: &InvokeResult);
 }
 
-/// Creates the middleware of one actor. A plain function pointer, so that options that hold it stay `Copy`.
+/// A factory for the middleware of one actor. A plain function pointer, so that options that hold it stay `Copy`.
 #[derive(Clone, Copy)]
 pub struct MiddlewareHook(fn() -> Box<dyn MiddlewareChain>);
 

@@ -190,7 +190,7 @@ fn a_sender_waits_for_room_on_a_thread_of_its_own() {
         let other = actor.clone();
         let sender = thread::spawn(move || {
             (0..10).for_each(|_| {
-                assert_eq!(block_on(other.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued))
+                assert_eq!(block_on(other.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued));
             });
         });
         for _ in 0..10 {

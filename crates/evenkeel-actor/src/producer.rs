@@ -12,7 +12,7 @@ use crate::trace::Envelope;
 /// The capacity of a producer's outbox.
 pub const OUTBOX_MAX: usize = 32;
 
-/// Buffers messages for one actor and sends them in batches: one lock and at most one wake-up per batch.
+/// A producer that buffers messages for one actor and sends them in batches: one lock and at most one wake-up per batch.
 ///
 /// It belongs to one thread or task at a time, so the buffer needs no lock. Messages are delivered in the order in
 /// which they were sent. [`flush`](Self::flush), or dropping the producer, sends the last ones.

@@ -96,7 +96,7 @@ impl Settings {
     }
 }
 
-/// Builds [`Props`].
+/// Builder of [`Props`].
 pub struct PropsBuilder<A: Actor>(Spec<A>);
 
 impl<A: Actor> PropsBuilder<A> {

@@ -10,7 +10,7 @@ use crate::sync::Arc;
 use crate::system::Core;
 use crate::system_metrics::WaitTotals;
 
-/// Keeps adapting the number of workers until it is dropped; the number then stays as it is.
+/// A handle that keeps adapting the number of workers until it is dropped; the number then stays as it is.
 #[must_use = "dropping the handle stops the adaptation"]
 pub struct AdaptiveHandle(
     /// The task exits once this has been dropped.
@@ -33,7 +33,7 @@ pub(crate) fn adapt(
 ) -> Result<AdaptiveHandle, SetWorkersError> {
     let workers = dispatcher.options.workers_max;
     let workers_max = core.config.workers_max;
-    if workers_max < workers {
+    if workers > workers_max {
         return Err(SetWorkersError::TooMany { workers, workers_max });
     }
     if core.lifecycle() != Lifecycle::Running {

@@ -55,7 +55,7 @@ pub struct Sources<'a> {
     pub dead_letters: DeadLetterCounts,
 }
 
-/// Collects snapshots; a worker's busy ratio covers the time since the previous one.
+/// A collector of snapshots; a worker's busy ratio covers the time since the previous one.
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
     /// Each worker's time at the previous snapshot.

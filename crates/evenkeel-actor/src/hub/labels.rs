@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use evenkeel_policy::id::Id;
 use evenkeel_policy::interner::Interner;
 
-/// Identifies the actors of one label.
+/// The ID of the actors of one label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindId(u16);
 

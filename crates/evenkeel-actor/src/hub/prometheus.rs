@@ -19,7 +19,7 @@ impl Snapshot {
             match &series.value {
                 Value::Counter(count) => write_sample(out, series, "", None, format_args!("{count}"))?,
                 Value::Gauge(value) => {
-                    write_sample(out, series, "", None, format_args!("{}", Number(*value)))?
+                    write_sample(out, series, "", None, format_args!("{}", Number(*value)))?;
                 }
                 Value::Histogram(histogram) => write_histogram(out, series, histogram)?,
             }

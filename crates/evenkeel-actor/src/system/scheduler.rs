@@ -35,7 +35,7 @@ use crate::timer_driver::TimerDriver;
 use crate::timing_wheel::{TimingWheel, WheelOptions};
 use crate::trace::record_signal;
 
-/// Builds a system and starts its workers on a runtime.
+/// Builder that starts an actor system on a runtime.
 #[derive(Default)]
 pub struct ActorSystemRunner {
     config: ActorSystemConfig,
@@ -46,7 +46,11 @@ pub struct ActorSystemRunner {
 impl ActorSystemRunner {
     /// Returns a runner with this configuration.
     pub fn new(config: ActorSystemConfig) -> Self {
-        Self { config, ..Self::default() }
+        Self {
+            config,
+            #[cfg(feature = "patterns")]
+            spawn_chain: SpawnChain::default(),
+        }
     }
 
     /// Wraps every spawn in a middleware, inside those added before.

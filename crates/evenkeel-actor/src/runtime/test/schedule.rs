@@ -120,7 +120,7 @@ impl Schedule {
 
     pub(super) fn spawn(self: &Arc<Self>, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let flag = self.state.with(|state| {
-            if !state.open || (state.vacant.is_empty() && TASKS_MAX <= state.slots.len()) {
+            if !state.open || (state.vacant.is_empty() && state.slots.len() >= TASKS_MAX) {
                 return Err(RuntimeSpawnError);
             }
             let slot = state.vacant.pop().unwrap_or_else(|| {

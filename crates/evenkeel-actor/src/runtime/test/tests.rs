@@ -65,13 +65,13 @@ fn time_advances_from_sleep_to_sleep_in_order() {
         spawn(&runtime, push_after(&runtime, &log, ms));
     }
     runtime.run_until_idle();
-    assert_eq!((taken(&log), runtime.now()), (vec![], Instant::ORIGIN), "time does not advance by itself");
+    assert_eq!((take(&log), runtime.now()), (vec![], Instant::ORIGIN), "time does not advance by itself");
     runtime.advance(10 * MS);
-    assert_eq!(taken(&log), [10, 10]);
+    assert_eq!(take(&log), [10, 10]);
     runtime.advance(15 * MS);
-    assert_eq!((taken(&log), runtime.now()), (vec![20], Instant::from_millis(25)));
+    assert_eq!((take(&log), runtime.now()), (vec![20], Instant::from_millis(25)));
     runtime.advance(Duration::from_secs(1));
-    assert_eq!((taken(&log), runtime.now()), (vec![30], Instant::from_millis(1_025)));
+    assert_eq!((take(&log), runtime.now()), (vec![30], Instant::from_millis(1_025)));
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn elapsed_time_in_a_handler_delays_sleeps() {
     spawn(&runtime, push_after(&runtime, &log, 5));
     runtime.run_until_idle();
     runtime.handle().elapse(20 * MS);
-    assert_eq!(taken(&log), []);
+    assert_eq!(take(&log), []);
     runtime.run_until_idle();
-    assert_eq!((taken(&log), runtime.now()), (vec![5], Instant::from_millis(20)));
+    assert_eq!((take(&log), runtime.now()), (vec![5], Instant::from_millis(20)));
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn log_of_text() -> Arc<Lock<Vec<String>>> {
     Arc::new(Lock::new(vec![]))
 }
 
-fn taken(log: &Lock<Vec<u64>>) -> Vec<u64> {
+fn take(log: &Lock<Vec<u64>>) -> Vec<u64> {
     log.with(core::mem::take)
 }
 
