@@ -11,7 +11,7 @@ use crate::dead_letters::DeadLetterReason;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
-use crate::mailbox::{OverflowStrategy, PushResult, QueueMailbox, SystemMessage};
+use crate::mailbox::{OverflowStrategy, PushResult, SystemMessage};
 use crate::raw::mailbox_ref::MailboxRef;
 use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
@@ -63,7 +63,8 @@ impl<M: Send + 'static> ActorRef<M> {
         self.mailbox_ref.mailbox().wait_for_room(waker, &self.cell().slot().state)
     }
 
-    pub(crate) fn mailbox(&self) -> &QueueMailbox<M> {
+    #[cfg(feature = "patterns")]
+    pub(crate) fn mailbox(&self) -> &crate::mailbox::QueueMailbox<M> {
         self.mailbox_ref.mailbox()
     }
 
@@ -93,7 +94,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     fn dead_letter_rejected(&self, message: Envelope<M>) {
-        self.dead_letter(message, self.cell().core().why_closed());
+        self.dead_letter(message, self.cell().core().closed_reason());
     }
 
     /// Sends without waiting; returns a message that is not accepted.
@@ -185,7 +186,7 @@ impl<M: Send + 'static> ActorRef<M> {
     /// The message is sent immediately; the wait times out after [`ASK_TIMEOUT`] unless [`AskFuture::within`]
     /// sets another timeout.
     pub fn ask<T: Send + 'static>(&self, request: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
-        let trace = SpanHandle::of_question(self.cell());
+        let trace = SpanHandle::for_ask(self.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
         let sent = trace.within(|| self.try_tell(request(reply)));

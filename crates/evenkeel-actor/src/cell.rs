@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+#[cfg(feature = "patterns")]
 use core::any::{TypeId, type_name};
 use core::fmt;
 use core::ptr::NonNull;
@@ -24,6 +25,7 @@ use crate::props::{Settings, Spec};
 use crate::raw::run_permit::{InvokeCell, PermitCell};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
+#[cfg(feature = "patterns")]
 use crate::stash::Stash;
 use crate::stop::{StopMode, Termination};
 use crate::sync::{Arc, AtomicU32, Ordering};
@@ -65,6 +67,7 @@ pub(crate) trait AnyCell: InvokeCell {
     /// Takes the reference to the parent, before the cell is dropped.
     fn take_parent(&mut self) -> Option<CellRef>;
     /// Returns the type of the messages and its name.
+    #[cfg(feature = "patterns")]
     fn message_type(&self) -> (TypeId, &'static str);
     /// Returns the address of the mailbox, for references that know its type.
     fn mailbox(&self) -> NonNull<()>;
@@ -147,6 +150,7 @@ pub(crate) struct ColdState<A: Actor> {
     pub(crate) deferred: VecDeque<SystemMessage>,
     pub(crate) termination: Option<Termination>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
+    #[cfg(feature = "patterns")]
     pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
 
@@ -197,6 +201,7 @@ impl<A: Actor> Default for ColdState<A> {
             deferred: VecDeque::new(),
             termination: None,
             middleware: None,
+            #[cfg(feature = "patterns")]
             stash: None,
         }
     }
@@ -262,6 +267,7 @@ impl<A: Actor> AnyCell for ActorCell<A> {
         self.header.parent.take()
     }
 
+    #[cfg(feature = "patterns")]
     fn message_type(&self) -> (TypeId, &'static str) {
         (TypeId::of::<A::Msg>(), type_name::<A::Msg>())
     }

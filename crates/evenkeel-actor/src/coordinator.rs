@@ -90,7 +90,7 @@ impl ReadyQueueCoordinator {
     /// Parks the worker until there is work or it should exit; ready at once if that is already so.
     pub(crate) fn poll_wait_signal(&self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<()> {
         self.idle.poll_park(local.id, cx.waker(), || {
-            self.queues.has_work() || local.core().is_over() || !self.is_wanted(local)
+            self.queues.has_work() || local.core().is_finished() || !self.is_wanted(local)
         })
     }
 

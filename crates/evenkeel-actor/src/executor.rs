@@ -6,7 +6,7 @@ mod workers;
 
 pub use shutdown::{Lifecycle, ShutdownReport};
 pub use workers::SetWorkersError;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "patterns", feature = "std"))]
 pub(crate) use workers::set_workers;
 
 use alloc::boxed::Box;
@@ -43,6 +43,6 @@ impl WorkerExecutor {
 impl Drop for WorkerExecutor {
     fn drop(&mut self) {
         self.force_stop();
-        self.core.forget_letters();
+        self.core.close_dead_letters();
     }
 }

@@ -6,6 +6,8 @@
 //! not handled stay in the cell, so none is lost or reordered.
 
 mod failure;
+#[cfg(feature = "patterns")]
+mod stash;
 mod system_messages;
 mod termination;
 
@@ -358,7 +360,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let key = self.extra().next_key(slot);
         let reason = SuspendReason::AwaitExternal;
         let resume_on = ResumeCondition::ExternalSignal(key);
-        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let trace = core::mem::take(&mut self.trace);
         let extra = self.extra();
         extra.wait = wait;
@@ -467,7 +469,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
         self.runner.phase = Phase::Waiting;
-        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let extra = self.extra();
         extra.waiting = Some((reason, resume_on));
         extra.wait = wait;

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
-use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task, block_on};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture, block_on};
 use crate::test_rig::{Sum, SumMsg};
 use crate::*;
 
@@ -27,7 +27,7 @@ struct Shared {
 }
 
 impl RuntimeHandle for ThreadRuntime {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         self.0.running.lock().unwrap().push(thread::spawn(move || block_on(task)));
         Ok(())
     }
@@ -37,11 +37,11 @@ impl RuntimeHandle for ThreadRuntime {
     }
 
     /// No test here depends on time; every sleeper is woken by other means.
-    fn sleep_until(&self, _at: Instant) -> Task {
+    fn sleep_until(&self, _at: Instant) -> TaskFuture {
         Box::pin(core::future::pending())
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         Box::pin(async { thread::yield_now() })
     }
 }

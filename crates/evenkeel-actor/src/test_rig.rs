@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
-use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 use crate::sync::Arc as SharedArc;
 use crate::system::Core;
 use crate::worker_local::WorkerLocal;
@@ -53,7 +53,7 @@ impl Rig {
 pub(crate) struct IdleRuntime;
 
 impl RuntimeHandle for IdleRuntime {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         drop(task);
         Ok(())
     }
@@ -62,11 +62,11 @@ impl RuntimeHandle for IdleRuntime {
         Instant::ORIGIN
     }
 
-    fn sleep_until(&self, _at: Instant) -> Task {
+    fn sleep_until(&self, _at: Instant) -> TaskFuture {
         Box::pin(core::future::pending())
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         Box::pin(core::future::ready(()))
     }
 }

@@ -12,7 +12,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::mailbox::SystemMessage;
 use crate::raw::oneshot::DeadlineHandle;
-use crate::runtime::Task;
+use crate::runtime::TaskFuture;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::Core;
 use crate::timer::{TimerEntry, TimerEvent};
@@ -174,12 +174,12 @@ pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
     async move {
         let core = &*guard.0;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];
-        while !core.is_over() {
+        while !core.is_finished() {
             for (due, event) in core.timer_driver.due(core.now()) {
                 fire(due, event);
             }
             core.timer_driver.flush_pending_asks(core);
-            if core.rescue(&mut turns) {
+            if core.steal_from_stuck(&mut turns) {
                 core.coordinator.idle.notify();
             }
             core.coordinator.idle.wake_yielded();
@@ -200,7 +200,7 @@ impl Drop for DriverGuard {
 /// Sleep of the driver's task, until a timer is due or it is woken.
 struct DriverSleep<'a> {
     core: &'a Core,
-    sleep: Option<Task>,
+    sleep: Option<TaskFuture>,
 }
 
 impl Future for DriverSleep<'_> {
@@ -223,14 +223,14 @@ impl Future for DriverSleep<'_> {
             timers.until = due;
             due
         });
-        let must_watch = timer_driver.has_pending_asks() || self.core.is_watched();
+        let must_watch = timer_driver.has_pending_asks() || self.core.needs_stuck_check();
         let until = if must_watch {
             timer_driver.asleep.store(0, Ordering::SeqCst);
             until.min(now + WATCH_INTERVAL)
         } else {
             until
         };
-        if self.core.is_over() {
+        if self.core.is_finished() {
             return Poll::Ready(());
         }
         let mut sleep = self.core.runtime.sleep_until(until);

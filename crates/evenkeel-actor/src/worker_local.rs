@@ -170,7 +170,7 @@ impl WorkerLocal {
     fn can_extend_slice(&self, now: Instant) -> bool {
         now < self.slice_limit.get()
             && !self.must_yield.get()
-            && self.core.runtime.has_room_beside(self.core.coordinator.working())
+            && self.core.runtime.has_free_thread(self.core.coordinator.working())
     }
 
     /// Records that a task other than an actor was woken: the slice is not extended.
@@ -378,7 +378,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+    use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
     use crate::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
     /// A host whose clock and threads are controlled by the test.
@@ -393,7 +393,7 @@ mod tests {
     }
 
     impl RuntimeHandle for Host {
-        fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+        fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
             drop(task);
             Ok(())
         }
@@ -402,11 +402,11 @@ mod tests {
             Instant::from_nanos(self.0.micros.load(Ordering::Relaxed) * 1_000)
         }
 
-        fn sleep_until(&self, _at: Instant) -> Task {
+        fn sleep_until(&self, _at: Instant) -> TaskFuture {
             Box::pin(core::future::pending())
         }
 
-        fn yield_now(&self) -> Task {
+        fn yield_now(&self) -> TaskFuture {
             Box::pin(core::future::ready(()))
         }
 
@@ -414,7 +414,7 @@ mod tests {
             self.0.nudges.fetch_add(1, Ordering::Relaxed);
         }
 
-        fn has_room_beside(&self, _working: usize) -> bool {
+        fn has_free_thread(&self, _working: usize) -> bool {
             self.0.has_room.load(Ordering::Relaxed)
         }
     }

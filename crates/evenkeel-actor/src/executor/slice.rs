@@ -172,7 +172,7 @@ impl Slice {
                 }
                 continue;
             }
-            if core.is_over() {
+            if core.is_finished() {
                 core.coordinator.idle.end_search();
                 self.state = State::Working;
                 // The driver may be sleeping until its next timer, and the last actor may have terminated on

@@ -67,7 +67,7 @@ pub(super) fn fill_worker_slots(core: &Arc<Core>) -> Result<(), SpawnShortfall> 
 async fn run_slot(core: Arc<Core>, slot: usize) {
     while let Some(worker) = Worker::claim(&core, slot) {
         run_worker(worker).await;
-        if core.is_over() {
+        if core.is_finished() {
             // The last actor may have terminated while the others were parked.
             core.wake_all_for_shutdown();
             return;

@@ -1,4 +1,4 @@
-//! A snapshot in Prometheus' text format.
+//! Writes a snapshot in the Prometheus text exposition format.
 
 use core::fmt::{self, Write};
 use core::time::Duration;
@@ -6,19 +6,21 @@ use core::time::Duration;
 use super::{HistogramSnapshot, Series, Snapshot, Value, names};
 
 impl Snapshot {
-    /// Prints the snapshot as a page that Prometheus reads.
+    /// Writes the snapshot in the Prometheus text exposition format.
     ///
-    /// A dot in a name becomes an underscore; durations are in milliseconds.
+    /// Dots in names become underscores; durations are in milliseconds.
     pub fn write_prometheus(&self, out: &mut impl Write) -> fmt::Result {
         let mut family = "";
         for series in self.series() {
             if series.name != family {
-                write_head(out, series)?;
+                write_family_header(out, series)?;
                 family = series.name;
             }
             match &series.value {
-                Value::Counter(count) => write_line(out, series, "", None, format_args!("{count}"))?,
-                Value::Gauge(value) => write_line(out, series, "", None, format_args!("{}", Number(*value)))?,
+                Value::Counter(count) => write_sample(out, series, "", None, format_args!("{count}"))?,
+                Value::Gauge(value) => {
+                    write_sample(out, series, "", None, format_args!("{}", Number(*value)))?;
+                }
                 Value::Histogram(histogram) => write_histogram(out, series, histogram)?,
             }
         }
@@ -26,7 +28,7 @@ impl Snapshot {
     }
 }
 
-fn write_head(out: &mut impl Write, series: &Series) -> fmt::Result {
+fn write_family_header(out: &mut impl Write, series: &Series) -> fmt::Result {
     let name = Name(series.name);
     if let Some(help) = names::help(series.name) {
         writeln!(out, "# HELP {name} {help}")?;
@@ -40,37 +42,37 @@ fn write_head(out: &mut impl Write, series: &Series) -> fmt::Result {
 }
 
 fn write_histogram(out: &mut impl Write, series: &Series, histogram: &HistogramSnapshot) -> fmt::Result {
-    for (end, count) in histogram.buckets() {
-        let end = Number(end.map_or(f64::INFINITY, millis));
-        write_line(out, series, "_bucket", Some(end), format_args!("{count}"))?;
+    for (bound, count) in histogram.buckets() {
+        let bound = Number(bound.map_or(f64::INFINITY, millis));
+        write_sample(out, series, "_bucket", Some(bound), format_args!("{count}"))?;
     }
     let sum = Number(millis(histogram.sum()));
-    write_line(out, series, "_sum", None, format_args!("{sum}"))?;
-    write_line(out, series, "_count", None, format_args!("{}", histogram.count()))
+    write_sample(out, series, "_sum", None, format_args!("{sum}"))?;
+    write_sample(out, series, "_count", None, format_args!("{}", histogram.count()))
 }
 
-fn millis(span: Duration) -> f64 {
-    span.as_nanos() as f64 / 1e6
+fn millis(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
 }
 
-fn write_line(
+fn write_sample(
     out: &mut impl Write,
     series: &Series,
     suffix: &str,
-    end: Option<Number>,
+    bound: Option<Number>,
     value: fmt::Arguments<'_>,
 ) -> fmt::Result {
     write!(out, "{}{suffix}", Name(series.name))?;
-    let mut before = '{';
+    let mut separator = '{';
     for (key, value) in &series.labels {
-        write!(out, "{before}{key}=\"{}\"", Escaped(value))?;
-        before = ',';
+        write!(out, "{separator}{key}=\"{}\"", Escaped(value))?;
+        separator = ',';
     }
-    if let Some(end) = end {
-        write!(out, "{before}le=\"{end}\"")?;
-        before = ',';
+    if let Some(bound) = bound {
+        write!(out, "{separator}le=\"{bound}\"")?;
+        separator = ',';
     }
-    if before == ',' {
+    if separator == ',' {
         out.write_char('}')?;
     }
     writeln!(out, " {value}")
@@ -129,14 +131,14 @@ mod tests {
             series(names::DEAD_LETTERS_TOTAL, &[("reason", "full")], Value::Counter(u64::MAX)),
         ]);
         let expected = "\
-# HELP actor_mailbox_depth messages that wait, by actor
+# HELP actor_mailbox_depth messages waiting in mailboxes, by actor
 # TYPE actor_mailbox_depth gauge
 actor_mailbox_depth{actor=\"A\"} 1
 actor_mailbox_depth{actor=\"B\"} 2.5
 # HELP dead_letters_total messages that reached no handler, by reason
 # TYPE dead_letters_total counter
 dead_letters_total{reason=\"full\"} 18446744073709551615
-# HELP scheduler_ready_queue_depth actors that wait for a worker
+# HELP scheduler_ready_queue_depth actors waiting for a worker
 # TYPE scheduler_ready_queue_depth gauge
 scheduler_ready_queue_depth 0
 ";
@@ -144,18 +146,18 @@ scheduler_ready_queue_depth 0
     }
 
     #[test]
-    fn a_metric_that_is_not_ours_has_a_type_and_no_help() {
+    fn an_unknown_metric_has_a_type_and_no_help() {
         assert_eq!(page(vec![series("my.own", &[], Value::Counter(1))]), "# TYPE my_own counter\nmy_own 1\n");
     }
 
     #[test]
-    fn what_would_end_a_label_is_escaped() {
+    fn label_values_are_escaped() {
         let page = page(vec![series("a", &[("actor", "a\\new \"x\"\n}")], Value::Counter(1))]);
         assert!(page.ends_with("a{actor=\"a\\\\new \\\"x\\\"\\n}\"} 1\n"), "{page}");
     }
 
     #[test]
-    fn a_histogram_is_in_milliseconds_and_piles_up_to_infinity() {
+    fn a_histogram_is_in_milliseconds_and_cumulative_up_to_infinity() {
         let histogram = Histogram::default();
         for nanos in [100, 1_000_000, 1_000_000, 60_000_000_000] {
             histogram.record(Duration::from_nanos(nanos));
@@ -179,9 +181,9 @@ scheduler_ready_queue_depth 0
     }
 
     #[test]
-    fn numbers_that_are_none_are_spelled_as_prometheus_spells_them() {
-        let spelled = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| Number(value).to_string());
-        assert_eq!(spelled, ["NaN", "+Inf", "-Inf"]);
+    fn special_numbers_are_written_as_prometheus_expects() {
+        let written = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| Number(value).to_string());
+        assert_eq!(written, ["NaN", "+Inf", "-Inf"]);
     }
 
     fn series(name: &'static str, labels: &[(&'static str, &str)], value: Value) -> Series {

@@ -74,7 +74,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let Some(parent) = &self.body.header.parent else { return };
         let restarts = self.runner.extra.as_ref().map_or(0, |extra| extra.history.restarts());
         let child = self.cell.index();
-        let failure = FailureNotification { child, error: error.clone(), verdict: decision, restarts };
+        let failure = FailureNotification { child, error: error.clone(), decision, restarts };
         // A parent that has terminated stops its children, this one included.
         drop(parent.tell_system(SystemMessage::ChildFailed(Box::new(failure))));
     }
@@ -180,8 +180,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let policy =
             parent.map_or(&self.local.core().root, |parent| &parent.occupant().body.settings().children);
         match policy.on_restart() {
-            MailboxOnRestart::Keep => self.unstash_all(),
+            MailboxOnRestart::Keep => {
+                #[cfg(feature = "patterns")]
+                self.unstash_for_restart();
+            }
             MailboxOnRestart::Clear => {
+                #[cfg(feature = "patterns")]
                 self.dead_letter_stash(DeadLetterReason::Cleared);
                 self.dead_letter_queued(DeadLetterReason::Cleared);
             }

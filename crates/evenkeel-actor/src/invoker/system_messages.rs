@@ -12,9 +12,7 @@ use crate::invoke::{ResumeCondition, SignalKey};
 use crate::mailbox::{EARLY_MAX, SystemMessage};
 use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
 use crate::stop::{StopMode, Termination};
-use crate::sync::Ordering;
 use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
-use crate::trace::Envelope;
 use crate::trace::SpanHandle;
 use evenkeel_policy::time::Instant;
 
@@ -47,6 +45,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 return Some(action);
             }
         }
+        #[cfg(feature = "patterns")]
         self.unstash_recalled();
         match self.runner.phase {
             Phase::New | Phase::Running => {
@@ -58,30 +57,6 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(NextAction::Idle),
         }
-    }
-
-    /// Puts the stashed messages that the actor recalled to the front of the queue.
-    fn unstash_recalled(&mut self) {
-        let Some(stash) = self.runner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut())
-        else {
-            return;
-        };
-        let recalled = stash.take_recalled();
-        if recalled.len() == 0 {
-            return;
-        }
-        // Each unstashed message starts a new span.
-        let recalled = recalled.map(|message| Envelope::seal(message, self.cell));
-        self.body.mailbox.push_front_all(recalled, &mut self.runner.private, &self.cell.slot().state);
-        self.body.header.stashed.store(stash.held(), Ordering::Relaxed);
-    }
-
-    /// Unstashes all messages, for the actor that replaces the one that stashed them.
-    pub(super) fn unstash_all(&mut self) {
-        if let Some(stash) = self.runner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) {
-            stash.recall(usize::MAX);
-        }
-        self.unstash_recalled();
     }
 
     /// Handles a wake-up by a future or by a mailbox that was full.
@@ -132,7 +107,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn must_defer(&self, message: &SystemMessage) -> bool {
         match (self.runner.phase, message) {
             (Phase::Failed, SystemMessage::ChildFailed(failure)) => {
-                failure.verdict == SupervisionDecision::Escalate
+                failure.decision == SupervisionDecision::Escalate
             }
             (
                 Phase::Failed,
@@ -304,7 +279,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match self.runner.phase {
             Phase::Stopping if is_last => Some(NextAction::Terminate),
             Phase::Restarting if is_last => self.restart_now(),
-            _ => self.deliver_signal(Signal::Terminated { who: actor.index(), how: termination }),
+            _ => self.deliver_signal(Signal::Terminated { actor: actor.index(), cause: termination }),
         }
     }
 
@@ -319,7 +294,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let escalates = match overridden {
             Some(SupervisionDirective::Escalate) => true,
             Some(_) => false,
-            None => failure.verdict == SupervisionDecision::Escalate,
+            None => failure.decision == SupervisionDecision::Escalate,
         };
         if escalates {
             let error = ActorError::escalated(alloc::format!("child {}: {}", failure.child, failure.error));
@@ -329,7 +304,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             command(child, directive);
         }
         if self.body.spec.settings.children.strategy() == Strategy::AllForOne {
-            let directive = overridden.unwrap_or(match failure.verdict {
+            let directive = overridden.unwrap_or(match failure.decision {
                 SupervisionDecision::Restart { .. } => SupervisionDirective::Restart,
                 SupervisionDecision::Stop { .. } => SupervisionDirective::Stop,
                 SupervisionDecision::Resume | SupervisionDecision::Escalate => SupervisionDirective::Resume,

@@ -9,7 +9,6 @@ use crate::mailbox::SystemMessage;
 use crate::panic::catch;
 use crate::raw::run_permit::PermitState;
 use crate::stop::{StopMode, Termination};
-use crate::sync::Ordering;
 use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
@@ -35,6 +34,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         // Whatever panics on the way, the termination is reported.
         drop(catch(|| self.call_hook(A::stopped)));
         drop(catch(|| self.runner.actor = None));
+        #[cfg(feature = "patterns")]
         self.dead_letter_stash(DeadLetterReason::Stashed);
         self.dead_letter_queued(DeadLetterReason::Stopped);
         self.unregister_mailbox();
@@ -78,18 +78,6 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let future = extra.future.take();
         let trace = core::mem::take(&mut extra.trace);
         drop(catch(|| trace.within(|| drop(future))));
-    }
-
-    /// Dead-letters all stashed messages.
-    pub(super) fn dead_letter_stash(&mut self, reason: DeadLetterReason) {
-        let Some(mut stash) = self.runner.extra.as_deref_mut().and_then(|extra| extra.stash.take()) else {
-            return;
-        };
-        for message in stash.take_all() {
-            let core = self.local.core();
-            core.dead_letter(self.cell, message, reason);
-        }
-        self.body.header.stashed.store(0, Ordering::Relaxed);
     }
 
     /// Dead-letters all queued messages.

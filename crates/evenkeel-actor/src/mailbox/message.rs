@@ -60,10 +60,10 @@ impl SystemMessage {
                 Self::Watch(earlier) | Self::Unwatch(earlier) => earlier.is(watcher),
                 _ => false,
             }),
-            Self::ChildFailed(failure) if failure.verdict == SupervisionDecision::Resume => {
+            Self::ChildFailed(failure) if failure.decision == SupervisionDecision::Resume => {
                 remove_redundant(queue, &mut redundant, |earlier| match earlier {
                     Self::ChildFailed(earlier) => {
-                        earlier.verdict == SupervisionDecision::Resume && earlier.child == failure.child
+                        earlier.decision == SupervisionDecision::Resume && earlier.child == failure.child
                     }
                     _ => false,
                 });
@@ -168,10 +168,10 @@ mod tests {
 
     #[test]
     fn only_the_latest_failure_of_a_child_that_resumes_by_itself_is_kept() {
-        let failed = |slot, verdict, restarts| {
+        let failed = |slot, decision, restarts| {
             let child = MailboxIndex { slot, generation: 0 };
             let error = ActorError::new("broken");
-            SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, verdict, restarts }))
+            SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, decision, restarts }))
         };
         let failures = [
             failed(1, SupervisionDecision::Resume, 1),

@@ -128,6 +128,7 @@ impl<M, S> MailboxQueues<M, S> {
     }
 
     /// Appends as many user messages as the cached limit allows; returns their number.
+    #[cfg(feature = "patterns")]
     pub(crate) fn push_all_fast(&self, messages: &mut Vec<M>) -> usize {
         self.shared.with(|shared| {
             let room = (shared.room as usize).saturating_sub(shared.queue.len());
@@ -200,6 +201,7 @@ impl<M, S> MailboxQueues<M, S> {
     /// Puts messages before all queued ones and counts them as enqueued again; for the permit holder.
     ///
     /// With `DropOldest` they go into the shared half, where senders can evict them.
+    #[cfg(feature = "patterns")]
     pub(crate) fn push_front_all(
         &self,
         messages: impl DoubleEndedIterator<Item = M>,

@@ -1,5 +1,6 @@
 //! Typed pointer to a cell's mailbox, so that a send needs no type lookup.
 
+#[cfg(feature = "patterns")]
 use core::any::TypeId;
 use core::ptr::NonNull;
 
@@ -37,6 +38,7 @@ impl<M> MailboxRef<M> {
 
     /// Creates a reference to a cell whose actor handles `M`; `Err` is the name of the type it handles
     /// instead.
+    #[cfg(feature = "patterns")]
     pub(crate) fn typed(cell: CellRef) -> Result<Self, &'static str>
     where
         M: 'static,
@@ -96,6 +98,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "patterns")]
     fn a_mailbox_is_found_only_by_the_type_of_its_messages() {
         let rig = Rig::new(1);
         let actor = rig.spawn();

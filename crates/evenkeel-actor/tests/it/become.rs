@@ -46,7 +46,7 @@ fn at_most_64_handlers_lie_under_the_one_in_force() {
     let refused = behaviour.push(Door::open).unwrap_err();
     assert_eq!(
         (refused, refused.to_string().as_str()),
-        (BehavioursFull, "64 behaviours are covered already")
+        (BehavioursFull, "the behaviour stack is full: 64 handlers")
     );
     assert!((0..BEHAVIOURS_MAX).all(|_| behaviour.pop()));
     assert!(!behaviour.pop());

@@ -116,7 +116,7 @@ fn a_parent_is_told_of_the_failure_and_of_what_is_done_about_it() {
             child.tell(fail("broken"));
             let Signal::ChildFailed(failure) = probe.expect_signal(MS) else { panic!() };
             let after = 10 * MS * restarts;
-            assert_eq!(failure.verdict, SupervisionDecision::Restart { after });
+            assert_eq!(failure.decision, SupervisionDecision::Restart { after });
             assert_eq!((failure.child, failure.restarts), (child.index(), restarts));
             assert_eq!(failure.error, ActorError::new("broken"));
             world.pass(100);

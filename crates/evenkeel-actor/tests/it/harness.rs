@@ -403,9 +403,13 @@ impl Actor for Puppet {
             return hook(&signal, ctx);
         }
         match signal {
-            Signal::Terminated { how, .. } => self.note(format_args!("hears end: {}", ending(&how))),
+            Signal::Terminated { cause, .. } => self.note(format_args!("hears end: {}", ending(&cause))),
             Signal::ChildFailed(failure) => {
-                self.note(format_args!("hears failure: {} → {}", failure.error, verdict(failure.verdict)));
+                self.note(format_args!(
+                    "hears failure: {} → {}",
+                    failure.error,
+                    decision_text(failure.decision)
+                ));
             }
             Signal::ReceiveTimeout => self.note("hears timeout"),
             Signal::Timer(TimerId(id)) => self.note(format_args!("hears timer {id}")),
@@ -449,8 +453,8 @@ pub(crate) fn ending(how: &Termination) -> String {
     }
 }
 
-fn verdict(verdict: SupervisionDecision) -> String {
-    match verdict {
+fn decision_text(decision: SupervisionDecision) -> String {
+    match decision {
         SupervisionDecision::Resume => "resume".to_owned(),
         SupervisionDecision::Restart { after } => format!("restart after {after:?}"),
         SupervisionDecision::Stop { reason } => format!("stop, {reason}"),

@@ -78,7 +78,7 @@ fn the_stopped_hook_comes_first_then_the_mailbox_goes_then_the_index() {
     explore(|world| {
         let system = world.system.clone();
         let watcher = world.puppet("w").signal(move |signal, ctx| {
-            let Signal::Terminated { who, .. } = signal else { return Ok(Flow::Continue) };
+            let Signal::Terminated { actor: who, .. } = signal else { return Ok(Flow::Continue) };
             let state = system.actor_state(*who);
             let found = system.signal(*who, SignalKey(1));
             let told = format!("{state:?}, found: {found}");
@@ -285,7 +285,7 @@ fn settings_that_make_no_sense_start_nothing() {
         refused.unwrap_err().to_string()
     };
     let workers = NonZeroUsize::new(1_025).unwrap();
-    assert_eq!(start(ActorSystemConfig { workers, ..config() }), "workers is 1025, above 1024");
+    assert_eq!(start(ActorSystemConfig { workers, ..config() }), "workers is 1025, above the limit of 1024");
     let none = start(ActorSystemConfig { actors_max: 0, ..config() });
     assert!(none.starts_with("actors_max is 0, not from 1"), "{none}");
 }

@@ -32,7 +32,7 @@ fn a_name_that_is_taken_is_refused_until_it_is_taken_back() {
         names.register("printer", &first).unwrap();
         let refused = names.register("printer", &second).unwrap_err();
         assert_eq!(refused, RegisterError::Taken { by: first.index() });
-        assert_eq!(refused.to_string(), format!("actor {} has that name", first.index()));
+        assert_eq!(refused.to_string(), format!("the name is taken by actor {}", first.index()));
         assert_eq!(names.register("printer", &first), Err(refused), "nor twice to the same");
         assert_eq!(names.unregister("printer"), Some(first.index()));
         assert_eq!(names.unregister("printer"), None);
@@ -48,7 +48,7 @@ fn another_type_of_message_is_an_error_that_says_which() {
         names.register("printer", &world.noter("a")).unwrap();
         let refused = names.find::<u32>("printer").unwrap_err();
         let takes = std::any::type_name::<Msg>();
-        assert_eq!(refused, FindError::OtherMessages { takes });
+        assert_eq!(refused, FindError::WrongMessageType { accepts: takes });
         assert_eq!(refused.to_string(), format!("the actor of that name takes {takes}"));
         assert_eq!(names.find::<Msg>("nobody").unwrap_err(), FindError::NoSuchName);
     });
@@ -63,7 +63,7 @@ fn a_name_is_free_when_its_actor_has_ended_though_somebody_holds_its_address() {
         names.register("printer", &old).unwrap();
         old.stop(StopMode::Now);
         world.run();
-        assert_eq!(names.register("plotter", &old), Err(RegisterError::Ended));
+        assert_eq!(names.register("plotter", &old), Err(RegisterError::Stopped));
         assert_eq!(names.register("printer", &new), Ok(()));
         assert!(names.find::<Msg>("printer").unwrap().is(&new));
     });
@@ -147,7 +147,7 @@ fn there_are_at_most_so_many_names_and_the_ended_do_not_count() {
         world.run();
         (0..40).for_each(|number| names.register(&format!("new {number}"), &lasting).unwrap());
         let refused = names.register("one more", &lasting).unwrap_err();
-        assert_eq!(refused.to_string(), "there are 100 names already");
+        assert_eq!(refused.to_string(), "the registry is full: 100 names");
         assert!((0..60).all(|number| names.find::<Msg>(&format!("lasting {number}")).is_ok()));
     });
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::task::{Poll, Waker};
 
 use evenkeel_actor::runtime::test::{TestHandle, TestOptions, TestRuntime};
-use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 use evenkeel_actor::*;
 use evenkeel_policy::time::Instant;
 
@@ -282,7 +282,7 @@ struct Held {
 }
 
 impl RuntimeHandle for Held {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         self.inner.spawn(task)
     }
 
@@ -290,16 +290,16 @@ impl RuntimeHandle for Held {
         self.inner.now()
     }
 
-    fn sleep_until(&self, at: Instant) -> Task {
+    fn sleep_until(&self, at: Instant) -> TaskFuture {
         self.inner.sleep_until(at)
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         self.inner.yield_now()
     }
 }
 
-type Victims = Arc<Mutex<Vec<Arc<Mutex<Option<Task>>>>>>;
+type Victims = Arc<Mutex<Vec<Arc<Mutex<Option<TaskFuture>>>>>>;
 
 /// A runtime whose tasks may be dropped at any time.
 struct Murderous {
@@ -308,7 +308,7 @@ struct Murderous {
 }
 
 impl RuntimeHandle for Murderous {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let task = Arc::new(Mutex::new(Some(task)));
         self.victims.lock().unwrap().push(task.clone());
         self.inner.spawn(Box::pin(poll_fn(move |cx| match task.lock().unwrap().as_mut() {
@@ -321,11 +321,11 @@ impl RuntimeHandle for Murderous {
         self.inner.now()
     }
 
-    fn sleep_until(&self, at: Instant) -> Task {
+    fn sleep_until(&self, at: Instant) -> TaskFuture {
         self.inner.sleep_until(at)
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         self.inner.yield_now()
     }
 }

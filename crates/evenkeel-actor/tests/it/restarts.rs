@@ -24,10 +24,10 @@ proptest! {
         for pause in pauses {
             now += Duration::from_millis(pause);
             let recent = granted.iter().filter(|restart| now.since(**restart) < within).count();
-            let verdict = decide(&supervision, &mut history, &ActorError::new("any"), now, 0);
+            let decision = decide(&supervision, &mut history, &ActorError::new("any"), now, 0);
             let may_restart = recent < max_restarts as usize;
-            prop_assert_eq!(matches!(verdict, SupervisionDecision::Restart { .. }), may_restart, "{:?}", verdict);
-            prop_assert_eq!(matches!(verdict, SupervisionDecision::Stop { .. }), !may_restart);
+            prop_assert_eq!(matches!(decision, SupervisionDecision::Restart { .. }), may_restart, "{:?}", decision);
+            prop_assert_eq!(matches!(decision, SupervisionDecision::Stop { .. }), !may_restart);
             if may_restart {
                 granted.push(now);
             }

@@ -108,11 +108,11 @@ pub(crate) async fn a_failed_child_starts_again_after_a_while(system: ReadyQueue
     child.tell(note(2));
     assert_eq!(log_of(&child).await, notes(2..3));
     let heard = log_when(&parent, 1).await;
-    let [Entry::Heard(Signal::ChildFailed(FailureNotification { child: who, verdict, .. }))] = &heard[..]
+    let [Entry::Heard(Signal::ChildFailed(FailureNotification { child: who, decision, .. }))] = &heard[..]
     else {
         panic!("{heard:?}");
     };
-    assert_eq!((*who, *verdict), (child.index(), SupervisionDecision::Restart { after: 2 * MS }));
+    assert_eq!((*who, *decision), (child.index(), SupervisionDecision::Restart { after: 2 * MS }));
 }
 
 pub(crate) async fn a_suspended_actor_goes_on_at_its_signal(system: ReadyQueueScheduler) {
@@ -307,7 +307,7 @@ fn farewell(reply: Reply<Vec<Entry>>) -> Act {
 }
 
 fn ended(who: &ActorRef<Act>, how: Termination) -> Entry {
-    Entry::Heard(Signal::Terminated { who: who.index(), how })
+    Entry::Heard(Signal::Terminated { actor: who.index(), cause: how })
 }
 
 /// The log after everything told before.

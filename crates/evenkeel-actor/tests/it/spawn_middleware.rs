@@ -33,8 +33,8 @@ fn a_refusal_is_the_spawners_error_and_the_factory_is_not_called() {
     let props = puppet.props();
     let refused = world.system.spawn(&props).unwrap_err();
     assert_eq!(refused, SpawnError::Refused(ActorError::new("guard wants no b")));
-    assert_eq!(refused.to_string(), "refused: guard wants no b");
-    let heard = ["outer sees b", "guard sees b", "outer: refused: guard wants no b"];
+    assert_eq!(refused.to_string(), "rejected: guard wants no b");
+    let heard = ["outer sees b", "guard sees b", "outer: rejected: guard wants no b"];
     assert_eq!(log.take(), heard, "those inside hear nothing");
     assert_eq!((called.load(Ordering::Relaxed), world.system.alive()), (0, 0));
 }
@@ -44,7 +44,7 @@ fn a_spawn_that_goes_wrong_is_told_to_those_who_let_it_through() {
     let (world, log) = watched(&["outer"], &[]);
     let props = world.puppet("a").factory(|_| panic!("no parts")).props();
     assert!(world.system.spawn(&props).is_err());
-    let told = "outer: the factory made no actor: the handler panicked: no parts";
+    let told = "outer: the factory created no actor: the handler panicked: no parts";
     assert_eq!(log.take(), ["outer sees a", told]);
 }
 

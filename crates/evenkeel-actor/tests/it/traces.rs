@@ -170,10 +170,10 @@ fn a_span_tells_what_became_of_a_message_that_was_not_handled() {
         events,
         [
             "event message: dequeued",
-            "event message: refused",
-            "event message: buried reason=\"full\"",
-            "event message: buried reason=\"stopped\"",
-            "event message: buried reason=\"closed\"",
+            "event message: rejected",
+            "event message: dead_lettered reason=\"full\"",
+            "event message: dead_lettered reason=\"stopped\"",
+            "event message: dead_lettered reason=\"closed\"",
             "event message: dequeued",
             "event message: failed",
         ]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use evenkeel_actor::hub::names;
 use evenkeel_actor::runtime::test::{TestHandle, TestRuntime};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
-use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 use evenkeel_actor::*;
 
 use crate::harness::*;
@@ -153,7 +153,7 @@ fn a_runtime_that_takes_fewer_leaves_as_many_as_it_took() {
         let system = ActorSystemRunner::new(config()).start(narrow).unwrap();
         let error = system.set_workers(workers(7)).unwrap_err();
         assert_eq!(error, SetWorkersError::SpawnFailed { reached: workers(4), source: RuntimeSpawnError });
-        assert_eq!(error.to_string(), "the runtime takes no more tasks, after 4 workers");
+        assert_eq!(error.to_string(), "the runtime accepts no more tasks, after 4 workers");
         runtime.run_until_idle();
         assert_eq!((system.workers(), runtime.tasks()), (workers(4), 5));
         system.force_stop();
@@ -195,7 +195,7 @@ struct Narrow {
 }
 
 impl RuntimeHandle for Narrow {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let one_less = |left: usize| left.checked_sub(1);
         let room = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         room.map_err(|_| RuntimeSpawnError)?;
@@ -206,11 +206,11 @@ impl RuntimeHandle for Narrow {
         self.inner.now()
     }
 
-    fn sleep_until(&self, at: evenkeel_policy::time::Instant) -> Task {
+    fn sleep_until(&self, at: evenkeel_policy::time::Instant) -> TaskFuture {
         self.inner.sleep_until(at)
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         self.inner.yield_now()
     }
 }
