@@ -3,6 +3,8 @@
 use core::fmt::{self, Write};
 use core::time::Duration;
 
+use evenkeel_policy::exposition::{MetricKind, SampleValue, SeriesName, write_head};
+
 use super::{HistogramSnapshot, Series, Snapshot, Value, names};
 
 impl Snapshot {
@@ -13,104 +15,42 @@ impl Snapshot {
         let mut family = "";
         for series in self.series() {
             if series.name != family {
-                write_family_header(out, series)?;
+                write_head(out, series.name, names::help(series.name), kind(&series.value))?;
                 family = series.name;
             }
-            match &series.value {
-                Value::Counter(count) => write_sample(out, series, "", None, format_args!("{count}"))?,
-                Value::Gauge(value) => {
-                    write_sample(out, series, "", None, format_args!("{}", Number(*value)))?;
-                }
-                Value::Histogram(histogram) => write_histogram(out, series, histogram)?,
-            }
+            write_series(out, series)?;
         }
         Ok(())
     }
 }
 
-fn write_family_header(out: &mut impl Write, series: &Series) -> fmt::Result {
-    let name = Name(series.name);
-    if let Some(help) = names::help(series.name) {
-        writeln!(out, "# HELP {name} {help}")?;
+fn kind(value: &Value) -> MetricKind {
+    match value {
+        Value::Counter(_) => MetricKind::Counter,
+        Value::Gauge(_) => MetricKind::Gauge,
+        Value::Histogram(_) => MetricKind::Histogram,
     }
-    let kind = match series.value {
-        Value::Counter(_) => "counter",
-        Value::Gauge(_) => "gauge",
-        Value::Histogram(_) => "histogram",
-    };
-    writeln!(out, "# TYPE {name} {kind}")
 }
 
-fn write_histogram(out: &mut impl Write, series: &Series, histogram: &HistogramSnapshot) -> fmt::Result {
-    for (bound, count) in histogram.buckets() {
-        let bound = Number(bound.map_or(f64::INFINITY, millis));
-        write_sample(out, series, "_bucket", Some(bound), format_args!("{count}"))?;
+fn write_series(out: &mut impl Write, series: &Series) -> fmt::Result {
+    let labels = series.labels.iter().map(|(label, value)| (*label, value.as_str()));
+    let name = SeriesName { name: series.name, labels };
+    match &series.value {
+        Value::Counter(count) => name.write_sample(out, SampleValue::Count(*count)),
+        Value::Gauge(value) => name.write_sample(out, SampleValue::Float(*value)),
+        Value::Histogram(histogram) => {
+            name.write_histogram(out, bounded(histogram), millis(histogram.sum()), histogram.count())
+        }
     }
-    let sum = Number(millis(histogram.sum()));
-    write_sample(out, series, "_sum", None, format_args!("{sum}"))?;
-    write_sample(out, series, "_count", None, format_args!("{}", histogram.count()))
+}
+
+/// Iterates over the buckets that have an upper bound; the writer adds the last one, `+Inf`.
+fn bounded(histogram: &HistogramSnapshot) -> impl Iterator<Item = (f64, u64)> {
+    histogram.buckets().filter_map(|(bound, count)| Some((millis(bound?), count)))
 }
 
 fn millis(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
-}
-
-fn write_sample(
-    out: &mut impl Write,
-    series: &Series,
-    suffix: &str,
-    bound: Option<Number>,
-    value: fmt::Arguments<'_>,
-) -> fmt::Result {
-    write!(out, "{}{suffix}", Name(series.name))?;
-    let mut separator = '{';
-    for (key, value) in &series.labels {
-        write!(out, "{separator}{key}=\"{}\"", Escaped(value))?;
-        separator = ',';
-    }
-    if let Some(bound) = bound {
-        write!(out, "{separator}le=\"{bound}\"")?;
-        separator = ',';
-    }
-    if separator == ',' {
-        out.write_char('}')?;
-    }
-    writeln!(out, " {value}")
-}
-
-struct Name(&'static str);
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| f.write_char(if c.is_ascii_alphanumeric() { c } else { '_' }))
-    }
-}
-
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '\\' => f.write_str("\\\\"),
-            '"' => f.write_str("\\\""),
-            '\n' => f.write_str("\\n"),
-            c => f.write_char(c),
-        })
-    }
-}
-
-struct Number(f64);
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == f64::INFINITY {
-            return f.write_str("+Inf");
-        }
-        if self.0 == f64::NEG_INFINITY {
-            return f.write_str("-Inf");
-        }
-        write!(f, "{}", self.0)
-    }
 }
 
 #[cfg(test)]
@@ -182,8 +122,11 @@ scheduler_ready_queue_depth 0
 
     #[test]
     fn special_numbers_are_written_as_prometheus_expects() {
-        let written = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| Number(value).to_string());
-        assert_eq!(written, ["NaN", "+Inf", "-Inf"]);
+        let written = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| {
+            let page = page(vec![series("a", &[], Value::Gauge(value))]);
+            page.lines().last().unwrap().to_string()
+        });
+        assert_eq!(written, ["a NaN", "a +Inf", "a -Inf"]);
     }
 
     fn series(name: &'static str, labels: &[(&'static str, &str)], value: Value) -> Series {
