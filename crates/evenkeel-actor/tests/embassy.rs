@@ -23,7 +23,7 @@ use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 runtime_cases::test_every_case!(on_embassy);
 
 #[test]
-fn a_task_too_many_is_refused_until_another_has_ended() {
+fn a_task_above_the_limit_is_rejected_until_another_ends() {
     run(|runtime| async move {
         let token = Arc::new(());
         let task = || {

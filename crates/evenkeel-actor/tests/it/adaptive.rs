@@ -9,7 +9,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn workers_come_with_the_load_and_leave_after_it() {
+fn workers_are_added_under_load_and_removed_after_it() {
     for metrics in [Metrics::On, Metrics::Off] {
         explore_with(ActorSystemConfig { metrics, ..one_worker() }, |world| {
             let adapting = world.system.adapt_workers(dispatcher(4)).unwrap();
@@ -27,7 +27,7 @@ fn workers_come_with_the_load_and_leave_after_it() {
 
 /// Waits are sampled one in 64; the first long one counts here, however many are ready.
 #[test]
-fn a_long_wait_is_reason_enough() {
+fn a_long_wait_alone_adds_a_worker() {
     let by_wait = AdaptiveOptions { depth_high: 1_000, grow_after: NonZeroU32::MIN, ..options(3) };
     explore_with(one_worker(), |world| {
         let adapting = world.system.adapt_workers(AdaptiveDispatcher::new(by_wait).unwrap()).unwrap();
@@ -40,7 +40,7 @@ fn a_long_wait_is_reason_enough() {
 }
 
 #[test]
-fn whoever_adapts_no_more_leaves_the_number_as_it_is() {
+fn dropping_the_adaptive_handle_keeps_the_worker_count() {
     explore_with(one_worker(), |world| {
         let tasks = world.runtime.tasks();
         let adapting = world.system.adapt_workers(dispatcher(4)).unwrap();
@@ -52,7 +52,7 @@ fn whoever_adapts_no_more_leaves_the_number_as_it_is() {
 }
 
 #[test]
-fn a_system_that_is_dropped_ends_its_adaptation() {
+fn dropping_the_system_ends_its_adaptive_task() {
     explore_with(one_worker(), |world| {
         let other = ActorSystemRunner::new(one_worker()).start(world.runtime.handle()).unwrap();
         let tasks = world.runtime.tasks();
@@ -64,7 +64,7 @@ fn a_system_that_is_dropped_ends_its_adaptation() {
 }
 
 #[test]
-fn more_workers_than_there_may_be_are_refused_from_the_start() {
+fn an_adaptive_limit_above_workers_max_is_rejected() {
     explore_with(ActorSystemConfig { workers_max: number(3), ..one_worker() }, |world| {
         let refused = world.system.adapt_workers(dispatcher(4)).unwrap_err();
         assert_eq!(refused.to_string(), "workers is 4, above workers_max 3");

@@ -9,7 +9,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn the_output_comes_back_before_what_was_queued_meanwhile() {
+fn the_output_is_handled_before_messages_queued_meanwhile() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(world.wait_until_ms(10, 1));
@@ -25,7 +25,7 @@ fn the_output_comes_back_before_what_was_queued_meanwhile() {
 }
 
 #[test]
-fn a_future_that_is_ready_makes_nobody_wait() {
+fn a_ready_future_delays_nothing() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(act(|_, _| Ok(Flow::wait(async { note(1) }))));
@@ -35,7 +35,7 @@ fn a_future_that_is_ready_makes_nobody_wait() {
 }
 
 #[test]
-fn one_wait_may_lead_to_the_next() {
+fn a_wait_may_start_another_wait() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(countdown(world.runtime.handle(), 100));
@@ -48,7 +48,7 @@ fn one_wait_may_lead_to_the_next() {
 }
 
 #[test]
-fn a_thousand_futures_that_are_ready_do_not_starve_others() {
+fn a_thousand_ready_futures_do_not_starve_other_actors() {
     explore(|world| {
         let actor = world.noter("a");
         let other = world.noter("b");
@@ -60,7 +60,7 @@ fn a_thousand_futures_that_are_ready_do_not_starve_others() {
 }
 
 #[test]
-fn the_system_lane_is_served_while_the_future_is_pending() {
+fn system_messages_are_handled_while_a_future_is_pending() {
     explore(|world| {
         let actor = world.noter("a");
         let other = world.noter("b");
@@ -110,7 +110,7 @@ fn a_drained_stop_waits_for_the_future_and_handles_its_output() {
 }
 
 #[test]
-fn a_restart_drops_the_future_and_keeps_what_waits() {
+fn a_restart_drops_the_future_and_keeps_queued_messages() {
     explore(|world| {
         let dropped = Arc::new(AtomicU32::new(0));
         let parent = world.noter("parent");
@@ -129,7 +129,7 @@ fn a_restart_drops_the_future_and_keeps_what_waits() {
 }
 
 #[test]
-fn the_receive_timeout_stands_still_while_a_future_is_pending() {
+fn the_receive_timeout_is_paused_while_a_future_is_pending() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|_, ctx| ctx.set_receive_timeout(Some(20 * MS))));
@@ -144,7 +144,7 @@ fn the_receive_timeout_stands_still_while_a_future_is_pending() {
 }
 
 #[test]
-fn a_panic_in_the_future_fails_the_actor_and_the_next_message_is_the_next() {
+fn a_panic_in_the_future_fails_the_actor_and_the_next_message_is_handled() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.spawn(world.puppet("a").loud());
         let sleep = runtime::RuntimeHandle::sleep_until(&world.runtime.handle(), at_ms(10));
@@ -168,7 +168,7 @@ fn a_panic_in_the_future_fails_the_actor_and_the_next_message_is_the_next() {
 }
 
 #[test]
-fn a_panic_in_the_future_may_be_forgiven() {
+fn a_panic_in_the_future_may_be_resumed_from() {
     explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
         let actor = world.noter("a");
         let sleep = runtime::RuntimeHandle::sleep_until(&world.runtime.handle(), at_ms(10));
@@ -185,7 +185,7 @@ fn a_panic_in_the_future_may_be_forgiven() {
 }
 
 #[test]
-fn a_failure_that_is_forgiven_keeps_the_wait_it_came_in() {
+fn a_resumed_failure_keeps_the_wait_during_which_it_happened() {
     explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
         let broken = |_: &Signal, _: &mut Context<'_, Puppet>| Err(ActorError::new("broken"));
         let actor = world.spawn(world.puppet("a").signal(broken));
@@ -200,7 +200,7 @@ fn a_failure_that_is_forgiven_keeps_the_wait_it_came_in() {
 }
 
 #[test]
-fn a_future_that_panics_when_it_is_dropped_takes_nobody_with_it() {
+fn a_future_that_panics_on_drop_does_not_affect_others() {
     explore(|world| {
         let watcher = world.noter("w");
         let actor = world.noter("a");
@@ -224,7 +224,7 @@ fn a_future_that_panics_when_it_is_dropped_takes_nobody_with_it() {
 }
 
 #[test]
-fn a_future_that_is_woken_while_it_runs_is_polled_again() {
+fn a_future_woken_while_it_is_polled_is_polled_again() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(act(|_, _| {

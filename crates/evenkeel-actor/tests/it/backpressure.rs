@@ -9,7 +9,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn drop_oldest_keeps_the_latest_and_buries_the_others() {
+fn drop_oldest_keeps_the_latest_and_dead_letters_the_others() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::DropOldest);
         assert_eq!(actor.try_tell(note(4)).ok(), Some(SendOutcome::Displaced));
@@ -24,7 +24,7 @@ fn drop_oldest_keeps_the_latest_and_buries_the_others() {
 }
 
 #[test]
-fn drop_newest_keeps_what_waits_and_buries_the_new_one() {
+fn drop_newest_keeps_queued_messages_and_dead_letters_the_new_one() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::DropNewest);
         assert_eq!(actor.try_tell(note(4)).ok(), Some(SendOutcome::Discarded));
@@ -38,7 +38,7 @@ fn drop_newest_keeps_what_waits_and_buries_the_new_one() {
 }
 
 #[test]
-fn reject_hands_the_message_back_and_tell_buries_it() {
+fn reject_returns_the_message_and_tell_dead_letters_it() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::Reject);
         let back = actor.try_tell(note(4)).unwrap_err();
@@ -53,7 +53,7 @@ fn reject_hands_the_message_back_and_tell_buries_it() {
 }
 
 #[test]
-fn dead_letter_buries_the_new_one_as_overflow() {
+fn dead_letter_dead_letters_the_new_message_as_overflow() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::DeadLetter);
         assert_eq!(actor.try_tell(note(4)).ok(), Some(SendOutcome::Discarded));
@@ -63,7 +63,7 @@ fn dead_letter_buries_the_new_one_as_overflow() {
 }
 
 #[test]
-fn block_producer_makes_a_sender_wait_for_room_and_keeps_its_order() {
+fn block_producer_makes_a_sender_wait_for_capacity_and_keeps_its_order() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::BlockProducer);
         assert!(matches!(actor.try_tell(note(0)), Err(SendError::Full(_))), "only `send` waits");
@@ -88,7 +88,7 @@ fn block_producer_makes_a_sender_wait_for_room_and_keeps_its_order() {
 }
 
 #[test]
-fn every_producer_that_waits_gets_its_turn() {
+fn every_waiting_producer_gets_its_turn() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::BlockProducer);
         for producer in 0..20 {
@@ -114,7 +114,7 @@ fn every_producer_that_waits_gets_its_turn() {
 }
 
 #[test]
-fn a_producer_that_waits_for_an_actor_that_stops_has_its_message_back() {
+fn a_producer_waiting_for_a_stopped_actor_gets_its_message_back() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::BlockProducer);
         let to = actor.clone();
@@ -133,7 +133,7 @@ fn a_producer_that_waits_for_an_actor_that_stops_has_its_message_back() {
 }
 
 #[test]
-fn a_sender_waits_for_room_under_any_strategy() {
+fn a_sender_waits_for_capacity_under_any_strategy() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::Reject);
         let sent = world.runtime.try_block_on(async {
@@ -150,7 +150,7 @@ fn a_sender_waits_for_room_under_any_strategy() {
 }
 
 #[test]
-fn the_system_is_not_refused_by_a_full_mailbox() {
+fn a_full_mailbox_does_not_reject_system_messages() {
     explore(|world| {
         let watcher = world.noter("w");
         let actor = full(world, OverflowStrategy::Reject);
@@ -163,7 +163,7 @@ fn the_system_is_not_refused_by_a_full_mailbox() {
 }
 
 #[test]
-fn user_messages_never_take_the_places_kept_for_the_system() {
+fn user_messages_never_use_the_capacity_reserved_for_the_system() {
     explore(|world| {
         let options = MailboxOptions {
             capacity: NonZeroUsize::new(10).unwrap(),
@@ -182,7 +182,7 @@ fn user_messages_never_take_the_places_kept_for_the_system() {
 }
 
 #[test]
-fn what_the_worker_has_taken_out_still_takes_places() {
+fn messages_taken_by_the_worker_still_count_against_the_capacity() {
     explore_batches(|world| {
         let actor = world.spawn(world.puppet("a").places(4, OverflowStrategy::Reject));
         actor.tell(hold(HELD.0));
@@ -195,7 +195,7 @@ fn what_the_worker_has_taken_out_still_takes_places() {
 }
 
 #[test]
-fn an_actor_told_full_goes_on_once_the_mailbox_is_down_to_its_low_mark() {
+fn an_actor_blocked_by_a_full_mailbox_resumes_at_its_low_watermark() {
     explore(|world| {
         let options = places_for(8, OverflowStrategy::Reject);
         let target = world.spawn(world.puppet("target").mailbox(options));
@@ -217,7 +217,7 @@ fn an_actor_told_full_goes_on_once_the_mailbox_is_down_to_its_low_mark() {
 }
 
 #[test]
-fn an_actor_told_full_goes_on_when_the_other_stops() {
+fn an_actor_blocked_by_a_full_mailbox_resumes_when_its_owner_stops() {
     explore(|world| {
         let target = full(world, OverflowStrategy::Reject);
         let source = world.noter("source");
@@ -230,7 +230,7 @@ fn an_actor_told_full_goes_on_when_the_other_stops() {
 }
 
 #[test]
-fn an_actor_that_was_not_told_full_does_not_wait_for_room() {
+fn an_actor_that_found_no_full_mailbox_does_not_wait_for_capacity() {
     explore(|world| {
         let actor = world.noter("a");
         let reason = SuspendReason::Backpressure;
@@ -242,7 +242,7 @@ fn an_actor_that_was_not_told_full_does_not_wait_for_room() {
 }
 
 #[test]
-fn a_question_to_a_full_mailbox_ends_at_once() {
+fn an_ask_to_a_full_mailbox_fails_immediately() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::Reject);
         let answer = world.runtime.block_on(actor.ask(|reply| Msg::Ask(4, reply)));

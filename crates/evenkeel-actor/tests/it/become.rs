@@ -8,7 +8,7 @@ use evenkeel_actor::*;
 use crate::harness::{Log, World, at_once, explore_with, supervised};
 
 #[test]
-fn another_handler_is_in_force_from_the_next_message_on() {
+fn a_new_handler_applies_from_the_next_message() {
     claim(|door| {
         door.told("pass open pass close pass");
         door.heard("closed pass, closed open, open pass, open close, closed pass");
@@ -16,7 +16,7 @@ fn another_handler_is_in_force_from_the_next_message_on() {
 }
 
 #[test]
-fn a_handler_laid_over_another_gives_way_to_it() {
+fn a_popped_handler_uncovers_the_one_below() {
     claim(|door| {
         door.told("open lock pass unlock pass close pass");
         door.heard("closed open, open lock, locked pass, locked unlock, open pass, open close, closed pass");
@@ -24,7 +24,7 @@ fn a_handler_laid_over_another_gives_way_to_it() {
 }
 
 #[test]
-fn the_handler_that_lies_under_none_stays() {
+fn the_last_handler_cannot_be_popped() {
     claim(|door| {
         door.told("unlock pass");
         door.heard("closed unlock, nothing under, closed pass");
@@ -32,7 +32,7 @@ fn the_handler_that_lies_under_none_stays() {
 }
 
 #[test]
-fn what_is_covered_stays_covered_through_a_switch() {
+fn replacing_the_top_handler_keeps_those_below() {
     claim(|door| {
         door.told("open lock weld unlock pass");
         door.heard("closed open, open lock, locked weld, welded unlock, open pass");
@@ -40,7 +40,7 @@ fn what_is_covered_stays_covered_through_a_switch() {
 }
 
 #[test]
-fn at_most_64_handlers_lie_under_the_one_in_force() {
+fn at_most_64_handlers_lie_below_the_current_one() {
     let mut behaviour = Behaviour::new(Door::closed);
     (0..BEHAVIOURS_MAX).for_each(|_| behaviour.push(Door::open).unwrap());
     let refused = behaviour.push(Door::open).unwrap_err();

@@ -46,7 +46,7 @@ async fn echo_round_trips() {
 }
 
 #[tokio::test]
-async fn on_a_single_thread_sockets_are_served_between_actors_that_never_rest() {
+async fn on_a_single_thread_sockets_are_served_while_actors_are_never_idle() {
     let runtime = TokioRuntime::current().unwrap();
     let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime).unwrap();
     let props = Props::of_values().build();

@@ -63,7 +63,7 @@ async fn settle() {
 
 /// A lane that gives memory back when it has nothing to do must not take a suspension for that.
 #[tokio::test]
-async fn a_burst_held_back_by_a_suspension_survives_what_the_system_says_meanwhile() {
+async fn a_burst_queued_during_a_suspension_survives_system_messages() {
     const BURST: u64 = 3000;
     let system = system(1);
     let (key, keys) = mpsc::channel();
@@ -155,7 +155,7 @@ async fn every_failure_reaches_a_parent_whose_mailbox_is_full() {
 
 /// An index is a place and a generation: the place alone is soon another's.
 #[tokio::test]
-async fn an_old_index_reaches_nobody_though_its_place_is_taken_again() {
+async fn a_stale_index_reaches_no_actor_after_its_slot_is_reused() {
     let system = system(1);
     let props = Props::of_values().build();
     let (key, _keys) = mpsc::channel();
@@ -176,7 +176,7 @@ async fn an_old_index_reaches_nobody_though_its_place_is_taken_again() {
 
 /// A place is another's only after the last address of its owner is gone.
 #[tokio::test]
-async fn a_place_is_not_taken_again_while_somebody_has_its_address() {
+async fn a_slot_is_not_reused_while_a_reference_to_it_exists() {
     let system = system(1);
     let props = Props::of_values().build();
     let (key, _keys) = mpsc::channel();
@@ -191,7 +191,7 @@ async fn a_place_is_not_taken_again_while_somebody_has_its_address() {
 
 /// A sender that found the mailbox full, and came to wait when the actor had ended, must not wait.
 #[tokio::test]
-async fn a_sender_that_waits_for_an_actor_that_ends_gets_its_message_back() {
+async fn a_sender_waiting_for_capacity_gets_its_message_back_when_the_actor_stops() {
     let system = system(1);
     let (key, _keys) = mpsc::channel();
     let props = Props::of_values().mailbox(places(1)).build();

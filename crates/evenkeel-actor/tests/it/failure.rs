@@ -8,7 +8,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn a_panic_is_caught_and_the_message_after_it_is_the_next() {
+fn a_panic_is_caught_and_the_next_message_is_handled() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.spawn(world.puppet("a").loud());
         actor.tell(note(1));
@@ -27,7 +27,7 @@ fn a_panic_is_caught_and_the_message_after_it_is_the_next() {
 }
 
 #[test]
-fn a_panic_in_a_signal_handler_fails_the_actor_and_later_signals_are_heard() {
+fn a_panic_in_a_signal_handler_fails_the_actor_and_later_signals_are_delivered() {
     explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
         let actor = world.puppet("a").signal(|signal, ctx| match signal {
             Signal::Timer(TimerId(1)) => panic!("at the first"),
@@ -47,7 +47,7 @@ fn a_panic_in_a_signal_handler_fails_the_actor_and_later_signals_are_heard() {
 }
 
 #[test]
-fn the_mailbox_is_kept_or_cleared_on_a_restart_as_the_supervision_says() {
+fn supervision_decides_whether_a_restart_keeps_the_mailbox() {
     for (on_restart, lines, letters) in [
         (MailboxOnRestart::Keep, vec!["a 1", "a 2"], vec![]),
         (
@@ -72,7 +72,7 @@ fn the_mailbox_is_kept_or_cleared_on_a_restart_as_the_supervision_says() {
 }
 
 #[test]
-fn children_end_before_their_parent_begins_anew() {
+fn children_stop_before_their_parent_restarts() {
     explore_with(supervised(at_once()), |world| {
         let parent = world.spawn(world.puppet("p").loud());
         let child = child_of(world, &parent, world.puppet("c").loud());
@@ -99,7 +99,7 @@ fn children_end_before_their_parent_begins_anew() {
 }
 
 #[test]
-fn what_comes_while_children_end_waits_for_the_new_value() {
+fn messages_sent_while_children_stop_wait_for_the_new_value() {
     explore_with(supervised(at_once()), |world| {
         let parent = world.spawn(world.puppet("p").loud());
         let child = child_of(world, &parent, world.puppet("c"));
@@ -124,7 +124,7 @@ fn a_restart_hook_that_panics_delays_nothing() {
 }
 
 #[test]
-fn a_start_that_fails_is_tried_again_until_it_works() {
+fn a_failing_start_is_retried_until_it_succeeds() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.puppet("a").loud().started(|me, _| match me.life {
             1 => Err(ActorError::new("too early")),
@@ -148,7 +148,7 @@ fn a_start_that_fails_is_tried_again_until_it_works() {
 }
 
 #[test]
-fn a_start_that_always_fails_ends_the_actor_and_buries_what_waits() {
+fn a_start_that_always_fails_stops_the_actor_and_dead_letters_its_queue() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.puppet("a").started(|_, _| Err(ActorError::new("never")));
         let actor = world.system.spawn(&actor.props()).unwrap();
@@ -163,7 +163,7 @@ fn a_start_that_always_fails_ends_the_actor_and_buries_what_waits() {
 }
 
 #[test]
-fn a_thousand_restarts_at_once_need_no_more_stack_than_one() {
+fn a_thousand_immediate_restarts_need_no_more_stack_than_one() {
     let often = at_once().with_max_restarts(1_000, 1_000 * MS).unwrap();
     let world = World::new(runtime::test::TestOptions::new(1), supervised(often));
     let small = std::thread::Builder::new().stack_size(256 * 1024);
@@ -176,7 +176,7 @@ fn a_thousand_restarts_at_once_need_no_more_stack_than_one() {
 }
 
 #[test]
-fn a_factory_that_panics_makes_no_actor_at_first() {
+fn a_factory_that_panics_at_first_creates_no_actor() {
     explore(|world| {
         let made = world.system.spawn(&world.puppet("a").factory(|_| panic!("no parts")).props());
         assert_eq!(made.unwrap_err(), SpawnError::Factory(ActorError::panicked("no parts")));
@@ -185,7 +185,7 @@ fn a_factory_that_panics_makes_no_actor_at_first() {
 }
 
 #[test]
-fn a_factory_that_panics_on_a_restart_is_one_more_failure() {
+fn a_factory_that_panics_on_a_restart_counts_as_a_failure() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.puppet("a").factory(|life| assert!(life == 1 || 3 < life, "no parts"));
         let actor = world.spawn(actor);
@@ -197,7 +197,7 @@ fn a_factory_that_panics_on_a_restart_is_one_more_failure() {
 }
 
 #[test]
-fn an_actor_without_a_value_cannot_go_on_and_ends_instead_of_swallowing_messages() {
+fn an_actor_without_a_value_stops_instead_of_swallowing_messages() {
     let restart_once = |error: &ActorError| match error.kind() {
         ErrorKind::Failed => SupervisionDirective::Restart,
         _ => SupervisionDirective::Resume,
@@ -213,7 +213,7 @@ fn an_actor_without_a_value_cannot_go_on_and_ends_instead_of_swallowing_messages
 }
 
 #[test]
-fn a_parent_may_overrule_a_restart_that_waits() {
+fn a_parent_may_overrule_a_delayed_restart() {
     for (overrule, lines) in [
         (SupervisionDirective::Resume, vec!["c 1"]),
         (SupervisionDirective::Restart, vec!["c 2"]),
@@ -244,7 +244,7 @@ fn a_parent_may_overrule_a_restart_that_waits() {
 }
 
 #[test]
-fn a_parent_may_escalate_what_its_supervision_would_not() {
+fn a_parent_may_escalate_a_failure_its_supervision_would_not() {
     explore_with(supervised(directing(|_| SupervisionDirective::Stop)), |world| {
         let parent = world.spawn(world.puppet("p").overrule(|_| Some(SupervisionDirective::Escalate)));
         let child = child_of(world, &parent, world.puppet("c"));
@@ -255,7 +255,7 @@ fn a_parent_may_escalate_what_its_supervision_would_not() {
 }
 
 #[test]
-fn all_for_one_does_to_every_child_what_is_done_to_one() {
+fn all_for_one_applies_the_directive_to_every_child() {
     explore(|world| {
         let all = at_once().with_strategy(Strategy::AllForOne);
         let parent = world.spawn(world.puppet("p").supervise(all).signal(|_, _| Ok(Flow::Continue)));
@@ -283,7 +283,7 @@ fn all_for_one_stops_every_child_when_one_is_stopped() {
 }
 
 #[test]
-fn one_for_one_leaves_the_others_alone() {
+fn one_for_one_does_not_affect_the_other_children() {
     explore(|world| {
         let parent = world.noter_supervising("p", directing(|_| SupervisionDirective::Stop));
         let children = ["a", "b", "c"].map(|name| child_of(world, &parent, world.puppet(name)));
@@ -295,7 +295,7 @@ fn one_for_one_leaves_the_others_alone() {
 }
 
 #[test]
-fn what_escalates_to_the_top_ends_the_whole_tree() {
+fn a_failure_escalated_to_the_root_stops_the_whole_tree() {
     explore_with(supervised(directing(|_| SupervisionDirective::Escalate)), |world| {
         let escalating = directing(|_| SupervisionDirective::Escalate);
         let top = world.noter_supervising("t", escalating);
@@ -309,7 +309,7 @@ fn what_escalates_to_the_top_ends_the_whole_tree() {
 }
 
 #[test]
-fn what_is_forgiven_at_the_top_is_forgiven_at_the_bottom() {
+fn a_failure_resumed_at_the_root_is_resumed_at_the_child() {
     explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
         let escalating = directing(|_| SupervisionDirective::Escalate);
         let top = world.noter_supervising("t", escalating);
@@ -326,7 +326,7 @@ fn what_is_forgiven_at_the_top_is_forgiven_at_the_bottom() {
 }
 
 #[test]
-fn a_stopped_hook_or_a_drop_that_panics_does_not_hide_the_end() {
+fn a_panic_in_the_stopped_hook_or_in_drop_does_not_hide_the_termination() {
     explore(|world| {
         let probe = Probe::<()>::new(&world.runtime, &world.system).unwrap();
         let rude =
@@ -341,7 +341,7 @@ fn a_stopped_hook_or_a_drop_that_panics_does_not_hide_the_end() {
 }
 
 #[test]
-fn a_message_that_panics_when_it_is_dropped_takes_nobody_with_it() {
+fn a_message_that_panics_on_drop_does_not_affect_others() {
     explore_with(ActorSystemConfig { dead_letters_max: 0, ..config() }, |world| {
         let probe = Probe::<()>::new(&world.runtime, &world.system).unwrap();
         let a = world.noter("a");
@@ -374,7 +374,7 @@ fn a_decider_that_panics_stops_the_actor() {
 }
 
 #[test]
-fn a_failed_actor_hears_what_ended_meanwhile_when_it_goes_on() {
+fn a_failed_actor_learns_of_terminations_after_its_restart() {
     explore(|world| {
         let watched = world.noter("w");
         let (_parent, child) = slow_family(world);
@@ -391,7 +391,7 @@ fn a_failed_actor_hears_what_ended_meanwhile_when_it_goes_on() {
 }
 
 #[test]
-fn a_failed_actor_that_is_forgiven_hears_its_timers_late_and_not_never() {
+fn a_resumed_actor_receives_its_timers_late_instead_of_never() {
     explore(|world| {
         let (parent, child) = slow_family(world);
         child.tell(go(|_, ctx| ctx.set_timer(TimerId(1), 5 * MS, Repeat::Every(20 * MS))));
@@ -407,7 +407,7 @@ fn a_failed_actor_that_is_forgiven_hears_its_timers_late_and_not_never() {
 }
 
 #[test]
-fn a_failed_actor_whose_child_ended_meanwhile_can_still_be_stopped_or_begin_anew() {
+fn a_failed_actor_whose_child_stopped_meanwhile_can_still_be_stopped_or_restarted() {
     for (command, alive) in [(SupervisionCommand::Stop, 1), (SupervisionCommand::Restart, 2)] {
         explore(|world| {
             let (parent, child) = slow_family(world);
@@ -426,7 +426,7 @@ fn a_failed_actor_whose_child_ended_meanwhile_can_still_be_stopped_or_begin_anew
 }
 
 #[test]
-fn a_child_made_while_its_parent_ends_ends_too() {
+fn a_child_spawned_while_its_parent_stops_stops_too() {
     explore(|world| {
         let late = world.puppet("late").loud().props();
         let parent = world.spawn(world.puppet("p").stopped(move |_, ctx| drop(ctx.spawn(&late))));

@@ -9,7 +9,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn resume_goes_on_with_the_next_message_and_the_same_value() {
+fn resume_continues_with_the_next_message_and_the_same_value() {
     explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
         let actor = world.spawn(world.puppet("a").loud());
         actor.tell(fail("broken"));
@@ -20,7 +20,7 @@ fn resume_goes_on_with_the_next_message_and_the_same_value() {
 }
 
 #[test]
-fn restart_goes_on_with_the_next_message_and_a_new_value() {
+fn restart_continues_with_the_next_message_and_a_new_value() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.spawn(world.puppet("a").loud());
         actor.tell(fail("broken"));
@@ -31,7 +31,7 @@ fn restart_goes_on_with_the_next_message_and_a_new_value() {
 }
 
 #[test]
-fn stop_ends_the_actor_with_its_error() {
+fn stop_terminates_the_actor_with_its_error() {
     explore(|world| {
         let (probe, child) = probed(world, directing(|_| SupervisionDirective::Stop));
         child.tell(fail("broken"));
@@ -60,7 +60,7 @@ fn escalate_fails_the_parent_in_the_childs_place() {
 }
 
 #[test]
-fn more_restarts_than_the_window_allows_end_the_actor() {
+fn exceeding_the_restart_limit_of_the_window_stops_the_actor() {
     explore(|world| {
         let three = at_once().with_max_restarts(3, Duration::from_secs(1)).unwrap();
         let (probe, child) = probed(world, three);
@@ -78,7 +78,7 @@ fn more_restarts_than_the_window_allows_end_the_actor() {
 }
 
 #[test]
-fn restarts_that_left_the_window_do_not_count() {
+fn restarts_outside_the_window_do_not_count() {
     explore(|world| {
         let three = at_once().with_max_restarts(3, Duration::from_secs(1)).unwrap();
         let (_probe, child) = probed(world, three);
@@ -91,7 +91,7 @@ fn restarts_that_left_the_window_do_not_count() {
 }
 
 #[test]
-fn each_restart_in_a_row_waits_longer_and_messages_wait_with_it() {
+fn each_consecutive_restart_waits_longer_and_messages_stay_queued() {
     explore(|world| {
         let backoff = Backoff::new(10 * MS, 1_000 * MS, 2, 0).unwrap();
         let (_probe, child) = probed(world, Supervision::default().with_backoff(backoff));
@@ -108,7 +108,7 @@ fn each_restart_in_a_row_waits_longer_and_messages_wait_with_it() {
 }
 
 #[test]
-fn a_parent_is_told_of_the_failure_and_of_what_is_done_about_it() {
+fn a_parent_is_notified_of_the_failure_and_of_the_decision() {
     explore(|world| {
         let backoff = Backoff::new(10 * MS, 1_000 * MS, 2, 0).unwrap();
         let (probe, child) = probed(world, Supervision::default().with_backoff(backoff));
@@ -125,7 +125,7 @@ fn a_parent_is_told_of_the_failure_and_of_what_is_done_about_it() {
 }
 
 #[test]
-fn a_value_without_a_factory_is_stopped_where_a_restart_was_wanted() {
+fn a_value_without_a_factory_is_stopped_instead_of_restarted() {
     explore(|world| {
         let probe = Probe::<()>::supervising(&world.runtime, &world.system, at_once()).unwrap();
         let child = probe.run(|ctx| {

@@ -32,7 +32,7 @@ fn every_metric_has_a_series_for_each_actor_worker_or_reason() {
 }
 
 #[test]
-fn what_goes_in_comes_out_or_waits() {
+fn every_enqueued_message_is_dequeued_or_waiting() {
     explore(|world| {
         let actor = world.noter("a");
         (0..10).for_each(|number| actor.tell(note(number)));
@@ -50,7 +50,7 @@ fn what_goes_in_comes_out_or_waits() {
 }
 
 #[test]
-fn what_actors_did_stays_counted_when_they_have_ended() {
+fn counts_of_stopped_actors_are_kept() {
     explore(|world| {
         for _ in 0..3 {
             let actor = world.noter("a");
@@ -66,7 +66,7 @@ fn what_actors_did_stays_counted_when_they_have_ended() {
 }
 
 #[test]
-fn every_overflow_is_counted_by_what_became_of_it() {
+fn every_overflow_is_counted_by_its_outcome() {
     use OverflowStrategy::{BlockProducer, DeadLetter, DropNewest, DropOldest, Reject};
     for (strategy, reason) in [
         (DropOldest, "dropped_oldest"),
@@ -117,7 +117,7 @@ fn every_dead_letter_is_counted_by_its_reason() {
 }
 
 #[test]
-fn failures_and_restarts_are_counted_apart() {
+fn failures_and_restarts_are_counted_separately() {
     let once = at_once().with_max_restarts(1, Duration::from_secs(60)).unwrap();
     explore_with(supervised(once), |world| {
         let actor = world.noter("a");
@@ -142,7 +142,7 @@ fn past_the_limit_of_labels_actors_are_counted_as_other() {
 }
 
 #[test]
-fn an_actor_without_a_label_is_called_by_its_type() {
+fn an_actor_without_a_label_is_labelled_with_its_type() {
     struct Plain;
     impl Actor for Plain {
         type Msg = ();
@@ -209,7 +209,7 @@ fn one_wait_in_64_for_a_worker_is_timed() {
 }
 
 #[test]
-fn the_ready_queue_is_as_deep_as_actors_wait() {
+fn the_depth_of_the_ready_queue_is_the_number_of_waiting_actors() {
     explore(|world| {
         let others: Vec<_> = (0..3).map(|_| world.noter("b")).collect();
         let actor = world.noter("a");
@@ -251,7 +251,7 @@ fn many_actors_at_once_wake_the_second_worker_and_are_stolen() {
 }
 
 #[test]
-fn a_sink_is_given_every_reading() {
+fn a_sink_receives_every_snapshot() {
     #[derive(Default)]
     struct Kept(Mutex<Vec<Snapshot>>);
     impl MetricsSink for Kept {
@@ -280,7 +280,7 @@ fn a_sink_is_given_every_reading() {
 }
 
 #[test]
-fn the_page_for_prometheus_has_what_the_snapshot_has() {
+fn the_prometheus_page_has_the_values_of_the_snapshot() {
     explore(|world| {
         let actor = world.noter("a");
         (0..3).for_each(|number| actor.tell(note(number)));
@@ -305,7 +305,7 @@ fn the_page_for_prometheus_has_what_the_snapshot_has() {
 }
 
 #[test]
-fn a_system_that_has_ended_can_still_be_read() {
+fn the_metrics_of_a_stopped_system_can_still_be_read() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(note(1));

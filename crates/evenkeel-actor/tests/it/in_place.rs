@@ -97,7 +97,7 @@ async fn among_actors<T: Send + 'static>(
 }
 
 #[tokio::test]
-async fn most_questions_are_answered_without_a_wait_and_all_are_answered_right() {
+async fn most_asks_are_answered_without_waiting_and_all_correctly() {
     let system = system(1);
     let actor = link(&system, None);
     let asked = actor.clone();
@@ -116,7 +116,7 @@ async fn most_questions_are_answered_without_a_wait_and_all_are_answered_right()
 }
 
 #[tokio::test]
-async fn whoever_asks_all_the_time_leaves_others_their_turn() {
+async fn a_task_that_asks_continuously_does_not_starve_others() {
     let system = system(1);
     let asked = link(&system, None);
     let other = link(&system, None);
@@ -137,7 +137,7 @@ async fn whoever_asks_all_the_time_leaves_others_their_turn() {
 }
 
 #[tokio::test]
-async fn a_chain_of_questions_is_answered_whatever_its_length() {
+async fn a_chain_of_asks_of_any_length_is_answered() {
     const LINKS: u64 = 50_000;
     let system = system(1);
     let first = (0..LINKS).fold(link(&system, None), |next, _| link(&system, Some(next)));
@@ -149,7 +149,7 @@ async fn a_chain_of_questions_is_answered_whatever_its_length() {
 }
 
 #[tokio::test]
-async fn an_actor_that_panics_in_its_askers_place_fails_alone() {
+async fn an_actor_that_panics_while_run_in_place_does_not_fail_its_asker() {
     let system = system(1);
     let actor = link(&system, None);
     let ((lost, after), _) = among_actors(&system, async move {
@@ -161,7 +161,7 @@ async fn an_actor_that_panics_in_its_askers_place_fails_alone() {
 }
 
 #[tokio::test]
-async fn the_deadline_of_one_question_stands_while_others_are_answered_in_place() {
+async fn the_deadline_of_one_ask_holds_while_others_are_answered_in_place() {
     let system = system(1);
     let silent = link(&system, None);
     let quick = link(&system, None);
@@ -186,7 +186,7 @@ async fn the_deadline_of_one_question_stands_while_others_are_answered_in_place(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_named_deadline_holds_though_the_handler_never_returns() {
+async fn an_explicit_deadline_holds_although_the_handler_never_returns() {
     let system = system(2);
     let actor = link(&system, None);
     let (release, until) = std::sync::mpsc::channel();

@@ -20,7 +20,7 @@ fn messages_of_one_sender_are_handled_in_the_order_they_were_sent() {
 }
 
 #[test]
-fn started_comes_before_the_first_message_and_once() {
+fn started_is_called_once_before_the_first_message() {
     explore(|world| {
         let actor = world.system.spawn(&world.puppet("a").loud().props()).unwrap();
         actor.tell(note(1));
@@ -29,7 +29,7 @@ fn started_comes_before_the_first_message_and_once() {
 }
 
 #[test]
-fn what_started_waits_for_comes_before_the_first_message() {
+fn the_output_of_a_future_awaited_in_started_precedes_the_first_message() {
     explore(|world| {
         let sleep = |ms| runtime::RuntimeHandle::sleep_until(&world.runtime.handle(), at_ms(ms));
         let handle = world.runtime.handle();
@@ -48,7 +48,7 @@ fn what_started_waits_for_comes_before_the_first_message() {
 }
 
 #[test]
-fn what_an_actor_tells_itself_comes_after_what_waits() {
+fn a_message_an_actor_sends_itself_comes_after_queued_messages() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|_, ctx| ctx.me().tell(note(3))));
@@ -75,7 +75,7 @@ fn a_run_ends_after_its_budget_of_messages() {
 }
 
 #[test]
-fn a_run_ends_when_the_slice_is_used_up_once_the_worker_knows_how_long_messages_take() {
+fn a_run_ends_with_the_slice_once_the_worker_has_measured_the_handler() {
     for seed in 0..12 {
         let world = World::new(with_budget(seed, 64), one_worker());
         let a = world.noter("a");
@@ -99,7 +99,7 @@ fn a_run_ends_when_the_slice_is_used_up_once_the_worker_knows_how_long_messages_
 }
 
 #[test]
-fn yield_lets_others_go_first() {
+fn yield_lets_other_actors_run_first() {
     for seed in 0..12 {
         let world = World::new(with_budget(seed, 64), one_worker());
         let a = world.noter("a");
@@ -117,7 +117,7 @@ fn yield_lets_others_go_first() {
 }
 
 #[test]
-fn a_stop_acts_before_the_next_message() {
+fn a_stop_takes_effect_before_the_next_message() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|me, ctx| {
@@ -132,7 +132,7 @@ fn a_stop_acts_before_the_next_message() {
 }
 
 #[test]
-fn an_actor_that_says_stop_handles_nothing_after() {
+fn an_actor_that_returns_stop_handles_no_further_message() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").loud());
         actor.tell(act(|_, _| Ok(Flow::Stop)));
@@ -143,7 +143,7 @@ fn an_actor_that_says_stop_handles_nothing_after() {
 }
 
 #[test]
-fn what_was_taken_out_of_the_mailbox_survives_a_suspension_in_order() {
+fn messages_taken_from_the_mailbox_survive_a_suspension_in_order() {
     explore_batches(|world| {
         let actor = world.noter("a");
         actor.tell(note(1));
@@ -182,7 +182,7 @@ fn an_actor_is_running_then_suspended_then_stopping_then_stopped() {
 }
 
 #[test]
-fn a_task_runs_to_its_end_among_the_actors() {
+fn a_task_runs_to_completion_beside_actors() {
     explore(|world| {
         let log = world.log.clone();
         let handle = world.runtime.handle();
@@ -202,7 +202,7 @@ fn a_task_runs_to_its_end_among_the_actors() {
 }
 
 #[test]
-fn a_task_that_panics_ends_and_others_go_on() {
+fn a_task_that_panics_does_not_affect_others() {
     explore(|world| {
         let actor = world.noter("a");
         world.system.spawn_task(async { panic!("a task") }).unwrap();

@@ -8,7 +8,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn stop_now_buries_what_waits_and_drained_handles_it() {
+fn stop_now_dead_letters_queued_messages_and_drained_handles_them() {
     for (mode, lines, buried) in
         [(StopMode::Now, vec![], vec![1, 2]), (StopMode::Drained, vec!["a 1", "a 2"], vec![])]
     {
@@ -29,7 +29,7 @@ fn stop_now_buries_what_waits_and_drained_handles_it() {
 }
 
 #[test]
-fn a_drained_stop_takes_nothing_new() {
+fn a_drained_stop_accepts_no_new_messages() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|_, ctx| ctx.me().stop(StopMode::Drained)));
@@ -43,7 +43,7 @@ fn a_drained_stop_takes_nothing_new() {
 }
 
 #[test]
-fn children_end_before_their_parents_and_all_of_them() {
+fn all_children_stop_before_their_parents() {
     explore(|world| {
         let top = world.spawn(world.puppet("t").loud().signal(|_, _| Ok(Flow::Continue)));
         for name in ["a", "b"] {
@@ -62,7 +62,7 @@ fn children_end_before_their_parents_and_all_of_them() {
 }
 
 #[test]
-fn a_parent_hears_the_end_of_each_child_and_forgets_it() {
+fn a_parent_is_notified_of_each_childs_termination_and_removes_it() {
     explore(|world| {
         let parent = world.noter("p");
         let child = child_of(world, &parent, world.puppet("c"));
@@ -74,7 +74,7 @@ fn a_parent_hears_the_end_of_each_child_and_forgets_it() {
 }
 
 #[test]
-fn the_stopped_hook_comes_first_then_the_mailbox_goes_then_the_index() {
+fn the_stopped_hook_runs_before_the_mailbox_closes_and_the_index_is_freed() {
     explore(|world| {
         let system = world.system.clone();
         let watcher = world.puppet("w").signal(move |signal, ctx| {
@@ -103,7 +103,7 @@ fn the_stopped_hook_comes_first_then_the_mailbox_goes_then_the_index() {
 }
 
 #[test]
-fn an_address_outlives_its_actor_and_leads_nowhere() {
+fn a_reference_that_outlives_its_actor_delivers_nothing() {
     explore(|world| {
         let actor = world.noter("a");
         actor.stop(StopMode::Now);
@@ -123,7 +123,7 @@ fn an_address_outlives_its_actor_and_leads_nowhere() {
 }
 
 #[test]
-fn an_index_whose_slot_has_another_actor_names_nobody() {
+fn an_index_whose_slot_was_reused_finds_no_actor() {
     explore(|world| {
         let first = world.noter("a");
         let stale = first.index();
@@ -142,7 +142,7 @@ fn an_index_whose_slot_has_another_actor_names_nobody() {
 }
 
 #[test]
-fn a_slot_is_not_reused_while_somebody_has_its_address() {
+fn a_slot_with_a_live_reference_is_not_reused() {
     explore(|world| {
         let first = world.noter("a");
         first.stop(StopMode::Now);
@@ -155,7 +155,7 @@ fn a_slot_is_not_reused_while_somebody_has_its_address() {
 }
 
 #[test]
-fn an_index_that_never_was_names_nobody() {
+fn an_unknown_index_finds_no_actor() {
     explore(|world| {
         for slot in [0, 31, 32, 1_000_000, u32::MAX] {
             let index = MailboxIndex { slot, generation: 0 };
@@ -166,7 +166,7 @@ fn an_index_that_never_was_names_nobody() {
 }
 
 #[test]
-fn dead_letters_are_counted_all_and_kept_to_a_limit() {
+fn all_dead_letters_are_counted_and_a_limited_number_is_kept() {
     explore_with(ActorSystemConfig { dead_letters_max: 3, ..config() }, |world| {
         let actor = world.noter("a");
         actor.stop(StopMode::Now);
@@ -180,7 +180,7 @@ fn dead_letters_are_counted_all_and_kept_to_a_limit() {
 }
 
 #[test]
-fn a_dead_letter_says_whose_it_was_and_when() {
+fn a_dead_letter_names_its_actor_and_time() {
     explore(|world| {
         let actor = world.noter("a");
         actor.stop(StopMode::Now);
@@ -193,7 +193,7 @@ fn a_dead_letter_says_whose_it_was_and_when() {
 }
 
 #[test]
-fn there_are_at_most_as_many_actors_as_allowed_and_an_end_makes_room() {
+fn actors_max_is_enforced_and_a_termination_frees_a_slot() {
     explore_with(ActorSystemConfig { actors_max: 3, ..config() }, |world| {
         let mut actors: Vec<_> = (0..3).map(|_| world.noter("a")).collect();
         let props = world.puppet("b").loud().props();
@@ -207,7 +207,7 @@ fn there_are_at_most_as_many_actors_as_allowed_and_an_end_makes_room() {
 }
 
 #[test]
-fn mailboxes_that_could_deliver_or_resume_nothing_are_refused() {
+fn mailbox_options_that_could_never_deliver_or_resume_are_rejected() {
     explore(|world| {
         let places = |capacity| NonZeroUsize::new(capacity).unwrap();
         let good = MailboxOptions::bounded(places(64));
@@ -238,7 +238,7 @@ fn the_smallest_mailbox_holds_one_message() {
 }
 
 #[test]
-fn an_actor_may_end_before_its_first_message() {
+fn an_actor_may_stop_before_its_first_message() {
     explore(|world| {
         let actor = world.puppet("a").loud().started(|_, _| Ok(Flow::Stop));
         let actor = world.system.spawn(&actor.props()).unwrap();
@@ -249,7 +249,7 @@ fn an_actor_may_end_before_its_first_message() {
 }
 
 #[test]
-fn an_actor_that_is_stopped_before_it_ran_is_started_and_stopped() {
+fn an_actor_stopped_before_its_first_run_is_started_and_stopped() {
     explore(|world| {
         let actor = world.system.spawn(&world.puppet("a").loud().props()).unwrap();
         actor.stop(StopMode::Now);
@@ -258,7 +258,7 @@ fn an_actor_that_is_stopped_before_it_ran_is_started_and_stopped() {
 }
 
 #[test]
-fn a_child_command_reaches_children_only() {
+fn a_supervision_command_reaches_only_children() {
     explore(|world| {
         let parent = world.noter("p");
         let other = world.noter("o");
@@ -277,7 +277,7 @@ fn a_child_command_reaches_children_only() {
 }
 
 #[test]
-fn settings_that_make_no_sense_start_nothing() {
+fn invalid_settings_start_no_system() {
     let start = |config: ActorSystemConfig| {
         let runtime = runtime::test::TestRuntime::new(1);
         let refused = ActorSystemRunner::new(config).start(runtime.handle()).map(drop);

@@ -11,7 +11,7 @@ use evenkeel_actor::*;
 use crate::harness::{MS, Msg, World, at_once, explore, explore_with, fail, go, hold, note, supervised};
 
 #[test]
-fn a_question_left_behind_by_an_actor_that_stops_ends_at_once() {
+fn an_ask_queued_at_a_stopped_actor_fails_immediately() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").plain_letters());
         actor.tell(hold(1));
@@ -24,7 +24,7 @@ fn a_question_left_behind_by_an_actor_that_stops_ends_at_once() {
 }
 
 #[test]
-fn a_question_cleared_by_a_restart_ends_at_once() {
+fn an_ask_cleared_by_a_restart_fails_immediately() {
     explore_with(supervised(at_once().with_on_restart(MailboxOnRestart::Clear)), |world| {
         let actor = world.spawn(world.puppet("a").plain_letters());
         actor.tell(fail("broken"));
@@ -35,7 +35,7 @@ fn a_question_cleared_by_a_restart_ends_at_once() {
 }
 
 #[test]
-fn a_question_that_makes_room_for_a_newer_message_ends_at_once() {
+fn an_ask_dropped_for_a_newer_message_fails_immediately() {
     explore(|world| {
         let puppet = world.puppet("a").places(1, OverflowStrategy::DropOldest).plain_letters();
         let actor = world.spawn(puppet);
@@ -49,7 +49,7 @@ fn a_question_that_makes_room_for_a_newer_message_ends_at_once() {
 }
 
 #[test]
-fn a_question_in_a_letter_kept_whole_can_still_be_answered() {
+fn an_ask_kept_in_a_whole_dead_letter_can_still_be_answered() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(hold(1));
@@ -68,7 +68,7 @@ fn a_question_in_a_letter_kept_whole_can_still_be_answered() {
 }
 
 #[test]
-fn an_actor_says_that_it_stops_as_soon_as_its_system_does() {
+fn actors_report_stopping_as_soon_as_their_system_does() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(world.wait_until_ms(50, 1));
@@ -84,7 +84,7 @@ fn an_actor_says_that_it_stops_as_soon_as_its_system_does() {
 }
 
 #[test]
-fn an_actor_that_does_not_run_is_told_the_same_things_in_a_bounded_lane() {
+fn repeated_system_messages_to_a_suspended_actor_are_coalesced() {
     explore(|world| {
         let actor = world.noter("a");
         for round in 0..1_000 {
@@ -99,7 +99,7 @@ fn an_actor_that_does_not_run_is_told_the_same_things_in_a_bounded_lane() {
 }
 
 #[test]
-fn the_signal_that_is_waited_for_is_not_lost_among_others() {
+fn the_awaited_signal_is_not_lost_among_others() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(hold(7));
@@ -117,7 +117,7 @@ fn the_signal_that_is_waited_for_is_not_lost_among_others() {
 }
 
 #[test]
-fn a_watch_taken_back_and_renewed_in_a_loop_stays_one_watch() {
+fn watching_and_unwatching_in_a_loop_leaves_one_watch() {
     explore(|world| {
         let watcher = world.noter("watcher");
         let target = world.noter("target");
@@ -138,7 +138,7 @@ fn a_watch_taken_back_and_renewed_in_a_loop_stays_one_watch() {
 }
 
 #[test]
-fn commands_to_a_child_that_does_not_run_do_not_pile_up() {
+fn commands_to_a_suspended_child_are_coalesced() {
     explore(|world| {
         let parent = world.noter("parent");
         let child = crate::harness::child_of(world, &parent, world.puppet("child").loud());
@@ -159,7 +159,7 @@ fn commands_to_a_child_that_does_not_run_do_not_pile_up() {
 }
 
 #[test]
-fn a_waker_that_panics_keeps_nobody_else_from_the_room_that_was_made() {
+fn a_waker_that_panics_does_not_keep_other_senders_from_free_capacity() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::BlockProducer));
         actor.tell(hold(1));
@@ -178,7 +178,7 @@ fn a_waker_that_panics_keeps_nobody_else_from_the_room_that_was_made() {
 }
 
 #[test]
-fn a_waker_that_panics_when_its_mailbox_closes_stops_no_worker() {
+fn a_waker_that_panics_when_its_mailbox_closes_does_not_stop_the_worker() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::BlockProducer));
         actor.tell(hold(1));
@@ -194,7 +194,7 @@ fn a_waker_that_panics_when_its_mailbox_closes_stops_no_worker() {
 }
 
 #[test]
-fn a_waker_that_panics_at_its_deadline_stops_no_clock() {
+fn a_waker_that_panics_at_its_deadline_does_not_stop_the_timer_driver() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(hold(1));
@@ -208,7 +208,7 @@ fn a_waker_that_panics_at_its_deadline_stops_no_clock() {
 }
 
 #[test]
-fn an_answer_that_panics_when_nobody_reads_it_stops_no_worker() {
+fn a_reply_that_panics_on_drop_does_not_stop_the_worker() {
     explore(|world| {
         let actor = world.noter("a");
         let other = world.noter("b");
@@ -219,7 +219,7 @@ fn an_answer_that_panics_when_nobody_reads_it_stops_no_worker() {
 }
 
 #[test]
-fn an_answer_that_panics_when_nobody_reads_it_stops_no_clock() {
+fn a_reply_that_panics_on_drop_does_not_stop_the_timer_driver() {
     explore(|world| {
         let actor = world.noter("a");
         abandon(&actor);
@@ -229,7 +229,7 @@ fn an_answer_that_panics_when_nobody_reads_it_stops_no_clock() {
 }
 
 #[test]
-fn a_factory_that_panics_when_it_is_dropped_stops_no_worker() {
+fn a_factory_that_panics_on_drop_does_not_stop_the_worker() {
     explore(|world| {
         let burning = Burning;
         let puppet = world.puppet("a").factory(move |_| {
@@ -244,7 +244,7 @@ fn a_factory_that_panics_when_it_is_dropped_stops_no_worker() {
 }
 
 #[test]
-fn a_long_line_of_ancestors_is_let_go_without_a_deep_stack() {
+fn a_long_chain_of_ancestors_is_dropped_without_deep_recursion() {
     const GENERATIONS: u32 = 100_000;
     let world = World::new(runtime::test::TestOptions::new(0), crate::harness::config());
     let youngest = Arc::new(Mutex::new(None));

@@ -9,7 +9,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn before_goes_in_order_and_after_in_reverse() {
+fn before_hooks_run_in_order_and_after_hooks_in_reverse() {
     explore_batches(|world| {
         let log = world.log.clone();
         let chain = move || {
@@ -32,7 +32,7 @@ fn before_goes_in_order_and_after_in_reverse() {
 }
 
 #[test]
-fn break_holds_the_messages_until_it_lets_them_go_and_loses_none() {
+fn break_delays_messages_and_loses_none() {
     explore_batches(|world| {
         let gate = Gate::default();
         let actor = world.spawn(gate.guard(world.puppet("a")));
@@ -50,7 +50,7 @@ fn break_holds_the_messages_until_it_lets_them_go_and_loses_none() {
 }
 
 #[test]
-fn a_held_actor_is_asked_about_again_every_millisecond() {
+fn middleware_is_asked_again_every_millisecond_after_a_break() {
     explore(|world| {
         let gate = Gate::default();
         let actor = world.spawn(gate.guard(world.puppet("a")));
@@ -63,7 +63,7 @@ fn a_held_actor_is_asked_about_again_every_millisecond() {
 }
 
 #[test]
-fn what_the_system_says_passes_a_held_actor_and_lets_no_message_through() {
+fn system_messages_pass_a_break_and_user_messages_do_not() {
     explore(|world| {
         let gate = Gate::default();
         let actor = world.spawn(gate.guard(world.puppet("a")));
@@ -81,7 +81,7 @@ fn what_the_system_says_passes_a_held_actor_and_lets_no_message_through() {
 }
 
 #[test]
-fn a_break_closes_what_was_opened_before_it_and_nothing_else() {
+fn a_break_runs_after_hooks_only_of_middleware_whose_before_hook_ran() {
     explore(|world| {
         let gate = Gate::default();
         let log = world.log.clone();
@@ -102,7 +102,7 @@ fn a_break_closes_what_was_opened_before_it_and_nothing_else() {
 }
 
 #[test]
-fn after_is_told_how_many_messages_were_handled_and_how_the_run_ended() {
+fn after_receives_the_number_of_handled_messages_and_the_result() {
     explore_batches(|world| {
         let log = world.log.clone();
         let chain = move || CompositeMiddleware::new().with(Count::new(&log));
@@ -131,7 +131,7 @@ fn after_is_told_how_many_messages_were_handled_and_how_the_run_ended() {
 }
 
 #[test]
-fn each_actor_has_a_middleware_of_its_own() {
+fn each_actor_has_its_own_middleware() {
     explore_batches(|world| {
         let log = world.log.clone();
         let props = world
@@ -148,7 +148,7 @@ fn each_actor_has_a_middleware_of_its_own() {
 }
 
 #[test]
-fn the_output_of_a_future_is_surrounded_like_any_message() {
+fn middleware_wraps_the_output_of_a_future_like_any_message() {
     explore(|world| {
         let gate = Gate::default();
         let actor = world.spawn(gate.guard(world.puppet("a")));
@@ -165,7 +165,7 @@ fn the_output_of_a_future_is_surrounded_like_any_message() {
 }
 
 #[test]
-fn every_before_that_lets_a_run_go_has_one_after() {
+fn every_before_hook_that_continues_has_one_after_hook() {
     explore(|world| {
         let opened = Arc::new(AtomicU32::new(0));
         let balance = opened.clone();
@@ -184,7 +184,7 @@ fn every_before_that_lets_a_run_go_has_one_after() {
 }
 
 #[test]
-fn a_middleware_that_panics_fails_the_actor_and_not_its_worker() {
+fn middleware_that_panics_fails_the_actor_and_not_its_worker() {
     explore(|world| {
         let props = world.puppet("a").loud().middleware(|| CompositeMiddleware::new().with(Bomb));
         let actor = world.spawn(props);

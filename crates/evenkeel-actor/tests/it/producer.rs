@@ -6,7 +6,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn a_producers_messages_keep_their_order_whatever_the_actor_does_meanwhile() {
+fn a_producers_messages_keep_their_order_whatever_the_actor_does() {
     explore(|world| {
         let actor = world.noter("a");
         let mut producer = actor.producer();
@@ -23,7 +23,7 @@ fn a_producers_messages_keep_their_order_whatever_the_actor_does_meanwhile() {
 }
 
 #[test]
-fn what_finds_no_place_is_dealt_with_as_the_mailbox_says() {
+fn messages_over_capacity_follow_the_overflow_strategy() {
     use DeadLetterReason::{DroppedNewest, DroppedOldest, Full, Overflow};
     for (overflow, reason, buried, kept) in [
         (OverflowStrategy::Reject, Full, [3, 4], [0, 1, 2]),
@@ -43,7 +43,7 @@ fn what_finds_no_place_is_dealt_with_as_the_mailbox_says() {
 }
 
 #[test]
-fn what_comes_too_late_becomes_dead_letters() {
+fn messages_to_a_stopped_actor_become_dead_letters() {
     explore(|world| {
         let actor = world.noter("a");
         let mut producer = actor.producer();

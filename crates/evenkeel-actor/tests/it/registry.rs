@@ -24,7 +24,7 @@ fn an_actor_is_found_by_its_name() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_refused_until_it_is_taken_back() {
+fn a_taken_name_is_rejected_until_it_is_unregistered() {
     explore(|world| {
         let names = world.system.names();
         let first = world.noter("a");
@@ -42,7 +42,7 @@ fn a_name_that_is_taken_is_refused_until_it_is_taken_back() {
 }
 
 #[test]
-fn another_type_of_message_is_an_error_that_says_which() {
+fn a_wrong_message_type_is_an_error_that_names_the_accepted_type() {
     explore(|world| {
         let names = world.system.names();
         names.register("printer", &world.noter("a")).unwrap();
@@ -55,7 +55,7 @@ fn another_type_of_message_is_an_error_that_says_which() {
 }
 
 #[test]
-fn a_name_is_free_when_its_actor_has_ended_though_somebody_holds_its_address() {
+fn a_name_is_free_when_its_actor_has_stopped_although_references_remain() {
     explore(|world| {
         let names = world.system.names();
         let old = world.noter("a");
@@ -70,7 +70,7 @@ fn a_name_is_free_when_its_actor_has_ended_though_somebody_holds_its_address() {
 }
 
 #[test]
-fn a_name_never_leads_to_whoever_has_the_slot_by_then() {
+fn a_name_never_resolves_to_a_later_actor_in_the_same_slot() {
     explore(|world| {
         let names = world.system.names();
         let old = world.noter("a");
@@ -87,7 +87,7 @@ fn a_name_never_leads_to_whoever_has_the_slot_by_then() {
 }
 
 #[test]
-fn whoever_hears_of_an_end_finds_the_name_free() {
+fn the_name_is_free_when_watchers_are_notified() {
     explore(|world| {
         let heir = world.puppet("heir").signal(|signal, ctx| {
             assert!(matches!(signal, Signal::Terminated { .. }));
@@ -134,7 +134,7 @@ fn an_actor_names_itself_before_its_first_message_or_fails() {
 }
 
 #[test]
-fn there_are_at_most_so_many_names_and_the_ended_do_not_count() {
+fn the_number_of_names_is_limited_and_stopped_actors_do_not_count() {
     let config = ActorSystemConfig { names_max: 100, ..config() };
     explore_with(config, |world| {
         let names = world.system.names();
@@ -153,7 +153,7 @@ fn there_are_at_most_so_many_names_and_the_ended_do_not_count() {
 }
 
 #[test]
-fn a_name_has_a_length() {
+fn the_length_of_a_name_is_limited() {
     let world = World::new(runtime::test::TestOptions::new(0), config());
     let names = world.system.names();
     let actor = world.noter("a");
@@ -165,14 +165,14 @@ fn a_name_has_a_length() {
 }
 
 #[test]
-fn an_actor_of_another_system_gets_no_name_here() {
+fn an_actor_of_another_system_cannot_be_registered() {
     let [here, there] = [0, 1].map(|seed| World::new(runtime::test::TestOptions::new(seed), config()));
     let stranger = there.noter("a");
     assert_eq!(here.system.names().register("a", &stranger), Err(RegisterError::OtherSystem));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_threads_that_want_a_name_one_gets_it_each_time() {
+async fn exactly_one_of_many_threads_registers_a_contested_name() {
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     for _ in 0..50 {

@@ -13,7 +13,7 @@ use evenkeel_policy::time::Instant;
 use crate::harness::*;
 
 #[test]
-fn a_receive_timeout_made_shorter_is_told_in_time() {
+fn a_shortened_receive_timeout_fires_in_time() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|_, ctx| ctx.set_receive_timeout(Some(3_600_000 * MS))));
@@ -25,7 +25,7 @@ fn a_receive_timeout_made_shorter_is_told_in_time() {
 }
 
 #[test]
-fn a_receive_timeout_taken_back_and_set_anew_is_told_in_time() {
+fn a_receive_timeout_removed_and_set_again_fires_in_time() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|_, ctx| ctx.set_receive_timeout(Some(3_600_000 * MS))));
@@ -37,7 +37,7 @@ fn a_receive_timeout_taken_back_and_set_anew_is_told_in_time() {
 }
 
 #[test]
-fn a_restarted_actor_that_sets_its_receive_timeout_hears_it() {
+fn a_restarted_actor_that_sets_a_receive_timeout_receives_it() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.spawn(world.puppet("a").started(|me, ctx| {
             let span = if me.life == 1 { 3_600_000 * MS } else { 10 * MS };
@@ -51,7 +51,7 @@ fn a_restarted_actor_that_sets_its_receive_timeout_hears_it() {
 }
 
 #[test]
-fn an_ended_actor_leaves_its_place_whatever_its_receive_timeout() {
+fn a_stopped_actor_frees_its_slot_whatever_its_receive_timeout() {
     let config = ActorSystemConfig { actors_max: 3, timers_max: 3, ..config() };
     explore_with(config, |world| {
         for _ in 0..10 {
@@ -65,7 +65,7 @@ fn an_ended_actor_leaves_its_place_whatever_its_receive_timeout() {
 }
 
 #[test]
-fn an_ended_watcher_leaves_its_place() {
+fn a_stopped_watcher_frees_its_slot() {
     let config = ActorSystemConfig { actors_max: 3, ..config() };
     explore_with(config, |world| {
         let watched = world.noter("watched");
@@ -81,7 +81,7 @@ fn an_ended_watcher_leaves_its_place() {
 }
 
 #[test]
-fn a_question_that_is_open_when_the_system_ends_ends_too() {
+fn an_unanswered_ask_fails_when_the_system_stops() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(hold(1));
@@ -95,7 +95,7 @@ fn a_question_that_is_open_when_the_system_ends_ends_too() {
 }
 
 #[test]
-fn a_question_that_waits_when_the_system_ends_ends_too() {
+fn a_queued_ask_fails_when_the_system_stops() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(hold(1));
@@ -111,7 +111,7 @@ fn a_question_that_waits_when_the_system_ends_ends_too() {
 }
 
 #[test]
-fn middleware_that_cannot_be_made_leaves_no_actor_behind() {
+fn a_failing_middleware_factory_leaves_no_actor_behind() {
     explore(|world| {
         let props = world.puppet("a").middleware(|| panic!("no middleware")).props();
         let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.system.spawn(&props)));
@@ -121,7 +121,7 @@ fn middleware_that_cannot_be_made_leaves_no_actor_behind() {
 }
 
 #[test]
-fn a_deadline_counts_from_the_question_however_long_the_handler_took_before() {
+fn a_deadline_counts_from_the_ask_however_long_the_handler_ran_before() {
     explore(|world| {
         let silent = world.noter("silent");
         silent.tell(hold(1));
@@ -147,7 +147,7 @@ fn a_deadline_counts_from_the_question_however_long_the_handler_took_before() {
 }
 
 #[test]
-fn a_question_that_changes_hands_takes_one_place_in_the_wheel() {
+fn an_ask_polled_by_several_tasks_uses_one_wheel_entry() {
     let config = ActorSystemConfig { timers_max: 8, ..config() };
     explore_with(config, |world| {
         let silent = world.noter("silent");
@@ -174,7 +174,7 @@ fn a_question_that_changes_hands_takes_one_place_in_the_wheel() {
 }
 
 #[test]
-fn an_actor_made_while_the_system_ends_ends_or_is_refused() {
+fn an_actor_spawned_while_the_system_stops_is_stopped_or_rejected() {
     explore(|world| {
         let (go_on, wait) = mpsc::channel::<()>();
         let (begun, begins) = mpsc::channel();
@@ -197,7 +197,7 @@ fn an_actor_made_while_the_system_ends_ends_or_is_refused() {
 }
 
 #[test]
-fn a_worker_that_its_host_drops_leaves_its_work_to_the_others() {
+fn a_worker_dropped_by_its_runtime_leaves_its_work_to_the_others() {
     for (seed, dropped) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let runtime = TestRuntime::with(TestOptions::new(seed));
         let host = Murderous { inner: runtime.handle(), victims: Victims::default() };
@@ -230,7 +230,7 @@ fn an_actor_that_finds_its_own_mailbox_full_does_not_wait_for_itself() {
 }
 
 #[test]
-fn a_system_that_ended_is_forgotten() {
+fn a_stopped_system_is_freed() {
     let forgotten = |use_it: fn(&ReadyQueueScheduler, &Log, &TestRuntime)| {
         for seed in 0..4 {
             let runtime = TestRuntime::with(TestOptions::new(seed));

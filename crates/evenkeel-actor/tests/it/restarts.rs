@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn no_window_holds_more_restarts_than_allowed_and_none_is_refused_without_need(
+    fn no_window_holds_more_restarts_than_allowed_and_none_is_denied_needlessly(
         max_restarts in 0..8_u32,
         within in 1..200_u64,
         pauses in prop::collection::vec(0..60_u64, 1..300),
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn a_delay_lies_in_its_jitter_and_never_above_the_max(
+    fn a_delay_lies_within_its_jitter_and_never_above_the_max(
         min in 1..10_000_u64,
         wider in 0..1_000_000_u64,
         factor in 1..10_u32,
@@ -54,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn a_random_number_that_is_larger_never_waits_longer(before in 0..20_u32, a in any::<u32>(), b in any::<u32>()) {
+    fn a_larger_random_number_never_waits_longer(before in 0..20_u32, a in any::<u32>(), b in any::<u32>()) {
         let less = a.min(b);
         let more = a.max(b);
         prop_assert!(Backoff::DOUBLING.delay(before, more) <= Backoff::DOUBLING.delay(before, less));

@@ -12,7 +12,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn round_robin_gives_each_its_turn() {
+fn round_robin_routes_to_each_in_turn() {
     explore(|world| {
         let router = router(world, RouterOptions::round_robin(three()));
         (0..6).for_each(|number| router.tell(note(number)));
@@ -23,7 +23,7 @@ fn round_robin_gives_each_its_turn() {
 }
 
 #[test]
-fn least_mailbox_gives_to_the_one_with_the_least_to_do() {
+fn least_mailbox_routes_to_the_shortest_mailbox() {
     explore(|world| {
         let router = router(world, RouterOptions::least_mailbox(three()));
         let routees = router.routees();
@@ -38,7 +38,7 @@ fn least_mailbox_gives_to_the_one_with_the_least_to_do() {
 }
 
 #[test]
-fn least_mailbox_passes_the_suspended_by_and_counts_what_is_awaited() {
+fn least_mailbox_skips_suspended_routees_and_counts_awaiting_ones() {
     explore(|world| {
         let router = router(world, RouterOptions::least_mailbox(three()));
         let routees = router.routees();
@@ -54,7 +54,7 @@ fn least_mailbox_passes_the_suspended_by_and_counts_what_is_awaited() {
 }
 
 #[test]
-fn a_question_to_a_router_is_answered() {
+fn an_ask_to_a_router_is_answered() {
     explore(|world| {
         let router = router(world, RouterOptions::round_robin(three()));
         for number in 0..4 {
@@ -64,7 +64,7 @@ fn a_question_to_a_router_is_answered() {
 }
 
 #[test]
-fn one_that_is_full_refuses_nothing_on_behalf_of_all() {
+fn one_full_routee_does_not_reject_messages_for_all() {
     explore(|world| {
         let props = world.puppet("r").places(2, OverflowStrategy::Reject).props();
         let router = world.system.spawn_router(&props, RouterOptions::round_robin(three())).unwrap();
@@ -82,7 +82,7 @@ fn one_that_is_full_refuses_nothing_on_behalf_of_all() {
 }
 
 #[test]
-fn a_routee_that_fails_is_restarted_in_its_place() {
+fn a_failed_routee_is_restarted_in_its_slot() {
     explore(|world| {
         let router = router(world, RouterOptions::round_robin(three()).supervise(at_once()));
         let before = router.routees();
@@ -94,7 +94,7 @@ fn a_routee_that_fails_is_restarted_in_its_place() {
 }
 
 #[test]
-fn a_routee_that_ends_is_replaced_and_the_others_serve_meanwhile() {
+fn a_stopped_routee_is_replaced_while_the_others_serve() {
     explore(|world| {
         let slow = Supervision::default().with_backoff(Backoff::new(MS * 50, MS * 50, 1, 0).unwrap());
         let router = router(world, RouterOptions::round_robin(three()).supervise(slow));
@@ -112,7 +112,7 @@ fn a_routee_that_ends_is_replaced_and_the_others_serve_meanwhile() {
 }
 
 #[test]
-fn a_place_is_filled_again_only_so_often_and_the_router_fails_with_the_last() {
+fn a_slot_is_refilled_a_limited_number_of_times_and_the_router_fails_with_the_last_routee() {
     let once = at_once().with_max_restarts(1, Duration::from_secs(60)).unwrap();
     explore_with(supervised(directing(|_| guardian::SupervisionDirective::Stop)), |world| {
         let router = router(world, RouterOptions::round_robin(three()).supervise(once));
@@ -132,7 +132,7 @@ fn a_place_is_filled_again_only_so_often_and_the_router_fails_with_the_last() {
 }
 
 #[test]
-fn a_router_that_is_restarted_has_all_its_routees_again() {
+fn a_restarted_router_has_all_its_routees_again() {
     explore_with(supervised(at_once()), |world| {
         let parent = world.spawn(world.puppet("parent").supervise(at_once()));
         let router = child_router(world, &parent, RouterOptions::round_robin(three()));
@@ -148,7 +148,7 @@ fn a_router_that_is_restarted_has_all_its_routees_again() {
 }
 
 #[test]
-fn a_routee_that_cannot_be_made_again_is_tried_again() {
+fn a_routee_that_cannot_be_respawned_is_retried() {
     explore(|world| {
         let props = world.puppet("r").factory(|life| assert!(![4, 5].contains(&life), "no parts")).props();
         let options = RouterOptions::round_robin(three()).supervise(at_once());
@@ -161,7 +161,7 @@ fn a_routee_that_cannot_be_made_again_is_tried_again() {
 }
 
 #[test]
-fn stopping_a_router_drained_has_every_accepted_message_handled() {
+fn a_drained_stop_of_a_router_handles_every_accepted_message() {
     explore(|world| {
         let router = router(world, RouterOptions::round_robin(three()));
         (0..9).for_each(|number| router.tell(note(number)));
@@ -173,7 +173,7 @@ fn stopping_a_router_drained_has_every_accepted_message_handled() {
 }
 
 #[test]
-fn stopping_a_router_at_once_buries_what_waits() {
+fn an_immediate_stop_of_a_router_dead_letters_queued_messages() {
     explore(|world| {
         let router = router(world, RouterOptions::round_robin(three()));
         router.stop(StopMode::Now);
@@ -185,7 +185,7 @@ fn stopping_a_router_at_once_buries_what_waits() {
 }
 
 #[test]
-fn a_parent_hears_of_its_routers_end() {
+fn a_parent_is_notified_of_its_routers_termination() {
     explore(|world| {
         let parent = world.noter("parent");
         let router = child_router(world, &parent, RouterOptions::least_mailbox(three()));
@@ -196,7 +196,7 @@ fn a_parent_hears_of_its_routers_end() {
 }
 
 #[test]
-fn a_router_that_cannot_be_filled_leaves_nobody_behind() {
+fn a_router_whose_routees_cannot_be_spawned_leaves_no_actor_behind() {
     explore(|world| {
         let spawn = |props, size| {
             let size = NonZeroUsize::new(size).unwrap();
@@ -213,7 +213,7 @@ fn a_router_that_cannot_be_filled_leaves_nobody_behind() {
 }
 
 #[test]
-fn a_router_and_its_routees_are_gone_from_memory_when_they_have_ended() {
+fn a_stopped_router_and_its_routees_are_freed() {
     explore(|world| {
         let alive = Arc::new(());
         let seen = alive.clone();
@@ -230,7 +230,7 @@ fn a_router_and_its_routees_are_gone_from_memory_when_they_have_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_threads_every_question_is_answered_while_routees_come_and_go() {
+async fn on_threads_every_ask_is_answered_while_routees_come_and_go() {
     // A question among the dead letters that are kept would be waited for.
     let config = ActorSystemConfig { dead_letters_max: 0, ..config() };
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();

@@ -15,20 +15,20 @@ macro_rules! test_every_case {
     ($run:ident) => {
         crate::runtime_cases::test_every_case! { $run:
             three_actors_handle_a_hundred_messages_each,
-            a_question_is_answered,
+            an_ask_is_answered,
             one_senders_messages_keep_their_order,
             a_timer_repeats_until_it_is_cancelled,
-            silence_is_told,
-            a_failed_child_starts_again_after_a_while,
-            a_suspended_actor_goes_on_at_its_signal,
-            a_suspension_ends_by_itself_after_its_time,
-            what_is_awaited_comes_back_before_what_waited,
-            a_drained_stop_handles_what_was_accepted,
-            a_stop_at_once_makes_dead_letters,
-            the_end_of_a_watched_actor_is_told_once,
-            children_end_before_their_parent,
-            a_sender_waits_for_room,
-            a_shutdown_handles_what_was_accepted_and_refuses_the_rest,
+            a_receive_timeout_fires_when_no_message_arrives,
+            a_failed_child_restarts_after_its_backoff,
+            a_suspended_actor_resumes_at_its_signal,
+            a_timed_suspension_ends_by_itself,
+            an_awaited_output_is_handled_before_queued_messages,
+            a_drained_stop_handles_accepted_messages,
+            an_immediate_stop_makes_dead_letters,
+            a_termination_is_reported_once_to_its_watcher,
+            children_stop_before_their_parent,
+            a_sender_waits_for_capacity,
+            a_shutdown_handles_accepted_messages_and_rejects_the_rest,
         }
     };
     ($run:ident: $($case:ident,)*) => {
@@ -51,7 +51,7 @@ pub(crate) async fn three_actors_handle_a_hundred_messages_each(system: ReadyQue
     assert_eq!(system.alive(), 3);
 }
 
-pub(crate) async fn a_question_is_answered(system: ReadyQueueScheduler) {
+pub(crate) async fn an_ask_is_answered(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     assert_eq!(actor.ask(|reply| answer(reply, 42)).await, Ok(42));
     let dropped = actor.ask(|reply: Reply<u32>| {
@@ -89,7 +89,7 @@ pub(crate) async fn a_timer_repeats_until_it_is_cancelled(system: ReadyQueueSche
     assert_eq!(log_when(&actor, 1).await, [Entry::Heard(Signal::Timer(slow))]);
 }
 
-pub(crate) async fn silence_is_told(system: ReadyQueueScheduler) {
+pub(crate) async fn a_receive_timeout_fires_when_no_message_arrives(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     actor.tell(act(|_, ctx| {
         assert!(ctx.set_receive_timeout(Some(2 * MS)));
@@ -98,7 +98,7 @@ pub(crate) async fn silence_is_told(system: ReadyQueueScheduler) {
     assert_eq!(log_when(&actor, 1).await, [Entry::Heard(Signal::ReceiveTimeout)]);
 }
 
-pub(crate) async fn a_failed_child_starts_again_after_a_while(system: ReadyQueueScheduler) {
+pub(crate) async fn a_failed_child_restarts_after_its_backoff(system: ReadyQueueScheduler) {
     let backoff = Backoff::new(2 * MS, 2 * MS, 1, 0).unwrap();
     let parent = Props::new(Puppet::default).supervise(Supervision::default().with_backoff(backoff)).build();
     let parent = system.spawn(&parent).unwrap();
@@ -115,7 +115,7 @@ pub(crate) async fn a_failed_child_starts_again_after_a_while(system: ReadyQueue
     assert_eq!((*who, *decision), (child.index(), SupervisionDecision::Restart { after: 2 * MS }));
 }
 
-pub(crate) async fn a_suspended_actor_goes_on_at_its_signal(system: ReadyQueueScheduler) {
+pub(crate) async fn a_suspended_actor_resumes_at_its_signal(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let key = suspend(&actor).await;
     actor.tell(note(1));
@@ -126,14 +126,14 @@ pub(crate) async fn a_suspended_actor_goes_on_at_its_signal(system: ReadyQueueSc
     assert_eq!(log_of(&actor).await, notes(1..2));
 }
 
-pub(crate) async fn a_suspension_ends_by_itself_after_its_time(system: ReadyQueueScheduler) {
+pub(crate) async fn a_timed_suspension_ends_by_itself(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     actor.tell(act(|_, _| Ok(Flow::Suspend(SuspendReason::RateLimit, ResumeCondition::After(2 * MS)))));
     actor.tell(note(1));
     assert_eq!(log_of(&actor).await, notes(1..2));
 }
 
-pub(crate) async fn what_is_awaited_comes_back_before_what_waited(system: ReadyQueueScheduler) {
+pub(crate) async fn an_awaited_output_is_handled_before_queued_messages(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let other = puppet(&system);
     actor.tell(act(|_, _| {
@@ -143,7 +143,7 @@ pub(crate) async fn what_is_awaited_comes_back_before_what_waited(system: ReadyQ
     assert_eq!(log_of(&actor).await, notes(7..9));
 }
 
-pub(crate) async fn a_drained_stop_handles_what_was_accepted(system: ReadyQueueScheduler) {
+pub(crate) async fn a_drained_stop_handles_accepted_messages(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let farewell = actor.ask(farewell);
     (0..10).for_each(|n| actor.tell(note(n)));
@@ -152,7 +152,7 @@ pub(crate) async fn a_drained_stop_handles_what_was_accepted(system: ReadyQueueS
     assert!(matches!(actor.try_tell(note(10)), Err(SendError::Closed(_))));
 }
 
-pub(crate) async fn a_stop_at_once_makes_dead_letters(system: ReadyQueueScheduler) {
+pub(crate) async fn an_immediate_stop_makes_dead_letters(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let watcher = puppet(&system);
     watch(&watcher, &actor).await;
@@ -163,7 +163,7 @@ pub(crate) async fn a_stop_at_once_makes_dead_letters(system: ReadyQueueSchedule
     assert_eq!(system.dead_letters_total(), 3);
 }
 
-pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueScheduler) {
+pub(crate) async fn a_termination_is_reported_once_to_its_watcher(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let watcher = puppet(&system);
     watch(&watcher, &actor).await;
@@ -174,7 +174,7 @@ pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueSc
     assert_eq!(log_when(&watcher, 2).await, [told, ended(&actor, Termination::Unknown)]);
 }
 
-pub(crate) async fn children_end_before_their_parent(system: ReadyQueueScheduler) {
+pub(crate) async fn children_stop_before_their_parent(system: ReadyQueueScheduler) {
     let parent = puppet(&system);
     let watcher = puppet(&system);
     let child = child_of(&parent).await;
@@ -185,7 +185,7 @@ pub(crate) async fn children_end_before_their_parent(system: ReadyQueueScheduler
     assert_eq!(log_when(&watcher, 2).await, told);
 }
 
-pub(crate) async fn a_sender_waits_for_room(system: ReadyQueueScheduler) {
+pub(crate) async fn a_sender_waits_for_capacity(system: ReadyQueueScheduler) {
     let options = MailboxOptions::bounded(NonZeroUsize::new(8).unwrap());
     let actor = system.spawn(&Props::new(Puppet::default).mailbox(options).build()).unwrap();
     let witness = puppet(&system);
@@ -205,7 +205,7 @@ pub(crate) async fn a_sender_waits_for_room(system: ReadyQueueScheduler) {
     assert_eq!(log_of(&actor).await, notes(0..room + 1));
 }
 
-pub(crate) async fn a_shutdown_handles_what_was_accepted_and_refuses_the_rest(system: ReadyQueueScheduler) {
+pub(crate) async fn a_shutdown_handles_accepted_messages_and_rejects_the_rest(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let farewell = actor.ask(farewell);
     (0..50).for_each(|n| actor.tell(note(n)));

@@ -52,7 +52,7 @@ async fn a_hundred_actors_handle_ten_thousand_messages_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_actors_that_come_at_once_all_answer_and_all_go() {
+async fn a_thousand_actors_spawned_at_once_all_reply_and_all_stop() {
     within_30_s(async {
         let system = system();
         for _ in 0..5 {
@@ -102,7 +102,7 @@ async fn suspensions_and_resumptions_lose_and_reorder_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_actor_that_fails_again_and_again_is_restarted_and_handles_the_rest() {
+async fn an_actor_that_fails_repeatedly_is_restarted_and_handles_the_rest() {
     within_30_s(async {
         let patient = Supervision::default().with_backoff(Backoff::NONE);
         let patient = patient.with_max_restarts(1_000, Duration::from_secs(60)).unwrap();
@@ -156,7 +156,7 @@ async fn ten_thousand_messages_a_second_to_each_of_a_hundred_actors_all_arrive()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_never_returns_stops_nobody_else_and_is_reported_abandoned() {
+async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_abandoned() {
     within_30_s(async {
         let system = system();
         let (release, stuck) = stuck(&system, vec![]);
@@ -186,7 +186,7 @@ async fn a_handler_that_never_returns_stops_nobody_else_and_is_reported_abandone
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_handler_told_before_it_got_stuck_is_handled_by_others() {
+async fn messages_sent_by_a_handler_before_it_got_stuck_are_handled_by_other_workers() {
     within_30_s(async {
         // One lies in the slot for the newest, three wake nobody, ten wake the second worker.
         for told in [1, 3, 10] {
@@ -208,7 +208,7 @@ async fn what_a_handler_told_before_it_got_stuck_is_handled_by_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_threads_send_nothing_accepted_is_lost_silently() {
+async fn no_accepted_message_is_lost_silently_while_threads_send() {
     within_30_s(async {
         let system = system();
         let handled = Arc::new(AtomicU64::new(0));

@@ -12,7 +12,7 @@ use crate::harness::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn what_was_accepted_is_handled_and_then_every_actor_ends() {
+fn accepted_messages_are_handled_before_every_actor_stops() {
     explore(|world| {
         let actors = ["a", "b", "c"].map(|name| world.noter(name));
         for number in 0..50 {
@@ -27,7 +27,7 @@ fn what_was_accepted_is_handled_and_then_every_actor_ends() {
 }
 
 #[test]
-fn a_stopping_system_hands_back_what_is_new_and_says_where_it_is() {
+fn a_stopping_system_returns_new_messages_and_reports_its_lifecycle() {
     explore(|world| {
         let actor = world.noter("a");
         let child = world.puppet("child").props();
@@ -52,7 +52,7 @@ fn a_stopping_system_hands_back_what_is_new_and_says_where_it_is() {
 }
 
 #[test]
-fn a_producer_that_waits_for_room_has_its_message_back_when_the_system_stops() {
+fn a_producer_waiting_for_capacity_gets_its_message_back_when_the_system_stops() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::BlockProducer));
         actor.tell(world.wait_until_ms(50, 1));
@@ -76,7 +76,7 @@ fn a_producer_that_waits_for_room_has_its_message_back_when_the_system_stops() {
 }
 
 #[test]
-fn a_system_is_draining_while_its_actors_end() {
+fn a_system_is_draining_while_its_actors_stop() {
     explore(|world| {
         let system = world.system.clone();
         let actor = world.puppet("a").stopped(move |me, _| me.note(format_args!("{:?}", system.lifecycle())));
@@ -87,7 +87,7 @@ fn a_system_is_draining_while_its_actors_end() {
 }
 
 #[test]
-fn what_cannot_be_handled_in_time_becomes_dead_letters() {
+fn messages_not_handled_in_time_become_dead_letters() {
     explore(|world| {
         let held = world.noter("held");
         let busy = world.noter("busy");
@@ -104,7 +104,7 @@ fn what_cannot_be_handled_in_time_becomes_dead_letters() {
 }
 
 #[test]
-fn a_future_that_an_actor_waits_for_is_waited_for() {
+fn a_shutdown_waits_for_awaited_futures() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(world.wait_until_ms(500, 1));
@@ -115,7 +115,7 @@ fn a_future_that_an_actor_waits_for_is_waited_for() {
 }
 
 #[test]
-fn timers_and_empty_suspensions_hold_no_shutdown_up() {
+fn timers_and_suspensions_without_messages_do_not_delay_a_shutdown() {
     explore(|world| {
         let timed = world.noter("t");
         let held = world.noter("h");
@@ -132,7 +132,7 @@ fn timers_and_empty_suspensions_hold_no_shutdown_up() {
 }
 
 #[test]
-fn force_stop_ends_every_actor_before_its_next_message_and_every_task_leaves() {
+fn force_stop_stops_every_actor_before_its_next_message_and_ends_every_task() {
     explore(|world| {
         let actors: Vec<_> = (0..20).map(|_| world.noter("a")).collect();
         for actor in &actors {
@@ -167,7 +167,7 @@ fn force_stop_reaches_suspended_awaiting_failed_and_restarting_actors() {
 }
 
 #[test]
-fn dropping_the_last_handle_ends_the_system() {
+fn dropping_the_last_handle_stops_the_system() {
     for seed in 0..12 {
         let world = World::new(runtime::test::TestOptions::new(seed), config());
         let actor = world.spawn(world.puppet("a").loud());
@@ -208,7 +208,7 @@ fn shutting_down_twice_is_shutting_down_once() {
 }
 
 #[test]
-fn while_producers_send_nothing_accepted_is_lost_silently() {
+fn no_accepted_message_is_lost_silently_while_producers_send() {
     explore(|world| {
         let actors: Vec<_> =
             (0..5).map(|_| world.spawn(world.puppet("a").places(8, OverflowStrategy::Reject))).collect();

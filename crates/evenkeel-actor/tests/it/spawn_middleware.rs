@@ -12,7 +12,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn before_goes_in_order_and_after_in_reverse() {
+fn before_hooks_run_in_order_and_after_hooks_in_reverse() {
     let (world, log) = watched(&["outer", "inner"], &[]);
     let actor = world.noter("a");
     let made = format!("made {}", actor.index());
@@ -23,7 +23,7 @@ fn before_goes_in_order_and_after_in_reverse() {
 }
 
 #[test]
-fn a_refusal_is_the_spawners_error_and_the_factory_is_not_called() {
+fn a_rejection_is_the_spawners_error_and_the_factory_is_not_called() {
     let (world, log) = watched(&["outer", "guard", "inner"], &["b"]);
     let called = Arc::new(AtomicU32::new(0));
     let counter = called.clone();
@@ -40,7 +40,7 @@ fn a_refusal_is_the_spawners_error_and_the_factory_is_not_called() {
 }
 
 #[test]
-fn a_spawn_that_goes_wrong_is_told_to_those_who_let_it_through() {
+fn a_failed_spawn_is_reported_to_the_middleware_that_allowed_it() {
     let (world, log) = watched(&["outer"], &[]);
     let props = world.puppet("a").factory(|_| panic!("no parts")).props();
     assert!(world.system.spawn(&props).is_err());
@@ -49,7 +49,7 @@ fn a_spawn_that_goes_wrong_is_told_to_those_who_let_it_through() {
 }
 
 #[test]
-fn children_tasks_and_routees_are_surrounded_and_restarts_are_not() {
+fn middleware_wraps_children_tasks_and_routees_but_not_restarts() {
     let (world, log) = watched(&["m"], &[]);
     let parent = world.spawn(world.puppet("parent").supervise(at_once()));
     let child = child_of(&world, &parent, world.puppet("child"));
@@ -70,7 +70,7 @@ fn children_tasks_and_routees_are_surrounded_and_restarts_are_not() {
 }
 
 #[test]
-fn a_middleware_that_panics_refuses_before_and_changes_nothing_after() {
+fn spawn_middleware_that_panics_rejects_before_and_changes_nothing_after() {
     let runtime = TestRuntime::with(TestOptions::new(0));
     let runner = ActorSystemRunner::new(config()).spawn_middleware(Bomb);
     let world = World { system: runner.start(runtime.handle()).unwrap(), log: Log::default(), runtime };
@@ -98,7 +98,7 @@ fn a_preset_chooses_the_mailbox() {
 }
 
 #[test]
-fn the_systems_settings_choose_the_mailbox_of_those_who_choose_none() {
+fn the_system_settings_choose_the_mailbox_of_actors_that_choose_none() {
     let small = ActorSystemConfig { mailbox: MailboxPreset::Small.options(), ..config() };
     explore_with(small, |world| {
         let told = |props: PropsBuilder<Deaf>| {
@@ -116,7 +116,7 @@ fn the_systems_settings_choose_the_mailbox_of_those_who_choose_none() {
 }
 
 #[test]
-fn a_mailbox_brings_its_middleware_and_each_actor_gets_its_own() {
+fn a_mailbox_supplies_each_actor_with_its_own_middleware() {
     fn make() -> Box<dyn MiddlewareChain> {
         Box::new(Once(0))
     }
@@ -135,7 +135,7 @@ fn a_mailbox_brings_its_middleware_and_each_actor_gets_its_own() {
 }
 
 #[test]
-fn the_mailboxs_middleware_is_around_the_actors_own() {
+fn the_mailboxs_middleware_wraps_the_actors_own() {
     fn make() -> Box<dyn MiddlewareChain> {
         Box::new(Once(0))
     }

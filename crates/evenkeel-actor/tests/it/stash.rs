@@ -11,7 +11,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn what_is_taken_back_comes_first_and_in_its_order() {
+fn unstashed_messages_come_first_and_in_order() {
     explore(|world| {
         let actor = world.noter("a");
         let others = actor.clone();
@@ -26,7 +26,7 @@ fn what_is_taken_back_comes_first_and_in_its_order() {
 }
 
 #[test]
-fn one_at_a_time_the_oldest_is_taken_back_and_the_rest_stays() {
+fn unstashing_one_takes_the_oldest_and_leaves_the_rest() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(aside(1..=3));
@@ -40,7 +40,7 @@ fn one_at_a_time_the_oldest_is_taken_back_and_the_rest_stays() {
 }
 
 #[test]
-fn what_is_put_aside_again_while_it_is_taken_back_waits_once_more() {
+fn a_message_stashed_again_while_unstashing_waits_once_more() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|_, ctx| {
@@ -56,7 +56,7 @@ fn what_is_put_aside_again_while_it_is_taken_back_waits_once_more() {
 }
 
 #[test]
-fn a_full_stash_hands_the_message_back_or_buries_it() {
+fn a_full_stash_returns_the_message_or_dead_letters_it() {
     explore(|world| {
         let actor = limited(world, 2);
         actor.tell(go(|me, ctx| {
@@ -72,7 +72,7 @@ fn a_full_stash_hands_the_message_back_or_buries_it() {
 }
 
 #[test]
-fn no_place_at_all_forbids_it() {
+fn a_stash_max_of_zero_forbids_stashing() {
     explore(|world| {
         let actor = limited(world, 0);
         actor.tell(aside(1..=1));
@@ -81,7 +81,7 @@ fn no_place_at_all_forbids_it() {
 }
 
 #[test]
-fn what_is_aside_outlives_a_suspension_a_future_and_a_failure_that_is_resumed_from() {
+fn stashed_messages_survive_a_suspension_a_future_and_a_resumed_failure() {
     let resumes = supervised(directing(|_| SupervisionDirective::Resume));
     explore_with(resumes, |world| {
         let actor = world.noter("a");
@@ -99,7 +99,7 @@ fn what_is_aside_outlives_a_suspension_a_future_and_a_failure_that_is_resumed_fr
 }
 
 #[test]
-fn what_is_taken_back_before_a_wait_comes_after_it() {
+fn messages_unstashed_before_a_wait_are_handled_after_it() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(aside(1..=2));
@@ -116,7 +116,7 @@ fn what_is_taken_back_before_a_wait_comes_after_it() {
 }
 
 #[test]
-fn a_signal_can_take_back_too_before_the_next_message() {
+fn a_signal_handler_may_unstash_before_the_next_message() {
     explore_batches(|world| {
         let hears = world.puppet("a").signal(|_, ctx| {
             ctx.unstash_all();
@@ -134,7 +134,7 @@ fn a_signal_can_take_back_too_before_the_next_message() {
 }
 
 #[test]
-fn a_restart_that_keeps_the_mailbox_hands_it_what_was_aside() {
+fn a_restart_that_keeps_the_mailbox_unstashes_everything() {
     explore_with(supervised(at_once()), |world| {
         let actor = world.spawn(world.puppet("a").loud());
         actor.tell(aside(1..=2));
@@ -156,7 +156,7 @@ fn a_restart_that_keeps_the_mailbox_hands_it_what_was_aside() {
 }
 
 #[test]
-fn a_restart_that_clears_the_mailbox_clears_what_was_aside() {
+fn a_restart_that_clears_the_mailbox_clears_the_stash() {
     let clears = supervised(at_once().with_on_restart(MailboxOnRestart::Clear));
     explore_with(clears, |world| {
         let actor = world.noter("a");
@@ -173,7 +173,7 @@ fn a_restart_that_clears_the_mailbox_clears_what_was_aside() {
 }
 
 #[test]
-fn what_is_aside_at_the_end_becomes_dead_letters_that_say_so() {
+fn messages_stashed_at_termination_become_dead_letters_with_that_reason() {
     for mode in [StopMode::Now, StopMode::Drained] {
         explore(|world| {
             let actor = world.noter("a");
@@ -187,7 +187,7 @@ fn what_is_aside_at_the_end_becomes_dead_letters_that_say_so() {
 }
 
 #[test]
-fn what_was_on_its_way_back_at_the_end_is_not_lost_either() {
+fn messages_being_unstashed_at_termination_are_not_lost() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(act(|_, ctx| {
@@ -201,7 +201,7 @@ fn what_was_on_its_way_back_at_the_end_is_not_lost_either() {
 }
 
 #[test]
-fn what_is_aside_takes_no_place_in_the_mailbox() {
+fn stashed_messages_use_no_mailbox_capacity() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").places(2, OverflowStrategy::Reject));
         actor.tell(aside(1..=2));
@@ -214,7 +214,7 @@ fn what_is_aside_takes_no_place_in_the_mailbox() {
 }
 
 #[test]
-fn what_is_taken_back_is_the_oldest_where_the_oldest_makes_room() {
+fn drop_oldest_evicts_unstashed_messages_first() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").places(2, OverflowStrategy::DropOldest));
         actor.tell(act(|_, ctx| {
@@ -232,7 +232,7 @@ fn what_is_taken_back_is_the_oldest_where_the_oldest_makes_room() {
 }
 
 #[test]
-fn the_counters_count_what_is_taken_back_in_again_and_never_go_back() {
+fn the_counters_count_unstashed_messages_again_and_never_decrease() {
     explore(|world| {
         let actor = world.noter("a");
         let count = |what: &str| world.metric(what, &[("actor", "a"), ("mailbox", "user")]);
@@ -252,7 +252,7 @@ fn the_counters_count_what_is_taken_back_in_again_and_never_go_back() {
 }
 
 #[test]
-fn a_graceful_shutdown_waits_for_what_is_aside_and_says_when_it_waited_in_vain() {
+fn a_graceful_shutdown_waits_for_stashed_messages_and_reports_when_it_times_out() {
     explore(|world| {
         let hears = world.puppet("a").signal(|_, ctx| {
             ctx.unstash_all();
@@ -277,7 +277,7 @@ fn a_graceful_shutdown_waits_for_what_is_aside_and_says_when_it_waited_in_vain()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_threads_every_message_put_aside_is_handled_once_and_in_order() {
+async fn on_threads_every_stashed_message_is_handled_once_and_in_order() {
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     let actor = system.spawn(&Props::new(Sluice::default).build()).unwrap();

@@ -26,7 +26,7 @@ use ledger::Ledger;
 const STUCK: Duration = Duration::from_secs(60);
 
 #[test]
-fn under_random_load_every_message_ends_up_in_one_place_and_in_order() {
+fn under_random_load_every_message_has_one_outcome_and_keeps_its_order() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seconds = number("EVENKEEL_STRESS_SECONDS").unwrap_or(3);
     let mut seed = number("EVENKEEL_STRESS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));

@@ -12,7 +12,7 @@ const REASONS: [SuspendReason; 4] = [
 ];
 
 #[test]
-fn for_every_reason_a_signal_ends_the_wait_for_it() {
+fn a_signal_ends_a_suspension_for_any_reason() {
     for reason in REASONS {
         explore(|world| {
             let actor = world.noter("a");
@@ -28,7 +28,7 @@ fn for_every_reason_a_signal_ends_the_wait_for_it() {
 }
 
 #[test]
-fn for_every_reason_time_ends_the_wait_for_it_and_not_earlier() {
+fn a_timed_suspension_for_any_reason_ends_on_time_and_not_earlier() {
     for reason in REASONS {
         explore(|world| {
             let actor = world.noter("a");
@@ -42,7 +42,7 @@ fn for_every_reason_time_ends_the_wait_for_it_and_not_earlier() {
 }
 
 #[test]
-fn for_every_reason_room_ends_the_wait_for_it() {
+fn free_capacity_ends_a_suspension_for_any_reason() {
     for reason in REASONS {
         explore(|world| {
             let target = world.spawn(world.puppet("t").places(2, OverflowStrategy::Reject));
@@ -67,7 +67,7 @@ fn for_every_reason_room_ends_the_wait_for_it() {
 }
 
 #[test]
-fn a_signal_that_comes_before_the_wait_ends_it_at_once() {
+fn a_signal_before_the_wait_ends_it_immediately() {
     explore(|world| {
         let actor = world.noter("a");
         actor.signal(SignalKey(5));
@@ -98,7 +98,7 @@ fn sixteen_early_signals_are_remembered_and_the_oldest_is_forgotten_first() {
 }
 
 #[test]
-fn the_key_of_an_earlier_wait_ends_no_later_one() {
+fn the_key_of_an_earlier_wait_does_not_end_a_later_one() {
     explore(|world| {
         let actor = world.noter("a");
         let keys = [(); 2].map(|()| {
@@ -127,7 +127,7 @@ fn the_key_of_an_earlier_wait_ends_no_later_one() {
 }
 
 #[test]
-fn a_signal_by_index_reaches_the_actor_and_nobody_after_it() {
+fn a_signal_by_index_reaches_the_actor_and_not_its_successor() {
     explore(|world| {
         let actor = world.noter("a");
         let index = actor.index();
@@ -143,7 +143,7 @@ fn a_signal_by_index_reaches_the_actor_and_nobody_after_it() {
 }
 
 #[test]
-fn a_signal_for_a_wait_to_come_does_not_end_the_wait_for_a_future() {
+fn a_signal_for_a_later_wait_does_not_end_the_wait_for_a_future() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(go(|_, ctx| {
@@ -159,7 +159,7 @@ fn a_signal_for_a_wait_to_come_does_not_end_the_wait_for_a_future() {
 }
 
 #[test]
-fn the_system_is_heard_during_a_suspension() {
+fn system_messages_are_handled_during_a_suspension() {
     explore(|world| {
         let actor = world.noter("a");
         let other = world.noter("b");
@@ -194,7 +194,7 @@ fn a_signal_handler_may_not_begin_a_second_wait() {
 }
 
 #[test]
-fn a_stop_ends_a_suspension_and_what_waited_is_buried() {
+fn a_stop_ends_a_suspension_and_dead_letters_queued_messages() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").loud());
         suspended(world, &actor, SuspendReason::UserDefined, ResumeCondition::After(30 * MS));
@@ -222,7 +222,7 @@ fn a_drained_stop_waits_for_the_suspension_to_end() {
 }
 
 #[test]
-fn the_end_of_a_wait_that_was_cut_short_ends_no_later_wait() {
+fn the_deadline_of_an_aborted_wait_does_not_end_a_later_wait() {
     explore_with(supervised(at_once()), |world| {
         let cautious = |me: &mut Puppet, _: &mut Context<'_, Puppet>| match me.life {
             1 => Ok(Flow::Continue),

@@ -23,7 +23,7 @@ fn a_timer_fires_once_and_not_early() {
 }
 
 #[test]
-fn a_timer_may_be_due_at_once_or_in_a_year() {
+fn a_timer_may_be_due_immediately_or_in_a_year() {
     explore(|world| {
         let actor = world.noter("a");
         timer(&actor, 1, Duration::ZERO, Repeat::Once);
@@ -38,7 +38,7 @@ fn a_timer_may_be_due_at_once_or_in_a_year() {
 }
 
 #[test]
-fn a_timer_that_repeats_keeps_its_beat() {
+fn a_repeating_timer_keeps_its_interval() {
     explore(|world| {
         let actor = world.noter("a");
         timer(&actor, 1, 5 * MS, Repeat::Every(10 * MS));
@@ -53,7 +53,7 @@ fn a_timer_that_repeats_keeps_its_beat() {
 }
 
 #[test]
-fn a_timer_that_is_late_skips_what_it_missed_and_keeps_its_beat() {
+fn a_late_repeating_timer_skips_missed_firings_and_keeps_its_interval() {
     explore(|world| {
         let actor = world.noter("a");
         let handle = world.runtime.handle();
@@ -70,7 +70,7 @@ fn a_timer_that_is_late_skips_what_it_missed_and_keeps_its_beat() {
 }
 
 #[test]
-fn a_cancelled_timer_tells_nothing() {
+fn a_cancelled_timer_does_not_fire() {
     explore(|world| {
         let actor = world.noter("a");
         timer(&actor, 1, 10 * MS, Repeat::Once);
@@ -87,7 +87,7 @@ fn a_cancelled_timer_tells_nothing() {
 }
 
 #[test]
-fn a_firing_under_way_is_not_told_once_its_timer_is_cancelled_or_set_anew() {
+fn a_firing_in_flight_is_not_delivered_once_its_timer_is_cancelled_or_reset() {
     explore(|world| {
         let actor = world.puppet("a").signal(|signal, ctx| {
             let Signal::Timer(TimerId(id)) = *signal else { return Ok(Flow::Continue) };
@@ -109,7 +109,7 @@ fn a_firing_under_way_is_not_told_once_its_timer_is_cancelled_or_set_anew() {
 }
 
 #[test]
-fn a_timer_set_anew_fires_at_its_new_time_only() {
+fn a_reset_timer_fires_only_at_its_new_time() {
     explore(|world| {
         let actor = world.noter("a");
         timer(&actor, 1, 10 * MS, Repeat::Every(10 * MS));
@@ -123,7 +123,7 @@ fn a_timer_set_anew_fires_at_its_new_time_only() {
 }
 
 #[test]
-fn timers_end_with_their_actor_and_with_its_value() {
+fn timers_end_when_their_actor_stops_or_restarts() {
     explore_with(supervised(at_once()), |world| {
         let ended = world.noter("e");
         let renewed = world.noter("r");
@@ -152,7 +152,7 @@ fn timers_of_one_tick_fire_in_the_order_they_were_set() {
 }
 
 #[test]
-fn a_receive_timeout_is_never_early_and_comes_again_and_again() {
+fn a_receive_timeout_is_never_early_and_repeats() {
     explore(|world| {
         idle_after(world, 20 * MS);
         let mut before = world.now_ms();
@@ -168,7 +168,7 @@ fn a_receive_timeout_is_never_early_and_comes_again_and_again() {
 }
 
 #[test]
-fn a_message_begins_the_receive_timeout_anew() {
+fn a_message_resets_the_receive_timeout() {
     explore(|world| {
         let actor = idle_after(world, 20 * MS);
         for number in 0..10 {
@@ -183,7 +183,7 @@ fn a_message_begins_the_receive_timeout_anew() {
 }
 
 #[test]
-fn what_the_system_says_is_no_message() {
+fn system_messages_do_not_reset_the_receive_timeout() {
     explore(|world| {
         let actor = idle_after(world, 20 * MS);
         timer(&actor, 1, 7 * MS, Repeat::Every(7 * MS));
@@ -209,7 +209,7 @@ fn a_handler_that_takes_longer_than_the_receive_timeout_is_not_idle() {
 }
 
 #[test]
-fn a_receive_timeout_can_be_ended_and_set_again() {
+fn a_receive_timeout_can_be_removed_and_set_again() {
     explore(|world| {
         let actor = idle_after(world, 20 * MS);
         actor.tell(go(|_, ctx| ctx.set_receive_timeout(None)));
@@ -224,7 +224,7 @@ fn a_receive_timeout_can_be_ended_and_set_again() {
 }
 
 #[test]
-fn a_new_receive_timeout_counts_at_once_be_it_shorter_or_longer() {
+fn a_new_receive_timeout_applies_immediately_whether_shorter_or_longer() {
     explore(|world| {
         let actor = idle_after(world, HOUR);
         world.pass(10);
@@ -240,7 +240,7 @@ fn a_new_receive_timeout_counts_at_once_be_it_shorter_or_longer() {
 }
 
 #[test]
-fn an_answer_in_time_is_an_answer_and_a_deadline_is_exact_to_the_tick() {
+fn a_reply_in_time_is_returned_and_a_deadline_is_exact_to_the_tick() {
     explore(|world| {
         let actor = world.noter("a");
         let answer = world.runtime.block_on(actor.ask(|reply| Msg::Ask(1, reply)).within(MS));
@@ -257,7 +257,7 @@ fn an_answer_in_time_is_an_answer_and_a_deadline_is_exact_to_the_tick() {
 }
 
 #[test]
-fn a_question_waits_five_seconds_unless_it_says_otherwise() {
+fn an_ask_times_out_after_five_seconds_by_default() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(hold(1));
@@ -268,7 +268,7 @@ fn a_question_waits_five_seconds_unless_it_says_otherwise() {
 }
 
 #[test]
-fn a_question_inside_of_an_actor_has_its_deadline_too() {
+fn an_ask_inside_an_actor_has_its_deadline_too() {
     explore(|world| {
         let asker = world.noter("a");
         let whom = world.noter("b");
@@ -287,7 +287,7 @@ fn a_question_inside_of_an_actor_has_its_deadline_too() {
 }
 
 #[test]
-fn a_question_that_is_dropped_is_told_at_once() {
+fn a_dropped_reply_fails_the_ask_immediately() {
     explore(|world| {
         let actor = world.noter("a");
         let answer = world.runtime.block_on(actor.ask(|reply: Reply<()>| go(move |_, _| drop(reply))));
@@ -296,7 +296,7 @@ fn a_question_that_is_dropped_is_told_at_once() {
 }
 
 #[test]
-fn an_answer_that_comes_too_late_comes_back_to_whoever_gave_it() {
+fn a_late_reply_is_returned_to_the_replier() {
     explore(|world| {
         let actor = world.noter("a");
         actor.tell(hold(1));
@@ -310,7 +310,7 @@ fn an_answer_that_comes_too_late_comes_back_to_whoever_gave_it() {
 }
 
 #[test]
-fn a_full_wheel_refuses_timers_with_a_value_and_frees_their_places() {
+fn a_full_wheel_rejects_timers_with_a_value_and_frees_their_entries() {
     explore_with(ActorSystemConfig { timers_max: 3, ..config() }, |world| {
         let actor = world.noter("a");
         actor.tell(go(|me, ctx| {
@@ -329,7 +329,7 @@ fn a_full_wheel_refuses_timers_with_a_value_and_frees_their_places() {
 }
 
 #[test]
-fn a_full_wheel_fails_a_suspension_and_ends_a_question_instead_of_losing_them() {
+fn a_full_wheel_fails_a_suspension_and_an_ask_instead_of_losing_them() {
     explore_with(ActorSystemConfig { timers_max: 1, ..supervised(at_once()) }, |world| {
         let hog = world.noter("hog");
         let actor = world.spawn(world.puppet("a").loud());
@@ -357,7 +357,7 @@ fn an_actor_has_at_most_1024_timers() {
 }
 
 #[test]
-fn an_actor_that_ends_leaves_nothing_in_the_wheel() {
+fn a_stopped_actor_leaves_nothing_in_the_wheel() {
     explore_with(ActorSystemConfig { timers_max: 4, actors_max: 2, ..config() }, |world| {
         for round in 0..10 {
             let actor = world.noter("a");

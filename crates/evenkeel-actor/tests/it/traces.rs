@@ -33,7 +33,7 @@ fn one_span_links_sender_queue_and_handler() {
 }
 
 #[test]
-fn what_a_handler_sends_is_part_of_what_it_was_sent() {
+fn the_span_of_a_sent_message_is_a_child_of_the_handled_one() {
     let seen = seen(Level::TRACE, |world| {
         let first = world.noter("first");
         let second = world.noter("second");
@@ -47,7 +47,7 @@ fn what_a_handler_sends_is_part_of_what_it_was_sent() {
 }
 
 #[test]
-fn a_question_is_one_span_from_asking_to_the_answer() {
+fn an_ask_is_one_span_from_request_to_reply() {
     let seen = seen(Level::TRACE, |world| {
         let actor = world.noter("a");
         let asked = info_span!("request").in_scope(|| actor.ask(|reply| Msg::Ask(7, reply)));
@@ -68,7 +68,7 @@ fn a_question_is_one_span_from_asking_to_the_answer() {
 }
 
 #[test]
-fn an_answer_that_comes_from_somewhere_else_belongs_to_the_question() {
+fn a_reply_from_another_actor_belongs_to_the_ask() {
     let seen = seen(Level::TRACE, |world| {
         let front = world.noter("front");
         let back = world.noter("back");
@@ -81,7 +81,7 @@ fn an_answer_that_comes_from_somewhere_else_belongs_to_the_question() {
 }
 
 #[test]
-fn an_actor_that_awaits_names_the_key_of_its_wait_and_goes_on_in_the_same_span() {
+fn an_awaiting_actor_names_the_key_of_its_wait_and_resumes_in_the_same_span() {
     let seen = seen(Level::TRACE, |world| {
         let actor = world.noter("a");
         let slot = actor.index().slot;
@@ -150,7 +150,7 @@ fn a_wait_without_a_key_names_none() {
 }
 
 #[test]
-fn a_span_tells_what_became_of_a_message_that_was_not_handled() {
+fn a_span_records_the_outcome_of_an_unhandled_message() {
     let seen = seen(Level::TRACE, |world| {
         let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::Reject));
         actor.tell(hold(1));
@@ -181,7 +181,7 @@ fn a_span_tells_what_became_of_a_message_that_was_not_handled() {
 }
 
 #[test]
-fn nothing_is_told_to_whom_it_does_not_interest() {
+fn disabled_levels_produce_no_spans_or_events() {
     let seen = seen(Level::INFO, |world| {
         let actor = world.noter("a");
         actor.tell(hold(1));

@@ -6,7 +6,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn everybody_who_watches_is_told_once() {
+fn every_watcher_is_notified_once() {
     explore(|world| {
         let whom = world.noter("x");
         for name in ["a", "b", "c"] {
@@ -22,7 +22,7 @@ fn everybody_who_watches_is_told_once() {
 }
 
 #[test]
-fn a_failure_that_ends_an_actor_is_told_with_its_error() {
+fn a_terminal_failure_is_reported_with_its_error() {
     explore_with(supervised(directing(|_| SupervisionDirective::Stop)), |world| {
         let a = world.noter("a");
         let x = world.noter("x");
@@ -34,7 +34,7 @@ fn a_failure_that_ends_an_actor_is_told_with_its_error() {
 }
 
 #[test]
-fn one_who_has_ended_is_told_at_once() {
+fn watching_a_stopped_actor_is_answered_immediately() {
     explore(|world| {
         let a = world.noter("a");
         let x = world.noter("x");
@@ -48,7 +48,7 @@ fn one_who_has_ended_is_told_at_once() {
 }
 
 #[test]
-fn one_who_is_ending_is_told_when_it_has() {
+fn watching_a_stopping_actor_is_answered_when_it_has_stopped() {
     explore(|world| {
         let a = world.noter("a");
         let x = world.noter("x");
@@ -78,7 +78,7 @@ fn watching_twice_is_watching_once() {
 }
 
 #[test]
-fn a_watch_that_was_taken_back_tells_nothing() {
+fn an_unwatched_termination_is_not_reported() {
     explore(|world| {
         let a = world.noter("a");
         let x = world.noter("x");
@@ -94,7 +94,7 @@ fn a_watch_that_was_taken_back_tells_nothing() {
 }
 
 #[test]
-fn a_watch_taken_back_while_the_end_is_under_way_tells_nothing() {
+fn unwatching_during_the_termination_suppresses_the_notification() {
     explore(|world| {
         let a = world.noter("a");
         let x = world.noter("x");
@@ -112,7 +112,7 @@ fn a_watch_taken_back_while_the_end_is_under_way_tells_nothing() {
 }
 
 #[test]
-fn a_watch_taken_back_and_set_again_tells_once() {
+fn a_renewed_watch_notifies_once() {
     explore(|world| {
         let a = world.noter("a");
         let x = world.noter("x");
@@ -126,7 +126,7 @@ fn a_watch_taken_back_and_set_again_tells_once() {
 }
 
 #[test]
-fn a_parent_that_watches_its_child_is_told_once() {
+fn a_parent_that_watches_its_child_is_notified_once() {
     explore(|world| {
         let parent = world.noter("p");
         let child = child_of(world, &parent, world.puppet("c"));
@@ -139,7 +139,7 @@ fn a_parent_that_watches_its_child_is_told_once() {
 }
 
 #[test]
-fn two_who_watch_each_other_can_both_end() {
+fn two_actors_that_watch_each_other_can_both_stop() {
     explore(|world| {
         let a = world.noter("a");
         let b = world.noter("b");
@@ -168,7 +168,7 @@ fn a_watch_survives_the_restart_of_the_watcher() {
 }
 
 #[test]
-fn a_restart_of_the_watched_is_not_an_end() {
+fn a_restart_of_the_watched_actor_is_not_a_termination() {
     explore_with(supervised(at_once()), |world| {
         let a = world.noter("a");
         let x = world.noter("x");
@@ -183,7 +183,7 @@ fn a_restart_of_the_watched_is_not_an_end() {
 }
 
 #[test]
-fn whoever_watches_from_many_sides_at_once_misses_no_end() {
+fn concurrent_watches_miss_no_termination() {
     explore(|world| {
         let watchers: Vec<_> = (0..10).map(|_| world.noter("w")).collect();
         let watched: Vec<_> = (0..10).map(|_| world.noter("x")).collect();

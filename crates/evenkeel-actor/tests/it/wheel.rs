@@ -33,7 +33,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn the_wheel_does_what_a_sorted_list_does(steps in steps(), tick in 1..40_u64, bits in 1..=6_u32) {
+    fn the_wheel_behaves_like_a_sorted_list(steps in steps(), tick in 1..40_u64, bits in 1..=6_u32) {
         let mut pair = Pair::new(tick, bits);
         for step in steps {
             pair.take(&step)?;

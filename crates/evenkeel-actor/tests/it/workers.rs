@@ -14,7 +14,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn there_are_as_many_workers_as_were_asked_for_last() {
+fn the_last_requested_worker_count_is_reached() {
     explore(|world| {
         for number in [5, 1, 64, 2, 2, 3] {
             set(world, number);
@@ -26,7 +26,7 @@ fn there_are_as_many_workers_as_were_asked_for_last() {
 }
 
 #[test]
-fn who_is_asked_back_while_leaving_stays_or_is_replaced() {
+fn a_worker_wanted_again_while_exiting_stays_or_is_replaced() {
     explore(|world| {
         for round in 0..20 {
             [1, 4, 2, 4].into_iter().for_each(|number| set(world, number));
@@ -39,7 +39,7 @@ fn who_is_asked_back_while_leaving_stays_or_is_replaced() {
 }
 
 #[test]
-fn a_handler_changes_the_number_of_its_own_workers() {
+fn a_handler_may_change_the_number_of_workers() {
     explore(|world| {
         let actors = ["a", "b", "c"].map(|name| world.noter(name));
         for number in 0..30_u32 {
@@ -62,7 +62,7 @@ fn a_handler_changes_the_number_of_its_own_workers() {
 
 /// Too few for a busy worker to wake another: with it gone, somebody must be woken for them.
 #[test]
-fn what_a_leaver_had_is_done_by_one_who_slept() {
+fn the_work_of_an_exiting_worker_is_done_by_a_parked_one() {
     explore(|world| {
         let crowd = [world.noter("a"), world.noter("b"), world.noter("c")];
         for round in 0..10 {
@@ -81,7 +81,7 @@ fn what_a_leaver_had_is_done_by_one_who_slept() {
 }
 
 #[test]
-fn what_many_leave_behind_is_done_by_the_one_who_stays() {
+fn the_work_of_many_exiting_workers_is_done_by_the_remaining_one() {
     explore_with(ActorSystemConfig::with_workers(workers(8)), |world| {
         let crowd: Vec<_> = (0..40).map(|_| world.noter("crowd")).collect();
         let told = crowd.clone();
@@ -96,7 +96,7 @@ fn what_many_leave_behind_is_done_by_the_one_who_stays() {
 }
 
 #[test]
-fn more_than_there_may_be_are_refused_in_words() {
+fn more_workers_than_workers_max_are_rejected_with_a_message() {
     explore_with(ActorSystemConfig { workers_max: workers(3), ..config() }, |world| {
         set(world, 3);
         let refused = world.system.set_workers(workers(4)).unwrap_err();
@@ -107,7 +107,7 @@ fn more_than_there_may_be_are_refused_in_words() {
 }
 
 #[test]
-fn room_for_fewer_workers_than_there_are_is_refused() {
+fn a_workers_max_below_the_worker_count_is_rejected() {
     let start = |workers_max| {
         let runtime = TestRuntime::new(0);
         let config = ActorSystemConfig { workers_max: workers(workers_max), ..config() };
@@ -118,7 +118,7 @@ fn room_for_fewer_workers_than_there_are_is_refused() {
 }
 
 #[test]
-fn a_system_that_stops_changes_no_more() {
+fn a_stopping_system_does_not_change_its_worker_count() {
     explore(|world| {
         set(world, 4);
         world.system.force_stop();
@@ -130,7 +130,7 @@ fn a_system_that_stops_changes_no_more() {
 
 /// Whoever runs the last actor to its end may be one that is to leave; the others must hear of it.
 #[test]
-fn a_shutdown_ends_workers_that_come_and_go() {
+fn a_shutdown_ends_workers_that_start_and_exit() {
     explore(|world| {
         let actors: Vec<_> = (0..10).map(|_| world.noter("a")).collect();
         for (nth, actor) in actors.iter().enumerate() {
@@ -145,7 +145,7 @@ fn a_shutdown_ends_workers_that_come_and_go() {
 }
 
 #[test]
-fn a_runtime_that_takes_fewer_leaves_as_many_as_it_took() {
+fn a_runtime_that_accepts_fewer_tasks_leaves_as_many_workers_as_it_accepted() {
     for seed in 0..12 {
         let runtime = TestRuntime::new(seed);
         // Two workers and the clock, and two more.
@@ -162,7 +162,7 @@ fn a_runtime_that_takes_fewer_leaves_as_many_as_it_took() {
 
 /// A worker in a long handler cannot leave; what waits behind it does not wait for that.
 #[test]
-fn what_waits_behind_a_leaver_in_a_long_handler_is_found_by_others() {
+fn actors_queued_behind_an_exiting_worker_in_a_long_handler_are_found_by_others() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     runtime.block_on(async {
