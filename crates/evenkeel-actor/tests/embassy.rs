@@ -77,7 +77,7 @@ fn on_embassy<F: Future<Output = ()> + Send + 'static>(case: fn(ReadyQueueSchedu
     run(move |runtime| case(ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime).unwrap()));
 }
 
-type Ended = Result<(), Box<dyn Any + Send>>;
+type CaseResult = Result<(), Box<dyn Any + Send>>;
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const CASE_MAX: Duration = Duration::from_secs(30);
@@ -93,17 +93,17 @@ static EXECUTOR: LazyLock<SendSpawner> = LazyLock::new(|| {
 });
 
 /// One test at a time: there are [`TASKS_MAX`] tasks in all.
-static TURN: Mutex<()> = Mutex::new(());
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 fn run<F: Future<Output = ()> + Send + 'static>(case: impl FnOnce(EmbassyRuntime) -> F + Send + 'static) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let (sender, receiver) = mpsc::channel::<Ended>();
+    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (sender, receiver) = mpsc::channel::<CaseResult>();
     let spawner = *EXECUTOR;
     let work = async move {
-        let ended = caught(async move { case(EmbassyRuntime::new(spawner)).await }).await;
-        drop(sender.send(ended));
+        let result = catch_panic(async move { case(EmbassyRuntime::new(spawner)).await }).await;
+        drop(sender.send(result));
     };
-    spawner.spawn(perform(Box::pin(work)).unwrap());
+    spawner.spawn(run_work(Box::pin(work)).unwrap());
     match receiver.recv_timeout(CASE_MAX) {
         Ok(Ok(())) => {}
         Ok(Err(panic)) => resume_unwind(panic),
@@ -111,14 +111,14 @@ fn run<F: Future<Output = ()> + Send + 'static>(case: impl FnOnce(EmbassyRuntime
     }
 }
 
-/// A place for one that has reported and not quite ended, and for the next.
+/// A place for one that has reported and not quite result, and for the next.
 #[embassy_executor::task(pool_size = 2)]
-async fn perform(work: Work) {
+async fn run_work(work: Work) {
     work.await;
 }
 
 /// Keeps a panic from ending the executor's thread.
-async fn caught(work: impl Future<Output = ()>) -> Ended {
+async fn catch_panic(work: impl Future<Output = ()>) -> CaseResult {
     let mut work = pin!(work);
     let poll = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,

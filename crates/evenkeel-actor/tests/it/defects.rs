@@ -16,12 +16,12 @@ fn system(workers: usize) -> ReadyQueueScheduler {
     ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap()
 }
 
-fn places(count: usize) -> MailboxOptions {
+fn mailbox_of(capacity: usize) -> MailboxOptions {
     MailboxOptions {
         reserve_for_system: 0,
-        high_watermark: count,
-        low_watermark: count / 2,
-        ..MailboxOptions::bounded(NonZeroUsize::new(count).unwrap())
+        high_watermark: capacity,
+        low_watermark: capacity / 2,
+        ..MailboxOptions::bounded(NonZeroUsize::new(capacity).unwrap())
     }
 }
 
@@ -31,24 +31,24 @@ struct Sleeper {
     seen: u64,
 }
 
-enum Told {
+enum SleeperMsg {
     Sleep,
     Count,
     Read(Reply<u64>),
 }
 
 impl Actor for Sleeper {
-    type Msg = Told;
+    type Msg = SleeperMsg;
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
-        match told {
-            Told::Sleep => {
+    fn receive(&mut self, message: SleeperMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<SleeperMsg> {
+        match message {
+            SleeperMsg::Sleep => {
                 let key = ctx.signal_key();
                 self.key.send(key).unwrap();
                 return Ok(Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key)));
             }
-            Told::Count => self.seen += 1,
-            Told::Read(reply) => drop(reply.send(self.seen)),
+            SleeperMsg::Count => self.seen += 1,
+            SleeperMsg::Read(reply) => drop(reply.send(self.seen)),
         }
         Ok(Flow::Continue)
     }
@@ -67,17 +67,17 @@ async fn a_burst_queued_during_a_suspension_survives_system_messages() {
     const BURST: u64 = 3000;
     let system = system(1);
     let (key, keys) = mpsc::channel();
-    let props = Props::of_values().mailbox(places(4096)).build();
+    let props = Props::of_values().mailbox(mailbox_of(4096)).build();
     let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
-    actor.tell(Told::Sleep);
-    (0..BURST).for_each(|_| actor.tell(Told::Count));
+    actor.tell(SleeperMsg::Sleep);
+    (0..BURST).for_each(|_| actor.tell(SleeperMsg::Count));
     settle().await;
     let key = keys.try_recv().unwrap();
     actor.signal(SignalKey(key.0 - 1));
     settle().await;
     assert_eq!(actor.state(), ActorState::Suspended);
     actor.signal(key);
-    assert_eq!(actor.ask(Told::Read).await, Ok(BURST));
+    assert_eq!(actor.ask(SleeperMsg::Read).await, Ok(BURST));
 }
 
 const CHILDREN: usize = 64;
@@ -89,7 +89,7 @@ struct Parent {
     by_mailbox: usize,
 }
 
-enum Heard {
+enum ParentMsg {
     Begin,
     /// What a bounded channel to the guardian would carry.
     Failed,
@@ -97,11 +97,11 @@ enum Heard {
 }
 
 impl Actor for Parent {
-    type Msg = Heard;
+    type Msg = ParentMsg;
 
-    fn receive(&mut self, heard: Heard, ctx: &mut Context<'_, Self>) -> HandlerResult<Heard> {
-        match heard {
-            Heard::Begin => {
+    fn receive(&mut self, message: ParentMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<ParentMsg> {
+        match message {
+            ParentMsg::Begin => {
                 let child = Props::of_values().build();
                 for _ in 0..CHILDREN {
                     ctx.spawn_value(Child(ctx.me()), &child).unwrap();
@@ -110,29 +110,29 @@ impl Actor for Parent {
                 self.key.send(key).unwrap();
                 return Ok(Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key)));
             }
-            Heard::Failed => self.by_mailbox += 1,
-            Heard::Read(reply) => drop(reply.send((self.by_system, self.by_mailbox))),
+            ParentMsg::Failed => self.by_mailbox += 1,
+            ParentMsg::Read(reply) => drop(reply.send((self.by_system, self.by_mailbox))),
         }
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Heard> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<ParentMsg> {
         self.by_system += usize::from(matches!(signal, Signal::ChildFailed(_)));
         Ok(Flow::Continue)
     }
 }
 
-struct Child(ActorRef<Heard>);
+struct Child(ActorRef<ParentMsg>);
 
 impl Actor for Child {
     type Msg = ();
 
     fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
-        drop(self.0.try_tell(Heard::Failed));
+        drop(self.0.try_tell(ParentMsg::Failed));
         Err(ActorError::new("on purpose"))
     }
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }
@@ -143,12 +143,12 @@ async fn every_failure_reaches_a_parent_whose_mailbox_is_full() {
     let system = system(1);
     let (key, keys) = mpsc::channel();
     let parent = Parent { key, by_system: 0, by_mailbox: 0 };
-    let parent = system.spawn_value(parent, &Props::of_values().mailbox(places(4)).build()).unwrap();
-    parent.tell(Heard::Begin);
+    let parent = system.spawn_value(parent, &Props::of_values().mailbox(mailbox_of(4)).build()).unwrap();
+    parent.tell(ParentMsg::Begin);
     settle().await;
     parent.signal(keys.try_recv().unwrap());
     settle().await;
-    let (by_system, by_mailbox) = parent.ask(Heard::Read).await.unwrap();
+    let (by_system, by_mailbox) = parent.ask(ParentMsg::Read).await.unwrap();
     assert_eq!(by_system, CHILDREN);
     assert_eq!(by_mailbox, 4, "the others found the mailbox full");
 }
@@ -170,8 +170,8 @@ async fn a_stale_index_reaches_no_actor_after_its_slot_is_reused() {
     assert_eq!(system.actor_state(index), ActorState::Stopped);
     assert!(!system.stop(index, StopMode::Now));
     assert!(!system.signal(index, SignalKey(1)));
-    new.tell(Told::Count);
-    assert_eq!(new.ask(Told::Read).await, Ok(1));
+    new.tell(SleeperMsg::Count);
+    assert_eq!(new.ask(SleeperMsg::Read).await, Ok(1));
 }
 
 /// A place is another's only after the last address of its owner is gone.
@@ -186,7 +186,7 @@ async fn a_slot_is_not_reused_while_a_reference_to_it_exists() {
     let new = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
     assert_ne!(new.index().slot, old.index().slot);
     assert_eq!((old.state(), new.state()), (ActorState::Stopped, ActorState::Running));
-    assert!(matches!(old.try_tell(Told::Count), Err(SendError::Closed(_))));
+    assert!(matches!(old.try_tell(SleeperMsg::Count), Err(SendError::Closed(_))));
 }
 
 /// A sender that found the mailbox full, and came to wait when the actor had ended, must not wait.
@@ -194,14 +194,14 @@ async fn a_slot_is_not_reused_while_a_reference_to_it_exists() {
 async fn a_sender_waiting_for_capacity_gets_its_message_back_when_the_actor_stops() {
     let system = system(1);
     let (key, _keys) = mpsc::channel();
-    let props = Props::of_values().mailbox(places(1)).build();
+    let props = Props::of_values().mailbox(mailbox_of(1)).build();
     let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
-    actor.tell(Told::Sleep);
+    actor.tell(SleeperMsg::Sleep);
     settle().await;
-    actor.tell(Told::Count);
+    actor.tell(SleeperMsg::Count);
     let sender = tokio::spawn({
         let actor = actor.clone();
-        async move { actor.send(Told::Count).await.map_err(|error| matches!(error, SendError::Closed(_))) }
+        async move { actor.send(SleeperMsg::Count).await.map_err(|error| matches!(error, SendError::Closed(_))) }
     });
     settle().await;
     assert!(!sender.is_finished());

@@ -18,7 +18,7 @@ use evenkeel_actor::*;
 const SEEDS: u64 = 12;
 
 /// A system with two workers in virtual time.
-pub(crate) struct World {
+pub(crate) struct Harness {
     pub(crate) system: ReadyQueueScheduler,
     pub(crate) log: Log,
     // Dropped last, so that the system comes to its end.
@@ -26,19 +26,19 @@ pub(crate) struct World {
 }
 
 /// Holds a claim against many interleavings.
-pub(crate) fn explore(claim: impl Fn(&World)) {
+pub(crate) fn explore(claim: impl Fn(&Harness)) {
     explore_with(config(), claim);
 }
 
-pub(crate) fn explore_with(config: ActorSystemConfig, claim: impl Fn(&World)) {
-    (0..SEEDS).for_each(|seed| claim(&World::new(TestOptions::new(seed), config)));
+pub(crate) fn explore_with(config: ActorSystemConfig, claim: impl Fn(&Harness)) {
+    (0..SEEDS).for_each(|seed| claim(&Harness::new(TestOptions::new(seed), config)));
 }
 
 /// The same for claims about batches: a run takes up to 64 messages under each seed.
-pub(crate) fn explore_batches(claim: impl Fn(&World)) {
+pub(crate) fn explore_batches(claim: impl Fn(&Harness)) {
     for seed in 0..SEEDS {
         let options = TestOptions { messages_per_run: 64.try_into().unwrap(), ..TestOptions::new(seed) };
-        claim(&World::new(options, config()));
+        claim(&Harness::new(options, config()));
     }
 }
 
@@ -52,15 +52,15 @@ pub(crate) fn supervised(supervision: Supervision) -> ActorSystemConfig {
 }
 
 /// Restarts at once, as often as it takes.
-pub(crate) fn at_once() -> Supervision {
+pub(crate) fn restart_immediately() -> Supervision {
     Supervision::default().with_backoff(Backoff::NONE)
 }
 
-pub(crate) fn directing(decider: fn(&ActorError) -> SupervisionDirective) -> Supervision {
-    at_once().with_decider(decider)
+pub(crate) fn decided_by(decider: fn(&ActorError) -> SupervisionDirective) -> Supervision {
+    restart_immediately().with_decider(decider)
 }
 
-impl World {
+impl Harness {
     pub(crate) fn new(options: TestOptions, config: ActorSystemConfig) -> Self {
         let runtime = TestRuntime::with(options);
         let system = ActorSystemRunner::new(config).start(runtime.handle()).unwrap();
@@ -79,7 +79,7 @@ impl World {
     }
 
     /// An actor that only notes what it is told.
-    pub(crate) fn noter(&self, name: &'static str) -> ActorRef<Msg> {
+    pub(crate) fn recorder(&self, name: &'static str) -> ActorRef<Msg> {
         self.spawn(self.puppet(name))
     }
 
@@ -93,7 +93,7 @@ impl World {
         self.runtime.run_until_idle();
     }
 
-    pub(crate) fn pass(&self, ms: u64) {
+    pub(crate) fn advance_ms(&self, ms: u64) {
         self.runtime.advance(Duration::from_millis(ms));
     }
 
@@ -102,7 +102,7 @@ impl World {
     }
 
     /// The dead letters so far: why, and the number in the message.
-    pub(crate) fn letters(&self) -> Vec<(DeadLetterReason, u32)> {
+    pub(crate) fn dead_letters(&self) -> Vec<(DeadLetterReason, u32)> {
         self.run();
         let letters = self.system.take_dead_letters();
         let message =
@@ -126,7 +126,7 @@ pub(crate) fn read(snapshot: &Snapshot, name: &str, labels: &[(&str, &str)]) -> 
 
 fn number(message: Option<&Msg>) -> u32 {
     match message {
-        Some(Msg::Note(number)) => *number,
+        Some(Msg::Record(number)) => *number,
         _ => u32::MAX,
     }
 }
@@ -136,7 +136,7 @@ fn number(message: Option<&Msg>) -> u32 {
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
-    pub(crate) fn note(&self, line: impl Into<String>) {
+    pub(crate) fn record(&self, line: impl Into<String>) {
         self.0.lock().unwrap().push(line.into());
     }
 
@@ -149,14 +149,14 @@ impl Log {
 pub(crate) struct Puppet {
     pub(crate) name: &'static str,
     /// The how-manieth value of its actor it is.
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) log: Log,
     plan: Arc<Plan>,
 }
 
 pub(crate) enum Msg {
     /// Note this number.
-    Note(u32),
+    Record(u32),
     /// Do this.
     Act(Act),
     /// Note this number, and say so.
@@ -168,7 +168,7 @@ type Act = Box<dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResul
 /// What a puppet does beside handling messages.
 #[derive(Default)]
 struct Plan {
-    lives: AtomicU32,
+    incarnations: AtomicU32,
     loud: bool,
     factory: Option<Box<dyn Fn(u32) + Send + Sync>>,
     started: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync>>,
@@ -196,7 +196,7 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
         log: log.clone(),
         plan: Plan::default(),
         mailbox: MailboxOptions::default(),
-        children: at_once(),
+        children: restart_immediately(),
         letters: KeepMessage::Whole,
         chain: None,
         stash_max: STASH_MAX,
@@ -205,7 +205,7 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
 
 impl PuppetBuilder {
     /// Notes its hooks too.
-    pub(crate) fn loud(mut self) -> Self {
+    pub(crate) fn log_hooks(mut self) -> Self {
         self.plan.loud = true;
         self
     }
@@ -268,8 +268,8 @@ impl PuppetBuilder {
     }
 
     /// A mailbox with this many places for user messages and none kept for the system.
-    pub(crate) fn places(self, places: usize, overflow: OverflowStrategy) -> Self {
-        self.mailbox(places_for(places, overflow))
+    pub(crate) fn capacity(self, capacity: usize, overflow: OverflowStrategy) -> Self {
+        self.mailbox(mailbox_options(capacity, overflow))
     }
 
     pub(crate) fn supervise(mut self, children: Supervision) -> Self {
@@ -278,7 +278,7 @@ impl PuppetBuilder {
     }
 
     /// Its dead letters keep only messages that can be dropped unnoticed; all of them otherwise.
-    pub(crate) fn plain_letters(mut self) -> Self {
+    pub(crate) fn keep_plain_messages(mut self) -> Self {
         self.letters = KeepMessage::Plain;
         self
     }
@@ -300,11 +300,11 @@ impl PuppetBuilder {
         let Self { name, log, plan, mailbox, children, letters, chain, stash_max } = self;
         let plan = Arc::new(plan);
         let factory = move || {
-            let life = plan.lives.fetch_add(1, Ordering::Relaxed) + 1;
+            let incarnation = plan.incarnations.fetch_add(1, Ordering::Relaxed) + 1;
             if let Some(factory) = &plan.factory {
-                factory(life);
+                factory(incarnation);
             }
-            Puppet { name, life, log: log.clone(), plan: plan.clone() }
+            Puppet { name, incarnation, log: log.clone(), plan: plan.clone() }
         };
         let builder = Props::new(factory)
             .label(name)
@@ -319,19 +319,19 @@ impl PuppetBuilder {
     }
 }
 
-pub(crate) fn places_for(places: usize, overflow: OverflowStrategy) -> MailboxOptions {
+pub(crate) fn mailbox_options(capacity: usize, overflow: OverflowStrategy) -> MailboxOptions {
     MailboxOptions {
-        capacity: NonZeroUsize::new(places).unwrap(),
+        capacity: NonZeroUsize::new(capacity).unwrap(),
         overflow,
         reserve_for_system: 0,
-        high_watermark: places,
-        low_watermark: places / 2,
+        high_watermark: capacity,
+        low_watermark: capacity / 2,
         middleware: None,
     }
 }
 
-pub(crate) fn note(number: u32) -> Msg {
-    Msg::Note(number)
+pub(crate) fn record(number: u32) -> Msg {
+    Msg::Record(number)
 }
 
 pub(crate) fn act(
@@ -341,7 +341,7 @@ pub(crate) fn act(
 }
 
 /// Does something, whatever comes of it, and goes on.
-pub(crate) fn go<T>(work: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> T + Send + 'static) -> Msg {
+pub(crate) fn run<T>(work: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> T + Send + 'static) -> Msg {
     act(|me, ctx| {
         work(me, ctx);
         Ok(Flow::Continue)
@@ -349,7 +349,7 @@ pub(crate) fn go<T>(work: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> 
 }
 
 /// Stops serving messages until somebody signals the key.
-pub(crate) fn hold(key: u64) -> Msg {
+pub(crate) fn suspend_until(key: u64) -> Msg {
     let until = ResumeCondition::ExternalSignal(SignalKey(key));
     act(move |_, _| Ok(Flow::Suspend(SuspendReason::UserDefined, until)))
 }
@@ -363,14 +363,14 @@ pub(crate) fn panic(why: &'static str) -> Msg {
 }
 
 impl Puppet {
-    pub(crate) fn note(&self, what: impl std::fmt::Display) {
-        self.log.note(format!("{} {what}", self.name));
+    pub(crate) fn record(&self, what: impl std::fmt::Display) {
+        self.log.record(format!("{} {what}", self.name));
     }
 
     fn hook(&self, what: impl std::fmt::Display) {
         if self.plan.loud {
-            let Self { name, life, .. } = self;
-            self.log.note(format!("{name}{life} {what}"));
+            let Self { name, incarnation, .. } = self;
+            self.log.record(format!("{name}{incarnation} {what}"));
         }
     }
 }
@@ -380,10 +380,10 @@ impl Actor for Puppet {
 
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
-            Msg::Note(number) => self.note(number),
+            Msg::Record(number) => self.record(number),
             Msg::Act(act) => return act(self, ctx),
             Msg::Ask(number, reply) => {
-                self.note(number);
+                self.record(number);
                 let _late = reply.send(number);
             }
         }
@@ -403,16 +403,18 @@ impl Actor for Puppet {
             return hook(&signal, ctx);
         }
         match signal {
-            Signal::Terminated { cause, .. } => self.note(format_args!("hears end: {}", ending(&cause))),
+            Signal::Terminated { cause, .. } => {
+                self.record(format_args!("terminated: {}", termination_text(&cause)))
+            }
             Signal::ChildFailed(failure) => {
-                self.note(format_args!(
-                    "hears failure: {} → {}",
+                self.record(format_args!(
+                    "child failed: {} → {}",
                     failure.error,
                     decision_text(failure.decision)
                 ));
             }
-            Signal::ReceiveTimeout => self.note("hears timeout"),
-            Signal::Timer(TimerId(id)) => self.note(format_args!("hears timer {id}")),
+            Signal::ReceiveTimeout => self.record("receive timeout"),
+            Signal::Timer(TimerId(id)) => self.record(format_args!("timer {id}")),
         }
         Ok(Flow::Continue)
     }
@@ -445,7 +447,7 @@ impl Drop for Puppet {
     }
 }
 
-pub(crate) fn ending(how: &Termination) -> String {
+pub(crate) fn termination_text(how: &Termination) -> String {
     match how {
         Termination::Stopped => "stopped".to_owned(),
         Termination::Failed { error, reason } => format!("{error}, {reason}"),
@@ -470,23 +472,24 @@ pub(crate) fn at_ms(ms: u64) -> evenkeel_policy::time::Instant {
 }
 
 /// Has an actor make a child, and waits until it has.
-pub(crate) fn child_of(world: &World, parent: &ActorRef<Msg>, child: PuppetBuilder) -> ActorRef<Msg> {
+pub(crate) fn spawn_child(harness: &Harness, parent: &ActorRef<Msg>, child: PuppetBuilder) -> ActorRef<Msg> {
     let props = child.props();
-    let made =
-        world.runtime.block_on(parent.ask(|reply| go(move |_, ctx| reply.send(ctx.spawn(&props)).is_ok())));
+    let made = harness
+        .runtime
+        .block_on(parent.ask(|reply| run(move |_, ctx| reply.send(ctx.spawn(&props)).is_ok())));
     let child = made.unwrap().unwrap();
-    world.run();
+    harness.run();
     child
 }
 
-impl World {
+impl Harness {
     /// A message that waits until a point in virtual time, then tells its actor `number`.
     pub(crate) fn wait_until_ms(&self, ms: u64, number: u32) -> Msg {
         let sleep = RuntimeHandle::sleep_until(&self.runtime.handle(), at_ms(ms));
         act(move |_, _| {
             Ok(Flow::wait(async move {
                 sleep.await;
-                note(number)
+                record(number)
             }))
         })
     }

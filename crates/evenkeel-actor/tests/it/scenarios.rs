@@ -189,9 +189,9 @@ async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_aban
 async fn messages_sent_by_a_handler_before_it_got_stuck_are_handled_by_other_workers() {
     within_30_s(async {
         // One lies in the slot for the newest, three wake nobody, ten wake the second worker.
-        for told in [1, 3, 10] {
+        for sends in [1, 3, 10] {
             let system = system();
-            let others: Vec<_> = (0..told).map(|_| counter(&system)).collect();
+            let others: Vec<_> = (0..sends).map(|_| counter(&system)).collect();
             let (release, stuck) = stuck(&system, others.clone());
             tokio::time::sleep(Duration::from_millis(20)).await;
             stuck.tell(());
@@ -213,7 +213,7 @@ async fn no_accepted_message_is_lost_silently_while_threads_send() {
         let system = system();
         let handled = Arc::new(AtomicU64::new(0));
         let counted = handled.clone();
-        let props = Props::new(move || Tally(counted.clone())).build();
+        let props = Props::new(move || CountingActor(counted.clone())).build();
         let actors: Vec<_> = (0..4).map(|_| system.spawn(&props).unwrap()).collect();
         let producers: Vec<_> = (0..4)
             .map(|nth: usize| {
@@ -351,16 +351,16 @@ fn stuck(system: &ReadyQueueScheduler, first: Vec<ActorRef<Count>>) -> (Sender<(
 impl Actor for Stuck {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         self.first.iter().for_each(|other| other.tell(Count::Next(0)));
         let _gone = self.blocked.take().map(|blocked| blocked.recv());
         Ok(Flow::Continue)
     }
 }
 
-struct Tally(Arc<AtomicU64>);
+struct CountingActor(Arc<AtomicU64>);
 
-impl Actor for Tally {
+impl Actor for CountingActor {
     type Msg = u64;
 
     fn receive(&mut self, _number: u64, _ctx: &mut Context<'_, Self>) -> HandlerResult<u64> {
