@@ -100,14 +100,14 @@ pub(crate) struct RunnerState<A: Actor> {
     pub(crate) actor: Option<A>,
     /// State that few actors need, allocated on first use.
     pub(crate) extra: Option<Box<ColdState<A>>>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ActorPhase,
     /// Set while producers are known to wait for capacity.
     pub(crate) has_waiters: bool,
 }
 
-/// Phase of an actor's life.
+/// Life-cycle phase of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ActorPhase {
     /// Not started.
     New,
     Running,
@@ -224,7 +224,7 @@ impl<A: Actor> ActorCell<A> {
                 private: VecDeque::new(),
                 actor: Some(actor),
                 extra,
-                phase: Phase::New,
+                phase: ActorPhase::New,
                 has_waiters: false,
             }),
             header: CellHeader {

@@ -19,7 +19,7 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Flow, HandlerResult, MessageFuture};
-use crate::cell::{ActorCell, CellRef, ColdState, Phase, RunnerState};
+use crate::cell::{ActorCell, ActorPhase, CellRef, ColdState, RunnerState};
 use crate::context::{CapacityWait, Context};
 use crate::guardian::{ActorError, StopReason};
 use crate::invoke::{ActorState, InvokeKind, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
@@ -162,7 +162,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Processes messages until there is a reason to stop.
     #[inline]
     fn process_messages(&mut self, messages_max: usize) -> NextAction {
-        if self.runner.phase == Phase::New
+        if self.runner.phase == ActorPhase::New
             && let Some(action) = self.start()
         {
             return action;
@@ -200,7 +200,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     fn start(&mut self) -> Option<NextAction> {
-        self.runner.phase = Phase::Running;
+        self.runner.phase = ActorPhase::Running;
         let handled = self.call_hook(A::started)?;
         self.apply_flow(handled)
     }
@@ -365,8 +365,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let extra = self.extra();
         extra.wait = wait;
         extra.trace = trace;
-        if self.runner.phase == Phase::Running {
-            self.runner.phase = Phase::Waiting;
+        if self.runner.phase == ActorPhase::Running {
+            self.runner.phase = ActorPhase::Waiting;
             self.body.header.awaits.store(1, Ordering::Relaxed);
         }
         self.finish(InvokeResult::Suspended { reason, resume_on })
@@ -374,10 +374,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Ends a suspension, if there is one.
     fn resume(&mut self) {
-        if self.runner.phase != Phase::Waiting {
+        if self.runner.phase != ActorPhase::Waiting {
             return;
         }
-        self.runner.phase = Phase::Running;
+        self.runner.phase = ActorPhase::Running;
         let extra = self.extra();
         extra.waiting = None;
         extra.wait = SpanHandle::NONE;
@@ -468,7 +468,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if !is_waiting {
             return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
-        self.runner.phase = Phase::Waiting;
+        self.runner.phase = ActorPhase::Waiting;
         let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let extra = self.extra();
         extra.waiting = Some((reason, resume_on));
@@ -484,9 +484,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Messages taken out of the queue and not handled keep a suspended cell worth resuming.
     fn release_flags(&self) -> u32 {
         match self.runner.phase {
-            Phase::New | Phase::Running => 0,
-            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => {
-                if self.runner.private.is_empty() { SUSPENDED } else { SUSPENDED | USER }
+            ActorPhase::New | ActorPhase::Running => 0,
+            ActorPhase::Waiting | ActorPhase::Failed | ActorPhase::Restarting | ActorPhase::Stopping => {
+                if self.runner.private.is_empty() {
+                    SUSPENDED
+                } else {
+                    SUSPENDED | USER
+                }
             }
         }
     }

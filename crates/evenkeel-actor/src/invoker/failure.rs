@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::{ActionResult, ActorCellInvoker, NextAction};
 use crate::actor::Actor;
-use crate::cell::Phase;
+use crate::cell::ActorPhase;
 use crate::dead_letters::DeadLetterReason;
 use crate::guardian::{
     ActorError, ErrorKind, FailureNotification, MailboxOnRestart, StopReason, Supervision,
@@ -22,7 +22,7 @@ use crate::timer::TimerEvent;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn fail(&mut self, error: ActorError) -> ActionResult {
-        if self.runner.phase == Phase::Stopping {
+        if self.runner.phase == ActorPhase::Stopping {
             // An actor that is stopping cannot fail any further.
             return ActionResult::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
@@ -82,7 +82,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn resume_now(&mut self, error: ActorError) -> InvokeResult {
         self.resume_children(&error);
         let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
-        if self.runner.phase == Phase::Waiting {
+        if self.runner.phase == ActorPhase::Waiting {
             // The actor still waits for whatever it waited for.
             return self.finish(result);
         }
@@ -125,14 +125,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Leaves a failed actor suspended until its supervisor decides or the backoff ends.
     fn suspend_failed(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
-        self.runner.phase = Phase::Failed;
+        self.runner.phase = ActorPhase::Failed;
         self.drop_future();
         self.extra().failure = Some(error.clone());
         self.finish(InvokeResult::Failed { error, retry_after })
     }
 
     fn finish_restart(&mut self, result: InvokeResult) -> InvokeResult {
-        if self.runner.phase == Phase::Restarting {
+        if self.runner.phase == ActorPhase::Restarting {
             return self.finish(result);
         }
         self.finish_with_permit(result)
@@ -147,7 +147,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn resume_failed(&mut self) {
-        self.runner.phase = Phase::Waiting;
+        self.runner.phase = ActorPhase::Waiting;
         self.resume();
         self.requeue_deferred();
     }
@@ -161,7 +161,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if self.extra().children.is_empty() {
             return self.restart_now();
         }
-        self.runner.phase = Phase::Restarting;
+        self.runner.phase = ActorPhase::Restarting;
         // The deferred messages may contain the termination of a child.
         self.requeue_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));

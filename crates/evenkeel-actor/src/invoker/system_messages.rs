@@ -2,7 +2,7 @@
 
 use super::{ActorCellInvoker, NextAction};
 use crate::actor::{Actor, Flow, Signal};
-use crate::cell::{CellRef, Phase};
+use crate::cell::{ActorPhase, CellRef};
 use crate::guardian::ActorError;
 use crate::guardian::{
     FailureNotification, Strategy, SupervisionCommand, SupervisionDecision, SupervisionDirective,
@@ -48,20 +48,22 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         #[cfg(feature = "patterns")]
         self.unstash_recalled();
         match self.runner.phase {
-            Phase::New | Phase::Running => {
+            ActorPhase::New | ActorPhase::Running => {
                 if flags & SUSPENDED != 0 {
                     // The suspension ended in this run or the previous one.
                     self.state().lower(SUSPENDED);
                 }
                 None
             }
-            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(NextAction::Idle),
+            ActorPhase::Waiting | ActorPhase::Failed | ActorPhase::Restarting | ActorPhase::Stopping => {
+                Some(NextAction::Idle)
+            }
         }
     }
 
     /// Handles a wake-up by a future or by a mailbox that was full.
     fn on_waker(&mut self) -> Option<NextAction> {
-        if self.runner.phase != Phase::Waiting {
+        if self.runner.phase != ActorPhase::Waiting {
             return None;
         }
         if let Some(future) = self.extra().future.take() {
@@ -106,16 +108,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Reports whether a message is for the resumed or restarted actor, which does not exist yet.
     fn must_defer(&self, message: &SystemMessage) -> bool {
         match (self.runner.phase, message) {
-            (Phase::Failed, SystemMessage::ChildFailed(failure)) => {
+            (ActorPhase::Failed, SystemMessage::ChildFailed(failure)) => {
                 failure.decision == SupervisionDecision::Escalate
             }
             (
-                Phase::Failed,
+                ActorPhase::Failed,
                 SystemMessage::Terminated { .. }
                 | SystemMessage::Timer { .. }
                 | SystemMessage::ReceiveTimeout { .. },
             ) => true,
-            (Phase::Restarting, SystemMessage::Terminated { actor, .. }) => {
+            (ActorPhase::Restarting, SystemMessage::Terminated { actor, .. }) => {
                 let mut children = self.runner.extra.iter().flat_map(|extra| &extra.children);
                 !children.any(|child| child.is(actor))
             }
@@ -132,7 +134,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     fn on_stop(&mut self) -> Option<NextAction> {
         match self.runner.phase {
-            Phase::Stopping => None,
+            ActorPhase::Stopping => None,
             _ => Some(NextAction::Stop),
         }
     }
@@ -141,7 +143,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn close_for_draining(&mut self) -> Option<NextAction> {
         self.close_mailbox();
         // A failed actor handles no messages, so its queue would never become empty.
-        matches!(self.runner.phase, Phase::Failed).then_some(NextAction::Stop)
+        matches!(self.runner.phase, ActorPhase::Failed).then_some(NextAction::Stop)
     }
 
     pub(super) fn close_mailbox(&mut self) {
@@ -151,21 +153,21 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     fn on_command(&mut self, command: SupervisionCommand) -> Option<NextAction> {
         match (command, self.runner.phase) {
-            (_, Phase::Stopping | Phase::Restarting) => None,
+            (_, ActorPhase::Stopping | ActorPhase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(NextAction::Stop),
-            (SupervisionCommand::Resume, Phase::Failed) if self.runner.actor.is_some() => {
+            (SupervisionCommand::Resume, ActorPhase::Failed) if self.runner.actor.is_some() => {
                 self.resume_after_failure();
                 None
             }
             // There is no actor to resume.
-            (SupervisionCommand::Resume, Phase::Failed) => self.restart(),
+            (SupervisionCommand::Resume, ActorPhase::Failed) => self.restart(),
             (SupervisionCommand::Resume, _) => None,
             (SupervisionCommand::Restart, _) => self.restart(),
         }
     }
 
     fn on_signal(&mut self, key: SignalKey) -> Option<NextAction> {
-        let is_waiting = self.runner.phase == Phase::Waiting;
+        let is_waiting = self.runner.phase == ActorPhase::Waiting;
         let extra = self.extra();
         // The wait for a future ends with the future.
         let is_awaited = match extra.waiting {
@@ -188,12 +190,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         // A timer that fired although its wait had already ended must not end another wait.
         self.extra().resume_timer.take_if(|timer| timer.due == due)?;
         match self.runner.phase {
-            Phase::Failed => self.restart(),
-            Phase::Waiting => {
+            ActorPhase::Failed => self.restart(),
+            ActorPhase::Waiting => {
                 self.resume();
                 None
             }
-            Phase::New | Phase::Running | Phase::Restarting | Phase::Stopping => None,
+            ActorPhase::New | ActorPhase::Running | ActorPhase::Restarting | ActorPhase::Stopping => None,
         }
     }
 
@@ -248,11 +250,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Delivers a signal to the actor, unless it is failed, restarting or stopping.
     pub(super) fn deliver_signal(&mut self, signal: Signal) -> Option<NextAction> {
         match self.runner.phase {
-            Phase::New | Phase::Running => {
+            ActorPhase::New | ActorPhase::Running => {
                 let handled = self.call_hook(|actor, ctx| actor.signal(signal, ctx))?;
                 self.apply_flow(handled)
             }
-            Phase::Waiting => match self.call_hook(|actor, ctx| actor.signal(signal, ctx))? {
+            ActorPhase::Waiting => match self.call_hook(|actor, ctx| actor.signal(signal, ctx))? {
                 // A second wait would discard the first.
                 Ok(Flow::Await(_) | Flow::Suspend(..)) => Some(NextAction::Fail(ActorError::new(
                     "signal handler tried to start a wait while the actor is already waiting",
@@ -260,7 +262,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 Ok(Flow::Yield) => None,
                 handled => self.apply_flow(handled),
             },
-            Phase::Failed | Phase::Restarting | Phase::Stopping => None,
+            ActorPhase::Failed | ActorPhase::Restarting | ActorPhase::Stopping => None,
         }
     }
 
@@ -277,15 +279,15 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return None;
         }
         match self.runner.phase {
-            Phase::Stopping if is_last => Some(NextAction::Terminate),
-            Phase::Restarting if is_last => self.restart_now(),
+            ActorPhase::Stopping if is_last => Some(NextAction::Terminate),
+            ActorPhase::Restarting if is_last => self.restart_now(),
             _ => self.deliver_signal(Signal::Terminated { actor: actor.index(), cause: termination }),
         }
     }
 
     /// Handles the failure of a child; the decision is already being applied and may be overridden.
     fn on_failure(&mut self, failure: FailureNotification) -> Option<NextAction> {
-        if matches!(self.runner.phase, Phase::Restarting | Phase::Stopping) {
+        if matches!(self.runner.phase, ActorPhase::Restarting | ActorPhase::Stopping) {
             // All children are being stopped, including this one.
             return None;
         }

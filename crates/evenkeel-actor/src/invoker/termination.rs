@@ -2,7 +2,7 @@
 
 use super::ActorCellInvoker;
 use crate::actor::Actor;
-use crate::cell::{CellRef, ColdState, Phase};
+use crate::cell::{ActorPhase, CellRef, ColdState};
 use crate::dead_letters::DeadLetterReason;
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
@@ -15,7 +15,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Closes the mailbox, stops the children, and terminates once they have.
     pub(super) fn begin_stop(&mut self, termination: Termination) -> InvokeResult {
         self.close_mailbox();
-        self.runner.phase = Phase::Stopping;
+        self.runner.phase = ActorPhase::Stopping;
         self.drop_future();
         self.extra().termination = Some(termination);
         self.cancel_timers();

@@ -16,7 +16,7 @@ fn workers_are_added_under_load_and_removed_after_it() {
             let spawn_many = spawn_many(harness, 50);
             work(harness, &spawn_many, 20);
             harness.advance_ms(50);
-            assert_eq!(harness.system.workers().get(), 4, "as many as may come");
+            assert_eq!(harness.system.workers().get(), 4, "workers_max is reached");
             assert_eq!(harness.lines().len(), 1_000);
             harness.advance_ms(1_000);
             assert_eq!(harness.system.workers().get(), 1);
@@ -25,7 +25,7 @@ fn workers_are_added_under_load_and_removed_after_it() {
     }
 }
 
-/// Waits are sampled one in 64; the first long one counts here, however many are ready.
+/// One wait in 64 is sampled; here the first long one is enough, however many actors are ready.
 #[test]
 fn a_long_wait_alone_adds_a_worker() {
     let by_wait = AdaptiveOptions { depth_high: 1_000, grow_after: NonZeroU32::MIN, ..options(3) };
@@ -34,7 +34,7 @@ fn a_long_wait_alone_adds_a_worker() {
         let spawn_many = spawn_many(harness, 70);
         work(harness, &spawn_many, 20);
         harness.advance_ms(10);
-        assert!(1 < harness.system.workers().get(), "70 actors of 2 ms each waited for one worker");
+        assert!(harness.system.workers().get() > 1, "70 actors of 2 ms each waited for one worker");
         drop(adapting);
     });
 }
@@ -59,21 +59,25 @@ fn dropping_the_system_ends_its_adaptive_task() {
         let _adapting = other.adapt_workers(dispatcher(4)).unwrap();
         drop(other);
         harness.advance_ms(100);
-        assert_eq!(harness.runtime.tasks(), tasks - 2, "its worker, its clock and its adaptation are gone");
+        assert_eq!(
+            harness.runtime.tasks(),
+            tasks - 2,
+            "its worker, timer driver and adaptive task have ended"
+        );
     });
 }
 
 #[test]
 fn an_adaptive_limit_above_workers_max_is_rejected() {
     explore_with(ActorSystemConfig { workers_max: number(3), ..one_worker() }, |harness| {
-        let refused = harness.system.adapt_workers(dispatcher(4)).unwrap_err();
-        assert_eq!(refused.to_string(), "workers is 4, above workers_max 3");
+        let error = harness.system.adapt_workers(dispatcher(4)).unwrap_err();
+        assert_eq!(error.to_string(), "workers is 4, above workers_max 3");
         harness.system.force_stop();
         assert_eq!(harness.system.adapt_workers(dispatcher(3)).unwrap_err(), SetWorkersError::Stopping);
     });
 }
 
-/// Actors whose messages take 2 ms each.
+/// Sends each actor messages that take 2 ms each.
 fn work(harness: &Harness, spawn_many: &[ActorRef<Msg>], messages: u32) {
     for actor in spawn_many {
         for number in 0..messages {
@@ -98,7 +102,7 @@ fn dispatcher(workers_max: usize) -> AdaptiveDispatcher {
     AdaptiveDispatcher::new(options(workers_max)).unwrap()
 }
 
-/// A reading every 5 ms, two to grow and five to shrink.
+/// Samples the load every 5 ms; two samples grow, five shrink.
 fn options(workers_max: usize) -> AdaptiveOptions {
     AdaptiveOptions {
         period: Duration::from_millis(5),

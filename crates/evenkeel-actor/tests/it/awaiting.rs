@@ -1,4 +1,4 @@
-//! `Await`: a future's output comes back as a message, and nothing is lost or reordered meanwhile.
+//! Awaiting a future: its output is handled as a message, and no message is lost or reordered meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,7 +55,7 @@ fn a_thousand_ready_futures_do_not_starve_other_actors() {
         let handle = harness.runtime.handle();
         let to = other.clone();
         actor.tell(act(move |_, _| Ok(ready_chain(handle, to, 1_000))));
-        assert_eq!(harness.lines(), ["b 1", "a done"], "each takes 10 µs, a slice 200");
+        assert_eq!(harness.lines(), ["b 1", "a done"], "each takes 10 µs, a slice is 200 µs");
     });
 }
 
@@ -137,7 +137,7 @@ fn the_receive_timeout_is_paused_while_a_future_is_pending() {
         harness.advance_ms(99);
         assert_eq!(harness.lines(), [""; 0]);
         harness.advance_ms(20);
-        assert_eq!(harness.lines(), ["a 1"], "it begins anew with the output");
+        assert_eq!(harness.lines(), ["a 1"], "the output resets it");
         harness.advance_ms(3);
         assert_eq!(harness.lines(), ["a receive timeout"]);
     });
@@ -273,7 +273,7 @@ fn a_waker_that_outlives_its_wait_wakes_nothing_else() {
     });
 }
 
-/// Waits a millisecond at a time.
+/// Waits one millisecond `left` times, in separate futures.
 fn countdown(handle: runtime::test::TestHandle, left: u32) -> Msg {
     act(move |me, _| {
         if left == 0 {
@@ -288,7 +288,7 @@ fn countdown(handle: runtime::test::TestHandle, left: u32) -> Msg {
     })
 }
 
-/// Waits for what is there already, again and again; the first time, tells another.
+/// Awaits `left` ready futures in a row; the first one sends a message to another actor.
 fn ready_chain(handle: runtime::test::TestHandle, other: ActorRef<Msg>, left: u32) -> Flow<Msg> {
     Flow::wait(async move {
         if left == 1_000 {
@@ -328,6 +328,6 @@ struct PanicOnDrop;
 
 impl Drop for PanicOnDrop {
     fn drop(&mut self) {
-        panic!("on the way out")
+        panic!("dropped")
     }
 }

@@ -1,4 +1,4 @@
-//! Full mailboxes: each has a defined outcome, and the system is never refused.
+//! Backpressure: each overflow strategy has a defined outcome, and system messages are never rejected.
 
 use std::num::NonZeroUsize;
 
@@ -106,8 +106,8 @@ fn every_waiting_producer_gets_its_turn() {
         assert_eq!(lines.len(), 3 + 100);
         for producer in 0..20 {
             let own: Vec<_> = (0..5).map(|number| format!("a {}", 100 + 10 * producer + number)).collect();
-            let heard: Vec<_> = lines.iter().filter(|line| own.contains(line)).cloned().collect();
-            assert_eq!(heard, own, "of producer {producer}");
+            let handled: Vec<_> = lines.iter().filter(|line| own.contains(line)).cloned().collect();
+            assert_eq!(handled, own, "of producer {producer}");
         }
         assert_eq!(harness.system.alive(), 1);
     });
@@ -188,7 +188,7 @@ fn messages_taken_by_the_worker_still_count_against_the_capacity() {
         actor.tell(suspend_until(RESUME_KEY.0));
         (1..4).for_each(|number| actor.tell(record(number)));
         harness.run();
-        assert_eq!(actor.depth(), 3, "in the worker's half");
+        assert_eq!(actor.depth(), 3, "in the worker's half of the queue");
         assert!(actor.try_tell(record(4)).is_ok());
         assert!(matches!(actor.try_tell(record(5)), Err(SendError::Full(_))));
     });
@@ -205,13 +205,13 @@ fn an_actor_blocked_by_a_full_mailbox_resumes_at_its_low_watermark() {
         let source = harness.recorder("source");
         offer(&source, &target, 100);
         source.tell(record(1));
-        assert_eq!(harness.lines(), ["source told full"]);
+        assert_eq!(harness.lines(), ["source found it full"]);
         assert_eq!(source.state(), ActorState::Suspended);
         target.signal(RESUME_KEY);
         let lines = harness.lines();
-        let at = |line: &str| lines.iter().position(|noted| noted == line).unwrap();
+        let at = |line: &str| lines.iter().position(|logged| logged == line).unwrap();
         assert!(at("target 3") < at("source 1"), "4 of 8 wait by then: {lines:?}");
-        assert!(at("source 1") < at("source offers again"), "{lines:?}");
+        assert!(at("source 1") < at("source tries again"), "{lines:?}");
         assert_eq!(lines.last().unwrap(), "target 100");
     });
 }
@@ -223,9 +223,9 @@ fn an_actor_blocked_by_a_full_mailbox_resumes_when_its_owner_stops() {
         let source = harness.recorder("source");
         offer(&source, &target, 100);
         source.tell(record(1));
-        assert_eq!(harness.lines(), ["source told full"]);
+        assert_eq!(harness.lines(), ["source found it full"]);
         target.stop(StopMode::Now);
-        assert_eq!(harness.lines(), ["source 1", "source offers again"]);
+        assert_eq!(harness.lines(), ["source 1", "source tries again"]);
     });
 }
 
@@ -259,20 +259,20 @@ fn at_most_65536_producers_wait_for_one_mailbox() {
         let log = harness.log.clone();
         let produce = async move {
             if let Err(SendError::Full(_)) = to.send(record(9)).await {
-                log.record("refused");
+                log.record("rejected");
             }
         };
         harness.system.spawn_task(produce).unwrap();
     }
-    assert_eq!(harness.lines(), ["refused"]);
+    assert_eq!(harness.lines(), ["rejected"]);
     actor.stop(StopMode::Now);
     harness.run();
-    assert_eq!(harness.system.alive(), 0, "everybody who waited was told");
+    assert_eq!(harness.system.alive(), 0, "every waiting producer was woken");
 }
 
 const RESUME_KEY: SignalKey = SignalKey(77);
 
-/// An actor that is held, with 1, 2 and 3 in the three places of its mailbox.
+/// Spawns a suspended actor whose mailbox of capacity 3 holds 1, 2 and 3.
 fn full(harness: &Harness, overflow: OverflowStrategy) -> ActorRef<Msg> {
     let actor = harness.spawn(harness.puppet("a").capacity(3, overflow));
     actor.tell(suspend_until(RESUME_KEY.0));
@@ -282,17 +282,17 @@ fn full(harness: &Harness, overflow: OverflowStrategy) -> ActorRef<Msg> {
     actor
 }
 
-/// Has `source` send, waiting for room as an actor does: suspended, and trying again.
+/// Makes `source` send; when the mailbox is full, it suspends until there is capacity and tries again.
 fn offer(source: &ActorRef<Msg>, target: &ActorRef<Msg>, number: u32) {
     let target = target.clone();
     source.tell(act(move |me, ctx| {
         if ctx.try_tell(&target, record(number)).is_ok() {
             return Ok(Flow::Continue);
         }
-        me.record("told full");
+        me.record("found it full");
         let again = target.clone();
         ctx.me().tell(run(move |me, ctx| {
-            me.record("offers again");
+            me.record("tries again");
             ctx.try_tell(&again, record(number)).is_ok()
         }));
         Ok(Flow::Suspend(SuspendReason::Backpressure, ResumeCondition::WhenCapacityAvailable))

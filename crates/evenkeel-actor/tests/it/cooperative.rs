@@ -1,4 +1,4 @@
-//! Workers are guests of tokio: its other tasks, its input and output go on while actors are never idle.
+//! Workers cooperate with tokio: its other tasks and its I/O make progress while actors are never idle.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 const CASE_MAX: Duration = Duration::from_secs(30);
 const ROUND_TRIPS: u8 = 50;
 
-/// Hands on whatever it gets, so that somebody always has something to do.
+/// Forwards every token, so that one actor is always ready.
 struct Forwarder;
 
 impl Actor for Forwarder {
@@ -25,7 +25,7 @@ impl Actor for Forwarder {
     }
 }
 
-/// A message, and whom to hand it next.
+/// A message with the actor to forward it to.
 struct Token(ActorRef<Token>);
 
 async fn echo_round_trips() {

@@ -1,4 +1,4 @@
-//! Defects that a runtime of this shape can have; each test fails on the rule that has it.
+//! Defects typical of actor runtimes; each test fails on a design that has the defect.
 
 use std::num::NonZeroUsize;
 use std::sync::mpsc;
@@ -25,7 +25,7 @@ fn mailbox_of(capacity: usize) -> MailboxOptions {
     }
 }
 
-/// Suspends at the first message, counts the others.
+/// Suspends at the first message and counts the others.
 struct Sleeper {
     key: mpsc::Sender<SignalKey>,
     seen: u64,
@@ -54,14 +54,14 @@ impl Actor for Sleeper {
     }
 }
 
-/// Lets the worker, a task of the same thread, do everything it can.
+/// Yields until the worker, a task of the same thread, has nothing left to do.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// A lane that gives memory back when it has nothing to do must not take a suspension for that.
+/// A queue that frees its memory when idle must not mistake a suspension for idleness.
 #[tokio::test]
 async fn a_burst_queued_during_a_suspension_survives_system_messages() {
     const BURST: u64 = 3000;
@@ -82,7 +82,7 @@ async fn a_burst_queued_during_a_suspension_survives_system_messages() {
 
 const CHILDREN: usize = 64;
 
-/// Has children that fail while it serves no messages, and hears of it in two ways.
+/// Parent whose children fail while it is suspended; failures reach it as signals and as messages.
 struct Parent {
     key: mpsc::Sender<SignalKey>,
     by_system: usize,
@@ -91,7 +91,7 @@ struct Parent {
 
 enum ParentMsg {
     Begin,
-    /// What a bounded channel to the guardian would carry.
+    /// A failure report as a bounded channel to the guardian would carry it.
     Failed,
     Read(Reply<(usize, usize)>),
 }
@@ -137,7 +137,8 @@ impl Actor for Child {
     }
 }
 
-/// The seed tells its guardian with `try_send` on a bounded channel: what does not fit is lost.
+/// The specification notifies the guardian with `try_send` on a bounded channel, which loses what does not fit; see
+/// docs/specs.md, actor scheduler facade.
 #[tokio::test]
 async fn every_failure_reaches_a_parent_whose_mailbox_is_full() {
     let system = system(1);
@@ -153,7 +154,7 @@ async fn every_failure_reaches_a_parent_whose_mailbox_is_full() {
     assert_eq!(by_mailbox, 4, "the others found the mailbox full");
 }
 
-/// An index is a place and a generation: the place alone is soon another's.
+/// An index is a slot and a generation; the slot alone is soon reused.
 #[tokio::test]
 async fn a_stale_index_reaches_no_actor_after_its_slot_is_reused() {
     let system = system(1);
@@ -174,7 +175,7 @@ async fn a_stale_index_reaches_no_actor_after_its_slot_is_reused() {
     assert_eq!(new.ask(SleeperMsg::Read).await, Ok(1));
 }
 
-/// A place is another's only after the last address of its owner is gone.
+/// A slot is reused only after the last reference to its actor is dropped.
 #[tokio::test]
 async fn a_slot_is_not_reused_while_a_reference_to_it_exists() {
     let system = system(1);
@@ -189,7 +190,7 @@ async fn a_slot_is_not_reused_while_a_reference_to_it_exists() {
     assert!(matches!(old.try_tell(SleeperMsg::Count), Err(SendError::Closed(_))));
 }
 
-/// A sender that found the mailbox full, and came to wait when the actor had ended, must not wait.
+/// A sender that found the mailbox full, and starts to wait after the actor has stopped, must not wait.
 #[tokio::test]
 async fn a_sender_waiting_for_capacity_gets_its_message_back_when_the_actor_stops() {
     let system = system(1);
@@ -207,6 +208,6 @@ async fn a_sender_waiting_for_capacity_gets_its_message_back_when_the_actor_stop
     assert!(!sender.is_finished());
     actor.stop(StopMode::Now);
     assert_eq!(sender.await.unwrap(), Err(true));
-    // Counted once each: what waited, and not what was given back.
+    // Queued messages count once each; the returned one does not count.
     assert_eq!(system.dead_letters_total(), 1);
 }

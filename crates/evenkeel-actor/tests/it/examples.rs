@@ -1,4 +1,4 @@
-//! The examples, run as they are.
+//! Runs the examples unchanged.
 
 #[path = "../../examples/await_tcp.rs"]
 mod await_tcp;

@@ -1,4 +1,4 @@
-//! Failures: caught, judged, and nobody else is taken along.
+//! Failures: caught, decided by supervision, and isolated from other actors.
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::guardian::*;
@@ -66,7 +66,7 @@ fn supervision_decides_whether_a_restart_keeps_the_mailbox() {
             assert_eq!(harness.lines(), lines);
             assert_eq!(harness.dead_letters(), letters);
             actor.tell(record(3));
-            assert_eq!(harness.lines(), ["a 3"], "the new one takes messages");
+            assert_eq!(harness.lines(), ["a 3"], "the new value handles messages");
         });
     }
 }
@@ -189,7 +189,7 @@ fn a_factory_that_panics_on_a_restart_counts_as_a_failure() {
     explore_with(supervised(restart_immediately()), |harness| {
         let actor = harness
             .puppet("a")
-            .factory(|incarnation| assert!(incarnation == 1 || 3 < incarnation, "no parts"));
+            .factory(|incarnation| assert!(incarnation == 1 || incarnation > 3, "no parts"));
         let actor = harness.spawn(actor);
         actor.tell(fail("broken"));
         actor.tell(run(|me, _| me.record(me.incarnation)));
@@ -236,12 +236,12 @@ fn a_parent_may_overrule_a_delayed_restart() {
             child.tell(run(|me, _| me.record(me.incarnation)));
             let mut lines_of_child = harness.lines();
             lines_of_child.retain(|line| line.starts_with('c'));
-            assert_eq!(lines_of_child, lines, "{overrule:?}, at once");
+            assert_eq!(lines_of_child, lines, "{overrule:?}, immediately");
             let ended = overrule == SupervisionDirective::Stop;
             assert_eq!(child.state() == ActorState::Stopped, ended);
             harness.advance_ms(2_000);
             let late: Vec<_> = harness.lines().into_iter().filter(|line| line.starts_with('c')).collect();
-            assert_eq!(late, [""; 0], "what was overruled does not come after all");
+            assert_eq!(late, [""; 0], "the overruled restart does not happen later");
         });
     }
 }
@@ -339,7 +339,7 @@ fn a_panic_in_the_stopped_hook_or_in_drop_does_not_hide_the_termination() {
         rude.stop(StopMode::Now);
         assert_eq!(probe.expect_terminated(&rude, MS), Termination::Stopped);
         polite.tell(record(1));
-        assert_eq!(harness.lines(), ["b 1"], "its worker goes on");
+        assert_eq!(harness.lines(), ["b 1"], "its worker still runs");
     });
 }
 
@@ -358,7 +358,7 @@ fn a_message_that_panics_on_drop_does_not_affect_others() {
         a.stop(StopMode::Now);
         assert_eq!(probe.expect_terminated(&a, MS), Termination::Stopped);
         b.tell(record(1));
-        assert_eq!(harness.lines(), ["b 1"], "its worker goes on");
+        assert_eq!(harness.lines(), ["b 1"], "its worker still runs");
         assert_eq!(harness.system.dead_letters_total(), 2);
     });
 }
@@ -389,7 +389,7 @@ fn a_failed_actor_learns_of_terminations_after_its_restart() {
         harness.advance_ms(999);
         assert_eq!(harness.lines(), [""; 0]);
         harness.advance_ms(1);
-        assert_eq!(harness.lines(), ["c terminated: stopped"], "told once, to the new value");
+        assert_eq!(harness.lines(), ["c terminated: stopped"], "delivered once, to the new value");
     });
 }
 
@@ -405,7 +405,7 @@ fn a_resumed_actor_receives_its_timers_late_instead_of_never() {
         parent.tell(run(move |_, ctx| ctx.command(index, SupervisionCommand::Resume)));
         assert_eq!(harness.lines(), ["c timer 1"]);
         harness.advance_ms(15);
-        assert_eq!(harness.lines(), ["c timer 1"], "and keeps its beat");
+        assert_eq!(harness.lines(), ["c timer 1"], "and keeps its interval");
     });
 }
 
@@ -440,7 +440,7 @@ fn a_child_spawned_while_its_parent_stops_stops_too() {
     });
 }
 
-/// A parent, and a child that begins anew a second after it failed.
+/// Spawns a parent and a child that restarts one second after a failure.
 fn family_with_slow_restart(harness: &Harness) -> (ActorRef<Msg>, ActorRef<Msg>) {
     let slow = Backoff::new(1_000 * MS, 1_000 * MS, 1, 0).unwrap();
     let parent = harness.recorder_supervising("p", Supervision::default().with_backoff(slow));
@@ -452,12 +452,12 @@ struct PanicOnDrop;
 
 impl Drop for PanicOnDrop {
     fn drop(&mut self) {
-        panic!("on the way out")
+        panic!("dropped")
     }
 }
 
 impl Harness {
-    /// An actor that supervises its children like this and says nothing about them.
+    /// Spawns a recorder that supervises its children like this and does not record their signals.
     fn recorder_supervising(&self, name: &'static str, supervision: Supervision) -> ActorRef<Msg> {
         self.spawn(self.puppet(name).supervise(supervision).signal(|_, _| Ok(Flow::Continue)))
     }

@@ -1,4 +1,4 @@
-//! Supervision at work: each directive, the limit on restarts, and the wait before them.
+//! Supervision: each directive, the restart limit and the backoff.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn escalate_fails_the_parent_in_the_childs_place() {
         let Termination::Failed { error, reason } = watcher.expect_terminated(&parent, MS) else { panic!() };
         assert_eq!((error.kind(), reason), (ErrorKind::Escalated, StopReason::Directed));
         assert!(error.message().contains("broken"), "{error}");
-        assert_eq!(child.state(), ActorState::Stopped, "the child ends with its parent");
+        assert_eq!(child.state(), ActorState::Stopped, "the child stops with its parent");
     });
 }
 
@@ -102,7 +102,7 @@ fn each_consecutive_restart_waits_longer_and_messages_stay_queued() {
             child.tell(fail("broken"));
             child.tell(record(wait));
             harness.advance_ms(u64::from(wait) - 1);
-            assert_eq!(harness.lines(), [""; 0], "{wait} ms are not over");
+            assert_eq!(harness.lines(), [""; 0], "{wait} ms have not passed");
             assert_eq!(child.state(), ActorState::Suspended);
             harness.advance_ms(1);
             assert_eq!(harness.lines(), [format!("a {wait}")]);
@@ -152,7 +152,7 @@ impl Actor for Fragile {
     }
 }
 
-/// A child called `a` of a probe that supervises like this.
+/// Spawns a child `a` of a probe that supervises it like this.
 fn probed(harness: &Harness, supervision: Supervision) -> (Probe<'_, ()>, ActorRef<Msg>) {
     let probe = Probe::supervising(&harness.runtime, &harness.system, supervision).unwrap();
     let child = probe.spawn(&harness.puppet("a").props()).unwrap();

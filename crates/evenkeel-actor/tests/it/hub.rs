@@ -1,4 +1,4 @@
-//! The hub on a running system: what is counted is what happened.
+//! Metrics of a running system: counters, gauges and sampled histograms.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -184,7 +184,7 @@ fn one_run_in_64_is_timed() {
             harness.run();
         }
         let (count, sum) = durations(harness, names::INVOKE_DURATION_MS);
-        // A run whose wait is timed is timed too, and each worker counts by itself.
+        // A run whose wait is sampled is sampled too, and each worker counts on its own.
         assert!((100..=204).contains(&count), "{count} of 6400 runs");
         let each = sum / u32::try_from(count).unwrap();
         assert!((2 * MS * 9 / 10..=2 * MS).contains(&each), "each took 2 ms: {each:?}");
@@ -216,7 +216,7 @@ fn the_depth_of_the_ready_queue_is_the_number_of_waiting_actors() {
         let system = harness.system.clone();
         actor.tell(run(move |me, _| {
             others.iter().for_each(|other| other.tell(record(1)));
-            // The other worker is asleep: fewer than four wait here.
+            // The other worker is parked: fewer than four actors are ready here.
             me.record(read(&system.metrics(), names::READY_QUEUE_DEPTH, &[]));
         }));
         assert_eq!(harness.lines()[0], "a 3");
@@ -232,7 +232,7 @@ fn workers_count_runs_messages_and_yields() {
         (0..200).for_each(|number| actor.tell(record(number)));
         harness.run();
         let [runs, messages, yields] = std::array::from_fn(|nth| workers(harness)[nth] - before[nth]);
-        assert_eq!((runs, messages, yields), (4.0, 200.0, 3.0), "64 at a time");
+        assert_eq!((runs, messages, yields), (4.0, 200.0, 3.0), "64 messages per run");
     });
 }
 
@@ -317,7 +317,7 @@ fn the_metrics_of_a_stopped_system_can_still_be_read() {
 
 const A: [(&str, &str); 1] = [("actor", "a")];
 
-/// What went into one lane of the actors called `a`, and what came out.
+/// Returns the messages enqueued and dequeued in one mailbox queue of the actors labelled `a`.
 fn mailbox(harness: &Harness, queue: &str) -> (f64, f64) {
     let labels = [("actor", "a"), ("mailbox", queue)];
     let [enqueued, dequeued] = [names::MAILBOX_ENQUEUED_TOTAL, names::MAILBOX_DEQUEUED_TOTAL]
@@ -325,7 +325,7 @@ fn mailbox(harness: &Harness, queue: &str) -> (f64, f64) {
     (enqueued, dequeued)
 }
 
-/// How often the actors called `a` were timed, and what that adds up to.
+/// Returns the number and the sum of the samples of the actors labelled `a`.
 fn durations(harness: &Harness, name: &str) -> (u64, Duration) {
     match harness.system.metrics().get(name, &A) {
         Some(Value::Histogram(histogram)) => (histogram.count(), histogram.sum()),

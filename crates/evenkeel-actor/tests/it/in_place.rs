@@ -1,4 +1,4 @@
-//! An actor that is target by another runs in its place when it would be the next anyway: what that must not change.
+//! Asks run in place: the asking worker runs the target at once if it would run next anyway. The result must not differ.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 const CASE_MAX: Duration = Duration::from_secs(30);
 const ASKS: u64 = 10_000;
 
-/// Adds up what it is message and says so when target; asks the next one, if it has one, before it answers.
+/// Sums up numbers and reports the sum; a link with a successor asks it before it replies.
 struct Link {
     sum: u64,
     next: Option<ActorRef<LinkMsg>>,
@@ -28,7 +28,7 @@ enum LinkMsg {
     Answered(Reply<u64>, u64),
     Panic(Reply<u64>),
     Keep(Reply<u64>),
-    /// Waits for the channel to close, on its worker's thread.
+    /// Blocks the worker's thread until the channel closes.
     Block(std::sync::mpsc::Receiver<()>, Reply<u64>),
 }
 
@@ -75,7 +75,7 @@ fn link(system: &ReadyQueueScheduler, next: Option<ActorRef<LinkMsg>>) -> ActorR
     system.spawn_value(Link { sum: 0, next }, &Props::of_values().build()).unwrap()
 }
 
-/// Runs a task among the actors; tells what it came to and how often it was polled.
+/// Runs a task on the workers; returns its output and the number of polls.
 async fn run_as_task<T: Send + 'static>(
     system: &ReadyQueueScheduler,
     task: impl Future<Output = T> + Send + 'static,
@@ -199,7 +199,7 @@ async fn an_explicit_deadline_holds_although_the_handler_never_returns() {
     drop(release);
 }
 
-/// Asks until the worker knows that handlers are short.
+/// Asks until the worker has measured that handlers are short.
 async fn warm_up(actor: &ActorRef<LinkMsg>) {
     for _ in 0..1_000 {
         actor.ask(LinkMsg::Read).await.unwrap();

@@ -1,4 +1,4 @@
-//! Runs: what is served when, and for how long.
+//! Runs of an actor: the order of messages, and the end of a run by budget, time slice, yield or stop.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -92,8 +92,8 @@ fn a_run_ends_with_the_slice_once_the_worker_has_measured_the_handler() {
         });
         let lines = harness.lines();
         assert_eq!(lines.len(), 400);
-        // The worker looks at the clock after 128 messages, for they took no time before, and knows how
-        // long they take after 128 more; at the end one actor is alone.
+        // The worker reads the clock after 128 messages, because they took no time before, and has measured them
+        // after 128 more; at the end only one actor is left.
         assert!(longest_turn(&lines[256..370]) <= 3, "150 µs each, 200 µs a slice: {lines:?}");
     }
 }
@@ -212,12 +212,12 @@ fn a_task_that_panics_does_not_affect_others() {
     });
 }
 
-/// Has a handler do it, so that what it tells lies in its worker's queue and not in the common one.
+/// Runs `work` in a handler, so that the actors it wakes enter the worker's queue and not the injection queue.
 fn from_inside(harness: &Harness, work: impl FnOnce() + Send + 'static) {
     harness.recorder("inside").tell(run(move |_, _| work()));
 }
 
-/// How many lines in a row are one actor's at most.
+/// Returns the largest number of consecutive lines of one actor.
 fn longest_turn(lines: &[String]) -> usize {
     lines.chunk_by(|one, next| one[..1] == next[..1]).map(<[_]>::len).max().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! From spawn to the end of an actor, and what is left of it.
+//! Life cycle of an actor: spawn, stop, and references, indexes and dead letters afterwards.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +9,7 @@ use crate::harness::*;
 
 #[test]
 fn stop_now_dead_letters_queued_messages_and_drained_handles_them() {
-    for (mode, lines, buried) in
+    for (mode, lines, dead_lettered) in
         [(StopMode::Now, vec![], vec![1, 2]), (StopMode::Drained, vec!["a 1", "a 2"], vec![])]
     {
         explore(|harness| {
@@ -21,7 +21,8 @@ fn stop_now_dead_letters_queued_messages_and_drained_handles_them() {
             actor.stop(mode);
             actor.signal(SignalKey(1));
             assert_eq!(harness.lines(), lines, "{mode:?}");
-            let letters: Vec<_> = buried.iter().map(|&number| (DeadLetterReason::Stopped, number)).collect();
+            let letters: Vec<_> =
+                dead_lettered.iter().map(|&number| (DeadLetterReason::Stopped, number)).collect();
             assert_eq!(harness.dead_letters(), letters, "{mode:?}");
             assert_eq!((actor.state(), harness.system.alive()), (ActorState::Stopped, 0));
         });
@@ -34,8 +35,8 @@ fn a_drained_stop_accepts_no_new_messages() {
         let actor = harness.recorder("a");
         actor.tell(run(|_, ctx| ctx.me().stop(StopMode::Drained)));
         actor.tell(run(|me, ctx| {
-            let refused = ctx.me().try_tell(record(9));
-            me.record(format_args!("{refused:?}"));
+            let error = ctx.me().try_tell(record(9));
+            me.record(format_args!("{error:?}"));
         }));
         actor.tell(record(1));
         assert_eq!(harness.lines(), ["a Err(Closed(_))", "a 1"]);
@@ -175,7 +176,7 @@ fn all_dead_letters_are_counted_and_a_limited_number_is_kept() {
         assert_eq!(harness.system.dead_letters_total(), 10);
         let closed = DeadLetterReason::Closed;
         assert_eq!(harness.dead_letters(), [(closed, 7), (closed, 8), (closed, 9)]);
-        assert_eq!(harness.dead_letters(), [], "they are taken once");
+        assert_eq!(harness.dead_letters(), [], "taking them removes them");
     });
 }
 
@@ -197,8 +198,8 @@ fn actors_max_is_enforced_and_a_termination_frees_a_slot() {
     explore_with(ActorSystemConfig { actors_max: 3, ..config() }, |harness| {
         let mut actors: Vec<_> = (0..3).map(|_| harness.recorder("a")).collect();
         let props = harness.puppet("b").log_hooks().props();
-        let refused = harness.system.spawn(&props).unwrap_err();
-        assert_eq!(refused, SpawnError::TooMany { actors_max: 3 });
+        let error = harness.system.spawn(&props).unwrap_err();
+        assert_eq!(error, SpawnError::TooMany { actors_max: 3 });
         assert_eq!((harness.system.alive(), harness.lines()), (3, vec!["b1 dropped".to_owned()]));
         actors.pop().unwrap().stop(StopMode::Now);
         harness.run();
@@ -217,9 +218,9 @@ fn mailbox_options_that_could_never_deliver_or_resume_are_rejected() {
             (MailboxOptions { high_watermark: good.low_watermark, ..good }, InvalidMailbox::WatermarksCross),
             (MailboxOptions { capacity: places(1 << 32), ..good }, InvalidMailbox::TooLarge),
         ];
-        for (options, why) in bad {
-            let refused = harness.system.spawn(&harness.puppet("a").mailbox(options).props()).unwrap_err();
-            assert_eq!(refused, SpawnError::Mailbox(why));
+        for (options, reason) in bad {
+            let error = harness.system.spawn(&harness.puppet("a").mailbox(options).props()).unwrap_err();
+            assert_eq!(error, SpawnError::Mailbox(reason));
         }
         assert_eq!(harness.system.alive(), 0);
     });
@@ -280,9 +281,9 @@ fn a_supervision_command_reaches_only_children() {
 fn invalid_settings_start_no_system() {
     let start = |config: ActorSystemConfig| {
         let runtime = runtime::test::TestRuntime::new(1);
-        let refused = ActorSystemRunner::new(config).start(runtime.handle()).map(drop);
+        let error = ActorSystemRunner::new(config).start(runtime.handle()).map(drop);
         assert_eq!(runtime.tasks(), 0);
-        refused.unwrap_err().to_string()
+        error.unwrap_err().to_string()
     };
     let workers = NonZeroUsize::new(1_025).unwrap();
     assert_eq!(start(ActorSystemConfig { workers, ..config() }), "workers is 1025, above the limit of 1024");

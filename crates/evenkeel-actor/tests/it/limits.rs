@@ -1,4 +1,4 @@
-//! Ends at once, stays small, survives: what must hold where a worker could stall, grow or die.
+//! Bounds and isolation: asks that fail immediately, queues that stay small, workers that survive foreign panics.
 
 use std::future::Future;
 use std::pin::pin;
@@ -57,16 +57,16 @@ fn an_ask_kept_in_a_whole_dead_letter_can_still_be_answered() {
         let actor = harness.recorder("a");
         actor.tell(suspend_until(1));
         harness.run();
-        let mut asked = pin!(actor.ask(|reply| Msg::Ask(1, reply)));
+        let mut ask = pin!(actor.ask(|reply| Msg::Ask(1, reply)));
         actor.stop(StopMode::Now);
         harness.run();
-        assert!(poll(asked.as_mut(), Waker::noop()).is_pending());
+        assert!(poll(ask.as_mut(), Waker::noop()).is_pending());
         let letter = harness.system.take_dead_letters().pop_front().unwrap();
         let Ok(Msg::Ask(_, reply)) = letter.message.unwrap().downcast::<Msg>().map(|kept| *kept) else {
-            panic!("the question is the only letter");
+            panic!("the ask is the only dead letter");
         };
         assert_eq!(reply.send(9), Ok(()));
-        assert_eq!(poll(asked, Waker::noop()), Poll::Ready(Ok(9)));
+        assert_eq!(poll(ask, Waker::noop()), Poll::Ready(Ok(9)));
     });
 }
 
@@ -112,7 +112,7 @@ fn the_awaited_signal_is_not_lost_among_others() {
         (100..200).for_each(|other| actor.signal(SignalKey(other)));
         assert_eq!(system_queue_len(&harness.system, "a"), 17);
         assert_eq!(harness.lines(), ["a 1"]);
-        // The latest of the others are remembered as those that came too early.
+        // The latest of the other signals are remembered as early signals.
         actor.tell(suspend_until(199));
         actor.tell(record(2));
         assert_eq!(harness.lines(), ["a 2"]);
@@ -202,10 +202,10 @@ fn a_waker_that_panics_at_its_deadline_does_not_stop_the_timer_driver() {
         let actor = harness.recorder("a");
         actor.tell(suspend_until(1));
         harness.run();
-        let mut asked = pin!(actor.ask(|reply| Msg::Ask(1, reply)).within(5 * MS));
-        assert!(poll(asked.as_mut(), &Waker::from(Arc::new(PanickingWaker))).is_pending());
+        let mut ask = pin!(actor.ask(|reply| Msg::Ask(1, reply)).within(5 * MS));
+        assert!(poll(ask.as_mut(), &Waker::from(Arc::new(PanickingWaker))).is_pending());
         harness.advance_ms(10);
-        assert_eq!(poll(asked, Waker::noop()), Poll::Ready(Err(AskError::TimedOut)));
+        assert_eq!(poll(ask, Waker::noop()), Poll::Ready(Err(AskError::TimedOut)));
         assert_still_working(harness);
     });
 }
@@ -290,20 +290,20 @@ impl Actor for Ancestor {
     }
 }
 
-/// Asks, has it answered, and leaves the answer unread in the hands of whoever watches the deadline.
+/// Asks, replies and drops the ask, so that the timer driver's deadline entry holds the unread reply.
 fn abandon(target: &ActorRef<Msg>) {
-    let way_back = Arc::new(Mutex::new(None));
-    let kept = way_back.clone();
-    let mut asked = Box::pin(target.ask(move |reply: Reply<PanicOnDrop>| {
-        *kept.lock().unwrap() = Some(reply);
+    let slot = Arc::new(Mutex::new(None));
+    let filled = slot.clone();
+    let mut ask = Box::pin(target.ask(move |reply: Reply<PanicOnDrop>| {
+        *filled.lock().unwrap() = Some(reply);
         record(0)
     }));
-    assert!(poll(asked.as_mut(), Waker::noop()).is_pending());
-    let reply = way_back.lock().unwrap().take().unwrap();
+    assert!(poll(ask.as_mut(), Waker::noop()).is_pending());
+    let reply = slot.lock().unwrap().take().unwrap();
     assert!(reply.send(PanicOnDrop).is_ok());
 }
 
-/// Whether workers and clock go on: a message is handled, and a timer fires.
+/// Asserts that workers and timer driver still run: a message is handled and a timer fires.
 fn assert_still_working(harness: &Harness) {
     let actor = harness.recorder("alive");
     harness.log.take();
@@ -313,7 +313,7 @@ fn assert_still_working(harness: &Harness) {
     assert_eq!(harness.lines(), ["alive 1"]);
 }
 
-/// How many messages wait in the system lanes of actors with this label.
+/// Returns the number of messages in the system queues of actors with this label.
 fn system_queue_len(system: &ReadyQueueScheduler, label: &str) -> u64 {
     let metrics = system.metrics();
     let labels = [("actor", label), ("mailbox", "system")];
@@ -332,7 +332,7 @@ fn drop_message<M>(error: SendError<M>) -> SendError<()> {
     }
 }
 
-/// A waker nobody should have trusted.
+/// A waker that panics when woken.
 struct PanickingWaker;
 
 impl Wake for PanickingWaker {
@@ -341,7 +341,7 @@ impl Wake for PanickingWaker {
     }
 }
 
-/// Counts how often it was woken.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct TestWaker(Mutex<u32>);
 
@@ -362,7 +362,7 @@ impl Wake for TestWaker {
     }
 }
 
-/// Panics when it is dropped, unless something panics already.
+/// Panics on drop, unless the thread is already panicking.
 struct PanicOnDrop;
 
 impl Drop for PanicOnDrop {

@@ -1,4 +1,4 @@
-//! Middleware: what surrounds the messages of a run.
+//! Middleware: hooks before and after each run.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ fn middleware_is_asked_again_every_millisecond_after_a_break() {
         gate.close();
         actor.tell(record(1));
         harness.advance_ms(50);
-        let asked = gate.calls();
-        assert!((48..=52).contains(&asked), "asked {asked} times in 50 ms");
+        let calls = gate.calls();
+        assert!((48..=52).contains(&calls), "called {calls} times in 50 ms");
     });
 }
 
@@ -75,7 +75,7 @@ fn system_messages_pass_a_break_and_user_messages_do_not() {
         assert_eq!(harness.lines(), ["a timer 7"]);
         actor.stop(StopMode::Now);
         assert_eq!(harness.lines(), [""; 0]);
-        assert_eq!(actor.state(), ActorState::Stopped, "a stop passes too");
+        assert_eq!(actor.state(), ActorState::Stopped, "a stop passes the break too");
         assert_eq!(harness.dead_letters(), [(dead_letters::DeadLetterReason::Stopped, 1)]);
     });
 }
@@ -160,7 +160,7 @@ fn middleware_wraps_the_output_of_a_future_like_any_message() {
         assert_eq!(harness.lines(), [""; 0]);
         gate.open();
         harness.advance_ms(2);
-        assert_eq!(harness.lines(), ["a 1", "a 2"], "held back, and still first");
+        assert_eq!(harness.lines(), ["a 1", "a 2"], "delayed, and still first");
     });
 }
 
@@ -200,7 +200,7 @@ fn middleware_that_panics_fails_the_actor_and_not_its_worker() {
     });
 }
 
-/// Notes when it opens and closes.
+/// Records its before hook as open and its after hook as close.
 struct OpenClose {
     name: &'static str,
     log: Log,
@@ -223,7 +223,7 @@ impl MiddlewareChain for OpenClose {
     }
 }
 
-/// Holds everything back while it is closed.
+/// Delays user messages while it is closed.
 #[derive(Clone, Default)]
 struct Gate {
     closed: Arc<AtomicBool>,
@@ -258,7 +258,7 @@ impl MiddlewareChain for Gate {
     fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {}
 }
 
-/// Notes what it is told about a run.
+/// Records the message counts and the result of each run.
 struct MessageCounts(Log);
 
 impl MessageCounts {
@@ -295,7 +295,7 @@ impl MiddlewareChain for RunCounter {
     }
 }
 
-/// Counts what is open; never below zero, never two.
+/// Asserts that each before hook is followed by its after hook.
 struct BalanceCheck(Arc<AtomicU32>);
 
 impl MiddlewareChain for BalanceCheck {

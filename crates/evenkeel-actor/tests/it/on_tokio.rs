@@ -1,4 +1,4 @@
-//! The cases of every runtime, on tokio with two threads.
+//! The runtime cases on tokio with two threads.
 
 use std::future::Future;
 use std::num::NonZeroUsize;

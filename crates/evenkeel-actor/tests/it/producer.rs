@@ -1,4 +1,4 @@
-//! Messages sent many at a time are messages like others.
+//! Batching producers: batched messages behave like messages sent one by one.
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::*;
@@ -25,7 +25,7 @@ fn a_producers_messages_keep_their_order_whatever_the_actor_does() {
 #[test]
 fn messages_over_capacity_follow_the_overflow_strategy() {
     use DeadLetterReason::{DroppedNewest, DroppedOldest, Full, Overflow};
-    for (overflow, reason, buried, kept) in [
+    for (overflow, reason, dropped, kept) in [
         (OverflowStrategy::Reject, Full, [3, 4], [0, 1, 2]),
         (OverflowStrategy::DropNewest, DroppedNewest, [3, 4], [0, 1, 2]),
         (OverflowStrategy::DeadLetter, Overflow, [3, 4], [0, 1, 2]),
@@ -36,7 +36,7 @@ fn messages_over_capacity_follow_the_overflow_strategy() {
             let mut producer = actor.producer();
             (0..5).for_each(|number| producer.tell(record(number)));
             producer.flush();
-            assert_eq!(harness.dead_letters(), buried.map(|number| (reason, number)), "{overflow:?}");
+            assert_eq!(harness.dead_letters(), dropped.map(|number| (reason, number)), "{overflow:?}");
             assert_eq!(harness.lines(), kept.map(|number| format!("a {number}")));
         });
     }

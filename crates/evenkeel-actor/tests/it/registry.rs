@@ -1,4 +1,4 @@
-//! Names: given once, found by the type of the messages, free when their actor ends.
+//! Name registry: a name is unique, typed by its actor's messages, and freed when the actor stops.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn an_actor_is_found_by_its_name() {
         let names = harness.system.names();
         let actor = harness.recorder("a");
         assert_eq!(names.register("printer", &actor), Ok(()));
-        assert_eq!(names.register("plotter", &actor), Ok(()), "it may have several");
+        assert_eq!(names.register("plotter", &actor), Ok(()), "an actor may have several names");
         let found = names.find::<Msg>("printer").unwrap();
         assert!(found.is(&actor));
         found.tell(record(1));
@@ -30,10 +30,10 @@ fn a_taken_name_is_rejected_until_it_is_unregistered() {
         let first = harness.recorder("a");
         let second = harness.recorder("b");
         names.register("printer", &first).unwrap();
-        let refused = names.register("printer", &second).unwrap_err();
-        assert_eq!(refused, RegisterError::Taken { by: first.index() });
-        assert_eq!(refused.to_string(), format!("the name is taken by actor {}", first.index()));
-        assert_eq!(names.register("printer", &first), Err(refused), "nor twice to the same");
+        let error = names.register("printer", &second).unwrap_err();
+        assert_eq!(error, RegisterError::Taken { by: first.index() });
+        assert_eq!(error.to_string(), format!("the name is taken by actor {}", first.index()));
+        assert_eq!(names.register("printer", &first), Err(error), "nor by the same actor twice");
         assert_eq!(names.unregister("printer"), Some(first.index()));
         assert_eq!(names.unregister("printer"), None);
         assert_eq!(names.register("printer", &second), Ok(()));
@@ -46,11 +46,11 @@ fn a_wrong_message_type_is_an_error_that_names_the_accepted_type() {
     explore(|harness| {
         let names = harness.system.names();
         names.register("printer", &harness.recorder("a")).unwrap();
-        let refused = names.find::<u32>("printer").unwrap_err();
+        let error = names.find::<u32>("printer").unwrap_err();
         let takes = std::any::type_name::<Msg>();
-        assert_eq!(refused, FindError::WrongMessageType { accepts: takes });
-        assert_eq!(refused.to_string(), format!("the actor of that name takes {takes}"));
-        assert_eq!(names.find::<Msg>("nobody").unwrap_err(), FindError::NoSuchName);
+        assert_eq!(error, FindError::WrongMessageType { accepts: takes });
+        assert_eq!(error.to_string(), format!("the actor of that name takes {takes}"));
+        assert_eq!(names.find::<Msg>("unknown").unwrap_err(), FindError::NoSuchName);
     });
 }
 
@@ -123,7 +123,7 @@ fn an_actor_names_itself_before_its_first_message_or_fails() {
         let named = || {
             harness.puppet("a").started(|_, ctx| match ctx.names().register("printer", &ctx.me()) {
                 Ok(()) => Ok(Flow::Continue),
-                Err(refused) => Err(ActorError::new(refused.to_string())),
+                Err(error) => Err(ActorError::new(error.to_string())),
             })
         };
         let first = harness.spawn(named());
@@ -146,8 +146,8 @@ fn the_number_of_names_is_limited_and_stopped_actors_do_not_count() {
         passing.stop(StopMode::Now);
         harness.run();
         (0..40).for_each(|number| names.register(&format!("new {number}"), &lasting).unwrap());
-        let refused = names.register("one more", &lasting).unwrap_err();
-        assert_eq!(refused.to_string(), "the registry is full: 100 names");
+        let error = names.register("one more", &lasting).unwrap_err();
+        assert_eq!(error.to_string(), "the registry is full: 100 names");
         assert!((0..60).all(|number| names.find::<Msg>(&format!("lasting {number}")).is_ok()));
     });
 }
@@ -160,8 +160,8 @@ fn the_length_of_a_name_is_limited() {
     let longest = "n".repeat(NAME_LEN_MAX);
     assert_eq!(names.register(&longest, &actor), Ok(()));
     assert_eq!(names.register(&(longest + "n"), &actor), Err(RegisterError::Length { len: 257 }));
-    let refused = names.register("", &actor).unwrap_err();
-    assert_eq!(refused.to_string(), "a name has 1 to 256 bytes, not 0");
+    let error = names.register("", &actor).unwrap_err();
+    assert_eq!(error.to_string(), "a name has 1 to 256 bytes, not 0");
 }
 
 #[test]
@@ -194,7 +194,7 @@ async fn exactly_one_of_many_threads_registers_a_contested_name() {
     }
 }
 
-/// Makes an actor that wants the name; gives it back if it got it.
+/// Spawns an actor that registers the name; returns it if it succeeded.
 async fn rival(system: ReadyQueueScheduler) -> Option<ActorRef<Msg>> {
     let actor = system.spawn(&puppet("rival", &Log::default()).props()).unwrap();
     system.names().register("throne", &actor).ok().map(|()| actor)

@@ -1,4 +1,4 @@
-//! What a stranger found: memory that outlived its owners, and waits that nothing ended.
+//! Regressions found in review: memory that outlived its owners, and waits that never ended.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -275,7 +275,7 @@ fn a_stopped_system_is_freed() {
     });
 }
 
-/// A runtime that tells, by its token, whether its system is still there.
+/// A runtime whose token is dropped with the system that owns it.
 struct TokenRuntime {
     inner: TestHandle,
     _token: Arc<()>,
@@ -301,7 +301,7 @@ impl RuntimeHandle for TokenRuntime {
 
 type DroppableTasks = Arc<Mutex<Vec<Arc<Mutex<Option<TaskFuture>>>>>>;
 
-/// A runtime whose tasks may be dropped at any time.
+/// A runtime whose tasks the test can drop at any time.
 struct DroppingRuntime {
     inner: TestHandle,
     tasks: DroppableTasks,

@@ -1,4 +1,4 @@
-//! Supervision against the restarts it granted.
+//! Properties of the restart limit and of the backoff.
 
 use std::time::Duration;
 
@@ -44,7 +44,8 @@ proptest! {
         before in 0..100_u32,
         random in any::<u32>(),
     ) {
-        let (min, max) = (Duration::from_nanos(min), Duration::from_nanos(min + wider));
+        let max = Duration::from_nanos(min + wider);
+        let min = Duration::from_nanos(min);
         let backoff = Backoff::new(min, max, factor, jitter_percent).unwrap();
         let whole = backoff.delay(before, 0);
         prop_assert_eq!(whole, (0..before).fold(min, |delay, _| (delay * factor).min(max)));

@@ -1,4 +1,4 @@
-//! Routers: several routees behind one address, kept alive.
+//! Routers: a supervised pool of routees behind one reference.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn least_mailbox_routes_to_the_shortest_mailbox() {
         assert_eq!(shares(&router), [4, 2, 2]);
         harness.run();
         (0..6).for_each(|number| router.tell(record(number)));
-        assert_eq!(shares(&router), [2, 2, 2], "idle ones in turn");
+        assert_eq!(shares(&router), [2, 2, 2], "idle routees take turns");
     });
 }
 
@@ -47,9 +47,9 @@ fn least_mailbox_skips_suspended_routees_and_counts_awaiting_ones() {
         harness.run();
         router.tell(suspend_until(8));
         harness.run();
-        assert_eq!(routees[2].state(), ActorState::Suspended, "idle, it was next");
+        assert_eq!(routees[2].state(), ActorState::Suspended, "it was idle and therefore next");
         (0..3).for_each(|number| router.tell(record(number)));
-        assert_eq!(shares(&router), [0, 3, 0], "who awaits a future goes on by itself");
+        assert_eq!(shares(&router), [0, 3, 0], "an actor that awaits a future resumes by itself");
     });
 }
 
@@ -159,7 +159,7 @@ fn a_routee_that_cannot_be_respawned_is_retried() {
         harness.run();
         router.routees()[2].stop(StopMode::Now);
         harness.run();
-        assert_eq!(router.routees().len(), 3, "the sixth was made");
+        assert_eq!(router.routees().len(), 3, "the sixth spawn succeeded");
     });
 }
 
@@ -206,10 +206,10 @@ fn a_router_whose_routees_cannot_be_spawned_leaves_no_actor_behind() {
             harness.system.spawn_router(&props, RouterOptions::round_robin(size)).unwrap_err()
         };
         let broken = harness.puppet("r").factory(|incarnation| assert!(incarnation < 3, "no parts")).props();
-        let refused = spawn(broken, 3);
-        assert_eq!(refused, RouterError::Spawn(SpawnError::Factory(ActorError::panicked("no parts"))));
-        let refused = spawn(harness.puppet("r").props(), 1025);
-        assert_eq!(refused.to_string(), "1025 routees are more than 1024");
+        let error = spawn(broken, 3);
+        assert_eq!(error, RouterError::Spawn(SpawnError::Factory(ActorError::panicked("no parts"))));
+        let error = spawn(harness.puppet("r").props(), 1025);
+        assert_eq!(error.to_string(), "1025 routees are more than 1024");
         harness.run();
         assert_eq!(harness.system.alive(), 0);
     });
@@ -234,7 +234,7 @@ fn a_stopped_router_and_its_routees_are_freed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_threads_every_ask_is_answered_while_routees_come_and_go() {
-    // A question among the dead letters that are kept would be waited for.
+    // The asker would wait for an ask that is kept as a dead letter.
     let config = ActorSystemConfig { dead_letters_max: 0, ..config() };
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     let patient = restart_immediately().with_max_restarts(1_000, Duration::from_secs(60)).unwrap();
@@ -243,7 +243,7 @@ async fn on_threads_every_ask_is_answered_while_routees_come_and_go() {
         let router = system.spawn_router(&props, options.supervise(patient)).unwrap();
         for number in 0..1_000 {
             if number % 10 == 0 {
-                // What it was handed just before goes with it: nobody waits for an answer here.
+                // A message routed to it just before is lost with it; nothing here waits for its reply.
                 router.routees().first().unwrap().stop(StopMode::Now);
             }
             let mut answer = Err(AskError::NoReply);
@@ -262,14 +262,14 @@ fn three() -> NonZeroUsize {
     NonZeroUsize::new(3).unwrap()
 }
 
-/// A router over noters, started.
+/// Spawns a router of recorders and runs until they have started.
 fn router(harness: &Harness, options: RouterOptions) -> Router<Msg> {
     let router = harness.system.spawn_router(&harness.puppet("r").props(), options).unwrap();
     harness.run();
     router
 }
 
-/// A router that is the child of an actor, started.
+/// Spawns a router as a child of an actor and runs until it has started.
 fn child_router(harness: &Harness, parent: &ActorRef<Msg>, options: RouterOptions) -> Router<Msg> {
     let props = harness.puppet("r").props();
     let asked = parent.ask(|reply| run(move |_, ctx| reply.send(ctx.spawn_router(&props, options)).is_ok()));
@@ -278,7 +278,7 @@ fn child_router(harness: &Harness, parent: &ActorRef<Msg>, options: RouterOption
     router
 }
 
-/// What waits for each routee.
+/// Returns the mailbox depth of each routee.
 fn shares(router: &Router<Msg>) -> Vec<usize> {
     router.routees().iter().map(ActorRef::depth).collect()
 }

@@ -1,6 +1,6 @@
-//! What a runtime must do: 15 cases, each given a system that was just started.
+//! Conformance tests for a runtime: 15 cases, each run on a freshly started system.
 //!
-//! Nothing here knows a runtime, and nothing sleeps: whoever waits has asked an actor.
+//! The cases do not depend on a particular runtime and never sleep: a case that waits asks an actor.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use evenkeel_actor::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Makes a test of every case; `$run` starts a system and hands it to the case.
+/// Defines a test for every case; `$run` starts a system and passes it to the case.
 macro_rules! test_every_case {
     ($run:ident) => {
         crate::runtime_cases::test_every_case! { $run:
@@ -217,13 +217,13 @@ pub(crate) async fn a_shutdown_handles_accepted_messages_and_rejects_the_rest(sy
     assert_eq!(system.spawn(&Props::new(Puppet::default).build()).err(), Some(SpawnError::Stopping));
 }
 
-/// An actor that does as it is expected, and keeps a log.
+/// An actor that runs the closures it receives and keeps a log.
 #[derive(Default)]
 struct Puppet {
     log: Vec<Entry>,
-    /// Who wants the log once it is that long.
+    /// Receives the log once it has this length.
     reader: Option<(usize, Reply<Vec<Entry>>)>,
-    /// Who wants the log at the end.
+    /// Receives the log at termination.
     final_reader: Option<Reply<Vec<Entry>>>,
 }
 
@@ -233,7 +233,7 @@ enum Entry {
     Signal(Signal),
 }
 
-/// What a puppet is told: what to do.
+/// Message of a puppet: the closure to run.
 struct Closure(Box<ClosureFn>);
 
 type ClosureFn = dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Closure> + Send;
@@ -293,7 +293,7 @@ fn answer(reply: Reply<u32>, number: u32) -> Closure {
     act(move |_, _| send_reply(reply, number))
 }
 
-/// Whoever asked may have gone.
+/// Sends a reply and ignores an asker that has given up.
 fn send_reply<T>(reply: Reply<T>, value: T) -> HandlerResult<Closure> {
     drop(reply.send(value));
     Ok(Flow::Continue)
@@ -310,12 +310,12 @@ fn terminated(actor: &ActorRef<Closure>, cause: Termination) -> Entry {
     Entry::Signal(Signal::Terminated { actor: actor.index(), cause })
 }
 
-/// The log after everything told before.
+/// Returns the log after all messages sent before.
 async fn log_of(actor: &ActorRef<Closure>) -> Vec<Entry> {
     log_at_len(actor, 0).await
 }
 
-/// The log once it has `len` entries.
+/// Returns the log once it has `len` entries.
 async fn log_at_len(actor: &ActorRef<Closure>, len: usize) -> Vec<Entry> {
     let log = actor.ask(|reply| {
         act(move |puppet, _| {
@@ -326,7 +326,7 @@ async fn log_at_len(actor: &ActorRef<Closure>, len: usize) -> Vec<Entry> {
     log.await.unwrap()
 }
 
-/// Suspends an actor until the key is signalled.
+/// Suspends an actor; returns the key whose signal resumes it.
 async fn suspend(actor: &ActorRef<Closure>) -> SignalKey {
     let key = actor.ask(|reply| {
         act(|_, ctx| {

@@ -1,4 +1,5 @@
-//! The five scenarios of the seed, a sustained load and a handler that never returns: on real threads.
+//! The five scenarios of the specification (docs/specs.md, actor scheduler facade), a sustained load and a handler that
+//! never returns, on real threads.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -87,11 +88,11 @@ async fn suspensions_and_resumptions_lose_and_reorder_nothing() {
                 actor.send(Count::Next(number)).await.unwrap();
             }
             if round % 3 == 0 {
-                // May come before the actor waits for it, or while it does.
+                // May arrive before or during the wait.
                 actor.signal(SignalKey(round));
             }
             if round % 30 == 0 {
-                // Sixteen early signals are remembered, so the actor must not lag behind by more.
+                // Sixteen early signals are remembered, so the actor must not lag further behind.
                 assert_eq!(actor.ask(Count::Get).await, Ok(10 * (round + 1)));
             }
         }
@@ -117,7 +118,7 @@ async fn an_actor_that_fails_repeatedly_is_restarted_and_handles_the_rest() {
         }
         let end = system.graceful_shutdown(Duration::from_secs(10)).await;
         assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
-        // Each value handles 20 and fails on the next, half of them by a panic.
+        // Each value handles 20 messages and fails on the next, half of them with a panic.
         let restarts = read(&system.metrics(), names::RESTARTS_TOTAL, &[("actor", "fragile")]);
         assert_eq!((handled.load(Ordering::SeqCst), restarts), (9_524, 476.0));
     })
@@ -161,7 +162,7 @@ async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_aban
         let system = system();
         let (release, stuck) = stuck(&system, vec![]);
         let others: Vec<_> = (0..50).map(|_| counter(&system)).collect();
-        // Everybody sleeps by then, the clock included, which the worker that gets stuck wakes.
+        // All workers and the timer driver are parked by then; the worker that gets stuck wakes the driver.
         tokio::time::sleep(Duration::from_millis(50)).await;
         stuck.tell(());
         for round in 0..200 {
@@ -170,10 +171,10 @@ async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_aban
             }
         }
         for actor in &others {
-            assert_eq!(actor.ask(Count::Get).await, Ok(200), "the others go on");
+            assert_eq!(actor.ask(Count::Get).await, Ok(200), "the others make progress");
         }
         others[0].tell(Count::Suspend(Suspension::Time(Duration::from_millis(5))));
-        assert_eq!(others[0].ask(Count::Get).await, Ok(200), "time goes on");
+        assert_eq!(others[0].ask(Count::Get).await, Ok(200), "timers still fire");
         assert_eq!(stuck.state(), ActorState::Running);
         let end = system.graceful_shutdown(Duration::from_millis(200)).await;
         assert_eq!(end, ShutdownReport { drained: false, abandoned: 1 });
@@ -188,7 +189,7 @@ async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_aban
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_sent_by_a_handler_before_it_got_stuck_are_handled_by_other_workers() {
     within_30_s(async {
-        // One lies in the slot for the newest, three wake nobody, ten wake the second worker.
+        // One message stays in the LIFO slot, three wake no worker, ten wake the second worker.
         for sends in [1, 3, 10] {
             let system = system();
             let others: Vec<_> = (0..sends).map(|_| counter(&system)).collect();
@@ -223,7 +224,7 @@ async fn no_accepted_message_is_lost_silently_while_threads_send() {
                     for number in 0..200_000_u64 {
                         let actor = &actors[(nth + number as usize) % 4];
                         if number % 5 == 0 {
-                            // What finds no place becomes a dead letter.
+                            // A message over capacity becomes a dead letter.
                             actor.tell(number);
                             sent += 1;
                         } else {
@@ -260,22 +261,22 @@ async fn end(system: ReadyQueueScheduler) {
     assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
 }
 
-/// The bound on each scenario.
+/// Limits each scenario to 30 s.
 async fn within_30_s(scenario: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(30), scenario).await.expect("no end after 30 s");
+    tokio::time::timeout(Duration::from_secs(30), scenario).await.expect("the scenario ends within 30 s");
 }
 
 fn counter(system: &ReadyQueueScheduler) -> ActorRef<Count> {
     system.spawn(&Props::new(|| Counter(0)).build()).unwrap()
 }
 
-/// Counts from 0, and fails the test on a number that is lost, doubled or out of order.
+/// Counts from 0, and fails the test on a number that is lost, duplicated or out of order.
 struct Counter(u64);
 
 enum Count {
     Next(u64),
     Suspend(Suspension),
-    /// The end of a wait for a future.
+    /// Output of an awaited future.
     Back,
     Get(Reply<u64>),
 }
@@ -316,7 +317,7 @@ impl Actor for Counter {
     }
 }
 
-/// Handles so many messages, then fails.
+/// Handles `left` messages, then fails.
 struct Fragile {
     handled: Arc<AtomicU64>,
     left: u32,
@@ -336,7 +337,7 @@ impl Actor for Fragile {
     }
 }
 
-/// Tells others, then waits in its handler until somebody drops the other end.
+/// Sends messages, then blocks in its handler until the channel closes.
 struct Stuck {
     first: Vec<ActorRef<Count>>,
     blocked: Option<Receiver<()>>,

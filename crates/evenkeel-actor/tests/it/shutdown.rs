@@ -1,4 +1,4 @@
-//! The end of a system: nothing accepted is lost silently, and nobody stays behind.
+//! Shutdown: no accepted message is lost silently, and every actor and task ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,8 +41,8 @@ fn a_stopping_system_returns_new_messages_and_reports_its_lifecycle() {
         assert!(matches!(actor.try_tell(record(2)), Err(SendError::Closed(Msg::Record(2)))));
         actor.tell(record(3));
         assert_eq!(harness.dead_letters(), [(DeadLetterReason::Refused, 3)]);
-        let refused = harness.system.spawn(&harness.puppet("b").props()).unwrap_err();
-        assert_eq!(refused, SpawnError::Stopping);
+        let error = harness.system.spawn(&harness.puppet("b").props()).unwrap_err();
+        assert_eq!(error, SpawnError::Stopping);
         assert_eq!(harness.system.spawn_task(async {}), Err(SpawnError::Stopping));
         assert_eq!(harness.runtime.block_on(actor.ask(|reply| Msg::Ask(4, reply))), Err(AskError::Closed));
         harness.advance_ms(100);
@@ -215,18 +215,18 @@ fn no_accepted_message_is_lost_silently_while_producers_send() {
             .map(|_| harness.spawn(harness.puppet("a").capacity(8, OverflowStrategy::Reject)))
             .collect();
         let accepted = Arc::new(AtomicU64::new(0));
-        let buried = Arc::new(AtomicU64::new(0));
+        let dead_lettered = Arc::new(AtomicU64::new(0));
         for nth in 0..10 {
             let to = actors[nth % 5].clone();
             let handle = harness.runtime.handle();
             let accepted = accepted.clone();
-            let buried = buried.clone();
+            let dead_lettered = dead_lettered.clone();
             spawn_outside(harness, async move {
                 for number in 0..200 {
                     match (nth + number as usize) % 3 {
                         0 => {
                             to.tell(record(number));
-                            buried.fetch_add(1, Ordering::Relaxed);
+                            dead_lettered.fetch_add(1, Ordering::Relaxed);
                         }
                         1 => {
                             accepted
@@ -251,13 +251,13 @@ fn no_accepted_message_is_lost_silently_while_producers_send() {
         assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
         harness.advance_ms(1_000);
         let handled = harness.lines().len() as u64;
-        let sent = accepted.load(Ordering::Relaxed) + buried.load(Ordering::Relaxed);
+        let sent = accepted.load(Ordering::Relaxed) + dead_lettered.load(Ordering::Relaxed);
         assert_eq!(handled + harness.system.dead_letters_total(), sent);
         assert!(0 < handled && 0 < harness.system.dead_letters_total());
     });
 }
 
-/// Shuts the system down in a task of its own; its outcome is the line of the log.
+/// Shuts the system down in its own task; the log receives the report as its only line.
 fn shut_down(harness: &Harness, within: Duration) -> Log {
     let log = Log::default();
     let system = harness.system.clone();
@@ -269,7 +269,7 @@ fn shut_down(harness: &Harness, within: Duration) -> Log {
     log
 }
 
-/// Runs a task beside the workers, not on them.
+/// Runs a task on the runtime, outside the workers.
 fn spawn_outside(harness: &Harness, task: impl Future<Output = ()> + Send + 'static) {
     runtime::RuntimeHandle::spawn(&harness.runtime.handle(), Box::pin(task)).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Spawn middleware, mailbox presets, and the middleware a mailbox brings along.
+//! Spawn middleware, mailbox presets, and the middleware a mailbox supplies.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -31,11 +31,11 @@ fn a_rejection_is_the_spawners_error_and_the_factory_is_not_called() {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let props = puppet.props();
-    let refused = harness.system.spawn(&props).unwrap_err();
-    assert_eq!(refused, SpawnError::Refused(ActorError::new("guard wants no b")));
-    assert_eq!(refused.to_string(), "rejected: guard wants no b");
-    let expected = ["outer sees b", "guard sees b", "outer: rejected: guard wants no b"];
-    assert_eq!(log.take(), expected, "those inside hear nothing");
+    let error = harness.system.spawn(&props).unwrap_err();
+    assert_eq!(error, SpawnError::Refused(ActorError::new("guard rejects b")));
+    assert_eq!(error.to_string(), "rejected: guard rejects b");
+    let expected = ["outer sees b", "guard sees b", "outer: rejected: guard rejects b"];
+    assert_eq!(log.take(), expected, "inner middleware is not called");
     assert_eq!((called.load(Ordering::Relaxed), harness.system.alive()), (0, 0));
 }
 
@@ -74,8 +74,8 @@ fn spawn_middleware_that_panics_rejects_before_and_changes_nothing_after() {
     let runtime = TestRuntime::with(TestOptions::new(0));
     let runner = ActorSystemRunner::new(config()).spawn_middleware(PanickingMiddleware);
     let harness = Harness { system: runner.start(runtime.handle()).unwrap(), log: Log::default(), runtime };
-    let refused = harness.system.spawn(&harness.puppet("early").props()).unwrap_err();
-    assert_eq!(refused, SpawnError::Refused(ActorError::panicked("too early")));
+    let error = harness.system.spawn(&harness.puppet("early").props()).unwrap_err();
+    assert_eq!(error, SpawnError::Refused(ActorError::panicked("too early")));
     harness.recorder("late").tell(record(1));
     assert_eq!(harness.lines(), ["late 1"]);
 }
@@ -85,7 +85,7 @@ fn a_preset_chooses_the_mailbox() {
     explore(|harness| {
         let latest = harness.spawn(harness.puppet("a").mailbox(MailboxPreset::Latest.options()));
         (1..=3).for_each(|number| latest.tell(record(number)));
-        assert_eq!(harness.lines(), ["a 3"], "the older are worth nothing");
+        assert_eq!(harness.lines(), ["a 3"], "older messages are dropped");
         let shedding = Props::new(|| IgnoringActor).mailbox(MailboxPreset::Shedding).build();
         let shedding = harness.system.spawn(&shedding).unwrap();
         let sent: Vec<_> = (0..1010).map(|_| shedding.try_tell(()).unwrap()).collect();
@@ -105,14 +105,14 @@ fn the_system_settings_choose_the_mailbox_of_actors_that_choose_none() {
             let actor = harness.system.spawn(&props.build()).unwrap();
             (0..100).filter(|_| actor.try_tell(()).is_ok()).count()
         };
-        assert_eq!(accepted(Props::new(|| IgnoringActor)), 48, "of 64, 16 are the system's");
+        assert_eq!(accepted(Props::new(|| IgnoringActor)), 48, "16 of 64 are reserved for the system");
         assert_eq!(accepted(Props::new(|| IgnoringActor).mailbox(MailboxPreset::Default)), 100);
     });
     let senseless = MailboxOptions { reserve_for_system: 64, ..MailboxPreset::Small.options() };
     let senseless = ActorSystemConfig { mailbox: senseless, ..config() };
-    let refused = ActorSystemRunner::new(senseless).start(TestRuntime::with(TestOptions::new(0)).handle());
+    let error = ActorSystemRunner::new(senseless).start(TestRuntime::with(TestOptions::new(0)).handle());
     let expected = StartError::Config(InvalidConfig::Mailbox(InvalidMailbox::NoUserCapacity));
-    assert_eq!(refused.err(), Some(expected));
+    assert_eq!(error.err(), Some(expected));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_mailbox_supplies_each_actor_with_its_own_middleware() {
             harness.run();
         });
         let status = |actor: &ActorRef<()>| (actor.state(), actor.depth());
-        assert_eq!(status(&left), (ActorState::Suspended, 1), "its second run is held back");
+        assert_eq!(status(&left), (ActorState::Suspended, 1), "its second run is delayed");
         assert_eq!(status(&right), (ActorState::Running, 0));
     });
 }
@@ -148,7 +148,7 @@ fn the_mailboxs_middleware_wraps_the_actors_own() {
         actor.tell(record(1));
         assert_eq!(harness.lines(), ["own", "a 1"]);
         actor.tell(record(2));
-        assert_eq!(harness.lines(), [""; 0], "held back before the actor's own is asked");
+        assert_eq!(harness.lines(), [""; 0], "delayed before the actor's own middleware is called");
     });
 }
 
@@ -173,12 +173,12 @@ async fn on_threads_every_spawn_is_seen_and_quotas_hold() {
     assert_eq!((made, system.alive(), quota.load(Ordering::Relaxed)), (100, 100, 0));
 }
 
-/// A harness whose spawns are noted by each of these; `guard` refuses the actors named.
-fn observed(names: &[&'static str], refused: &'static [&'static str]) -> (Harness, Log) {
+/// Creates a harness whose spawns are recorded by each of `names`; the one called `guard` rejects the labels given.
+fn observed(names: &[&'static str], rejected: &'static [&'static str]) -> (Harness, Log) {
     let runtime = TestRuntime::with(TestOptions::new(0));
     let log = Log::default();
     let runner = names.iter().fold(ActorSystemRunner::new(config()), |runner, name| {
-        runner.spawn_middleware(SpawnRecorder { name, log: log.clone(), refused })
+        runner.spawn_middleware(SpawnRecorder { name, log: log.clone(), rejected })
     });
     let system = runner.start(runtime.handle()).unwrap();
     (Harness { system, log: Log::default(), runtime }, log)
@@ -187,16 +187,16 @@ fn observed(names: &[&'static str], refused: &'static [&'static str]) -> (Harnes
 struct SpawnRecorder {
     name: &'static str,
     log: Log,
-    refused: &'static [&'static str],
+    rejected: &'static [&'static str],
 }
 
 impl SpawnMiddleware for SpawnRecorder {
     fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
-        let Self { name, log, refused } = self;
+        let Self { name, log, rejected } = self;
         let of = ctx.parent.map(|parent| format!(" of {parent}")).unwrap_or_default();
         log.record(format!("{name} sees {}{of}", ctx.label));
-        if *name == "guard" && refused.contains(&ctx.label) {
-            return Err(ActorError::new(format!("{name} wants no {}", ctx.label)));
+        if *name == "guard" && rejected.contains(&ctx.label) {
+            return Err(ActorError::new(format!("{name} rejects {}", ctx.label)));
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl SpawnMiddleware for PanickingMiddleware {
     }
 }
 
-/// Lets so many actors be made.
+/// Allows a limited number of spawns.
 struct Quota(Arc<AtomicU32>);
 
 impl SpawnMiddleware for Quota {
@@ -232,7 +232,7 @@ impl SpawnMiddleware for Quota {
     }
 }
 
-/// Lets one run through.
+/// Allows one run.
 struct AllowOnce(u32);
 
 impl MiddlewareChain for AllowOnce {
@@ -244,7 +244,7 @@ impl MiddlewareChain for AllowOnce {
     fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {}
 }
 
-/// Notes that it was asked.
+/// Records that its before hook was called.
 struct RecordingMiddleware(Log);
 
 impl MiddlewareChain for RecordingMiddleware {

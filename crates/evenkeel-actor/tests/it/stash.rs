@@ -1,4 +1,4 @@
-//! Messages put aside: taken back in order, bounded, never lost.
+//! Stash: unstashed in order, bounded, never lost.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn a_message_stashed_again_while_unstashing_waits_once_more() {
         }));
         assert_eq!(harness.lines(), ["a 2"]);
         actor.tell(unstash_all());
-        assert_eq!(harness.lines(), ["a 3", "a 1"], "3 was put aside first");
+        assert_eq!(harness.lines(), ["a 3", "a 1"], "3 was stashed first");
     });
 }
 
@@ -61,8 +61,8 @@ fn a_full_stash_returns_the_message_or_dead_letters_it() {
         let actor = limited(harness, 2);
         actor.tell(run(|me, ctx| {
             (1..=3).for_each(|number| ctx.stash(record(number)));
-            let refused = ctx.try_stash(record(4)).unwrap_err();
-            me.record(format_args!("{refused}: {}", matches!(refused.0, Msg::Record(4))));
+            let error = ctx.try_stash(record(4)).unwrap_err();
+            me.record(format_args!("{error}: {}", matches!(error.0, Msg::Record(4))));
             ctx.unstash_all();
         }));
         assert_eq!(harness.lines(), ["a stash is full: true", "a 1", "a 2"]);
@@ -129,7 +129,7 @@ fn a_signal_handler_may_unstash_before_the_next_message() {
         actor.tell(stash(1..=2));
         actor.tell(run(move |_, ctx| ctx.watch(&ended)));
         actor.tell(record(3));
-        assert_eq!(harness.lines(), ["a 1", "a 2", "a 3"], "3 waited when the end was message");
+        assert_eq!(harness.lines(), ["a 1", "a 2", "a 3"], "3 was queued when the termination was delivered");
     });
 }
 
@@ -289,7 +289,7 @@ async fn on_threads_every_stashed_message_is_handled_once_and_in_order() {
     assert_eq!(system.dead_letters_total(), 0);
 }
 
-/// Puts numbers aside until it has a hundred, then handles them all.
+/// Stashes numbers until it has a hundred, then handles them all.
 #[derive(Default)]
 struct Batcher {
     open: u32,
@@ -323,7 +323,7 @@ impl Actor for Batcher {
     }
 }
 
-/// Has an actor put notes of these numbers aside.
+/// Returns a message that stashes a message for each of these numbers.
 fn stash(numbers: std::ops::RangeInclusive<u32>) -> Msg {
     run(move |_, ctx| numbers.for_each(|number| ctx.stash(record(number))))
 }
@@ -332,7 +332,7 @@ fn unstash_all() -> Msg {
     run(|_, ctx| ctx.unstash_all())
 }
 
-/// An actor that may put this many messages aside.
+/// Spawns an actor that may stash this many messages.
 fn limited(harness: &Harness, stash_max: usize) -> ActorRef<Msg> {
     harness.spawn(harness.puppet("a").stash_max(stash_max))
 }

@@ -1,8 +1,8 @@
-//! A whole system under random load: no message is lost, handled twice or handled out of turn.
+//! A whole system under random load: no message is lost, handled twice or handled out of order.
 //!
-//! Every message carries who sent it and a number, and must end up in exactly one place: handled,
-//! among the dead letters, or back with its sender. Bound: rounds of a few thousand messages for
-//! `EVENKEEL_STRESS_SECONDS` (3 unless set), from `EVENKEEL_STRESS_SEED` on (random unless set).
+//! Every message carries its sender and a sequence number, and must have exactly one outcome: handled, dead-lettered
+//! or returned to its sender. Limits: rounds of a few thousand messages for `EVENKEEL_STRESS_SECONDS` (default 3),
+//! starting with `EVENKEEL_STRESS_SEED` (default random).
 
 mod chaos_actor;
 mod ledger;
@@ -22,7 +22,7 @@ use evenkeel_actor::*;
 use chaos_actor::{ChaosActor, ChaosMsg};
 use ledger::Ledger;
 
-/// Not a time a round should take, but one after which it is stuck.
+/// Time after which a round counts as stuck; a round normally takes far less.
 const STUCK: Duration = Duration::from_secs(60);
 
 #[test]
@@ -42,7 +42,7 @@ fn under_random_load_every_message_has_one_outcome_and_keeps_its_order() {
     println!("{rounds} rounds, {messages} messages");
 }
 
-/// A generator whose numbers depend on its seed alone.
+/// Random number generator that depends only on its seed.
 #[derive(Clone)]
 struct Random(u64);
 
@@ -60,18 +60,18 @@ impl Random {
         among[self.below(among.len())]
     }
 
-    /// A generator of its own for somebody else.
+    /// Creates an independent generator.
     fn split(&mut self) -> Self {
         Self(self.below(usize::MAX) as u64)
     }
 }
 
-/// How a round ends.
+/// The way a round ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RoundEnd {
-    /// When everything that was accepted is handled.
+    /// Graceful shutdown after all accepted messages are handled.
     Graceful,
-    /// While everybody still sends.
+    /// Forced stop while producers still send.
     Abrupt,
 }
 
@@ -91,7 +91,7 @@ struct Round {
 impl Round {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        // Now and then few actors and long bursts.
+        // One round in four has few actors and long bursts.
         let (actors_max, messages_max) = random.pick(&[(12, 600), (12, 600), (12, 600), (1, 6000)]);
         Self {
             seed,
@@ -110,7 +110,7 @@ impl Round {
         }
     }
 
-    /// Plays the round; returns how many messages were sent.
+    /// Runs the round; returns the number of messages sent.
     fn run(&self) -> usize {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(self.threads).enable_all().build();
@@ -169,7 +169,7 @@ impl Round {
             .with_backoff(Backoff::NONE)
             .with_on_restart(self.on_restart)
             .with_max_restarts(Supervision::RESTARTS_MAX, Duration::from_nanos(1))
-            .expect("as many restarts as there can be");
+            .expect("the limit itself is allowed");
         let config = ActorSystemConfig {
             workers: NonZeroUsize::new(self.workers).expect("at least one"),
             worker_batch: NonZeroUsize::new(self.worker_batch).expect("at least one"),
@@ -178,11 +178,11 @@ impl Round {
             ..ActorSystemConfig::default()
         };
         ActorSystemRunner::new(config)
-            .start(TokioRuntime::current().expect("inside"))
+            .start(TokioRuntime::current().expect("called inside a tokio runtime"))
             .expect("valid settings")
     }
 
-    /// Makes the actors; each passes some of its messages on to the one made before it.
+    /// Spawns the actors; each forwards some of its messages to the one spawned before it.
     fn spawn_actors(
         &self,
         system: &ReadyQueueScheduler,
@@ -200,7 +200,7 @@ impl Round {
                 .mailbox(chaos_actor::mailbox(random))
                 .dead_letters(KeepMessage::Whole)
                 .build();
-            actors.push(system.spawn(&props).expect("room for a few"));
+            actors.push(system.spawn(&props).expect("actors_max is larger"));
         }
         actors
     }

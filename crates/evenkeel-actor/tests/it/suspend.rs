@@ -1,4 +1,4 @@
-//! Suspension: every reason, every condition, and signals that come early, late or for another wait.
+//! Suspension: every reason, every resume condition, and signals that are early, late or for another wait.
 
 use evenkeel_actor::*;
 
@@ -76,7 +76,7 @@ fn a_signal_before_the_wait_ends_it_immediately() {
         actor.tell(record(1));
         actor.tell(suspend_until(5));
         actor.tell(record(2));
-        assert_eq!(harness.lines(), ["a 1"], "it ends one wait and no more");
+        assert_eq!(harness.lines(), ["a 1"], "it ends only one wait");
     });
 }
 
@@ -203,7 +203,7 @@ fn a_stop_ends_a_suspension_and_dead_letters_queued_messages() {
         let stopped = dead_letters::DeadLetterReason::Stopped;
         assert_eq!(harness.dead_letters(), [(stopped, 1), (stopped, 2)]);
         harness.advance_ms(100);
-        assert_eq!(harness.lines(), [""; 0], "the end of the wait reaches nobody");
+        assert_eq!(harness.lines(), [""; 0], "the end of the wait resumes nothing");
     });
 }
 
@@ -243,7 +243,7 @@ fn the_deadline_of_an_aborted_wait_does_not_end_a_later_wait() {
     });
 }
 
-/// Suspends the actor, then tells it 1 and 2.
+/// Suspends the actor, then sends it 1 and 2.
 fn suspended(harness: &Harness, actor: &ActorRef<Msg>, reason: SuspendReason, until: ResumeCondition) {
     actor.tell(act(move |_, _| Ok(Flow::Suspend(reason, until))));
     actor.tell(record(1));

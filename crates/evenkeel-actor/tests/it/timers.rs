@@ -1,4 +1,4 @@
-//! Timers, receive timeouts and deadlines, in virtual time: never early, and never for nobody.
+//! Timers, receive timeouts and deadlines in virtual time: never early, and never delivered to a stopped actor.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ fn a_firing_in_flight_is_not_delivered_once_its_timer_is_cancelled_or_reset() {
             let Signal::Timer(TimerId(id)) = *signal else { return Ok(Flow::Continue) };
             ctx.me().tell(record(u32::try_from(id).unwrap()));
             if id == 1 {
-                // All three fired in the same tick; two of them wait behind this one.
+                // All three fired in the same tick; two are queued behind this one.
                 ctx.cancel_timer(TimerId(2));
                 ctx.set_timer(TimerId(3), 50 * MS, Repeat::Once);
             }
@@ -176,7 +176,7 @@ fn a_message_resets_the_receive_timeout() {
             actor.tell(record(number));
         }
         harness.advance_ms(19);
-        assert_eq!(harness.lines().len(), 10, "no timeout among them");
+        assert_eq!(harness.lines().len(), 10, "no receive timeout among them");
         harness.advance_ms(3);
         assert_eq!(harness.lines(), ["a receive timeout"]);
     });
@@ -252,7 +252,7 @@ fn a_reply_in_time_is_returned_and_a_deadline_is_exact_to_the_tick() {
         assert_eq!(answer, Err(AskError::TimedOut));
         assert!((30..=32).contains(&waited), "{waited} ms");
         actor.signal(SignalKey(1));
-        assert_eq!(harness.lines(), ["a 1", "a 2"], "the question is heard all the same");
+        assert_eq!(harness.lines(), ["a 1", "a 2"], "the message is handled nevertheless");
     });
 }
 
@@ -378,7 +378,7 @@ fn timer(actor: &ActorRef<Msg>, id: u64, after: Duration, repeat: Repeat) {
     actor.tell(run(move |_, ctx| assert!(ctx.set_timer(TimerId(id), after, repeat))));
 }
 
-/// An actor that is told after this long without a message.
+/// Spawns an actor with a receive timeout.
 fn idle_after(harness: &Harness, span: Duration) -> ActorRef<Msg> {
     let actor = harness.recorder("a");
     actor.tell(run(move |_, ctx| assert!(ctx.set_receive_timeout(Some(span)))));

@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` sees of messages, questions and waits.
+//! Spans and events that a `tracing` subscriber receives for messages, asks and waits.
 
 mod recorder;
 
@@ -193,7 +193,7 @@ fn disabled_levels_produce_no_spans_or_events() {
     assert_eq!(seen, ["open request"]);
 }
 
-/// What somebody interested up to this level sees while `scenario` is played.
+/// Runs `scenario`; returns what a subscriber with this maximum level records.
 fn capture_level(level: Level, scenario: impl FnOnce(&Harness)) -> Vec<String> {
     capture(level, || {
         let harness = Harness::new(TestOptions::new(0), config());

@@ -1,4 +1,4 @@
-//! Death watch: the end of an actor is told once to everybody watcher asked, whenever they asked.
+//! Death watch: every watcher is notified once of a termination, whenever it started watching.
 
 use evenkeel_actor::guardian::SupervisionDirective;
 use evenkeel_actor::*;
@@ -43,7 +43,7 @@ fn watching_a_stopped_actor_is_answered_immediately() {
         watch(&a, &x);
         assert_eq!(harness.lines(), ["a terminated: unknown"]);
         watch(&a, &x);
-        assert_eq!(harness.lines(), ["a terminated: unknown"], "a new watch is a new question");
+        assert_eq!(harness.lines(), ["a terminated: unknown"], "a new watch is answered again");
     });
 }
 
@@ -89,7 +89,7 @@ fn an_unwatched_termination_is_not_reported() {
         assert_eq!(harness.lines(), [""; 0]);
         watch(&a, &x);
         unwatch(&a, &x);
-        assert!(harness.lines().len() <= 1, "one watcher has ended may be told before");
+        assert!(harness.lines().len() <= 1, "a stopped actor may be reported before");
     });
 }
 
@@ -102,7 +102,7 @@ fn unwatching_during_the_termination_suppresses_the_notification() {
         harness.run();
         let target = x.clone();
         a.tell(run(move |_, ctx| {
-            // Nobody else runs while this handler does, so its end comes after this line.
+            // No other handler runs meanwhile, so the termination comes after this line.
             target.stop(StopMode::Now);
             ctx.unwatch(&target);
         }));

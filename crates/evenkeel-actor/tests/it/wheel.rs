@@ -1,4 +1,4 @@
-//! The wheel against a list that is sorted at every step.
+//! The timing wheel against a model: a list sorted at every step.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const LEN_MAX: usize = 40;
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u64),
-    /// Cancels one of the timers ever made.
+    /// Cancels one of the timers inserted so far.
     Cancel(usize),
     Advance(u64),
     AdvanceToNextDue,
@@ -77,7 +77,7 @@ struct WheelAndModel {
     tick: u64,
     now: Instant,
     wheel: TimingWheel<usize>,
-    /// In the order of insertion.
+    /// Timers in order of insertion.
     model: Vec<Timer>,
     keys: Vec<TimerKey>,
     cancelled: usize,
@@ -150,7 +150,7 @@ impl WheelAndModel {
         Ok(())
     }
 
-    /// The end of the due's tick; of the tick of its insertion, if it was overdue.
+    /// Returns the end of the tick in which it is due; of the tick of its insertion, if it was overdue.
     fn fires_at(&self, timer: &Timer) -> Instant {
         let tick = timer.due.as_nanos().div_ceil(self.tick).max(timer.inserted.as_nanos() / self.tick);
         Instant::from_nanos(tick.saturating_mul(self.tick))

@@ -1,4 +1,4 @@
-//! The number of workers is changed while they work: nothing is lost, and nobody is missing.
+//! Changing the number of workers while they run: no actor is lost, and the requested number is reached.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -20,7 +20,11 @@ fn the_last_requested_worker_count_is_reached() {
             set(harness, number);
             harness.run();
             assert_eq!((active(harness), harness.system.workers()), (number, workers(number)));
-            assert_eq!(harness.runtime.tasks(), number + 1, "each is a task, and the clock is one");
+            assert_eq!(
+                harness.runtime.tasks(),
+                number + 1,
+                "each worker is a task, and the timer driver is one"
+            );
         }
     });
 }
@@ -60,7 +64,7 @@ fn a_handler_may_change_the_number_of_workers() {
     });
 }
 
-/// Too few for a busy worker to wake another: with it gone, somebody must be woken for them.
+/// Two ready actors are too few for a busy worker to wake another; when it exits, it must wake one for them.
 #[test]
 fn the_work_of_an_exiting_worker_is_done_by_a_parked_one() {
     explore(|harness| {
@@ -99,8 +103,8 @@ fn the_work_of_many_exiting_workers_is_done_by_the_remaining_one() {
 fn more_workers_than_workers_max_are_rejected_with_a_message() {
     explore_with(ActorSystemConfig { workers_max: workers(3), ..config() }, |harness| {
         set(harness, 3);
-        let refused = harness.system.set_workers(workers(4)).unwrap_err();
-        assert_eq!(refused.to_string(), "workers is 4, above workers_max 3");
+        let error = harness.system.set_workers(workers(4)).unwrap_err();
+        assert_eq!(error.to_string(), "workers is 4, above workers_max 3");
         harness.run();
         assert_eq!((active(harness), harness.system.workers()), (3, workers(3)));
     });
@@ -124,11 +128,11 @@ fn a_stopping_system_does_not_change_its_worker_count() {
         harness.system.force_stop();
         assert_eq!(harness.system.set_workers(workers(2)), Err(SetWorkersError::Stopping));
         harness.run();
-        assert_eq!(harness.runtime.tasks(), 0, "all have left");
+        assert_eq!(harness.runtime.tasks(), 0, "all tasks have ended");
     });
 }
 
-/// Whoever runs the last actor to its end may be one that is to leave; the others must hear of it.
+/// The worker that stops the last actor may be exiting; the others must be woken nevertheless.
 #[test]
 fn a_shutdown_ends_workers_that_start_and_exit() {
     explore(|harness| {
@@ -148,7 +152,7 @@ fn a_shutdown_ends_workers_that_start_and_exit() {
 fn a_runtime_that_accepts_fewer_tasks_leaves_as_many_workers_as_it_accepted() {
     for seed in 0..12 {
         let runtime = TestRuntime::new(seed);
-        // Two workers and the clock, and two more.
+        // Two workers and the timer driver, then two more workers.
         let limited = LimitedRuntime { inner: runtime.handle(), left: Arc::new(AtomicUsize::new(5)) };
         let system = ActorSystemRunner::new(config()).start(limited).unwrap();
         let error = system.set_workers(workers(7)).unwrap_err();
@@ -160,7 +164,7 @@ fn a_runtime_that_accepts_fewer_tasks_leaves_as_many_workers_as_it_accepted() {
     }
 }
 
-/// A worker in a long handler cannot leave; what waits behind it does not wait for that.
+/// A worker in a long handler cannot exit; the actors queued behind it are run by others.
 #[test]
 fn actors_queued_behind_an_exiting_worker_in_a_long_handler_are_found_by_others() {
     let runtime =
@@ -187,7 +191,7 @@ fn actors_queued_behind_an_exiting_worker_in_a_long_handler_are_found_by_others(
     });
 }
 
-/// A runtime that takes so many tasks.
+/// A runtime that accepts a limited number of tasks.
 #[derive(Clone)]
 struct LimitedRuntime {
     inner: TestHandle,

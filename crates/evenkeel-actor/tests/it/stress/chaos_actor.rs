@@ -1,4 +1,4 @@
-//! An actor that does, in random order, everything that could lose a message.
+//! An actor that does everything that could lose a message, in random order.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::Random;
 use super::ledger::Ledger;
 
-/// A message: who sent it to whom, its number among theirs, and what it makes the actor do.
+/// A message with receiver, sender, the sequence number between the two, and the action it causes.
 pub(crate) struct ChaosMsg {
     pub(crate) to: usize,
     pub(crate) from: usize,
@@ -24,19 +24,19 @@ pub(crate) enum Action {
     Yield,
     Fail,
     Panic,
-    /// Suspends until somebody signals.
+    /// Suspends until a signal.
     Suspend,
-    /// Suspends for a moment.
+    /// Suspends for 100 µs.
     Pause,
     Await,
-    /// Has the system say something a moment later.
+    /// Sets a timer, which causes a system message.
     Alarm,
-    /// What a future that was waited for says; nobody sent it.
+    /// Output of an awaited future; it has no sender.
     Woken,
     Relay,
 }
 
-/// Where an actor says what it waits for.
+/// Channel to the signaller, with the keys that actors wait for.
 pub(crate) type Keys = mpsc::UnboundedSender<(ActorRef<ChaosMsg>, SignalKey)>;
 
 pub(crate) struct ChaosActor {
@@ -51,7 +51,7 @@ impl ChaosActor {
         Self { id, ledger, keys, next }
     }
 
-    /// Passes a message on; when there is no room, waits until there is.
+    /// Forwards a message; suspends until there is capacity when the mailbox is full.
     fn relay(&self, ctx: &mut Context<'_, Self>) -> Flow<ChaosMsg> {
         let Some(next) = &self.next else { return Flow::Continue };
         let to = self.id - 1;
@@ -68,7 +68,7 @@ impl ChaosActor {
 
     fn suspend(&self, ctx: &mut Context<'_, Self>) -> Flow<ChaosMsg> {
         let key = ctx.signal_key();
-        // The other end outlives the actors.
+        // The receiver outlives the actors.
         drop(self.keys.send((ctx.me(), key)));
         Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key))
     }
@@ -102,7 +102,7 @@ impl Actor for ChaosActor {
             }
             Action::Yield => Flow::Yield,
             Action::Fail => return Err(ActorError::new("on purpose")),
-            // A panic that prints nothing.
+            // Panics without printing a message.
             Action::Panic => std::panic::resume_unwind(Box::new("on purpose")),
             Action::Suspend => self.suspend(ctx),
             Action::Pause => {
@@ -118,7 +118,7 @@ impl Actor for ChaosActor {
         })
     }
 
-    /// Ends the run in the middle of what the system has to say.
+    /// Ends the run between two system messages.
     fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<ChaosMsg> {
         Ok(Flow::Yield)
     }
@@ -128,7 +128,7 @@ impl Actor for ChaosActor {
     }
 }
 
-/// A mailbox of a random size that overflows in a random way.
+/// Returns a mailbox with a random capacity and overflow strategy.
 pub(crate) fn mailbox(random: &mut Random) -> MailboxOptions {
     let capacity = random.pick(&[1, 2, 8, 64, 4096]);
     let overflow = random.pick(&[
@@ -148,13 +148,13 @@ pub(crate) fn mailbox(random: &mut Random) -> MailboxOptions {
     }
 }
 
-/// Signals what actors wait for, sooner or later and not in their order.
+/// Sends each awaited signal after a random delay, mixed with signals that no actor awaits.
 pub(crate) fn signaller(mut random: Random) -> (Keys, tokio::task::JoinHandle<()>) {
     let (keys, mut suspended) = mpsc::unbounded_channel::<(ActorRef<ChaosMsg>, SignalKey)>();
     let signalling = async move {
         while let Some((actor, key)) = suspended.recv().await {
             for _ in 0..random.below(4) {
-                // A key of nobody's wait ends none.
+                // A key that no actor waits for must not end a wait.
                 actor.signal(SignalKey(key.0 ^ (1 << 63)));
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! Who sent what to whom, and where it finished up.
+//! Sender, receiver and outcome of every message of a round.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use evenkeel_actor::dead_letters::DeadLetterReason;
 
 use super::chaos_actor::ChaosMsg;
 
-/// The logs of all actors.
+/// Logs of all actors.
 pub(crate) struct Ledger {
     logs: Vec<Mutex<ActorLog>>,
     producers: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Ledger {
     relayed: Vec<AtomicU64>,
 }
 
-/// What is known about one actor's messages, by sender.
+/// Messages from one sender to one actor.
 #[derive(Clone, Default)]
 struct SenderLog {
     accepted: Vec<u64>,
@@ -28,17 +28,17 @@ struct SenderLog {
 #[derive(Default)]
 struct ActorLog {
     senders: Vec<SenderLog>,
-    /// Futures the actor waited for, and those that came back.
+    /// Futures the actor awaited, and outputs it received.
     awaited: u64,
     woken: u64,
     stop_requested: bool,
     stopped: bool,
-    /// Messages that waited when the actor stopped.
+    /// Messages still queued when the actor stopped.
     left_behind: usize,
 }
 
 impl Ledger {
-    /// Senders are the producers, then the actors, which pass messages on.
+    /// Numbers the senders: first the producers, then the actors, which forward messages.
     pub(crate) fn new(actors: usize, producers: usize) -> Self {
         let log = || {
             let senders = vec![SenderLog::default(); producers + actors];
@@ -52,7 +52,7 @@ impl Ledger {
         }
     }
 
-    /// The sender's number of an actor, and the number of its next message to pass on.
+    /// Returns the sender number of an actor and the sequence number of the next message it forwards.
     pub(crate) fn next_relay(&self, actor: usize) -> (usize, u64) {
         (self.producers + actor, self.relayed[actor].fetch_add(1, Ordering::Relaxed))
     }
@@ -85,13 +85,9 @@ impl Ledger {
         write(&mut self.logs[to].lock().unwrap().senders[from]);
     }
 
-    /// Fails unless every message is in exactly one place, and each sender's in order.
+    /// Asserts that every message has exactly one outcome and that each sender's messages were handled in order.
     pub(crate) fn check(&self, round: &str, dead_letters_total: u64) -> usize {
-        assert_eq!(
-            self.dead_letters.load(Ordering::Relaxed),
-            dead_letters_total,
-            "dead dead_letters, {round}"
-        );
+        assert_eq!(self.dead_letters.load(Ordering::Relaxed), dead_letters_total, "dead letters, {round}");
         let mut sent = 0;
         for (actor, log) in self.logs.iter().enumerate() {
             let log = log.lock().unwrap();
@@ -114,7 +110,7 @@ impl Ledger {
     }
 }
 
-/// Books dead dead_letters as they come, so that questions among them are dropped.
+/// Records dead letters as they arrive, and drops them so that asks among them fail.
 pub(crate) async fn collect_dead_letters(
     system: ReadyQueueScheduler,
     ledger: Arc<Ledger>,

@@ -1,5 +1,4 @@
-//! Those who send, from outside of all actors, and those who stop some of them or change the number of
-//! workers meanwhile.
+//! Tasks outside the actors that send messages, stop some actors and change the number of workers.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use super::Random;
 use super::chaos_actor::{Action, ChaosMsg};
 use super::ledger::Ledger;
 
-/// Sends so many messages to random actors in random ways, and books what was accepted.
+/// Sends `messages` messages to random actors in random ways, and records the accepted ones.
 pub(crate) async fn produce(
     from: usize,
     messages: usize,
@@ -29,7 +28,7 @@ pub(crate) async fn produce(
         let accepted = match random.below(8) {
             0 => match target.ask(|reply| message(Action::Answer(reply))).await {
                 Ok(answer) => {
-                    assert_eq!(answer, number, "the reply to another ask");
+                    assert_eq!(answer, number, "the reply belongs to this ask");
                     true
                 }
                 Err(AskError::NoReply | AskError::TimedOut | AskError::Discarded) => true,
@@ -65,7 +64,7 @@ fn action(random: &mut Random) -> Action {
     }
 }
 
-/// Stops every fourth actor at some moment.
+/// Stops one actor in four after a random delay.
 pub(crate) async fn stop_some(actors: Vec<ActorRef<ChaosMsg>>, ledger: Arc<Ledger>, mut random: Random) {
     for (actor, target) in actors.iter().enumerate() {
         if random.below(4) == 0 {
@@ -78,7 +77,7 @@ pub(crate) async fn stop_some(actors: Vec<ActorRef<ChaosMsg>>, ledger: Arc<Ledge
     }
 }
 
-/// Has now more workers and now fewer, until the system stops.
+/// Sets random worker counts until the system stops.
 pub(crate) async fn change_workers(
     system: ReadyQueueScheduler,
     finished: Arc<AtomicBool>,

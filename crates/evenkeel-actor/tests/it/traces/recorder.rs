@@ -1,4 +1,4 @@
-//! A subscriber that notes each span by the names of those parent it, and each event by its span.
+//! A subscriber that records each span by its path and each event by its span.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -9,17 +9,17 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// Fields that are recording; the others are addresses, times and types.
+/// Recorded fields; the others are addresses, times and types.
 const RECORDED_FIELDS: [&str; 3] = ["actor", "signal_key", "reason"];
 
-/// Two that hear nothing and have every callsite ask each time.
+/// Two disabled subscribers that keep `tracing` from caching the interest of a callsite.
 ///
-/// A callsite first met by another test's thread asks only that thread's subscriber, which is none,
-/// while there has been but one in the process, and is then silent for that one too.
+/// While the process has had only one subscriber, a callsite first hit on another test's thread consults only that
+/// thread's default, which is none, and then stays disabled for the one subscriber too.
 static DISABLED_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [Dispatch::new(Disabled), Dispatch::new(Disabled)]);
 
-/// Notes what is told while `scenario` runs, on one thread.
+/// Records the spans and events of `scenario`, which runs on one thread.
 pub(super) fn capture(level: Level, scenario: impl FnOnce()) -> Vec<String> {
     LazyLock::force(&DISABLED_SUBSCRIBERS);
     let recorder = Recorder { level, recording: Arc::default() };
@@ -28,7 +28,7 @@ pub(super) fn capture(level: Level, scenario: impl FnOnce()) -> Vec<String> {
     std::mem::take(&mut recording.lock().unwrap().lines)
 }
 
-/// Notes what is told.
+/// Subscriber that records spans and events as lines.
 struct Recorder {
     level: Level,
     recording: Arc<Mutex<Recording>>,
@@ -37,7 +37,7 @@ struct Recorder {
 #[derive(Default)]
 struct Recording {
     lines: Vec<String>,
-    /// The path and the count of handles of each open span.
+    /// Path and number of handles of each open span.
     open: HashMap<u64, (String, u32)>,
     entered: Vec<u64>,
     created: u64,
@@ -50,7 +50,7 @@ impl Recorder {
 }
 
 impl Recording {
-    /// The path of the parent: the one given, or the one entered last, or none.
+    /// Returns the path of the explicit parent, else of the span entered last, if any.
     fn parent_path(&self, parent: Option<&Id>, contextual: bool) -> Option<String> {
         let entered = contextual.then(|| self.entered.last().copied()).flatten();
         let id = parent.map(Id::into_u64).or(entered)?;
@@ -77,7 +77,7 @@ impl Subscriber for Recorder {
             None => name.to_owned(),
         };
         let mut fields = Fields::default();
-        // A wait names its reason in its type's words, which its condition repeats.
+        // The `reason` of a wait is the `Debug` text of its type, and its condition repeats it.
         span.record(&mut fields);
         let text = if name == "wait" { fields.only("signal_key") } else { fields.text() };
         recording.lines.push(format!("open {path}{text}"));
@@ -119,9 +119,9 @@ impl Subscriber for Recorder {
         if *handles != 0 {
             return false;
         }
-        // Kept, because a child may outlive it.
+        // The entry stays, because a child may outlive its parent.
         let path = recording.open[&span.into_u64()].0.clone();
-        // The tests open one span themselves, and know when it ends.
+        // The tests open this span themselves and know when it closes.
         if path != "request" {
             recording.lines.push(format!("close {path}"));
         }
@@ -129,7 +129,7 @@ impl Subscriber for Recorder {
     }
 }
 
-/// Hears nothing, and may change its mind.
+/// Subscriber that enables nothing and whose interest cannot be cached.
 struct Disabled;
 
 impl Subscriber for Disabled {
