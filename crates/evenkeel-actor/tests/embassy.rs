@@ -29,7 +29,7 @@ fn a_task_above_the_limit_is_rejected_until_another_ends() {
         let task = || {
             let token = Arc::downgrade(&token);
             Box::pin(async move {
-                while 0 < token.strong_count() {
+                while token.strong_count() > 0 {
                     runtime.yield_now().await;
                 }
             })

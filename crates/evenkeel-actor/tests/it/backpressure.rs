@@ -176,8 +176,8 @@ fn user_messages_never_use_the_capacity_reserved_for_the_system() {
         let actor = harness.spawn(harness.puppet("a").mailbox(options));
         actor.tell(suspend_until(RESUME_KEY.0));
         harness.run();
-        let taken = (0..10).filter(|number| actor.try_tell(record(*number)).is_ok()).count();
-        assert_eq!((taken, options.user_capacity()), (3, 3));
+        let accepted = (0..10).filter(|number| actor.try_tell(record(*number)).is_ok()).count();
+        assert_eq!((accepted, options.user_capacity()), (3, 3));
     });
 }
 

@@ -48,7 +48,7 @@ fn a_panic_in_a_signal_handler_fails_the_actor_and_later_signals_are_delivered()
 
 #[test]
 fn supervision_decides_whether_a_restart_keeps_the_mailbox() {
-    for (on_restart, lines, letters) in [
+    for (on_restart, lines, dead_letters) in [
         (MailboxOnRestart::Keep, vec!["a 1", "a 2"], vec![]),
         (
             MailboxOnRestart::Clear,
@@ -64,7 +64,7 @@ fn supervision_decides_whether_a_restart_keeps_the_mailbox() {
                 Err(ActorError::new("broken"))
             }));
             assert_eq!(harness.lines(), lines);
-            assert_eq!(harness.dead_letters(), letters);
+            assert_eq!(harness.dead_letters(), dead_letters);
             actor.tell(record(3));
             assert_eq!(harness.lines(), ["a 3"], "the new value handles messages");
         });
@@ -108,8 +108,8 @@ fn messages_sent_while_children_stop_wait_for_the_new_value() {
         child.tell(run(move |_, _| (1..4).for_each(|number| to.tell(record(number)))));
         let lines = harness.lines();
         assert_eq!(lines[..4], ["p1 started", "p1 restarting: broken", "p1 dropped", "p2 started"]);
-        let lines_of_child = lines.len() - 4;
-        assert!(lines_of_child == 3 || harness.dead_letters().len() == 1, "{lines:?}");
+        let handled = lines.len() - 4;
+        assert!(handled == 3 || harness.dead_letters().len() == 1, "{lines:?}");
     });
 }
 
@@ -178,8 +178,8 @@ fn a_thousand_immediate_restarts_need_no_more_stack_than_one() {
 #[test]
 fn a_factory_that_panics_at_first_creates_no_actor() {
     explore(|harness| {
-        let made = harness.system.spawn(&harness.puppet("a").factory(|_| panic!("no parts")).props());
-        assert_eq!(made.unwrap_err(), SpawnError::Factory(ActorError::panicked("no parts")));
+        let spawned = harness.system.spawn(&harness.puppet("a").factory(|_| panic!("no parts")).props());
+        assert_eq!(spawned.unwrap_err(), SpawnError::Factory(ActorError::panicked("no parts")));
         assert_eq!(harness.system.alive(), 0);
     });
 }
@@ -237,8 +237,8 @@ fn a_parent_may_overrule_a_delayed_restart() {
             let mut lines_of_child = harness.lines();
             lines_of_child.retain(|line| line.starts_with('c'));
             assert_eq!(lines_of_child, lines, "{overrule:?}, immediately");
-            let ended = overrule == SupervisionDirective::Stop;
-            assert_eq!(child.state() == ActorState::Stopped, ended);
+            let is_stopped = overrule == SupervisionDirective::Stop;
+            assert_eq!(child.state() == ActorState::Stopped, is_stopped);
             harness.advance_ms(2_000);
             let late: Vec<_> = harness.lines().into_iter().filter(|line| line.starts_with('c')).collect();
             assert_eq!(late, [""; 0], "the overruled restart does not happen later");

@@ -185,7 +185,7 @@ pub(crate) struct PuppetBuilder {
     plan: Plan,
     mailbox: MailboxOptions,
     children: Supervision,
-    letters: KeepMessage,
+    dead_letters: KeepMessage,
     chain: Option<Box<dyn Fn() -> CompositeMiddleware + Send + Sync>>,
     stash_max: usize,
 }
@@ -197,7 +197,7 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
         plan: Plan::default(),
         mailbox: MailboxOptions::default(),
         children: restart_immediately(),
-        letters: KeepMessage::Whole,
+        dead_letters: KeepMessage::Whole,
         chain: None,
         stash_max: STASH_MAX,
     }
@@ -279,7 +279,7 @@ impl PuppetBuilder {
 
     /// Keeps only plain messages in dead letters; by default all are kept whole.
     pub(crate) fn keep_plain_messages(mut self) -> Self {
-        self.letters = KeepMessage::Plain;
+        self.dead_letters = KeepMessage::Plain;
         self
     }
 
@@ -297,7 +297,7 @@ impl PuppetBuilder {
     }
 
     pub(crate) fn props(self) -> Props<Puppet> {
-        let Self { name, log, plan, mailbox, children, letters, chain, stash_max } = self;
+        let Self { name, log, plan, mailbox, children, dead_letters, chain, stash_max } = self;
         let plan = Arc::new(plan);
         let factory = move || {
             let incarnation = plan.incarnations.fetch_add(1, Ordering::Relaxed) + 1;
@@ -310,7 +310,7 @@ impl PuppetBuilder {
             .label(name)
             .mailbox(mailbox)
             .supervise(children)
-            .dead_letters(letters)
+            .dead_letters(dead_letters)
             .stash_max(stash_max);
         match chain {
             Some(chain) => builder.middleware(chain).build(),

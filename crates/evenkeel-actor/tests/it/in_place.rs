@@ -167,11 +167,11 @@ async fn the_deadline_of_one_ask_holds_while_others_are_answered_in_place() {
     let quick = link(&system, None);
     let (answers, _) = run_as_task(&system, async move {
         warm_up(&quick).await;
-        let mut kept = pin!(silent.ask(LinkMsg::Keep).within(Duration::from_millis(50)));
+        let mut unanswered = pin!(silent.ask(LinkMsg::Keep).within(Duration::from_millis(50)));
         let mut read = pin!(quick.ask(LinkMsg::Read));
         let mut quickly = None;
         let late = std::future::poll_fn(|cx| {
-            let late = kept.as_mut().poll(cx);
+            let late = unanswered.as_mut().poll(cx);
             if quickly.is_none()
                 && let Poll::Ready(read) = read.as_mut().poll(cx)
             {

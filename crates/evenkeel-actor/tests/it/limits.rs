@@ -19,9 +19,9 @@ fn an_ask_queued_at_a_stopped_actor_fails_immediately() {
         let actor = harness.spawn(harness.puppet("a").keep_plain_messages());
         actor.tell(suspend_until(1));
         harness.run();
-        let asked = actor.ask(|reply| Msg::Ask(1, reply));
+        let ask = actor.ask(|reply| Msg::Ask(1, reply));
         actor.stop(StopMode::Now);
-        assert_eq!(harness.runtime.block_on(asked), Err(AskError::Discarded));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Discarded));
         assert_eq!((harness.now_ms(), harness.dead_letters().len()), (0, 1));
     });
 }
@@ -31,8 +31,8 @@ fn an_ask_cleared_by_a_restart_fails_immediately() {
     explore_with(supervised(restart_immediately().with_on_restart(MailboxOnRestart::Clear)), |harness| {
         let actor = harness.spawn(harness.puppet("a").keep_plain_messages());
         actor.tell(fail("broken"));
-        let asked = actor.ask(|reply| Msg::Ask(1, reply));
-        assert_eq!(harness.runtime.block_on(asked), Err(AskError::Discarded));
+        let ask = actor.ask(|reply| Msg::Ask(1, reply));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Discarded));
         assert_eq!((harness.now_ms(), actor.state()), (0, ActorState::Running));
     });
 }
@@ -44,9 +44,9 @@ fn an_ask_dropped_for_a_newer_message_fails_immediately() {
         let actor = harness.spawn(puppet);
         actor.tell(suspend_until(1));
         harness.run();
-        let asked = actor.ask(|reply| Msg::Ask(1, reply));
+        let ask = actor.ask(|reply| Msg::Ask(1, reply));
         actor.tell(record(2));
-        assert_eq!(harness.runtime.block_on(asked), Err(AskError::Discarded));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Discarded));
         assert_eq!(harness.now_ms(), 0);
     });
 }

@@ -113,9 +113,9 @@ fn after_receives_the_number_of_handled_messages_and_the_result() {
             ["3 wait", "a 0", "a 1", "a 2", "3 handled: Completed { ready_hint: false }"]
         );
         actor.tell(fail("broken"));
-        let ended = harness.lines();
-        assert_eq!(ended[0], "1 wait");
-        assert!(ended[1].starts_with("1 handled: Failed { error: ActorError"), "{}", ended[1]);
+        let lines = harness.lines();
+        assert_eq!(lines[0], "1 wait");
+        assert!(lines[1].starts_with("1 handled: Failed { error: ActorError"), "{}", lines[1]);
         harness.advance_ms(20);
         actor.tell(act(|_, _| Ok(Flow::Suspend(SuspendReason::RateLimit, ResumeCondition::After(MS)))));
         actor.tell(act(|_, _| Ok(Flow::Stop)));

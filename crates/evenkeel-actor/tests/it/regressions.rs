@@ -114,8 +114,8 @@ fn a_queued_ask_fails_when_the_system_stops() {
 fn a_failing_middleware_factory_leaves_no_actor_behind() {
     explore(|harness| {
         let props = harness.puppet("a").middleware(|| panic!("no middleware")).props();
-        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| harness.system.spawn(&props)));
-        assert!(matches!(made, Ok(Err(SpawnError::Factory(_)))));
+        let spawned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| harness.system.spawn(&props)));
+        assert!(matches!(spawned, Ok(Err(SpawnError::Factory(_)))));
         assert_eq!(harness.system.alive(), 0);
     });
 }
@@ -190,9 +190,9 @@ fn an_actor_spawned_while_the_system_stops_is_stopped_or_rejected() {
         harness.system.force_stop();
         harness.run();
         go_on.send(()).unwrap();
-        let made = spawner.join().unwrap();
+        let spawned = spawner.join().unwrap();
         harness.run();
-        assert_eq!((harness.system.alive(), harness.runtime.tasks()), (0, 0), "{made:?}");
+        assert_eq!((harness.system.alive(), harness.runtime.tasks()), (0, 0), "{spawned:?}");
     });
 }
 
@@ -261,7 +261,7 @@ fn a_stopped_system_is_freed() {
         runtime.run_until_idle();
     });
     assert_freed(|system, log, _| {
-        let actor = system.spawn(&puppet("letters", log).props()).unwrap();
+        let actor = system.spawn(&puppet("dead letters", log).props()).unwrap();
         let me = actor.clone();
         actor.stop(StopMode::Now);
         actor.tell(run(move |_, _| drop(me)));

@@ -74,9 +74,9 @@ fn one_full_routee_does_not_reject_messages_for_all() {
         routees[0].tell(record(1));
         (2..6).for_each(|number| assert!(matches!(router.try_tell(record(number)), Ok(SendOutcome::Queued))));
         assert!(matches!(router.try_tell(record(6)), Err(SendError::Full(Msg::Record(6)))));
-        let asked = router.ask(|reply| Msg::Ask(7, reply));
+        let ask = router.ask(|reply| Msg::Ask(7, reply));
         router.tell(record(8));
-        assert_eq!(harness.runtime.block_on(asked), Err(AskError::Full));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Full));
         assert_eq!(harness.dead_letters(), [(DeadLetterReason::Full, 8)]);
     });
 }
@@ -182,8 +182,8 @@ fn an_immediate_stop_of_a_router_dead_letters_queued_messages() {
         router.stop(StopMode::Now);
         harness.run();
         assert_eq!((router.state(), harness.system.alive()), (ActorState::Stopped, 0));
-        let asked = router.ask(|reply| Msg::Ask(1, reply));
-        assert_eq!(harness.runtime.block_on(asked), Err(AskError::Closed));
+        let ask = router.ask(|reply| Msg::Ask(1, reply));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Closed));
     });
 }
 
@@ -254,8 +254,8 @@ async fn on_threads_every_ask_is_answered_while_routees_come_and_go() {
         }
         router.stop(StopMode::Drained);
     }
-    let ended = system.graceful_shutdown(Duration::from_secs(30)).await;
-    assert_eq!(ended.abandoned, 0);
+    let report = system.graceful_shutdown(Duration::from_secs(30)).await;
+    assert_eq!(report.abandoned, 0);
 }
 
 fn three() -> NonZeroUsize {
@@ -272,8 +272,8 @@ fn router(harness: &Harness, options: RouterOptions) -> Router<Msg> {
 /// Spawns a router as a child of an actor and runs until it has started.
 fn child_router(harness: &Harness, parent: &ActorRef<Msg>, options: RouterOptions) -> Router<Msg> {
     let props = harness.puppet("r").props();
-    let asked = parent.ask(|reply| run(move |_, ctx| reply.send(ctx.spawn_router(&props, options)).is_ok()));
-    let router = harness.runtime.block_on(asked).unwrap().unwrap();
+    let ask = parent.ask(|reply| run(move |_, ctx| reply.send(ctx.spawn_router(&props, options)).is_ok()));
+    let router = harness.runtime.block_on(ask).unwrap().unwrap();
     harness.run();
     router
 }

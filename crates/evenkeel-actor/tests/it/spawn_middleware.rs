@@ -15,10 +15,10 @@ use crate::harness::*;
 fn before_hooks_run_in_order_and_after_hooks_in_reverse() {
     let (harness, log) = observed(&["outer", "inner"], &[]);
     let actor = harness.recorder("a");
-    let made = format!("made {}", actor.index());
+    let spawned = format!("spawned {}", actor.index());
     assert_eq!(
         log.take(),
-        ["outer sees a", "inner sees a", &format!("inner: {made}"), &format!("outer: {made}")]
+        ["outer sees a", "inner sees a", &format!("inner: {spawned}"), &format!("outer: {spawned}")]
     );
 }
 
@@ -53,10 +53,10 @@ fn middleware_wraps_children_tasks_and_routees_but_not_restarts() {
     let (harness, log) = observed(&["m"], &[]);
     let parent = harness.spawn(harness.puppet("parent").supervise(restart_immediately()));
     let child = spawn_child(&harness, &parent, harness.puppet("child"));
-    let made = |name: &str, index: MailboxIndex| [format!("m sees {name}"), format!("m: spawned {index}")];
+    let spawned = |name: &str, index: MailboxIndex| [format!("m sees {name}"), format!("m: spawned {index}")];
     let parents = format!("m sees child of {}", parent.index());
-    let [sees, made_parent] = made("parent", parent.index());
-    assert_eq!(log.take(), [sees, made_parent, parents, format!("m: spawned {}", child.index())]);
+    let [sees, spawned_parent] = spawned("parent", parent.index());
+    assert_eq!(log.take(), [sees, spawned_parent, parents, format!("m: spawned {}", child.index())]);
     child.tell(fail("broken"));
     harness.run();
     assert_eq!(log.take(), [""; 0]);
@@ -166,11 +166,11 @@ async fn on_threads_every_spawn_is_seen_and_quotas_hold() {
             })
         })
         .collect();
-    let mut made = 0;
+    let mut spawned = 0;
     for task in tasks {
-        made += task.await.unwrap();
+        spawned += task.await.unwrap();
     }
-    assert_eq!((made, system.alive(), quota.load(Ordering::Relaxed)), (100, 100, 0));
+    assert_eq!((spawned, system.alive(), quota.load(Ordering::Relaxed)), (100, 100, 0));
 }
 
 /// Creates a harness whose spawns are recorded by each of `names`; the one called `guard` rejects the labels given.
@@ -227,8 +227,8 @@ struct Quota(Arc<AtomicU32>);
 
 impl SpawnMiddleware for Quota {
     fn before_spawn(&self, _ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        taken.map(drop).map_err(|_| ActorError::new("the quota is used up"))
+        let acquired = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        acquired.map(drop).map_err(|_| ActorError::new("the quota is used up"))
     }
 }
 

@@ -33,7 +33,7 @@ fn unstashing_one_takes_the_oldest_and_leaves_the_rest() {
         actor.tell(record(9));
         actor.tell(run(|_, ctx| assert!(ctx.unstash())));
         assert_eq!(harness.lines(), ["a 9", "a 1"]);
-        actor.tell(run(|me, ctx| me.record(format_args!("has {} aside", ctx.stashed()))));
+        actor.tell(run(|me, ctx| me.record(format_args!("has {} stashed", ctx.stashed()))));
         actor.tell(run(|_, ctx| assert!(ctx.unstash() && ctx.unstash() && !ctx.unstash())));
         assert_eq!(harness.lines(), ["a has 2 aside", "a 2", "a 3"]);
     });
@@ -123,11 +123,11 @@ fn a_signal_handler_may_unstash_before_the_next_message() {
             Ok(Flow::Continue)
         });
         let actor = harness.spawn(unstashing);
-        let ended = harness.recorder("ended");
-        ended.stop(StopMode::Now);
+        let stopped = harness.recorder("stopped");
+        stopped.stop(StopMode::Now);
         harness.run();
         actor.tell(stash(1..=2));
-        actor.tell(run(move |_, ctx| ctx.watch(&ended)));
+        actor.tell(run(move |_, ctx| ctx.watch(&stopped)));
         actor.tell(record(3));
         assert_eq!(harness.lines(), ["a 1", "a 2", "a 3"], "3 was queued when the termination was delivered");
     });
@@ -140,7 +140,7 @@ fn a_restart_that_keeps_the_mailbox_unstashes_everything() {
         actor.tell(stash(1..=2));
         actor.tell(fail("broken"));
         actor.tell(record(3));
-        actor.tell(run(|me, ctx| me.record(format_args!("has {} aside", ctx.stashed()))));
+        actor.tell(run(|me, ctx| me.record(format_args!("has {} stashed", ctx.stashed()))));
         let expected = [
             "a1 started",
             "a1 restarting: broken",
@@ -262,15 +262,15 @@ fn a_graceful_shutdown_waits_for_stashed_messages_and_reports_when_it_times_out(
         actor.tell(stash(1..=1));
         actor.tell(run(|_, ctx| ctx.set_timer(TimerId(1), MS * 20, Repeat::Once)));
         harness.run();
-        let ended = harness.runtime.block_on(harness.system.graceful_shutdown(MS * 100));
-        assert_eq!((ended.drained, harness.lines()), (true, vec!["a 1".to_owned()]));
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(MS * 100));
+        assert_eq!((report.drained, harness.lines()), (true, vec!["a 1".to_owned()]));
     });
     explore(|harness| {
         harness.recorder("a").tell(stash(1..=1));
         harness.run();
-        let ended = harness.runtime.block_on(harness.system.graceful_shutdown(MS * 100));
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(MS * 100));
         assert_eq!(
-            (ended, harness.dead_letters()),
+            (report, harness.dead_letters()),
             (ShutdownReport { drained: false, abandoned: 0 }, vec![(Stashed, 1)])
         );
     });

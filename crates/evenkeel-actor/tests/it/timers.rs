@@ -125,14 +125,14 @@ fn a_reset_timer_fires_only_at_its_new_time() {
 #[test]
 fn timers_end_when_their_actor_stops_or_restarts() {
     explore_with(supervised(restart_immediately()), |harness| {
-        let ended = harness.recorder("e");
+        let stopped = harness.recorder("e");
         let renewed = harness.recorder("r");
-        for actor in [&ended, &renewed] {
+        for actor in [&stopped, &renewed] {
             timer(actor, 1, 10 * MS, Repeat::Once);
             actor.tell(run(|_, ctx| ctx.set_receive_timeout(Some(10 * MS))));
         }
         harness.run();
-        ended.stop(StopMode::Now);
+        stopped.stop(StopMode::Now);
         renewed.tell(fail("broken"));
         harness.advance_ms(1_000);
         assert_eq!(harness.lines(), [""; 0]);
@@ -246,9 +246,9 @@ fn a_reply_in_time_is_returned_and_a_deadline_is_exact_to_the_tick() {
         let answer = harness.runtime.block_on(actor.ask(|reply| Msg::Ask(1, reply)).within(MS));
         assert_eq!(answer, Ok(1));
         actor.tell(suspend_until(1));
-        let asked = harness.now_ms();
+        let start = harness.now_ms();
         let answer = harness.runtime.block_on(actor.ask(|reply| Msg::Ask(2, reply)).within(30 * MS));
-        let waited = harness.now_ms() - asked;
+        let waited = harness.now_ms() - start;
         assert_eq!(answer, Err(AskError::TimedOut));
         assert!((30..=32).contains(&waited), "{waited} ms");
         actor.signal(SignalKey(1));

@@ -50,8 +50,8 @@ fn the_span_of_a_sent_message_is_a_child_of_the_handled_one() {
 fn an_ask_is_one_span_from_request_to_reply() {
     let seen = capture_level(Level::TRACE, |harness| {
         let actor = harness.recorder("a");
-        let asked = info_span!("request").in_scope(|| actor.ask(|reply| Msg::Ask(7, reply)));
-        assert_eq!(harness.runtime.block_on(asked), Ok(7));
+        let ask = info_span!("request").in_scope(|| actor.ask(|reply| Msg::Ask(7, reply)));
+        assert_eq!(harness.runtime.block_on(ask), Ok(7));
     });
     assert_eq!(
         seen,
