@@ -1,6 +1,6 @@
-//! Actors on a microcontroller: four cases, one line each.
+//! Actors on a microcontroller: runs four test cases and prints a line for each.
 //!
-//! Ends with success when all have passed, and with failure at the first that has not.
+//! Exits with success when all pass, and with failure at the first that fails.
 #![no_std]
 #![no_main]
 
@@ -16,7 +16,7 @@ use core::time::Duration;
 use embassy_executor::Spawner;
 use evenkeel_actor::guardian::{Backoff, Supervision};
 use evenkeel_actor::runtime::embassy::EmbassyRuntime;
-use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, Shutdown};
+use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, ShutdownReport};
 use semihosting::{println, process};
 
 const SHUTDOWN_WITHIN: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const SHUTDOWN_WITHIN: Duration = Duration::from_secs(1);
 #[embassy_executor::main]
 async fn main(spawner: Spawner) {
     heap::init();
-    let peripherals = cortex_m::Peripherals::take().expect("nobody took them before");
+    let peripherals = cortex_m::Peripherals::take().expect("the peripherals are taken once");
     systick::start(peripherals.SYST);
     let config = ActorSystemConfig {
         workers: NonZeroUsize::MIN,
@@ -36,17 +36,17 @@ async fn main(spawner: Spawner) {
         ..ActorSystemConfig::default()
     };
     let runtime = EmbassyRuntime::new(spawner.make_send());
-    let system = ActorSystemRunner::new(config).start(runtime).expect("two tasks have a place");
+    let system = ActorSystemRunner::new(config).start(runtime).expect("the runtime has capacity for two tasks");
     cases::three_actors_handle_a_hundred_messages_each(&system).await;
     println!("ok: three actors handled a hundred messages each");
-    cases::silence_is_told(&system).await;
-    println!("ok: an actor was told of silence");
-    cases::a_failed_actor_starts_again(&system).await;
-    println!("ok: a failed actor started again");
-    cases::an_interrupt_handler_tells(&system).await;
-    println!("ok: the handler of an interrupt told an actor");
+    cases::a_receive_timeout_arrives(&system).await;
+    println!("ok: a receive timeout arrived");
+    cases::a_failed_actor_is_restarted(&system).await;
+    println!("ok: a failed actor was restarted");
+    cases::an_interrupt_handler_sends_messages(&system).await;
+    println!("ok: an interrupt handler sent messages to an actor");
     println!("heap: {} of {} bytes in use", heap::used(), heap::LEN);
-    let end = system.graceful_shutdown(SHUTDOWN_WITHIN).await;
-    assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+    let report = system.graceful_shutdown(SHUTDOWN_WITHIN).await;
+    assert_eq!(report, ShutdownReport { drained: true, abandoned: 0 });
     process::exit(0);
 }

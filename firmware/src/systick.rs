@@ -1,6 +1,6 @@
-//! The core's own timer as embassy's clock, and as the interrupt that sends a message.
+//! The SysTick timer as embassy's time driver, and as the interrupt that sends messages.
 //!
-//! Bound: one tick is a millisecond, and at most eight timers are waited for at a time.
+//! Limits: a tick is a millisecond, and at most eight timers are pending at a time.
 
 use core::cell::{Cell, RefCell};
 use core::task::Waker;
@@ -30,7 +30,7 @@ embassy_time_driver::time_driver_impl!(static DRIVER: SysTickDriver = SysTickDri
     queue: Mutex::new(RefCell::new(Queue::new())),
 });
 
-/// Who is told of every tick.
+/// The actor that gets a message at every tick.
 static LISTENER: Mutex<RefCell<Option<ActorRef<Msg>>>> = Mutex::new(RefCell::new(None));
 
 /// Starts the timer.
@@ -42,9 +42,9 @@ pub(crate) fn start(mut timer: SYST) {
     timer.enable_interrupt();
 }
 
-/// Has the interrupt handler tell an actor of every tick; `None` ends that.
+/// Sets the actor that the interrupt handler sends a message at every tick; `None` turns it off.
 pub(crate) fn listen(listener: Option<ActorRef<Msg>>) {
-    // What it was before is dropped after the section: it may be the last address of its actor.
+    // Drops the previous listener outside the critical section: it may be the last reference to its actor.
     drop(critical_section::with(|token| LISTENER.replace(token, listener)));
 }
 
@@ -54,7 +54,7 @@ impl Driver for SysTickDriver {
     }
 
     fn schedule_wake(&self, at: u64, waker: &Waker) {
-        // The next tick looks at the queue in any case.
+        // The next tick checks the queue in any case.
         critical_section::with(|token| self.queue.borrow_ref_mut(token).schedule_wake(at, waker));
     }
 }

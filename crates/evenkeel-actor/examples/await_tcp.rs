@@ -1,4 +1,4 @@
-//! An actor that waits for a TCP echo: it is suspended meanwhile, and its messages wait in order.
+//! An actor that awaits a TCP echo: it is suspended meanwhile, and its messages stay queued in order.
 
 use std::error::Error;
 use std::io;
@@ -13,40 +13,40 @@ use evenkeel_actor::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Says things to a server, one after the other.
-struct Caller {
+/// Sends texts to an echo server, one after another.
+struct EchoClient {
     server: SocketAddr,
     calls: u32,
 }
 
 enum Msg {
-    Say(String, Reply<String>),
-    /// What came back.
-    Heard(io::Result<String>, Reply<String>),
+    Send(String, Reply<String>),
+    /// The server's response.
+    Received(io::Result<String>, Reply<String>),
 }
 
-impl Actor for Caller {
+impl Actor for EchoClient {
     type Msg = Msg;
 
     fn receive(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
-            Msg::Say(words, answer) => {
+            Msg::Send(text, reply) => {
                 let server = self.server;
-                Ok(Flow::wait(async move { Msg::Heard(echo(server, &words).await, answer) }))
+                Ok(Flow::wait(async move { Msg::Received(echo(server, &text).await, reply) }))
             }
-            Msg::Heard(echo, answer) => {
+            Msg::Received(echo, reply) => {
                 self.calls += 1;
                 let echo = echo.map_err(|error| ActorError::new(error.to_string()))?;
-                let _too_late = answer.send(format!("{echo} (call {})", self.calls));
+                let _late = reply.send(format!("{echo} (call {})", self.calls));
                 Ok(Flow::Continue)
             }
         }
     }
 }
 
-async fn echo(server: SocketAddr, words: &str) -> io::Result<String> {
+async fn echo(server: SocketAddr, text: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(server).await?;
-    stream.write_all(words.as_bytes()).await?;
+    stream.write_all(text.as_bytes()).await?;
     stream.shutdown().await?;
     let mut echo = String::new();
     stream.read_to_string(&mut echo).await?;
@@ -70,12 +70,12 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let workers = NonZeroUsize::new(2).ok_or("no workers")?;
     let runtime = TokioRuntime::current().ok_or("not on tokio")?;
     let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
-    let caller = system.spawn(&Props::new(move || Caller { server, calls: 0 }).build())?;
+    let client = system.spawn(&Props::new(move || EchoClient { server, calls: 0 }).build())?;
 
-    let questions = ["hello", "is anybody there", "goodbye"];
-    let answers = questions.map(|words| caller.ask(|answer| Msg::Say(words.to_owned(), answer)));
-    for answer in answers {
-        println!("{}", answer.await?);
+    let texts = ["hello", "is anyone there", "goodbye"];
+    let replies = texts.map(|text| client.ask(|reply| Msg::Send(text.to_owned(), reply)));
+    for reply in replies {
+        println!("{}", reply.await?);
     }
 
     system.graceful_shutdown(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Two actors send a ball back and forth; whoever has it at the end answers.
+//! Two actors send a ball back and forth; the one that has it at the end replies.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ impl Actor for Player {
         match ball.hits_left.checked_sub(1) {
             Some(hits_left) => ball.other.tell(Ball { hits_left, other: ctx.me(), done: ball.done }),
             None => {
-                let _too_late = ball.done.send(self.hits);
+                let _late = ball.done.send(self.hits);
             }
         }
         Ok(Flow::Continue)
@@ -46,7 +46,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let hits = ping.ask(|done| Ball { hits_left: 99_999, other: pong, done }).await?;
     println!("the ball was hit 100000 times, {hits} of them by the last player");
 
-    let end = system.graceful_shutdown(Duration::from_secs(1)).await;
-    println!("everything was handled: {}", end.drained);
+    let report = system.graceful_shutdown(Duration::from_secs(1)).await;
+    println!("all messages were handled: {}", report.drained);
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! A client that puts requests aside until it is connected, found by name, in front of a pool of workers.
+//! Stash, become, names and routers together: a client, found by name, stashes requests until it is connected, then
+//! forwards them to a pool of workers.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -19,12 +20,12 @@ impl Actor for Worker {
     type Msg = Job;
 
     fn receive(&mut self, Job(number, reply): Job, _ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
-        let _too_late = reply.send(number * number);
+        let _late = reply.send(number * number);
         Ok(Flow::Continue)
     }
 }
 
-/// Hands requests on once it is connected.
+/// Forwards requests once it is connected.
 struct Client {
     behaviour: Behaviour<Self>,
     workers: Router<Job>,
@@ -40,10 +41,10 @@ enum Msg {
 impl Client {
     fn connecting(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
-            // In place of a handshake.
+            // Stands in for a handshake.
             Msg::Connect => return Ok(Flow::wait(async { Msg::Connected })),
             Msg::Connected => {
-                println!("connected, {} requests waited", ctx.unstash_all());
+                println!("connected, {} stashed requests", ctx.unstash_all());
                 self.behaviour.replace(Self::connected);
             }
             Msg::Disconnected => {}

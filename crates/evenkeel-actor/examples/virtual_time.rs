@@ -1,4 +1,4 @@
-//! A test of an actor whose timers take hours: in virtual time, in no time, and the same every time.
+//! A test of an actor whose timers take hours: deterministic, in virtual time, done in milliseconds.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use evenkeel_actor::{
 const HOUR: Duration = Duration::from_secs(3_600);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Tells somebody once an hour that it is still there, and gives up a day after the last word from them.
-struct Keeper {
-    of: ActorRef<&'static str>,
+/// Sends a heartbeat once an hour, and stops a day after the last message from its peer.
+struct Heartbeat {
+    peer: ActorRef<&'static str>,
 }
 
-impl Actor for Keeper {
+impl Actor for Heartbeat {
     type Msg = &'static str;
 
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
@@ -26,14 +26,14 @@ impl Actor for Keeper {
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, _word: Self::Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
+    fn receive(&mut self, _message: Self::Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         Ok(Flow::Continue)
     }
 
     fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         match signal {
             Signal::ReceiveTimeout => return Ok(Flow::Stop),
-            _ => self.of.tell("still here"),
+            _ => self.peer.tell("alive"),
         }
         Ok(Flow::Continue)
     }
@@ -44,20 +44,20 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         let runtime = TestRuntime::new(seed);
         let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime.handle())?;
         let probe = Probe::new(&runtime, &system)?;
-        let of = probe.actor().clone();
-        let keeper = system.spawn(&Props::new(move || Keeper { of: of.clone() }).build())?;
-        probe.watch(&keeper);
+        let peer = probe.actor().clone();
+        let heartbeat = system.spawn(&Props::new(move || Heartbeat { peer: peer.clone() }).build())?;
+        probe.watch(&heartbeat);
 
         probe.expect_nothing(HOUR - MINUTE);
-        probe.expect_eq(&"still here", MINUTE);
+        probe.expect_eq(&"alive", MINUTE);
         runtime.advance(12 * HOUR);
         assert_eq!(probe.messages().len(), 12);
 
-        keeper.tell("are you there?");
+        heartbeat.tell("still there?");
         runtime.advance(24 * HOUR - MINUTE);
         assert_eq!(probe.messages().len(), 23);
-        probe.expect_terminated(&keeper, 2 * MINUTE);
+        probe.expect_terminated(&heartbeat, 2 * MINUTE);
     }
-    println!("a hundred keepers kept watch for 37 hours each");
+    println!("100 seeds, 37 hours of virtual time each");
     Ok(())
 }

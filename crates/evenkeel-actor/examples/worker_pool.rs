@@ -1,4 +1,4 @@
-//! A pool of workers that fail now and then: their parent restarts them, and the jobs after go on.
+//! A pool of workers that fail now and then: their parent restarts them, and the next jobs are handled.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -14,7 +14,7 @@ use evenkeel_actor::{
 /// A number to be squared.
 struct Job {
     number: u64,
-    answer: Reply<u64>,
+    reply: Reply<u64>,
 }
 
 struct Worker;
@@ -27,12 +27,12 @@ impl Actor for Worker {
         if job.number.is_multiple_of(7) {
             return Err(ActorError::new("sevens are too hard"));
         }
-        let _too_late = job.answer.send(job.number * job.number);
+        let _late = job.reply.send(job.number * job.number);
         Ok(Flow::Continue)
     }
 }
 
-/// Hands jobs to its workers in turn.
+/// Distributes jobs to its workers in turn.
 struct Pool {
     workers: Vec<ActorRef<Job>>,
     next: usize,
@@ -44,7 +44,7 @@ impl Actor for Pool {
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
         let props = Props::new(|| Worker).build();
         for _ in 0..4 {
-            let worker = ctx.spawn(&props).map_err(|refused| ActorError::new(refused.to_string()))?;
+            let worker = ctx.spawn(&props).map_err(|error| ActorError::new(error.to_string()))?;
             self.workers.push(worker);
         }
         Ok(Flow::Continue)
@@ -70,15 +70,15 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let runtime = TokioRuntime::current().ok_or("not on tokio")?;
     let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
 
-    let patient =
+    let supervision =
         Supervision::default().with_backoff(Backoff::NONE).with_max_restarts(100, Duration::from_secs(1))?;
-    let pool = Props::new(|| Pool { workers: vec![], next: 0 }).supervise(patient).build();
+    let pool = Props::new(|| Pool { workers: vec![], next: 0 }).supervise(supervision).build();
     let pool = system.spawn(&pool)?;
 
     let mut done = 0;
     let mut failed = 0;
     for number in 1..=100 {
-        match pool.ask(|answer| Job { number, answer }).await {
+        match pool.ask(|reply| Job { number, reply }).await {
             Ok(square) => {
                 assert_eq!(square, number * number);
                 done += 1;

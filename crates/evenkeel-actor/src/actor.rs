@@ -1,4 +1,4 @@
-//! What an actor is: a value with an inbox of one type, run by one worker at a time.
+//! The actor trait: a value that handles messages of one type, run by one worker at a time.
 
 use alloc::boxed::Box;
 use core::future::Future;
@@ -13,78 +13,78 @@ use crate::timer::TimerId;
 
 /// A value that handles messages one at a time.
 ///
-/// Handlers are synchronous and should be short, as on any shared executor. What takes long is
-/// returned as a future ([`Flow::Await`]), and its output comes back as a message.
+/// Handlers are synchronous and should be short, as on any shared executor. For longer work a handler returns a
+/// future ([`Flow::Await`]), whose output arrives as the next message.
 pub trait Actor: Sized + Send + 'static {
-    /// What it is told.
+    /// The messages of the actor.
     type Msg: Send + 'static;
 
     /// Handles one message.
     fn receive(&mut self, message: Self::Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg>;
 
-    /// Runs before the first message, on a worker; again on the new value after a restart.
+    /// Runs on a worker before the first message, and again on the new value after a restart.
     fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         Ok(Flow::Continue)
     }
 
-    /// Hears what the system has to say.
+    /// Handles a signal of the system.
     fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         Ok(Flow::Continue)
     }
 
-    /// Runs on the old value before a restart throws it away.
+    /// Runs on the old value before a restart drops it.
     fn restarting(&mut self, _error: &ActorError, _ctx: &mut Context<'_, Self>) {}
 
-    /// Runs once at the end, after the last child has ended.
+    /// Runs once at the end, after the last child has stopped.
     fn stopped(&mut self, _ctx: &mut Context<'_, Self>) {}
 
-    /// May overrule what was decided about a failed child.
+    /// Overrules the decision about a failed child if it returns a directive.
     fn overrule(&mut self, _failure: &FailureNotification) -> Option<SupervisionDirective> {
         None
     }
 }
 
-/// What a handler wants to happen next, or why it failed.
+/// Result of a handler: how the actor continues, or the failure.
 pub type HandlerResult<M> = Result<Flow<M>, ActorError>;
 
-/// A future whose output is told to the actor that waits for it.
+/// A future whose output is the next message of the actor that awaits it.
 pub type MessageFuture<M> = Pin<Box<dyn Future<Output = M> + Send>>;
 
-/// What a handler wants to happen next.
+/// Instruction of a handler: how the actor continues.
 pub enum Flow<M> {
-    /// The next message, please.
+    /// Handle the next message.
     Continue,
-    /// Others first.
+    /// Let other actors run first.
     Yield,
-    /// Wait for this; its output is the next message. The system lane is served meanwhile.
+    /// Await the future; its output is the next message. System messages are handled meanwhile.
     Await(MessageFuture<M>),
-    /// Do not serve the mailbox until the condition holds.
+    /// Handle no user message until the condition holds.
     Suspend(SuspendReason, ResumeCondition),
-    /// End.
+    /// Stop the actor.
     Stop,
 }
 
 impl<M> Flow<M> {
-    /// Waits for `future`; its output is the actor's next message.
+    /// Awaits `future`; its output is the actor's next message.
     pub fn wait(future: impl Future<Output = M> + Send + 'static) -> Self {
         Self::Await(Box::pin(future))
     }
 }
 
-/// What the system tells an actor.
+/// Notification from the system to an actor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Signal {
-    /// An actor it watches, or a child, has ended; told once.
+    /// A watched actor or a child has stopped; sent once.
     Terminated {
-        /// Who.
-        who: MailboxIndex,
-        /// How.
-        how: Termination,
+        /// The stopped actor.
+        actor: MailboxIndex,
+        /// The cause of its end.
+        cause: Termination,
     },
-    /// A child failed, and this was decided about it.
+    /// A child failed; contains the decision about it.
     ChildFailed(FailureNotification),
-    /// No message came for as long as the actor asked for.
+    /// No message arrived for the receive timeout.
     ReceiveTimeout,
-    /// A timer of its own fired.
+    /// A timer of the actor fired.
     Timer(TimerId),
 }

@@ -1,4 +1,4 @@
-//! The address of an actor, by the type of its messages.
+//! The address of an actor, typed by its messages.
 
 use core::fmt;
 use core::future::poll_fn;
@@ -11,7 +11,7 @@ use crate::dead_letters::DeadLetterReason;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
-use crate::mailbox::{OverflowStrategy, PushResult, QueueMailbox, SystemMessage};
+use crate::mailbox::{OverflowStrategy, PushResult, SystemMessage};
 use crate::raw::mailbox_ref::MailboxRef;
 use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
@@ -19,60 +19,65 @@ use crate::reply::{AskError, AskFuture, Reply};
 use crate::stop::StopMode;
 use crate::trace::{Envelope, SpanHandle, record_signal};
 
-/// How long a question waits unless it says otherwise.
+/// Default timeout of an ask.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The address of an actor that takes messages of type `M`.
+/// The address of an actor that handles messages of type `M`.
 ///
-/// It outlives the actor: what is sent to one that has ended comes back, or becomes a dead letter.
+/// It outlives the actor: a message to an actor that has terminated is returned or dead-lettered.
 pub struct ActorRef<M> {
-    lane: MailboxRef<M>,
-    takes: PhantomData<fn(M)>,
+    mailbox_ref: MailboxRef<M>,
+    _messages: PhantomData<fn(M)>,
 }
 
-/// What became of a message that was taken.
+/// Outcome of an accepted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// It waits for its turn.
+    /// The message is queued.
     Queued,
-    /// It waits for its turn; the oldest that did became a dead letter.
+    /// The message is queued, and the oldest one was dead-lettered.
     Displaced,
-    /// It became a dead letter, as the mailbox's overflow strategy says.
+    /// The message was dead-lettered by the mailbox's overflow strategy.
     Discarded,
 }
 
-/// Why a message was not taken, with the message.
-#[derive(PartialEq, Eq)]
+/// Reason why a message was rejected, with the message.
+#[derive(PartialEq, Eq, thiserror::Error)]
 pub enum SendError<M> {
     /// The mailbox is full.
+    #[error("mailbox is full")]
     Full(M),
-    /// The actor has ended, or takes nothing more.
+    /// The actor has terminated or no longer accepts messages.
+    #[error("actor no longer accepts messages")]
     Closed(M),
 }
 
 impl<M: Send + 'static> ActorRef<M> {
-    pub(crate) fn new(lane: MailboxRef<M>) -> Self {
-        Self { lane, takes: PhantomData }
+    pub(crate) fn new(mailbox_ref: MailboxRef<M>) -> Self {
+        Self { mailbox_ref, _messages: PhantomData }
     }
 
-    /// Has `waker` woken when the mailbox is down to its low mark; `false` when too many wait.
+    /// Registers `waker` to be woken when the mailbox is down to its low watermark; returns `false` if too
+    /// many producers wait.
     pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
-        self.lane.lane().wait_for_room(waker, &self.cell().slot().state)
+        self.mailbox_ref.mailbox().wait_for_room(waker, &self.cell().slot().state)
     }
 
-    pub(crate) fn lane(&self) -> &QueueMailbox<M> {
-        self.lane.lane()
+    #[cfg(feature = "patterns")]
+    pub(crate) fn mailbox(&self) -> &crate::mailbox::QueueMailbox<M> {
+        self.mailbox_ref.mailbox()
     }
 
     #[inline]
     pub(crate) fn cell(&self) -> &CellRef {
-        self.lane.cell()
+        self.mailbox_ref.cell()
     }
 
-    /// Sends and forgets: what finds no place becomes a dead letter, with the reason.
+    /// Sends without waiting (fire and forget): a message that is not accepted is dead-lettered with the
+    /// reason.
     #[inline]
     pub fn tell(&self, message: M) {
-        match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
+        match self.mailbox_ref.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => self.cell().raise(USER),
             Some(message) => self.tell_or_dead_letter(message),
         }
@@ -80,7 +85,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     pub(crate) fn tell_or_dead_letter(&self, message: Envelope<M>) {
-        match self.push_hard(message) {
+        match self.push_or_overflow(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.dead_letter(message, DeadLetterReason::Full),
             Err(SendError::Closed(message)) => self.dead_letter_rejected(message),
@@ -89,24 +94,24 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     fn dead_letter_rejected(&self, message: Envelope<M>) {
-        self.dead_letter(message, self.cell().core().why_closed());
+        self.dead_letter(message, self.cell().core().closed_reason());
     }
 
-    /// Sends, and hands back what finds no place.
+    /// Sends without waiting; returns a message that is not accepted.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
-        match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
+        match self.mailbox_ref.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
             }
-            Some(message) => self.push_hard(message).map_err(SendError::open),
+            Some(message) => self.push_or_overflow(message).map_err(SendError::unseal),
         }
     }
 
     #[cold]
-    fn push_hard(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
-        match self.lane.lane().push_slow(message) {
+    fn push_or_overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
+        match self.mailbox_ref.mailbox().push_slow(message) {
             PushResult::Queued => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
@@ -117,16 +122,16 @@ impl<M: Send + 'static> ActorRef<M> {
                 Ok(SendOutcome::Displaced)
             }
             PushResult::Closed(message) => Err(SendError::Closed(message)),
-            PushResult::Full(message) => self.overflow(message),
+            PushResult::Full(message) => self.apply_overflow(message),
         }
     }
 
-    fn overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
-        let reason = match self.cell().mailbox().overflow {
+    fn apply_overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
+        let reason = match self.cell().mailbox_options().overflow {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
             OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
             OverflowStrategy::DropOldest | OverflowStrategy::BlockProducer | OverflowStrategy::Reject => {
-                self.cell().core().hub.count_overflow(self.cell().head().kind, OverflowReason::Rejected);
+                self.cell().core().hub.count_overflow(self.cell().header().kind, OverflowReason::Rejected);
                 return Err(SendError::Full(message));
             }
         };
@@ -140,22 +145,22 @@ impl<M: Send + 'static> ActorRef<M> {
         self.cell().core().dead_letter(self.cell(), message, reason);
     }
 
-    /// Sends, waiting for a place; for producers outside of actors.
+    /// Sends, waiting for capacity; for producers outside actors.
     ///
-    /// Any mailbox can be waited for, not only one whose strategy is
-    /// [`OverflowStrategy::BlockProducer`]. Ends early with [`SendError::Closed`] when the actor does,
-    /// and with [`SendError::Full`] when too many wait already.
+    /// Works with every mailbox, not only with [`OverflowStrategy::BlockProducer`]. Ends early with
+    /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait
+    /// already.
     pub async fn send(&self, message: M) -> Result<SendOutcome, SendError<M>> {
         let mut unsent = Some(Envelope::seal(message, self.cell()));
         let mut blocked = false;
         poll_fn(|cx| {
             let Some(message) = unsent.take() else { return Poll::Pending };
             let cell = self.cell();
-            match self.lane.lane().push_or_wait(message, cx.waker(), &cell.slot().state) {
+            match self.mailbox_ref.mailbox().push_or_wait(message, cx.waker(), &cell.slot().state) {
                 Ok(PushResult::Full(message)) => {
                     if !blocked {
                         blocked = true;
-                        cell.core().hub.count_overflow(cell.head().kind, OverflowReason::Blocked);
+                        cell.core().hub.count_overflow(cell.header().kind, OverflowReason::Blocked);
                     }
                     unsent = Some(message);
                     Poll::Pending
@@ -169,83 +174,84 @@ impl<M: Send + 'static> ActorRef<M> {
                     self.dead_letter(oldest, DeadLetterReason::DroppedOldest);
                     Poll::Ready(Ok(SendOutcome::Displaced))
                 }
-                Ok(PushResult::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).open())),
-                Err(message) => Poll::Ready(Err(SendError::Full(message).open())),
+                Ok(PushResult::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).unseal())),
+                Err(message) => Poll::Ready(Err(SendError::Full(message).unseal())),
             }
         })
         .await
     }
 
-    /// Asks: puts a way back into the message, and waits for what comes over it.
+    /// Asks: passes a reply channel to `request`, sends the message that it returns, and waits for the reply.
     ///
-    /// The question is sent at once; the wait ends after [`ASK_WITHIN`] unless [`Ask::within`] says
-    /// otherwise.
-    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
-        let trace = SpanHandle::of_question(self.cell());
+    /// The message is sent immediately; the wait times out after [`ASK_TIMEOUT`] unless [`AskFuture::within`]
+    /// sets another timeout.
+    pub fn ask<T: Send + 'static>(&self, request: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
+        let trace = SpanHandle::for_ask(self.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
-        let sent = trace.within(|| self.try_tell(question(reply)));
-        asked(sent, receiver, self.cell(), trace)
+        let sent = trace.within(|| self.try_tell(request(reply)));
+        ask_future(sent, receiver, self.cell(), trace)
     }
 
-    /// Names the actor's place in the registry.
+    /// Returns the index of the actor's mailbox in the registry.
     pub fn index(&self) -> MailboxIndex {
         self.cell().index()
     }
 
-    /// Tells what the actor is doing.
+    /// Returns the actor's current state.
     pub fn state(&self) -> ActorState {
         self.cell().state()
     }
 
-    /// Counts the messages that wait.
+    /// Counts the queued messages.
     pub fn depth(&self) -> usize {
-        self.lane.lane().stats().depth
+        self.mailbox_ref.mailbox().stats().depth
     }
 
-    /// Whether the mailbox is filled to its high mark; a sender that can slow down should.
+    /// Reports whether the mailbox is filled to its high watermark, so that a sender can slow down.
     pub fn is_above_high_watermark(&self) -> bool {
-        self.cell().mailbox().high_mark <= self.depth()
+        self.depth() >= self.cell().mailbox_options().high_watermark
     }
 
-    /// Asks the actor to end; its children end first.
+    /// Stops the actor; its children stop first.
     pub fn stop(&self, mode: StopMode) {
         self.cell().stop(mode);
     }
 
-    /// Ends the actor's wait for this key.
+    /// Signals this key, which ends the actor's wait for it.
     pub fn signal(&self, key: SignalKey) {
         record_signal(self.cell(), key);
         drop(self.cell().tell_system(SystemMessage::Signal(key)));
     }
 
-    /// Whether both are addresses of the same actor.
+    /// Reports whether both are addresses of the same actor.
     pub fn is(&self, other: &Self) -> bool {
         self.cell().is(other.cell())
     }
 }
 
-/// The wait for an answer to a question that was sent, or not; `whom` is of the same system.
-pub(crate) fn asked<M, T>(
+/// Creates the future of an ask from the outcome of the send; `target` belongs to the same system as the
+/// asker.
+pub(crate) fn ask_future<M, T>(
     sent: Result<SendOutcome, SendError<M>>,
     receiver: Receiver<T>,
-    whom: &CellRef,
+    target: &CellRef,
     trace: SpanHandle,
 ) -> AskFuture<'_, T> {
     match sent {
         Ok(SendOutcome::Queued | SendOutcome::Displaced) => {
-            AskFuture::new(receiver, whom, ASK_TIMEOUT, trace)
+            AskFuture::new(receiver, target, ASK_TIMEOUT, trace)
         }
-        // A question among the dead letters is answered by nobody.
-        Ok(SendOutcome::Discarded) => AskFuture::refused(receiver, whom, AskError::Discarded),
-        Err(SendError::Full(_)) => AskFuture::refused(receiver, whom, AskError::Full),
-        Err(SendError::Closed(_)) => AskFuture::refused(receiver, whom, AskError::Closed),
+        // A dead-lettered request gets no reply.
+        Ok(SendOutcome::Discarded) => AskFuture::rejected(receiver, target, AskError::Discarded),
+        Err(SendError::Full(_)) => AskFuture::rejected(receiver, target, AskError::Full),
+        Err(SendError::Closed(_)) => AskFuture::rejected(receiver, target, AskError::Closed),
     }
 }
 
 impl<M> Clone for ActorRef<M> {
     fn clone(&self) -> Self {
-        Self { lane: self.lane.clone(), takes: PhantomData }
+        Self { mailbox_ref: self.mailbox_ref.clone(), _messages: PhantomData }
     }
 }
 
@@ -256,8 +262,8 @@ impl<M: Send + 'static> fmt::Debug for ActorRef<M> {
 }
 
 impl<M> SendError<Envelope<M>> {
-    /// Takes the message out of its envelope, for its sender.
-    fn open(self) -> SendError<M> {
+    /// Takes the message out of its envelope, to be returned to its sender.
+    fn unseal(self) -> SendError<M> {
         match self {
             Self::Full(Envelope { message, trace }) => {
                 trace.record_rejected();
@@ -272,7 +278,7 @@ impl<M> SendError<Envelope<M>> {
 }
 
 impl<M> SendError<M> {
-    /// Takes the message back.
+    /// Returns the message.
     pub fn into_message(self) -> M {
         match self {
             Self::Full(message) | Self::Closed(message) => message,
@@ -289,17 +295,6 @@ impl<M> fmt::Debug for SendError<M> {
     }
 }
 
-impl<M> fmt::Display for SendError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "mailbox is full",
-            Self::Closed(_) => "actor takes no messages any more",
-        })
-    }
-}
-
-impl<M> core::error::Error for SendError<M> {}
-
 #[cfg(test)]
 #[cfg(feature = "test")]
 mod tests {
@@ -311,9 +306,12 @@ mod tests {
     use core::future::Future;
 
     #[test]
-    fn a_drained_actor_handles_what_its_sender_has_not_announced_yet() {
+    fn a_drained_actor_handles_a_message_whose_sender_has_not_raised_the_flag_yet() {
         let (runtime, _system, actor, handled) = counter();
-        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
+        assert!(matches!(
+            actor.mailbox_ref.mailbox().push(Envelope::seal((), actor.cell())),
+            PushResult::Queued
+        ));
         actor.stop(StopMode::Drained);
         runtime.run_until_idle();
         actor.cell().raise(USER);
@@ -321,9 +319,12 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_waits_for_what_its_sender_has_not_announced_yet() {
+    fn a_shutdown_waits_for_a_message_whose_sender_has_not_raised_the_flag_yet() {
         let (runtime, system, actor, handled) = counter();
-        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
+        assert!(matches!(
+            actor.mailbox_ref.mailbox().push(Envelope::seal((), actor.cell())),
+            PushResult::Queued
+        ));
         let sender = async {
             runtime.handle().sleep_until(runtime.now() + Duration::from_millis(5)).await;
             actor.cell().raise(USER);
@@ -344,13 +345,13 @@ mod tests {
     impl Actor for Counter {
         type Msg = ();
 
-        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+        fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(Flow::Continue)
         }
     }
 
-    /// An actor that counts, in a system where nothing goes on.
+    /// Creates a counting actor in an idle system.
     fn counter() -> (TestRuntime, ReadyQueueScheduler, ActorRef<()>, Arc<AtomicU32>) {
         let runtime = TestRuntime::new(0);
         let system = ActorSystemRunner::default().start(runtime.handle()).unwrap();

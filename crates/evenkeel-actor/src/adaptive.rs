@@ -1,9 +1,9 @@
-//! How many workers there should be, by how many actors are ready and how long they wait.
+//! Adaptive number of workers, driven by the number of ready actors and by how long they wait.
 //!
-//! Bound: from `workers_min` to `workers_max`. Workers come after `grow_after` readings of pressure in a
-//! row and leave one by one, each after `shrink_after` calm readings in a row; between calm and pressure
-//! nothing changes. A step down that must be taken back doubles the calm it takes to try again, up to
-//! [`PATIENCE_MAX`] times, so a steady load makes the number settle.
+//! Limits: from `workers_min` to `workers_max`. Guarantees: workers are added after `grow_after` samples under pressure
+//! in a row, and removed one by one, each after `shrink_after` calm samples in a row; samples in between change nothing
+//! (hysteresis). Removing a worker that must be added again doubles the calm samples needed for the next removal, up to
+//! [`SHRINK_BACKOFF_MAX`] times, so the number settles under a steady load.
 
 #[cfg(feature = "std")]
 mod driver;
@@ -13,40 +13,40 @@ pub use driver::AdaptiveHandle;
 #[cfg(feature = "std")]
 pub(crate) use driver::adapt;
 
-use core::fmt;
 use core::num::{NonZeroU32, NonZeroUsize};
 use core::time::Duration;
 
-/// How many times as much calm as at first it may take until a worker leaves.
-pub const PATIENCE_MAX: u32 = 32;
+/// The maximum factor by which the calm samples needed to remove a worker grow.
+pub const SHRINK_BACKOFF_MAX: u32 = 32;
 
-/// When workers come and when they leave; see [`AdaptiveOptions::up_to`] for the defaults.
+/// Thresholds for adding and removing workers; see [`AdaptiveOptions::up_to`] for the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveOptions {
-    /// There are never fewer workers.
+    /// The minimum number of workers.
     pub workers_min: NonZeroUsize,
-    /// There are never more workers; more than the runtime has threads are of no use.
+    /// The maximum number of workers; more than the runtime has threads are of no use.
     pub workers_max: NonZeroUsize,
-    /// More ready actors per worker are pressure.
+    /// More ready actors per worker than this are pressure.
     pub depth_high: usize,
-    /// Fewer ready actors per worker are calm, if they do not wait long either.
+    /// Fewer ready actors per worker than this are calm, if the wait is short as well.
     pub depth_low: usize,
-    /// A longer wait from ready to run is pressure.
+    /// A mean wait from ready to run above this is pressure.
     pub wait_high: Duration,
-    /// A wait of up to this is calm.
+    /// A mean wait of up to this is calm.
     pub wait_low: Duration,
-    /// Readings of pressure in a row until workers come.
+    /// The number of samples under pressure in a row before workers are added.
     pub grow_after: NonZeroU32,
-    /// Calm readings in a row until a worker leaves.
+    /// The number of calm samples in a row before a worker is removed.
     pub shrink_after: NonZeroU32,
-    /// How often a reading is taken.
+    /// The sampling interval.
     pub period: Duration,
 }
 
 impl AdaptiveOptions {
-    /// From one worker up to so many: pressure is more than 4 ready actors per worker or a mean wait
-    /// above 1 ms, calm is less than 1 and up to 100 µs; a reading every 100 ms, two of pressure to
-    /// grow, 50 of calm to shrink.
+    /// Returns the defaults for one to `workers_max` workers.
+    ///
+    /// Pressure is more than 4 ready actors per worker or a mean wait above 1 ms; calm is less than 1 and at most
+    /// 100 µs. A sample is taken every 100 ms; two under pressure add workers, 50 calm ones remove one.
     pub const fn up_to(workers_max: NonZeroUsize) -> Self {
         Self {
             workers_min: NonZeroUsize::MIN,
@@ -62,36 +62,36 @@ impl AdaptiveOptions {
     }
 }
 
-/// What the workers have to do at one moment.
+/// The load of the workers at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadSample {
-    /// How many workers there should be so far.
+    /// The current target number of workers.
     pub workers: NonZeroUsize,
-    /// Actors that wait for a worker.
+    /// The number of actors that wait for a worker.
     pub ready_depth: usize,
-    /// How long actors waited on average since the last reading; `None` if no wait was measured.
+    /// The mean wait since the last sample; `None` if no wait was measured.
     pub wait: Option<Duration>,
 }
 
-/// What is to become of the number of workers.
+/// Decision about the number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is as it should be.
+    /// Leaves the number as it is.
     Keep,
-    /// There should be so many.
+    /// Changes the number to this.
     Change(NonZeroUsize),
 }
 
-/// Decides how many workers there should be, from reading to reading.
+/// The policy that decides the number of workers, sample by sample.
 #[derive(Clone, Debug)]
 pub struct AdaptiveDispatcher {
     options: AdaptiveOptions,
-    /// Readings of the same kind in a row, the last one included.
+    /// The number of samples at the same level in a row, the last one included.
     streak: u32,
     last: LoadLevel,
     last_step: ScaleStep,
-    /// How many times as much calm as at first it takes.
-    patience: u32,
+    /// The factor by which the calm samples needed to remove a worker have grown.
+    shrink_backoff: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ enum ScaleStep {
 }
 
 impl AdaptiveDispatcher {
-    /// Makes one that has seen nothing.
+    /// Returns a dispatcher without history.
     pub fn new(options: AdaptiveOptions) -> Result<Self, InvalidAdaptive> {
         let AdaptiveOptions { workers_min, workers_max, .. } = options;
         if workers_max < workers_min {
@@ -123,64 +123,64 @@ impl AdaptiveDispatcher {
         if options.period.is_zero() {
             return Err(InvalidAdaptive::Period);
         }
-        Ok(Self { options, streak: 0, last: LoadLevel::Steady, last_step: ScaleStep::Up, patience: 1 })
+        Ok(Self { options, streak: 0, last: LoadLevel::Steady, last_step: ScaleStep::Up, shrink_backoff: 1 })
     }
 
-    /// Tells by what it decides.
+    /// Returns the thresholds.
     pub fn options(&self) -> &AdaptiveOptions {
         &self.options
     }
 
-    /// Takes a reading; a number out of bounds is brought back at once.
-    pub fn decide(&mut self, reading: &LoadSample) -> Decision {
+    /// Decides on a sample; a number of workers outside the limits is corrected at once.
+    pub fn decide(&mut self, sample: &LoadSample) -> Decision {
         let AdaptiveOptions { workers_min, workers_max, .. } = self.options;
-        let within = reading.workers.clamp(workers_min, workers_max);
-        if within != reading.workers {
+        let within = sample.workers.clamp(workers_min, workers_max);
+        if within != sample.workers {
             self.streak = 0;
             return Decision::Change(within);
         }
-        let load = self.load(reading);
-        self.streak = if load == self.last { self.streak.saturating_add(1) } else { 1 };
-        self.last = load;
-        let wanted = match load {
-            LoadLevel::Pressure if self.options.grow_after.get() <= self.streak => {
-                self.step_up(reading.workers)
+        let level = self.level(sample);
+        self.streak = if level == self.last { self.streak.saturating_add(1) } else { 1 };
+        self.last = level;
+        let target = match level {
+            LoadLevel::Pressure if self.streak >= self.options.grow_after.get() => {
+                self.step_up(sample.workers)
             }
-            LoadLevel::Calm if self.calm_needed() <= self.streak => {
-                NonZeroUsize::new(reading.workers.get() - 1).unwrap_or(workers_min)
+            LoadLevel::Calm if self.streak >= self.calm_needed() => {
+                NonZeroUsize::new(sample.workers.get() - 1).unwrap_or(workers_min)
             }
             _ => return Decision::Keep,
         };
-        let wanted = wanted.clamp(workers_min, workers_max);
-        if wanted == reading.workers {
+        let target = target.clamp(workers_min, workers_max);
+        if target == sample.workers {
             return Decision::Keep;
         }
-        self.record_step(if reading.workers < wanted { ScaleStep::Up } else { ScaleStep::Down });
-        Decision::Change(wanted)
+        self.record_step(if sample.workers < target { ScaleStep::Up } else { ScaleStep::Down });
+        Decision::Change(target)
     }
 
-    fn load(&self, reading: &LoadSample) -> LoadLevel {
+    fn level(&self, sample: &LoadSample) -> LoadLevel {
         let AdaptiveOptions { depth_high, depth_low, wait_high, wait_low, .. } = self.options;
-        let per_worker = |depth: usize| depth.saturating_mul(reading.workers.get());
-        let wait = reading.wait.unwrap_or_default();
-        if per_worker(depth_high) < reading.ready_depth || wait_high < wait {
+        let per_worker = |depth: usize| depth.saturating_mul(sample.workers.get());
+        let wait = sample.wait.unwrap_or_default();
+        if sample.ready_depth > per_worker(depth_high) || wait > wait_high {
             return LoadLevel::Pressure;
         }
-        if reading.ready_depth < per_worker(depth_low) && wait <= wait_low {
+        if sample.ready_depth < per_worker(depth_low) && wait <= wait_low {
             return LoadLevel::Calm;
         }
         LoadLevel::Steady
     }
 
-    /// A number that proved to be needed is left with patience, one that was stepped down to is not.
+    /// Returns the calm samples needed to remove a worker: more after a number that proved to be needed.
     fn calm_needed(&self) -> u32 {
         match self.last_step {
-            ScaleStep::Up => self.options.shrink_after.get().saturating_mul(self.patience),
+            ScaleStep::Up => self.options.shrink_after.get().saturating_mul(self.shrink_backoff),
             ScaleStep::Down => self.options.shrink_after.get(),
         }
     }
 
-    /// Half as many more; one more where a step down was one too many.
+    /// Adds half as many workers; only one if the last removal was one too many.
     fn step_up(&self, workers: NonZeroUsize) -> NonZeroUsize {
         match self.last_step {
             ScaleStep::Up => workers.saturating_add((workers.get() / 2).max(1)),
@@ -189,59 +189,48 @@ impl AdaptiveDispatcher {
     }
 
     fn record_step(&mut self, step: ScaleStep) {
-        self.patience = match (self.last_step, step) {
-            (ScaleStep::Down, ScaleStep::Up) => (self.patience * 2).min(PATIENCE_MAX),
-            // The load has changed: what was learned about the one before is of no use.
+        self.shrink_backoff = match (self.last_step, step) {
+            (ScaleStep::Down, ScaleStep::Up) => (self.shrink_backoff * 2).min(SHRINK_BACKOFF_MAX),
+            // The load has changed, so the backoff learned for the old one is reset.
             (ScaleStep::Up, ScaleStep::Up) | (ScaleStep::Down, ScaleStep::Down) => 1,
-            (ScaleStep::Up, ScaleStep::Down) => self.patience,
+            (ScaleStep::Up, ScaleStep::Down) => self.shrink_backoff,
         };
         self.last_step = step;
         self.streak = 0;
     }
 }
 
-/// Why options are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason [`AdaptiveOptions`] are invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAdaptive {
-    /// The least number of workers is above the greatest.
+    /// The minimum number of workers is above the maximum.
+    #[error("workers_min is {workers_min}, above workers_max {workers_max}")]
     Workers {
-        /// The least.
+        /// The minimum.
         workers_min: NonZeroUsize,
-        /// The greatest.
+        /// The maximum.
         workers_max: NonZeroUsize,
     },
-    /// A depth is both calm and pressure.
+    /// The depth thresholds overlap.
+    #[error("depth_low is {low}, above depth_high {high}")]
     Depth {
-        /// Below is calm.
+        /// The threshold for calm.
         low: usize,
-        /// Above is pressure.
+        /// The threshold for pressure.
         high: usize,
     },
-    /// A wait is both calm and pressure.
+    /// The wait thresholds overlap.
+    #[error("wait_low is {low:?}, above wait_high {high:?}")]
     Wait {
-        /// Up to it is calm.
+        /// The threshold for calm.
         low: Duration,
-        /// Above is pressure.
+        /// The threshold for pressure.
         high: Duration,
     },
-    /// No time between two readings.
+    /// The sampling interval is zero.
+    #[error("period is zero")]
     Period,
 }
-
-impl fmt::Display for InvalidAdaptive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Workers { workers_min, workers_max } => {
-                write!(f, "workers_min is {workers_min}, above workers_max {workers_max}")
-            }
-            Self::Depth { low, high } => write!(f, "depth_low is {low}, above depth_high {high}"),
-            Self::Wait { low, high } => write!(f, "wait_low is {low:?}, above wait_high {high:?}"),
-            Self::Period => f.write_str("period is zero"),
-        }
-    }
-}
-
-impl core::error::Error for InvalidAdaptive {}
 
 #[cfg(all(test, feature = "std"))]
 mod tests;

@@ -1,6 +1,6 @@
-//! How an actor handles messages, as a value it can change.
+//! Become: an actor's message handler as a value that it can replace.
 //!
-//! Bound: at most [`BEHAVIOURS_MAX`] handlers lie under the one in force.
+//! Limits: at most [`BEHAVIOURS_MAX`] handlers on the stack below the current one.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -8,23 +8,22 @@ use core::fmt;
 use crate::actor::{Actor, HandlerResult};
 use crate::context::Context;
 
-/// How many handlers may lie under the one in force.
+/// The maximum number of handlers on the stack below the current one.
 pub const BEHAVIOURS_MAX: usize = 64;
 
-/// Handles one message; what [`Actor::receive`] is, under a name of the actor's own.
+/// A message handler: a method of the actor with the signature of [`Actor::receive`].
 pub type ReceiveFn<A> =
     fn(&mut A, <A as Actor>::Msg, &mut Context<'_, A>) -> HandlerResult<<A as Actor>::Msg>;
 
-/// The handler in force, and those it is laid over: "become" of other actor systems.
+/// The current message handler and a stack of those it covers: the `become` of other actor systems.
 ///
-/// It is a field of the actor, so an actor without one pays nothing, and a restart begins with the
-/// handler that the factory names. Where the states carry fields of their own, an enum and a `match` in
-/// `receive` say more.
+/// It is a field of the actor, so actors without it pay nothing, and a restart begins with the handler that the factory
+/// sets. If the states carry data of their own, an enum and a `match` in `receive` are clearer.
 ///
 /// ```
-/// use evenkeel_actor::{Actor, Behaviour, Context, Flow, Handled};
+/// use evenkeel_actor::{Actor, Behaviour, Context, Flow, HandlerResult};
 ///
-/// struct Door {
+/// struct Turnstile {
 ///     behaviour: Behaviour<Self>,
 ///     passed: u32,
 /// }
@@ -35,11 +34,11 @@ pub type ReceiveFn<A> =
 ///     Close,
 /// }
 ///
-/// impl Door {
-///     fn closed(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+/// impl Turnstile {
+///     fn closed(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
 ///         match message {
 ///             Msg::Open => {
-///                 self.behaviour.switch(Self::open);
+///                 self.behaviour.replace(Self::open);
 ///                 ctx.unstash_all();
 ///             }
 ///             later => ctx.stash(later),
@@ -47,81 +46,74 @@ pub type ReceiveFn<A> =
 ///         Ok(Flow::Continue)
 ///     }
 ///
-///     fn open(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+///     fn open(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
 ///         match message {
 ///             Msg::Open => {}
 ///             Msg::Pass => self.passed += 1,
-///             Msg::Close => self.behaviour.switch(Self::closed),
+///             Msg::Close => self.behaviour.replace(Self::closed),
 ///         }
 ///         Ok(Flow::Continue)
 ///     }
 /// }
 ///
-/// impl Actor for Door {
+/// impl Actor for Turnstile {
 ///     type Msg = Msg;
 ///
-///     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+///     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
 ///         let receive = self.behaviour.current();
 ///         receive(self, message, ctx)
 ///     }
 /// }
 ///
-/// let door = Door { behaviour: Behaviour::new(Door::closed), passed: 0 };
-/// # drop(door);
+/// let turnstile = Turnstile { behaviour: Behaviour::new(Turnstile::closed), passed: 0 };
+/// # drop(turnstile);
 /// ```
 pub struct Behaviour<A: Actor> {
     current: ReceiveFn<A>,
-    under: Vec<ReceiveFn<A>>,
+    stack: Vec<ReceiveFn<A>>,
 }
 
 impl<A: Actor> Behaviour<A> {
-    /// Begins with a handler.
+    /// Returns a behaviour with `first` as its handler.
     pub const fn new(first: ReceiveFn<A>) -> Self {
-        Self { current: first, under: Vec::new() }
+        Self { current: first, stack: Vec::new() }
     }
 
-    /// Names the handler in force; `receive` hands the message on to it.
+    /// Returns the current handler, to which `receive` passes the message.
     #[inline]
     pub const fn current(&self) -> ReceiveFn<A> {
         self.current
     }
 
-    /// Puts another handler in force, from the next message on; those under it stay.
+    /// Replaces the current handler from the next message on; the stack stays as it is.
     pub fn replace(&mut self, next: ReceiveFn<A>) {
         self.current = next;
     }
 
-    /// Lays a handler over the one in force, until [`Behaviour::uncover`].
+    /// Makes `next` the current handler and pushes the old one onto the stack, until [`Behaviour::pop`].
     pub fn push(&mut self, next: ReceiveFn<A>) -> Result<(), BehavioursFull> {
-        if BEHAVIOURS_MAX <= self.under.len() {
+        if self.stack.len() >= BEHAVIOURS_MAX {
             return Err(BehavioursFull);
         }
-        self.under.push(core::mem::replace(&mut self.current, next));
+        self.stack.push(core::mem::replace(&mut self.current, next));
         Ok(())
     }
 
-    /// Goes back to the handler under the one in force; `false`, and as it was, when there is none.
+    /// Returns to the handler on top of the stack; returns `false` and changes nothing if the stack is empty.
     pub fn pop(&mut self) -> bool {
-        let Some(under) = self.under.pop() else { return false };
-        self.current = under;
+        let Some(previous) = self.stack.pop() else { return false };
+        self.current = previous;
         true
     }
 }
 
 impl<A: Actor> fmt::Debug for Behaviour<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Behaviour").field("under", &self.under.len()).finish_non_exhaustive()
+        f.debug_struct("Behaviour").field("stack", &self.stack.len()).finish_non_exhaustive()
     }
 }
 
-/// As many handlers are laid over each other as may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error of [`Behaviour::push`]: [`BEHAVIOURS_MAX`] handlers are on the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the behaviour stack is full: {BEHAVIOURS_MAX} handlers")]
 pub struct BehavioursFull;
-
-impl fmt::Display for BehavioursFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{BEHAVIOURS_MAX} behaviours are covered already")
-    }
-}
-
-impl core::error::Error for BehavioursFull {}

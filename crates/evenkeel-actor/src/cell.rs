@@ -1,8 +1,9 @@
-//! A cell: what the system keeps of one actor, seen from outside and from its worker.
+//! Actor cell: the runtime's state of one actor, as seen from outside and from the worker that runs it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+#[cfg(feature = "patterns")]
 use core::any::{TypeId, type_name};
 use core::fmt;
 use core::ptr::NonNull;
@@ -21,9 +22,10 @@ use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
 use crate::mailbox::{MailboxOptions, MailboxQueueStats, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
-use crate::raw::run_permit::{PermitCell, Run};
+use crate::raw::run_permit::{InvokeCell, PermitCell};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
+#[cfg(feature = "patterns")]
 use crate::stash::Stash;
 use crate::stop::{StopMode, Termination};
 use crate::sync::{Arc, AtomicU32, Ordering};
@@ -34,10 +36,13 @@ use crate::trace::{Envelope, SpanHandle};
 /// A reference to a cell of any type.
 pub(crate) type CellRef = SlotRef<CellEntry>;
 
-/// Who lives in a slot.
+/// The mailboxes of a system, indexed by [`MailboxIndex`].
+pub(crate) type MailboxRegistry = Slab<CellEntry>;
+
+/// The occupant of a slot: one actor cell.
 pub(crate) struct CellEntry {
     pub(crate) body: Box<dyn AnyCell>,
-    /// Dropped last: it may hold the slab that holds the slot.
+    /// Declared last, so that it is dropped last: it may hold the slab that holds this slot.
     pub(crate) core: Arc<Core>,
 }
 
@@ -51,120 +56,123 @@ impl Occupant for CellEntry {
     }
 }
 
-/// What a cell of any type offers.
-pub(crate) trait AnyCell: Run {
-    fn head(&self) -> &CellHeader;
+/// Operations on a cell of any actor type.
+pub(crate) trait AnyCell: InvokeCell {
+    fn header(&self) -> &CellHeader;
     fn settings(&self) -> &Settings;
     fn stats(&self) -> MailboxQueueStats;
     fn system_stats(&self) -> MailboxQueueStats;
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage>;
     fn close(&self);
-    /// Gives up the reference to the parent; for the end.
+    /// Takes the reference to the parent, before the cell is dropped.
     fn take_parent(&mut self) -> Option<CellRef>;
-    /// The type of the messages, and its name.
-    fn takes(&self) -> (TypeId, &'static str);
-    /// Where the user lane lies, for references that know its type.
-    fn lane(&self) -> NonNull<()>;
+    /// Returns the type of the messages and its name.
+    #[cfg(feature = "patterns")]
+    fn message_type(&self) -> (TypeId, &'static str);
+    /// Returns the address of the mailbox, for references that know its type.
+    fn mailbox(&self) -> NonNull<()>;
 }
 
-/// The part of a cell that does not depend on the type of its actor.
+/// The part of a cell that does not depend on the actor's type.
 pub(crate) struct CellHeader {
     pub(crate) parent: Option<CellRef>,
     pub(crate) kind: KindId,
-    /// Whether the actor waits for a future or for a signal from outside; then it is not done.
+    /// Nonzero while the actor awaits a future or an external signal; a shutdown waits for it.
     pub(crate) awaits: AtomicU32,
-    /// When the cell was scheduled, in coarse microseconds; zero unless that is timed.
+    /// Time when the cell was scheduled, in coarse microseconds; zero unless it is being timed.
     pub(crate) ready_us: AtomicU32,
-    /// Messages the actor has put aside; until they are taken back, it is not done.
+    /// Number of stashed messages; a shutdown waits until they are unstashed.
     pub(crate) stashed: AtomicU32,
 }
 
-/// What a cell consists of.
+/// An actor cell: mailbox, runner state, header and specification.
 pub(crate) struct ActorCell<A: Actor> {
-    pub(crate) lane: QueueMailbox<A::Msg>,
-    pub(crate) owner: PermitCell<RunnerState<A>>,
-    pub(crate) head: CellHeader,
+    pub(crate) mailbox: QueueMailbox<A::Msg>,
+    pub(crate) runner: PermitCell<RunnerState<A>>,
+    pub(crate) header: CellHeader,
     pub(crate) spec: Arc<Spec<A>>,
 }
 
-/// What belongs to whoever runs the cell.
+/// State that only the worker holding the run permit may access.
 pub(crate) struct RunnerState<A: Actor> {
-    /// The private half of the user lane.
+    /// The private half of the user queue.
     pub(crate) private: VecDeque<Envelope<A::Msg>>,
     pub(crate) actor: Option<A>,
-    /// What few actors need.
+    /// State that few actors need, allocated on first use.
     pub(crate) extra: Option<Box<ColdState<A>>>,
-    pub(crate) phase: Phase,
-    /// Whether somebody is known to wait for room.
-    pub(crate) awaited: bool,
+    pub(crate) phase: ActorPhase,
+    /// Set while producers are known to wait for capacity.
+    pub(crate) has_waiters: bool,
 }
 
-/// Where an actor is in its life.
+/// Life-cycle phase of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ActorPhase {
     /// Not started.
     New,
     Running,
-    /// Suspended, by itself.
+    /// Suspended by its own choice.
     Waiting,
-    /// Suspended by a failure; the next resume makes a new value.
+    /// Suspended by a failure; the next resume restarts it.
     Failed,
-    /// Its children end before a new value is made.
+    /// Waiting for its children to terminate before it is created anew.
     Restarting,
-    /// Its children end before it does.
+    /// Waiting for its children to terminate before it terminates.
     Stopping,
 }
 
-/// What few actors need, made when first needed.
+/// State that few actors need, allocated on first use.
 pub(crate) struct ColdState<A: Actor> {
     pub(crate) future: Option<MessageFuture<A::Msg>>,
-    /// A waker of this cell that came back, for the next wait.
+    /// A waker of this cell that was returned, to be reused for the next wait.
     pub(crate) spare: Option<Waker>,
     /// The span of the message whose handler returned the future.
     pub(crate) trace: SpanHandle,
-    /// The span of the wait under way.
+    /// The span of the current wait.
     pub(crate) wait: SpanHandle,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
-    /// Signals that came before the wait they end.
+    /// Signals that arrived before their wait.
     pub(crate) early: VecDeque<SignalKey>,
     pub(crate) waits: u32,
     pub(crate) children: Vec<CellRef>,
     pub(crate) watchers: Vec<CellRef>,
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
-    pub(crate) idle: Option<ReceiveTimeout>,
-    /// The end of a suspension, or of the wait before a restart.
-    pub(crate) resume: Option<TimerEntry>,
-    /// When the clock has the future looked at again, for what expires in it.
-    pub(crate) expiry: Option<TimerEntry>,
+    pub(crate) receive_timeout: Option<ReceiveTimeout>,
+    /// The timer that ends a suspension or a restart backoff.
+    pub(crate) resume_timer: Option<TimerEntry>,
+    /// The timer that re-polls the future when an ask in it times out.
+    pub(crate) repoll_timer: Option<TimerEntry>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
-    /// What came for the value while it could not be told; at most one for each watch, child and timer.
+    /// Messages for the actor that arrived while it could not handle them; at most one per watch, child and
+    /// timer.
     pub(crate) deferred: VecDeque<SystemMessage>,
-    pub(crate) ending: Option<Termination>,
+    pub(crate) termination: Option<Termination>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
+    #[cfg(feature = "patterns")]
     pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
 
-/// A timer an actor has set.
+/// A timer set by an actor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     pub(crate) id: TimerId,
-    pub(crate) alarm: TimerEntry,
+    pub(crate) entry: TimerEntry,
     pub(crate) repeat: Repeat,
 }
 
-/// A receive timeout.
+/// The receive timeout of an actor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveTimeout {
-    pub(crate) span: Duration,
-    pub(crate) alarm: TimerEntry,
-    /// When the actor last handled a message, or ceased to wait.
+    pub(crate) timeout: Duration,
+    pub(crate) entry: TimerEntry,
+    /// Time when the actor last handled a message or ended a wait.
     pub(crate) since: Instant,
 }
 
 impl<A: Actor> ColdState<A> {
-    /// Names the next wait of the actor in this slot.
+    /// Creates the key of the actor's next wait.
     pub(crate) fn next_key(&mut self, slot: u32) -> SignalKey {
         self.waits = self.waits.wrapping_add(1);
         SignalKey(u64::from(slot) << 32 | u64::from(self.waits))
@@ -185,14 +193,15 @@ impl<A: Actor> Default for ColdState<A> {
             watchers: Vec::new(),
             watching: Vec::new(),
             timers: Vec::new(),
-            idle: None,
-            resume: None,
-            expiry: None,
+            receive_timeout: None,
+            resume_timer: None,
+            repoll_timer: None,
             history: RestartHistory::default(),
             failure: None,
             deferred: VecDeque::new(),
-            ending: None,
+            termination: None,
             middleware: None,
+            #[cfg(feature = "patterns")]
             stash: None,
         }
     }
@@ -210,15 +219,15 @@ impl<A: Actor> ActorCell<A> {
         let extra = middleware
             .map(|middleware| Box::new(ColdState { middleware: Some(middleware), ..ColdState::default() }));
         Self {
-            lane: QueueMailbox::new(mailbox),
-            owner: PermitCell::new(RunnerState {
+            mailbox: QueueMailbox::new(mailbox),
+            runner: PermitCell::new(RunnerState {
                 private: VecDeque::new(),
                 actor: Some(actor),
                 extra,
-                phase: Phase::New,
-                awaited: false,
+                phase: ActorPhase::New,
+                has_waiters: false,
             }),
-            head: CellHeader {
+            header: CellHeader {
                 parent,
                 kind,
                 awaits: AtomicU32::new(0),
@@ -231,8 +240,8 @@ impl<A: Actor> ActorCell<A> {
 }
 
 impl<A: Actor> AnyCell for ActorCell<A> {
-    fn head(&self) -> &CellHeader {
-        &self.head
+    fn header(&self) -> &CellHeader {
+        &self.header
     }
 
     fn settings(&self) -> &Settings {
@@ -240,34 +249,35 @@ impl<A: Actor> AnyCell for ActorCell<A> {
     }
 
     fn stats(&self) -> MailboxQueueStats {
-        self.lane.stats()
+        self.mailbox.stats()
     }
 
     fn system_stats(&self) -> MailboxQueueStats {
-        self.lane.system_stats()
+        self.mailbox.system_stats()
     }
 
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
-        let pointless = self.lane.push_system_by(message, SystemMessage::enqueue_coalescing)?;
-        // After the lock: it may be the last that refers to a cell.
-        drop(pointless);
+        let redundant = self.mailbox.push_system_by(message, SystemMessage::enqueue_coalescing)?;
+        // Dropped after the lock: it may hold the last reference to a cell.
+        drop(redundant);
         Ok(())
     }
 
     fn take_parent(&mut self) -> Option<CellRef> {
-        self.head.parent.take()
+        self.header.parent.take()
     }
 
-    fn takes(&self) -> (TypeId, &'static str) {
+    #[cfg(feature = "patterns")]
+    fn message_type(&self) -> (TypeId, &'static str) {
         (TypeId::of::<A::Msg>(), type_name::<A::Msg>())
     }
 
-    fn lane(&self) -> NonNull<()> {
-        NonNull::from(&self.lane).cast()
+    fn mailbox(&self) -> NonNull<()> {
+        NonNull::from(&self.mailbox).cast()
     }
 
     fn close(&self) {
-        wake_all(self.lane.close());
+        wake_all(self.mailbox.close());
     }
 }
 
@@ -276,43 +286,42 @@ impl CellRef {
         &self.occupant().core
     }
 
-    pub(crate) fn head(&self) -> &CellHeader {
-        self.occupant().body.head()
+    pub(crate) fn header(&self) -> &CellHeader {
+        self.occupant().body.header()
     }
 
     pub(crate) fn index(&self) -> MailboxIndex {
         MailboxIndex { slot: self.number(), generation: self.generation() }
     }
 
-    /// Tells the cell something the system has to say; `Err` once it has ended.
+    /// Sends a system message to the cell; `Err` once it has terminated.
     pub(crate) fn tell_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
         self.occupant().body.push_system(message)?;
         self.raise(SYSTEM);
         Ok(())
     }
 
-    /// Asks the cell to stop; nothing happens once it has.
+    /// Stops the cell; does nothing if it has terminated.
     pub(crate) fn stop(&self, mode: StopMode) {
-        // An actor that has ended needs no telling.
         drop(self.tell_system(SystemMessage::Stop(mode)));
     }
 
-    /// What the mailbox holds, and what happens beyond.
-    pub(crate) fn mailbox(&self) -> &MailboxOptions {
+    /// Returns the options of the mailbox.
+    pub(crate) fn mailbox_options(&self) -> &MailboxOptions {
         self.core().mailbox_of(self.occupant().body.settings())
     }
 
-    /// Whether the actor waits for a future, or for a signal from outside.
+    /// Reports whether the actor awaits a future or an external signal.
     pub(crate) fn is_awaiting(&self) -> bool {
-        self.head().awaits.load(Ordering::Relaxed) != 0
+        self.header().awaits.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the actor has put messages aside.
+    /// Reports whether the actor has stashed messages.
     pub(crate) fn has_stashed(&self) -> bool {
-        self.head().stashed.load(Ordering::Relaxed) != 0
+        self.header().stashed.load(Ordering::Relaxed) != 0
     }
 
-    /// Tells what the actor is doing.
+    /// Returns the actor's current state.
     pub(crate) fn state(&self) -> ActorState {
         let flags = self.slot().state.flags();
         match flags {
@@ -326,7 +335,7 @@ impl CellRef {
 
 impl fmt::Debug for CellHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Head").field("kind", &self.kind).finish_non_exhaustive()
+        f.debug_struct("CellHeader").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
@@ -335,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_cell_says_of_itself_takes_24_bytes() {
+    fn a_cell_header_takes_24_bytes() {
         assert_eq!(size_of::<CellHeader>(), 24);
     }
 }

@@ -1,4 +1,4 @@
-//! What a handler can do beside changing its actor.
+//! The context of a handler: spawning, supervision commands, death watch, timers and suspension.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,48 +21,48 @@ use crate::system::{Core, SpawnError};
 use crate::timer::{Repeat, TimerEvent, TimerId};
 use crate::worker_local::WorkerLocal;
 
-/// At most this many timers of one actor.
+/// The maximum number of timers of one actor.
 const TIMERS_MAX: usize = 1024;
-/// At most this many watches of one actor.
+/// The maximum number of actors that one actor watches.
 const WATCHES_MAX: usize = 65_536;
 
-/// A handler's view of its own cell.
+/// A handler's access to its actor's cell and to the system.
 pub struct Context<'a, A: Actor> {
     pub(crate) cell: &'a CellRef,
     pub(crate) body: &'a ActorCell<A>,
     pub(crate) extra: &'a mut Option<Box<ColdState<A>>>,
     pub(crate) local: &'a WorkerLocal,
-    /// The mailbox that was last found full in this run.
+    /// Registers a waker with the mailbox that was last found full in this run.
     pub(crate) full: &'a mut Option<CapacityWait>,
 }
 
-/// Who was found full, and how to wait for it.
+/// A callback that registers a waker with a full mailbox; returns `false` if too many senders wait.
 pub(crate) type CapacityWait = Box<dyn Fn(&Waker) -> bool + Send>;
 
 impl<A: Actor> Context<'_, A> {
-    /// Names the actor itself.
+    /// Returns the address of this actor.
     pub fn me(&self) -> ActorRef<A::Msg> {
-        ActorRef::new(MailboxRef::of(self.cell, self.body))
+        ActorRef::new(MailboxRef::for_cell(self.cell, self.body))
     }
 
-    /// Names the actor's place in the registry.
+    /// Returns the index of this actor.
     pub fn index(&self) -> MailboxIndex {
         self.cell.index()
     }
 
-    /// Reads the clock.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         self.local.core().now()
     }
 
-    /// Makes a child; it ends before this actor does, and fails to it.
+    /// Spawns a child. It stops before this actor does, and this actor supervises it.
     pub fn spawn<C: Actor>(&mut self, props: &Props<C>) -> Result<ActorRef<C::Msg>, SpawnError> {
         let child = Core::spawn(self.local.shared_core(), props, None, Some(self.cell.clone()))?;
         self.adopt(child.cell());
         Ok(child)
     }
 
-    /// Makes a child of a value; see [`Props::of_values`].
+    /// Spawns a child from a value; see [`Props::of_values`].
     pub fn spawn_value<C: Actor>(
         &mut self,
         actor: C,
@@ -73,129 +73,129 @@ impl<A: Actor> Context<'_, A> {
         Ok(child)
     }
 
-    /// A failure and an end may come from a child.
+    /// Adds a child, and reserves capacity for the two system messages it may send: its failure and its end.
     pub(crate) fn adopt(&mut self, child: &CellRef) {
-        self.body.lane.reserve_system(2);
+        self.body.mailbox.reserve_system(2);
         self.extra().children.push(child.clone());
     }
 
-    /// Names the children that have not ended.
+    /// Returns the children that have not stopped.
     pub fn children(&self) -> Vec<MailboxIndex> {
         self.extra.iter().flat_map(|extra| extra.children.iter().map(CellRef::index)).collect()
     }
 
-    /// Has a child do something; `false` when there is no such child.
+    /// Sends a command to a child; returns `false` if there is no such child.
     pub fn command(&mut self, child: MailboxIndex, command: SupervisionCommand) -> bool {
-        let child = self.extra().children.iter().find(|known| known.index() == child);
+        let child = self.extra().children.iter().find(|cell| cell.index() == child);
         child.is_some_and(|child| child.tell_system(SystemMessage::Command(command)).is_ok())
     }
 
-    /// Sends, and hands back what finds no place.
+    /// Sends, or returns the message if the mailbox is full or closed.
     ///
-    /// A full mailbox is remembered: an actor that then returns
-    /// [`Flow::Suspend`](crate::Flow::Suspend) with `WhenCapacityAvailable` goes on once it is down to
-    /// its low mark.
+    /// A full mailbox is remembered: if the handler then returns [`Flow::Suspend`](crate::Flow::Suspend) with
+    /// `WhenCapacityAvailable`, the actor resumes once that mailbox is down to its low watermark.
     pub fn try_tell<M: Send + 'static>(
         &mut self,
         to: &ActorRef<M>,
         message: M,
     ) -> Result<SendOutcome, SendError<M>> {
-        let sent = to.try_tell(message);
-        if matches!(sent, Err(SendError::Full(_))) {
+        let outcome = to.try_tell(message);
+        if matches!(outcome, Err(SendError::Full(_))) {
             let to = to.clone();
-            // Nobody but the actor itself makes room in its own mailbox, and not while it waits.
+            // Only the actor itself empties its own mailbox, and not while it is suspended.
             let is_other = !to.cell().is(self.cell);
             *self.full =
                 is_other.then(|| Box::new(move |waker: &Waker| to.wait_for_room(waker)) as CapacityWait);
         }
-        sent
+        outcome
     }
 
-    /// Has the end of another actor told as [`Signal::Terminated`](crate::Signal::Terminated), once.
+    /// Watches another actor (death watch): its end arrives as [`Signal::Terminated`](crate::Signal::Terminated), once.
     ///
-    /// One that has ended already is told at once. Refused past 65 536 watches.
-    pub fn watch<M: Send + 'static>(&mut self, whom: &ActorRef<M>) -> bool {
-        let whom = whom.cell().clone();
+    /// If it has already stopped, the signal is sent at once. Returns `false` past 65 536 watched actors.
+    pub fn watch<M: Send + 'static>(&mut self, target: &ActorRef<M>) -> bool {
+        let target = target.cell().clone();
         let extra = self.extra();
-        if extra.watching.iter().any(|watched| watched.is(&whom)) {
+        if extra.watching.iter().any(|watched| watched.is(&target)) {
             return true;
         }
-        if WATCHES_MAX <= extra.watching.len() {
+        if extra.watching.len() >= WATCHES_MAX {
             return false;
         }
-        extra.watching.push(whom.clone());
-        self.body.lane.reserve_system(1);
-        if whom.tell_system(SystemMessage::Watch(self.cell.clone())).is_err() {
-            let ended = SystemMessage::Ended { who: whom, how: Termination::Unknown };
-            // This cell is running, so its lane is open.
+        extra.watching.push(target.clone());
+        self.body.mailbox.reserve_system(1);
+        if target.tell_system(SystemMessage::Watch(self.cell.clone())).is_err() {
+            let ended = SystemMessage::Terminated { actor: target, termination: Termination::Unknown };
+            // This cell is running, so its system queue is open.
             drop(self.cell.tell_system(ended));
         }
         true
     }
 
-    /// Takes a watch back; an end under way is not told.
-    pub fn unwatch<M: Send + 'static>(&mut self, whom: &ActorRef<M>) {
-        let whom = whom.cell();
-        self.extra().watching.retain(|watched| !watched.is(whom));
-        drop(whom.tell_system(SystemMessage::Unwatch(self.cell.clone())));
+    /// Stops watching an actor; a `Terminated` signal already on its way is not delivered.
+    pub fn unwatch<M: Send + 'static>(&mut self, target: &ActorRef<M>) {
+        let target = target.cell();
+        self.extra().watching.retain(|watched| !watched.is(target));
+        drop(target.tell_system(SystemMessage::Unwatch(self.cell.clone())));
     }
 
-    /// Has [`Signal::Timer`](crate::Signal::Timer) told after `after`; an id set before is set anew.
+    /// Sets a timer that sends [`Signal::Timer`](crate::Signal::Timer) after `after`; replaces a timer with the same ID.
     ///
-    /// Refused past 1024 timers of one actor, or when the system's wheel is full.
+    /// Returns `false` past 1024 timers of one actor, or if the system's timing wheel is full.
     pub fn set_timer(&mut self, id: TimerId, after: Duration, repeat: Repeat) -> bool {
         self.cancel_timer(id);
-        if TIMERS_MAX <= self.extra().timers.len() {
+        if self.extra().timers.len() >= TIMERS_MAX {
             return false;
         }
         let due = self.local.core().now() + after;
-        let timed = TimerEvent::Timer { cell: self.cell.clone(), id };
-        let Ok(alarm) = self.local.core().clock.insert(due, timed) else { return false };
-        self.body.lane.reserve_system(1);
-        self.extra().timers.push(Timer { id, alarm, repeat });
+        let event = TimerEvent::Timer { cell: self.cell.clone(), id };
+        let Ok(entry) = self.local.core().timer_driver.insert(due, event) else { return false };
+        self.body.mailbox.reserve_system(1);
+        self.extra().timers.push(Timer { id, entry, repeat });
         true
     }
 
-    /// Ends a timer; a firing under way is not told.
+    /// Cancels a timer; a signal already on its way is not delivered.
     pub fn cancel_timer(&mut self, id: TimerId) {
         let Some(extra) = self.extra.as_deref_mut() else { return };
-        if let Some(at) = extra.timers.iter().position(|timer| timer.id == id) {
-            let timer = extra.timers.swap_remove(at);
-            self.local.core().clock.cancel(timer.alarm);
+        if let Some(index) = extra.timers.iter().position(|timer| timer.id == id) {
+            let timer = extra.timers.swap_remove(index);
+            self.local.core().timer_driver.cancel(timer.entry);
         }
     }
 
-    /// Has [`Signal::ReceiveTimeout`](crate::Signal::ReceiveTimeout) told whenever no message was handled
-    /// for `span`, a millisecond at least; `None` ends that.
+    /// Sends [`Signal::ReceiveTimeout`](crate::Signal::ReceiveTimeout) whenever no message was handled for `timeout`, at
+    /// least a millisecond; `None` turns it off.
     ///
-    /// The wait for a future does not count, and what the system says is no message. Refused when the
-    /// system's wheel is full.
-    pub fn set_receive_timeout(&mut self, span: Option<Duration>) -> bool {
-        let clock = &self.local.core().clock;
-        if let Some(idle) = self.extra.as_deref_mut().and_then(|extra| extra.idle.take()) {
-            clock.cancel(idle.alarm);
+    /// Time spent awaiting a future does not count, and signals do not count as messages. Returns `false` if the
+    /// system's timing wheel is full.
+    pub fn set_receive_timeout(&mut self, timeout: Option<Duration>) -> bool {
+        let timer_driver = &self.local.core().timer_driver;
+        if let Some(previous) = self.extra.as_deref_mut().and_then(|extra| extra.receive_timeout.take()) {
+            timer_driver.cancel(previous.entry);
         }
-        let Some(span) = span else { return true };
-        // A timeout of nothing would be told all the time.
+        let Some(timeout) = timeout else { return true };
+        // A timeout of zero would fire all the time.
         let now = self.local.core().now();
-        let span = span.max(Duration::from_millis(1));
-        let Ok(alarm) = clock.insert(now + span, TimerEvent::ReceiveTimeout(self.cell.clone())) else {
+        let timeout = timeout.max(Duration::from_millis(1));
+        let Ok(entry) = timer_driver.insert(now + timeout, TimerEvent::ReceiveTimeout(self.cell.clone()))
+        else {
             return false;
         };
-        self.body.lane.reserve_system(1);
-        self.extra().idle = Some(ReceiveTimeout { span, alarm, since: now });
+        self.body.mailbox.reserve_system(1);
+        self.extra().receive_timeout = Some(ReceiveTimeout { timeout, entry, since: now });
         true
     }
 
-    /// Names a wait to come, for [`ResumeCondition::ExternalSignal`](crate::ResumeCondition).
+    /// Creates the key of a wait, for [`ResumeCondition::ExternalSignal`](crate::ResumeCondition).
     pub fn signal_key(&mut self) -> SignalKey {
         let slot = self.cell.number();
         self.extra().next_key(slot)
     }
 
-    /// Asks another actor to end.
-    pub fn stop<M: Send + 'static>(&mut self, whom: &ActorRef<M>, mode: StopMode) {
-        whom.stop(mode);
+    /// Stops another actor.
+    pub fn stop<M: Send + 'static>(&mut self, target: &ActorRef<M>, mode: StopMode) {
+        target.stop(mode);
     }
 
     pub(crate) fn extra(&mut self) -> &mut ColdState<A> {

@@ -1,7 +1,7 @@
-//! Who runs next, and which worker is woken for it.
+//! Ready queue coordinator: which cell runs next, and which worker is woken for it.
 //!
-//! A cell is registered by whoever was given its run right, so it is never registered twice and never
-//! forgotten: what arrives while it runs is seen in the transition that ends the run.
+//! A cell is registered by the caller that was granted its run permit, so it is never registered twice and
+//! never lost: anything that arrives while it runs is seen in the transition that ends the run.
 
 use alloc::vec::Vec;
 use core::num::NonZeroUsize;
@@ -16,13 +16,13 @@ use crate::system::Core;
 use crate::timer_driver::coarse_us;
 use crate::worker_local::WorkerLocal;
 
-/// A second worker is woken when this many cells wait behind a busy one.
+/// A second worker is woken when this many cells are queued behind a busy one.
 ///
-/// Waking costs more than running a few short handlers. The clock looks after cells that wait behind a
-/// long one.
+/// Waking costs more than running a few short handlers. The timer driver watches for cells queued behind a
+/// long handler.
 const WAKE_AT: usize = 4;
 
-/// The ready queue and those who serve it.
+/// The ready queues and the workers that serve them.
 #[derive(Debug)]
 pub(crate) struct ReadyQueueCoordinator {
     pub(crate) queues: ReadyQueues,
@@ -34,90 +34,91 @@ impl ReadyQueueCoordinator {
         Self { queues: ReadyQueues::new(workers, workers_max), idle: IdleWorkers::new() }
     }
 
-    /// Queues a cell, from anywhere.
+    /// Queues a cell; callable from any thread.
     #[cfg(feature = "std")]
-    pub(crate) fn register_ready(&self, core: &Core, ready: RunPermit) {
+    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
-                if local.times_wait() {
-                    record_ready(core, &ready);
+                if local.should_time_wait() {
+                    record_ready(core, &permit);
                 }
-                if WAKE_AT <= self.queues.push_lifo(&local.queue, ready) {
+                if self.queues.push_lifo(&local.queue, permit) >= WAKE_AT {
                     self.wake_another(local);
                 }
             }
             None => {
                 if core.hub.samples_outside() {
-                    record_ready(core, &ready);
+                    record_ready(core, &permit);
                 }
-                self.queues.inject(ready);
+                self.queues.inject(permit);
                 self.wake_one(core);
             }
         });
     }
 
-    /// Queues a cell, from anywhere, an interrupt handler included.
+    /// Queues a cell; callable from any context, including an interrupt handler.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn register_ready(&self, core: &Core, ready: RunPermit) {
+    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
         if core.hub.samples_outside() {
-            record_ready(core, &ready);
+            record_ready(core, &permit);
         }
-        self.queues.inject(ready);
+        self.queues.inject(permit);
         self.wake_one(core);
     }
 
-    /// Wakes a worker from outside, and the clock, to look after what it may get stuck in.
+    /// Wakes a worker for a cell queued from outside, and the timer driver, which watches for a worker stuck
+    /// in a handler.
     ///
-    /// Here and not by the worker, whose thread might keep the clock to itself while a handler runs.
+    /// Done here and not by the worker, whose thread could hold up the driver's task while a handler runs.
     fn wake_one(&self, core: &Core) {
         if self.idle.notify() {
-            core.clock.wake_if_sleeping();
+            core.timer_driver.wake_if_sleeping();
         }
     }
 
-    /// Takes up to `batch_max` cells that this worker should run.
+    /// Takes up to `batch_max` cells for this worker to run.
     ///
-    /// What is taken can no longer be stolen, so more than one at a time pays only for short handlers.
+    /// Cells in a batch can no longer be stolen, so batches above one pay off only for short handlers.
     pub(crate) fn drain_ready_cycle(&self, local: &WorkerLocal, batch_max: usize, out: &mut Vec<RunPermit>) {
         while out.len() < batch_max
-            && let Some(ready) = self.queues.next(&local.queue)
+            && let Some(permit) = self.queues.next(&local.queue)
         {
-            out.push(ready);
+            out.push(permit);
         }
     }
 
-    /// Sleeps until there is something to run, or nothing will be; ready at once when it is so.
+    /// Parks the worker until there is work or it should exit; ready at once if that is already so.
     pub(crate) fn poll_wait_signal(&self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<()> {
-        self.idle.poll_sleep(local.id, cx.waker(), || {
-            self.queues.has_work() || local.core().is_over() || !self.is_wanted(local)
+        self.idle.poll_park(local.id, cx.waker(), || {
+            self.queues.has_work() || local.core().is_finished() || !self.is_wanted(local)
         })
     }
 
-    /// Whether a worker should stay; one that should not hands its cells over and leaves.
+    /// Reports whether a worker should keep running; otherwise it hands its cells over and exits.
     #[inline]
     pub(crate) fn is_wanted(&self, local: &WorkerLocal) -> bool {
-        self.queues.crew.is_wanted(local.id)
+        self.queues.worker_slots.is_wanted(local.id)
     }
 
-    /// Runs a cell, and puts it back if its run right was kept.
+    /// Runs a cell, and queues it again if its run permit was kept.
     #[inline]
-    pub(crate) fn run(&self, local: &WorkerLocal, ready: RunPermit) {
-        let (result, kept) = ready.run(local);
+    pub(crate) fn run_and_requeue(&self, local: &WorkerLocal, permit: RunPermit) {
+        let (result, kept) = permit.run_cell(local);
         self.handle_invoke_result(local, result, kept);
     }
 
-    /// Puts a cell back whose run right was kept.
+    /// Queues a cell again if its run permit was kept.
     pub(crate) fn handle_invoke_result(
         &self,
         local: &WorkerLocal,
         result: InvokeKind,
         kept: Option<RunPermit>,
     ) {
-        let Some(ready) = kept else { return };
+        let Some(permit) = kept else { return };
         if result == InvokeKind::Yielded {
             local.counters().yields.add(1);
         }
-        if WAKE_AT <= self.queues.requeue(&local.queue, ready) {
+        if self.queues.requeue(&local.queue, permit) >= WAKE_AT {
             self.wake_another(local);
         }
     }
@@ -128,28 +129,28 @@ impl ReadyQueueCoordinator {
         }
     }
 
-    /// Takes a worker off those who search, with something found.
+    /// Ends a worker's search for work, after it found some.
     pub(crate) fn end_search(&self, local: &WorkerLocal) {
         if self.idle.end_search_if(|| self.queues.has_work()) {
             local.record_wake();
         }
     }
 
-    /// Counts the workers that do not sleep.
+    /// Counts the workers that are not parked.
     pub(crate) fn working(&self) -> usize {
-        self.queues.crew.wanted().saturating_sub(self.idle.sleeping())
+        self.queues.worker_slots.wanted().saturating_sub(self.idle.sleeping())
     }
 
-    /// Counts the cells whose turn has come.
+    /// Counts the queued cells.
     pub(crate) fn depth(&self) -> usize {
         self.queues.depth()
     }
 }
 
-/// Notes when a cell was scheduled; for one in [`SAMPLED`](crate::observe::SAMPLED).
+/// Records when a cell was scheduled; called for one in [`SAMPLED`](crate::system_metrics::SAMPLED) cells.
 #[cold]
-fn record_ready(core: &Core, ready: &RunPermit) {
-    ready.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
+fn record_ready(core: &Core, permit: &RunPermit) {
+    permit.cell().header().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
 }
 
 #[cfg(all(test, feature = "std"))]

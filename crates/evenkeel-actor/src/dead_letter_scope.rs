@@ -1,11 +1,11 @@
-//! Whether a message is being buried: a question dropped with it learns that it was.
+//! Marks the drop of a message as dead-lettering, so that an ask dropped with it reports that.
 
 #[cfg(all(not(loom), not(feature = "std")))]
 pub(crate) use single::{is_dead_lettering, while_dead_lettering};
 #[cfg(all(not(loom), feature = "std"))]
 pub(crate) use threads::{is_dead_lettering, while_dead_lettering};
 
-/// In models questions are dropped by hand.
+/// The models drop senders explicitly.
 #[cfg(loom)]
 pub(crate) fn is_dead_lettering() -> bool {
     false
@@ -16,43 +16,43 @@ mod threads {
     use core::cell::Cell;
 
     std::thread_local! {
-        static UNDER_WAY: Cell<bool> = const { Cell::new(false) };
+        static IN_SCOPE: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(crate) fn is_dead_lettering() -> bool {
-        UNDER_WAY.get()
+        IN_SCOPE.get()
     }
 
-    pub(crate) fn while_dead_lettering(bury: impl FnOnce()) {
-        let _over = ScopeGuard(UNDER_WAY.replace(true));
-        bury();
+    pub(crate) fn while_dead_lettering(drop_message: impl FnOnce()) {
+        let _scope = ScopeGuard(IN_SCOPE.replace(true));
+        drop_message();
     }
 
-    /// Ends a burial inside of another only, also when a panic passes.
+    /// Restores the previous state, also on unwind; scopes may be nested.
     struct ScopeGuard(bool);
 
     impl Drop for ScopeGuard {
         fn drop(&mut self) {
-            UNDER_WAY.set(self.0);
+            IN_SCOPE.set(self.0);
         }
     }
 }
 
-/// With one worker one flag will do: at worst an interrupt handler that drops a question meanwhile is
-/// taken for its part.
+/// With one worker a global flag suffices: at worst, an ask that an interrupt handler drops meanwhile is
+/// reported as dead-lettered.
 #[cfg(all(not(loom), not(feature = "std")))]
 mod single {
     use crate::sync::{AtomicU32, Ordering};
 
-    static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+    static IN_SCOPE: AtomicU32 = AtomicU32::new(0);
 
     pub(crate) fn is_dead_lettering() -> bool {
-        UNDER_WAY.load(Ordering::Relaxed) != 0
+        IN_SCOPE.load(Ordering::Relaxed) != 0
     }
 
-    pub(crate) fn while_dead_lettering(bury: impl FnOnce()) {
-        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
-        bury();
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn while_dead_lettering(drop_message: impl FnOnce()) {
+        IN_SCOPE.fetch_add(1, Ordering::Relaxed);
+        drop_message();
+        IN_SCOPE.fetch_sub(1, Ordering::Relaxed);
     }
 }

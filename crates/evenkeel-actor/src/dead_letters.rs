@@ -1,7 +1,6 @@
-//! Messages that no actor will handle: the latest of them, and how many there were of each kind.
+//! Dead letters: messages that no actor will handle. The latest are stored, all are counted by reason.
 //!
-//! Bound: at most `kept_max` letters are kept, and the oldest goes first; every letter is counted by
-//! its reason, also after it is gone.
+//! Limits: at most `kept_max` stored letters; a new one evicts the oldest. Guarantees: an evicted letter stays counted.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -12,37 +11,37 @@ use evenkeel_policy::time::Instant;
 
 use crate::index::MailboxIndex;
 
-/// Why a message reached no handler.
+/// Reason a message reached no handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeadLetterReason {
-    /// The mailbox was full, and the sender was not there to take it back.
+    /// The mailbox was full, and `tell` cannot return the message.
     Full,
-    /// The mailbox was full and drops what has waited longest.
+    /// The mailbox was full and drops the oldest message.
     DroppedOldest,
-    /// The mailbox was full and drops what comes last.
+    /// The mailbox was full and drops the newest message.
     DroppedNewest,
-    /// The mailbox was full and sends what does not fit here.
+    /// The mailbox was full and dead-letters what does not fit.
     Overflow,
-    /// The actor had stopped taking messages when it was sent.
+    /// The mailbox was closed when the message was sent.
     Closed,
-    /// It still waited when the actor stopped.
+    /// The message was still queued when the actor stopped.
     Stopped,
-    /// It still waited when the actor restarted, and the supervision clears the mailbox then.
+    /// The message was still queued when the actor restarted with [`MailboxOnRestart::Clear`](crate::guardian::MailboxOnRestart::Clear).
     Cleared,
-    /// The mailbox broke down while it waited.
+    /// The mailbox failed while the message was queued.
     MailboxFailed,
-    /// Nobody has the address it was sent to.
+    /// No actor has the address.
     NoSuchActor,
-    /// The system was stopping when it was sent.
+    /// The system was shutting down when the message was sent.
     Refused,
-    /// The actor wanted to put it aside, and had put aside as many as it may.
+    /// The stash of the actor was full.
     StashFull,
-    /// The actor had put it aside, and stopped before it took it back.
+    /// The message was still stashed when the actor stopped.
     Stashed,
 }
 
 impl DeadLetterReason {
-    /// Every reason, in the order in which they are reported.
+    /// Every reason, in reporting order.
     pub const ALL: [Self; 12] = [
         Self::Full,
         Self::DroppedOldest,
@@ -58,7 +57,7 @@ impl DeadLetterReason {
         Self::Stashed,
     ];
 
-    /// The reason as a metric's label.
+    /// Returns the metric label.
     pub const fn as_label(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -77,17 +76,16 @@ impl DeadLetterReason {
     }
 }
 
-/// What a dead letter keeps of its message.
+/// Condition under which a dead letter keeps its message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepMessage {
-    /// The message, if nobody can notice that it was dropped; otherwise its type only.
+    /// Keeps messages whose type has no drop glue; of others, only the type.
     ///
-    /// A question in a message is over when the message is dropped, and whoever asked learns of it at
-    /// once: [`AskError::Discarded`](crate::AskError::Discarded). Kept, it would stay open until its
-    /// deadline. That a message has nothing to drop is known by its type.
+    /// Dropping a message ends the ask in it, and the asker gets [`AskError::Discarded`](crate::AskError::Discarded) at
+    /// once. A kept one would leave the ask open until its deadline.
     #[default]
     Plain,
-    /// The message, whatever it holds, until the letter is taken or gives way to later ones.
+    /// Keeps every message until the letter is taken or evicted.
     Whole,
 }
 
@@ -100,22 +98,22 @@ impl KeepMessage {
 /// A message that reached no handler.
 #[derive(Debug)]
 pub struct DeadLetter {
-    /// The mailbox it was meant for.
+    /// The mailbox the message was sent to.
     pub to: MailboxIndex,
-    /// The actor's label.
+    /// The label of the actor.
     pub actor: Cow<'static, str>,
-    /// Why it reached nobody.
+    /// The reason.
     pub reason: DeadLetterReason,
     /// The type of the message.
     pub message_type: &'static str,
-    /// The message, for whoever knows its type; `None` where it was not kept.
+    /// The message, to be downcast to its type; `None` if it was not kept.
     pub message: Option<Box<dyn Any + Send>>,
-    /// When it became a dead letter.
+    /// The time at which it was dead-lettered.
     pub at: Instant,
 }
 
 impl DeadLetter {
-    /// Makes a dead letter of a message, and keeps that.
+    /// Returns a dead letter that keeps its message.
     pub fn new<M: Any + Send>(
         to: MailboxIndex,
         actor: impl Into<Cow<'static, str>>,
@@ -128,7 +126,7 @@ impl DeadLetter {
     }
 }
 
-/// The latest dead letters, and how many there were.
+/// The latest dead letters, and counts of all.
 #[derive(Debug)]
 pub struct DeadLetters {
     kept: VecDeque<DeadLetter>,
@@ -138,14 +136,14 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// Makes room for `kept_max` letters; with 0, they are counted only.
+    /// Returns an empty store for `kept_max` letters; with 0, letters are only counted.
     pub const fn new(kept_max: usize) -> Self {
         Self { kept: VecDeque::new(), kept_max, counts: DeadLetterCounts::NONE, evicted: 0 }
     }
 
-    /// Counts a letter and keeps it; gives back the one it displaces, itself where none is kept.
+    /// Counts and stores a letter; returns the evicted one, or the letter itself if none are stored.
     ///
-    /// To drop a message is to run its owner's code, which may send: do so after your lock is released.
+    /// Dropping a message runs its `Drop`, which may send messages: drop it after releasing your lock.
     #[must_use = "drop the letter only after the lock is released"]
     pub fn push(&mut self, letter: DeadLetter) -> Option<DeadLetter> {
         self.counts.add(letter.reason);
@@ -153,73 +151,73 @@ impl DeadLetters {
             self.evicted += 1;
             return Some(letter);
         }
-        let evicted = if self.kept_max <= self.kept.len() { self.kept.pop_front() } else { None };
+        let evicted = if self.kept.len() >= self.kept_max { self.kept.pop_front() } else { None };
         self.evicted += u64::from(evicted.is_some());
         self.kept.push_back(letter);
         evicted
     }
 
-    /// Gives away the letters that are kept, oldest first; the counts stay.
+    /// Removes and returns the stored letters, oldest first; the counts stay.
     pub fn drain(&mut self) -> VecDeque<DeadLetter> {
         core::mem::take(&mut self.kept)
     }
 
-    /// Gives away the letters that are kept, and keeps none from here on; they are counted only.
+    /// Removes and returns the stored letters, and only counts letters from now on.
     pub fn close(&mut self) -> VecDeque<DeadLetter> {
         self.kept_max = 0;
         self.drain()
     }
 
-    /// Shows the letters that are kept, oldest first.
+    /// Iterates over the stored letters, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &DeadLetter> {
         self.kept.iter()
     }
 
-    /// Counts the letters that are kept.
+    /// Returns the number of stored letters.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Tells whether no letter is kept.
+    /// Reports whether no letter is stored.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// Counts the letters there ever were, by reason.
+    /// Returns the number of letters since the start, by reason.
     pub fn counts(&self) -> DeadLetterCounts {
         self.counts
     }
 
-    /// Counts the letters there ever were for this reason.
+    /// Returns the number of letters since the start with this reason.
     pub fn count(&self, reason: DeadLetterReason) -> u64 {
         self.counts.count(reason)
     }
 
-    /// Counts the letters there ever were.
+    /// Returns the number of letters since the start.
     pub fn total(&self) -> u64 {
         self.counts.total()
     }
 
-    /// Counts the letters that gave way to later ones before anybody drained them.
+    /// Returns the number of letters that were not stored or were evicted before they were drained.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 }
 
-/// How many dead letters there were, by reason.
+/// Counts of dead letters by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadLetterCounts([u64; DeadLetterReason::ALL.len()]);
 
 impl DeadLetterCounts {
-    /// No dead letter at all.
+    /// All counts zero.
     pub const NONE: Self = Self([0; DeadLetterReason::ALL.len()]);
 
-    /// Counts the letters for this reason.
+    /// Returns the count for this reason.
     pub const fn count(&self, reason: DeadLetterReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Counts all letters.
+    /// Returns the sum of all counts.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -241,7 +239,7 @@ mod tests {
     const TO: MailboxIndex = MailboxIndex { slot: 3, generation: 1 };
 
     #[test]
-    fn a_letter_says_what_it_is_and_for_whom() {
+    fn a_letter_has_its_message_receiver_and_reason() {
         let mut letters = DeadLetters::new(10);
         push(&mut letters, Closed, 42);
         let letter = letters.iter().next().unwrap();
@@ -273,11 +271,11 @@ mod tests {
         assert_eq!(numbers(letters.drain().iter()), [1, 2]);
         assert!(letters.is_empty());
         assert_eq!((letters.total(), letters.evicted()), (2, 0));
-        assert_eq!(push(&mut letters, Closed, 3), None, "there is room again");
+        assert_eq!(push(&mut letters, Closed, 3), None, "there is capacity again");
     }
 
     #[test]
-    fn without_room_letters_are_only_counted() {
+    fn without_capacity_letters_are_only_counted() {
         let mut letters = DeadLetters::new(0);
         assert_eq!(push(&mut letters, Closed, 7), Some(7));
         assert!(letters.is_empty());
@@ -285,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_box_gives_its_letters_away_and_keeps_no_other() {
+    fn closing_returns_the_letters_and_stores_no_more() {
         let mut letters = DeadLetters::new(2);
         push(&mut letters, Closed, 1);
         assert_eq!(numbers(letters.close().iter()), [1]);
@@ -294,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_letter_keeps_what_can_be_dropped_unnoticed() {
+    fn a_plain_letter_keeps_messages_without_drop_glue() {
         assert!(KeepMessage::Plain.keeps::<(u32, &str)>());
         assert!(!KeepMessage::Plain.keeps::<String>());
         assert!(!KeepMessage::Plain.keeps::<Option<crate::Reply<u32>>>());
@@ -302,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_is_dropped_inside_the_box() {
+    fn the_store_drops_no_message() {
         let alive = Arc::new(());
         let letter = || DeadLetter::new(TO, "worker", Closed, alive.clone(), Instant::ORIGIN);
         let mut letters = DeadLetters::new(1);
@@ -327,7 +325,7 @@ mod tests {
         assert_eq!(labels.len(), DeadLetterReason::ALL.len());
     }
 
-    /// Sends a number here; gives back the number it displaces.
+    /// Pushes a number; returns the evicted one.
     fn push(letters: &mut DeadLetters, reason: DeadLetterReason, number: u32) -> Option<u32> {
         let letter = DeadLetter::new(TO, "worker", reason, number, Instant::from_secs(1));
         letters.push(letter).map(|evicted| numbers([&evicted].into_iter())[0])

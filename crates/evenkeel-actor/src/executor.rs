@@ -1,4 +1,4 @@
-//! The workers: each takes a cell, runs it, and says what is to become of it; until the end.
+//! Worker executor: starts the workers, each of which runs cells until the system stops.
 
 mod shutdown;
 mod slice;
@@ -6,7 +6,7 @@ mod workers;
 
 pub use shutdown::{Lifecycle, ShutdownReport};
 pub use workers::SetWorkersError;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "patterns", feature = "std"))]
 pub(crate) use workers::set_workers;
 
 use alloc::boxed::Box;
@@ -18,7 +18,7 @@ use crate::system::Core;
 use crate::task::TaskActor;
 use crate::timer_driver;
 
-/// Drives the workers of one system.
+/// Runs the workers of one system.
 pub(crate) struct WorkerExecutor {
     core: Arc<Core>,
     pub(crate) task_props: Props<TaskActor>,
@@ -33,16 +33,16 @@ impl WorkerExecutor {
         &self.core
     }
 
-    /// Starts every worker, and the task that turns the clock.
+    /// Starts all workers and the timer driver.
     pub(crate) fn start_workers(&self) -> Result<(), RuntimeSpawnError> {
-        workers::fill_places(&self.core).map_err(|short| short.refused)?;
-        self.core.runtime.spawn(Box::pin(timer_driver::turn(self.core.clone())))
+        workers::fill_worker_slots(&self.core).map_err(|shortfall| shortfall.error)?;
+        self.core.runtime.spawn(Box::pin(timer_driver::drive(self.core.clone())))
     }
 }
 
 impl Drop for WorkerExecutor {
     fn drop(&mut self) {
         self.force_stop();
-        self.core.forget_letters();
+        self.core.close_dead_letters();
     }
 }

@@ -1,7 +1,7 @@
-//! Supervision: what becomes of an actor that failed.
+//! Supervision: decides whether a failed actor is resumed, restarted, stopped or escalated.
 //!
-//! Bound: within any span of `within`, [`decide`] lets an actor restart at most `max_restarts` times;
-//! the next failure stops it. No delay before a restart exceeds the backoff's `max`.
+//! Limits: within any window of `within`, [`decide`] grants at most `max_restarts` restarts; the next failure stops the
+//! actor. Restarts are delayed by an exponential backoff with jitter, never longer than its `max`.
 
 mod backoff;
 mod error;
@@ -20,46 +20,46 @@ use evenkeel_policy::time::Instant;
 
 use crate::index::MailboxIndex;
 
-/// What a supervisor wants done about a failure.
+/// Directive of a supervisor for a failed child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SupervisionDirective {
-    /// Go on with the next message, state as it is.
+    /// Continue with the next message and the current state.
     Resume,
-    /// Begin anew from the factory.
+    /// Replace the actor by a new value from the factory.
     Restart,
-    /// End the actor and its children.
+    /// Stop the actor and its children.
     Stop,
-    /// Fail in the child's place, so that the supervisor's own supervisor decides.
+    /// Fail the supervisor in the child's place, so that its own supervisor decides.
     Escalate,
 }
 
-/// What is done about a failure, once the history has had its say.
+/// Decision about a failure: the directive, limited by the restart history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SupervisionDecision {
-    /// Go on with the next message, state as it is.
+    /// Continue with the next message and the current state.
     Resume,
-    /// Begin anew from the factory.
+    /// Replace the actor by a new value from the factory.
     Restart {
-        /// How long to wait first.
+        /// The delay before the restart.
         after: Duration,
     },
-    /// End the actor and its children.
+    /// Stop the actor and its children.
     Stop {
-        /// Why it ends.
+        /// The reason for the stop.
         reason: StopReason,
     },
-    /// Fail in the child's place, so that the supervisor's own supervisor decides.
+    /// Fail the supervisor in the child's place, so that its own supervisor decides.
     Escalate,
 }
 
-/// Why a failure ends an actor.
+/// Reason a failure stops an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The decider said so.
+    /// The decider returned [`SupervisionDirective::Stop`].
     Directed,
-    /// The decider asked for a restart, and none is left.
+    /// The decider returned `Restart`, but the limit is reached.
     RestartsExhausted {
-        /// How many restarts the window allows.
+        /// The limit.
         max_restarts: u32,
         /// The window.
         within: Duration,
@@ -77,10 +77,10 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// Decides what becomes of an actor that failed at `now`, and remembers a restart it grants.
+/// Decides about an actor that failed at `now`, and records a granted restart in its history.
 ///
-/// `random` spreads the delay before a restart; any number will do. A restart counts from the failure
-/// it answers, not from the end of its delay.
+/// `random` is a uniformly random number for the jitter of the delay. A restart counts from the failure, not from the
+/// end of its delay.
 pub fn decide(
     supervision: &Supervision,
     history: &mut RestartHistory,
@@ -96,7 +96,7 @@ pub fn decide(
         SupervisionDirective::Restart => {
             let max_restarts = supervision.max_restarts();
             let within = supervision.within();
-            if max_restarts <= history.restarts() {
+            if history.restarts() >= max_restarts {
                 return SupervisionDecision::Stop {
                     reason: StopReason::RestartsExhausted { max_restarts, within },
                 };
@@ -108,27 +108,27 @@ pub fn decide(
     }
 }
 
-/// What a parent learns about a child's failure.
+/// Notification of a parent about a child's failure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureNotification {
-    /// The child.
+    /// The failed child.
     pub child: MailboxIndex,
-    /// What went wrong.
+    /// The failure.
     pub error: ActorError,
-    /// What is being done about it.
-    pub verdict: SupervisionDecision,
-    /// How many restarts the window holds, one just granted included.
+    /// The decision that is being carried out.
+    pub decision: SupervisionDecision,
+    /// The number of restarts in the window, the one just granted included.
     pub restarts: u32,
 }
 
-/// What a parent has done to a child instead of the verdict it was told.
+/// Command of a parent to a child, for example to overrule a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SupervisionCommand {
-    /// Go on with the next message, state as it is.
+    /// Continue with the next message and the current state.
     Resume,
-    /// Begin anew from the factory.
+    /// Replace the actor by a new value from the factory.
     Restart,
-    /// End the actor and its children.
+    /// Stop the actor and its children.
     Stop,
 }
 

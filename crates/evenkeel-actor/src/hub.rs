@@ -1,11 +1,11 @@
-//! The observability hub: what is counted where, and how it is read.
+//! Metrics hub: the counters and histograms of a system, and snapshots of them.
 //!
-//! Bound: a number that workers write all the time has one writer, and costs it a load and a store; no
-//! reader makes a writer wait. Labels, and with them series, are at most `labels_max` and `other`. A
-//! worker takes 464 bytes per label on a 64-bit machine: 120 KB with the default of 256 labels.
+//! Guarantees: a counter on the hot path has one writer and costs it a load and a store; readers never block writers.
+//! Limits: at most `labels_max` labels and `other` (bounded label cardinality). A worker takes 464 bytes per label on a
+//! 64-bit machine: 120 KB with the default of 256 labels.
 //!
-//! Reading is one pass: a [`Collector`] turns what the hub holds into a [`Snapshot`], which a
-//! [`MetricsSink`] publishes or [`Snapshot::write_prometheus`] prints.
+//! A [`Collector`] turns the counters into a [`Snapshot`] in one pass, which a [`MetricsSink`] publishes or
+//! [`Snapshot::write_prometheus`] prints.
 
 mod collect;
 mod counter;
@@ -29,15 +29,15 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-/// Somewhere that snapshots go.
+/// A destination for snapshots.
 pub trait MetricsSink {
-    /// Takes what the hub read.
+    /// Publishes a snapshot.
     fn publish(&self, snapshot: &Snapshot);
 }
 
-/// Counts the nanoseconds of a span, as many as an [`Instant`] can.
-fn nanos(span: Duration) -> u64 {
-    (Instant::ORIGIN + span).as_nanos()
+/// Returns the nanoseconds of a duration, capped at the range of an [`Instant`].
+fn nanos(duration: Duration) -> u64 {
+    (Instant::ORIGIN + duration).as_nanos()
 }
 
 #[cfg(test)]

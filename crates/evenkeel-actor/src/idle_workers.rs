@@ -1,31 +1,31 @@
-//! Who sleeps and who looks for work.
+//! Parked and searching workers.
 //!
-//! A worker that finds nothing announces that it sleeps, then looks once more; whoever makes work looks
-//! for sleepers after making it. One of the two sees the other, so no work is left with everybody
-//! asleep. While somebody searches, nobody is woken: the searcher will find it, and the last one to stop
-//! searching wakes the next.
+//! A worker that finds no work announces that it parks, then checks once more; a producer of work checks for
+//! parked workers after queueing it. One of the two sees the other, so no work is left while all workers are
+//! parked. While a worker searches, no other is woken: the searcher will find the work, and the last one to
+//! stop searching wakes the next.
 
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 
 use crate::sync::{AtomicUsize, Lock, Ordering, fence};
 
-/// The sleepers and searchers among the workers.
+/// The parked and searching workers.
 #[derive(Debug)]
 pub(crate) struct IdleWorkers {
     sleeping: AtomicUsize,
     searching: AtomicUsize,
-    sleepers: Lock<Vec<(usize, Waker)>>,
-    /// Those who let their host go first.
+    parked: Lock<Vec<(usize, Waker)>>,
+    /// Workers that yielded to their host.
     yielding: Lock<Vec<YieldEntry>>,
 }
 
-/// A worker that has given its thread back and comes again when its host lets it.
+/// A worker that has yielded its thread and continues when its host polls it again.
 #[derive(Debug)]
 struct YieldEntry {
     worker: usize,
     waker: Waker,
-    /// Whether the clock has seen it before.
+    /// Set once the timer driver has seen the entry.
     seen: bool,
 }
 
@@ -34,48 +34,49 @@ impl IdleWorkers {
         Self {
             sleeping: AtomicUsize::new(0),
             searching: AtomicUsize::new(0),
-            sleepers: Lock::new(Vec::new()),
+            parked: Lock::new(Vec::new()),
             yielding: Lock::new(Vec::new()),
         }
     }
 
-    /// Notes that a worker lets its host go first.
+    /// Records that a worker yields to its host.
     pub(crate) fn record_yield(&self, worker: usize, waker: &Waker) {
         let yielding = YieldEntry { worker, waker: waker.clone(), seen: false };
         self.yielding.with(|all| all.push(yielding));
     }
 
-    /// Notes that a worker is back.
+    /// Records that a worker is back from yielding.
     pub(crate) fn end_yield(&self, worker: usize) {
-        let back = self.yielding.with(|all| {
-            let at = all.iter().position(|yielding| yielding.worker == worker)?;
-            Some(all.swap_remove(at))
+        let entry = self.yielding.with(|all| {
+            let index = all.iter().position(|yielding| yielding.worker == worker)?;
+            Some(all.swap_remove(index))
         });
-        // After the lock, as in `rise`.
-        drop(back);
+        // Dropped after the lock, as in `unpark`.
+        drop(entry);
     }
 
-    /// Wakes the workers that the call before found yielding, too.
+    /// Wakes the workers that were already yielding at the previous call.
     ///
-    /// A host's thread that is stuck in a handler may have kept one to itself, where no other finds it.
+    /// A host thread that is stuck in a handler may hold a worker in a place from which no other thread takes
+    /// it.
     pub(crate) fn wake_yielded(&self) {
-        let late: Vec<_> = self.yielding.with(|all| {
-            let late = all.iter().filter(|yielding| yielding.seen).map(|yielding| yielding.waker.clone());
-            let late = late.collect();
+        let overdue: Vec<_> = self.yielding.with(|all| {
+            let overdue = all.iter().filter(|yielding| yielding.seen).map(|yielding| yielding.waker.clone());
+            let overdue = overdue.collect();
             all.iter_mut().for_each(|yielding| yielding.seen = true);
-            late
+            overdue
         });
-        late.into_iter().for_each(Waker::wake);
+        overdue.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes one sleeper, unless there is none or somebody searches already; after work was made.
+    /// Wakes one parked worker unless there is none or another one searches; called after work was queued.
     pub(crate) fn notify(&self) -> bool {
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) == 0 || self.searching.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        let woken = self.sleepers.with(|sleepers| {
-            let (_, waker) = sleepers.pop()?;
+        let woken = self.parked.with(|parked| {
+            let (_, waker) = parked.pop()?;
             self.sleeping.fetch_sub(1, Ordering::SeqCst);
             self.searching.fetch_add(1, Ordering::SeqCst);
             Some(waker)
@@ -85,16 +86,16 @@ impl IdleWorkers {
         true
     }
 
-    /// Wakes everybody; for shutdown.
+    /// Wakes all parked workers, for shutdown.
     pub(crate) fn notify_all(&self) {
         self.notify_from(0);
     }
 
-    /// Wakes the workers from the one of this number on; after they were told to leave.
+    /// Wakes the parked workers with this number or above, after the target was lowered.
     pub(crate) fn notify_from(&self, first: usize) {
         fence(Ordering::SeqCst);
-        let woken: Vec<_> = self.sleepers.with(|sleepers| {
-            let woken = sleepers.extract_if(.., |(worker, _)| first <= *worker).collect::<Vec<_>>();
+        let woken: Vec<_> = self.parked.with(|parked| {
+            let woken = parked.extract_if(.., |(worker, _)| *worker >= first).collect::<Vec<_>>();
             self.sleeping.fetch_sub(woken.len(), Ordering::Relaxed);
             self.searching.fetch_add(woken.len(), Ordering::SeqCst);
             woken
@@ -102,19 +103,20 @@ impl IdleWorkers {
         woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Counts the caller among those who search.
+    /// Counts the caller as searching.
     pub(crate) fn begin_search(&self) {
         self.searching.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes the caller off those who search, with something found; the last one wakes the next.
+    /// Ends the caller's search after it found work; the last searcher wakes the next worker.
     ///
-    /// Returns whether it did.
+    /// Returns whether it woke one.
     pub(crate) fn end_search(&self) -> bool {
         self.searching.fetch_sub(1, Ordering::SeqCst) == 1 && self.notify()
     }
 
-    /// The same for one who can see whether there is more; who makes work meanwhile wakes somebody.
+    /// Ends a search like `end_search`, but wakes a worker only if `more` reports further work; a producer
+    /// that queues work meanwhile wakes one itself.
     pub(crate) fn end_search_if(&self, more: impl FnOnce() -> bool) -> bool {
         if self.searching.fetch_sub(1, Ordering::SeqCst) != 1 {
             return false;
@@ -123,17 +125,17 @@ impl IdleWorkers {
         more() && self.notify()
     }
 
-    /// Sends a searcher to sleep, unless `found_work` has something for it: ready at once then.
+    /// Parks a searching worker; ready at once if `found_work` reports work.
     ///
-    /// The sleeper is announced first and looks afterwards.
-    pub(crate) fn poll_sleep(
+    /// The worker is announced as parked before `found_work` is called.
+    pub(crate) fn poll_park(
         &self,
         worker: usize,
         waker: &Waker,
         found_work: impl FnOnce() -> bool,
     ) -> Poll<()> {
-        self.sleepers.with(|sleepers| {
-            sleepers.push((worker, waker.clone()));
+        self.parked.with(|parked| {
+            parked.push((worker, waker.clone()));
             self.sleeping.fetch_add(1, Ordering::SeqCst);
         });
         self.searching.fetch_sub(1, Ordering::SeqCst);
@@ -141,22 +143,22 @@ impl IdleWorkers {
         if !found_work() {
             return Poll::Pending;
         }
-        self.rise(worker);
+        self.unpark(worker);
         Poll::Ready(())
     }
 
-    /// Gets up, as a searcher in any case.
+    /// Ends the caller's parking; it counts as searching afterwards.
     ///
-    /// Somebody who was woken was counted as searching by whoever woke it.
-    pub(crate) fn rise(&self, worker: usize) {
-        let risen = self.sleepers.with(|sleepers| {
-            let at = sleepers.iter().position(|(sleeper, _)| *sleeper == worker)?;
+    /// A worker that was woken has already been counted as searching by its waker.
+    pub(crate) fn unpark(&self, worker: usize) {
+        let unparked = self.parked.with(|parked| {
+            let index = parked.iter().position(|(parked_worker, _)| *parked_worker == worker)?;
             self.sleeping.fetch_sub(1, Ordering::SeqCst);
             self.searching.fetch_add(1, Ordering::SeqCst);
-            Some(sleepers.swap_remove(at))
+            Some(parked.swap_remove(index))
         });
-        // After the lock: with its last waker a host may drop a task, and with it a worker.
-        drop(risen);
+        // Dropped after the lock: dropping the last waker may drop a host task, and with it a worker.
+        drop(unparked);
     }
 
     pub(crate) fn sleeping(&self) -> usize {

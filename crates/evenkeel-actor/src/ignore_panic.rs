@@ -1,11 +1,11 @@
-//! Code of others that runs where nobody can fail for it: its panic ends there.
+//! Isolates panics of foreign code that runs where no actor can fail for it.
 //!
-//! A handler's panic is its actor's failure. That of a waker, or of a value that is dropped by whoever
-//! held it last, has nothing to do with the worker or the clock it happens on.
+//! A panic in a handler is its actor's failure. A panic in a waker, or in the drop of a value by its last
+//! holder, has nothing to do with the worker or the timer driver on which it happens.
 
 use core::task::Waker;
 
-/// Runs somebody's code; a panic of it is dropped.
+/// Runs foreign code and discards its panic.
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
 pub(crate) fn ignore_panic(work: impl FnOnce()) {
@@ -13,31 +13,31 @@ pub(crate) fn ignore_panic(work: impl FnOnce()) {
     use std::panic::catch_unwind;
 
     let Err(panic) = catch_unwind(AssertUnwindSafe(work)) else { return };
-    // What was thrown is somebody's value too.
+    // The panic payload is a foreign value too, and its drop may panic.
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         core::mem::forget(another);
     }
 }
 
-/// Runs somebody's code; without std a panic ends the program.
+/// Runs foreign code; without `std` a panic ends the program.
 #[cfg(not(all(feature = "std", not(loom))))]
 pub(crate) fn ignore_panic(work: impl FnOnce()) {
     work();
 }
 
-/// Wakes whoever `waker` is of; a worker that wakes a task of its host's owes that a turn.
+/// Wakes a task. A worker that wakes a task of its host must yield afterwards.
 ///
-/// The host may have put it where only this thread takes it from.
+/// The host may have queued that task where only this thread takes it from.
 #[inline]
 pub(crate) fn wake_and_yield(waker: Waker) {
     #[cfg(all(feature = "std", not(loom)))]
-    if !crate::raw::waker::is_of_cell(&waker) {
-        crate::raw::current::owe_turn();
+    if !crate::raw::waker::is_cell_waker(&waker) {
+        crate::raw::current::require_yield();
     }
     waker.wake();
 }
 
-/// Wakes everybody, also after one whose waker panics.
+/// Wakes all, even if one of the wakers panics.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| ignore_panic(|| wake_and_yield(waker)));
 }
@@ -48,7 +48,7 @@ mod tests {
     use core::cell::Cell;
 
     #[test]
-    fn a_panic_that_panics_when_it_is_dropped_is_dropped_too() {
+    fn a_panic_payload_that_panics_on_drop_is_discarded_too() {
         let reached = Cell::new(false);
         ignore_panic(|| {
             reached.set(true);
@@ -60,7 +60,7 @@ mod tests {
     struct Burning;
 
     impl Drop for Burning {
-        #[allow(clippy::panic, reason = "that is what is tested")]
+        #[allow(clippy::panic, reason = "the panic is the point of the test")]
         fn drop(&mut self) {
             panic!("dropped");
         }

@@ -1,17 +1,17 @@
-//! The name of a mailbox.
+//! Generational index of a mailbox.
 //!
-//! Bound: an index names one mailbox for as long as its slot has not been reused 2³² times.
+//! Guarantees: an index identifies one mailbox until its slot has been reused 2³² times.
 
 use core::fmt;
 
-/// Names a mailbox by its place in the registry and how often that place was reused.
+/// Generational index of a mailbox: its slot in the registry, and how often the slot was reused.
 ///
-/// An index that outlives its mailbox names nothing, whatever is in the slot by then.
+/// An index that outlives its mailbox finds nothing, even if the slot has a new occupant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MailboxIndex {
-    /// The place in the registry.
+    /// The slot in the registry.
     pub slot: u32,
-    /// How often the place was given to another mailbox before.
+    /// The number of earlier occupants of the slot.
     pub generation: u32,
 }
 

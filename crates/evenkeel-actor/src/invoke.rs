@@ -1,42 +1,42 @@
-//! The words of one run: how it ended, why a cell waits, what ends the wait.
+//! Result of a run, reasons for a suspension, and the conditions that end it.
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::guardian::ActorError;
 
-/// How a run of a cell ended.
+/// Result of running a cell once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InvokeResult {
-    /// Nothing is left to do, or (`ready_hint`) the run right was kept because something is.
+    /// There is nothing left to do, or (`ready_hint`) the run permit was kept because there is.
     ///
-    /// The hint is a fact: it was decided in the transition that would have given the run right back.
-    /// Taking it for a hint and forgetting the cell would lose whoever registered meanwhile.
+    /// The hint is exact: it was decided in the transition that would have released the permit. Dropping the
+    /// cell despite the hint would lose whatever arrived meanwhile.
     Completed {
-        /// Whether the cell goes back into the ready queue.
+        /// Set if the cell goes back into the ready queue.
         ready_hint: bool,
     },
-    /// The budget is used up; the cell goes to the end of the queue.
+    /// The message budget is used up; the cell goes to the end of the ready queue.
     Yielded,
-    /// The user lane is not served until the condition holds.
+    /// User messages are not processed until the condition holds.
     Suspended {
-        /// Why.
+        /// Reason for the suspension.
         reason: SuspendReason,
-        /// Until when.
+        /// Condition that ends it.
         resume_on: ResumeCondition,
     },
-    /// The actor failed; its supervisor has decided, and this is when it is tried again.
+    /// The actor failed and its supervisor has decided.
     Failed {
-        /// What happened.
+        /// The failure.
         error: ActorError,
-        /// How long the actor stays suspended; `None` when it is not tried again by itself.
+        /// Time until the actor is tried again; `None` if that needs a command.
         retry_after: Option<Duration>,
     },
-    /// The actor has ended.
+    /// The actor has terminated.
     Stopped,
 }
 
-/// How a run ended, without the particulars.
+/// Result of a run, without its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InvokeKind {
     Completed { ready_hint: bool },
@@ -47,7 +47,8 @@ pub(crate) enum InvokeKind {
 }
 
 impl InvokeResult {
-    /// All that the ready queue needs to know; a result is twice as big as what fits into registers.
+    /// Returns the kind, which is all that the ready queue needs; the full result is twice as large as what
+    /// fits into registers.
     #[inline(always)]
     pub(crate) fn kind(&self) -> InvokeKind {
         match *self {
@@ -60,36 +61,36 @@ impl InvokeResult {
     }
 }
 
-/// Why an actor is not served.
+/// Reason why an actor is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SuspendReason {
-    /// A mailbox it sends to is full.
+    /// A mailbox that it sends to is full.
     Backpressure,
-    /// It waits for a future or for somebody's signal.
+    /// It awaits a future or an external signal.
     AwaitExternal,
-    /// It may go on later.
+    /// It is rate-limited.
     RateLimit,
-    /// Its own reason.
+    /// A reason of its own.
     UserDefined,
 }
 
-/// What ends a suspension.
+/// Condition that ends a suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResumeCondition {
-    /// Somebody signals the key.
+    /// The key is signalled.
     ///
-    /// Of signals that come before the wait they end, the latest 16 are remembered.
+    /// Of signals that arrive before their wait, the latest 16 are remembered.
     ExternalSignal(SignalKey),
-    /// Time has passed.
+    /// The delay has elapsed.
     After(Duration),
-    /// The mailbox that was last found full is down to its low mark.
+    /// The mailbox that was last found full is down to its low watermark.
     WhenCapacityAvailable,
 }
 
-/// Names one wait of one actor.
+/// Key of one wait of one actor.
 ///
-/// The upper half is the actor's slot, the lower counts its waits, so that a late signal of an earlier
-/// wait ends no later one.
+/// The upper half is the actor's slot, the lower half counts its waits, so that a late signal for an earlier
+/// wait does not end a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SignalKey(pub u64);
 
@@ -99,25 +100,25 @@ impl fmt::Display for SignalKey {
     }
 }
 
-/// What an actor is doing, seen from outside.
+/// State of an actor as seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActorState {
-    /// Serves its mailbox.
+    /// Processes its mailbox.
     Running,
-    /// Serves only the system.
+    /// Processes system messages only.
     Suspended,
-    /// Takes nothing new, and ends.
+    /// Rejects new messages and is about to terminate.
     Stopping,
-    /// Has ended.
+    /// Terminated.
     Stopped,
 }
 
-/// Executes what waits for one actor.
+/// Runs the queued messages of one actor.
 pub trait MessageInvoker {
-    /// Handles at most `messages_max` user messages; the system lane is looked at before each.
+    /// Handles at most `messages_max` user messages; the system queue is checked before each.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult;
 
-    /// Tells what the actor is doing.
-    #[allow(dead_code, reason = "part of the trait by its specification; others ask by address")]
+    /// Returns the actor's current state.
+    #[allow(dead_code, reason = "part of the trait by its specification; callers ask the actor's address")]
     fn actor_state(&self) -> ActorState;
 }

@@ -1,11 +1,13 @@
-//! Runs one actor for a while: the system's messages first, then the user's, one at a time.
+//! Runs one actor cell: system messages first, then user messages, one at a time.
 //!
-//! Bound: as many user messages as the runtime gives a run or the worker's slice, whichever ends first,
-//! then others have their turn. The system lane is looked at before every user message, so a stop, a
-//! suspension or a failure acts before the next one, and what was taken out of the lane stays in the
-//! cell: nothing is lost or reordered.
+//! Limits: a run handles at most the runtime's number of messages per run, or what is left of the worker's
+//! slice, then other cells get their turn. Guarantees: the system queue is checked before every user message,
+//! so a stop, a suspension or a failure takes effect before the next one; messages taken out of the queue but
+//! not handled stay in the cell, so none is lost or reordered.
 
 mod failure;
+#[cfg(feature = "patterns")]
+mod stash;
 mod system_messages;
 mod termination;
 
@@ -17,7 +19,7 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Flow, HandlerResult, MessageFuture};
-use crate::cell::{ActorCell, CellRef, ColdState, Phase, RunnerState};
+use crate::cell::{ActorCell, ActorPhase, CellRef, ColdState, RunnerState};
 use crate::context::{CapacityWait, Context};
 use crate::guardian::{ActorError, StopReason};
 use crate::invoke::{ActorState, InvokeKind, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
@@ -34,42 +36,42 @@ use crate::timer_driver::coarse_us;
 use crate::trace::{Envelope, SpanHandle};
 use crate::worker_local::{SliceBudget, WorkerLocal};
 
-/// How long a run that middleware held back waits to be tried again.
+/// Delay before a run that middleware rejected is retried.
 const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);
 
-/// Executes what waits for one actor, on the worker that holds its run right.
+/// Runs one actor, on the worker that holds its run permit.
 pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     cell: &'a CellRef,
     body: &'a ActorCell<A>,
-    owner: &'a mut RunnerState<A>,
+    runner: &'a mut RunnerState<A>,
     local: &'a WorkerLocal,
-    full: Option<CapacityWait>,
-    /// The span of the message at hand.
+    capacity_wait: Option<CapacityWait>,
+    /// The span of the current message.
     trace: SpanHandle,
     handled: usize,
-    /// Whether the middleware is to be told how the run ends.
-    surrounded: bool,
-    right: PermitState,
+    /// Set while the middleware expects to be notified of the end of the run.
+    middleware_entered: bool,
+    permit: PermitState,
 }
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     /// Handles at most `messages_max` user messages.
     ///
-    /// Inlined, so that a caller who looks only at how the run ended pays for nothing else of the result.
+    /// Inlined, so that a caller that uses only the kind of the result pays for nothing else.
     #[inline(always)]
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
-        let step = catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
-            // It may have come from the middle of the system lane, whose flag is then down.
+        let action = catch(|| self.process_messages(messages_max)).unwrap_or_else(|panic| {
+            // The panic may have interrupted the system queue, whose flag is then already cleared.
             self.state().set(SYSTEM);
-            // Or from the future's poll.
+            // Or the poll of a future.
             drop(self.local.end_poll());
             NextAction::Fail(panic)
         });
-        let result = match step {
+        let result = match action {
             NextAction::Idle => self.finish_idle(),
             NextAction::Await => self.suspend_for_future(),
             NextAction::Yield => self.finish_with_permit(InvokeResult::Yielded),
-            step => self.finish_run(step),
+            action => self.finish_run(action),
         };
         self.local.count_run(self.handled);
         result
@@ -80,24 +82,24 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     }
 }
 
-/// Why serving stopped; small, because every run returns one.
+/// Reason why message processing stopped; small, because every run returns one.
 enum NextAction {
-    /// Nothing is left that may be served.
+    /// There is nothing left to process.
     Idle,
     /// The budget or the slice is used up.
     Yield,
-    /// The actor waits for its future.
+    /// The actor awaits its future.
     Await,
-    /// The actor is not to be served until the condition holds.
+    /// The actor is suspended until the condition holds.
     Suspend(Box<(SuspendReason, ResumeCondition)>),
     /// The actor failed.
     Fail(ActorError),
-    /// The actor ends, as soon as its children have.
+    /// The actor stops after its children have terminated.
     Stop,
-    /// The same, for this failure.
-    GiveUp(ActorError),
-    /// The last child has ended; nothing keeps the actor.
-    End,
+    /// Like `Stop`, because of this failure.
+    StopFailed(ActorError),
+    /// The last child has terminated, so the actor can.
+    Terminate,
 }
 
 impl NextAction {
@@ -106,91 +108,91 @@ impl NextAction {
     }
 }
 
-/// How a run ended, or what to do first.
+/// The result of the run, or a further action to take first.
 type ActionResult = ControlFlow<InvokeResult, NextAction>;
 
 impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     pub(crate) fn new(
         cell: &'a CellRef,
         body: &'a ActorCell<A>,
-        owner: &'a mut RunnerState<A>,
+        runner: &'a mut RunnerState<A>,
         local: &'a WorkerLocal,
     ) -> Self {
         Self {
             cell,
             body,
-            owner,
+            runner,
             local,
-            full: None,
+            capacity_wait: None,
             trace: SpanHandle::NONE,
             handled: 0,
-            surrounded: false,
-            right: PermitState::KEPT,
+            middleware_entered: false,
+            permit: PermitState::KEPT,
         }
     }
 
-    /// Runs the cell; tells how that ended and where the run right is.
+    /// Runs the cell; returns the kind of the result and the state of the run permit.
     #[inline]
-    pub(crate) fn run(mut self) -> (InvokeKind, PermitState) {
-        let ready_us = self.body.head.ready_us.load(Ordering::Relaxed);
-        let kind = if ready_us != 0 || self.local.times_run() {
-            self.run_timed(ready_us)
+    pub(crate) fn invoke(mut self) -> (InvokeKind, PermitState) {
+        let ready_us = self.body.header.ready_us.load(Ordering::Relaxed);
+        let kind = if ready_us != 0 || self.local.should_time_run() {
+            self.invoke_timed(ready_us)
         } else {
             self.invoke_batch(self.local.messages_per_run).kind()
         };
-        (kind, self.right)
+        (kind, self.permit)
     }
 
-    /// Runs the cell with the clock in hand.
+    /// Runs the cell and records its latency and duration.
     #[cold]
-    fn run_timed(&mut self, ready_us: u32) -> InvokeKind {
+    fn invoke_timed(&mut self, ready_us: u32) -> InvokeKind {
         let core = self.local.core();
-        let kind = self.body.head.kind;
-        let began = core.now();
+        let kind = self.body.header.kind;
+        let started = core.now();
         if ready_us != 0 {
-            self.body.head.ready_us.store(0, Ordering::Relaxed);
-            let waited = coarse_us(began).wrapping_sub(ready_us);
+            self.body.header.ready_us.store(0, Ordering::Relaxed);
+            let waited = coarse_us(started).wrapping_sub(ready_us);
             self.local.counters().latency(kind).record(Duration::from_micros(u64::from(waited)));
         }
         let ended = self.invoke_batch(self.local.messages_per_run).kind();
-        self.local.counters().invoke_duration(kind).record(core.now().since(began));
+        self.local.counters().invoke_duration(kind).record(core.now().since(started));
         ended
     }
 
-    /// Serves until there is a reason not to.
+    /// Processes messages until there is a reason to stop.
     #[inline]
-    fn serve(&mut self, messages_max: usize) -> NextAction {
-        if self.owner.phase == Phase::New
-            && let Some(step) = self.start()
+    fn process_messages(&mut self, messages_max: usize) -> NextAction {
+        if self.runner.phase == ActorPhase::New
+            && let Some(action) = self.start()
         {
-            return step;
+            return action;
         }
         loop {
             let flags = self.state().flags_relaxed();
             if flags & (SYSTEM | SIGNAL | WAITERS | SUSPENDED) != 0
-                && let Some(step) = self.process_system(flags)
+                && let Some(action) = self.process_system(flags)
             {
-                return step;
+                return action;
             }
-            if messages_max <= self.handled || self.local.consume_budget() == SliceBudget::None {
+            if self.handled >= messages_max || self.local.consume_budget() == SliceBudget::None {
                 return NextAction::Yield;
             }
-            let Some(message) = self.next() else {
+            let Some(message) = self.next_message() else {
                 let drained = self.state().flags_relaxed() & CLOSED != 0;
                 return if drained { NextAction::Stop } else { NextAction::Idle };
             };
             if self.handled == 0
-                && let Some(step) = self.open_run()
+                && let Some(action) = self.before_invoke()
             {
-                self.put_back(message);
-                return step;
+                self.requeue_front(message);
+                return action;
             }
             self.trace = message.trace;
-            match self.receive(message.message) {
+            match self.call_handler(message.message) {
                 Ok(Flow::Continue) => {}
                 handled => {
-                    if let Some(step) = self.apply_flow(handled) {
-                        return step;
+                    if let Some(action) = self.apply_flow(handled) {
+                        return action;
                     }
                 }
             }
@@ -198,48 +200,48 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     fn start(&mut self) -> Option<NextAction> {
-        self.owner.phase = Phase::Running;
-        let handled = self.hook(A::started)?;
+        self.runner.phase = ActorPhase::Running;
+        let handled = self.call_hook(A::started)?;
         self.apply_flow(handled)
     }
 
-    /// Takes the next user message out of the private half, and fills that when it is empty.
+    /// Takes the next user message from the private half, refilling it from the shared half when it is empty.
     #[inline]
-    fn next(&mut self) -> Option<Envelope<A::Msg>> {
-        let message = self.next_waiting()?;
+    fn next_message(&mut self) -> Option<Envelope<A::Msg>> {
+        let message = self.pop_message()?;
         message.trace.record_dequeued();
         Some(message)
     }
 
     #[inline]
-    fn next_waiting(&mut self) -> Option<Envelope<A::Msg>> {
-        if let Some(message) = self.owner.private.pop_front() {
-            self.body.lane.tell_left(self.owner.private.len());
+    fn pop_message(&mut self) -> Option<Envelope<A::Msg>> {
+        if let Some(message) = self.runner.private.pop_front() {
+            self.body.mailbox.set_private_len(self.runner.private.len());
             return Some(message);
         }
-        // Once the lane is closed, nobody may be waited for who has put a message in and has yet to raise
-        // the flag.
+        // In a closed mailbox the flag may be missing: a sender may have pushed a message and not raised the
+        // flag yet.
         if self.state().flags_relaxed() & (USER | CLOSED) == 0 {
             return None;
         }
-        self.body.lane.take(&mut self.owner.private, &self.cell.slot().state)
+        self.body.mailbox.take_batch(&mut self.runner.private, &self.cell.slot().state)
     }
 
-    /// Asks the middleware, if there is one, before the first message of a run; a step if that is not
-    /// to be handled.
+    /// Calls the middleware, if there is one, before the first message of a run; returns an action if the
+    /// message must not be handled.
     #[inline]
-    fn open_run(&mut self) -> Option<NextAction> {
-        let middleware = self.owner.extra.as_deref_mut()?.middleware.as_mut()?;
+    fn before_invoke(&mut self) -> Option<NextAction> {
+        let middleware = self.runner.extra.as_deref_mut()?.middleware.as_mut()?;
         let ctx = InvokeContext {
             actor: self.cell.index(),
             label: self.body.spec.settings.label.as_str(),
             now: self.local.core().now(),
-            // The one at hand waited too.
-            messages: self.body.lane.stats().depth + 1,
+            // Includes the message already taken.
+            messages: self.body.mailbox.stats().depth + 1,
         };
         match catch(|| middleware.before_invoke(&ctx)) {
             Ok(ControlFlow::Continue(())) => {
-                self.surrounded = true;
+                self.middleware_entered = true;
                 None
             }
             Ok(ControlFlow::Break(())) => {
@@ -249,77 +251,77 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Makes a message the next one again.
-    fn put_back(&mut self, message: Envelope<A::Msg>) {
-        self.owner.private.push_front(message);
-        self.body.lane.tell_left(self.owner.private.len());
+    /// Puts a message back, to be handled next.
+    fn requeue_front(&mut self, message: Envelope<A::Msg>) {
+        self.runner.private.push_front(message);
+        self.body.mailbox.set_private_len(self.runner.private.len());
     }
 
     #[inline(always)]
-    fn receive(&mut self, message: A::Msg) -> HandlerResult<A::Msg> {
+    fn call_handler(&mut self, message: A::Msg) -> HandlerResult<A::Msg> {
         self.handled += 1;
-        let Some(actor) = self.owner.actor.as_mut() else { return Ok(Flow::Continue) };
+        let Some(actor) = self.runner.actor.as_mut() else { return Ok(Flow::Continue) };
         let mut ctx = Context {
             cell: self.cell,
             body: self.body,
-            extra: &mut self.owner.extra,
+            extra: &mut self.runner.extra,
             local: self.local,
-            full: &mut self.full,
+            full: &mut self.capacity_wait,
         };
         self.trace.within(|| actor.receive(message, &mut ctx))
     }
 
-    /// Calls one of the actor's other methods.
-    fn hook<R>(&mut self, call: impl FnOnce(&mut A, &mut Context<'_, A>) -> R) -> Option<R> {
-        let actor = self.owner.actor.as_mut()?;
+    /// Calls one of the actor's lifecycle methods.
+    fn call_hook<R>(&mut self, call: impl FnOnce(&mut A, &mut Context<'_, A>) -> R) -> Option<R> {
+        let actor = self.runner.actor.as_mut()?;
         let mut ctx = Context {
             cell: self.cell,
             body: self.body,
-            extra: &mut self.owner.extra,
+            extra: &mut self.runner.extra,
             local: self.local,
-            full: &mut self.full,
+            full: &mut self.capacity_wait,
         };
         Some(call(actor, &mut ctx))
     }
 
-    /// Does what a handler wants; `None` to go on.
+    /// Applies a handler's result; `None` to continue with the next message.
     fn apply_flow(&mut self, handled: HandlerResult<A::Msg>) -> Option<NextAction> {
         match handled {
             Ok(Flow::Continue) => None,
             Ok(Flow::Yield) => Some(NextAction::Yield),
-            Ok(Flow::Await(future)) => self.wait_for(future),
+            Ok(Flow::Await(future)) => self.poll_future(future),
             Ok(Flow::Suspend(reason, condition)) => Some(NextAction::suspend(reason, condition)),
             Ok(Flow::Stop) => Some(NextAction::Stop),
             Err(error) => Some(NextAction::Fail(error)),
         }
     }
 
-    /// Polls a future; its output is the next message.
-    fn wait_for(&mut self, mut future: MessageFuture<A::Msg>) -> Option<NextAction> {
+    /// Polls a future; its output is handled as the next message.
+    fn poll_future(&mut self, mut future: MessageFuture<A::Msg>) -> Option<NextAction> {
         loop {
-            let waker = waker::lend(self.cell);
+            let waker = waker::borrowed(self.cell);
             self.local.begin_poll(&waker, self.extra().spare.take());
             let mut cx = core::task::Context::from_waker(&waker);
             let polled = self.trace.within(|| future.as_mut().poll(&mut cx));
-            let (expires, spare) = self.local.end_poll();
+            let (deadline, spare) = self.local.end_poll();
             let extra = self.extra();
             extra.spare = spare;
             let Poll::Ready(message) = polled else {
                 extra.future = Some(future);
-                if let Some(due) = expires {
+                if let Some(due) = deadline {
                     self.schedule_repoll(due);
                 }
                 return Some(NextAction::Await);
             };
             drop(future);
             if self.handled == 0
-                && let Some(step) = self.open_run()
+                && let Some(action) = self.before_invoke()
             {
                 let trace = core::mem::take(&mut self.trace);
-                self.put_back(Envelope { message, trace });
-                return Some(step);
+                self.requeue_front(Envelope { message, trace });
+                return Some(action);
             }
-            match self.receive(message) {
+            match self.call_handler(message) {
                 Ok(Flow::Await(next)) if self.local.consume_budget() == SliceBudget::Some => future = next,
                 Ok(Flow::Await(next)) => {
                     self.extra().future = Some(next);
@@ -331,107 +333,109 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Has the clock wake the cell when a question in its future expires.
+    /// Sets a timer that wakes the cell when an ask in its future times out.
     ///
-    /// An entry that is there and comes no later is left as it is, so that a task that asks all day
-    /// sets one timer per deadline and not one per question.
+    /// An existing timer that is not later is kept, so that a task that asks all day sets one timer per
+    /// deadline and not one per ask.
     fn schedule_repoll(&mut self, due: Instant) {
-        let clock = &self.local.core().clock;
-        let expiry = &mut self.owner.extra.get_or_insert_default().expiry;
-        if expiry.is_some_and(|alarm| alarm.due <= due) {
+        let timer_driver = &self.local.core().timer_driver;
+        let repoll_timer = &mut self.runner.extra.get_or_insert_default().repoll_timer;
+        if repoll_timer.is_some_and(|timer| timer.due <= due) {
             return;
         }
-        if let Some(alarm) = expiry.take() {
-            clock.cancel(alarm);
+        if let Some(timer) = repoll_timer.take() {
+            timer_driver.cancel(timer);
         }
-        match clock.insert(due, TimerEvent::Expire(self.cell.clone())) {
-            Ok(alarm) => *expiry = Some(alarm),
-            // No room in the wheel: keep looking, rather than never.
-            Err(_) => self.cell.announce(SIGNAL),
+        match timer_driver.insert(due, TimerEvent::Repoll(self.cell.clone())) {
+            Ok(timer) => *repoll_timer = Some(timer),
+            // The timing wheel is full: poll again and again rather than never.
+            Err(_) => self.cell.raise_unlocked(SIGNAL),
         }
     }
 
-    /// Suspends the actor until the waker of its future fires; the future is the wait.
+    /// Suspends the actor until the waker of its future fires.
     #[inline]
     fn suspend_for_future(&mut self) -> InvokeResult {
         let slot = self.cell.number();
         let key = self.extra().next_key(slot);
         let reason = SuspendReason::AwaitExternal;
         let resume_on = ResumeCondition::ExternalSignal(key);
-        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let trace = core::mem::take(&mut self.trace);
         let extra = self.extra();
-        (extra.wait, extra.trace) = (wait, trace);
-        if self.owner.phase == Phase::Running {
-            self.owner.phase = Phase::Waiting;
-            self.body.head.awaits.store(1, Ordering::Relaxed);
+        extra.wait = wait;
+        extra.trace = trace;
+        if self.runner.phase == ActorPhase::Running {
+            self.runner.phase = ActorPhase::Waiting;
+            self.body.header.awaits.store(1, Ordering::Relaxed);
         }
         self.finish(InvokeResult::Suspended { reason, resume_on })
     }
 
     /// Ends a suspension, if there is one.
     fn resume(&mut self) {
-        if self.owner.phase != Phase::Waiting {
+        if self.runner.phase != ActorPhase::Waiting {
             return;
         }
-        self.owner.phase = Phase::Running;
+        self.runner.phase = ActorPhase::Running;
         let extra = self.extra();
         extra.waiting = None;
         extra.wait = SpanHandle::NONE;
-        if let Some(alarm) = extra.resume.take() {
-            self.local.core().clock.cancel(alarm);
+        if let Some(timer) = extra.resume_timer.take() {
+            self.local.core().timer_driver.cancel(timer);
         }
-        self.body.head.awaits.store(0, Ordering::Relaxed);
-        self.record_active();
+        self.body.header.awaits.store(0, Ordering::Relaxed);
+        self.record_activity();
     }
 
-    /// Notes that the actor does something, for its receive timeout.
+    /// Records activity, for the receive timeout.
     #[inline]
-    fn record_active(&mut self) {
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return };
-        if let Some(idle) = &mut extra.idle {
-            idle.since = self.local.core().now();
+    fn record_activity(&mut self) {
+        let Some(extra) = self.runner.extra.as_deref_mut() else { return };
+        if let Some(timeout) = &mut extra.receive_timeout {
+            timeout.since = self.local.core().now();
         }
     }
 
     #[inline]
     fn finish_idle(&mut self) -> InvokeResult {
-        QueueMailbox::<A::Msg>::shrink(&mut self.owner.private);
+        QueueMailbox::<A::Msg>::shrink(&mut self.runner.private);
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
 
-    /// Ends the run for a reason.
+    /// Ends the run with an action.
     ///
-    /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
+    /// An immediate restart may fail immediately, as often as its supervisor allows: hence a loop and not a
+    /// recursion.
     #[cold]
-    fn finish_run(&mut self, mut step: NextAction) -> InvokeResult {
+    fn finish_run(&mut self, mut action: NextAction) -> InvokeResult {
         loop {
-            let settled = match step {
+            let outcome = match action {
                 NextAction::Idle => return self.finish_idle(),
                 NextAction::Await => return self.suspend_for_future(),
                 NextAction::Yield => return self.finish_with_permit(InvokeResult::Yielded),
-                NextAction::Suspend(wish) => self.suspend(wish.0, wish.1),
+                NextAction::Suspend(suspension) => self.suspend(suspension.0, suspension.1),
                 NextAction::Fail(error) => self.fail(error),
                 NextAction::Stop => return self.begin_stop(Termination::Stopped),
-                NextAction::GiveUp(error) => {
+                NextAction::StopFailed(error) => {
                     return self.begin_stop(Termination::Failed { error, reason: StopReason::Directed });
                 }
-                NextAction::End => return self.terminate(),
+                NextAction::Terminate => return self.terminate(),
             };
-            match settled {
+            match outcome {
                 ActionResult::Break(result) => return result,
-                ActionResult::Continue(next) => step = next,
+                ActionResult::Continue(next) => action = next,
             }
         }
     }
 
     fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> ActionResult {
-        let waits = match resume_on {
-            ResumeCondition::After(span) => {
-                let due = self.local.core().now() + span;
-                match self.local.core().clock.insert(due, TimerEvent::Resume(self.cell.clone())) {
-                    Ok(alarm) => {
-                        self.extra().resume = Some(alarm);
+        let is_waiting = match resume_on {
+            ResumeCondition::After(delay) => {
+                let due = self.local.core().now() + delay;
+                match self.local.core().timer_driver.insert(due, TimerEvent::Resume(self.cell.clone())) {
+                    Ok(timer) => {
+                        self.extra().resume_timer = Some(timer);
                         true
                     }
                     Err(_) => {
@@ -445,15 +449,15 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 let early = &mut self.extra().early;
                 let before = early.len();
                 early.retain(|signalled| *signalled != key);
-                let waits = early.len() == before;
-                if waits {
-                    self.body.lane.await_signal(key.0);
+                let is_waiting = early.len() == before;
+                if is_waiting {
+                    self.body.mailbox.set_awaited_signal(key.0);
                 }
-                waits
+                is_waiting
             }
-            ResumeCondition::WhenCapacityAvailable => match self.full.take() {
-                // Too many wait there already: come back by yourself.
-                Some(full) if !full(&waker::of(self.cell)) => {
+            ResumeCondition::WhenCapacityAvailable => match self.capacity_wait.take() {
+                // Too many producers wait for that mailbox already: retry after a delay.
+                Some(register) if !register(&waker::for_cell(self.cell)) => {
                     let later = ResumeCondition::After(MIDDLEWARE_RETRY);
                     return ActionResult::Continue(NextAction::suspend(reason, later));
                 }
@@ -461,84 +465,89 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 None => false,
             },
         };
-        if !waits {
+        if !is_waiting {
             return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
-        self.owner.phase = Phase::Waiting;
-        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        self.runner.phase = ActorPhase::Waiting;
+        let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let extra = self.extra();
-        (extra.waiting, extra.wait) = (Some((reason, resume_on)), wait);
+        extra.waiting = Some((reason, resume_on));
+        extra.wait = wait;
         if reason == SuspendReason::AwaitExternal {
-            self.body.head.awaits.store(1, Ordering::Relaxed);
+            self.body.header.awaits.store(1, Ordering::Relaxed);
         }
         ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
 
-    /// What the state is to say of the user lane once nobody runs the cell.
+    /// Returns the state flags to set when the permit is released.
     ///
-    /// What was taken out of the lane and not handled keeps a suspended cell worth resuming.
+    /// Messages taken out of the queue and not handled keep a suspended cell worth resuming.
     fn release_flags(&self) -> u32 {
-        match self.owner.phase {
-            Phase::New | Phase::Running => 0,
-            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => {
-                if self.owner.private.is_empty() { SUSPENDED } else { SUSPENDED | USER }
+        match self.runner.phase {
+            ActorPhase::New | ActorPhase::Running => 0,
+            ActorPhase::Waiting | ActorPhase::Failed | ActorPhase::Restarting | ActorPhase::Stopping => {
+                if self.runner.private.is_empty() {
+                    SUSPENDED
+                } else {
+                    SUSPENDED | USER
+                }
             }
         }
     }
 
-    /// Ends the run with the run right kept.
+    /// Ends the run and keeps the run permit.
     #[inline]
     fn finish_with_permit(&mut self, result: InvokeResult) -> InvokeResult {
-        self.close_run(result)
+        self.end_run(result)
     }
 
-    /// Ends the run; the run right goes back unless something came up meanwhile.
+    /// Ends the run; the run permit is released unless work has arrived meanwhile.
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
-        let result = self.close_run(result);
-        self.right = PermitState::spent(self.release_flags());
+        let result = self.end_run(result);
+        self.permit = PermitState::release_with(self.release_flags());
         result
     }
 
-    /// Does what every run ends with.
+    /// Does the work common to the end of every run.
     #[inline]
-    fn close_run(&mut self, result: InvokeResult) -> InvokeResult {
+    fn end_run(&mut self, result: InvokeResult) -> InvokeResult {
         self.wake_waiters();
         if self.handled != 0 {
-            self.record_active();
+            self.record_activity();
         }
         self.after_invoke(result)
     }
 
-    /// Lets producers go on that wait for room.
+    /// Wakes producers that wait for capacity.
     #[inline]
     fn wake_waiters(&mut self) {
-        if self.owner.awaited || self.state().flags_relaxed() & WAITERS != 0 {
-            self.wake_those();
+        if self.runner.has_waiters || self.state().flags_relaxed() & WAITERS != 0 {
+            self.wake_waiters_slow();
         }
     }
 
     #[cold]
-    fn wake_those(&mut self) {
+    fn wake_waiters_slow(&mut self) {
         if self.state().flags_relaxed() & WAITERS != 0 {
             self.state().lower(WAITERS);
-            self.owner.awaited = true;
+            self.runner.has_waiters = true;
         }
-        self.owner.awaited = self.body.lane.wake_waiters(self.cell.mailbox().low_mark);
+        self.runner.has_waiters = self.body.mailbox.wake_waiters(self.cell.mailbox_options().low_watermark);
     }
 
-    /// Tells the middleware that let the run's messages through how it ended.
+    /// Notifies the middleware of the result of a run that it let through.
     ///
-    /// By value: a result that is lent has to be made in memory, also where nobody looks at it.
+    /// The result is passed by value: borrowing it would force it into memory even if no middleware reads it.
     #[inline]
     fn after_invoke(&mut self, result: InvokeResult) -> InvokeResult {
-        if self.surrounded { self.tell_middleware(result) } else { result }
+        if self.middleware_entered { self.notify_middleware(result) } else { result }
     }
 
     #[cold]
-    fn tell_middleware(&mut self, result: InvokeResult) -> InvokeResult {
-        self.surrounded = false;
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return result };
+    fn notify_middleware(&mut self, result: InvokeResult) -> InvokeResult {
+        self.middleware_entered = false;
+        let Some(extra) = self.runner.extra.as_deref_mut() else { return result };
         let Some(middleware) = &mut extra.middleware else { return result };
         let ctx = InvokeContext {
             actor: self.cell.index(),
@@ -547,8 +556,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             messages: self.handled,
         };
         if catch(|| middleware.after_invoke(&ctx, &result)).is_err() {
-            // What became of the run is settled; that its middleware is broken is told.
-            self.local.core().hub.count_failure(self.body.head.kind);
+            // The result of the run stands; the broken middleware is only counted.
+            self.local.core().hub.count_failure(self.body.header.kind);
         }
         result
     }
@@ -559,6 +568,6 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     fn extra(&mut self) -> &mut ColdState<A> {
-        self.owner.extra.get_or_insert_default()
+        self.runner.extra.get_or_insert_default()
     }
 }

@@ -1,15 +1,21 @@
-//! Actors on a scheduler that loses nothing.
+//! Supervised actors with bounded mailboxes on a work-stealing scheduler.
 //!
-//! An [`Actor`] is a value that handles messages of one type, one at a time. [`Props`] say how it is made,
-//! [`ActorSystemRunner`] starts a system on a runtime, and [`ReadyQueueScheduler`] is that system: it spawns
-//! actors, and an [`ActorRef`] is the address of one.
+//! An [`Actor`] is a value that handles messages of one type, one at a time. [`Props`] describe how to create it,
+//! [`ActorSystemRunner`] starts a system on a runtime, and [`ReadyQueueScheduler`] is the running system: it spawns
+//! actors and returns their addresses, [`ActorRef`]s.
 //!
-//! From a message to its handler: [`ActorRef::tell`] puts it into the lane (`mailbox`) and raises a flag in
-//! the cell's word (`raw::state`); who thereby gains the run right puts the cell into a ready queue
-//! (`coordinator`, `ready`); a worker (`executor`) takes it and has the `invoker` run it.
+//! The path of one [`ActorRef::tell`]: the message goes into the mailbox's user queue (`mailbox`), and a flag is set in
+//! the cell's atomic state (`raw::state`). The sender that thereby gets the run permit puts the cell into a ready queue
+//! (`coordinator`, `ready`). A worker takes the cell from there (`executor`), and the `invoker` runs the handler.
+//!
+//! The feature `patterns` adds what few actors need: stash, become, a name registry, routers, spawn middleware,
+//! batching producers and an adaptive number of workers.
 #![warn(missing_docs)]
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
-#![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports, reason = "models use parts"))]
+#![cfg_attr(
+    loom,
+    allow(dead_code, unreachable_pub, unused_imports, reason = "loom models use only parts of the crate")
+)]
 
 extern crate alloc;
 
@@ -26,9 +32,9 @@ mod worker_slots;
 mod actor;
 #[cfg(not(loom))]
 mod actor_ref;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 pub mod adaptive;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod behaviour;
 #[cfg(not(loom))]
 mod cell;
@@ -54,11 +60,11 @@ mod invoker;
 mod middleware;
 #[cfg(all(test, feature = "std", not(loom)))]
 mod miri_tests;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod name_registry;
 #[cfg(not(loom))]
 mod panic;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod producer;
 #[cfg(not(loom))]
 mod props;
@@ -66,13 +72,13 @@ mod props;
 mod ready;
 #[cfg(not(loom))]
 mod reply;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod router;
 #[cfg(not(loom))]
 pub mod runtime;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod spawn_middleware;
-#[cfg(not(loom))]
+#[cfg(all(feature = "patterns", not(loom)))]
 mod stash;
 #[cfg(not(loom))]
 mod stop;
@@ -99,8 +105,6 @@ mod worker_local;
 pub use {
     actor::{Actor, Flow, HandlerResult, MessageFuture, Signal},
     actor_ref::{ASK_TIMEOUT, ActorRef, SendError, SendOutcome},
-    adaptive::AdaptiveDispatcher,
-    behaviour::{BEHAVIOURS_MAX, Behaviour, BehavioursFull, ReceiveFn},
     context::Context,
     executor::{Lifecycle, SetWorkersError, ShutdownReport},
     guardian::ActorError,
@@ -108,13 +112,8 @@ pub use {
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},
     mailbox::{InvalidMailbox, MailboxOptions, MailboxPreset, OverflowStrategy, UnknownPreset},
     middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain, MiddlewareHook},
-    name_registry::{FindError, NAME_LEN_MAX, NameRegistry, RegisterError},
-    producer::{OUTBOX_MAX, QueueMailboxProducer},
     props::{Props, PropsBuilder},
     reply::{AskError, AskFuture, Reply},
-    router::{Router, RouterError, RouterOptions, Routing},
-    spawn_middleware::{SpawnContext, SpawnMiddleware},
-    stash::{STASH_MAX, StashFull},
     stop::{StopMode, Termination},
     sync::ArcShared,
     system::{
@@ -123,8 +122,18 @@ pub use {
     },
     timer::{Repeat, TimerId},
 };
+#[cfg(all(feature = "patterns", not(loom)))]
+pub use {
+    adaptive::AdaptiveDispatcher,
+    behaviour::{BEHAVIOURS_MAX, Behaviour, BehavioursFull, ReceiveFn},
+    name_registry::{FindError, NAME_LEN_MAX, NameRegistry, RegisterError},
+    producer::{OUTBOX_MAX, QueueMailboxProducer},
+    router::{Router, RouterError, RouterOptions, Routing},
+    spawn_middleware::{SpawnContext, SpawnMiddleware},
+    stash::{STASH_MAX, StashFull},
+};
 
-/// Holds the README's example to what the crate does.
+/// Runs the README's example as a doc test.
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

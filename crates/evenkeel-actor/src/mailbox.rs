@@ -1,8 +1,9 @@
-//! A mailbox: a user lane that is bounded and a system lane that is never refused.
+//! Mailbox of an actor: a bounded user queue with an overflow strategy and a high watermark, and a system
+//! queue that never rejects a message.
 //!
-//! Bound: the user lane holds at most `capacity − reserve_for_system` messages, those already handed to
-//! the actor's worker included. Messages lie in the lane by value; sending one allocates nothing once
-//! the lane has grown to its working size.
+//! Limits: the user queue holds at most `capacity - reserve_for_system` messages, including those already
+//! handed to the actor's worker. Messages are stored by value; a send allocates nothing once the queue has
+//! grown to its working size.
 
 #[cfg(not(loom))]
 mod message;
@@ -16,11 +17,11 @@ pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
 pub use preset::{MailboxPreset, UnknownPreset};
 pub(crate) use queues::{MailboxQueues, PushResult};
 
-/// The two lanes of an actor's mailbox.
+/// The user and system queues of one actor.
 #[cfg(not(loom))]
 pub(crate) type QueueMailbox<M> = MailboxQueues<crate::trace::Envelope<M>, SystemMessage>;
 
-/// What a lane has seen and holds.
+/// Counters of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MailboxQueueStats {
     pub(crate) enqueued: u64,

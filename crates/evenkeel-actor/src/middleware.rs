@@ -1,4 +1,4 @@
-//! What surrounds the messages of a run: called before the first and after the last.
+//! Middleware: hooks before the first and after the last message of an actor's run.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,39 +10,39 @@ use evenkeel_policy::time::Instant;
 use crate::index::MailboxIndex;
 use crate::invoke::InvokeResult;
 
-/// What a middleware knows about a run.
+/// A run, as a [`MiddlewareChain`] sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct InvokeContext<'a> {
-    /// Whose run it is.
+    /// The actor that runs.
     pub actor: MailboxIndex,
-    /// What metrics call the actor.
+    /// The label of the actor in metrics.
     pub label: &'a str,
-    /// The time.
+    /// The time of the call.
     pub now: Instant,
-    /// Messages waiting when the run began; after it, those handled in it.
+    /// Before the run, the number of waiting messages; after it, the number of handled ones.
     pub messages: usize,
 }
 
-/// Surrounds the messages of one actor, run by run, outputs of futures included.
+/// A hook around every run of one actor in which it handles messages or outputs of futures.
 ///
-/// What the system says is not surrounded, and is never held back. A middleware that panics before a
-/// run fails its actor, whose messages wait; one that panics after it is counted as a failure.
+/// System messages bypass it. A panic in `before_invoke` fails the actor, and its messages wait; a panic in
+/// `after_invoke` is counted as a failure.
 pub trait MiddlewareChain: Send {
-    /// Looks at a run whose first message is about to be handled; [`ControlFlow::Break`] holds it back.
+    /// Runs before the first message of a run; [`ControlFlow::Break`] postpones the run.
     ///
-    /// Nothing is lost: the messages wait, and the middleware is asked again after a millisecond.
+    /// The messages stay queued, and the middleware is called again after a millisecond.
     fn before_invoke(&mut self, ctx: &InvokeContext<'_>) -> ControlFlow<(), ()>;
 
-    /// Looks at a run that has ended; called once for each that was let through.
+    /// Runs after a run, once for each that was not postponed.
     fn after_invoke(&mut self, ctx: &InvokeContext<'_>, result: &InvokeResult);
 }
 
-/// Makes the middleware of one actor; a plain function, so that settings with one can be copied.
+/// A factory for the middleware of one actor. A plain function pointer, so that options that hold it stay `Copy`.
 #[derive(Clone, Copy)]
 pub struct MiddlewareHook(fn() -> Box<dyn MiddlewareChain>);
 
 impl MiddlewareHook {
-    /// Calls `make` once for each actor.
+    /// Returns a hook that calls `make` once for each actor.
     pub const fn new(make: fn() -> Box<dyn MiddlewareChain>) -> Self {
         Self(make)
     }
@@ -53,7 +53,7 @@ impl MiddlewareHook {
 }
 
 impl PartialEq for MiddlewareHook {
-    /// Whether both call the same function; one that was compiled twice may count as two.
+    /// Compares function addresses; one function may have several.
     fn eq(&self, other: &Self) -> bool {
         core::ptr::fn_addr_eq(self.0, other.0)
     }
@@ -67,22 +67,22 @@ impl fmt::Debug for MiddlewareHook {
     }
 }
 
-/// Several middlewares as one: before in order, after in reverse.
+/// Several middlewares as one: `before_invoke` in order, `after_invoke` in reverse.
 ///
-/// When one holds a run back, those before it get their `after_invoke`, so that what they opened is
-/// closed; those behind it hear nothing.
+/// If one postpones a run, those outside it get their `after_invoke`, so that they can release what they acquired;
+/// those inside it are not called.
 #[derive(Default)]
 pub struct CompositeMiddleware {
     chain: Vec<Box<dyn MiddlewareChain>>,
 }
 
 impl CompositeMiddleware {
-    /// Surrounds nothing yet.
+    /// Returns an empty chain.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a middleware inside those before.
+    /// Adds a middleware inside those added before.
     #[must_use]
     pub fn with(mut self, inner: impl MiddlewareChain + 'static) -> Self {
         self.chain.push(Box::new(inner));
@@ -96,10 +96,10 @@ impl CompositeMiddleware {
 
 impl MiddlewareChain for CompositeMiddleware {
     fn before_invoke(&mut self, ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
-        for at in 0..self.chain.len() {
-            if self.chain[at].before_invoke(ctx).is_break() {
-                let held = InvokeResult::Yielded;
-                self.chain[..at].iter_mut().rev().for_each(|outer| outer.after_invoke(ctx, &held));
+        for index in 0..self.chain.len() {
+            if self.chain[index].before_invoke(ctx).is_break() {
+                let postponed = InvokeResult::Yielded;
+                self.chain[..index].iter_mut().rev().for_each(|outer| outer.after_invoke(ctx, &postponed));
                 return ControlFlow::Break(());
             }
         }

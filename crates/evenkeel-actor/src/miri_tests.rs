@@ -1,5 +1,5 @@
-//! Real cells on plain threads: few enough that Miri can watch every step of them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+//! Real cells on plain threads: few enough for Miri.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,13 +12,13 @@ use std::thread::{self, JoinHandle};
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
-use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task, block_on};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture, block_on};
 use crate::test_rig::{Sum, SumMsg};
 use crate::*;
 
-/// A thread for each task, and a clock that moves when it is looked at.
+/// A runtime with a thread per task, and a clock that advances when it is read.
 #[derive(Clone, Default)]
-struct Threads(Arc<Shared>);
+struct ThreadRuntime(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -26,8 +26,8 @@ struct Shared {
     nanos: AtomicU64,
 }
 
-impl RuntimeHandle for Threads {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+impl RuntimeHandle for ThreadRuntime {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         self.0.running.lock().unwrap().push(thread::spawn(move || block_on(task)));
         Ok(())
     }
@@ -36,29 +36,29 @@ impl RuntimeHandle for Threads {
         Instant::from_nanos(self.0.nanos.fetch_add(1_000, Ordering::Relaxed))
     }
 
-    /// Nothing here comes from time alone; whoever sleeps is woken by others.
-    fn sleep_until(&self, _at: Instant) -> Task {
+    /// No test here depends on time; every sleeper is woken by other means.
+    fn sleep_until(&self, _at: Instant) -> TaskFuture {
         Box::pin(core::future::pending())
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         Box::pin(async { thread::yield_now() })
     }
 }
 
-/// As many workers as there can be, up to two.
+/// Two workers, or one without `std`.
 const WORKERS: usize = if cfg!(feature = "std") { 2 } else { 1 };
 
-/// Runs `scene` in a system of so many workers; fails if a worker or the clock does not end with it.
-fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
-    let threads = Threads::default();
+/// Runs `scenario` in a system with `workers` workers; fails if a worker or the timer driver outlives it.
+fn run_scenario(workers: usize, scenario: impl FnOnce(&ReadyQueueScheduler)) {
+    let threads = ThreadRuntime::default();
     let config = ActorSystemConfig {
         workers: NonZeroUsize::new(workers).unwrap(),
         supervision: Supervision::default().with_backoff(Backoff::NONE),
         ..ActorSystemConfig::default()
     };
     let system = ActorSystemRunner::new(config).start(threads.clone()).unwrap();
-    scene(&system);
+    scenario(&system);
     drop(system);
     let running = core::mem::take(&mut *threads.0.running.lock().unwrap());
     running.into_iter().for_each(|task| task.join().unwrap());
@@ -69,8 +69,8 @@ fn sum(system: &ReadyQueueScheduler) -> ActorRef<SumMsg> {
 }
 
 #[test]
-fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
-    play(WORKERS, |system| {
+fn messages_from_two_threads_are_handled_by_any_worker() {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
         let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
@@ -84,8 +84,8 @@ fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
 }
 
 #[test]
-fn an_actor_goes_from_worker_to_worker_between_questions() {
-    play(WORKERS, |system| {
+fn an_actor_moves_between_workers_between_asks() {
+    run_scenario(WORKERS, |system| {
         let actors = [sum(system), sum(system)];
         for round in 1..=10 {
             for actor in &actors {
@@ -97,8 +97,8 @@ fn an_actor_goes_from_worker_to_worker_between_questions() {
 }
 
 #[test]
-fn workers_come_and_go_while_two_threads_tell() {
-    play(WORKERS, |system| {
+fn the_number_of_workers_changes_while_two_threads_send() {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
         let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
@@ -113,8 +113,8 @@ fn workers_come_and_go_while_two_threads_tell() {
 }
 
 #[test]
-fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
-    play(WORKERS, |system| {
+fn a_stopped_actor_is_freed_with_its_last_reference() {
+    run_scenario(WORKERS, |system| {
         for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {
             let actor = sum(system);
             let other = actor.clone();
@@ -129,75 +129,75 @@ fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
 
 #[test]
 fn a_future_wakes_its_actor_from_another_thread() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let first = sum(system);
         let second = sum(system);
         for _ in 0..3 {
-            let whom = second.clone();
-            let answered = async move { SumMsg::Add(1 + whom.ask(SumMsg::Read).await.unwrap()) };
-            first.tell(SumMsg::Await(Box::pin(answered)));
+            let target = second.clone();
+            let reply = async move { SumMsg::Add(1 + target.ask(SumMsg::Read).await.unwrap()) };
+            first.tell(SumMsg::Await(Box::pin(reply)));
             second.tell(SumMsg::Add(1));
         }
-        // The wait for the last future is over before the question's turn comes.
-        assert!(3 <= block_on(first.ask(SumMsg::Read)).unwrap());
+        // The wait for the last future is over before the ask is handled.
+        assert!(block_on(first.ask(SumMsg::Read)).unwrap() >= 3);
     });
 }
 
 #[test]
-fn a_task_asks_on_the_workers_own_threads() {
-    play(WORKERS, |system| {
+fn a_task_asks_on_the_workers_threads() {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
-        let asked = actor.clone();
-        let (done, told) = std::sync::mpsc::channel();
+        let target = actor.clone();
+        let (done, received) = std::sync::mpsc::channel();
         let task = async move {
             for _ in 0..5 {
-                asked.tell(SumMsg::Add(1));
-                done.send(asked.ask(SumMsg::Read).await.unwrap()).unwrap();
+                target.tell(SumMsg::Add(1));
+                done.send(target.ask(SumMsg::Read).await.unwrap()).unwrap();
             }
         };
         system.spawn_task(task).unwrap();
-        assert_eq!(told.iter().take(5).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        assert_eq!(received.iter().take(5).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     });
 }
 
 #[test]
 fn a_restart_keeps_the_mailbox() {
-    play(WORKERS, |system| {
+    run_scenario(WORKERS, |system| {
         let actor = sum(system);
-        for told in [SumMsg::Add(1), SumMsg::Fail, SumMsg::Add(2)] {
-            actor.tell(told);
+        for received in [SumMsg::Add(1), SumMsg::Fail, SumMsg::Add(2)] {
+            actor.tell(received);
         }
         assert_eq!(block_on(actor.ask(SumMsg::Read)), Ok(2));
     });
 }
 
 #[test]
-fn a_question_to_an_actor_that_ends_gets_no_answer() {
-    play(1, |system| {
+fn an_ask_to_a_stopping_actor_gets_no_reply() {
+    run_scenario(1, |system| {
         let actor = sum(system);
-        let question = actor.ask(SumMsg::Read);
+        let ask = actor.ask(SumMsg::Read);
         actor.stop(StopMode::Now);
-        assert!(matches!(block_on(question), Ok(0) | Err(AskError::Discarded)));
+        assert!(matches!(block_on(ask), Ok(0) | Err(AskError::Discarded)));
         assert!(matches!(block_on(actor.ask(SumMsg::Read)), Err(AskError::Closed | AskError::Discarded)));
     });
 }
 
 #[test]
-fn a_sender_waits_for_room_on_a_thread_of_its_own() {
-    play(WORKERS, |system| {
+fn a_sender_waits_for_capacity_on_its_own_thread() {
+    run_scenario(WORKERS, |system| {
         let mailbox = MailboxOptions::bounded(NonZeroUsize::new(2).unwrap());
         let actor = system.spawn(&Props::new(Sum::default).mailbox(mailbox).build()).unwrap();
         let other = actor.clone();
         let sender = thread::spawn(move || {
             (0..10).for_each(|_| {
-                assert_eq!(block_on(other.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued))
+                assert_eq!(block_on(other.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued));
             });
         });
         for _ in 0..10 {
             assert_eq!(block_on(actor.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued));
         }
         sender.join().unwrap();
-        // A full mailbox refuses a question, and nobody can wait to ask.
+        // A full mailbox rejects an ask, so it is retried.
         let sum = core::iter::repeat_with(|| block_on(actor.ask(SumMsg::Read))).find_map(Result::ok);
         assert_eq!(sum, Some(20));
     });

@@ -1,8 +1,8 @@
-//! Names for actors, found by whoever knows the type of their messages.
+//! Name registry: actors registered under a name and looked up by name and message type.
 //!
-//! Bound: at most `names_max` names of at most [`NAME_LEN_MAX`] bytes. A name holds an index and no
-//! reference: it keeps nobody alive, names nobody once its actor has ended, whoever is in the slot by
-//! then, and is free from that moment. What such names occupy is given back before the table doubles.
+//! Limits: at most `names_max` names of at most [`NAME_LEN_MAX`] bytes. Guarantees: a name stores a generational index,
+//! not a reference, so it keeps no actor alive and never resolves to a later actor in the same slot. It is free again
+//! once its actor has stopped; entries of stopped actors are removed before the table doubles.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -18,34 +18,34 @@ use crate::invoke::ActorState;
 use crate::raw::mailbox_ref::MailboxRef;
 use crate::system::{Core, ReadyQueueScheduler};
 
-/// The most bytes of a name.
+/// The maximum length of a name in bytes.
 pub const NAME_LEN_MAX: usize = 256;
-/// Below this many names, those of ended actors are left until somebody asks for them.
+/// Below this number of names, entries of stopped actors are only removed on lookup.
 const SWEEP_MIN: usize = 64;
 
-/// The names of one system.
+/// The name registry of one system.
 #[derive(Clone, Copy)]
 pub struct NameRegistry<'a>(&'a Core);
 
 impl ReadyQueueScheduler {
-    /// Gives, finds and takes back names of actors.
+    /// Returns the name registry.
     pub fn names(&self) -> NameRegistry<'_> {
         NameRegistry(self.core())
     }
 }
 
 impl<A: Actor> Context<'_, A> {
-    /// Gives, finds and takes back names of actors.
+    /// Returns the name registry.
     ///
-    /// An actor that registers [`Context::me`] in [`Actor::started`] has its name before its first
-    /// message, and fails with the refusal if the name is taken.
+    /// An actor that registers [`Context::me`] in [`Actor::started`] has its name before its first message, and can
+    /// fail with the error if the name is taken.
     pub fn names(&self) -> NameRegistry<'_> {
         NameRegistry(self.local.core())
     }
 }
 
 impl NameRegistry<'_> {
-    /// Gives an actor a name, until it ends or the name is taken back; it may have several.
+    /// Registers an actor under a name until it stops or the name is unregistered; an actor may have several names.
     pub fn register<M: Send + 'static>(&self, name: &str, actor: &ActorRef<M>) -> Result<(), RegisterError> {
         if !(1..=NAME_LEN_MAX).contains(&name.len()) {
             return Err(RegisterError::Length { len: name.len() });
@@ -54,70 +54,71 @@ impl NameRegistry<'_> {
             return Err(RegisterError::OtherSystem);
         }
         if actor.state() == ActorState::Stopped {
-            return Err(RegisterError::Ended);
+            return Err(RegisterError::Stopped);
         }
         self.sweep();
-        let who = actor.index();
-        match self.0.names.with(|names| names.claim(name, who)) {
+        let index = actor.index();
+        match self.0.names.with(|names| names.claim(name, index)) {
             ClaimResult::Granted => Ok(()),
             ClaimResult::Full { names_max } => Err(RegisterError::Full { names_max }),
-            ClaimResult::Held(by) if self.living(by).is_some() => Err(RegisterError::Taken { by }),
-            ClaimResult::Held(ended) => self
+            ClaimResult::Held(by) if self.find_alive(by).is_some() => Err(RegisterError::Taken { by }),
+            ClaimResult::Held(stopped) => self
                 .0
                 .names
-                .with(|names| names.inherit(name, ended, who))
+                .with(|names| names.replace_stopped(name, stopped, index))
                 .map_err(|by| RegisterError::Taken { by }),
         }
     }
 
-    /// Finds the actor with this name, for messages of type `M`.
+    /// Looks up the actor with this name; it must take messages of type `M`.
     pub fn find<M: Send + 'static>(&self, name: &str) -> Result<ActorRef<M>, FindError> {
-        let who = self.0.names.with(|names| names.get(name)).ok_or(FindError::NoSuchName)?;
-        let Some(cell) = self.living(who) else {
-            self.0.names.with(|names| names.forget(name, who));
+        let index = self.0.names.with(|names| names.get(name)).ok_or(FindError::NoSuchName)?;
+        let Some(cell) = self.find_alive(index) else {
+            self.0.names.with(|names| names.remove_stopped(name, index));
             return Err(FindError::NoSuchName);
         };
-        let lane = MailboxRef::typed(cell).map_err(|takes| FindError::OtherMessages { takes })?;
-        Ok(ActorRef::new(lane))
+        let mailbox = MailboxRef::typed(cell).map_err(|accepts| FindError::WrongMessageType { accepts })?;
+        Ok(ActorRef::new(mailbox))
     }
 
-    /// Takes a name back; tells who had it.
+    /// Removes a name and returns the actor that had it, unless that actor has stopped.
     pub fn unregister(&self, name: &str) -> Option<MailboxIndex> {
-        let who = self.0.names.with(|names| names.remove(name))?;
-        self.living(who).map(|_| who)
+        let index = self.0.names.with(|names| names.remove(name))?;
+        self.find_alive(index).map(|_| index)
     }
 
-    fn living(&self, index: MailboxIndex) -> Option<CellRef> {
+    fn find_alive(&self, index: MailboxIndex) -> Option<CellRef> {
         let cell = self.0.slab.find(index.slot, index.generation)?;
         (cell.state() != ActorState::Stopped).then_some(cell)
     }
 
-    /// Forgets the names of ended actors, if there may be many.
+    /// Removes the names of stopped actors once the table has grown enough.
     fn sweep(&self) {
         let Some(holders) = self.0.names.with(|names| names.holders_to_sweep()) else { return };
-        // Outside of the lock: the last reference to a cell may be dropped here.
-        let mut ended: Vec<_> = holders.into_iter().filter(|who| self.living(*who).is_none()).collect();
-        ended.sort_unstable();
-        self.0.names.with(|names| names.sweep(&ended));
+        // Outside the lock: the last reference to a cell may be dropped here.
+        let mut stopped: Vec<_> =
+            holders.into_iter().filter(|holder| self.find_alive(*holder).is_none()).collect();
+        stopped.sort_unstable();
+        self.0.names.with(|names| names.sweep(&stopped));
     }
 }
 
 impl fmt::Debug for NameRegistry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Names")
+        f.write_str("NameRegistry")
     }
 }
 
-/// Who has which name, as far as the table knows: holders may have ended.
+/// Names and their holders; a holder may have stopped since.
 #[derive(Debug)]
 pub(crate) struct NameTable {
     holders: BTreeMap<String, MailboxIndex>,
     names_max: usize,
-    /// At this many names, those of ended actors are looked for.
+    /// The number of names at which the next sweep runs.
     sweep_at: usize,
 }
 
-/// What became of a claim to a name.
+/// Result of [`NameTable::claim`].
 #[derive(Debug, PartialEq, Eq)]
 enum ClaimResult {
     Granted,
@@ -130,23 +131,28 @@ impl NameTable {
         Self { holders: BTreeMap::new(), names_max, sweep_at: SWEEP_MIN.min(names_max) }
     }
 
-    fn claim(&mut self, name: &str, who: MailboxIndex) -> ClaimResult {
+    fn claim(&mut self, name: &str, claimant: MailboxIndex) -> ClaimResult {
         if let Some(by) = self.get(name) {
             return ClaimResult::Held(by);
         }
-        if self.names_max <= self.holders.len() {
+        if self.holders.len() >= self.names_max {
             return ClaimResult::Full { names_max: self.names_max };
         }
-        self.holders.insert(name.into(), who);
+        self.holders.insert(name.into(), claimant);
         ClaimResult::Granted
     }
 
-    /// Hands the name of somebody who has ended to another; `Err` names who was faster.
-    fn inherit(&mut self, name: &str, ended: MailboxIndex, who: MailboxIndex) -> Result<(), MailboxIndex> {
+    /// Transfers the name of a stopped actor; returns the holder as an error if another claimant came first.
+    fn replace_stopped(
+        &mut self,
+        name: &str,
+        stopped: MailboxIndex,
+        claimant: MailboxIndex,
+    ) -> Result<(), MailboxIndex> {
         match self.get(name) {
-            Some(by) if by != ended => Err(by),
+            Some(holder) if holder != stopped => Err(holder),
             _ => {
-                self.holders.insert(name.into(), who);
+                self.holders.insert(name.into(), claimant);
                 Ok(())
             }
         }
@@ -160,84 +166,67 @@ impl NameTable {
         self.holders.remove(name)
     }
 
-    /// Forgets a name unless somebody else has it by now.
-    fn forget(&mut self, name: &str, ended: MailboxIndex) {
-        if self.get(name) == Some(ended) {
+    /// Removes a name if the stopped actor still holds it.
+    fn remove_stopped(&mut self, name: &str, stopped: MailboxIndex) {
+        if self.get(name) == Some(stopped) {
             self.holders.remove(name);
         }
     }
 
-    /// Names every holder, when it is time to look for those who have ended.
+    /// Returns every holder if a sweep is due.
     fn holders_to_sweep(&self) -> Option<Vec<MailboxIndex>> {
         (self.sweep_at <= self.holders.len()).then(|| self.holders.values().copied().collect())
     }
 
-    fn sweep(&mut self, ended: &[MailboxIndex]) {
-        self.holders.retain(|_, who| ended.binary_search(who).is_err());
+    /// Removes the names of the actors in `stopped`, which is sorted.
+    fn sweep(&mut self, stopped: &[MailboxIndex]) {
+        self.holders.retain(|_, holder| stopped.binary_search(holder).is_err());
         self.sweep_at = (2 * self.holders.len()).max(SWEEP_MIN).min(self.names_max);
     }
 }
 
-/// Why an actor did not get a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason an actor could not be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// Another has it, or the same actor already.
+    /// Another actor, or the same one, already has the name.
+    #[error("the name is taken by actor {by}")]
     Taken {
-        /// Who.
+        /// The holder.
         by: MailboxIndex,
     },
-    /// There are as many names as there may be.
+    /// The registry holds `names_max` names.
+    #[error("the registry is full: {names_max} names")]
     Full {
-        /// How many there may be.
+        /// The limit.
         names_max: usize,
     },
     /// The name is empty, or longer than [`NAME_LEN_MAX`] bytes.
+    #[error("a name has 1 to {NAME_LEN_MAX} bytes, not {len}")]
     Length {
-        /// Its bytes.
+        /// The length in bytes.
         len: usize,
     },
-    /// The actor has ended.
-    Ended,
+    /// The actor has stopped.
+    #[error("the actor has stopped")]
+    Stopped,
     /// The actor belongs to another system.
+    #[error("the actor belongs to another system")]
     OtherSystem,
 }
 
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taken { by } => write!(f, "actor {by} has that name"),
-            Self::Full { names_max } => write!(f, "there are {names_max} names already"),
-            Self::Length { len } => write!(f, "a name has 1 to {NAME_LEN_MAX} bytes, not {len}"),
-            Self::Ended => f.write_str("the actor has ended"),
-            Self::OtherSystem => f.write_str("the actor belongs to another system"),
-        }
-    }
-}
-
-impl core::error::Error for RegisterError {}
-
-/// Why a name led to nobody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason a lookup by name failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
-    /// Nobody has it, or its actor has ended.
+    /// The name is not registered, or its actor has stopped.
+    #[error("no actor has that name")]
     NoSuchName,
-    /// Its actor takes messages of another type.
-    OtherMessages {
-        /// That type.
-        takes: &'static str,
+    /// The actor takes messages of another type.
+    #[error("the actor of that name takes {accepts}")]
+    WrongMessageType {
+        /// The type that it takes.
+        accepts: &'static str,
     },
 }
-
-impl fmt::Display for FindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchName => f.write_str("no actor has that name"),
-            Self::OtherMessages { takes } => write!(f, "the actor of that name takes {takes}"),
-        }
-    }
-}
-
-impl core::error::Error for FindError {}
 
 #[cfg(test)]
 mod tests {
@@ -245,7 +234,7 @@ mod tests {
     use alloc::format;
 
     #[test]
-    fn a_name_is_given_once() {
+    fn a_name_is_registered_once() {
         let mut names = NameTable::new(8);
         assert_eq!(names.claim("a", index(1)), ClaimResult::Granted);
         assert_eq!(names.claim("a", index(2)), ClaimResult::Held(index(1)));
@@ -254,37 +243,41 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_refuses_another_name() {
+    fn a_full_table_rejects_another_name() {
         let mut names = NameTable::new(2);
         assert_eq!(
             (names.claim("a", index(1)), names.claim("b", index(1))),
             (ClaimResult::Granted, ClaimResult::Granted)
         );
         assert_eq!(names.claim("c", index(1)), ClaimResult::Full { names_max: 2 });
-        assert_eq!(names.claim("a", index(2)), ClaimResult::Held(index(1)), "rather than full");
+        assert_eq!(names.claim("a", index(2)), ClaimResult::Held(index(1)), "not `Full`");
     }
 
     #[test]
-    fn only_the_name_of_the_ended_is_inherited_or_forgotten() {
+    fn only_the_name_of_a_stopped_actor_is_replaced_or_removed() {
         let mut names = NameTable::new(8);
         names.claim("a", index(1));
-        assert_eq!(names.inherit("a", index(1), index(2)), Ok(()));
-        assert_eq!(names.inherit("a", index(1), index(3)), Err(index(2)), "another was faster");
-        names.forget("a", index(1));
+        assert_eq!(names.replace_stopped("a", index(1), index(2)), Ok(()));
+        assert_eq!(
+            names.replace_stopped("a", index(1), index(3)),
+            Err(index(2)),
+            "another claimant was faster"
+        );
+        names.remove_stopped("a", index(1));
         assert_eq!(names.get("a"), Some(index(2)));
-        names.forget("a", index(2));
-        assert_eq!(names.inherit("a", index(2), index(3)), Ok(()), "forgotten meanwhile");
+        names.remove_stopped("a", index(2));
+        assert_eq!(names.replace_stopped("a", index(2), index(3)), Ok(()), "removed meanwhile");
     }
 
     #[test]
-    fn the_ended_are_looked_for_each_time_the_table_has_doubled() {
+    fn stopped_actors_are_swept_each_time_the_table_has_doubled() {
         let mut names = NameTable::new(1_000);
         let mut sweeps = 0;
         for number in 0..1_000 {
             if let Some(holders) = names.holders_to_sweep() {
                 sweeps += 1;
-                let ended: Vec<_> = holders.into_iter().filter(|who| who.slot % 2 == 1).collect();
-                names.sweep(&ended);
+                let stopped: Vec<_> = holders.into_iter().filter(|holder| holder.slot % 2 == 1).collect();
+                names.sweep(&stopped);
             }
             assert_eq!(names.claim(&format!("n{number}"), index(number)), ClaimResult::Granted);
         }

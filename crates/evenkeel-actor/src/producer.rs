@@ -1,6 +1,6 @@
-//! Many messages from one hand to one actor.
+//! Batching producer: sends many messages from one owner to one actor with fewer locks and wake-ups.
 //!
-//! Bound: [`OUTBOX_MAX`] messages wait in a producer; the next one sends them all.
+//! Limits: at most [`OUTBOX_MAX`] unsent messages; one more flushes them.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,28 +9,27 @@ use crate::actor_ref::ActorRef;
 use crate::raw::state::USER;
 use crate::trace::Envelope;
 
-/// How many messages a producer collects.
+/// The capacity of a producer's outbox.
 pub const OUTBOX_MAX: usize = 32;
 
-/// Collects messages for one actor and sends them together: one lock and at most one wake-up for all.
+/// A producer that buffers messages for one actor and sends them in batches: one lock and at most one wake-up per batch.
 ///
-/// It belongs to one thread or task at a time, so what it collects needs no lock. Messages keep their
-/// order among themselves and after what the same hand sent before; what it [`tell`](Self::tell)s last
-/// is sent by [`flush`](Self::flush) or when it is dropped.
+/// It belongs to one thread or task at a time, so the buffer needs no lock. Messages are delivered in the order in
+/// which they were sent. [`flush`](Self::flush), or dropping the producer, sends the last ones.
 pub struct QueueMailboxProducer<M: Send + 'static> {
     to: ActorRef<M>,
     outbox: Vec<Envelope<M>>,
 }
 
 impl<M: Send + 'static> ActorRef<M> {
-    /// Makes a producer of messages for this actor.
+    /// Returns a batching producer for this actor.
     pub fn producer(&self) -> QueueMailboxProducer<M> {
         QueueMailboxProducer { to: self.clone(), outbox: Vec::new() }
     }
 }
 
 impl<M: Send + 'static> QueueMailboxProducer<M> {
-    /// Sends with the next flush, and forgets; see [`ActorRef::tell`].
+    /// Buffers a message until the next flush; see [`ActorRef::tell`].
     #[inline]
     pub fn tell(&mut self, message: M) {
         if self.outbox.len() == OUTBOX_MAX {
@@ -39,24 +38,24 @@ impl<M: Send + 'static> QueueMailboxProducer<M> {
         self.outbox.push(Envelope::seal(message, self.to.cell()));
     }
 
-    /// Sends everything that was collected; what finds no place becomes a dead letter, with the reason.
+    /// Sends the buffered messages; dead-letters those that the mailbox rejects.
     pub fn flush(&mut self) {
         if self.outbox.is_empty() {
             return;
         }
-        if self.to.lane().offer_all(&mut self.outbox) != 0 {
+        if self.to.mailbox().push_all_fast(&mut self.outbox) != 0 {
             self.to.cell().raise(USER);
         }
-        // What is left has found the mailbox full or closed, and is dealt with one by one.
+        // The rest found the mailbox full or closed and takes the slow path one by one.
         self.outbox.drain(..).for_each(|message| self.to.tell_or_dead_letter(message));
     }
 
-    /// Counts what waits for the next flush.
+    /// Returns the number of buffered messages.
     pub fn pending(&self) -> usize {
         self.outbox.len()
     }
 
-    /// Tells whom it sends to.
+    /// Returns the receiving actor.
     pub fn actor(&self) -> &ActorRef<M> {
         &self.to
     }
@@ -83,7 +82,7 @@ mod tests {
     use crate::test_rig::{Rig, SumMsg};
 
     #[test]
-    fn what_is_collected_arrives_with_the_33rd_a_flush_or_the_end() {
+    fn buffered_messages_are_sent_by_the_33rd_by_a_flush_or_by_a_drop() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
         let mut producer = actor.producer();

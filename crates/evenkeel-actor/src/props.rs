@@ -1,4 +1,4 @@
-//! How an actor is made: its value or a factory for it, its mailbox, its place among supervisors.
+//! Props: the recipe for spawning actors, with their factory, mailbox, supervision and middleware.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -8,13 +8,14 @@ use crate::dead_letters::KeepMessage;
 use crate::guardian::Supervision;
 use crate::mailbox::MailboxOptions;
 use crate::middleware::{CompositeMiddleware, MiddlewareChain, MiddlewareHook};
+#[cfg(feature = "patterns")]
 use crate::stash::STASH_MAX;
 use crate::sync::Arc;
 
 type Factory<A> = Box<dyn Fn() -> A + Send + Sync>;
 type Middleware = Box<dyn Fn() -> Box<dyn MiddlewareChain> + Send + Sync>;
 
-/// What actors are made from; cheap to clone, and actors made from one share it.
+/// The recipe for spawning actors; cheap to clone, and shared by the actors spawned from it.
 pub struct Props<A: Actor>(pub(crate) Arc<Spec<A>>);
 
 impl<A: Actor> Clone for Props<A> {
@@ -23,7 +24,7 @@ impl<A: Actor> Clone for Props<A> {
     }
 }
 
-/// What all actors of one [`Props`] have in common.
+/// The contents of [`Props`].
 pub(crate) struct Spec<A: Actor> {
     pub(crate) settings: Settings,
     pub(crate) factory: Option<Factory<A>>,
@@ -31,16 +32,17 @@ pub(crate) struct Spec<A: Actor> {
 
 /// The part of a [`Spec`] that does not depend on the type of the actor.
 pub(crate) struct Settings {
-    /// The system's unless said.
+    /// The system's default if `None`.
     pub(crate) mailbox: Option<MailboxOptions>,
     pub(crate) children: Supervision,
     pub(crate) label: Label,
     pub(crate) middleware: Option<Middleware>,
-    pub(crate) letters: KeepMessage,
+    pub(crate) keep_dead_letters: KeepMessage,
+    #[cfg(feature = "patterns")]
     pub(crate) stash_max: usize,
 }
 
-/// What metrics call an actor.
+/// The label of an actor in metrics.
 pub(crate) enum Label {
     Type(&'static str),
     Named(String),
@@ -56,22 +58,22 @@ impl Label {
 }
 
 impl<A: Actor> Props<A> {
-    /// Makes actors with `factory`, at first and after each restart.
-    #[allow(clippy::new_ret_no_self, reason = "the builder ends in props, and this is where it begins")]
+    /// Starts props whose actors `factory` creates, at the spawn and at each restart.
+    #[allow(clippy::new_ret_no_self, reason = "returns the builder of the type")]
     pub fn new(factory: impl Fn() -> A + Send + Sync + 'static) -> PropsBuilder<A> {
         PropsBuilder(Spec { settings: Settings::of::<A>(), factory: Some(Box::new(factory)) })
     }
 
-    /// Makes actors that are given as values and cannot be made again.
+    /// Starts props for actors that are passed as values and cannot be created again.
     ///
-    /// Where a supervisor says restart, such an actor is stopped.
+    /// Such an actor is stopped where its supervisor would restart it.
     pub fn of_values() -> PropsBuilder<A> {
         PropsBuilder(Spec { settings: Settings::of::<A>(), factory: None })
     }
 }
 
 impl Settings {
-    /// Makes the middleware of one actor: the mailbox's around its own.
+    /// Creates the middleware of one actor, with the mailbox's as the outer one.
     pub(crate) fn make_middleware(&self, hook: Option<MiddlewareHook>) -> Option<Box<dyn MiddlewareChain>> {
         match (hook, &self.middleware) {
             (None, None) => None,
@@ -87,38 +89,39 @@ impl Settings {
             children: Supervision::default(),
             label: Label::Type(short_type_name::<A>()),
             middleware: None,
-            letters: KeepMessage::Plain,
+            keep_dead_letters: KeepMessage::Plain,
+            #[cfg(feature = "patterns")]
             stash_max: STASH_MAX,
         }
     }
 }
 
-/// Collects what [`Props`] are made of.
+/// Builder of [`Props`].
 pub struct PropsBuilder<A: Actor>(Spec<A>);
 
 impl<A: Actor> PropsBuilder<A> {
-    /// Chooses the mailbox, by a preset or in full; the one of the system's settings unless said.
+    /// Sets the mailbox, as a preset or in full; the default is `ActorSystemConfig::mailbox`.
     #[must_use]
     pub fn mailbox(mut self, options: impl Into<MailboxOptions>) -> Self {
         self.0.settings.mailbox = Some(options.into());
         self
     }
 
-    /// Chooses what happens to children that fail.
+    /// Sets the supervision of the actors' children.
     #[must_use]
     pub fn supervise(mut self, children: Supervision) -> Self {
         self.0.settings.children = children;
         self
     }
 
-    /// Chooses what metrics call the actors; their type's name unless said.
+    /// Sets the label in metrics; the default is the name of the actor's type.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.0.settings.label = Label::Named(label.into());
         self
     }
 
-    /// Puts a middleware around every run of every actor; each actor gets its own.
+    /// Wraps every run of the actors in a middleware; each actor gets its own.
     #[must_use]
     pub fn middleware<M: MiddlewareChain + 'static>(
         mut self,
@@ -128,21 +131,22 @@ impl<A: Actor> PropsBuilder<A> {
         self
     }
 
-    /// Chooses what dead letters keep of messages to the actors.
+    /// Sets which dead letters keep their message.
     #[must_use]
     pub fn dead_letters(mut self, keep: KeepMessage) -> Self {
-        self.0.settings.letters = keep;
+        self.0.settings.keep_dead_letters = keep;
         self
     }
 
-    /// Chooses how many messages each actor may put aside, [`STASH_MAX`] unless said; 0 forbids it.
+    /// Sets the capacity of each actor's stash; the default is [`STASH_MAX`], and 0 disables it.
+    #[cfg(feature = "patterns")]
     #[must_use]
     pub fn stash_max(mut self, stash_max: usize) -> Self {
         self.0.settings.stash_max = stash_max;
         self
     }
 
-    /// Makes the props.
+    /// Builds the props.
     pub fn build(self) -> Props<A> {
         Props(Arc::new(self.0))
     }
@@ -154,7 +158,7 @@ impl<A: Actor> From<PropsBuilder<A>> for Props<A> {
     }
 }
 
-/// `Counter` of `crate::module::Counter`; the whole name where it has type parameters.
+/// Returns `Counter` for `crate::module::Counter`, and the full name of a type with type parameters.
 fn short_type_name<A>() -> &'static str {
     let name = core::any::type_name::<A>();
     if name.contains('<') { name } else { name.rsplit("::").next().unwrap_or(name) }

@@ -1,13 +1,12 @@
-//! The one address of `unsafe`: memory that outlives its owner's patience, and what only the holder of
-//! the run right may touch.
+//! All unsafe code of the crate: the slab that holds actor cells, the run permit, wakers and the oneshot.
 //!
-//! Who may touch which field: everything in a [`slab::Slot`] but its occupant is atomic; the occupant
-//! is written before the first reference exists and only read while one does. What sits in an
-//! [`run::Owned`] belongs to whoever holds the cell's run right (`SCHEDULED` in [`state::CellState`]),
-//! and the run right is a value, [`run::Ready`], that cannot be copied.
+//! Access rules: every field of a [`slab::Slot`] except its occupant is atomic; the occupant is written
+//! before the first reference exists and only read while one does. The contents of a `run_permit::PermitCell`
+//! belong to the holder of the cell's run permit (`SCHEDULED` in [`state::CellState`]), and the permit is a
+//! value, `run_permit::RunPermit`, that cannot be copied.
 
 #![allow(unsafe_code, reason = "this folder is where unsafe code lives")]
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test"))]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic"))]
 
 #[cfg(all(not(loom), feature = "std"))]
 pub(crate) mod current;

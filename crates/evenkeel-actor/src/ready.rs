@@ -1,4 +1,4 @@
-//! The cells whose turn has come: each at most once, because the run right is one.
+//! Ready queues: the scheduled cells, each at most once, because a cell has one run permit.
 
 #[cfg(not(feature = "std"))]
 mod single;

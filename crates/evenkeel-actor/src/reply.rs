@@ -1,4 +1,4 @@
-//! Questions and answers.
+//! Ask pattern: a request with a reply channel, and a future that resolves to the reply or times out.
 
 use core::fmt;
 use core::future::Future;
@@ -12,13 +12,13 @@ use crate::cell::CellRef;
 use crate::raw::oneshot::{Receiver, RecvError, Sender};
 use crate::trace::SpanHandle;
 
-/// Deadlines from here on are counted from the worker's last look at the clock.
+/// Timeouts from here on are counted from the worker's last clock read.
 ///
-/// That is as long ago as the handler before took; for shorter ones it is worth another look.
+/// That read is as old as the previous handler was long; shorter timeouts justify another read.
 #[cfg(feature = "std")]
-const COARSE_FROM: Duration = Duration::from_secs(1);
+const COARSE_CLOCK_MIN: Duration = Duration::from_secs(1);
 
-/// The way back to somebody who asked; goes into the message.
+/// Reply channel of an ask; part of the message.
 pub struct Reply<T> {
     sender: Sender<T>,
     trace: SpanHandle,
@@ -29,13 +29,13 @@ impl<T> Reply<T> {
         Self { sender, trace }
     }
 
-    /// Answers; the answer comes back when nobody waits for it any more.
-    pub fn send(self, answer: T) -> Result<(), T> {
+    /// Sends the reply; returns it if the asker no longer waits.
+    pub fn send(self, reply: T) -> Result<(), T> {
         self.trace.record_replied();
-        self.sender.send(answer)
+        self.sender.send(reply)
     }
 
-    /// Whether somebody still waits; an answer that takes long to find may not be worth finding.
+    /// Reports whether the asker still waits; an expensive reply may not be worth computing otherwise.
     pub fn is_awaited(&self) -> bool {
         self.sender.is_awaited()
     }
@@ -43,107 +43,115 @@ impl<T> Reply<T> {
 
 impl<T> fmt::Debug for Reply<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_awaited() { "Reply(awaited)" } else { "Reply(too late)" })
+        f.write_str(if self.is_awaited() { "Reply(awaited)" } else { "Reply(abandoned)" })
     }
 }
 
-/// An answer that is waited for, until its deadline.
-#[must_use = "a question nobody waits for is answered in vain"]
+/// Future that resolves to the reply of an ask, or fails at its deadline.
+#[must_use = "the reply is lost unless the future is awaited"]
 pub struct AskFuture<'a, T> {
     receiver: Receiver<T>,
-    whom: &'a CellRef,
+    target: &'a CellRef,
     state: State,
-    /// Open until the answer is taken.
+    /// Open until the reply is taken.
     _trace: SpanHandle,
 }
 
-/// Whether whoever asks has named a deadline.
+/// Origin of an ask's timeout: the default, or chosen by the asker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeadlineKind {
-    None,
-    Named,
+    Default,
+    Explicit,
 }
 
 #[derive(Clone, Copy)]
 enum State {
-    /// Not polled yet.
-    Asked {
-        within: Duration,
-        #[cfg_attr(
-            not(feature = "std"),
-            expect(dead_code, reason = "without std nobody runs in another's place")
-        )]
-        haste: DeadlineKind,
+    /// Sent, not polled yet.
+    Sent {
+        timeout: Duration,
+        #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "without std no cell runs inline"))]
+        deadline: DeadlineKind,
     },
-    /// Waits until then.
+    /// Waits until the deadline.
     Waiting {
         due: Instant,
     },
-    Refused(AskError),
+    Rejected(AskError),
 }
 
 impl<'a, T> AskFuture<'a, T> {
-    pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration, trace: SpanHandle) -> Self {
-        Self { receiver, whom, state: State::Asked { within, haste: DeadlineKind::None }, _trace: trace }
+    pub(crate) fn new(
+        receiver: Receiver<T>,
+        target: &'a CellRef,
+        timeout: Duration,
+        trace: SpanHandle,
+    ) -> Self {
+        Self {
+            receiver,
+            target,
+            state: State::Sent { timeout, deadline: DeadlineKind::Default },
+            _trace: trace,
+        }
     }
 
-    pub(crate) fn refused(receiver: Receiver<T>, whom: &'a CellRef, error: AskError) -> Self {
-        Self { receiver, whom, state: State::Refused(error), _trace: SpanHandle::NONE }
+    pub(crate) fn rejected(receiver: Receiver<T>, target: &'a CellRef, error: AskError) -> Self {
+        Self { receiver, target, state: State::Rejected(error), _trace: SpanHandle::NONE }
     }
 
-    /// Gives up on an answer that is not there after `within`, counted from the first poll.
-    pub fn within(mut self, within: Duration) -> Self {
-        if let State::Asked { .. } = self.state {
-            self.state = State::Asked { within, haste: DeadlineKind::Named };
+    /// Sets the timeout, counted from the first poll.
+    pub fn within(mut self, timeout: Duration) -> Self {
+        if let State::Sent { .. } = self.state {
+            self.state = State::Sent { timeout, deadline: DeadlineKind::Explicit };
         }
         self
     }
 
     #[cfg(feature = "std")]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
-        let core = self.whom.core();
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
+        let core = self.target.core();
         crate::raw::current::with(core, |local| {
             let Some(local) = local else {
                 return self.receiver.poll_with(cx.waker(), || cx.waker().clone());
             };
-            // A deadline that matters must not depend on how long a handler takes.
-            if matches!(self.state, State::Asked { haste: DeadlineKind::None, .. }) {
+            // An explicit deadline must not depend on the duration of a handler.
+            if matches!(self.state, State::Sent { deadline: DeadlineKind::Default, .. }) {
                 local.run_asked_inline(cx.waker());
             }
-            self.receiver.poll_with(cx.waker(), || local.own(cx.waker()))
+            self.receiver.poll_with(cx.waker(), || local.owned_waker(cx.waker()))
         })
     }
 
     #[cfg(not(feature = "std"))]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         self.receiver.poll_with(cx.waker(), || cx.waker().clone())
     }
 
-    /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
+    /// Arranges for the deadline to be watched; returns it, or the far future if the timer driver ends the
+    /// wait.
     #[cfg(feature = "std")]
-    fn watch(&self, waker: &Waker, now: Option<Instant>, within: Duration) -> Instant {
-        let core = self.whom.core();
+    fn watch_deadline(&self, waker: &Waker, now: Option<Instant>, timeout: Duration) -> Instant {
+        let core = self.target.core();
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
-                let now = now.or_else(|| (within < COARSE_FROM).then(|| core.now()));
-                let due = now.unwrap_or_else(|| local.coarse_now()) + within;
-                if local.watch_own(waker, due) {
+                let now = now.or_else(|| (timeout < COARSE_CLOCK_MIN).then(|| core.now()));
+                let due = now.unwrap_or_else(|| local.coarse_now()) + timeout;
+                if local.watch_own_deadline(waker, due) {
                     return due;
                 }
-                local.watch(self.receiver.expiry(), within);
+                local.watch_deadline(self.receiver.deadline(), timeout);
                 Instant::FAR_FUTURE
             }
             None => {
-                core.clock.watch(self.receiver.expiry(), within);
+                core.timer_driver.watch_deadline(self.receiver.deadline(), timeout);
                 Instant::FAR_FUTURE
             }
         })
     }
 
-    /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
+    /// Arranges for the deadline to be watched; the timer driver ends the wait.
     #[cfg(not(feature = "std"))]
-    fn watch(&self, _waker: &Waker, _now: Option<Instant>, within: Duration) -> Instant {
-        self.whom.core().clock.watch(self.receiver.expiry(), within);
+    fn watch_deadline(&self, _waker: &Waker, _now: Option<Instant>, timeout: Duration) -> Instant {
+        self.target.core().timer_driver.watch_deadline(self.receiver.deadline(), timeout);
         Instant::FAR_FUTURE
     }
 }
@@ -154,26 +162,26 @@ impl<T> Future for AskFuture<'_, T> {
     type Output = Result<T, AskError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match (self.poll_answer(cx), self.state) {
-            (_, State::Refused(error)) => Poll::Ready(Err(error)),
-            (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
+        match (self.poll_reply(cx), self.state) {
+            (_, State::Rejected(error)) => Poll::Ready(Err(error)),
+            (Poll::Ready(Ok(reply)), _) => Poll::Ready(Ok(reply)),
             (Poll::Ready(Err(RecvError::TimedOut)), _) => Poll::Ready(Err(AskError::TimedOut)),
             (Poll::Ready(Err(RecvError::Dropped)), _) => Poll::Ready(Err(AskError::NoReply)),
             (Poll::Ready(Err(RecvError::DeadLettered)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
-                let now = self.whom.core().now();
+                let now = self.target.core().now();
                 if due <= now {
                     return Poll::Ready(Err(AskError::TimedOut));
                 }
                 if due < Instant::FAR_FUTURE {
-                    // Whoever polls may be another than before: then the clock ends the wait.
-                    let due = self.watch(cx.waker(), Some(now), due.since(now));
+                    // The future may have moved to another task: then the timer driver ends the wait.
+                    let due = self.watch_deadline(cx.waker(), Some(now), due.since(now));
                     self.state = State::Waiting { due };
                 }
                 Poll::Pending
             }
-            (Poll::Pending, State::Asked { within, .. }) => {
-                let due = self.watch(cx.waker(), None, within);
+            (Poll::Pending, State::Sent { timeout, .. }) => {
+                let due = self.watch_deadline(cx.waker(), None, timeout);
                 self.state = State::Waiting { due };
                 Poll::Pending
             }
@@ -181,32 +189,23 @@ impl<T> Future for AskFuture<'_, T> {
     }
 }
 
-/// Why a question got no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why an ask got no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The mailbox was full.
+    #[error("mailbox is full")]
     Full,
-    /// The question became a dead letter: the mailbox's overflow strategy says so, or it waited when its
-    /// actor stopped, or restarted with a mailbox cleared.
+    /// The request was dead-lettered: by the mailbox's overflow strategy, or because it was queued when
+    /// its actor stopped, or restarted and cleared its mailbox.
+    #[error("request was dead-lettered")]
     Discarded,
-    /// The actor had ended, or takes nothing more.
+    /// The actor has terminated or no longer accepts messages.
+    #[error("actor no longer accepts messages")]
     Closed,
     /// The deadline passed.
+    #[error("no reply before the deadline")]
     TimedOut,
-    /// The actor dropped the question.
+    /// The actor dropped the request without a reply.
+    #[error("actor dropped the request without a reply")]
     NoReply,
 }
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full => "mailbox is full",
-            Self::Discarded => "question became a dead letter",
-            Self::Closed => "actor takes no messages any more",
-            Self::TimedOut => "no answer within the deadline",
-            Self::NoReply => "actor dropped the question",
-        })
-    }
-}
-
-impl core::error::Error for AskError {}

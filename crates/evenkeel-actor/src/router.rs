@@ -1,8 +1,7 @@
-//! Routers: several actors of one kind behind one address.
+//! Routers: a pool of actors of one type behind one address.
 //!
-//! A sender picks the routee itself, so a message passes no other actor on its way. Bound: as many
-//! routees as asked for, at most [`RouterOptions::SIZE_MAX`]; one that ends is replaced within the
-//! limits of the router's supervision.
+//! The sender picks the routee, so a message passes through no other actor. Limits: a fixed number of routees, at most
+//! [`RouterOptions::SIZE_MAX`]; a routee that stops is replaced as often as the router's supervision allows.
 
 mod pool;
 
@@ -14,7 +13,7 @@ use core::num::NonZeroUsize;
 use pool::{Pool, PoolMsg};
 
 use crate::actor::Actor;
-use crate::actor_ref::{ActorRef, SendError, SendOutcome, asked};
+use crate::actor_ref::{ActorRef, SendError, SendOutcome, ask_future};
 use crate::cell::CellRef;
 use crate::context::Context;
 use crate::dead_letters::DeadLetterReason;
@@ -30,64 +29,63 @@ use crate::sync::{Arc, AtomicUsize, Lock, Ordering};
 use crate::system::{Core, ReadyQueueScheduler, SpawnError};
 use crate::trace::SpanHandle;
 
-/// Whom a router hands the next message.
+/// The way a router picks the routee for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Routing {
-    /// Each in turn.
+    /// Every routee in turn.
     #[default]
     RoundRobin,
-    /// The one with the least to do: what waits in its mailbox, and what it is at.
+    /// The routee with the fewest messages, counting those in its mailbox and the one it is handling.
     ///
-    /// One that is suspended or has failed comes after all that serve; every routee is looked at.
+    /// Suspended and failed routees come last. Every pick inspects every routee, unless it finds an idle one first.
     LeastMailbox,
 }
 
-/// How many routees a router has, whom it picks, and what becomes of those that fail or end.
+/// Options of a router.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
-    /// How many routees.
+    /// The number of routees.
     pub size: NonZeroUsize,
-    /// Whom the next message goes to.
+    /// The way a routee is picked.
     pub routing: Routing,
-    /// What becomes of a routee that fails.
+    /// The supervision of the routees.
     ///
-    /// One that ends, for whatever reason, is replaced: after the backoff, and at most `max_restarts`
-    /// times within the window, counted for each place. When no place is left, the router fails to
-    /// its own supervisor.
+    /// A routee that stops, for whatever reason, is replaced after the backoff, at most `max_restarts` times within
+    /// the window, counted per slot. Once every slot is abandoned, the router fails to its own supervisor.
     pub supervision: Supervision,
 }
 
 impl RouterOptions {
-    /// The most routees of one router.
+    /// The maximum number of routees of one router.
     pub const SIZE_MAX: usize = 1024;
 
-    /// Hands messages to `size` routees in turn.
+    /// Returns options for `size` routees that take messages in turn.
     pub fn round_robin(size: NonZeroUsize) -> Self {
         Self { size, routing: Routing::RoundRobin, supervision: Supervision::default() }
     }
 
-    /// Hands each message to the one of `size` routees with the least to do.
+    /// Returns options that route each message to the least loaded of `size` routees.
     pub fn least_mailbox(size: NonZeroUsize) -> Self {
         Self { size, routing: Routing::LeastMailbox, supervision: Supervision::default() }
     }
 
-    /// Chooses what becomes of routees that fail or end.
+    /// Sets the supervision of the routees.
     #[must_use]
     pub fn supervise(self, supervision: Supervision) -> Self {
         Self { supervision, ..self }
     }
 }
 
-/// The address of several actors that take messages of type `M`; cheap to clone.
+/// The address of a pool of actors that take messages of type `M`; cheap to clone.
 ///
-/// Messages of one sender reach different routees, and are handled in no order.
+/// Messages of one sender go to different routees, so their order is not kept.
 pub struct Router<M> {
     pool: ActorRef<PoolMsg>,
-    places: Arc<RouteeSlots<M>>,
+    slots: Arc<RouteeSlots<M>>,
 }
 
 impl ReadyQueueScheduler {
-    /// Makes a router without a parent, and its routees.
+    /// Spawns a router without a parent, and its routees.
     pub fn spawn_router<A: Actor>(
         &self,
         props: &Props<A>,
@@ -98,7 +96,7 @@ impl ReadyQueueScheduler {
 }
 
 impl<A: Actor> Context<'_, A> {
-    /// Makes a router as a child, and its routees.
+    /// Spawns a router as a child, and its routees.
     pub fn spawn_router<R: Actor>(
         &mut self,
         props: &Props<R>,
@@ -118,92 +116,93 @@ impl<M: Send + 'static> Router<M> {
         options: RouterOptions,
         parent: Option<CellRef>,
     ) -> Result<Self, RouterError> {
-        if RouterOptions::SIZE_MAX < options.size.get() {
+        if options.size.get() > RouterOptions::SIZE_MAX {
             return Err(RouterError::TooLarge { size: options.size.get() });
         }
-        let places = Arc::new(RouteeSlots::new(options.size, options.routing));
-        let pool_props = Pool::props(props, &places, options.supervision);
-        let mut filled = Ok(());
-        // Before the pool runs: it finds its routees in their places and adopts them.
-        let fill = |pool: &ActorRef<PoolMsg>| {
-            filled = (0..places.len()).try_for_each(|at| {
+        let slots = Arc::new(RouteeSlots::new(options.size, options.routing));
+        let pool_props = Pool::props(props, &slots, options.supervision);
+        let mut spawned = Ok(());
+        // Runs before the pool's `started`, which adopts the routees that it finds in the slots.
+        let spawn_routees = |pool: &ActorRef<PoolMsg>| {
+            spawned = (0..slots.len()).try_for_each(|index| {
                 let routee = Core::spawn(core, props, None, Some(pool.cell().clone()))?;
-                drop(places.put(at, Some(routee)));
+                drop(slots.replace(index, Some(routee)));
                 Ok(())
             });
         };
-        let pool = Core::spawn_after(core, &pool_props, None, parent, fill).map_err(RouterError::Spawn)?;
-        if let Err(error) = filled {
+        let pool =
+            Core::spawn_after(core, &pool_props, None, parent, spawn_routees).map_err(RouterError::Spawn)?;
+        if let Err(error) = spawned {
             pool.stop(StopMode::Now);
             return Err(RouterError::Spawn(error));
         }
-        Ok(Self { pool, places })
+        Ok(Self { pool, slots })
     }
 
-    /// Sends and forgets: what no routee has a place for becomes a dead letter, with the reason.
+    /// Sends without waiting; dead-letters the message if no routee accepts it.
     pub fn tell(&self, message: M) {
         let core = self.pool.cell().core();
         let (message, reason) = match self.try_tell(message) {
             Ok(_) => return,
             Err(SendError::Full(message)) => (message, DeadLetterReason::Full),
-            Err(SendError::Closed(message)) => (message, core.why_closed()),
+            Err(SendError::Closed(message)) => (message, core.closed_reason()),
         };
         core.dead_letter(self.pool.cell(), message, reason);
     }
 
-    /// Sends, and hands back what no routee takes.
+    /// Sends, or returns the message if no routee accepts it.
     ///
-    /// When the one whose turn it is refuses, the others are tried, so that one that is full or is
-    /// being replaced refuses nothing on behalf of all.
+    /// If the picked routee rejects the message, the others are tried, so one routee that is full or being replaced
+    /// does not make the router reject.
     pub fn try_tell(&self, mut message: M) -> Result<SendOutcome, SendError<M>> {
-        let mut some_full = false;
-        for routee in self.places.from(self.places.pick()) {
+        let mut any_full = false;
+        for routee in self.slots.iter_from(self.slots.pick()) {
             message = match routee.try_tell(message) {
-                Ok(sent) => return Ok(sent),
+                Ok(outcome) => return Ok(outcome),
                 Err(SendError::Full(message)) => {
-                    some_full = true;
+                    any_full = true;
                     message
                 }
                 Err(SendError::Closed(message)) => message,
             };
         }
-        Err(if some_full { SendError::Full(message) } else { SendError::Closed(message) })
+        Err(if any_full { SendError::Full(message) } else { SendError::Closed(message) })
     }
 
     /// Asks a routee; see [`ActorRef::ask`].
-    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
-        let trace = SpanHandle::of_question(self.pool.cell());
+    pub fn ask<T: Send + 'static>(&self, message: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
+        let trace = SpanHandle::for_ask(self.pool.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
-        let sent = trace.within(|| self.try_tell(question(reply)));
-        asked(sent, receiver, self.pool.cell(), trace)
+        let sent = trace.within(|| self.try_tell(message(reply)));
+        ask_future(sent, receiver, self.pool.cell(), trace)
     }
 
-    /// Names the routees there are at the moment.
+    /// Returns the current routees.
     pub fn routees(&self) -> Vec<ActorRef<M>> {
-        self.places.from(0).filter(|routee| routee.state() != ActorState::Stopped).collect()
+        self.slots.iter_from(0).filter(|routee| routee.state() != ActorState::Stopped).collect()
     }
 
-    /// Counts the messages that wait for all routees.
+    /// Returns the number of messages in the mailboxes of all routees.
     pub fn depth(&self) -> usize {
-        self.places.from(0).map(|routee| routee.depth()).sum()
+        self.slots.iter_from(0).map(|routee| routee.depth()).sum()
     }
 
-    /// Names the actor that looks after the routees; its end is the router's.
+    /// Returns the index of the pool actor, which supervises the routees and lives as long as the router.
     pub fn index(&self) -> MailboxIndex {
         self.pool.index()
     }
 
-    /// Tells what the actor that looks after the routees is doing.
+    /// Returns the state of the pool actor.
     pub fn state(&self) -> ActorState {
         self.pool.state()
     }
 
-    /// Asks the router to end, and every routee in the same way.
+    /// Stops the router and every routee in the given mode.
     pub fn stop(&self, mode: StopMode) {
         match mode {
             StopMode::Now => self.pool.stop(StopMode::Now),
-            // Where this finds no place, it has been asked before.
+            // If the mailbox is full, it already holds a drain request.
             StopMode::Drained => drop(self.pool.try_tell(PoolMsg::Drain)),
         }
     }
@@ -211,17 +210,17 @@ impl<M: Send + 'static> Router<M> {
 
 impl<M> Clone for Router<M> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), places: self.places.clone() }
+        Self { pool: self.pool.clone(), slots: self.slots.clone() }
     }
 }
 
 impl<M: Send + 'static> fmt::Debug for Router<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Router({}, {} places)", self.index(), self.places.len())
+        write!(f, "Router({}, {} slots)", self.index(), self.slots.len())
     }
 }
 
-/// The routees, each in its place; a place is empty when its routee is not replaced any more.
+/// The slots of a router; a slot is empty once its routee is no longer replaced.
 struct RouteeSlots<M> {
     routees: Box<[Lock<Option<ActorRef<M>>>]>,
     next: AtomicUsize,
@@ -238,104 +237,96 @@ impl<M: Send + 'static> RouteeSlots<M> {
         self.routees.len()
     }
 
-    fn get(&self, at: usize) -> Option<ActorRef<M>> {
-        self.routees[at].with(|routee| routee.clone())
+    fn get(&self, index: usize) -> Option<ActorRef<M>> {
+        self.routees[index].with(|routee| routee.clone())
     }
 
-    /// Changes who is in a place; gives back who was, to be dropped outside of the lock.
-    fn put(&self, at: usize, routee: Option<ActorRef<M>>) -> Option<ActorRef<M>> {
-        self.routees[at].with(|place| core::mem::replace(place, routee))
+    /// Reslots a slot's routee and returns the previous one, so that it is dropped outside the lock.
+    fn replace(&self, index: usize, routee: Option<ActorRef<M>>) -> Option<ActorRef<M>> {
+        self.routees[index].with(|slot| core::mem::replace(slot, routee))
     }
 
-    /// Every routee, beginning with the one in this place.
-    fn from(&self, first: usize) -> impl Iterator<Item = ActorRef<M>> + '_ {
-        self.ring(first).filter_map(|at| self.get(at))
+    /// Iterates over every routee once, from slot `first` on.
+    fn iter_from(&self, first: usize) -> impl Iterator<Item = ActorRef<M>> + '_ {
+        self.indices_from(first).filter_map(|index| self.get(index))
     }
 
-    fn ring(&self, first: usize) -> impl Iterator<Item = usize> + use<M> {
+    fn indices_from(&self, first: usize) -> impl Iterator<Item = usize> + use<M> {
         let len = self.len();
         (first..len).chain(0..first)
     }
 
-    /// Whose turn it is.
+    /// Picks the slot for the next message.
     fn pick(&self) -> usize {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.len();
         match self.routing {
             Routing::RoundRobin => turn,
-            Routing::LeastMailbox => self.least(turn),
+            Routing::LeastMailbox => self.least_loaded(turn),
         }
     }
 
-    /// Who has the least to do; of equals, the first from here.
-    fn least(&self, first: usize) -> usize {
-        let mut least = Load::MOST;
-        let mut place = first;
-        for at in self.ring(first) {
-            let load = self.get(at).map_or(Load::MOST, |routee| Load::of(&routee));
+    /// Finds the least loaded slot; among equals, the first one from `first` on.
+    fn least_loaded(&self, first: usize) -> usize {
+        let mut least = RouteeLoad::MAX;
+        let mut slot = first;
+        for index in self.indices_from(first) {
+            let load = self.get(index).map_or(RouteeLoad::MAX, |routee| RouteeLoad::measure(&routee));
             if load < least {
-                (least, place) = (load, at);
+                least = load;
+                slot = index;
             }
-            if least == Load::NONE {
+            if least == RouteeLoad::IDLE {
                 break;
             }
         }
-        place
+        slot
     }
 }
 
-/// How much a routee has to do, those first that serve.
+/// The load of a routee; routees that handle messages order before those that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Load {
-    standing: RouteeStatus,
+struct RouteeLoad {
+    status: RouteeStatus,
     messages: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RouteeStatus {
-    Serves,
-    /// Nobody knows until when.
+    Serving,
+    /// For an unknown time.
     Suspended,
-    Ended,
+    Stopped,
 }
 
-impl Load {
-    const NONE: Self = Self { standing: RouteeStatus::Serves, messages: 0 };
-    const MOST: Self = Self { standing: RouteeStatus::Ended, messages: usize::MAX };
+impl RouteeLoad {
+    const IDLE: Self = Self { status: RouteeStatus::Serving, messages: 0 };
+    const MAX: Self = Self { status: RouteeStatus::Stopped, messages: usize::MAX };
 
-    fn of<M: Send + 'static>(routee: &ActorRef<M>) -> Self {
+    fn measure<M: Send + 'static>(routee: &ActorRef<M>) -> Self {
         let cell = routee.cell();
-        let awaits = cell.is_awaiting();
-        let standing = match routee.state() {
-            ActorState::Running => RouteeStatus::Serves,
-            // A handler that awaits a future is at work.
-            ActorState::Suspended if awaits => RouteeStatus::Serves,
+        let is_awaiting = cell.is_awaiting();
+        let status = match routee.state() {
+            ActorState::Running => RouteeStatus::Serving,
+            // An actor that awaits a future is handling a message.
+            ActorState::Suspended if is_awaiting => RouteeStatus::Serving,
             ActorState::Suspended => RouteeStatus::Suspended,
-            ActorState::Stopping | ActorState::Stopped => RouteeStatus::Ended,
+            ActorState::Stopping | ActorState::Stopped => RouteeStatus::Stopped,
         };
-        let busy = awaits || cell.slot().state.flags() & SCHEDULED != 0;
-        Self { standing, messages: routee.depth() + usize::from(busy) }
+        let is_busy = is_awaiting || cell.slot().state.flags() & SCHEDULED != 0;
+        Self { status, messages: routee.depth() + usize::from(is_busy) }
     }
 }
 
-/// Why a router was not made.
-#[derive(Clone, Debug, PartialEq)]
+/// Reason a router could not be spawned.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RouterError {
     /// More routees than [`RouterOptions::SIZE_MAX`].
+    #[error("{size} routees are more than {max}", max = RouterOptions::SIZE_MAX)]
     TooLarge {
-        /// What was asked for.
+        /// The requested size.
         size: usize,
     },
-    /// The router, or a routee, was not made; those made before end.
+    /// The pool or a routee could not be spawned; routees already spawned are stopped.
+    #[error(transparent)]
     Spawn(SpawnError),
 }
-
-impl fmt::Display for RouterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLarge { size } => write!(f, "{size} routees are more than {}", RouterOptions::SIZE_MAX),
-            Self::Spawn(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for RouterError {}

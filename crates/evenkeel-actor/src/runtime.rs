@@ -1,4 +1,4 @@
-//! Where workers run: the one seam between actors and the world.
+//! The runtime interface: the only connection between actors and the host's executor and clock.
 
 #[cfg(feature = "std")]
 mod block;
@@ -13,7 +13,6 @@ pub mod tokio;
 pub use block::block_on;
 
 use alloc::boxed::Box;
-use core::fmt;
 use core::future::{Future, poll_fn};
 use core::num::NonZeroU32;
 use core::pin::Pin;
@@ -21,43 +20,42 @@ use core::task::{Context, Poll};
 
 use evenkeel_policy::time::Instant;
 
-/// A task a runtime runs, or something it waits for.
-pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A boxed future: a task that a runtime runs, or a wait.
+pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a runtime offers to a system of actors.
+/// The services that an actor system needs from a runtime.
 pub trait RuntimeHandle: Send + Sync + 'static {
-    /// Runs a task until it ends.
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError>;
+    /// Spawns a task.
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError>;
 
-    /// Reads the clock.
+    /// Returns the current time.
     fn now(&self) -> Instant;
 
-    /// Waits until a point in time.
-    fn sleep_until(&self, at: Instant) -> Task;
+    /// Sleeps until a point in time.
+    fn sleep_until(&self, at: Instant) -> TaskFuture;
 
-    /// Lets everybody else go first, the host's input and output included.
-    fn yield_now(&self) -> Task;
+    /// Yields to the host's other tasks and its I/O.
+    fn yield_now(&self) -> TaskFuture;
 
-    /// Sees to it that a task which a worker has just woken need not wait for that worker's thread.
+    /// Makes sure that a task just woken by a worker does not wait for that worker's thread.
     ///
-    /// The worker may be about to run a handler that takes long.
+    /// The worker may be about to run a long handler.
     fn nudge(&self) {}
 
-    /// Whether the host has a thread for others while this many workers work.
+    /// Reports whether the host has a free thread while `active` workers run.
     ///
-    /// A worker whose slice is over goes on for a while then: whoever waits has another thread, input and output
-    /// included.
-    fn has_room_beside(&self, working: usize) -> bool {
-        let _ = working;
+    /// If so, a worker extends its slice: the host's other tasks and its I/O run on the free thread.
+    fn has_free_thread(&self, active: usize) -> bool {
+        let _ = active;
         false
     }
 
-    /// How many runs a worker makes before the host's other tasks have a turn.
+    /// Returns the number of runs after which a worker yields to the host's other tasks.
     fn runs_per_slice(&self) -> NonZeroU32 {
         RUNS_PER_SLICE
     }
 
-    /// How many messages an actor handles before other actors have a turn.
+    /// Returns the number of messages after which an actor yields to other actors.
     fn messages_per_run(&self) -> NonZeroU32 {
         MESSAGES_PER_RUN
     }
@@ -66,19 +64,12 @@ pub trait RuntimeHandle: Send + Sync + 'static {
 const RUNS_PER_SLICE: NonZeroU32 = NonZeroU32::new(61).expect("61 is not zero");
 const MESSAGES_PER_RUN: NonZeroU32 = NonZeroU32::new(64).expect("64 is not zero");
 
-/// Waits with a function that is polled; a future without a name of its own.
+/// Returns a future from a poll function.
 pub(crate) fn wait_with<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> impl Future<Output = T> {
     poll_fn(poll)
 }
 
-/// A runtime takes no more tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error of [`RuntimeHandle::spawn`]: the runtime accepts no more tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the runtime accepts no more tasks")]
 pub struct RuntimeSpawnError;
-
-impl fmt::Display for RuntimeSpawnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the runtime takes no more tasks")
-    }
-}
-
-impl core::error::Error for RuntimeSpawnError {}

@@ -1,4 +1,4 @@
-//! What surrounds every spawn of a system.
+//! Spawn middleware: observes or rejects every spawn of a system.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,34 +11,33 @@ use crate::mailbox::MailboxOptions;
 use crate::panic::catch;
 use crate::system::SpawnError;
 
-/// What a spawn middleware knows about an actor that is to be made.
+/// The actor about to be spawned, as a [`SpawnMiddleware`] sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct SpawnContext<'a> {
-    /// What metrics call the actor.
+    /// The label of the actor in metrics.
     pub label: &'a str,
-    /// Whose child it will be.
+    /// The parent, if the actor will be a child.
     pub parent: Option<MailboxIndex>,
-    /// Its mailbox.
+    /// The mailbox of the actor.
     pub mailbox: &'a MailboxOptions,
-    /// The time.
+    /// The time of the spawn.
     pub now: Instant,
 }
 
-/// Surrounds the making of every actor of a system: children, routees and tasks included.
+/// A hook around every spawn of a system, including children, routees and tasks.
 ///
-/// It is called on the thread that spawns, inside handlers too, and should be short. A restart makes no
-/// new actor, and is not surrounded.
+/// It runs on the spawning thread, also inside handlers, and should be short. Restarts are not spawns.
 pub trait SpawnMiddleware: Send + Sync {
-    /// Looks at an actor before its factory is called; an error, or a panic, refuses it.
+    /// Runs before the actor's factory; an error or a panic rejects the spawn.
     fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError>;
 
-    /// Looks at what became of it; called once for each that was let through here.
+    /// Runs after the spawn with its result, once for each spawn that this middleware accepted.
     ///
-    /// The actor may have begun to run, and may have ended.
+    /// The actor may already be running, or have stopped.
     fn after_spawn(&self, _ctx: &SpawnContext<'_>, _spawned: Result<MailboxIndex, &SpawnError>) {}
 }
 
-/// Every spawn middleware of a system: before in order, after in reverse.
+/// The spawn middleware of a system: `before_spawn` in order, `after_spawn` in reverse.
 #[derive(Default)]
 pub(crate) struct SpawnChain(Vec<Box<dyn SpawnMiddleware>>);
 
@@ -52,34 +51,33 @@ impl SpawnChain {
         self.0.is_empty()
     }
 
-    /// Asks each in turn, spawns, and tells each that was asked and did not refuse.
-    pub(crate) fn surround<T>(
+    /// Spawns between the `before_spawn` and `after_spawn` hooks.
+    pub(crate) fn around<T>(
         &self,
         ctx: &SpawnContext<'_>,
         spawn: impl FnOnce() -> Result<T, SpawnError>,
         index_of: impl Fn(&T) -> MailboxIndex,
     ) -> Result<T, SpawnError> {
-        for (at, middleware) in self.0.iter().enumerate() {
-            let asked = catch(|| middleware.before_spawn(ctx));
-            if let Err(why) = asked.and_then(|answer| answer) {
-                let refused = SpawnError::Refused(why);
-                tell(&self.0[..at], ctx, Err(&refused));
-                return Err(refused);
+        for (index, middleware) in self.0.iter().enumerate() {
+            if let Err(error) = catch(|| middleware.before_spawn(ctx)).flatten() {
+                let rejected = SpawnError::Refused(error);
+                after_spawn(&self.0[..index], ctx, Err(&rejected));
+                return Err(rejected);
             }
         }
         let spawned = spawn();
-        tell(&self.0, ctx, spawned.as_ref().map(index_of));
+        after_spawn(&self.0, ctx, spawned.as_ref().map(index_of));
         spawned
     }
 }
 
-fn tell(
-    told: &[Box<dyn SpawnMiddleware>],
+fn after_spawn(
+    accepted: &[Box<dyn SpawnMiddleware>],
     ctx: &SpawnContext<'_>,
     spawned: Result<MailboxIndex, &SpawnError>,
 ) {
-    for middleware in told.iter().rev() {
-        // What became of the spawn is settled, whatever its middleware makes of that.
+    for middleware in accepted.iter().rev() {
+        // A panicking middleware does not change the result of the spawn.
         drop(catch(|| middleware.after_spawn(ctx, spawned)));
     }
 }

@@ -1,7 +1,7 @@
-//! Messages an actor has put aside, to be taken back in the order in which they came.
+//! The stash: messages that an actor sets aside and handles later, in the order in which they arrived.
 //!
-//! Bound: at most as many as [`PropsBuilder::stash_max`](crate::PropsBuilder::stash_max) allows. They
-//! take no place in the mailbox while they are aside, so that the message the actor waits for finds one.
+//! Limits: at most [`PropsBuilder::stash_max`](crate::PropsBuilder::stash_max) messages. Stashed messages take no
+//! mailbox capacity, so that the message the actor waits for can still arrive.
 
 use alloc::collections::VecDeque;
 use alloc::collections::vec_deque;
@@ -13,11 +13,12 @@ use crate::dead_letters::DeadLetterReason;
 use crate::raw::state::SYSTEM;
 use crate::sync::Ordering;
 
-/// How many messages an actor may put aside unless its props say otherwise.
+/// The default of [`PropsBuilder::stash_max`](crate::PropsBuilder::stash_max).
 pub const STASH_MAX: usize = 1024;
 
-/// As many messages are put aside as may be; here is the one that found no place.
-#[derive(PartialEq, Eq)]
+/// Error of [`Context::try_stash`]: the stash is full. Contains the message.
+#[derive(PartialEq, Eq, thiserror::Error)]
+#[error("stash is full")]
 pub struct StashFull<M>(pub M);
 
 impl<M> fmt::Debug for StashFull<M> {
@@ -26,20 +27,12 @@ impl<M> fmt::Debug for StashFull<M> {
     }
 }
 
-impl<M> fmt::Display for StashFull<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("stash is full")
-    }
-}
-
-impl<M> core::error::Error for StashFull<M> {}
-
 impl<A: Actor> Context<'_, A> {
-    /// Puts a message aside; one that finds no place becomes a dead letter.
+    /// Stashes a message; dead-letters it if the stash is full.
     ///
-    /// What is aside outlives a suspension and a failure that is resumed from. On a restart it goes the
-    /// way of the mailbox: back into it for the new value, or to the dead letters. What is left when the
-    /// actor ends becomes dead letters too, and a graceful shutdown waits for it as for a mailbox.
+    /// The stash survives suspensions and resumed failures. On a restart it is treated like the mailbox: put back for
+    /// the new value, or dead-lettered. Messages left in it when the actor stops are dead-lettered, and a graceful
+    /// shutdown waits for them as it waits for a mailbox.
     pub fn stash(&mut self, message: A::Msg) {
         if let Err(StashFull(message)) = self.try_stash(message) {
             let core = self.local.core();
@@ -47,30 +40,30 @@ impl<A: Actor> Context<'_, A> {
         }
     }
 
-    /// Puts a message aside, and hands back one that finds no place.
+    /// Stashes a message, or returns it if the stash is full.
     pub fn try_stash(&mut self, message: A::Msg) -> Result<(), StashFull<A::Msg>> {
         let stash_max = self.body.spec.settings.stash_max;
         let stash = self.extra().stash.get_or_insert_default();
-        stash.put(message, stash_max)?;
+        stash.push(message, stash_max)?;
         let held = stash.held();
-        self.body.head.stashed.store(held, Ordering::Relaxed);
+        self.body.header.stashed.store(held, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Takes the oldest message back, to be handled next; `false` when none is aside.
+    /// Unstashes the oldest message, to be handled next; returns `false` if the stash is empty.
     pub fn unstash(&mut self) -> bool {
         self.recall(1) == 1
     }
 
-    /// Takes every message back: they are handled next, oldest first, before what waits in the mailbox.
+    /// Unstashes every message and returns their number: they are handled next, oldest first, before the mailbox.
     ///
-    /// Tells how many. Those put aside from here on stay aside, also within this handler. The output of a
-    /// future that this handler goes on to await still comes first.
+    /// Messages stashed after this call stay in the stash, also within the same handler. If this handler awaits a
+    /// future, the output of the future still comes first.
     pub fn unstash_all(&mut self) -> usize {
         self.recall(usize::MAX)
     }
 
-    /// Counts the messages that are aside.
+    /// Returns the number of stashed messages.
     pub fn stashed(&self) -> usize {
         let stash = self.extra.as_deref().and_then(|extra| extra.stash.as_deref());
         stash.map_or(0, Stash::len)
@@ -82,61 +75,61 @@ impl<A: Actor> Context<'_, A> {
         };
         let recalled = stash.recall(count);
         if recalled != 0 {
-            // The invoker takes them back when it next looks after the system, before any user message.
+            // The invoker puts them back when it next handles system messages, before any user message.
             self.cell.slot().state.set(SYSTEM);
         }
         recalled
     }
 }
 
-/// What one actor has put aside; the first `recalled` are on their way back.
+/// The stash of one actor; the first `recalled` messages are about to return to the mailbox.
 pub(crate) struct Stash<M> {
-    aside: VecDeque<M>,
+    messages: VecDeque<M>,
     recalled: usize,
 }
 
 impl<M> Default for Stash<M> {
     fn default() -> Self {
-        Self { aside: VecDeque::new(), recalled: 0 }
+        Self { messages: VecDeque::new(), recalled: 0 }
     }
 }
 
 impl<M> Stash<M> {
-    fn put(&mut self, message: M, len_max: usize) -> Result<(), StashFull<M>> {
-        if len_max <= self.aside.len() {
+    fn push(&mut self, message: M, len_max: usize) -> Result<(), StashFull<M>> {
+        if self.messages.len() >= len_max {
             return Err(StashFull(message));
         }
-        self.aside.push_back(message);
+        self.messages.push_back(message);
         Ok(())
     }
 
-    /// Marks the oldest `count` of those not yet recalled; tells how many there were.
+    /// Marks up to `count` more of the oldest messages as recalled; returns how many.
     pub(crate) fn recall(&mut self, count: usize) -> usize {
         let count = count.min(self.len());
         self.recalled += count;
         count
     }
 
-    /// Counts the messages that are aside and not recalled.
+    /// Returns the number of messages that are not recalled.
     fn len(&self) -> usize {
-        self.aside.len() - self.recalled
+        self.messages.len() - self.recalled
     }
 
-    /// Counts the messages that are here, recalled or not.
+    /// Returns the number of messages, recalled ones included.
     pub(crate) fn held(&self) -> u32 {
-        u32::try_from(self.aside.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.messages.len()).unwrap_or(u32::MAX)
     }
 
-    /// Takes out what was recalled, oldest first.
+    /// Removes the recalled messages, oldest first.
     pub(crate) fn take_recalled(&mut self) -> vec_deque::Drain<'_, M> {
         let recalled = core::mem::take(&mut self.recalled);
-        self.aside.drain(..recalled)
+        self.messages.drain(..recalled)
     }
 
-    /// Takes out everything, oldest first.
+    /// Removes every message, oldest first.
     pub(crate) fn take_all(&mut self) -> vec_deque::Drain<'_, M> {
         self.recalled = 0;
-        self.aside.drain(..)
+        self.messages.drain(..)
     }
 }
 
@@ -147,49 +140,49 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn what_is_recalled_comes_out_oldest_first_and_the_rest_stays() {
+    fn recalled_messages_come_out_oldest_first_and_the_rest_stays() {
         let mut stash = filled(1..=4);
         assert_eq!((stash.recall(1), stash.recall(2)), (1, 2));
         assert_eq!(stash.len(), 1);
-        assert_eq!(taken(&mut stash), [1, 2, 3]);
-        assert_eq!(taken(&mut stash), [0; 0], "each once");
-        assert_eq!((stash.recall(usize::MAX), taken(&mut stash)), (1, [4].into()));
+        assert_eq!(recalled(&mut stash), [1, 2, 3]);
+        assert_eq!(recalled(&mut stash), [0; 0], "each once");
+        assert_eq!((stash.recall(usize::MAX), recalled(&mut stash)), (1, [4].into()));
     }
 
     #[test]
-    fn what_is_put_aside_after_a_recall_stays() {
+    fn a_message_stashed_after_a_recall_stays() {
         let mut stash = filled(1..=2);
         stash.recall(usize::MAX);
-        assert_eq!(stash.put(3, 10), Ok(()));
-        assert_eq!((taken(&mut stash), stash.len()), ([1, 2].into(), 1));
+        assert_eq!(stash.push(3, 10), Ok(()));
+        assert_eq!((recalled(&mut stash), stash.len()), ([1, 2].into(), 1));
     }
 
     #[test]
-    fn a_full_stash_hands_the_message_back() {
+    fn a_full_stash_returns_the_message() {
         let mut stash = filled(1..=2);
-        let refused = stash.put(3, 2).unwrap_err();
-        assert_eq!((refused.to_string().as_str(), refused.0), ("stash is full", 3));
+        let full = stash.push(3, 2).unwrap_err();
+        assert_eq!((full.to_string().as_str(), full.0), ("stash is full", 3));
         stash.recall(1);
-        assert_eq!(stash.put(3, 2), Err(StashFull(3)), "the recalled one still has its place");
-        taken(&mut stash);
-        assert_eq!(stash.put(3, 2), Ok(()));
+        assert_eq!(stash.push(3, 2), Err(StashFull(3)), "the recalled message still counts");
+        recalled(&mut stash);
+        assert_eq!(stash.push(3, 2), Ok(()));
     }
 
     #[test]
-    fn taking_everything_forgets_what_was_recalled() {
+    fn removing_everything_resets_the_recall() {
         let mut stash = filled(1..=3);
         stash.recall(2);
         assert_eq!(stash.take_all().collect::<Vec<_>>(), [1, 2, 3]);
-        assert_eq!((stash.len(), stash.held(), taken(&mut stash).len()), (0, 0, 0));
+        assert_eq!((stash.len(), stash.held(), recalled(&mut stash).len()), (0, 0, 0));
     }
 
     fn filled(numbers: core::ops::RangeInclusive<u32>) -> Stash<u32> {
         let mut stash = Stash::default();
-        numbers.for_each(|number| stash.put(number, 10).unwrap());
+        numbers.for_each(|number| stash.push(number, 10).unwrap());
         stash
     }
 
-    fn taken(stash: &mut Stash<u32>) -> Vec<u32> {
+    fn recalled(stash: &mut Stash<u32>) -> Vec<u32> {
         stash.take_recalled().collect()
     }
 }

@@ -1,28 +1,28 @@
-//! How an actor ends.
+//! Stop modes, and causes of an actor's end.
 
 use crate::guardian::{ActorError, StopReason};
 
-/// When an actor that is told to stop does so.
+/// Order of a stop relative to the messages in the mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMode {
-    /// Before the next user message; what waits becomes dead letters.
+    /// Before the next user message; queued messages are dead-lettered.
     Now,
-    /// After everything that was accepted before.
+    /// After all messages accepted before.
     Drained,
 }
 
-/// Why an actor has ended.
+/// Cause of an actor's end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Termination {
-    /// It was told to, or said so itself.
+    /// It was stopped, or returned [`Flow::Stop`](crate::Flow::Stop).
     Stopped,
     /// It failed, and its supervisor stopped it.
     Failed {
-        /// What happened.
+        /// The failure.
         error: ActorError,
-        /// Why it was not tried again.
+        /// The reason it was not restarted.
         reason: StopReason,
     },
-    /// It had ended before anybody asked.
+    /// It had stopped before it was watched.
     Unknown,
 }

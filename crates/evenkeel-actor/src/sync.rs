@@ -1,5 +1,5 @@
-//! Atomics, locks and shared handles: std's on hosts, single-core ones on microcontrollers, loom's in
-//! models. Nothing else in the crate names any of the three.
+//! Atomics, locks and shared pointers: those of `std` on hosts, of `critical-section` on microcontrollers, of
+//! loom in models. No other module of the crate names any of them.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, fence};
@@ -18,9 +18,9 @@ pub(crate) use portable_atomic_util::Arc;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A value whose users prove by other means that they do not get in each other's way.
+/// A cell whose users ensure exclusive access by other means.
 ///
-/// It is reached in the same two ways as loom's, which checks the proof.
+/// It has the same two accessors as loom's cell, which checks the access.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
@@ -31,28 +31,28 @@ impl<T> UnsafeCell<T> {
         Self(core::cell::UnsafeCell::new(value))
     }
 
-    /// Reaches the value to read it.
+    /// Passes a pointer for reading.
     #[inline]
     pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// Reaches the value to change it.
+    /// Passes a pointer for writing.
     #[inline]
     pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
         change(self.0.get())
     }
 }
 
-/// What is shared between a runtime's threads; atomic on every target, also on those without
-/// compare-and-swap, where the final binary chooses how atomics are made.
+/// Shared pointer for a runtime's threads; atomic on every target, including those without compare-and-swap,
+/// where the final binary chooses the implementation of atomics.
 #[cfg(not(loom))]
 pub type ArcShared<T> = Arc<T>;
 
-/// A value behind the shortest lock the platform has.
+/// A value behind the platform's cheapest lock.
 ///
-/// What runs inside must be short and must not take another lock: on small machines it is an
-/// interrupt-free section.
+/// The closure must be short and must not take another lock: on microcontrollers it runs with interrupts
+/// disabled.
 #[derive(Debug)]
 pub(crate) struct Lock<T>(Inner<T>);
 
@@ -74,7 +74,7 @@ impl<T> Lock<T> {
         Self(Inner::new(core::cell::RefCell::new(value)))
     }
 
-    /// Runs `work` alone with the value.
+    /// Runs `work` with exclusive access to the value.
     #[cfg(all(not(loom), feature = "std"))]
     #[inline(always)]
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {

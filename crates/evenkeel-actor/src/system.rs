@@ -1,4 +1,4 @@
-//! A system of actors: its parts joined, and the facade through which they are used.
+//! An actor system: the state that its cells share, and the facade that applications use.
 
 mod config;
 mod scheduler;
@@ -15,38 +15,41 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
-use crate::cell::{ActorCell, CellEntry, CellRef};
+use crate::cell::{ActorCell, CellRef, MailboxRegistry};
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letter_scope::while_dead_lettering;
 use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
 use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, Supervision};
 use crate::mailbox::MailboxOptions;
+#[cfg(feature = "patterns")]
 use crate::name_registry::NameTable;
 use crate::panic::catch;
 use crate::props::{Props, Settings};
 use crate::raw::run_permit::allocate;
-use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
+#[cfg(feature = "patterns")]
 use crate::spawn_middleware::{SpawnChain, SpawnContext};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, fence};
 use crate::system_metrics::{SystemMetrics, overflow_of};
 use crate::timer_driver::TimerDriver;
 
-/// Everything the cells of one system share.
+/// The state shared by all cells of one system.
 pub(crate) struct Core {
-    pub(crate) slab: Slab<CellEntry>,
+    pub(crate) slab: MailboxRegistry,
     pub(crate) coordinator: ReadyQueueCoordinator,
-    pub(crate) clock: TimerDriver,
+    pub(crate) timer_driver: TimerDriver,
     pub(crate) hub: SystemMetrics,
-    /// What happens to actors without a parent.
+    /// The supervision of actors without a parent.
     pub(crate) root: Supervision,
     pub(crate) runtime: Box<dyn RuntimeHandle>,
     pub(crate) config: ActorSystemConfig,
+    #[cfg(feature = "patterns")]
     pub(crate) names: Lock<NameTable>,
-    spawning: SpawnChain,
-    letters: Lock<DeadLetters>,
+    #[cfg(feature = "patterns")]
+    spawn_chain: SpawnChain,
+    dead_letters: Lock<DeadLetters>,
     lifecycle: AtomicU32,
 }
 
@@ -55,57 +58,57 @@ impl Core {
         self.runtime.now()
     }
 
-    /// How many workers there should be.
+    /// Returns the target number of workers.
     pub(crate) fn workers(&self) -> NonZeroUsize {
-        NonZeroUsize::new(self.coordinator.queues.crew.wanted()).unwrap_or(NonZeroUsize::MIN)
+        NonZeroUsize::new(self.coordinator.queues.worker_slots.wanted()).unwrap_or(NonZeroUsize::MIN)
     }
 
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         Lifecycle::from_word(self.lifecycle.load(Ordering::SeqCst))
     }
 
-    /// Moves on in the lifecycle; never back.
+    /// Advances the lifecycle; never moves back.
     pub(crate) fn advance(&self, to: Lifecycle) {
         self.lifecycle.fetch_max(to as u32, Ordering::SeqCst);
     }
 
-    /// Whether workers should leave: the system has stopped, and nothing is left in it.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Reports whether workers should exit: the system has stopped and no actor is left.
+    pub(crate) fn is_finished(&self) -> bool {
         if self.lifecycle.load(Ordering::Relaxed) != Lifecycle::Stopped as u32 {
             return false;
         }
-        // Whoever spawns counts the actor, then looks at the lifecycle: one of the two sees the other.
+        // A spawn counts the actor, then reads the lifecycle: one of the two sees the other.
         fence(Ordering::SeqCst);
         self.hub.alive() == 0
     }
 
-    /// Wakes every worker and the clock, to see whether the system is over.
+    /// Wakes every worker and the timer task, so that they notice a finished system.
     pub(crate) fn wake_all_for_shutdown(&self) {
         self.coordinator.idle.notify_all();
-        self.clock.wake();
+        self.timer_driver.wake();
     }
 
-    /// Whether somebody must look after cells that wait behind a handler that takes long.
-    pub(crate) fn is_watched(&self) -> bool {
-        // Those who are to come, and those who have yet to leave.
-        let crew = &self.coordinator.queues.crew;
-        let workers = crew.wanted().max(crew.reach());
-        1 < workers && self.coordinator.idle.sleeping() < workers
+    /// Reports whether the timer task must check for workers stuck in a long handler.
+    pub(crate) fn needs_stuck_check(&self) -> bool {
+        // Includes workers about to start and workers about to exit.
+        let worker_slots = &self.coordinator.queues.worker_slots;
+        let workers = worker_slots.wanted().max(worker_slots.running_end());
+        workers > 1 && self.coordinator.idle.sleeping() < workers
     }
 
-    /// Frees what waits behind stuck workers; see [`crate::clock`].
+    /// Moves cells that wait behind stuck workers to where others find them; see [`crate::timer_driver`].
     #[cfg(feature = "std")]
-    pub(crate) fn rescue(&self, turns: &mut [u32]) -> bool {
+    pub(crate) fn steal_from_stuck(&self, turns: &mut [u32]) -> bool {
         self.coordinator.queues.steal_from_stuck(turns)
     }
 
-    /// With one worker there is nobody to come to the rescue.
+    /// Does nothing: with one worker, no other could run the cells.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn rescue(&self, _turns: &mut [u32]) -> bool {
+    pub(crate) fn steal_from_stuck(&self, _turns: &mut [u32]) -> bool {
         false
     }
 
-    /// Makes an actor, from a value or by its factory.
+    /// Spawns an actor from a value, or from its factory if `actor` is `None`.
     pub(crate) fn spawn<A: Actor>(
         this: &Arc<Self>,
         props: &Props<A>,
@@ -115,7 +118,7 @@ impl Core {
         Self::spawn_after(this, props, actor, parent, |_| {})
     }
 
-    /// The same, with something to be done before the actor runs for the first time.
+    /// Like [`Core::spawn`], and calls `prepare` before the actor runs for the first time.
     pub(crate) fn spawn_after<A: Actor>(
         this: &Arc<Self>,
         props: &Props<A>,
@@ -123,20 +126,22 @@ impl Core {
         parent: Option<CellRef>,
         prepare: impl FnOnce(&ActorRef<A::Msg>),
     ) -> Result<ActorRef<A::Msg>, SpawnError> {
-        if this.spawning.is_empty() {
-            return Self::make(this, props, actor, parent, prepare);
+        #[cfg(feature = "patterns")]
+        if !this.spawn_chain.is_empty() {
+            let settings = &props.0.settings;
+            let ctx = SpawnContext {
+                label: settings.label.as_str(),
+                parent: parent.as_ref().map(CellRef::index),
+                mailbox: this.mailbox_of(settings),
+                now: this.now(),
+            };
+            let spawn = || Self::spawn_unhooked(this, props, actor, parent, prepare);
+            return this.spawn_chain.around(&ctx, spawn, ActorRef::index);
         }
-        let settings = &props.0.settings;
-        let ctx = SpawnContext {
-            label: settings.label.as_str(),
-            parent: parent.as_ref().map(CellRef::index),
-            mailbox: this.mailbox_of(settings),
-            now: this.now(),
-        };
-        this.spawning.surround(&ctx, || Self::make(this, props, actor, parent, prepare), ActorRef::index)
+        Self::spawn_unhooked(this, props, actor, parent, prepare)
     }
 
-    fn make<A: Actor>(
+    fn spawn_unhooked<A: Actor>(
         this: &Arc<Self>,
         props: &Props<A>,
         actor: Option<A>,
@@ -161,52 +166,52 @@ impl Core {
         let kind = this.hub.count_spawn(spec.settings.label.as_str());
         fence(Ordering::SeqCst);
         if this.lifecycle() != Lifecycle::Running {
-            // Its factory may have taken long, and the workers may have left.
+            // The workers may have exited while the factory ran.
             this.hub.count_end(kind, Default::default(), Default::default());
             this.wake_all_for_shutdown();
             return Err(SpawnError::Stopping);
         }
         let body = ActorCell::new(spec.clone(), mailbox, actor, middleware, kind, parent);
-        let Ok((lane, ready)) = allocate(this, body) else {
+        let Ok((mailbox, permit)) = allocate(this, body) else {
             this.hub.count_end(kind, Default::default(), Default::default());
             return Err(SpawnError::TooMany { actors_max: this.config.actors_max });
         };
-        let made = ActorRef::new(lane);
-        prepare(&made);
-        this.coordinator.register_ready(this, ready);
+        let spawned = ActorRef::new(mailbox);
+        prepare(&spawned);
+        this.coordinator.register_ready(this, permit);
         let mode = match this.lifecycle() {
-            Lifecycle::Running => return Ok(made),
+            Lifecycle::Running => return Ok(spawned),
             Lifecycle::Stopping => StopMode::Drained,
             Lifecycle::Draining | Lifecycle::Stopped => StopMode::Now,
         };
-        // Shutdown may have passed by while the cell was not there yet.
-        made.cell().occupant().body.close();
-        made.stop(mode);
-        Ok(made)
+        // Shutdown may have gone through the cells before this one existed.
+        spawned.cell().occupant().body.close();
+        spawned.stop(mode);
+        Ok(spawned)
     }
 
-    /// What an actor's mailbox holds, and what happens beyond.
+    /// Returns the mailbox options of an actor: its own or the system's.
     pub(crate) fn mailbox_of<'a>(&'a self, settings: &'a Settings) -> &'a MailboxOptions {
         settings.mailbox.as_ref().unwrap_or(&self.config.mailbox)
     }
 
-    /// Why a message is refused by an actor that takes nothing any more.
-    pub(crate) fn why_closed(&self) -> DeadLetterReason {
+    /// Returns the dead-letter reason for a message to a closed mailbox.
+    pub(crate) fn closed_reason(&self) -> DeadLetterReason {
         match self.lifecycle() {
             Lifecycle::Running => DeadLetterReason::Closed,
             Lifecycle::Stopping | Lifecycle::Draining | Lifecycle::Stopped => DeadLetterReason::Refused,
         }
     }
 
-    /// Drops the dead letters that are kept, and keeps none from here on: nobody can take them.
+    /// Drops the stored dead letters and stores no more, once nothing can read them.
     ///
-    /// A message may hold the address of an actor, and so the system that its letter is kept in.
-    pub(crate) fn forget_letters(&self) {
-        let letters = self.letters.with(DeadLetters::close);
+    /// A stored message may hold an actor's address, which would keep the system alive in a cycle.
+    pub(crate) fn close_dead_letters(&self) {
+        let letters = self.dead_letters.with(DeadLetters::close);
         drop(catch(|| drop(letters)));
     }
 
-    /// Makes a dead letter of a message.
+    /// Dead-letters a message.
     pub(crate) fn dead_letter<M: Send + 'static>(
         &self,
         cell: &CellRef,
@@ -215,10 +220,10 @@ impl Core {
     ) {
         let body = &cell.occupant().body;
         if let Some(overflow) = overflow_of(reason) {
-            self.hub.count_overflow(body.head().kind, overflow);
+            self.hub.count_overflow(body.header().kind, overflow);
         }
         let actor = Cow::Owned(body.settings().label.as_str().into());
-        let (kept, dropped) = if body.settings().letters.keeps::<M>() {
+        let (kept, dropped) = if body.settings().keep_dead_letters.keeps::<M>() {
             (Some(Box::new(message) as Box<dyn Any + Send>), None)
         } else {
             (None, Some(message))
@@ -226,8 +231,8 @@ impl Core {
         let message_type = type_name::<M>();
         let letter =
             DeadLetter { to: cell.index(), actor, reason, message_type, message: kept, at: self.now() };
-        let evicted = self.letters.with(|letters| letters.push(letter));
-        // Dropped here, after the lock: a message's owner may send when it is dropped, or panic.
+        let evicted = self.dead_letters.with(|letters| letters.push(letter));
+        // Dropped outside the lock: the message's `Drop` may send messages or panic.
         drop(catch(|| while_dead_lettering(|| drop(dropped))));
         drop(catch(|| drop(evicted)));
     }

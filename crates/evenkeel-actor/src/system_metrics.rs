@@ -1,4 +1,4 @@
-//! What a system counts while it runs, and how a reading of it is taken.
+//! The counters of one actor system, and how a snapshot is taken from them.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::mailbox::MailboxQueueStats;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::{Core, Metrics};
 
-/// One in this many runs is timed, and as many first messages.
+/// The sampling rate: one run in this many is timed, and one wait of a ready actor.
 pub(crate) const SAMPLED: u32 = 64;
 
 /// The counters of one system.
@@ -20,12 +20,12 @@ pub(crate) const SAMPLED: u32 = 64;
 pub(crate) struct SystemMetrics {
     labels: Lock<Labels>,
     kinds: PerKind<KindCounters>,
-    /// Of all workers there ever were, each in its place.
+    /// By worker slot; counters outlive the worker.
     workers: Lock<Vec<Arc<WorkerCounters>>>,
     collector: Lock<Collector>,
     metrics: Metrics,
     labels_max: u16,
-    /// Counts what is scheduled from outside of workers, to sample it.
+    /// Counts cells scheduled by threads that are not workers, to sample them.
     outside: AtomicU32,
 }
 
@@ -42,13 +42,13 @@ impl SystemMetrics {
         }
     }
 
-    /// Finds the counters of a worker, which go on where the one before in that place left off.
-    pub(crate) fn worker(&self, place: usize) -> Arc<WorkerCounters> {
+    /// Returns the counters of a worker slot; a new worker continues those of its predecessor.
+    pub(crate) fn worker(&self, slot: usize) -> Arc<WorkerCounters> {
         self.workers.with(|workers| {
-            while workers.len() <= place {
+            while workers.len() <= slot {
                 workers.push(Arc::new(WorkerCounters::new(self.labels_max)));
             }
-            workers[place].clone()
+            workers[slot].clone()
         })
     }
 
@@ -74,33 +74,33 @@ impl SystemMetrics {
         self.kinds.get(kind).add_overflow(reason);
     }
 
-    /// Counts the actors that have not ended.
+    /// Returns the number of actors that have not stopped.
     pub(crate) fn alive(&self) -> u64 {
         self.labels.with(|labels| labels.iter().map(|(kind, _)| self.kinds.get(kind).alive()).sum())
     }
 
-    /// Whether something scheduled from outside of workers is to be timed.
+    /// Reports whether to time a cell scheduled by a thread that is not a worker.
     pub(crate) fn samples_outside(&self) -> bool {
         self.metrics == Metrics::On && self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 
-    /// Adds up the waits from ready to run that were measured, of all workers and kinds.
-    #[cfg(feature = "std")]
+    /// Sums the sampled waits from ready to run over all workers and kinds.
+    #[cfg(all(feature = "patterns", feature = "std"))]
     pub(crate) fn waits(&self) -> WaitTotals {
         let kinds: Vec<_> = self.labels.with(|labels| labels.iter().map(|(kind, _)| kind).collect());
         let workers = self.workers.with(|workers| workers.clone());
         let mut waits = WaitTotals::default();
         for worker in &workers {
             for kind in &kinds {
-                let measured = worker.latency(*kind).snapshot();
-                waits.count += measured.count();
-                waits.sum += measured.sum();
+                let latency = worker.latency(*kind).snapshot();
+                waits.count += latency.count();
+                waits.sum += latency.sum();
             }
         }
         waits
     }
 
-    /// Reads everything.
+    /// Takes a snapshot of all metrics.
     pub(crate) fn snapshot(&self, core: &Core, letters: &Lock<DeadLetters>) -> Snapshot {
         let mut live = PerKind::<LiveMailboxes>::new(self.labels_max);
         for cell in core.slab.iter() {
@@ -110,7 +110,7 @@ impl SystemMetrics {
             let body = &cell.occupant().body;
             let user = body.stats();
             let system = body.system_stats();
-            live.get_mut(body.head().kind).add(totals(user, system), user.depth as u64);
+            live.get_mut(body.header().kind).add(totals(user, system), user.depth as u64);
         }
         let workers = self.workers.with(|workers| workers.clone());
         let workers: Vec<&WorkerCounters> = workers.iter().map(|worker| &**worker).collect();
@@ -121,7 +121,7 @@ impl SystemMetrics {
                 kinds: &self.kinds,
                 live: &live,
                 workers: &workers,
-                workers_active: core.coordinator.queues.crew.active() as u64,
+                workers_active: core.coordinator.queues.worker_slots.active() as u64,
                 now: core.now(),
                 ready_queue_depth: core.coordinator.depth() as u64,
                 dead_letters,
@@ -131,23 +131,23 @@ impl SystemMetrics {
     }
 }
 
-/// How many waits were measured, and how long they were together.
+/// Number and sum of the sampled waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg(feature = "std")]
+#[cfg(all(feature = "patterns", feature = "std"))]
 pub(crate) struct WaitTotals {
     pub(crate) count: u64,
     pub(crate) sum: core::time::Duration,
 }
 
 fn totals(user: MailboxQueueStats, system: MailboxQueueStats) -> MailboxTotals {
-    let dequeued = |lane: MailboxQueueStats| lane.enqueued.saturating_sub(lane.depth as u64);
+    let dequeued = |queue: MailboxQueueStats| queue.enqueued.saturating_sub(queue.depth as u64);
     MailboxTotals {
         enqueued: UserSystemTotals { user: user.enqueued, system: system.enqueued },
         dequeued: UserSystemTotals { user: dequeued(user), system: dequeued(system) },
     }
 }
 
-/// The overflow a dead letter stands for, if it stands for one.
+/// Returns the overflow that caused a dead letter, if an overflow did.
 pub(crate) fn overflow_of(reason: DeadLetterReason) -> Option<OverflowReason> {
     match reason {
         DeadLetterReason::DroppedOldest => Some(OverflowReason::DroppedOldest),

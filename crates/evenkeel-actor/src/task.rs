@@ -1,4 +1,4 @@
-//! A future as an actor: it is waited for, and nothing else.
+//! A future as an actor without messages.
 
 use alloc::boxed::Box;
 use core::future::Future;
@@ -7,10 +7,10 @@ use core::pin::Pin;
 use crate::actor::{Actor, Flow, HandlerResult};
 use crate::context::Context;
 
-/// An actor that is done when its future is.
+/// An actor that stops when its future completes.
 pub(crate) struct TaskActor(Option<Pin<Box<dyn Future<Output = TaskDone> + Send>>>);
 
-/// Says that a task is done.
+/// The output of a completed task.
 pub(crate) struct TaskDone;
 
 impl TaskActor {

@@ -1,5 +1,5 @@
-//! A system whose workers are the test itself.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+//! A test rig: a system whose workers are the test itself.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
-use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 use crate::sync::Arc as SharedArc;
 use crate::system::Core;
 use crate::worker_local::WorkerLocal;
@@ -36,24 +36,24 @@ impl Rig {
         self.system.core()
     }
 
-    /// Seats the test as one of the workers.
+    /// Claims one of the workers for the test.
     pub(crate) fn worker(&self, id: usize) -> WorkerLocal {
         let queue = self.core().coordinator.queues.claim(id).unwrap();
         self.core().coordinator.idle.begin_search();
         WorkerLocal::new(self.core().clone(), id, queue)
     }
 
-    /// Makes an actor; its first run is queued.
+    /// Creates an actor; its first run is queued.
     pub(crate) fn spawn(&self) -> ActorRef<SumMsg> {
         self.system.spawn(&Props::new(Sum::default).build()).unwrap()
     }
 }
 
-/// A runtime that runs nothing, and where no time passes.
+/// A runtime that runs nothing, and in which no time passes.
 pub(crate) struct IdleRuntime;
 
 impl RuntimeHandle for IdleRuntime {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         drop(task);
         Ok(())
     }
@@ -62,22 +62,22 @@ impl RuntimeHandle for IdleRuntime {
         Instant::ORIGIN
     }
 
-    fn sleep_until(&self, _at: Instant) -> Task {
+    fn sleep_until(&self, _at: Instant) -> TaskFuture {
         Box::pin(core::future::pending())
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         Box::pin(core::future::ready(()))
     }
 }
 
-/// Adds up what it is told.
+/// Adds up numbers.
 #[derive(Default)]
 pub(crate) struct Sum(u64);
 
 pub(crate) enum SumMsg {
     Add(u64),
-    /// Waits, then does as the future says.
+    /// Awaits the future and handles its output.
     Await(MessageFuture<SumMsg>),
     Fail,
     Read(Reply<u64>),
@@ -86,18 +86,18 @@ pub(crate) enum SumMsg {
 impl Actor for Sum {
     type Msg = SumMsg;
 
-    fn receive(&mut self, told: SumMsg, _ctx: &mut Context<'_, Self>) -> HandlerResult<SumMsg> {
-        match told {
+    fn receive(&mut self, message: SumMsg, _ctx: &mut Context<'_, Self>) -> HandlerResult<SumMsg> {
+        match message {
             SumMsg::Add(number) => self.0 += number,
             SumMsg::Await(future) => return Ok(Flow::Await(future)),
-            SumMsg::Fail => return Err(ActorError::new("told to")),
+            SumMsg::Fail => return Err(ActorError::new("failed on request")),
             SumMsg::Read(reply) => drop(reply.send(self.0)),
         }
         Ok(Flow::Continue)
     }
 }
 
-/// Counts how often it was woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 pub(crate) struct Wakes(AtomicU32);
 

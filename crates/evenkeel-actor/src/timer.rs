@@ -1,4 +1,4 @@
-//! What the clock holds for cells: timers, receive timeouts, ends of suspensions, deadlines of asks.
+//! Timer entries of the runtime: actor timers, receive timeouts, ends of suspensions, deadlines of asks.
 
 use core::time::Duration;
 
@@ -8,50 +8,50 @@ use crate::cell::CellRef;
 use crate::raw::oneshot::DeadlineHandle;
 use crate::timing_wheel::TimerKey;
 
-/// Names one timer of one actor.
+/// Identifier of a timer, chosen by its actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TimerId(pub u64);
 
-/// Whether a timer fires again.
+/// Repetition of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// Once.
+    /// Fires once.
     Once,
-    /// Again after each span, counted from when it was due; a late one is not made up for.
+    /// Fires at this interval, counted from the due time; missed firings are skipped.
     Every(Duration),
 }
 
-/// An entry of the clock.
+/// A pending timer of the timer driver.
 ///
-/// What comes of it says when it was due, so that one under way when its entry was cancelled or
-/// replaced is known for what it is.
+/// The event carries its due time, so that the firing of a timer that was cancelled or replaced meanwhile is
+/// recognized.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerEntry {
     pub(crate) key: TimerKey,
     pub(crate) due: Instant,
 }
 
-/// What is due at some time.
+/// Event that a timer delivers.
 #[derive(Debug)]
 pub(crate) enum TimerEvent {
-    /// A timer of an actor's own.
+    /// A timer set by an actor.
     Timer { cell: CellRef, id: TimerId },
-    /// An actor may have been idle for as long as it asked.
+    /// The receive timeout of an actor may have elapsed.
     ReceiveTimeout(CellRef),
-    /// End a suspension, or try a failed actor again.
+    /// A suspension or a restart backoff ends.
     Resume(CellRef),
-    /// Something in the future a cell waits for may have expired.
-    Expire(CellRef),
-    /// An answer that should have come.
+    /// An ask in a cell's future may have timed out.
+    Repoll(CellRef),
+    /// The deadline of an ask has passed.
     Ask(DeadlineHandle),
 }
 
-/// When a periodic timer is due next: the first time after `now` that it would have been.
-pub(crate) fn next_due(due: Instant, every: Duration, now: Instant) -> Instant {
-    let every = every.max(Duration::from_nanos(1));
-    let late = now.since(due).as_nanos() / every.as_nanos();
-    let steps = u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1);
-    due + every.saturating_mul(steps)
+/// Returns the next due time of a periodic timer: the first one after `now`.
+pub(crate) fn next_due(due: Instant, interval: Duration, now: Instant) -> Instant {
+    let interval = interval.max(Duration::from_nanos(1));
+    let missed = now.since(due).as_nanos() / interval.as_nanos();
+    let steps = u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1);
+    due + interval.saturating_mul(steps)
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timer_that_is_late_keeps_its_beat_and_skips_what_it_missed() {
+    fn a_late_periodic_timer_keeps_its_phase_and_skips_missed_firings() {
         let due =
             |now| next_due(Instant::from_millis(100), Duration::from_millis(10), Instant::from_millis(now));
         assert_eq!(due(100), Instant::from_millis(110));

@@ -1,8 +1,7 @@
-//! Time for cells: one wheel, one task that turns it.
+//! Timer driver: the task that advances the timing wheel.
 //!
-//! The task sleeps while nothing is due and nobody works. While somebody works it also looks, once a
-//! millisecond, after cells that wait behind a handler that takes long, and after questions asked from
-//! outside of workers.
+//! The task sleeps while no timer is due and no worker runs. While a worker runs, it also checks once per
+//! millisecond for cells queued behind a long handler, and for asks from outside the workers.
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -13,41 +12,40 @@ use evenkeel_policy::time::Instant;
 
 use crate::mailbox::SystemMessage;
 use crate::raw::oneshot::DeadlineHandle;
-use crate::runtime::Task;
+use crate::runtime::TaskFuture;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::Core;
 use crate::timer::{TimerEntry, TimerEvent};
 use crate::timing_wheel::{TimingWheel, WheelFull};
 
-/// How often the task looks while somebody works.
-const WATCH_EVERY: Duration = Duration::from_millis(1);
+/// Interval at which the task runs while a worker does.
+const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What is due when, and who turns the wheel.
+/// The timing wheel and the state of the task that drives it.
 #[derive(Debug)]
 pub(crate) struct TimerDriver {
     timers: Lock<DriverState>,
-    /// Questions from outside of workers, before they are worth an entry of their own; `None` when
-    /// nobody turns the wheel any more.
-    young: Lock<Option<Vec<(DeadlineHandle, Duration)>>>,
+    /// Asks from outside the workers that have no timer of their own yet; `None` once the driver has stopped.
+    pending_asks: Lock<Option<Vec<(DeadlineHandle, Duration)>>>,
     asleep: AtomicU32,
 }
 
 #[derive(Debug)]
 struct DriverState {
     wheel: TimingWheel<TimerEvent>,
-    /// The task wakes by itself at this time.
+    /// Time at which the task wakes by itself.
     until: Instant,
     waker: Option<Waker>,
-    turned: DriverStatus,
+    status: DriverStatus,
 }
 
-/// Whether anything that is put into the wheel comes up.
+/// Status of the driver's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverStatus {
-    /// Its task runs, or is about to.
-    OnTime,
-    /// Its task is gone.
-    NoMore,
+    /// It runs or is about to.
+    Running,
+    /// It has ended; no timer fires any more.
+    Stopped,
 }
 
 impl TimerDriver {
@@ -57,29 +55,29 @@ impl TimerDriver {
                 wheel,
                 until: Instant::FAR_FUTURE,
                 waker: None,
-                turned: DriverStatus::OnTime,
+                status: DriverStatus::Running,
             }),
-            young: Lock::new(Some(Vec::new())),
+            pending_asks: Lock::new(Some(Vec::new())),
             asleep: AtomicU32::new(0),
         }
     }
 
-    /// Keeps something until it is due; there is no place for it when nobody turns the wheel any more.
+    /// Sets a timer; `WheelFull` also once the driver has stopped.
     ///
-    /// Wakes the task only from a long sleep: a worker's thread might keep it for itself as long as a
-    /// handler runs, and while somebody works it comes by itself.
+    /// Wakes the task only from a long sleep: a worker's thread could hold the woken task up for as long as a
+    /// handler runs, and while a worker runs the task wakes by itself.
     pub(crate) fn insert(
         &self,
         due: Instant,
-        timed: TimerEvent,
+        event: TimerEvent,
     ) -> Result<TimerEntry, WheelFull<TimerEvent>> {
         let (key, waker) = self.timers.with(|timers| {
-            if timers.turned == DriverStatus::NoMore {
-                return Err(WheelFull(timed));
+            if timers.status == DriverStatus::Stopped {
+                return Err(WheelFull(event));
             }
-            let key = timers.wheel.insert(due, timed)?;
-            let late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
-            let waker = if late { timers.waker.take() } else { None };
+            let key = timers.wheel.insert(due, event)?;
+            let wakes_too_late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
+            let waker = if wakes_too_late { timers.waker.take() } else { None };
             Ok((key, waker))
         })?;
         if let Some(waker) = waker {
@@ -88,42 +86,36 @@ impl TimerDriver {
         Ok(TimerEntry { key, due })
     }
 
-    pub(crate) fn cancel(&self, alarm: TimerEntry) {
-        drop(self.timers.with(|timers| timers.wheel.cancel(alarm.key)));
+    pub(crate) fn cancel(&self, entry: TimerEntry) {
+        drop(self.timers.with(|timers| timers.wheel.cancel(entry.key)));
     }
 
-    /// Watches over questions that are still open; one that the wheel has no place for ends at once.
-    pub(crate) fn expect_answers(
-        &self,
-        core: &Core,
-        questions: impl Iterator<Item = (DeadlineHandle, Duration)>,
-    ) {
+    /// Sets timers for asks that are still pending; an ask that finds the wheel full times out immediately.
+    pub(crate) fn set_deadlines(&self, core: &Core, asks: impl Iterator<Item = (DeadlineHandle, Duration)>) {
         let now = core.now();
-        for (question, span) in questions {
-            if let Err(WheelFull(TimerEvent::Ask(question))) =
-                self.insert(now + span, TimerEvent::Ask(question))
-            {
-                question.expire();
+        for (ask, timeout) in asks {
+            if let Err(WheelFull(TimerEvent::Ask(ask))) = self.insert(now + timeout, TimerEvent::Ask(ask)) {
+                ask.time_out();
             }
         }
     }
 
-    /// Watches over a question asked from outside of all workers.
-    pub(crate) fn watch(&self, question: DeadlineHandle, span: Duration) {
-        let unwatched = self.young.with(|young| match young {
-            Some(young) => {
-                young.push((question, span));
+    /// Watches the deadline of an ask from outside all workers.
+    pub(crate) fn watch_deadline(&self, ask: DeadlineHandle, timeout: Duration) {
+        let rejected = self.pending_asks.with(|pending_asks| match pending_asks {
+            Some(pending_asks) => {
+                pending_asks.push((ask, timeout));
                 None
             }
-            None => Some(question),
+            None => Some(ask),
         });
-        match unwatched {
-            Some(question) => question.expire(),
+        match rejected {
+            Some(ask) => ask.time_out(),
             None => self.wake_if_sleeping(),
         }
     }
 
-    /// Wakes the task if it sleeps for longer than [`WATCH_EVERY`].
+    /// Wakes the task if it sleeps for longer than [`WATCH_INTERVAL`].
     #[inline]
     pub(crate) fn wake_if_sleeping(&self) {
         if self.asleep.load(Ordering::SeqCst) != 0 {
@@ -138,53 +130,56 @@ impl TimerDriver {
         }
     }
 
-    /// Everything that is due by `now`.
+    /// Returns everything that is due by `now`.
     fn due(&self, now: Instant) -> Vec<(Instant, TimerEvent)> {
         let mut due = Vec::new();
         self.timers.with(|timers| timers.wheel.advance(now, &mut due));
         due
     }
 
-    fn sweep(&self, core: &Core) {
-        let mut open = self.young.with(|young| young.as_mut().map(core::mem::take).unwrap_or_default());
-        open.retain(|(question, _)| question.is_pending());
-        self.expect_answers(core, open.into_iter());
+    fn flush_pending_asks(&self, core: &Core) {
+        let mut open = self
+            .pending_asks
+            .with(|pending_asks| pending_asks.as_mut().map(core::mem::take).unwrap_or_default());
+        open.retain(|(ask, _)| ask.is_pending());
+        self.set_deadlines(core, open.into_iter());
     }
 
-    fn has_young(&self) -> bool {
-        self.young.with(|young| young.as_ref().is_some_and(|young| !young.is_empty()))
+    fn has_pending_asks(&self) -> bool {
+        self.pending_asks
+            .with(|pending_asks| pending_asks.as_ref().is_some_and(|pending_asks| !pending_asks.is_empty()))
     }
 
-    /// Ends every wait that the clock was to end, and refuses those that come.
+    /// Stops the driver: ends every wait that a timer was to end, and rejects new timers.
     ///
-    /// What is left in the wheel refers to cells, and so to the system that the wheel is part of.
+    /// Entries left in the wheel would reference cells, and through them the system that contains the wheel.
     fn close(&self) {
-        let mut left = Vec::new();
+        let mut remaining = Vec::new();
         self.timers.with(|timers| {
-            timers.turned = DriverStatus::NoMore;
-            timers.wheel.advance(Instant::FAR_FUTURE, &mut left);
+            timers.status = DriverStatus::Stopped;
+            timers.wheel.advance(Instant::FAR_FUTURE, &mut remaining);
         });
-        let young = self.young.with(Option::take).into_iter().flatten().map(|(question, _)| question);
-        let questions = left.into_iter().filter_map(|(_, timed)| match timed {
-            TimerEvent::Ask(question) => Some(question),
+        let pending_asks = self.pending_asks.with(Option::take).into_iter().flatten().map(|(ask, _)| ask);
+        let asks = remaining.into_iter().filter_map(|(_, event)| match event {
+            TimerEvent::Ask(ask) => Some(ask),
             _ => None,
         });
-        questions.chain(young).for_each(|question| question.expire());
+        asks.chain(pending_asks).for_each(|ask| ask.time_out());
     }
 }
 
-/// Turns the wheel until the system is over.
-pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
-    let turning = DriverGuard(core);
+/// Drives the timing wheel until the system has stopped.
+pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
+    let guard = DriverGuard(core);
     async move {
-        let core = &*turning.0;
+        let core = &*guard.0;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];
-        while !core.is_over() {
-            for (due, timed) in core.clock.due(core.now()) {
-                fire(due, timed);
+        while !core.is_finished() {
+            for (due, event) in core.timer_driver.due(core.now()) {
+                fire(due, event);
             }
-            core.clock.sweep(core);
-            if core.rescue(&mut turns) {
+            core.timer_driver.flush_pending_asks(core);
+            if core.steal_from_stuck(&mut turns) {
                 core.coordinator.idle.notify();
             }
             core.coordinator.idle.wake_yielded();
@@ -193,54 +188,54 @@ pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
     }
 }
 
-/// The task that turns the wheel; it may also be its host that ends it.
+/// Closes the driver when its task ends or its host drops it.
 struct DriverGuard(Arc<Core>);
 
 impl Drop for DriverGuard {
     fn drop(&mut self) {
-        self.0.clock.close();
+        self.0.timer_driver.close();
     }
 }
 
-/// The task's sleep: until something is due, or somebody pokes it.
+/// Sleep of the driver's task, until a timer is due or it is woken.
 struct DriverSleep<'a> {
     core: &'a Core,
-    sleep: Option<Task>,
+    sleep: Option<TaskFuture>,
 }
 
 impl Future for DriverSleep<'_> {
     type Output = ();
 
     fn poll(mut self: core::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let clock = &self.core.clock;
+        let timer_driver = &self.core.timer_driver;
         if let Some(sleep) = &mut self.sleep {
-            // Woken: by the sleep's end, by a poke or by an earlier timer. The loop looks at all of it.
-            let _over = sleep.as_mut().poll(cx);
-            clock.asleep.store(0, Ordering::SeqCst);
+            // Woken by the end of the sleep, explicitly, or by an earlier timer; the loop checks all of them.
+            let _ready = sleep.as_mut().poll(cx);
+            timer_driver.asleep.store(0, Ordering::SeqCst);
             return Poll::Ready(());
         }
         let now = self.core.now();
-        // Announced, then looked: whoever sets a timer, works or asks from here on wakes the task.
-        clock.asleep.store(1, Ordering::SeqCst);
-        let until = clock.timers.with(|timers| {
+        // Announced before checking: setting a timer, running a worker or asking wakes the task from here on.
+        timer_driver.asleep.store(1, Ordering::SeqCst);
+        let until = timer_driver.timers.with(|timers| {
             let due = timers.wheel.next_due().unwrap_or(Instant::FAR_FUTURE);
             timers.waker = Some(cx.waker().clone());
             timers.until = due;
             due
         });
-        let watched = clock.has_young() || self.core.is_watched();
-        let until = if watched {
-            clock.asleep.store(0, Ordering::SeqCst);
-            until.min(now + WATCH_EVERY)
+        let must_watch = timer_driver.has_pending_asks() || self.core.needs_stuck_check();
+        let until = if must_watch {
+            timer_driver.asleep.store(0, Ordering::SeqCst);
+            until.min(now + WATCH_INTERVAL)
         } else {
             until
         };
-        if self.core.is_over() {
+        if self.core.is_finished() {
             return Poll::Ready(());
         }
         let mut sleep = self.core.runtime.sleep_until(until);
         if sleep.as_mut().poll(cx).is_ready() {
-            clock.asleep.store(0, Ordering::SeqCst);
+            timer_driver.asleep.store(0, Ordering::SeqCst);
             return Poll::Ready(());
         }
         self.sleep = Some(sleep);
@@ -248,20 +243,20 @@ impl Future for DriverSleep<'_> {
     }
 }
 
-/// Does what is due; an actor that has ended needs no telling.
+/// Fires a timer; an actor that has terminated ignores it.
 ///
-/// Its actor sets what repeats again, so that one firing is under way at a time.
-fn fire(due: Instant, timed: TimerEvent) {
-    match timed {
-        TimerEvent::Ask(question) => question.expire(),
+/// Periodic timers are re-armed by their actor, so that at most one firing is in flight.
+fn fire(due: Instant, event: TimerEvent) {
+    match event {
+        TimerEvent::Ask(ask) => ask.time_out(),
         TimerEvent::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume { due })),
-        TimerEvent::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire { due })),
+        TimerEvent::Repoll(cell) => drop(cell.tell_system(SystemMessage::Repoll { due })),
         TimerEvent::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
         TimerEvent::ReceiveTimeout(cell) => drop(cell.tell_system(SystemMessage::ReceiveTimeout { due })),
     }
 }
 
-/// Microseconds since the origin, wrapping after an hour, and never zero.
+/// Returns the microseconds since the origin, wrapping after an hour, and never zero.
 pub(crate) fn coarse_us(now: Instant) -> u32 {
     ((now.as_nanos() / 1_000) as u32).max(1)
 }

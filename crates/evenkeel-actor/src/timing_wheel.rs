@@ -1,14 +1,14 @@
-//! Timers by the thousand: a hashed wheel, in levels.
+//! Hierarchical timing wheel.
 //!
-//! Bound: inserting and cancelling are O(1); over its life a timer moves at most once per level, of
-//! which there are at most 64 / log2(`buckets`), rounded up; idle time costs nothing, however long. A
-//! timer comes up never before its due, and less than a `tick` after it where the wheel is advanced at
-//! [`next_due`](Wheel::next_due). At most `len_max` timers wait at once.
+//! Limits: inserting and cancelling are O(1); over its life a timer moves at most once per level, of which
+//! there are at most 64 / log2(`buckets`), rounded up; idle time costs nothing, however long. At most
+//! `len_max` timers are pending. Guarantees: a timer never fires before it is due, and less than a `tick`
+//! after it if the wheel is advanced at [`next_due`](TimingWheel::next_due).
 //!
-//! Level 0 has a bucket for each of the next ticks, level 1 one for each of the next turns of level 0,
-//! and so on. A timer waits at the level of the highest digit, in base `buckets`, in which its tick
-//! differs from the wheel's. Hence a lower level is due before a higher one, a level is due from its
-//! first occupied bucket up, and no bucket is ever passed by without being emptied.
+//! Level 0 has a bucket for each of the next ticks, level 1 one for each of the next rotations of level 0,
+//! and so on. A timer is stored at the level of the highest digit, in base `buckets`, in which its tick
+//! differs from the current one. Hence a lower level is due before a higher one, a level is due from its
+//! first occupied bucket up, and no bucket is passed without being emptied.
 
 mod level;
 mod timers;
@@ -22,17 +22,17 @@ use evenkeel_policy::time::Instant;
 use level::{Bucket, Level};
 use timers::{TimerSlot, Timers};
 
-/// The size of a wheel.
+/// Size and resolution of a timing wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WheelOptions {
-    /// How late a timer may come up.
+    /// Resolution: the maximum delay of a timer.
     pub tick: Duration,
-    /// How many buckets a level has: 2, 4, 8, 16, 32 or 64, at 16 bytes each.
+    /// Buckets per level: 2, 4, 8, 16, 32 or 64, at 16 bytes each.
     ///
-    /// A level is allocated with the first timer that needs it. With 64 buckets and ticks of 1 ms,
-    /// three levels reach 4 minutes ahead and four reach 4 hours.
+    /// A level is allocated with the first timer that needs it. With 64 buckets and ticks of 1 ms, three
+    /// levels reach 4 minutes ahead and four reach 4 hours.
     pub buckets: u32,
-    /// How many timers may wait.
+    /// Maximum number of pending timers.
     pub len_max: u32,
 }
 
@@ -43,31 +43,30 @@ impl Default for WheelOptions {
     }
 }
 
-/// Names a timer that waits, or waited.
+/// Key of a timer in a wheel.
 ///
-/// The key of a timer that came up or was cancelled names nothing, until its slot has been reused
-/// 2³² times.
+/// The key of a timer that fired or was cancelled is invalid until its slot has been reused 2³² times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerKey {
     slot: TimerSlot,
     generation: u32,
 }
 
-/// Values that wait for their time.
+/// A timing wheel with values of type `T`.
 #[derive(Debug)]
 pub struct TimingWheel<T> {
     tick_nanos: u64,
     /// log2 of the buckets of a level.
     bits: u32,
     len_max: u32,
-    /// The last tick that came up; no timer that waits has an earlier one.
+    /// The last tick that was processed; no pending timer has an earlier one.
     current: u64,
     levels: Vec<Level>,
     timers: Timers<T>,
 }
 
 impl<T> TimingWheel<T> {
-    /// Makes an empty wheel that stands at the origin of time.
+    /// Creates an empty wheel at the origin of time.
     pub fn new(options: WheelOptions) -> Result<Self, InvalidWheel> {
         let WheelOptions { tick, buckets, len_max } = options;
         if tick.is_zero() {
@@ -86,19 +85,19 @@ impl<T> TimingWheel<T> {
         })
     }
 
-    /// Keeps `value` until `due`; one that is due already comes up at the next [`advance`](Self::advance).
+    /// Stores `value` until `due`; a value that is already due fires at the next [`advance`](Self::advance).
     pub fn insert(&mut self, due: Instant, value: T) -> Result<TimerKey, WheelFull<T>> {
-        if self.len_max <= self.timers.len() {
+        if self.timers.len() >= self.len_max {
             return Err(WheelFull(value));
         }
         let key = self.timers.insert(due, value);
-        self.place(key.slot);
+        self.store(key.slot);
         Ok(key)
     }
 
-    /// Gives back the value of a timer that still waits.
+    /// Cancels a pending timer and returns its value.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        if !self.timers.waits(key) {
+        if !self.timers.is_pending(key) {
             return None;
         }
         let (level, digit) = self.address(self.due_tick(self.timers.due(key.slot)));
@@ -108,11 +107,11 @@ impl<T> TimingWheel<T> {
         self.timers.remove(key.slot).map(|(_, value)| value)
     }
 
-    /// Moves every timer that is due by `now` to `out`, with the due it was given.
+    /// Moves every timer that is due by `now` to `out`, with its due time.
     ///
-    /// Earlier ticks come first; within a tick, what was inserted first. What was overdue when it was
-    /// inserted belongs to the tick of the last advance. A clock that steps back brings nothing up
-    /// until it is where it was.
+    /// Earlier ticks come first; within a tick, timers inserted first. A timer that was overdue when it was
+    /// inserted belongs to the tick of the last advance. If the clock steps back, nothing fires until it has
+    /// caught up.
     pub fn advance(&mut self, now: Instant, out: &mut Vec<(Instant, T)>) {
         let target = self.reached_tick(now);
         if target < self.current {
@@ -125,43 +124,43 @@ impl<T> TimingWheel<T> {
             let bucket = self.levels[level].take(digit);
             self.current = bucket.earliest.min(target);
             if level == 0 {
-                self.bring_up(bucket, out);
+                self.fire(bucket, out);
             } else {
-                self.spread(bucket);
+                self.cascade(bucket);
             }
         }
         self.current = target;
     }
 
-    /// Names when to call [`advance`](Self::advance) next; `None` while no timer waits.
+    /// Returns when to call [`advance`](Self::advance) next; `None` if no timer is pending.
     ///
-    /// Never late. It is early only after the timer it was for has been cancelled; advancing at it
-    /// reaches the next timer all the same, in as many steps as there are levels at most.
+    /// Never late. It is early only after the timer it was for has been cancelled; advancing at it still
+    /// reaches the next timer, in at most as many steps as there are levels.
     pub fn next_due(&self) -> Option<Instant> {
         let (level, digit) = self.next_bucket()?;
         let tick = self.levels[level].buckets[digit].earliest;
         Some(Instant::from_nanos(tick.saturating_mul(self.tick_nanos)))
     }
 
-    /// Counts the timers that wait.
+    /// Counts the pending timers.
     pub fn len(&self) -> usize {
         self.timers.len() as usize
     }
 
-    /// Tells whether no timer waits.
+    /// Reports whether no timer is pending.
     pub fn is_empty(&self) -> bool {
         self.timers.len() == 0
     }
 
-    /// The tick at which a due has passed; never one that is over.
+    /// Returns the tick at which `due` has passed, but no tick before the current one.
     fn due_tick(&self, due: Instant) -> u64 {
         due.as_nanos().div_ceil(self.tick_nanos).max(self.current)
     }
 
-    /// The last tick that has begun by `now`.
+    /// Returns the last tick that has begun by `now`.
     ///
-    /// The end of time need not fall on a tick; it ends the one it falls into, so that every timer
-    /// comes up by then.
+    /// The end of time need not fall on a tick boundary; it completes the tick it falls into, so that every
+    /// timer has fired by then.
     fn reached_tick(&self, now: Instant) -> u64 {
         if now == Instant::FAR_FUTURE {
             return now.as_nanos().div_ceil(self.tick_nanos);
@@ -181,19 +180,19 @@ impl<T> TimingWheel<T> {
     }
 
     fn next_bucket(&self) -> Option<(usize, usize)> {
-        let occupied = |(at, level): (usize, &Level)| Some((at, level.first_occupied()?));
+        let occupied = |(index, level): (usize, &Level)| Some((index, level.first_occupied()?));
         self.levels.iter().enumerate().find_map(occupied)
     }
 
-    /// The first tick that falls into a bucket.
+    /// Returns the first tick that falls into a bucket.
     fn first_tick(&self, level: usize, digit: usize) -> u64 {
         let shift = level as u32 * self.bits;
-        // In two steps, for the topmost digit has nothing above it and one shift may not be 64 bits.
+        // In two steps, because for the topmost digit a single shift would be 64 bits.
         let above = self.current >> shift >> self.bits << self.bits;
         (above + digit as u64) << shift
     }
 
-    fn place(&mut self, slot: TimerSlot) {
+    fn store(&mut self, slot: TimerSlot) {
         let tick = self.due_tick(self.timers.due(slot));
         let (level, digit) = self.address(tick);
         while self.levels.len() <= level {
@@ -203,16 +202,16 @@ impl<T> TimingWheel<T> {
         self.timers.append(bucket, slot);
     }
 
-    /// Places the timers of a bucket that the wheel has reached at the levels below.
-    fn spread(&mut self, bucket: Bucket) {
+    /// Moves the timers of a bucket that the wheel has reached to lower levels.
+    fn cascade(&mut self, bucket: Bucket) {
         let mut next = bucket.first;
         while let Some(slot) = next {
             next = self.timers.after(slot);
-            self.place(slot);
+            self.store(slot);
         }
     }
 
-    fn bring_up(&mut self, bucket: Bucket, out: &mut Vec<(Instant, T)>) {
+    fn fire(&mut self, bucket: Bucket, out: &mut Vec<(Instant, T)>) {
         let mut next = bucket.first;
         while let Some(slot) = next {
             next = self.timers.after(slot);
@@ -221,7 +220,9 @@ impl<T> TimingWheel<T> {
     }
 }
 
-/// The wheel holds as many timers as it may; the value comes back.
+/// The wheel is full; contains the value that was not inserted.
+#[derive(thiserror::Error)]
+#[error("all timers are in use")]
 pub struct WheelFull<T>(pub T);
 
 impl<T> fmt::Debug for WheelFull<T> {
@@ -230,36 +231,19 @@ impl<T> fmt::Debug for WheelFull<T> {
     }
 }
 
-impl<T> fmt::Display for WheelFull<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("all timers are in use")
-    }
-}
-
-impl<T> core::error::Error for WheelFull<T> {}
-
-/// The rule a wheel's size breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for wheel options that cannot work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidWheel {
-    /// Ticks of no length cannot be counted.
+    /// The tick is zero.
+    #[error("tick is 0")]
     TickZero,
-    /// The buckets of a level are no power of two from 2 to 64.
+    /// The number of buckets is not a power of two from 2 to 64.
+    #[error("buckets is {buckets}, not a power of two from 2 to 64")]
     Buckets {
-        /// The buckets as given.
+        /// The number of buckets given.
         buckets: u32,
     },
 }
-
-impl fmt::Display for InvalidWheel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TickZero => f.write_str("a tick of 0 has no end"),
-            Self::Buckets { buckets } => write!(f, "{buckets} buckets are no power of two from 2 to 64"),
-        }
-    }
-}
-
-impl core::error::Error for InvalidWheel {}
 
 #[cfg(test)]
 mod tests {
@@ -270,20 +254,20 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_timer_comes_up_never_early_and_within_a_tick() {
+    fn a_timer_fires_never_early_and_within_a_tick() {
         let mut wheel = wheel(10 * MS, 64);
         insert(&mut wheel, 25, "late");
         insert(&mut wheel, 30, "exact");
         assert!(!wheel.is_empty());
         assert_eq!(wheel.next_due(), Some(Instant::from_millis(30)));
-        assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends at 30 ms");
+        assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends index 30 ms");
         assert_eq!(advance(&mut wheel, 29), [] as [&str; 0]);
         assert_eq!(advance(&mut wheel, 30), ["late", "exact"]);
         assert!(wheel.is_empty());
     }
 
     #[test]
-    fn timers_come_up_by_tick_and_then_as_inserted() {
+    fn timers_fire_by_tick_and_then_in_order_of_insertion() {
         let mut wheel = wheel(MS, 4);
         for (due, name) in [(70, "d"), (5, "a"), (70, "e"), (6, "b"), (6, "c")] {
             insert(&mut wheel, due, name);
@@ -296,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_due_comes_back_as_it_was_given() {
+    fn the_due_time_is_returned_unchanged() {
         let mut wheel = wheel(10 * MS, 64);
         insert(&mut wheel, 1, "one");
         let mut out = vec![];
@@ -305,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_comes_up_at_the_next_advance() {
+    fn an_overdue_timer_fires_at_the_next_advance() {
         let mut wheel = wheel(MS, 64);
         advance(&mut wheel, 500);
         insert(&mut wheel, 500, "now");
@@ -315,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_brings_nothing_up() {
+    fn a_clock_that_steps_back_fires_nothing() {
         let mut wheel = wheel(MS, 64);
         advance(&mut wheel, 500);
         insert(&mut wheel, 500, "later");
@@ -324,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_timer_gives_its_value_back_once() {
+    fn cancelling_a_timer_returns_its_value_once() {
         let mut wheel = wheel(MS, 64);
         let first = insert(&mut wheel, 5, "first");
         let last = insert(&mut wheel, 5, "last");
@@ -339,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_timer_that_came_up_names_nothing_even_when_its_slot_is_reused() {
+    fn the_key_of_a_fired_timer_is_invalid_even_when_its_slot_is_reused() {
         let mut wheel = wheel(MS, 64);
         let old = insert(&mut wheel, 1, "old");
         advance(&mut wheel, 1);
@@ -351,20 +335,20 @@ mod tests {
     }
 
     #[test]
-    fn a_full_wheel_hands_the_value_back_and_takes_one_again_after_a_cancel() {
+    fn a_full_wheel_returns_the_value_until_a_timer_is_cancelled() {
         let mut wheel = TimingWheel::new(WheelOptions { len_max: 2, ..WheelOptions::default() }).unwrap();
         let key = insert(&mut wheel, 1, "a");
         insert(&mut wheel, 2, "b");
-        let refused = wheel.insert(Instant::ORIGIN, "c").unwrap_err();
-        assert_eq!(refused.to_string(), "all timers are in use");
-        assert_eq!((alloc::format!("{refused:?}").as_str(), refused.0), ("WheelFull(..)", "c"));
+        let error = wheel.insert(Instant::ORIGIN, "c").unwrap_err();
+        assert_eq!(error.to_string(), "all timers are in use");
+        assert_eq!((alloc::format!("{error:?}").as_str(), error.0), ("WheelFull(..)", "c"));
         wheel.cancel(key);
         insert(&mut wheel, 3, "d");
         assert_eq!(advance(&mut wheel, 10), ["b", "d"]);
     }
 
     #[test]
-    fn a_year_of_nanoseconds_passes_at_once() {
+    fn a_year_of_nanosecond_ticks_is_skipped_at_once() {
         let year = Duration::from_secs(365 * 24 * 3_600);
         let mut wheel = wheel(Duration::from_nanos(1), 2);
         let due = Instant::ORIGIN + year;
@@ -378,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_is_a_due_like_any_other() {
+    fn the_end_of_time_is_a_valid_due_time() {
         for (tick, buckets) in [(1, 2), (1, 64), (1_000_000, 64), (u64::MAX, 2)] {
             let mut wheel = wheel(Duration::from_nanos(tick), buckets);
             wheel.insert(Instant::FAR_FUTURE, "the end").unwrap();
@@ -392,18 +376,18 @@ mod tests {
     }
 
     #[test]
-    fn the_next_due_is_never_late_when_the_earliest_is_cancelled() {
+    fn next_due_is_never_late_after_the_earliest_timer_is_cancelled() {
         let mut wheel = wheel(MS, 4);
         let earliest = insert(&mut wheel, 65, "cancelled");
         insert(&mut wheel, 70, "kept");
         wheel.cancel(earliest);
-        assert_eq!(wheel.next_due(), Some(Instant::from_millis(65)), "early, for its bucket is far");
+        assert_eq!(wheel.next_due(), Some(Instant::from_millis(65)), "early, because the bucket is far away");
         assert_eq!(advance(&mut wheel, 65), [] as [&str; 0]);
-        assert_eq!(wheel.next_due(), Some(Instant::from_millis(70)), "exact, for its bucket is near");
+        assert_eq!(wheel.next_due(), Some(Instant::from_millis(70)), "exact, because the bucket is near");
     }
 
     #[test]
-    fn slots_are_reused_before_new_ones_are_made() {
+    fn slots_are_reused_before_new_ones_are_allocated() {
         let mut wheel = wheel(MS, 64);
         for round in 0..100 {
             insert(&mut wheel, round, "a");
@@ -416,17 +400,17 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_makes_no_sense_is_refused() {
-        let refusal = |tick, buckets| {
+    fn invalid_options_are_rejected() {
+        let result = |tick, buckets| {
             let options = WheelOptions { tick, buckets, len_max: 1 };
             TimingWheel::<()>::new(options).map(|_| ()).map_err(|invalid| invalid.to_string())
         };
-        assert_eq!(refusal(Duration::ZERO, 64), Err("a tick of 0 has no end".to_string()));
+        assert_eq!(result(Duration::ZERO, 64), Err("tick is 0".to_string()));
         for buckets in [0, 1, 3, 128] {
-            let message = alloc::format!("{buckets} buckets are no power of two from 2 to 64");
-            assert_eq!(refusal(MS, buckets), Err(message));
+            let message = alloc::format!("buckets is {buckets}, not a power of two from 2 to 64");
+            assert_eq!(result(MS, buckets), Err(message));
         }
-        assert_eq!(refusal(MS, 2), Ok(()));
+        assert_eq!(result(MS, 2), Ok(()));
     }
 
     fn wheel(tick: Duration, buckets: u32) -> TimingWheel<&'static str> {

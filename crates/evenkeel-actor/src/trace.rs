@@ -1,7 +1,7 @@
-//! A message on its way, and what `tracing` is told of it.
+//! Envelopes of messages, and their `tracing` spans.
 //!
-//! Bound: without the feature `tracing` an envelope is its message and every call here is empty. With
-//! it, an envelope is one pointer larger, and a message nobody traces costs a look at its callsite.
+//! Guarantees: without the feature `tracing`, an envelope is as large as its message and every call here is empty. With
+//! it, an envelope is one pointer larger, and a message that no subscriber traces costs one callsite check.
 
 #[cfg(not(feature = "tracing"))]
 mod disabled;
@@ -17,7 +17,7 @@ use core::any::type_name;
 
 use crate::cell::CellRef;
 
-/// A message, and the span it travels in.
+/// A message and its span.
 #[derive(Debug)]
 pub(crate) struct Envelope<M> {
     pub(crate) message: M,
@@ -27,12 +27,12 @@ pub(crate) struct Envelope<M> {
 #[cfg(not(feature = "tracing"))]
 const _: () = assert!(size_of::<Envelope<u64>>() == size_of::<u64>(), "an envelope is its message");
 #[cfg(feature = "tracing")]
-const _: () = assert!(size_of::<SpanHandle>() == size_of::<usize>(), "a trace is one pointer");
+const _: () = assert!(size_of::<SpanHandle>() == size_of::<usize>(), "a span handle is one pointer");
 
 impl<M> Envelope<M> {
-    /// Encloses a message for an actor; its span begins here, inside of the sender's.
+    /// Wraps a message for an actor and opens its span, as a child of the sender's.
     #[inline]
     pub(crate) fn seal(message: M, to: &CellRef) -> Self {
-        Self { message, trace: SpanHandle::of_message(to, type_name::<M>()) }
+        Self { message, trace: SpanHandle::for_message(to, type_name::<M>()) }
     }
 }

@@ -1,4 +1,4 @@
-//! What one worker has to itself.
+//! State of one worker that no other thread accesses: time slice, counters, and the asks it watches.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -15,25 +15,26 @@ use crate::sync::Arc;
 use crate::system::{Core, Metrics};
 use crate::system_metrics::SAMPLED;
 
-/// How long a worker goes on before it lets its host look after others.
+/// Duration of a slice, after which a worker yields to its host.
 pub(crate) const SLICE: Duration = Duration::from_micros(200);
-/// How long a worker goes on at most where its host has threads to spare.
+/// Maximum duration of an extended slice, if the host has other threads for its tasks.
 pub(crate) const SLICE_MAX: Duration = Duration::from_millis(2);
-/// How often a worker means to read the clock while it works.
-const CLOCK_EVERY: Duration = Duration::from_micros(20);
+/// Intended interval between two clock reads of a busy worker.
+const CLOCK_READ_INTERVAL: Duration = Duration::from_micros(20);
 const UNITS_MAX: u32 = 128;
-/// How many cells run inside of one run, each asked by its actor, before that has to wait like others.
+/// Maximum number of cells that run inline within one run, each asked by its actor, before asks wait as
+/// usual.
 #[cfg(feature = "std")]
-const IN_PLACE_MAX: u32 = 16;
-/// How many messages must have been handled between the last two looks at the clock: where handlers are long, whoever
-/// asks is better off waiting, and served meanwhile by another worker.
+const INLINE_RUNS_MAX: u32 = 16;
+/// Minimum number of messages between the last two clock reads for inline runs: with longer handlers, it is
+/// better to wait and let another worker handle the ask.
 #[cfg(feature = "std")]
-const IN_PLACE_FROM: u32 = 8;
-/// Questions remembered before those that were answered are thrown out.
+const INLINE_BATCH_MIN: u32 = 8;
+/// Pending asks remembered before those already answered are removed.
 #[cfg(feature = "std")]
-const YOUNG_MAX: usize = 64;
+const PENDING_ASKS_MAX: usize = 64;
 
-/// A worker's own part; nobody else touches it.
+/// The private state of a worker.
 pub(crate) struct WorkerLocal {
     core: Arc<Core>,
     pub(crate) id: usize,
@@ -41,40 +42,40 @@ pub(crate) struct WorkerLocal {
     pub(crate) queue: LocalQueue,
     now: Cell<Instant>,
     slice_end: Cell<Instant>,
-    /// Until when the slice may be prolonged.
-    slice_last: Cell<Instant>,
-    /// Whether somebody was woken in this slice who is no actor, and may have this thread's next turn.
-    owes_turn: Cell<bool>,
-    /// Messages and runs until the clock is read again.
-    units: Cell<u32>,
-    spent: Cell<u32>,
+    /// Latest time up to which the slice may be extended.
+    slice_limit: Cell<Instant>,
+    /// Set when a task other than an actor was woken in this slice, and may be waiting for this thread.
+    must_yield: Cell<bool>,
+    /// Messages and runs until the next clock read.
+    units_left: Cell<u32>,
+    units_per_read: Cell<u32>,
     random: Cell<u32>,
     pub(crate) runs_per_slice: u32,
     pub(crate) messages_per_run: usize,
-    /// Runs and waits are timed whose number has none of these bits.
-    sampled: u32,
+    /// Bit mask: runs and waits whose number has none of these bits set are timed.
+    sample_mask: u32,
     runs: Cell<u32>,
-    /// Runs the hub has been told of.
-    counted: Cell<u32>,
+    /// Runs already reported to the metrics.
+    reported_runs: Cell<u32>,
     messages: Cell<u64>,
     #[cfg(feature = "std")]
     scheduled: Cell<u32>,
     /// The waker of the cell whose future is being polled.
     polled: Cell<Option<WakerAddress>>,
-    /// Another waker of that cell, counted already.
+    /// Another, already counted waker of that cell.
     spare: Cell<Option<Waker>>,
-    /// When the first question in that future expires.
-    expires: Cell<Option<Instant>>,
-    young: RefCell<Vec<(DeadlineHandle, Duration)>>,
-    /// How many cells may still run inside of the run at hand.
+    /// Deadline of the first ask in that future.
+    deadline: Cell<Option<Instant>>,
+    pending_asks: RefCell<Vec<(DeadlineHandle, Duration)>>,
+    /// Number of cells that may still run inline within the current run.
     #[cfg(feature = "std")]
-    in_place_left: Cell<u32>,
+    inline_runs_left: Cell<u32>,
 }
 
 impl WorkerLocal {
     pub(crate) fn new(core: Arc<Core>, id: usize, queue: LocalQueue) -> Self {
         let now = core.now();
-        let sampled = match core.config.metrics {
+        let sample_mask = match core.config.metrics {
             Metrics::On => SAMPLED - 1,
             Metrics::Off => u32::MAX,
         };
@@ -87,23 +88,23 @@ impl WorkerLocal {
             queue,
             now: Cell::new(now),
             slice_end: Cell::new(Instant::FAR_FUTURE),
-            slice_last: Cell::new(Instant::ORIGIN),
-            owes_turn: Cell::new(false),
-            units: Cell::new(1),
-            spent: Cell::new(1),
+            slice_limit: Cell::new(Instant::ORIGIN),
+            must_yield: Cell::new(false),
+            units_left: Cell::new(1),
+            units_per_read: Cell::new(1),
             random: Cell::new(0x9e37_79b9 ^ (id as u32 + 1)),
-            sampled,
+            sample_mask,
             runs: Cell::new(1),
-            counted: Cell::new(1),
+            reported_runs: Cell::new(1),
             messages: Cell::new(0),
             #[cfg(feature = "std")]
             scheduled: Cell::new(0),
             polled: Cell::new(None),
             spare: Cell::new(None),
-            expires: Cell::new(None),
-            young: RefCell::new(Vec::new()),
+            deadline: Cell::new(None),
+            pending_asks: RefCell::new(Vec::new()),
             #[cfg(feature = "std")]
-            in_place_left: Cell::new(0),
+            inline_runs_left: Cell::new(0),
         }
     }
 
@@ -120,85 +121,85 @@ impl WorkerLocal {
         &self.counters
     }
 
-    /// Counts one message or run; tells whether the slice is over.
+    /// Counts one message or run; reports whether the slice is used up.
     ///
-    /// A look at the clock costs more than a message, so it is taken every [`CLOCK_EVERY`] or so, as
-    /// judged by the last span: after each message where messages are long.
+    /// Reading the clock costs more than handling a message, so it is read about every
+    /// [`CLOCK_READ_INTERVAL`], estimated from the last interval: after each message if messages are long.
     #[inline]
     pub(crate) fn consume_budget(&self) -> SliceBudget {
-        let left = self.units.get() - 1;
-        self.units.set(left);
-        if left == 0 { self.look_at_clock() } else { SliceBudget::Some }
+        let left = self.units_left.get() - 1;
+        self.units_left.set(left);
+        if left == 0 { self.read_clock() } else { SliceBudget::Some }
     }
 
     #[cold]
-    fn look_at_clock(&self) -> SliceBudget {
+    fn read_clock(&self) -> SliceBudget {
         let now = self.core.now();
         let before = self.now.replace(now);
         if self.slice_end.get() == Instant::FAR_FUTURE {
-            // The first look of a slice; what the host did before it says nothing.
+            // The first read of a slice: the time before it belongs to the host's other tasks.
             self.slice_end.set(now + SLICE);
-            self.slice_last.set(now + SLICE_MAX);
-            self.units.set(self.spent.get());
+            self.slice_limit.set(now + SLICE_MAX);
+            self.units_left.set(self.units_per_read.get());
             return SliceBudget::Some;
         }
-        if self.slice_end.get() <= before {
-            // Over already; the moment since the last look says nothing about messages.
-            self.units.set(1);
+        if before >= self.slice_end.get() {
+            // The slice was used up already; the time since the last read says nothing about messages.
+            self.units_left.set(1);
             return SliceBudget::None;
         }
-        let each = now.since(before) / self.spent.get();
-        let units = CLOCK_EVERY.as_nanos() / each.as_nanos().max(1);
+        let per_unit = now.since(before) / self.units_per_read.get();
+        let units = CLOCK_READ_INTERVAL.as_nanos() / per_unit.as_nanos().max(1);
         let units = u32::try_from(units).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
-        self.spent.set(units);
-        if self.slice_end.get() <= now {
-            if !self.is_prolonged(now) {
-                self.units.set(1);
+        self.units_per_read.set(units);
+        if now >= self.slice_end.get() {
+            if !self.can_extend_slice(now) {
+                self.units_left.set(1);
                 return SliceBudget::None;
             }
-            if self.slice_end.replace(now + SLICE) + (SLICE_MAX - SLICE) == self.slice_last.get() {
-                // A thread of the host that slept when this one had its turn may not wait for input and output.
+            if self.slice_end.replace(now + SLICE) + (SLICE_MAX - SLICE) == self.slice_limit.get() {
+                // A thread of the host that was parked when this slice began may not be polling for I/O yet.
                 self.core.runtime.nudge();
             }
         }
-        self.units.set(units);
+        self.units_left.set(units);
         SliceBudget::Some
     }
 
-    /// Whether nobody can be waiting for the end of the slice.
-    fn is_prolonged(&self, now: Instant) -> bool {
-        now < self.slice_last.get()
-            && !self.owes_turn.get()
-            && self.core.runtime.has_room_beside(self.core.coordinator.working())
+    /// Reports whether the slice may be extended, because no other task waits for its end.
+    fn can_extend_slice(&self, now: Instant) -> bool {
+        now < self.slice_limit.get()
+            && !self.must_yield.get()
+            && self.core.runtime.has_free_thread(self.core.coordinator.working())
     }
 
-    /// Notes that somebody was woken who is no actor: the slice is not prolonged.
+    /// Records that a task other than an actor was woken: the slice is not extended.
     #[cfg(feature = "std")]
     pub(crate) fn require_yield(&self) {
-        self.owes_turn.set(true);
+        self.must_yield.set(true);
     }
 
-    /// Begins a new slice; it ends [`SLICE`] after the first look at the clock.
+    /// Begins a new slice; it ends [`SLICE`] after its first clock read.
     ///
-    /// A short pause begins none: where a look is due less often than a pause, no look would ever be
-    /// the second of its slice, and the slice would never end.
+    /// A short pause does not begin one: if clock reads are rarer than pauses, no read would ever be the
+    /// second of its slice, and the slice would never end.
     pub(crate) fn begin_slice(&self) {
         self.slice_end.set(Instant::FAR_FUTURE);
-        self.owes_turn.set(false);
+        self.must_yield.set(false);
     }
 
-    /// Looks at the clock after a sleep of any length.
-    pub(crate) fn wake_up(&self) {
+    /// Reads the clock after a sleep.
+    pub(crate) fn refresh_clock(&self) {
         self.now.set(self.core.now());
     }
 
-    /// Notes that this worker has woken another, which is to run at once.
+    /// Records that this worker has woken another, which should run immediately.
     pub(crate) fn record_wake(&self) {
         self.counters().wakes.add(1);
         self.core.runtime.nudge();
     }
 
-    /// A time no later than the present, and a fraction of a millisecond before it.
+    /// Returns the time of the last clock read, at most a fraction of a millisecond old.
     pub(crate) fn coarse_now(&self) -> Instant {
         self.now.get()
     }
@@ -210,53 +211,56 @@ impl WorkerLocal {
         self.messages.set(self.messages.get() + messages as u64);
     }
 
-    /// Whether the next run is to be timed.
+    /// Reports whether the next run is to be timed.
     #[inline]
-    pub(crate) fn times_run(&self) -> bool {
-        self.runs.get() & self.sampled == 0
+    pub(crate) fn should_time_run(&self) -> bool {
+        self.runs.get() & self.sample_mask == 0
     }
 
-    /// Whether the wait of a cell that this worker schedules is to be timed.
+    /// Reports whether the wait of a cell that this worker schedules is to be timed.
     #[inline]
     #[cfg(feature = "std")]
-    pub(crate) fn times_wait(&self) -> bool {
+    pub(crate) fn should_time_wait(&self) -> bool {
         let nth = self.scheduled.get().wrapping_add(1);
         self.scheduled.set(nth);
-        nth & self.sampled == 0
+        nth & self.sample_mask == 0
     }
 
-    /// Notes that a cell's turn begins.
+    /// Prepares for the next cell.
     #[inline]
     pub(crate) fn begin_run(&self) {
         #[cfg(feature = "std")]
-        self.in_place_left.set(IN_PLACE_MAX);
+        self.inline_runs_left.set(INLINE_RUNS_MAX);
     }
 
-    /// Lets the newest cell run inside of the run at hand, whose future asks it and is polled with `waker`.
+    /// Runs the most recently scheduled cell inline, within the run of the cell whose future asks it and is
+    /// polled with `waker`.
     ///
-    /// It would be the next anyway; in its asker's place it needs neither to be waited for nor to wake anybody.
-    /// Never inside of another such run: the depth of the stack stays bounded. The asker's system lane and its deadline
-    /// wait for the handler to return, which is why this is for short handlers only.
+    /// It would be the next cell anyway; run inline, the asking cell need not suspend and be woken again.
+    /// Inline runs are never nested, so the stack depth stays bounded. The asking cell's system messages and
+    /// deadline wait for the handler to return, which is why this is done for short handlers only.
     #[inline]
     #[cfg(feature = "std")]
     pub(crate) fn run_asked_inline(&self, waker: &Waker) {
-        let left = self.in_place_left.get();
-        let is_brisk = IN_PLACE_FROM <= self.spent.get();
-        if left == 0 || !is_brisk || self.polled.get() != Some(WakerAddress::of(waker)) {
+        let left = self.inline_runs_left.get();
+        let handlers_are_short = self.units_per_read.get() >= INLINE_BATCH_MIN;
+        if left == 0 || !handlers_are_short || self.polled.get() != Some(WakerAddress::of(waker)) {
             return;
         }
         let coordinator = &self.core.coordinator;
-        let Some(newest) = coordinator.queues.take_lifo(&self.queue) else { return };
-        self.in_place_left.set(0);
-        let asker = (self.polled.take(), self.spare.take(), self.expires.take());
-        coordinator.run(self, newest);
-        self.polled.set(asker.0);
-        self.spare.set(asker.1);
-        self.expires.set(asker.2);
-        self.in_place_left.set(left - 1);
+        let Some(asked) = coordinator.queues.take_lifo(&self.queue) else { return };
+        self.inline_runs_left.set(0);
+        let polled = self.polled.take();
+        let spare = self.spare.take();
+        let deadline = self.deadline.take();
+        coordinator.run_and_requeue(self, asked);
+        self.polled.set(polled);
+        self.spare.set(spare);
+        self.deadline.set(deadline);
+        self.inline_runs_left.set(left - 1);
     }
 
-    /// A number that looks random; for jitter.
+    /// Returns a pseudo-random number, for jitter.
     pub(crate) fn random(&self) -> u32 {
         let mut word = self.random.get();
         word ^= word << 13;
@@ -266,25 +270,24 @@ impl WorkerLocal {
         word
     }
 
-    /// Notes that the future of a cell is being polled, with this waker; `spare` wakes the same cell.
+    /// Records that the future of a cell is being polled with `waker`; `spare` wakes the same cell.
     #[inline]
     pub(crate) fn begin_poll(&self, waker: &Waker, spare: Option<Waker>) {
         self.polled.set(Some(WakerAddress::of(waker)));
         self.spare.set(spare);
     }
 
-    /// Tells when the first question expires that the future just polled waits for, and hands back the spare
-    /// waker.
+    /// Returns the first deadline of the asks in the future just polled, and the spare waker.
     #[inline]
     pub(crate) fn end_poll(&self) -> (Option<Instant>, Option<Waker>) {
         self.polled.set(None);
-        (self.expires.take(), self.spare.take())
+        (self.deadline.take(), self.spare.take())
     }
 
-    /// Makes a waker to keep, out of the one that the future is polled with.
+    /// Returns an owned waker for the task of `waker`, using up the spare one if possible.
     #[inline]
     #[cfg(feature = "std")]
-    pub(crate) fn own(&self, waker: &Waker) -> Waker {
+    pub(crate) fn owned_waker(&self, waker: &Waker) -> Waker {
         if self.polled.get() == Some(WakerAddress::of(waker))
             && let Some(spare) = self.spare.take()
         {
@@ -293,48 +296,48 @@ impl WorkerLocal {
         waker.clone()
     }
 
-    /// Watches over a question that the cell itself waits for with `waker`: the cell is woken in time,
-    /// and no entry of its own is needed; `false` for one that somebody else waits for.
+    /// Watches the deadline of an ask that the current cell itself awaits with `waker`: the cell is woken in
+    /// time, without a timer per ask. Returns `false` if another task awaits the ask.
     #[cfg(feature = "std")]
-    pub(crate) fn watch_own(&self, waker: &Waker, due: Instant) -> bool {
+    pub(crate) fn watch_own_deadline(&self, waker: &Waker, due: Instant) -> bool {
         if self.polled.get() != Some(WakerAddress::of(waker)) {
             return false;
         }
-        let sooner = self.expires.get().map_or(due, |expires| expires.min(due));
-        self.expires.set(Some(sooner));
+        let sooner = self.deadline.get().map_or(due, |deadline| deadline.min(due));
+        self.deadline.set(Some(sooner));
         true
     }
 
-    /// Watches over any other question; most are answered before the slice ends.
+    /// Watches the deadline of any other ask; most are answered before the slice ends.
     #[cfg(feature = "std")]
-    pub(crate) fn watch(&self, question: DeadlineHandle, within: Duration) {
-        let mut young = self.young.borrow_mut();
-        young.push((question, within));
-        if YOUNG_MAX <= young.len() {
-            self.grow_up(&mut young);
+    pub(crate) fn watch_deadline(&self, ask: DeadlineHandle, timeout: Duration) {
+        let mut pending_asks = self.pending_asks.borrow_mut();
+        pending_asks.push((ask, timeout));
+        if pending_asks.len() >= PENDING_ASKS_MAX {
+            self.flush_pending_asks(&mut pending_asks);
         }
     }
 
-    /// Hands over what the slice has left: questions still open to the clock, counts to the hub.
+    /// Hands the results of the slice over: open asks to the timer driver, counters to the metrics.
     pub(crate) fn end_slice(&self) {
         let counters = self.counters();
-        let counted = self.counted.replace(self.runs.get());
-        counters.runs.add(u64::from(self.runs.get().wrapping_sub(counted)));
+        let reported_runs = self.reported_runs.replace(self.runs.get());
+        counters.runs.add(u64::from(self.runs.get().wrapping_sub(reported_runs)));
         counters.messages.add(self.messages.take());
-        let mut young = self.young.borrow_mut();
-        if !young.is_empty() {
-            self.grow_up(&mut young);
+        let mut pending_asks = self.pending_asks.borrow_mut();
+        if !pending_asks.is_empty() {
+            self.flush_pending_asks(&mut pending_asks);
         }
     }
 
-    fn grow_up(&self, young: &mut Vec<(DeadlineHandle, Duration)>) {
-        young.retain(|(question, _)| question.is_pending());
-        // A question that is open after so many others is worth an entry of its own.
-        self.core.clock.expect_answers(&self.core, young.drain(..));
+    fn flush_pending_asks(&self, pending_asks: &mut Vec<(DeadlineHandle, Duration)>) {
+        pending_asks.retain(|(ask, _)| ask.is_pending());
+        // An ask that is still open after so many others gets a timer of its own.
+        self.core.timer_driver.set_deadlines(&self.core, pending_asks.drain(..));
     }
 }
 
-/// Tells wakers apart without keeping them.
+/// Identity of a waker, without keeping it alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WakerAddress {
     data: usize,
@@ -347,7 +350,7 @@ impl WakerAddress {
     }
 }
 
-/// Whether a worker may go on.
+/// Remaining budget of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SliceBudget {
     Some,
@@ -357,28 +360,28 @@ pub(crate) enum SliceBudget {
 impl Drop for WorkerLocal {
     fn drop(&mut self) {
         self.end_slice();
-        self.core.coordinator.queues.leave(&mut self.queue);
+        self.core.coordinator.queues.release_worker(&mut self.queue);
         self.core.coordinator.idle.notify();
     }
 }
 
 impl fmt::Debug for WorkerLocal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("WorkerLocal").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
 #[cfg(all(test, feature = "std", not(loom)))]
-#[allow(clippy::unwrap_used, reason = "a test may fail")]
+#[allow(clippy::unwrap_used, reason = "tests may panic")]
 mod tests {
     use alloc::boxed::Box;
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+    use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
     use crate::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
-    /// A host whose clock and threads are the test's.
+    /// A host whose clock and threads are controlled by the test.
     #[derive(Clone, Default)]
     struct Host(Arc<HostState>);
 
@@ -390,7 +393,7 @@ mod tests {
     }
 
     impl RuntimeHandle for Host {
-        fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+        fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
             drop(task);
             Ok(())
         }
@@ -399,11 +402,11 @@ mod tests {
             Instant::from_nanos(self.0.micros.load(Ordering::Relaxed) * 1_000)
         }
 
-        fn sleep_until(&self, _at: Instant) -> Task {
+        fn sleep_until(&self, _at: Instant) -> TaskFuture {
             Box::pin(core::future::pending())
         }
 
-        fn yield_now(&self) -> Task {
+        fn yield_now(&self) -> TaskFuture {
             Box::pin(core::future::ready(()))
         }
 
@@ -411,7 +414,7 @@ mod tests {
             self.0.nudges.fetch_add(1, Ordering::Relaxed);
         }
 
-        fn has_room_beside(&self, _working: usize) -> bool {
+        fn has_free_thread(&self, _working: usize) -> bool {
             self.0.has_room.load(Ordering::Relaxed)
         }
     }
@@ -424,7 +427,7 @@ mod tests {
         (system, WorkerLocal::new(core, 0, queue))
     }
 
-    /// Works in messages of 10 µs until the slice is over; tells how many µs that took.
+    /// Processes messages of 10 µs until the slice ends; returns its duration in µs.
     fn slice_us(host: &Host, local: &WorkerLocal, mut after_each: impl FnMut()) -> u64 {
         local.begin_slice();
         let began = host.0.micros.load(Ordering::Relaxed);
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_goes_on_while_the_host_has_a_thread_for_others() {
+    fn a_slice_is_extended_while_the_host_has_another_thread() {
         let host = Host::default();
         let (_system, local) = worker(&host);
         let crowded = slice_us(&host, &local, || ());
@@ -445,11 +448,11 @@ mod tests {
         host.0.has_room.store(true, Ordering::Relaxed);
         let roomy = slice_us(&host, &local, || ());
         assert!((2_000..2_400).contains(&roomy), "{roomy} µs");
-        assert_eq!(host.0.nudges.load(Ordering::Relaxed), 1, "that thread is told once");
+        assert_eq!(host.0.nudges.load(Ordering::Relaxed), 1, "the host is nudged once");
     }
 
     #[test]
-    fn a_slice_in_which_somebody_else_was_woken_is_not_prolonged() {
+    fn a_slice_in_which_another_task_was_woken_is_not_extended() {
         let host = Host::default();
         let (_system, local) = worker(&host);
         host.0.has_room.store(true, Ordering::Relaxed);
@@ -459,6 +462,6 @@ mod tests {
         });
         assert!((200..300).contains(&owing), "{owing} µs");
         let after = slice_us(&host, &local, || ());
-        assert!(2_000 <= after, "{after} µs: the turn was given");
+        assert!(after >= 2_000, "{after} µs: the worker has yielded");
     }
 }

@@ -1,115 +1,114 @@
-//! How many workers there should be, and whose place is taken.
+//! Worker slots: the target number of workers, and which of them run.
 //!
-//! Bound: as many places as there are workers at most, each taken by one worker at a time. Whoever leaves
-//! gives its place back, then looks whether it is wanted after all; whoever wants more says so, then
-//! looks for empty places. One of the two sees the other, so no wanted place stays empty.
+//! Limits: one slot per possible worker, each held by one worker at a time. Guarantees: an exiting worker
+//! releases its slot and then checks whether it is wanted after all; a caller that raises the target does so
+//! before it looks for empty slots. One of the two sees the other, so no wanted slot stays empty.
 
 use alloc::vec::Vec;
 use core::num::NonZeroUsize;
 
 use crate::sync::{AtomicUsize, Lock, Ordering};
 
-/// The places of the workers; what each worker has to itself waits in its place while it is empty.
+/// The slots of the workers; an empty slot stores what its worker will own.
 #[derive(Debug)]
 pub(crate) struct WorkerSlots<T> {
     wanted: AtomicUsize,
-    /// One past the last place that is taken.
-    reach: AtomicUsize,
-    places: Lock<Vec<WorkerSlot<T>>>,
+    /// One past the last running slot.
+    running_end: AtomicUsize,
+    slots: Lock<Vec<WorkerSlot<T>>>,
 }
 
 #[derive(Debug)]
 enum WorkerSlot<T> {
     Empty(T),
-    /// Empty, and a worker is on its way.
+    /// Empty, with a worker about to start.
     Starting(T),
     Running,
 }
 
 impl<T> WorkerSlots<T> {
-    pub(crate) fn new(places: impl IntoIterator<Item = T>, wanted: NonZeroUsize) -> Self {
+    pub(crate) fn new(slots: impl IntoIterator<Item = T>, wanted: NonZeroUsize) -> Self {
         Self {
             wanted: AtomicUsize::new(wanted.get()),
-            reach: AtomicUsize::new(0),
-            places: Lock::new(places.into_iter().map(WorkerSlot::Empty).collect()),
+            running_end: AtomicUsize::new(0),
+            slots: Lock::new(slots.into_iter().map(WorkerSlot::Empty).collect()),
         }
     }
 
-    /// How many workers there should be: those in the first places.
+    /// Returns the target number of workers, which occupy the first slots.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Whether the worker of a place should stay.
+    /// Reports whether the worker of a slot should keep running.
     #[inline]
-    pub(crate) fn is_wanted(&self, place: usize) -> bool {
-        place < self.wanted()
+    pub(crate) fn is_wanted(&self, slot: usize) -> bool {
+        slot < self.wanted()
     }
 
-    /// Says how many there should be; those past them are to be woken, and then the empty places
-    /// [to be filled](Self::next_to_fill).
+    /// Sets the target number. The caller then wakes the workers beyond it and [fills the empty
+    /// slots](Self::next_to_fill).
     pub(crate) fn set_target(&self, workers: NonZeroUsize) {
         self.wanted.store(workers.get(), Ordering::SeqCst);
     }
 
-    /// Wants no more than `reached` after all, unless somebody has changed their mind meanwhile.
-    pub(crate) fn settle_for(&self, reached: NonZeroUsize, wanted: NonZeroUsize) {
-        // That somebody has is the other outcome, and theirs counts.
-        let _theirs =
+    /// Lowers the target to `reached`, unless it has been changed from `wanted` meanwhile.
+    pub(crate) fn lower_target(&self, reached: NonZeroUsize, wanted: NonZeroUsize) {
+        // A concurrent change takes precedence.
+        let _previous =
             self.wanted.compare_exchange(wanted.get(), reached.get(), Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// Names the first empty place of a worker that is wanted, and promises it to the caller, who starts
-    /// that worker.
+    /// Returns the first empty slot below the target and marks it as starting; the caller starts its worker.
     pub(crate) fn next_to_fill(&self) -> Option<usize> {
         let wanted = self.wanted();
-        self.places.with(|places| {
-            let empty = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Empty(_));
-            let place = places.iter().take(wanted).position(empty)?;
-            if let WorkerSlot::Empty(own) = core::mem::replace(&mut places[place], WorkerSlot::Running) {
-                places[place] = WorkerSlot::Starting(own);
+        self.slots.with(|slots| {
+            let empty = |slot: &WorkerSlot<T>| matches!(slot, WorkerSlot::Empty(_));
+            let slot = slots.iter().take(wanted).position(empty)?;
+            if let WorkerSlot::Empty(value) = core::mem::replace(&mut slots[slot], WorkerSlot::Running) {
+                slots[slot] = WorkerSlot::Starting(value);
             }
-            Some(place)
+            Some(slot)
         })
     }
 
-    /// Takes a place; `None` when there is none or another has it.
-    pub(crate) fn take(&self, place: usize) -> Option<T> {
-        self.places.with(|places| {
-            let taken = core::mem::replace(places.get_mut(place)?, WorkerSlot::Running);
-            self.record_reach(places);
-            match taken {
-                WorkerSlot::Empty(own) | WorkerSlot::Starting(own) => Some(own),
+    /// Claims a slot; `None` if there is none or another worker holds it.
+    pub(crate) fn claim(&self, slot: usize) -> Option<T> {
+        self.slots.with(|slots| {
+            let claimed = core::mem::replace(slots.get_mut(slot)?, WorkerSlot::Running);
+            self.update_running_end(slots);
+            match claimed {
+                WorkerSlot::Empty(value) | WorkerSlot::Starting(value) => Some(value),
                 WorkerSlot::Running => None,
             }
         })
     }
 
-    /// Gives a place back.
-    pub(crate) fn give_back(&self, place: usize, own: T) {
-        self.places.with(|places| {
-            places[place] = WorkerSlot::Empty(own);
-            self.record_reach(places);
+    /// Releases a slot.
+    pub(crate) fn release(&self, slot: usize, value: T) {
+        self.slots.with(|slots| {
+            slots[slot] = WorkerSlot::Empty(value);
+            self.update_running_end(slots);
         });
     }
 
-    fn record_reach(&self, places: &[WorkerSlot<T>]) {
-        let taken = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Running);
-        let reach = places.iter().rposition(taken).map_or(0, |last| last + 1);
-        // Before its worker queues anything; who is about to sleep reads it after announcing that, so
-        // it sees all places in which something waits that it was not woken for.
-        self.reach.store(reach, Ordering::Relaxed);
+    fn update_running_end(&self, slots: &[WorkerSlot<T>]) {
+        let claimed = |slot: &WorkerSlot<T>| matches!(slot, WorkerSlot::Running);
+        let running_end = slots.iter().rposition(claimed).map_or(0, |last| last + 1);
+        // Stored before the slot's worker queues anything. A worker about to park reads it after announcing
+        // that, so it sees every slot with cells that it was not woken for.
+        self.running_end.store(running_end, Ordering::Relaxed);
     }
 
-    /// One past the last place that is taken; nothing waits in those beyond.
+    /// Returns one past the last running slot; slots beyond it have no queued cells.
     #[inline]
-    pub(crate) fn reach(&self) -> usize {
-        self.reach.load(Ordering::Relaxed)
+    pub(crate) fn running_end(&self) -> usize {
+        self.running_end.load(Ordering::Relaxed)
     }
 
-    /// Counts the places that are taken.
+    /// Counts the running workers.
     pub(crate) fn active(&self) -> usize {
-        self.places.with(|places| places.iter().filter(|place| matches!(place, WorkerSlot::Running)).count())
+        self.slots.with(|slots| slots.iter().filter(|slot| matches!(slot, WorkerSlot::Running)).count())
     }
 }
 
@@ -117,8 +116,8 @@ impl<T> WorkerSlots<T> {
 mod tests {
     use super::*;
 
-    fn crew(places: usize, wanted: usize) -> WorkerSlots<usize> {
-        WorkerSlots::new(0..places, number(wanted))
+    fn slots(slots: usize, wanted: usize) -> WorkerSlots<usize> {
+        WorkerSlots::new(0..slots, number(wanted))
     }
 
     fn number(workers: usize) -> NonZeroUsize {
@@ -126,55 +125,55 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_taken_by_one_and_can_be_taken_again() {
-        let crew = crew(2, 2);
-        assert_eq!((crew.take(1), crew.take(1), crew.take(2)), (Some(1), None, None));
-        crew.give_back(1, 1);
-        assert_eq!(crew.take(1), Some(1));
+    fn a_slot_is_held_by_one_worker_at_a_time() {
+        let slots = slots(2, 2);
+        assert_eq!((slots.claim(1), slots.claim(1), slots.claim(2)), (Some(1), None, None));
+        slots.release(1, 1);
+        assert_eq!(slots.claim(1), Some(1));
     }
 
     #[test]
-    fn each_empty_place_of_a_wanted_worker_is_promised_once() {
-        let crew = crew(5, 2);
-        let to_fill = || core::iter::from_fn(|| crew.next_to_fill()).collect::<Vec<_>>();
+    fn each_empty_slot_below_the_target_is_returned_once() {
+        let slots = slots(5, 2);
+        let to_fill = || core::iter::from_fn(|| slots.next_to_fill()).collect::<Vec<_>>();
         assert_eq!((to_fill(), to_fill()), (alloc::vec![0, 1], alloc::vec![]));
-        assert_eq!(crew.active(), 0, "they are on their way");
-        crew.take(2);
-        crew.set_target(number(4));
+        assert_eq!(slots.active(), 0, "the workers are starting");
+        slots.claim(2);
+        slots.set_target(number(4));
         assert_eq!(to_fill(), [3]);
-        crew.give_back(2, 2);
+        slots.release(2, 2);
         assert_eq!(to_fill(), [2]);
-        crew.set_target(number(1));
-        assert_eq!((crew.is_wanted(0), crew.is_wanted(1)), (true, false));
+        slots.set_target(number(1));
+        assert_eq!((slots.is_wanted(0), slots.is_wanted(1)), (true, false));
     }
 
     #[test]
-    fn a_promised_place_goes_to_whoever_takes_it_first() {
-        let crew = crew(1, 1);
-        assert_eq!(crew.next_to_fill(), Some(0));
-        assert_eq!((crew.take(0), crew.take(0)), (Some(0), None));
-        crew.give_back(0, 0);
-        assert_eq!(crew.next_to_fill(), Some(0));
+    fn a_starting_slot_goes_to_the_first_worker_that_claims_it() {
+        let slots = slots(1, 1);
+        assert_eq!(slots.next_to_fill(), Some(0));
+        assert_eq!((slots.claim(0), slots.claim(0)), (Some(0), None));
+        slots.release(0, 0);
+        assert_eq!(slots.next_to_fill(), Some(0));
     }
 
     #[test]
-    fn the_reach_ends_with_the_last_place_taken() {
-        let crew = crew(4, 4);
-        let seen = || (crew.reach(), crew.active());
+    fn the_running_end_follows_the_last_running_slot() {
+        let slots = slots(4, 4);
+        let seen = || (slots.running_end(), slots.active());
         assert_eq!(seen(), (0, 0));
-        assert_eq!((crew.take(3), seen()), (Some(3), (4, 1)));
-        assert_eq!((crew.take(0), seen()), (Some(0), (4, 2)));
-        assert_eq!((crew.give_back(3, 3), seen()), ((), (1, 1)));
-        assert_eq!((crew.give_back(0, 0), seen()), ((), (0, 0)));
+        assert_eq!((slots.claim(3), seen()), (Some(3), (4, 1)));
+        assert_eq!((slots.claim(0), seen()), (Some(0), (4, 2)));
+        assert_eq!((slots.release(3, 3), seen()), ((), (1, 1)));
+        assert_eq!((slots.release(0, 0), seen()), ((), (0, 0)));
     }
 
     #[test]
-    fn who_settles_for_less_overrules_nobody() {
-        let crew = crew(8, 2);
-        crew.set_target(number(8));
-        crew.settle_for(number(5), number(8));
-        assert_eq!(crew.wanted(), 5);
-        crew.settle_for(number(1), number(8));
-        assert_eq!(crew.wanted(), 5);
+    fn lowering_the_target_does_not_override_a_concurrent_change() {
+        let slots = slots(8, 2);
+        slots.set_target(number(8));
+        slots.lower_target(number(5), number(8));
+        assert_eq!(slots.wanted(), 5);
+        slots.lower_target(number(1), number(8));
+        assert_eq!(slots.wanted(), 5);
     }
 }

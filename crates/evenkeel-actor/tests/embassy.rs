@@ -1,5 +1,5 @@
-//! The runtime from outside, on embassy's executor for hosts; with the core for threads or, when built
-//! without std, with the one for microcontrollers.
+//! The runtime cases on embassy's executor for hosts: with the threaded core or, when built without std, with the
+//! core for microcontrollers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 #[path = "it/runtime_cases.rs"]
@@ -23,19 +23,19 @@ use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 runtime_cases::test_every_case!(on_embassy);
 
 #[test]
-fn a_task_too_many_is_refused_until_another_has_ended() {
+fn a_task_above_the_limit_is_rejected_until_another_ends() {
     run(|runtime| async move {
         let token = Arc::new(());
         let task = || {
             let token = Arc::downgrade(&token);
             Box::pin(async move {
-                while 0 < token.strong_count() {
+                while token.strong_count() > 0 {
                     runtime.yield_now().await;
                 }
             })
         };
         for _ in 0..TASKS_MAX {
-            // The last test's tasks may have a few steps to go.
+            // The tasks of the previous test may not have ended yet.
             while runtime.spawn(task()).is_err() {
                 runtime.yield_now().await;
             }
@@ -48,7 +48,7 @@ fn a_task_too_many_is_refused_until_another_has_ended() {
     });
 }
 
-/// With threads there may be more; without std a system has one worker, and says so.
+/// With std a system may have more workers; without std, asking for a second one is an error.
 #[test]
 fn a_second_worker_needs_std() {
     on_embassy(|system| async move {
@@ -68,7 +68,7 @@ fn a_sleep_is_never_too_short() {
         let due = runtime.now() + Duration::from_nanos(3_000_001);
         runtime.sleep_until(due).await;
         assert!(due <= runtime.now());
-        // Over already.
+        // Already in the past.
         runtime.sleep_until(due).await;
     });
 }
@@ -77,12 +77,12 @@ fn on_embassy<F: Future<Output = ()> + Send + 'static>(case: fn(ReadyQueueSchedu
     run(move |runtime| case(ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime).unwrap()));
 }
 
-type Ended = Result<(), Box<dyn Any + Send>>;
+type CaseResult = Result<(), Box<dyn Any + Send>>;
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const CASE_MAX: Duration = Duration::from_secs(30);
 
-/// Never ends, so it has a thread for itself and all tests.
+/// Runs forever on its own thread, shared by all tests.
 static EXECUTOR: LazyLock<SendSpawner> = LazyLock::new(|| {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -92,18 +92,18 @@ static EXECUTOR: LazyLock<SendSpawner> = LazyLock::new(|| {
     receiver.recv().unwrap()
 });
 
-/// One test at a time: there are [`TASKS_MAX`] tasks in all.
-static TURN: Mutex<()> = Mutex::new(());
+/// Runs one test at a time, because [`TASKS_MAX`] limits the tasks of the process.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 fn run<F: Future<Output = ()> + Send + 'static>(case: impl FnOnce(EmbassyRuntime) -> F + Send + 'static) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let (sender, receiver) = mpsc::channel::<Ended>();
+    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (sender, receiver) = mpsc::channel::<CaseResult>();
     let spawner = *EXECUTOR;
     let work = async move {
-        let ended = caught(async move { case(EmbassyRuntime::new(spawner)).await }).await;
-        drop(sender.send(ended));
+        let result = catch_panic(async move { case(EmbassyRuntime::new(spawner)).await }).await;
+        drop(sender.send(result));
     };
-    spawner.spawn(perform(Box::pin(work)).unwrap());
+    spawner.spawn(run_work(Box::pin(work)).unwrap());
     match receiver.recv_timeout(CASE_MAX) {
         Ok(Ok(())) => {}
         Ok(Err(panic)) => resume_unwind(panic),
@@ -111,14 +111,14 @@ fn run<F: Future<Output = ()> + Send + 'static>(case: impl FnOnce(EmbassyRuntime
     }
 }
 
-/// A place for one that has reported and not quite ended, and for the next.
+/// The pool has room for a task that has reported but not yet ended, and for the next one.
 #[embassy_executor::task(pool_size = 2)]
-async fn perform(work: Work) {
+async fn run_work(work: Work) {
     work.await;
 }
 
-/// Keeps a panic from ending the executor's thread.
-async fn caught(work: impl Future<Output = ()>) -> Ended {
+/// Catches a panic, which would end the executor's thread.
+async fn catch_panic(work: impl Future<Output = ()>) -> CaseResult {
     let mut work = pin!(work);
     let poll = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,

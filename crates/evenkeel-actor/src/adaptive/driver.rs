@@ -1,4 +1,4 @@
-//! Takes readings of a running system and has it follow the decisions.
+//! Samples the load of a running system and applies the decisions.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -10,71 +10,72 @@ use crate::sync::Arc;
 use crate::system::Core;
 use crate::system_metrics::WaitTotals;
 
-/// Keeps the number of workers adapted until it is dropped; the number stays as it is then.
-#[must_use = "dropped, it adapts no more"]
+/// A handle that keeps adapting the number of workers until it is dropped; the number then stays as it is.
+#[must_use = "dropping the handle stops the adaptation"]
 pub struct AdaptiveHandle(
-    /// What the task looks at to see whether somebody still wants it.
-    #[expect(dead_code, reason = "it counts by being there")]
+    /// The task exits once this has been dropped.
+    #[expect(dead_code, reason = "only its reference count is used")]
     Arc<()>,
 );
 
 impl fmt::Debug for AdaptiveHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Adapting")
+        f.write_str("AdaptiveHandle")
     }
 }
 
-/// Starts a task beside the workers, which they cannot keep waiting; it holds on to nothing of the
-/// system's while it sleeps.
+/// Spawns the sampling task on the host's runtime, so that busy workers do not delay it.
+///
+/// The task holds only weak references while it sleeps.
 pub(crate) fn adapt(
     core: &Arc<Core>,
     dispatcher: AdaptiveDispatcher,
 ) -> Result<AdaptiveHandle, SetWorkersError> {
     let workers = dispatcher.options.workers_max;
     let workers_max = core.config.workers_max;
-    if workers_max < workers {
+    if workers > workers_max {
         return Err(SetWorkersError::TooMany { workers, workers_max });
     }
     if core.lifecycle() != Lifecycle::Running {
         return Err(SetWorkersError::Stopping);
     }
-    let wanted = Arc::new(());
-    let there = Arc::downgrade(core);
-    let theirs = Arc::downgrade(&wanted);
-    let mut adaptation = AdaptiveTask { dispatcher, before: core.hub.waits() };
+    let handle = Arc::new(());
+    let weak_core = Arc::downgrade(core);
+    let weak_handle = Arc::downgrade(&handle);
+    let mut adaptive = AdaptiveTask { dispatcher, before: core.hub.waits() };
     let task = async move {
-        while let Some(sleep) = there.upgrade().map(|core| adaptation.sleep(&core)) {
+        while let Some(sleep) = weak_core.upgrade().map(|core| adaptive.sleep(&core)) {
             sleep.await;
-            let Some(core) = there.upgrade() else { return };
-            if theirs.strong_count() == 0 || core.lifecycle() != Lifecycle::Running {
+            let Some(core) = weak_core.upgrade() else { return };
+            if weak_handle.strong_count() == 0 || core.lifecycle() != Lifecycle::Running {
                 return;
             }
-            adaptation.step(&core);
+            adaptive.step(&core);
         }
     };
     let spawned = core.runtime.spawn(Box::pin(task));
-    spawned.map_err(|refused| SetWorkersError::Refused { reached: core.workers(), refused })?;
-    Ok(AdaptiveHandle(wanted))
+    spawned.map_err(|source| SetWorkersError::SpawnFailed { reached: core.workers(), source })?;
+    Ok(AdaptiveHandle(handle))
 }
 
 struct AdaptiveTask {
     dispatcher: AdaptiveDispatcher,
-    /// The waits of all time at the last reading.
+    /// The wait totals at the last sample.
     before: WaitTotals,
 }
 
 impl AdaptiveTask {
-    fn sleep(&self, core: &Core) -> crate::runtime::Task {
+    fn sleep(&self, core: &Core) -> crate::runtime::TaskFuture {
         core.runtime.sleep_until(core.now() + self.dispatcher.options.period)
     }
 
     fn step(&mut self, core: &Arc<Core>) {
         let waits = core.hub.waits();
         let wait = mean_since(core::mem::replace(&mut self.before, waits), waits);
-        let reading = LoadSample { workers: core.workers(), ready_depth: core.coordinator.depth(), wait };
-        if let Decision::Change(workers) = self.dispatcher.decide(&reading) {
-            // What a runtime refuses is asked for again when the pressure lasts.
-            let _refused = set_workers(core, workers);
+        let sample = LoadSample { workers: core.workers(), ready_depth: core.coordinator.depth(), wait };
+        if let Decision::Change(workers) = self.dispatcher.decide(&sample) {
+            // If the runtime rejects a worker, lasting pressure requests it again.
+            let _error = set_workers(core, workers);
         }
     }
 }

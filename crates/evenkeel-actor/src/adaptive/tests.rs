@@ -1,84 +1,90 @@
-//! The decision alone: readings in, decisions out.
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+//! The decision alone: samples in, decisions out.
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::*;
 
-const CALM: (usize, Option<Duration>) = (0, None);
-const DEEP: (usize, Option<Duration>) = (1_000, None);
-const SLOW: (usize, Option<Duration>) = (0, Some(Duration::from_millis(5)));
+const CALM: Load = Load { ready_depth: 0, wait: None };
+const DEEP: Load = Load { ready_depth: 1_000, wait: None };
+const SLOW: Load = Load { ready_depth: 0, wait: Some(Duration::from_millis(5)) };
+
+/// A [`LoadSample`] without the number of workers.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    ready_depth: usize,
+    wait: Option<Duration>,
+}
 
 #[test]
-fn pressure_of_either_kind_brings_half_as_many_more_after_two_readings() {
+fn two_samples_of_either_pressure_add_half_as_many_workers() {
     for pressure in [DEEP, SLOW] {
-        let mut desk = Desk::new(options(1, 20));
-        assert_eq!(desk.follow(pressure, 12), [1, 2, 2, 3, 3, 4, 4, 6, 6, 9, 9, 13]);
+        let mut harness = Harness::new(options(1, 20));
+        assert_eq!(harness.apply(pressure, 12), [1, 2, 2, 3, 3, 4, 4, 6, 6, 9, 9, 13]);
         assert_eq!(
-            desk.follow(pressure, 8),
+            harness.apply(pressure, 8),
             [13, 19, 19, 20, 20, 20, 20, 20],
-            "and no more than there may be"
+            "and no more than the maximum"
         );
     }
 }
 
 #[test]
-fn calm_sends_one_home_at_a_time() {
-    let mut desk = Desk::new(options(2, 20));
-    desk.workers = number(4);
-    assert_eq!(desk.follow(CALM, 12), [4, 4, 4, 4, 3, 3, 3, 3, 3, 2, 2, 2]);
-    assert_eq!(desk.follow(CALM, 20), [2; 20], "and leaves as many as there must be");
+fn calm_removes_one_worker_at_a_time() {
+    let mut harness = Harness::new(options(2, 20));
+    harness.workers = number(4);
+    assert_eq!(harness.apply(CALM, 12), [4, 4, 4, 4, 3, 3, 3, 3, 3, 2, 2, 2]);
+    assert_eq!(harness.apply(CALM, 20), [2; 20], "and no fewer than the minimum");
 }
 
 #[test]
 fn between_calm_and_pressure_nothing_changes() {
-    let mut desk = Desk::new(options(1, 20));
-    desk.workers = number(4);
+    let mut harness = Harness::new(options(1, 20));
+    harness.workers = number(4);
     let steady = [
-        (4, None),
-        (16, Some(Duration::from_millis(1))),
-        (0, Some(Duration::from_micros(101))),
-        (4, Some(Duration::ZERO)),
+        Load { ready_depth: 4, wait: None },
+        Load { ready_depth: 16, wait: Some(Duration::from_millis(1)) },
+        Load { ready_depth: 0, wait: Some(Duration::from_micros(101)) },
+        Load { ready_depth: 4, wait: Some(Duration::ZERO) },
     ];
-    for reading in steady {
-        assert_eq!(desk.follow(reading, 100), [4; 100], "{reading:?}");
+    for load in steady {
+        assert_eq!(harness.apply(load, 100), [4; 100], "{load:?}");
     }
 }
 
 #[test]
-fn a_single_reading_of_another_kind_starts_the_count_again() {
-    let mut desk = Desk::new(options(1, 20));
-    desk.workers = number(4);
+fn one_sample_at_another_level_restarts_the_count() {
+    let mut harness = Harness::new(options(1, 20));
+    harness.workers = number(4);
     for _ in 0..100 {
-        assert_eq!(desk.follow(CALM, 4), [4; 4]);
-        assert_eq!(desk.follow(DEEP, 1), [4]);
+        assert_eq!(harness.apply(CALM, 4), [4; 4]);
+        assert_eq!(harness.apply(DEEP, 1), [4]);
     }
 }
 
 #[test]
-fn a_number_out_of_bounds_is_brought_back_at_once() {
+fn a_number_outside_the_limits_is_corrected_at_once() {
     for (workers, expected) in [(1, 3), (9, 8)] {
-        let mut desk = Desk::new(options(3, 8));
-        desk.workers = number(workers);
-        assert_eq!(desk.follow(DEEP, 1), [expected]);
+        let mut harness = Harness::new(options(3, 8));
+        harness.workers = number(workers);
+        assert_eq!(harness.apply(DEEP, 1), [expected]);
     }
 }
 
-/// Whatever is read, in whatever order.
 #[test]
 #[cfg_attr(miri, ignore = "numbers only, and too many of them")]
-fn the_number_stays_in_its_bounds_and_moves_by_no_more_than_half() {
+fn any_samples_keep_the_number_within_limits_and_change_it_by_at_most_half() {
     for seed in 0..200 {
-        let mut random = Random(seed);
+        let mut random = Lcg(seed);
         let low = 1 + random.below(4);
         let span = random.below(30);
-        let mut desk = Desk::new(options(low, low + span));
-        desk.workers = number(low);
+        let mut harness = Harness::new(options(low, low + span));
+        harness.workers = number(low);
         for _ in 0..500 {
-            let before = desk.workers.get();
+            let before = harness.workers.get();
             let wait = (random.below(3) != 0).then(|| Duration::from_micros(random.below(3_000) as u64));
-            let after = desk.follow((random.below(200), wait), 1)[0];
+            let after = harness.apply(Load { ready_depth: random.below(200), wait }, 1)[0];
             assert!((low..=low + span).contains(&after), "seed {seed}: {after}");
             let up = before + (before / 2).max(1);
             assert!((before - 1..=up).contains(&after), "seed {seed}: from {before} to {after}");
@@ -86,38 +92,38 @@ fn the_number_stays_in_its_bounds_and_moves_by_no_more_than_half() {
     }
 }
 
-/// A load that keeps so many workers busy: fewer are under pressure, so many are calm.
+/// Fewer workers than needed are under pressure; as many as needed are calm.
 #[test]
 #[cfg_attr(miri, ignore = "numbers only, and too many of them")]
 fn under_a_steady_load_the_number_settles() {
     for needed in [1, 2, 5, 16] {
-        let mut desk = Desk::new(options(1, 20));
-        let numbers = desk.follow_load(needed, 10_000);
+        let mut harness = Harness::new(options(1, 20));
+        let numbers = harness.apply_need(needed, 10_000);
         let changes = |numbers: &[usize]| numbers.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!(changes(&numbers) <= 160, "{needed}: {} changes in 10000", changes(&numbers));
-        // At the end it goes one down now and then, to see whether it still must have so many.
+        // Now and then it removes one worker, to find out whether the load still needs it.
         let end = &numbers[5_000..];
         assert!(
             end.iter().all(|workers| (needed.max(2) - 1..=needed).contains(workers)),
             "{needed}: {end:?}"
         );
         let few = end.iter().filter(|workers| **workers < needed).count();
-        assert!(few * 50 <= end.len(), "{needed}: {few} of {} readings with too few", end.len());
+        assert!(few * 50 <= end.len(), "{needed}: {few} of {} samples with too few", end.len());
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "numbers only, and too many of them")]
-fn a_load_that_goes_away_is_followed_at_the_usual_pace() {
-    let mut desk = Desk::new(options(1, 20));
-    desk.follow_load(10, 10_000);
-    let settled = desk.workers.get();
-    let numbers = desk.follow_load(1, PATIENCE_MAX as usize * 5 + 5 * settled + 10);
+fn workers_are_removed_at_the_usual_pace_when_the_load_drops() {
+    let mut harness = Harness::new(options(1, 20));
+    harness.apply_need(10, 10_000);
+    let settled = harness.workers.get();
+    let numbers = harness.apply_need(1, SHRINK_BACKOFF_MAX as usize * 5 + 5 * settled + 10);
     assert_eq!(numbers.last(), Some(&1), "{numbers:?}");
 }
 
 #[test]
-fn options_that_contradict_each_other_are_refused_in_words() {
+fn contradictory_options_are_rejected_with_a_reason() {
     let usual = options(1, 4);
     let low = Duration::from_millis(3);
     let high = Duration::from_millis(2);
@@ -131,37 +137,39 @@ fn options_that_contradict_each_other_are_refused_in_words() {
     }
 }
 
-/// A dispatcher whose decisions are followed.
-struct Desk {
+/// A dispatcher whose decisions are applied.
+struct Harness {
     dispatcher: AdaptiveDispatcher,
     workers: NonZeroUsize,
 }
 
-impl Desk {
+impl Harness {
     fn new(options: AdaptiveOptions) -> Self {
         Self { dispatcher: AdaptiveDispatcher::new(options).unwrap(), workers: NonZeroUsize::MIN }
     }
 
-    /// How many workers there are after each of so many equal readings.
-    fn follow(&mut self, (ready_depth, wait): (usize, Option<Duration>), readings: usize) -> Vec<usize> {
+    /// Applies a load `samples` times; returns the number of workers after each.
+    fn apply(&mut self, load: Load, samples: usize) -> Vec<usize> {
         let mut one = || {
-            let reading = LoadSample { workers: self.workers, ready_depth, wait };
-            if let Decision::Change(workers) = self.dispatcher.decide(&reading) {
-                assert_ne!(workers, self.workers, "that is no change");
+            let Load { ready_depth, wait } = load;
+            let sample = LoadSample { workers: self.workers, ready_depth, wait };
+            if let Decision::Change(workers) = self.dispatcher.decide(&sample) {
+                assert_ne!(workers, self.workers, "a change to the same number");
                 self.workers = workers;
             }
             self.workers.get()
         };
-        (0..readings).map(|_| one()).collect()
+        (0..samples).map(|_| one()).collect()
     }
 
-    fn follow_load(&mut self, needed: usize, readings: usize) -> Vec<usize> {
+    /// Applies a load that `needed` workers can just handle.
+    fn apply_need(&mut self, needed: usize, samples: usize) -> Vec<usize> {
         let load = |workers: NonZeroUsize| if workers.get() < needed { DEEP } else { CALM };
-        (0..readings).map(|_| self.follow(load(self.workers), 1)[0]).collect()
+        (0..samples).map(|_| self.apply(load(self.workers), 1)[0]).collect()
     }
 }
 
-/// Two readings to grow, five to shrink.
+/// Two samples to grow, five to shrink.
 fn options(workers_min: usize, workers_max: usize) -> AdaptiveOptions {
     AdaptiveOptions {
         workers_min: number(workers_min),
@@ -174,9 +182,9 @@ fn number(workers: usize) -> NonZeroUsize {
     NonZeroUsize::new(workers).unwrap()
 }
 
-struct Random(u64);
+struct Lcg(u64);
 
-impl Random {
+impl Lcg {
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) % bound.max(1) as u64) as usize

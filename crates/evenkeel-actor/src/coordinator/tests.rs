@@ -1,5 +1,5 @@
-//! The coordinator alone: workers that are only places in it, and cells that never run.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+//! The coordinator in isolation: workers that only hold queues, and cells that never run.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -19,376 +19,376 @@ use crate::raw::current;
 use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 use crate::test_rig::IdleRuntime;
 
-// What it does day by day.
+// Normal operation.
 
 #[test]
 fn a_cell_registered_from_outside_is_found_by_any_worker() {
     for worker in 0..2 {
-        let floor = Floor::new(2);
-        let cells = floor.cells(2);
+        let rig = CoordinatorRig::new(2);
+        let cells = rig.cells(2);
         let [a, b] = numbers(&cells);
-        cells.into_iter().for_each(|cell| floor.register_outside(cell));
-        assert_eq!(floor.take(worker, 9), [a, b]);
+        cells.into_iter().for_each(|cell| rig.register_outside(cell));
+        assert_eq!(rig.take(worker, 9), [a, b]);
     }
 }
 
 #[test]
 fn a_cell_registered_by_a_worker_is_its_next() {
-    let floor = Floor::new(2);
-    let cells = floor.cells(3);
+    let rig = CoordinatorRig::new(2);
+    let cells = rig.cells(3);
     let [a, b, c] = numbers(&cells);
     let mut cells = cells.into_iter();
-    floor.requeue(0, cells.next().unwrap());
-    floor.requeue(0, cells.next().unwrap());
-    floor.register(0, cells.next().unwrap());
-    assert_eq!(floor.take(0, 9), [c, a, b]);
+    rig.requeue(0, cells.next().unwrap());
+    rig.requeue(0, cells.next().unwrap());
+    rig.register(0, cells.next().unwrap());
+    assert_eq!(rig.take(0, 9), [c, a, b]);
 }
 
 #[test]
-fn the_newest_sends_the_one_before_it_to_the_end_of_the_queue() {
-    let floor = Floor::new(1);
-    let cells = floor.cells(3);
+fn the_lifo_slot_moves_its_previous_cell_to_the_end_of_the_queue() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(3);
     let [a, b, c] = numbers(&cells);
     let mut cells = cells.into_iter();
-    floor.requeue(0, cells.next().unwrap());
-    floor.register(0, cells.next().unwrap());
-    floor.register(0, cells.next().unwrap());
-    assert_eq!(floor.take(0, 9), [c, a, b]);
+    rig.requeue(0, cells.next().unwrap());
+    rig.register(0, cells.next().unwrap());
+    rig.register(0, cells.next().unwrap());
+    assert_eq!(rig.take(0, 9), [c, a, b]);
 }
 
 #[test]
 fn a_cell_that_yielded_goes_behind_the_others() {
-    let floor = Floor::new(1);
-    let cells = floor.cells(3);
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(3);
     let [a, b, c] = numbers(&cells);
-    cells.into_iter().for_each(|cell| floor.requeue(0, cell));
-    let first = floor.drain(0, 1).remove(0);
-    floor.coordinator().handle_invoke_result(&floor.locals[0], InvokeKind::Yielded, Some(first));
-    assert_eq!(floor.take(0, 9), [b, c, a]);
-    assert_eq!(floor.locals[0].counters().yields.get(), 1);
+    cells.into_iter().for_each(|cell| rig.requeue(0, cell));
+    let first = rig.drain(0, 1).remove(0);
+    rig.coordinator().handle_invoke_result(&rig.locals[0], InvokeKind::Yielded, Some(first));
+    assert_eq!(rig.take(0, 9), [b, c, a]);
+    assert_eq!(rig.locals[0].counters().yields.get(), 1);
 }
 
 #[test]
-fn a_run_whose_right_is_gone_queues_nothing() {
-    let floor = Floor::new(1);
+fn a_run_that_released_its_permit_queues_nothing() {
+    let rig = CoordinatorRig::new(1);
     for result in [InvokeKind::Completed { ready_hint: false }, InvokeKind::Stopped] {
-        floor.coordinator().handle_invoke_result(&floor.locals[0], result, None);
+        rig.coordinator().handle_invoke_result(&rig.locals[0], result, None);
     }
-    assert_eq!(floor.coordinator().depth(), 0);
+    assert_eq!(rig.coordinator().depth(), 0);
 }
 
 #[test]
-fn a_worker_without_work_takes_half_of_anothers() {
-    let floor = Floor::new(2);
-    floor.cells(8).into_iter().for_each(|cell| floor.requeue(0, cell));
-    let first = floor.steal(1);
+fn an_idle_worker_steals_half_of_anothers_queue() {
+    let rig = CoordinatorRig::new(2);
+    rig.cells(8).into_iter().for_each(|cell| rig.requeue(0, cell));
+    let first = rig.steal(1);
     assert!(first.is_some());
-    floor.keep(first);
-    assert_eq!((floor.take(1, 9).len(), floor.take(0, 9).len()), (3, 4));
+    rig.set_aside(first);
+    assert_eq!((rig.take(1, 9).len(), rig.take(0, 9).len()), (3, 4));
 }
 
 #[test]
-fn a_worker_takes_no_more_than_it_asks_for() {
-    let floor = Floor::new(1);
-    floor.cells(5).into_iter().for_each(|cell| floor.requeue(0, cell));
-    assert_eq!((floor.take(0, 2).len(), floor.take(0, 2).len(), floor.take(0, 2).len()), (2, 2, 1));
+fn a_worker_takes_no_more_than_its_batch() {
+    let rig = CoordinatorRig::new(1);
+    rig.cells(5).into_iter().for_each(|cell| rig.requeue(0, cell));
+    assert_eq!((rig.take(0, 2).len(), rig.take(0, 2).len(), rig.take(0, 2).len()), (2, 2, 1));
 }
 
 #[test]
-fn a_worker_that_sleeps_is_woken_by_what_comes_from_outside() {
-    let floor = Floor::new(2);
-    let cells = floor.cells(2);
-    let woken = floor.sleep(0).expect("there is nothing to do");
+fn a_parked_worker_is_woken_by_a_cell_from_outside() {
+    let rig = CoordinatorRig::new(2);
+    let cells = rig.cells(2);
+    let woken = rig.park(0).expect("there is nothing to do");
     for cell in cells {
-        floor.register_outside(cell);
+        rig.register_outside(cell);
     }
-    assert_eq!(woken.times(), 1, "once: it searches from then on");
-    floor.rise(0);
-    assert_eq!(floor.take(0, 9).len(), 2);
+    assert_eq!(woken.times(), 1, "once: it is searching afterwards");
+    rig.unpark(0);
+    assert_eq!(rig.take(0, 9).len(), 2);
 }
 
 #[test]
 fn all_queues_count_towards_the_depth() {
-    let floor = Floor::new(2);
-    let mut cells = floor.cells(4).into_iter();
+    let rig = CoordinatorRig::new(2);
+    let mut cells = rig.cells(4).into_iter();
     let mut next = || cells.next().unwrap();
-    floor.register_outside(next());
-    floor.register(0, next());
-    floor.register(0, next());
-    floor.requeue(1, next());
-    assert_eq!(floor.coordinator().depth(), 4);
+    rig.register_outside(next());
+    rig.register(0, next());
+    rig.register(0, next());
+    rig.requeue(1, next());
+    assert_eq!(rig.coordinator().depth(), 4);
 }
 
-// What it does when something is out of the ordinary.
+// Unusual cases.
 
 #[test]
-fn a_place_is_given_to_one_worker() {
-    let floor = Floor::new(2);
-    assert!(floor.coordinator().queues.claim(0).is_none(), "somebody has it");
-    assert!(floor.coordinator().queues.claim(64).is_none(), "there is no such place");
-}
-
-#[test]
-fn a_worker_about_to_sleep_sees_what_came_just_before() {
-    let floor = Floor::new(2);
-    let mut cells = floor.cells(2).into_iter();
-    floor.register_outside(cells.next().unwrap());
-    assert!(floor.sleep(0).is_none(), "in the common queue");
-    floor.take(0, 9);
-    floor.requeue(1, cells.next().unwrap());
-    assert!(floor.sleep(0).is_none(), "in another's queue");
+fn a_slot_is_claimed_by_one_worker() {
+    let rig = CoordinatorRig::new(2);
+    assert!(rig.coordinator().queues.claim(0).is_none(), "already claimed");
+    assert!(rig.coordinator().queues.claim(64).is_none(), "no such slot");
 }
 
 #[test]
-fn a_sleeper_that_gets_up_unasked_can_sleep_again_and_be_woken() {
-    let floor = Floor::new(2);
-    let cells = floor.cells(1);
+fn a_worker_about_to_park_sees_cells_queued_just_before() {
+    let rig = CoordinatorRig::new(2);
+    let mut cells = rig.cells(2).into_iter();
+    rig.register_outside(cells.next().unwrap());
+    assert!(rig.park(0).is_none(), "in the injection queue");
+    rig.take(0, 9);
+    rig.requeue(1, cells.next().unwrap());
+    assert!(rig.park(0).is_none(), "in another's queue");
+}
+
+#[test]
+fn a_worker_that_unparks_by_itself_can_park_again_and_be_woken() {
+    let rig = CoordinatorRig::new(2);
+    let cells = rig.cells(1);
     for _ in 0..3 {
-        let woken = floor.sleep(0).unwrap();
-        floor.rise(0);
-        floor.end_search();
+        let woken = rig.park(0).unwrap();
+        rig.unpark(0);
+        rig.end_search();
         assert_eq!(woken.times(), 0);
     }
-    let woken = floor.sleep(0).unwrap();
-    cells.into_iter().for_each(|cell| floor.register_outside(cell));
+    let woken = rig.park(0).unwrap();
+    cells.into_iter().for_each(|cell| rig.register_outside(cell));
     assert_eq!(woken.times(), 1);
-    floor.rise(0);
+    rig.unpark(0);
 }
 
 #[test]
-fn while_one_searches_nobody_is_woken_and_the_last_to_find_wakes_the_next() {
-    let floor = Floor::new(3);
-    let cells = floor.cells(2);
-    let woken = floor.sleep(0).unwrap();
-    floor.coordinator().idle.begin_search();
-    cells.into_iter().for_each(|cell| floor.register_outside(cell));
-    assert_eq!(woken.times(), 0, "the one who searches will find it");
-    floor.end_search();
-    assert_eq!(woken.times(), 1, "and there may be more");
-    floor.rise(0);
+fn while_a_worker_searches_no_other_is_woken_until_the_last_search_ends() {
+    let rig = CoordinatorRig::new(3);
+    let cells = rig.cells(2);
+    let woken = rig.park(0).unwrap();
+    rig.coordinator().idle.begin_search();
+    cells.into_iter().for_each(|cell| rig.register_outside(cell));
+    assert_eq!(woken.times(), 0, "the searching worker will find the cells");
+    rig.end_search();
+    assert_eq!(woken.times(), 1, "there may be more cells");
+    rig.unpark(0);
 }
 
 #[test]
-fn while_everybody_works_nobody_is_woken_and_nothing_is_lost() {
-    let floor = Floor::new(2);
-    floor.cells(20).into_iter().for_each(|cell| floor.register_outside(cell));
-    assert!(!floor.coordinator().idle.notify());
-    assert_eq!(floor.take(0, 99).len() + floor.take(1, 99).len(), 20);
+fn while_all_workers_run_none_is_woken_and_no_cell_is_lost() {
+    let rig = CoordinatorRig::new(2);
+    rig.cells(20).into_iter().for_each(|cell| rig.register_outside(cell));
+    assert!(!rig.coordinator().idle.notify());
+    assert_eq!(rig.take(0, 99).len() + rig.take(1, 99).len(), 20);
 }
 
 #[test]
-fn what_waits_behind_a_long_handler_is_freed_on_the_second_look() {
-    let floor = Floor::new(2);
-    let mut cells = floor.cells(2).into_iter();
-    let queues = &floor.coordinator().queues;
+fn cells_behind_a_long_handler_are_freed_on_the_second_check() {
+    let rig = CoordinatorRig::new(2);
+    let mut cells = rig.cells(2).into_iter();
+    let queues = &rig.coordinator().queues;
     let mut turns = vec![0; 3];
     queues.steal_from_stuck(&mut turns);
-    floor.keep(floor.take_one(0));
-    floor.register(0, cells.next().unwrap());
-    assert!(!queues.steal_from_stuck(&mut turns), "it has moved since the last look");
+    rig.set_aside(rig.take_one(0));
+    rig.register(0, cells.next().unwrap());
+    assert!(!queues.steal_from_stuck(&mut turns), "it has moved since the last check");
     assert!(queues.steal_from_stuck(&mut turns), "it has not since");
-    assert_eq!(floor.take(1, 9).len(), 1, "the newest cannot be stolen, and was freed");
-    floor.requeue(0, cells.next().unwrap());
-    assert!(queues.steal_from_stuck(&mut turns), "its queue can be stolen from, so somebody should come");
-    assert!(floor.coordinator().depth() == 1);
+    assert_eq!(rig.take(1, 9).len(), 1, "the LIFO slot cannot be stolen from, so it was freed");
+    rig.requeue(0, cells.next().unwrap());
+    assert!(queues.steal_from_stuck(&mut turns), "its deque can be stolen from, so a worker is needed");
+    assert!(rig.coordinator().depth() == 1);
 }
 
 #[test]
-fn a_worker_that_moves_on_keeps_its_newest() {
-    let floor = Floor::new(2);
-    let cells = floor.cells(1);
+fn a_worker_that_is_not_stuck_keeps_its_lifo_slot() {
+    let rig = CoordinatorRig::new(2);
+    let cells = rig.cells(1);
     let [a] = numbers(&cells);
     let mut turns = [0; 3];
-    cells.into_iter().for_each(|cell| floor.register(0, cell));
+    cells.into_iter().for_each(|cell| rig.register(0, cell));
     for _ in 0..10 {
-        let cell = floor.drain(0, 1).remove(0);
+        let cell = rig.drain(0, 1).remove(0);
         assert_eq!(cell.cell().number(), a);
-        floor.register(0, cell);
-        assert!(!floor.coordinator().queues.steal_from_stuck(&mut turns[..1]));
+        rig.register(0, cell);
+        assert!(!rig.coordinator().queues.steal_from_stuck(&mut turns[..1]));
     }
 }
 
 #[test]
-fn whoever_leaves_hands_over_everything() {
-    let mut floor = Floor::new(2);
-    let mut cells = floor.cells(4).into_iter();
-    floor.requeue(0, cells.next().unwrap());
-    floor.requeue(0, cells.next().unwrap());
-    floor.register(0, cells.next().unwrap());
-    floor.register(0, cells.next().unwrap());
-    drop(floor.locals.remove(0));
-    assert_eq!(floor.take(0, 9).len(), 4, "the other worker has all four");
+fn an_exiting_worker_hands_over_all_of_its_cells() {
+    let mut rig = CoordinatorRig::new(2);
+    let mut cells = rig.cells(4).into_iter();
+    rig.requeue(0, cells.next().unwrap());
+    rig.requeue(0, cells.next().unwrap());
+    rig.register(0, cells.next().unwrap());
+    rig.register(0, cells.next().unwrap());
+    drop(rig.locals.remove(0));
+    assert_eq!(rig.take(0, 9).len(), 4, "the other worker has all four");
 }
 
 #[test]
-fn everybody_is_woken_at_the_end_and_nobody_sleeps_after_it() {
-    let floor = Floor::new(3);
-    let woken = [0, 1, 2].map(|worker| floor.sleep(worker).unwrap());
-    floor.system.force_stop();
+fn all_workers_are_woken_by_a_stop_and_none_parks_after_it() {
+    let rig = CoordinatorRig::new(3);
+    let woken = [0, 1, 2].map(|worker| rig.park(worker).unwrap());
+    rig.system.force_stop();
     assert_eq!(woken.map(|woken| woken.times()), [1; 3]);
-    (0..3).for_each(|worker| floor.rise(worker));
-    assert!(floor.sleep(0).is_none());
+    (0..3).for_each(|worker| rig.unpark(worker));
+    assert!(rig.park(0).is_none());
 }
 
 #[test]
-fn a_worker_of_another_system_is_outside() {
-    let floor = Floor::new(1);
-    let other = Floor::new(1);
-    let cell = floor.cells(1).remove(0);
-    let woken = floor.sleep(0).unwrap();
-    current::enter(&other.locals[0], || floor.coordinator().register_ready(floor.core(), cell));
-    assert_eq!(woken.times(), 1, "not put into the other's queue");
-    floor.rise(0);
-    assert_eq!((floor.coordinator().depth(), other.coordinator().depth()), (1, 0));
+fn a_worker_of_another_system_counts_as_outside() {
+    let rig = CoordinatorRig::new(1);
+    let other = CoordinatorRig::new(1);
+    let cell = rig.cells(1).remove(0);
+    let woken = rig.park(0).unwrap();
+    current::enter(&other.locals[0], || rig.coordinator().register_ready(rig.core(), cell));
+    assert_eq!(woken.times(), 1, "not put into the other system's queue");
+    rig.unpark(0);
+    assert_eq!((rig.coordinator().depth(), other.coordinator().depth()), (1, 0));
 }
 
 #[test]
-fn a_cell_that_is_told_a_hundred_times_is_registered_once() {
-    let floor = Floor::new(1);
-    let cell = floor.cells(1).remove(0);
-    assert!(cell.run(&floor.locals[0]).1.is_none(), "it has started, and waits");
-    (0..100).for_each(|_| floor.actor(0).tell(()));
-    (0..10).for_each(|key| floor.actor(0).signal(SignalKey(key)));
-    assert_eq!(floor.coordinator().depth(), 1);
+fn a_cell_with_a_hundred_messages_is_registered_once() {
+    let rig = CoordinatorRig::new(1);
+    let cell = rig.cells(1).remove(0);
+    assert!(cell.run_cell(&rig.locals[0]).1.is_none(), "it has started and is idle");
+    (0..100).for_each(|_| rig.actor(0).tell(()));
+    (0..10).for_each(|key| rig.actor(0).signal(SignalKey(key)));
+    assert_eq!(rig.coordinator().depth(), 1);
 }
 
-// Its limits.
+// Limits.
 
 #[test]
-fn the_newest_runs_three_times_in_a_row_and_then_it_is_the_queues_turn() {
-    let floor = Floor::new(1);
-    let cells = floor.cells(2);
+fn the_lifo_slot_is_served_three_times_in_a_row_and_then_the_queue() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(2);
     let [waiting, eager] = numbers(&cells);
     let mut cells = cells.into_iter();
-    floor.requeue(0, cells.next().unwrap());
-    floor.register(0, cells.next().unwrap());
+    rig.requeue(0, cells.next().unwrap());
+    rig.register(0, cells.next().unwrap());
     let mut order = vec![];
     for _ in 0..9 {
-        let cell = floor.drain(0, 1).remove(0);
+        let cell = rig.drain(0, 1).remove(0);
         order.push(cell.cell().number());
         if cell.cell().number() == eager {
-            floor.register(0, cell);
+            rig.register(0, cell);
         } else {
-            floor.requeue(0, cell);
+            rig.requeue(0, cell);
         }
     }
-    // Then its place in the queue comes, and again three times as the newest.
+    // Then its turn in the queue comes, and three more times in the LIFO slot.
     let three = vec![eager; 3];
     let four = vec![eager; 4];
     assert_eq!(order, [three, vec![waiting], four, vec![waiting]].concat());
 }
 
 #[test]
-fn the_common_queue_has_its_turn_every_61() {
-    let floor = Floor::new(1);
-    let cells = floor.cells(2);
+fn the_injection_queue_is_served_every_61st_turn() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(2);
     let [busy, outside] = numbers(&cells);
     let mut cells = cells.into_iter();
-    floor.requeue(0, cells.next().unwrap());
-    floor.register_outside(cells.next().unwrap());
+    rig.requeue(0, cells.next().unwrap());
+    rig.register_outside(cells.next().unwrap());
     let mut turn = 0;
     let found = loop {
         turn += 1;
-        let cell = floor.drain(0, 1).remove(0);
+        let cell = rig.drain(0, 1).remove(0);
         if cell.cell().number() == outside {
             break cell;
         }
         assert_eq!(cell.cell().number(), busy);
-        floor.requeue(0, cell);
+        rig.requeue(0, cell);
     };
     assert_eq!(turn, 61);
-    floor.keep(Some(found));
+    rig.set_aside(Some(found));
 }
 
 #[test]
-fn a_second_worker_is_woken_when_four_wait_and_not_when_three_do() {
-    let floor = Floor::new(2);
-    let mut cells = floor.cells(6).into_iter();
-    let woken = floor.sleep(1).unwrap();
+fn a_second_worker_is_woken_when_four_cells_are_queued_and_not_before() {
+    let rig = CoordinatorRig::new(2);
+    let mut cells = rig.cells(6).into_iter();
+    let woken = rig.park(1).unwrap();
     let counts: Vec<_> = (0..6)
         .map(|_| {
-            floor.register(0, cells.next().unwrap());
+            rig.register(0, cells.next().unwrap());
             woken.times()
         })
         .collect();
-    // The first of them is the newest, and does not wait in the queue.
+    // The last one registered is in the LIFO slot and does not count as queued.
     assert_eq!(counts, [0, 0, 0, 0, 1, 1]);
-    assert_eq!(floor.locals[0].counters().wakes.get(), 1);
-    floor.rise(1);
+    assert_eq!(rig.locals[0].counters().wakes.get(), 1);
+    rig.unpark(1);
 }
 
 #[test]
-fn cells_that_are_put_back_wake_a_second_worker_too() {
-    let floor = Floor::new(2);
-    let cells = floor.cells(4);
-    let woken = floor.sleep(1).unwrap();
+fn requeued_cells_wake_a_second_worker_too() {
+    let rig = CoordinatorRig::new(2);
+    let cells = rig.cells(4);
+    let woken = rig.park(1).unwrap();
     for (nth, cell) in cells.into_iter().enumerate() {
-        assert_eq!(woken.times(), 0, "{nth} wait");
+        assert_eq!(woken.times(), 0, "{nth} cells queued");
         let hint = InvokeKind::Completed { ready_hint: true };
-        floor.coordinator().handle_invoke_result(&floor.locals[0], hint, Some(cell));
+        rig.coordinator().handle_invoke_result(&rig.locals[0], hint, Some(cell));
     }
     assert_eq!(woken.times(), 1);
-    floor.rise(1);
+    rig.unpark(1);
 }
 
 #[test]
-fn a_batch_of_none_takes_nothing_and_a_large_one_takes_what_there_is() {
-    let floor = Floor::new(1);
-    floor.cells(3).into_iter().for_each(|cell| floor.requeue(0, cell));
-    assert_eq!(floor.take(0, 0).len(), 0);
-    assert_eq!(floor.take(0, usize::MAX).len(), 3);
-    assert_eq!(floor.take(0, usize::MAX).len(), 0);
+fn a_batch_of_zero_takes_nothing_and_a_large_one_takes_everything() {
+    let rig = CoordinatorRig::new(1);
+    rig.cells(3).into_iter().for_each(|cell| rig.requeue(0, cell));
+    assert_eq!(rig.take(0, 0).len(), 0);
+    assert_eq!(rig.take(0, usize::MAX).len(), 3);
+    assert_eq!(rig.take(0, usize::MAX).len(), 0);
 }
 
 #[test]
 fn a_thousand_cells_of_one_worker_are_all_found_by_the_others() {
     let cells = if cfg!(miri) { 50 } else { 1_000 };
-    let floor = Floor::new(3);
-    floor.cells(cells).into_iter().for_each(|cell| floor.register(0, cell));
+    let rig = CoordinatorRig::new(3);
+    rig.cells(cells).into_iter().for_each(|cell| rig.register(0, cell));
     let mut found = 0;
-    while let Some(cell) = floor.steal(1) {
-        floor.keep(Some(cell));
-        found += 1 + floor.take(1, usize::MAX).len();
+    while let Some(cell) = rig.steal(1) {
+        rig.set_aside(Some(cell));
+        found += 1 + rig.take(1, usize::MAX).len();
     }
-    assert_eq!(found, cells - 1, "all but the newest");
-    assert_eq!(floor.take(0, 9).len(), 1);
+    assert_eq!(found, cells - 1, "all but the one in the LIFO slot");
+    assert_eq!(rig.take(0, 9).len(), 1);
 }
 
 #[test]
-fn of_a_hundred_workers_each_wakes_the_next_and_none_is_woken_twice() {
+fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
     let workers = if cfg!(miri) { 10 } else { 100 };
-    let floor = Floor::new(workers);
-    let woken: Vec<_> = (0..workers).map(|worker| floor.sleep(worker).unwrap()).collect();
-    assert!(floor.coordinator().idle.notify());
+    let rig = CoordinatorRig::new(workers);
+    let woken: Vec<_> = (0..workers).map(|worker| rig.park(worker).unwrap()).collect();
+    assert!(rig.coordinator().idle.notify());
     let mut up = vec![];
     for _ in 0..workers {
         let next = (0..workers).find(|worker| woken[*worker].times() == 1 && !up.contains(worker)).unwrap();
         up.push(next);
-        floor.rise(next);
-        // It finds something, and as the last to search wakes the next.
-        floor.end_search();
+        rig.unpark(next);
+        // It finds work, and as the last searcher wakes the next.
+        rig.end_search();
     }
     assert!(woken.iter().all(|woken| woken.times() == 1));
-    assert_eq!(floor.coordinator().idle.sleeping(), 0);
+    assert_eq!(rig.coordinator().idle.sleeping(), 0);
 }
 
-/// Workers that only have places; one more than asked for hands out cells.
-struct Floor {
+/// Workers that only hold queues; an extra one, after the last, hands out cells.
+struct CoordinatorRig {
     locals: Vec<WorkerLocal>,
     actors: RefCell<Vec<ActorRef<()>>>,
-    /// Rights that a test has done with.
-    kept: RefCell<Vec<RunPermit>>,
+    /// Run permits that a test has finished with.
+    finished: RefCell<Vec<RunPermit>>,
     system: ReadyQueueScheduler,
 }
 
-impl Floor {
+impl CoordinatorRig {
     fn new(workers: usize) -> Self {
         let config = ActorSystemConfig::with_workers(NonZeroUsize::new(workers + 1).unwrap());
         let system = ActorSystemRunner::new(config).start(IdleRuntime).unwrap();
         let core = system.core();
-        let seat = |id| WorkerLocal::new(core.clone(), id, core.coordinator.queues.claim(id).unwrap());
-        let locals = (0..=workers).map(seat).collect();
-        Self { locals, actors: RefCell::default(), kept: RefCell::default(), system }
+        let claim = |id| WorkerLocal::new(core.clone(), id, core.coordinator.queues.claim(id).unwrap());
+        let locals = (0..=workers).map(claim).collect();
+        Self { locals, actors: RefCell::default(), finished: RefCell::default(), system }
     }
 
     fn core(&self) -> &Core {
@@ -399,15 +399,15 @@ impl Floor {
         &self.core().coordinator
     }
 
-    /// Makes cells whose rights are the test's; while nothing else is queued.
+    /// Creates cells and takes their run permits; only while nothing else is queued.
     fn cells(&self, count: usize) -> Vec<RunPermit> {
-        let desk = self.locals.last().unwrap();
-        let props = Props::new(|| Idler).build();
-        let made = (0..count).map(|_| {
+        let extra_worker = self.locals.last().unwrap();
+        let props = Props::new(|| IdleActor).build();
+        let cells = (0..count).map(|_| {
             self.actors.borrow_mut().push(self.system.spawn(&props).unwrap());
-            self.coordinator().queues.next(&desk.queue).unwrap()
+            self.coordinator().queues.next(&extra_worker.queue).unwrap()
         });
-        made.collect()
+        cells.collect()
     }
 
     fn actor(&self, nth: usize) -> ActorRef<()> {
@@ -433,11 +433,11 @@ impl Floor {
         out
     }
 
-    /// Takes cells off a worker's hands and tells their numbers.
+    /// Takes cells from a worker's queue and returns their numbers.
     fn take(&self, worker: usize, batch_max: usize) -> Vec<u32> {
         let taken = self.drain(worker, batch_max);
         let numbers = taken.iter().map(|cell| cell.cell().number()).collect();
-        taken.into_iter().for_each(|cell| self.keep(Some(cell)));
+        taken.into_iter().for_each(|cell| self.set_aside(Some(cell)));
         numbers
     }
 
@@ -449,13 +449,13 @@ impl Floor {
         self.coordinator().queues.steal(&self.locals[worker].queue)
     }
 
-    fn keep(&self, cell: Option<RunPermit>) {
-        self.kept.borrow_mut().extend(cell);
+    fn set_aside(&self, cell: Option<RunPermit>) {
+        self.finished.borrow_mut().extend(cell);
     }
 
-    /// Sends a worker to sleep, as one that searched in vain; `None` when there is something to do.
-    fn sleep(&self, worker: usize) -> Option<Arc<Woken>> {
-        let woken = Arc::new(Woken::default());
+    /// Parks a worker as if its search had failed; `None` if there is work.
+    fn park(&self, worker: usize) -> Option<Arc<WakeCounter>> {
+        let woken = Arc::new(WakeCounter::default());
         let waker = Waker::from(woken.clone());
         self.coordinator().idle.begin_search();
         let polled =
@@ -467,8 +467,8 @@ impl Floor {
         Some(woken)
     }
 
-    fn rise(&self, worker: usize) {
-        self.coordinator().idle.rise(worker);
+    fn unpark(&self, worker: usize) {
+        self.coordinator().idle.unpark(worker);
     }
 
     fn end_search(&self) {
@@ -476,17 +476,17 @@ impl Floor {
     }
 }
 
-impl Drop for Floor {
-    /// Ends every cell, so that none is left that nobody has the right to run.
+impl Drop for CoordinatorRig {
+    /// Terminates every cell, so that no run permit is lost.
     fn drop(&mut self) {
         self.system.force_stop();
         for local in &self.locals {
             let queues = &self.coordinator().queues;
-            let next = || self.kept.borrow_mut().pop().or_else(|| queues.next(&local.queue));
+            let next = || self.finished.borrow_mut().pop().or_else(|| queues.next(&local.queue));
             while let Some(cell) = next() {
-                let mut right = Some(cell);
-                while let Some(cell) = right {
-                    right = current::enter(local, || cell.run(local)).1;
+                let mut permit = Some(cell);
+                while let Some(cell) = permit {
+                    permit = current::enter(local, || cell.run_cell(local)).1;
                 }
             }
         }
@@ -498,28 +498,28 @@ fn numbers<const N: usize>(cells: &[RunPermit]) -> [u32; N] {
     core::array::from_fn(|nth| cells[nth].cell().number())
 }
 
-/// Counts how often it was woken.
+/// Counts its wake-ups.
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Woken {
+impl WakeCounter {
     fn times(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-impl Wake for Woken {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-struct Idler;
+struct IdleActor;
 
-impl Actor for Idler {
+impl Actor for IdleActor {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }

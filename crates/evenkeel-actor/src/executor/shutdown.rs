@@ -1,4 +1,4 @@
-//! How a system ends: nothing new, then nothing left, then nobody.
+//! Graceful shutdown: reject new messages, drain the mailboxes, stop the actors, end the workers.
 
 use core::time::Duration;
 
@@ -6,19 +6,19 @@ use super::WorkerExecutor;
 use crate::raw::state::{DEAD, SCHEDULED, USER};
 use crate::stop::StopMode;
 
-/// How often a shutdown looks whether it is done.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Interval at which a shutdown checks whether it is done.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where a system is in its life.
+/// Phase of a system's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
-    /// Takes everything.
+    /// Accepts everything.
     Running,
-    /// Takes nothing new; handles what was accepted.
+    /// Rejects new messages; handles those already accepted.
     Stopping,
-    /// Nothing waits any more; its actors end.
+    /// All mailboxes are drained; the actors are being stopped.
     Draining,
-    /// Over.
+    /// The system has stopped.
     Stopped,
 }
 
@@ -33,60 +33,60 @@ impl Lifecycle {
     }
 }
 
-/// How a shutdown went.
+/// Result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownReport {
-    /// Whether everything that was accepted was handled in time.
+    /// Set if every accepted message was handled in time.
     pub drained: bool,
-    /// Actors that had not ended in time: their handlers do not return.
+    /// Number of actors that did not terminate in time because their handlers did not return.
     pub abandoned: u64,
 }
 
 impl WorkerExecutor {
-    pub(crate) async fn graceful_shutdown(&self, within: Duration) -> ShutdownReport {
+    pub(crate) async fn graceful_shutdown(&self, timeout: Duration) -> ShutdownReport {
         let core = self.core();
-        let deadline = core.now() + within;
+        let deadline = core.now() + timeout;
         core.advance(Lifecycle::Stopping);
-        self.close_lanes();
+        self.close_mailboxes();
         let drained = self.wait_until(deadline, || self.is_idle()).await;
         core.advance(Lifecycle::Draining);
         self.stop_actors();
-        // Actors are given as long again to end; whoever handles no message ends at once.
-        self.wait_until(deadline + within, || core.hub.alive() == 0).await;
+        // The actors get the same time again to terminate; those not in a handler terminate at once.
+        self.wait_until(deadline + timeout, || core.hub.alive() == 0).await;
         let abandoned = core.hub.alive();
-        self.leave();
+        self.end_workers();
         ShutdownReport { drained, abandoned }
     }
 
     pub(crate) fn force_stop(&self) {
         self.core().advance(Lifecycle::Stopped);
-        self.close_lanes();
+        self.close_mailboxes();
         self.stop_actors();
-        self.leave();
+        self.end_workers();
     }
 
-    /// Sends the workers and the clock home; those with actors left go when the last has ended.
-    fn leave(&self) {
+    /// Ends the workers and the timer driver; workers exit once the last actor has terminated.
+    fn end_workers(&self) {
         self.core().advance(Lifecycle::Stopped);
         self.core().wake_all_for_shutdown();
     }
 
-    fn close_lanes(&self) {
+    fn close_mailboxes(&self) {
         self.core().slab.iter().for_each(|cell| cell.occupant().body.close());
     }
 
-    /// Ends the actors without parents; the others end with theirs.
+    /// Stops the actors without a parent; the others stop with their parents.
     fn stop_actors(&self) {
-        for cell in self.core().slab.iter().filter(|cell| cell.head().parent.is_none()) {
+        for cell in self.core().slab.iter().filter(|cell| cell.header().parent.is_none()) {
             cell.stop(StopMode::Now);
         }
     }
 
-    /// Whether nobody runs and nothing waits, in a mailbox, in a stash or for a future.
+    /// Reports whether no actor runs, awaits a future, or has queued or stashed messages.
     fn is_idle(&self) -> bool {
         self.core().slab.iter().all(|cell| {
             let flags = cell.slot().state.flags();
-            // A message may be in its lane whose sender has yet to raise the flag.
+            // A sender may have queued a message and not raised the flag yet.
             let waits =
                 || cell.is_awaiting() || cell.has_stashed() || cell.occupant().body.stats().depth != 0;
             flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !waits())
@@ -100,7 +100,7 @@ impl WorkerExecutor {
             if deadline <= now {
                 return false;
             }
-            core.runtime.sleep_until(now + LOOK_EVERY).await;
+            core.runtime.sleep_until(now + POLL_INTERVAL).await;
         }
         true
     }

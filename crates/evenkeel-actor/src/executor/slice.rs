@@ -1,4 +1,4 @@
-//! One worker between two looks of its host at others.
+//! Time slice of a worker: the cells it runs before it yields to its host runtime.
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -14,6 +14,11 @@ use crate::worker_local::{SliceBudget, WorkerLocal};
 /// A worker, between polls.
 pub(super) struct Worker {
     local: WorkerLocal,
+    slice: Slice,
+}
+
+/// Progress of a worker's current slice.
+struct Slice {
     batch: Vec<RunPermit>,
     state: State,
     runs: u32,
@@ -21,54 +26,52 @@ pub(super) struct Worker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Has found something, and looks in its own queue.
+    /// Runs cells from its own queue.
     Working,
-    /// Looks everywhere.
+    /// Looks for cells in all queues.
     Searching,
-    /// Waits to be woken.
-    Asleep,
+    /// Parked until woken.
+    Parked,
 }
 
-/// Why a worker gives its thread back.
+/// Reason why a worker returns from its slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SliceEnd {
-    /// Others should have a turn, input and output included.
-    Over,
-    /// There is nothing to run.
+    /// The slice is used up; the host's other tasks, such as I/O, get a turn.
+    Yield,
+    /// There are no cells to run.
     Idle,
-    /// The system is over, or the worker is not wanted any more.
-    Leave,
+    /// The system has stopped, or the worker is no longer wanted.
+    Exit,
 }
 
 impl Worker {
-    pub(super) fn seat(core: &Arc<Core>, id: usize) -> Option<Self> {
+    pub(super) fn claim(core: &Arc<Core>, id: usize) -> Option<Self> {
         let queue = core.coordinator.queues.claim(id)?;
         core.coordinator.idle.begin_search();
         Some(Self {
             local: WorkerLocal::new(core.clone(), id, queue),
-            batch: Vec::new(),
-            state: State::Searching,
-            runs: 0,
+            slice: Slice { batch: Vec::new(), state: State::Searching, runs: 0 },
         })
     }
 
-    /// Runs cells until there are none, or others should have a turn.
+    /// Runs cells until there are none left or the slice is used up.
     pub(super) fn poll_slice(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         if self.local.counters().phase() == WorkerPhase::Parked {
             self.local.counters().enter(WorkerPhase::Running, self.local.coarse_now());
         }
         let wanted = self.local.core().coordinator.is_wanted(&self.local);
-        let polled = if wanted { self.enter(cx) } else { Poll::Ready(SliceEnd::Leave) };
+        let polled = if wanted { self.run_on_thread(cx) } else { Poll::Ready(SliceEnd::Exit) };
         match polled {
-            Poll::Ready(SliceEnd::Over) => self.local.begin_slice(),
-            Poll::Ready(SliceEnd::Leave) => self.park(),
+            Poll::Ready(SliceEnd::Yield) => self.local.begin_slice(),
+            Poll::Ready(SliceEnd::Exit) => self.park(),
             Poll::Ready(SliceEnd::Idle) | Poll::Pending => {}
         }
         self.local.end_slice();
         polled
     }
 
-    /// Lets the host's other tasks go first.
+    /// Yields to the host's other tasks.
     pub(super) fn yield_to_host(&self) -> impl Future<Output = ()> {
         let core = self.local.core();
         let worker = self.local.id;
@@ -83,28 +86,28 @@ impl Worker {
         })
     }
 
-    /// Sleeps until there is something to run: the coordinator's `poll_wait_signal` as a future.
+    /// Parks until there are cells to run: the coordinator's `poll_wait_signal` as a future.
     pub(super) fn wait_for_signal(&mut self) -> impl Future<Output = ()> {
         wait_with(|cx| self.poll_wait_signal(cx))
     }
 
     fn poll_wait_signal(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let core = self.local.core();
-        if self.state == State::Asleep {
-            core.coordinator.idle.rise(self.local.id);
-            self.local.wake_up();
-            self.state = State::Searching;
+        if self.slice.state == State::Parked {
+            core.coordinator.idle.unpark(self.local.id);
+            self.local.refresh_clock();
+            self.slice.state = State::Searching;
             self.local.begin_slice();
             return Poll::Ready(());
         }
-        self.state = State::Asleep;
+        self.slice.state = State::Parked;
         let polled = core.coordinator.poll_wait_signal(&self.local, cx);
         match polled {
             Poll::Pending => self.park(),
             Poll::Ready(()) => {
-                // The clock may have found everybody asleep in between.
-                core.clock.wake_if_sleeping();
-                self.state = State::Searching;
+                // The timer driver may have found all workers parked in between.
+                core.timer_driver.wake_if_sleeping();
+                self.slice.state = State::Searching;
             }
         }
         polled
@@ -115,107 +118,106 @@ impl Worker {
     }
 
     #[cfg(feature = "std")]
-    fn enter(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
-        let Self { local, batch, state, runs } = self;
-        crate::raw::current::enter(local, || run(local, batch, state, runs, cx))
+    fn run_on_thread(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+        crate::raw::current::enter(&self.local, || self.slice.run_cells(&self.local, cx))
     }
 
     #[cfg(not(feature = "std"))]
-    fn enter(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
-        let Self { local, batch, state, runs } = self;
-        run(local, batch, state, runs, cx)
+    fn run_on_thread(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+        self.slice.run_cells(&self.local, cx)
     }
 }
 
 impl Drop for Worker {
-    /// Takes a worker that its host drops off those who sleep or search; to wake it would be in vain.
+    /// Deregisters a worker that its host drops; waking it would be pointless.
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
         coordinator.idle.end_yield(self.local.id);
-        self.batch.drain(..).for_each(|ready| coordinator.queues.inject(ready));
-        match self.state {
+        self.slice.batch.drain(..).for_each(|permit| coordinator.queues.inject(permit));
+        match self.slice.state {
             State::Working => {}
             State::Searching => {
                 coordinator.idle.end_search();
             }
-            State::Asleep => {
-                coordinator.idle.rise(self.local.id);
+            State::Parked => {
+                coordinator.idle.unpark(self.local.id);
                 coordinator.idle.end_search();
             }
         }
     }
 }
 
-fn run(
-    local: &WorkerLocal,
-    batch: &mut Vec<RunPermit>,
-    state: &mut State,
-    runs: &mut u32,
-    cx: &mut Context<'_>,
-) -> Poll<SliceEnd> {
-    let core = local.core();
-    loop {
-        if let Some(ready) = find(local, state) {
-            // What is taken in one go cannot be stolen, so it is one unless the config says more.
-            core.coordinator.drain_ready_cycle(local, core.config.worker_batch.get() - 1, batch);
-            run_one(local, ready);
-            batch.drain(..).for_each(|ready| run_one(local, ready));
-            if local.consume_budget() == SliceBudget::None {
-                return Poll::Ready(SliceEnd::Over);
+impl Slice {
+    fn run_cells(&mut self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+        let core = local.core();
+        loop {
+            if let Some(permit) = self.next_cell(local) {
+                // Cells in a batch cannot be stolen, so the default batch is a single cell.
+                core.coordinator.drain_ready_cycle(
+                    local,
+                    core.config.worker_batch.get() - 1,
+                    &mut self.batch,
+                );
+                run_next(local, permit);
+                self.batch.drain(..).for_each(|permit| run_next(local, permit));
+                if local.consume_budget() == SliceBudget::None {
+                    return Poll::Ready(SliceEnd::Yield);
+                }
+                self.runs += 1;
+                if self.runs >= local.runs_per_slice {
+                    // A short pause: reschedule at the end of the host's queue.
+                    self.runs = 0;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                continue;
             }
-            *runs += 1;
-            if local.runs_per_slice <= *runs {
-                // A short pause: to the end of the host's queue.
-                *runs = 0;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+            if core.is_finished() {
+                core.coordinator.idle.end_search();
+                self.state = State::Working;
+                // The driver may be sleeping until its next timer, and the last actor may have terminated on
+                // this worker.
+                core.timer_driver.wake();
+                return Poll::Ready(SliceEnd::Exit);
             }
-            continue;
+            if !core.coordinator.is_wanted(local) {
+                return Poll::Ready(SliceEnd::Exit);
+            }
+            return Poll::Ready(SliceEnd::Idle);
         }
-        if core.is_over() {
-            core.coordinator.idle.end_search();
-            *state = State::Working;
-            // It may sleep until something is due, and the last actor may have ended here.
-            core.clock.wake();
-            return Poll::Ready(SliceEnd::Leave);
-        }
-        if !core.coordinator.is_wanted(local) {
-            return Poll::Ready(SliceEnd::Leave);
-        }
-        return Poll::Ready(SliceEnd::Idle);
     }
-}
 
-/// Takes the next cell, from whoever has one.
-#[inline]
-fn find(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
-    let coordinator = &local.core().coordinator;
-    let ready = match coordinator.queues.next(&local.queue) {
-        Some(ready) => ready,
-        None => search(local, state)?,
-    };
-    if *state == State::Searching {
-        *state = State::Working;
-        coordinator.end_search(local);
+    /// Takes the next cell, from this worker's queue or another's.
+    #[inline]
+    fn next_cell(&mut self, local: &WorkerLocal) -> Option<RunPermit> {
+        let coordinator = &local.core().coordinator;
+        let permit = match coordinator.queues.next(&local.queue) {
+            Some(permit) => permit,
+            None => self.steal_cell(local)?,
+        };
+        if self.state == State::Searching {
+            self.state = State::Working;
+            coordinator.end_search(local);
+        }
+        Some(permit)
     }
-    Some(ready)
-}
 
-/// Looks at what others have.
-#[cold]
-fn search(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
-    let coordinator = &local.core().coordinator;
-    if *state == State::Working {
-        *state = State::Searching;
-        coordinator.idle.begin_search();
+    /// Steals a cell from other workers.
+    #[cold]
+    fn steal_cell(&mut self, local: &WorkerLocal) -> Option<RunPermit> {
+        let coordinator = &local.core().coordinator;
+        if self.state == State::Working {
+            self.state = State::Searching;
+            coordinator.idle.begin_search();
+        }
+        let stolen = coordinator.queues.steal(&local.queue)?;
+        local.counters().steals.add(1);
+        Some(stolen)
     }
-    let stolen = coordinator.queues.steal(&local.queue)?;
-    local.counters().steals.add(1);
-    Some(stolen)
 }
 
 #[inline]
-fn run_one(local: &WorkerLocal, ready: RunPermit) {
+fn run_next(local: &WorkerLocal, permit: RunPermit) {
     local.begin_run();
-    local.core().coordinator.run(local, ready);
+    local.core().coordinator.run_and_requeue(local, permit);
 }

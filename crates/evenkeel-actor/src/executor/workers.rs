@@ -1,7 +1,6 @@
-//! How many workers there are: changed while they work.
+//! Number of workers, which can change while the system runs.
 
 use alloc::boxed::Box;
-use core::fmt;
 use core::num::NonZeroUsize;
 
 use super::slice::{SliceEnd, Worker};
@@ -16,114 +15,101 @@ impl WorkerExecutor {
     }
 }
 
-/// Changes how many workers there should be: starts those who lack, and wakes those who are to leave.
+/// Changes the number of workers: starts missing ones and wakes those that should exit.
 pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(), SetWorkersError> {
     let workers_max = core.config.workers_max;
-    if workers_max < workers {
+    if workers > workers_max {
         return Err(SetWorkersError::TooMany { workers, workers_max });
     }
     if core.lifecycle() != Lifecycle::Running {
         return Err(SetWorkersError::Stopping);
     }
-    core.coordinator.queues.crew.set_target(workers);
+    core.coordinator.queues.worker_slots.set_target(workers);
     core.coordinator.idle.notify_from(workers.get());
-    let filled = fill_places(core).map_err(|short| {
-        core.coordinator.queues.crew.settle_for(short.reached, workers);
-        core.coordinator.idle.notify_from(short.reached.get());
-        SetWorkersError::Refused { reached: short.reached, refused: short.refused }
+    let filled = fill_worker_slots(core).map_err(|shortfall| {
+        core.coordinator.queues.worker_slots.lower_target(shortfall.reached, workers);
+        core.coordinator.idle.notify_from(shortfall.reached.get());
+        SetWorkersError::SpawnFailed { reached: shortfall.reached, source: shortfall.error }
     });
-    // With a second worker there is somebody to come to the rescue, and the clock is to look out.
-    core.clock.wake_if_sleeping();
-    // The caller may be in a handler, and its thread keep the last worker it started to itself.
+    // With a second worker there is one to steal from a stuck one, and the timer driver must watch for that.
+    core.timer_driver.wake_if_sleeping();
+    // The caller may be in a handler, whose thread could keep the last worker it started to itself.
     core.runtime.nudge();
     filled
 }
 
-/// The workers that there are without those that the runtime refused.
+/// Error when the runtime started fewer workers than requested.
 #[derive(Debug)]
-pub(super) struct Short {
+pub(super) struct SpawnShortfall {
     reached: NonZeroUsize,
-    pub(super) refused: RuntimeSpawnError,
+    pub(super) error: RuntimeSpawnError,
 }
 
-/// Starts a worker in each place that is empty and should not be.
-pub(super) fn fill_places(core: &Arc<Core>) -> Result<(), Short> {
-    let crew = &core.coordinator.queues.crew;
-    while let Some(place) = crew.next_to_fill() {
-        if let Err(refused) = core.runtime.spawn(Box::pin(work(core.clone(), place))) {
-            if let Some(own) = crew.take(place) {
-                crew.give_back(place, own);
+/// Starts a worker in each empty slot below the target.
+pub(super) fn fill_worker_slots(core: &Arc<Core>) -> Result<(), SpawnShortfall> {
+    let worker_slots = &core.coordinator.queues.worker_slots;
+    while let Some(slot) = worker_slots.next_to_fill() {
+        if let Err(error) = core.runtime.spawn(Box::pin(run_slot(core.clone(), slot))) {
+            if let Some(queue) = worker_slots.claim(slot) {
+                worker_slots.release(slot, queue);
             }
-            // Without a worker in the first place there is no system, so there is one there.
-            let reached = NonZeroUsize::new(place).unwrap_or(NonZeroUsize::MIN);
-            return Err(Short { reached, refused });
+            // The first slot always has a worker, because a system does not start without one.
+            let reached = NonZeroUsize::new(slot).unwrap_or(NonZeroUsize::MIN);
+            return Err(SpawnShortfall { reached, error });
         }
     }
     Ok(())
 }
 
-/// The worker of one place, as long as it is wanted.
+/// Runs the worker of one slot for as long as it is wanted.
 ///
-/// One that is wanted again while it leaves takes its place back, unless another has.
-async fn work(core: Arc<Core>, place: usize) {
-    while let Some(worker) = Worker::seat(&core, place) {
-        serve(worker).await;
-        if core.is_over() {
-            // The last actor may have ended while the others slept.
+/// A worker that is wanted again while it exits claims its slot back, unless another has.
+async fn run_slot(core: Arc<Core>, slot: usize) {
+    while let Some(worker) = Worker::claim(&core, slot) {
+        run_worker(worker).await;
+        if core.is_finished() {
+            // The last actor may have terminated while the others were parked.
             core.wake_all_for_shutdown();
             return;
         }
-        if !core.coordinator.queues.crew.is_wanted(place) {
+        if !core.coordinator.queues.worker_slots.is_wanted(slot) {
             return;
         }
     }
 }
 
-/// One worker's life.
-async fn serve(mut worker: Worker) {
+/// Runs a worker until it should exit.
+async fn run_worker(mut worker: Worker) {
     loop {
         match wait_with(|cx| worker.poll_slice(cx)).await {
-            SliceEnd::Over => worker.yield_to_host().await,
+            SliceEnd::Yield => worker.yield_to_host().await,
             SliceEnd::Idle => worker.wait_for_signal().await,
-            SliceEnd::Leave => return,
+            SliceEnd::Exit => return,
         }
     }
 }
 
-/// Why the number of workers is not as asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error of a change to the number of workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetWorkersError {
-    /// More than the system was made for.
+    /// More workers than the system was configured for.
+    #[cfg_attr(feature = "std", error("workers is {workers}, above workers_max {workers_max}"))]
+    #[cfg_attr(not(feature = "std"), error("workers is {workers}; without std there is one"))]
     TooMany {
-        /// What was asked for.
+        /// The requested number.
         workers: NonZeroUsize,
-        /// How many there may be.
+        /// The configured maximum.
         workers_max: NonZeroUsize,
     },
-    /// The system is shutting down, and its workers leave by themselves.
+    /// The system is shutting down, and its workers exit by themselves.
+    #[error("the system is shutting down")]
     Stopping,
-    /// The runtime took fewer; there are as many as it took.
-    Refused {
-        /// How many there are.
+    /// The runtime did not start all of the workers; those that it started keep running.
+    #[error("{source}, after {reached} workers")]
+    SpawnFailed {
+        /// The number of workers now.
         reached: NonZeroUsize,
-        /// What the runtime said.
-        refused: RuntimeSpawnError,
+        /// The error of the runtime.
+        source: RuntimeSpawnError,
     },
 }
-
-impl fmt::Display for SetWorkersError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany { workers, .. } if cfg!(not(feature = "std")) => {
-                write!(f, "workers is {workers}; without std there is one")
-            }
-            Self::TooMany { workers, workers_max } => {
-                write!(f, "workers is {workers}, above workers_max {workers_max}")
-            }
-            Self::Stopping => f.write_str("the system is shutting down"),
-            Self::Refused { reached, refused } => write!(f, "{refused}, after {reached} workers"),
-        }
-    }
-}
-
-impl core::error::Error for SetWorkersError {}

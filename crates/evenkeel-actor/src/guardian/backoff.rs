@@ -1,14 +1,13 @@
-//! How long to wait before a restart.
+//! Exponential backoff with jitter: the delay before a restart.
 //!
-//! Bound: without jitter the n-th delay in a row is `min × factorⁿ`, and `max` from there on; jitter
-//! takes away `jitter_percent` of it at most and adds nothing.
+//! Limits: without jitter, the n-th delay in a row is `min × factorⁿ`, at most `max`; jitter shortens it by at most
+//! `jitter_percent` and never lengthens it.
 
-use core::fmt;
 use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-/// Delays that grow with every restart in a row.
+/// Exponential backoff: delays that grow with every restart in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     min: Duration,
@@ -18,19 +17,18 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Restarts at once, every time.
+    /// No delay.
     pub const NONE: Self = Self { min: Duration::ZERO, max: Duration::ZERO, factor: 1, jitter_percent: 0 };
 
-    /// Waits 10 ms, then twice as long every time, 10 s at most, less up to a fifth at random.
+    /// Delays from 10 ms, doubled each time, to 10 s, with 20 % jitter.
     ///
-    /// The first wait outlasts a hiccup and is no outage yet; ten waits in a row take 8 to 10.3 s, so
-    /// that an actor that cannot start uses up the ten restarts that the default supervision allows it
-    /// in a minute.
+    /// The first delay outlasts a short hiccup without being an outage. Ten delays in a row take 8 to 10.3 s, so an
+    /// actor that cannot start uses up the ten restarts per minute that the default supervision allows.
     pub const DOUBLING: Self =
         Self { min: Duration::from_millis(10), max: Duration::from_secs(10), factor: 2, jitter_percent: 20 };
 
-    /// Makes a backoff from `min` up to `max`, each delay `factor` times the one before, less up to
-    /// `jitter_percent` of it at random.
+    /// Returns a backoff from `min` to `max`, each delay `factor` times the previous one, shortened at random by up to
+    /// `jitter_percent`.
     pub const fn new(
         min: Duration,
         max: Duration,
@@ -52,66 +50,53 @@ impl Backoff {
         Ok(Self { min, max, factor, jitter_percent })
     }
 
-    /// Says how long to wait before a restart that follows `before` others in a row.
+    /// Returns the delay before a restart that follows `previous` others in a row.
     ///
-    /// `random` picks from the jitter evenly; 0 leaves the delay whole.
-    pub fn delay(self, before: u32, random: u32) -> Duration {
-        let whole = self.whole_nanos(before);
-        let cut_max = u128::from(whole) * u128::from(self.jitter_percent) / 100;
-        // At most `whole`, which is a u64.
-        let cut = ((cut_max * u128::from(random)) >> u32::BITS) as u64;
-        Duration::from_nanos(whole - cut)
+    /// `random` selects the jitter uniformly; 0 means no jitter.
+    pub fn delay(self, previous: u32, random: u32) -> Duration {
+        let full = self.full_nanos(previous);
+        let jitter_max = u128::from(full) * u128::from(self.jitter_percent) / 100;
+        // At most `full`, which is a u64.
+        let jitter = ((jitter_max * u128::from(random)) >> u32::BITS) as u64;
+        Duration::from_nanos(full - jitter)
     }
 
-    fn whole_nanos(self, before: u32) -> u64 {
+    fn full_nanos(self, previous: u32) -> u64 {
         let max = nanos(self.max);
         let grown =
-            u64::from(self.factor).checked_pow(before).and_then(|times| nanos(self.min).checked_mul(times));
+            u64::from(self.factor).checked_pow(previous).and_then(|times| nanos(self.min).checked_mul(times));
         grown.unwrap_or(max).min(max)
     }
 }
 
-fn nanos(span: Duration) -> u64 {
-    (Instant::ORIGIN + span).as_nanos()
+fn nanos(duration: Duration) -> u64 {
+    (Instant::ORIGIN + duration).as_nanos()
 }
 
-/// The rule a backoff breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason a [`Backoff`] is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBackoff {
-    /// The first delay is nothing, so no factor makes it grow; [`Backoff::NONE`] says that.
+    /// The first delay is zero and would never grow; use [`Backoff::NONE`].
+    #[error("a backoff from 0 never grows")]
     MinZero,
-    /// The longest delay is shorter than the first.
+    /// The maximum is below the first delay.
+    #[error("a backoff from {min:?} cannot end at {max:?}")]
     MaxBelowMin {
         /// The first delay.
         min: Duration,
-        /// The longest.
+        /// The maximum.
         max: Duration,
     },
-    /// Delays would shrink to nothing.
+    /// The factor is zero.
+    #[error("a backoff cannot grow by a factor of 0")]
     FactorZero,
-    /// More than all of a delay cannot be taken away.
+    /// The jitter is above 100 percent.
+    #[error("a jitter of {jitter_percent} percent is more than the delay")]
     JitterAbove100 {
-        /// The jitter as given.
+        /// The configured jitter.
         jitter_percent: u8,
     },
 }
-
-impl fmt::Display for InvalidBackoff {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MinZero => f.write_str("a backoff from 0 never grows"),
-            Self::MaxBelowMin { min, max } => {
-                write!(f, "a backoff from {min:?} cannot end at {max:?}")
-            }
-            Self::FactorZero => f.write_str("a backoff cannot grow by a factor of 0"),
-            Self::JitterAbove100 { jitter_percent } => {
-                write!(f, "a jitter of {jitter_percent} percent is more than the delay")
-            }
-        }
-    }
-}
-
-impl core::error::Error for InvalidBackoff {}
 
 #[cfg(test)]
 mod tests {
@@ -124,7 +109,7 @@ mod tests {
     #[test]
     fn delays_grow_by_the_factor_up_to_the_max() {
         let backoff = backoff(10 * MS, 1_000 * MS, 3, 0).unwrap();
-        let delays: Vec<_> = (0..7).map(|before| backoff.delay(before, 0).as_millis()).collect();
+        let delays: Vec<_> = (0..7).map(|previous| backoff.delay(previous, 0).as_millis()).collect();
         assert_eq!(delays, [10, 30, 90, 270, 810, 1_000, 1_000]);
         assert_eq!(backoff.delay(u32::MAX, 0), 1_000 * MS);
     }
@@ -132,11 +117,11 @@ mod tests {
     #[test]
     fn a_factor_of_1_waits_the_same_every_time() {
         let backoff = backoff(10 * MS, 1_000 * MS, 1, 0).unwrap();
-        assert_eq!([0, 1, u32::MAX].map(|before| backoff.delay(before, 0)), [10 * MS; 3]);
+        assert_eq!([0, 1, u32::MAX].map(|previous| backoff.delay(previous, 0)), [10 * MS; 3]);
     }
 
     #[test]
-    fn the_longest_spans_do_not_overflow() {
+    fn the_longest_delays_do_not_overflow() {
         let backoff = backoff(Duration::from_nanos(1), Duration::MAX, u32::MAX, 100).unwrap();
         assert_eq!(backoff.delay(u32::MAX, 0), Duration::from_nanos(u64::MAX));
         assert!(backoff.delay(u32::MAX, u32::MAX) < Duration::from_secs(5));
@@ -153,19 +138,19 @@ mod tests {
 
     #[test]
     fn none_never_waits() {
-        assert_eq!([0, 1, 100].map(|before| Backoff::NONE.delay(before, 12_345)), [Duration::ZERO; 3]);
+        assert_eq!([0, 1, 100].map(|previous| Backoff::NONE.delay(previous, 12_345)), [Duration::ZERO; 3]);
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
-        let refusals = [
+    fn invalid_options_are_rejected() {
+        let invalid = [
             (backoff(Duration::ZERO, MS, 2, 0), "a backoff from 0 never grows"),
             (backoff(2 * MS, MS, 2, 0), "a backoff from 2ms cannot end at 1ms"),
             (backoff(MS, MS, 0, 0), "a backoff cannot grow by a factor of 0"),
             (backoff(MS, MS, 2, 101), "a jitter of 101 percent is more than the delay"),
         ];
-        for (refused, message) in refusals {
-            assert_eq!(refused.unwrap_err().to_string(), message);
+        for (result, message) in invalid {
+            assert_eq!(result.unwrap_err().to_string(), message);
         }
         assert!(backoff(MS, MS, 1, 100).is_ok());
     }

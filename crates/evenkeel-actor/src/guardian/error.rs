@@ -1,13 +1,13 @@
-//! What went wrong in an actor.
+//! The error of a failed actor.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
-use core::fmt;
 
 /// A failure of an actor, as its supervisor sees it.
 ///
-/// One word, because it is the rare half of what every handler returns.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Boxed, so that the result of every handler stays small.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}", self.0.kind.prefix(), self.0.message)]
 pub struct ActorError(Box<Failure>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,68 +16,65 @@ struct Failure {
     message: Cow<'static, str>,
 }
 
-/// Where a failure comes from.
+/// Origin of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The handler returned it.
+    /// The handler returned an error.
     Failed,
     /// The handler panicked.
     Panicked,
-    /// The mailbox cannot be used any more.
+    /// The mailbox is unusable.
     Mailbox,
-    /// A child failed, and its supervisor passed it on.
+    /// A child failed, and the failure was escalated.
     Escalated,
 }
 
 impl ActorError {
-    /// Makes the error a handler returns.
+    /// Creates the error that a handler returns.
     pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::of(ErrorKind::Failed, message.into())
+        Self::with_kind(ErrorKind::Failed, message.into())
     }
 
-    /// Makes the error of a handler that panicked.
+    /// Creates the error of a handler that panicked.
     pub fn panicked(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::of(ErrorKind::Panicked, message.into())
+        Self::with_kind(ErrorKind::Panicked, message.into())
     }
 
-    /// Makes the error of a mailbox that cannot be used any more.
+    /// Creates the error of an unusable mailbox.
     pub fn mailbox(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::of(ErrorKind::Mailbox, message.into())
+        Self::with_kind(ErrorKind::Mailbox, message.into())
     }
 
-    /// Makes the error of an actor that fails in its child's place.
+    /// Creates the error of an actor that fails in its child's place.
     pub fn escalated(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::of(ErrorKind::Escalated, message.into())
+        Self::with_kind(ErrorKind::Escalated, message.into())
     }
 
-    fn of(kind: ErrorKind, message: Cow<'static, str>) -> Self {
+    fn with_kind(kind: ErrorKind, message: Cow<'static, str>) -> Self {
         Self(Box::new(Failure { kind, message }))
     }
 
-    /// Says where it went wrong.
+    /// Returns the origin.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Says what went wrong, in a phrase.
+    /// Returns the message.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 }
 
-impl fmt::Display for ActorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let message = self.message();
-        match self.kind() {
-            ErrorKind::Failed => f.write_str(message),
-            ErrorKind::Panicked => write!(f, "the handler panicked: {message}"),
-            ErrorKind::Mailbox => write!(f, "the mailbox is broken: {message}"),
-            ErrorKind::Escalated => write!(f, "a child failed: {message}"),
+impl ErrorKind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Failed => "",
+            Self::Panicked => "the handler panicked: ",
+            Self::Mailbox => "the mailbox is broken: ",
+            Self::Escalated => "a child failed: ",
         }
     }
 }
-
-impl core::error::Error for ActorError {}
 
 #[cfg(test)]
 mod tests {
@@ -85,11 +82,14 @@ mod tests {
     use alloc::string::{String, ToString};
 
     #[test]
-    fn an_error_says_where_it_comes_from() {
+    fn an_error_names_its_origin() {
         let owned = String::from("no route");
         assert_eq!(ActorError::new(owned).to_string(), "no route");
         assert_eq!(ActorError::panicked("boom").to_string(), "the handler panicked: boom");
-        assert_eq!(ActorError::mailbox("lost its lane").to_string(), "the mailbox is broken: lost its lane");
+        assert_eq!(
+            ActorError::mailbox("lost its queue").to_string(),
+            "the mailbox is broken: lost its queue"
+        );
         assert_eq!(ActorError::escalated("no route").to_string(), "a child failed: no route");
     }
 }

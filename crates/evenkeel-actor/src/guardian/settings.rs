@@ -1,34 +1,33 @@
-//! How an actor supervises its children.
+//! The supervision settings of an actor for its children.
 
-use core::fmt;
 use core::time::Duration;
 
 use super::{ActorError, Backoff, SupervisionDirective};
 
-/// Whom a child's failure concerns.
+/// The children affected by a child's failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// The child alone.
+    /// Only the failed child.
     #[default]
     OneForOne,
-    /// All children: what is done to the one is done to its siblings.
+    /// All children: the siblings get the same directive.
     AllForOne,
 }
 
-/// What becomes of the waiting messages when an actor restarts.
+/// Treatment of queued messages when an actor restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MailboxOnRestart {
-    /// The new one handles them.
+    /// The new value handles them.
     #[default]
     Keep,
-    /// They become dead letters.
+    /// They are dead-lettered.
     Clear,
 }
 
-/// How an actor supervises its children.
+/// The supervision of an actor's children.
 ///
-/// A limit of `max_restarts` within `within` bites only if that many delays fit into `within`; else
-/// the actor is retried for ever, at the pace of the backoff's `max`.
+/// The limit of `max_restarts` within `within` takes effect only if that many delays fit into `within`; otherwise the
+/// actor is restarted forever, at the pace of the backoff's `max`.
 #[derive(Clone, Copy, Debug)]
 pub struct Supervision {
     strategy: Strategy,
@@ -39,8 +38,7 @@ pub struct Supervision {
     on_restart: MailboxOnRestart,
 }
 
-/// Restarts the failed child on every error, ten times in a minute, waiting longer each time; its
-/// messages wait for it.
+/// Restarts the failed child on every error, at most ten times a minute, with exponential backoff; its messages wait.
 impl Default for Supervision {
     fn default() -> Self {
         Self {
@@ -55,22 +53,22 @@ impl Default for Supervision {
 }
 
 impl Supervision {
-    /// The most restarts a window may allow; each is remembered until it leaves the window.
+    /// The maximum of `max_restarts`; each restart is stored until it leaves the window.
     pub const RESTARTS_MAX: u32 = 1_000;
 
-    /// Sets whom a failure concerns.
+    /// Sets which children a failure affects.
     pub const fn with_strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = strategy;
         self
     }
 
-    /// Sets what is wanted on which error.
+    /// Sets the function that maps an error to a directive.
     pub const fn with_decider(mut self, decider: fn(&ActorError) -> SupervisionDirective) -> Self {
         self.decider = decider;
         self
     }
 
-    /// Sets how many restarts are allowed in any span of `within`; 0 allows none.
+    /// Limits the restarts in any window of `within`; 0 allows none.
     pub const fn with_max_restarts(
         mut self,
         max_restarts: u32,
@@ -87,73 +85,62 @@ impl Supervision {
         Ok(self)
     }
 
-    /// Sets how long to wait before a restart.
+    /// Sets the delay before a restart.
     pub const fn with_backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// Sets what becomes of the waiting messages.
+    /// Sets the treatment of queued messages on a restart.
     pub const fn with_on_restart(mut self, on_restart: MailboxOnRestart) -> Self {
         self.on_restart = on_restart;
         self
     }
 
-    /// Asks the decider what it wants done about an error.
+    /// Returns the decider's directive for an error.
     pub fn directive(&self, error: &ActorError) -> SupervisionDirective {
         (self.decider)(error)
     }
 
-    /// Says whom a failure concerns.
+    /// Returns which children a failure affects.
     pub const fn strategy(&self) -> Strategy {
         self.strategy
     }
 
-    /// Says how many restarts a window allows.
+    /// Returns the maximum number of restarts within the window.
     pub const fn max_restarts(&self) -> u32 {
         self.max_restarts
     }
 
-    /// Says how long a restart counts.
+    /// Returns the window.
     pub const fn within(&self) -> Duration {
         self.within
     }
 
-    /// Says how long to wait before a restart.
+    /// Returns the delay before a restart.
     pub const fn backoff(&self) -> Backoff {
         self.backoff
     }
 
-    /// Says what becomes of the waiting messages.
+    /// Returns the treatment of queued messages on a restart.
     pub const fn on_restart(&self) -> MailboxOnRestart {
         self.on_restart
     }
 }
 
-/// The rule a supervision breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason a [`Supervision`] is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSupervision {
     /// More restarts than [`Supervision::RESTARTS_MAX`].
+    #[error("{max_restarts} restarts are more than {max}", max = Supervision::RESTARTS_MAX)]
     TooManyRestarts {
-        /// The restarts as given.
+        /// The configured limit.
         max_restarts: u32,
     },
-    /// In no time at all, no restart ever counts.
+    /// The window is zero, so no restart would ever count.
+    #[error("a window of 0 counts no restart")]
     NoWindow,
 }
-
-impl fmt::Display for InvalidSupervision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooManyRestarts { max_restarts } => {
-                write!(f, "{max_restarts} restarts are more than {}", Supervision::RESTARTS_MAX)
-            }
-            Self::NoWindow => f.write_str("a window of 0 counts no restart"),
-        }
-    }
-}
-
-impl core::error::Error for InvalidSupervision {}
 
 #[cfg(test)]
 mod tests {
@@ -163,7 +150,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn each_setting_is_kept() {
+    fn each_setting_is_stored() {
         let supervision = Supervision::default()
             .with_strategy(Strategy::AllForOne)
             .with_decider(|_| SupervisionDirective::Stop)
@@ -180,13 +167,13 @@ mod tests {
 
     #[test]
     fn a_window_has_a_length_and_at_most_1000_restarts() {
-        let refused = |max_restarts, within| {
-            let refused = Supervision::default().with_max_restarts(max_restarts, within);
-            refused.map(|_| ()).map_err(|invalid| invalid.to_string())
+        let result = |max_restarts, within| {
+            let supervision = Supervision::default().with_max_restarts(max_restarts, within);
+            supervision.map(|_| ()).map_err(|invalid| invalid.to_string())
         };
-        assert_eq!(refused(1_000, MINUTE), Ok(()));
-        assert_eq!(refused(1_001, MINUTE), Err("1001 restarts are more than 1000".to_string()));
-        assert_eq!(refused(0, MINUTE), Ok(()));
-        assert_eq!(refused(1, Duration::ZERO), Err("a window of 0 counts no restart".to_string()));
+        assert_eq!(result(1_000, MINUTE), Ok(()));
+        assert_eq!(result(1_001, MINUTE), Err("1001 restarts are more than 1000".to_string()));
+        assert_eq!(result(0, MINUTE), Ok(()));
+        assert_eq!(result(1, Duration::ZERO), Err("a window of 0 counts no restart".to_string()));
     }
 }

@@ -1,4 +1,4 @@
-//! One reading of everything the hub counts.
+//! Collects a snapshot of all metrics.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -14,12 +14,12 @@ use super::{
 };
 use crate::dead_letters::{DeadLetterCounts, DeadLetterReason};
 
-/// What the mailboxes of one kind of actor hold and have held, as long as their actors live.
+/// Totals of the mailboxes of one kind of actor, for actors that are alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveMailboxes {
-    /// What went through them.
+    /// Messages enqueued and dequeued.
     pub totals: MailboxTotals,
-    /// What waits in them.
+    /// Messages in the mailboxes.
     pub depth: u64,
 }
 
@@ -31,74 +31,74 @@ impl LiveMailboxes {
     }
 }
 
-/// Where a snapshot is read from.
+/// The counters that a snapshot is collected from.
 ///
-/// A mailbox's totals are in `live` until its actor stops, and retained by `kinds` from then on. Let no
-/// actor stop between the two readings, or a total counts it twice or not at all.
+/// The totals of a mailbox are in `live` until its actor stops, then in `kinds`. An actor that stops between the two
+/// reads is counted twice or not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// The labels of the kinds.
     pub labels: &'a Labels,
-    /// What is counted by kind.
+    /// The counters by kind.
     pub kinds: &'a PerKind<KindCounters>,
-    /// The mailboxes of the actors that live.
+    /// The mailboxes of the actors that are alive.
     pub live: &'a PerKind<LiveMailboxes>,
-    /// The workers, each in its place.
+    /// The workers, by slot.
     pub workers: &'a [&'a WorkerCounters],
-    /// How many of them work, those that sleep included.
+    /// The number of active workers, sleeping ones included.
     pub workers_active: u64,
-    /// When this is read.
+    /// The time of the snapshot.
     pub now: Instant,
-    /// How many actors wait for a worker.
+    /// The number of actors that wait for a worker.
     pub ready_queue_depth: u64,
-    /// The dead letters.
+    /// The dead letters by reason.
     pub dead_letters: DeadLetterCounts,
 }
 
-/// Reads snapshots, each worker's busy ratio since the one before.
+/// A collector of snapshots; a worker's busy ratio covers the time since the previous one.
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
-    /// What each worker had measured by then.
+    /// Each worker's time at the previous snapshot.
     before: Vec<WorkerTime>,
 }
 
 impl Collector {
-    /// Makes a collector whose first snapshot looks back to the start.
+    /// Returns a collector whose first snapshot covers the time since the start.
     pub const fn new() -> Self {
         Self { before: Vec::new() }
     }
 
-    /// Reads everything once.
+    /// Collects a snapshot.
     pub fn collect(&mut self, sources: &Sources<'_>) -> Snapshot {
-        let mut readings = Readings(Vec::new());
+        let mut builder = SnapshotBuilder(Vec::new());
         for (kind, label) in sources.labels.iter() {
-            readings.read_kind(sources, kind, label);
+            builder.add_kind(sources, kind, label);
         }
         self.before.resize(sources.workers.len(), WorkerTime::default());
-        for (place, (worker, before)) in sources.workers.iter().zip(&mut self.before).enumerate() {
-            readings.read_worker(worker, sources.now, before, &place.to_string());
+        for (slot, (worker, before)) in sources.workers.iter().zip(&mut self.before).enumerate() {
+            builder.add_worker(worker, sources.now, before, &slot.to_string());
         }
-        readings.gauge(names::WORKERS_ACTIVE, Vec::new(), sources.workers_active as f64);
-        readings.gauge(names::READY_QUEUE_DEPTH, Vec::new(), sources.ready_queue_depth as f64);
+        builder.gauge(names::WORKERS_ACTIVE, Vec::new(), sources.workers_active as f64);
+        builder.gauge(names::READY_QUEUE_DEPTH, Vec::new(), sources.ready_queue_depth as f64);
         for reason in DeadLetterReason::ALL {
             let labels = vec![("reason", reason.as_label().to_string())];
-            readings.count(names::DEAD_LETTERS_TOTAL, labels, sources.dead_letters.count(reason));
+            builder.count(names::DEAD_LETTERS_TOTAL, labels, sources.dead_letters.count(reason));
         }
-        Snapshot::new(readings.0)
+        Snapshot::new(builder.0)
     }
 }
 
-struct Readings(Vec<Series>);
+struct SnapshotBuilder(Vec<Series>);
 
-impl Readings {
-    fn read_kind(&mut self, sources: &Sources<'_>, kind: KindId, label: &str) {
+impl SnapshotBuilder {
+    fn add_kind(&mut self, sources: &Sources<'_>, kind: KindId, label: &str) {
         let counters = sources.kinds.get(kind);
         let live = sources.live.get(kind);
         let actor = || vec![("actor", label.to_string())];
         let mut totals = counters.retained();
         totals += live.totals;
-        self.count_lanes(names::MAILBOX_ENQUEUED_TOTAL, label, totals.enqueued);
-        self.count_lanes(names::MAILBOX_DEQUEUED_TOTAL, label, totals.dequeued);
+        self.count_queues(names::MAILBOX_ENQUEUED_TOTAL, label, totals.enqueued);
+        self.count_queues(names::MAILBOX_DEQUEUED_TOTAL, label, totals.dequeued);
         self.gauge(names::MAILBOX_DEPTH, actor(), live.depth as f64);
         self.gauge(names::ALIVE, actor(), counters.alive() as f64);
         self.count(names::FAILURES_TOTAL, actor(), counters.failures());
@@ -113,8 +113,8 @@ impl Readings {
         self.durations(names::LATENCY_MS, actor(), sources.workers.iter().map(latency));
     }
 
-    fn read_worker(&mut self, worker: &WorkerCounters, now: Instant, before: &mut WorkerTime, place: &str) {
-        let labels = || vec![("worker", place.to_string())];
+    fn add_worker(&mut self, worker: &WorkerCounters, now: Instant, before: &mut WorkerTime, slot: &str) {
+        let labels = || vec![("worker", slot.to_string())];
         self.gauge(names::WORKER_BUSY_RATIO, labels(), busy_ratio(worker, now, before));
         for (name, counter) in [
             (names::RUNS_TOTAL, &worker.runs),
@@ -127,9 +127,9 @@ impl Readings {
         }
     }
 
-    fn count_lanes(&mut self, name: &'static str, actor: &str, totals: UserSystemTotals) {
-        for (lane, count) in [("user", totals.user), ("system", totals.system)] {
-            self.count(name, vec![("actor", actor.to_string()), ("mailbox", lane.to_string())], count);
+    fn count_queues(&mut self, name: &'static str, actor: &str, totals: UserSystemTotals) {
+        for (queue, count) in [("user", totals.user), ("system", totals.system)] {
+            self.count(name, vec![("actor", actor.to_string()), ("mailbox", queue.to_string())], count);
         }
     }
 
@@ -145,17 +145,17 @@ impl Readings {
         &mut self,
         name: &'static str,
         labels: Vec<(&'static str, String)>,
-        of_workers: impl Iterator<Item = HistogramSnapshot>,
+        histograms: impl Iterator<Item = HistogramSnapshot>,
     ) {
         let mut merged = Box::<HistogramSnapshot>::default();
-        of_workers.for_each(|histogram| merged.merge(&histogram));
+        histograms.for_each(|histogram| merged.merge(&histogram));
         self.0.push(Series { name, labels, value: Value::Histogram(merged) });
     }
 }
 
-/// Says how busy a worker was since `before`, and moves `before` up.
+/// Returns the share of time a worker was busy since `before`, and updates `before`.
 ///
-/// Between two readings at the same time a worker is as busy as its phase says.
+/// If no time has passed, the worker's phase decides: 1 if it is running, 0 if it is parked.
 fn busy_ratio(worker: &WorkerCounters, now: Instant, before: &mut WorkerTime) -> f64 {
     let time = worker.time(now);
     let WorkerTime { busy, total } = since(time, core::mem::replace(before, time));
@@ -165,7 +165,7 @@ fn busy_ratio(worker: &WorkerCounters, now: Instant, before: &mut WorkerTime) ->
     busy.div_duration_f64(total).min(1.0)
 }
 
-/// Subtracts what was measured `before`; where that is more, another worker has taken the place.
+/// Returns the time since `before`; all of `time` if a new worker has taken over the slot and restarted the counters.
 fn since(time: WorkerTime, before: WorkerTime) -> WorkerTime {
     match (time.busy.checked_sub(before.busy), time.total.checked_sub(before.total)) {
         (Some(busy), Some(total)) => WorkerTime { busy, total },

@@ -1,32 +1,32 @@
-//! A count of 64 bits with one writer and any number of readers.
+//! A 64-bit counter with one writer and any number of readers.
 //!
-//! Bound: adding is loads and stores, never a locked operation; readers see a count that was true at
-//! some moment of their reading, and never one that shrinks.
+//! Guarantees: adding is loads and stores, never an atomic read-modify-write; a reader sees a value that was current at
+//! some time during the read, and values never decrease.
 
 #[cfg(not(target_has_atomic = "64"))]
 use narrow::Word;
 #[cfg(target_has_atomic = "64")]
 use wide::Word;
 
-/// A count that one thread adds to and every thread may read.
+/// A counter that one thread increments and any thread reads.
 ///
-/// If two threads add at once, counts get lost; nothing worse.
+/// If two threads increment at once, increments get lost; nothing worse happens.
 #[derive(Debug, Default)]
 pub struct Counter(Word);
 
 impl Counter {
-    /// Makes a count of zero.
+    /// Returns a counter at zero.
     pub const fn new() -> Self {
         Self(Word::new())
     }
 
-    /// Adds to the count.
+    /// Adds to the counter.
     #[inline]
     pub fn add(&self, more: u64) {
-        self.0.set(self.0.own().wrapping_add(more));
+        self.0.set(self.0.get_own().wrapping_add(more));
     }
 
-    /// Reads the count.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.read()
     }
@@ -45,7 +45,7 @@ mod wide {
         }
 
         #[inline]
-        pub(super) fn own(&self) -> u64 {
+        pub(super) fn get_own(&self) -> u64 {
             self.0.load(Relaxed)
         }
 
@@ -60,12 +60,12 @@ mod wide {
     }
 }
 
-/// Two halves, for machines whose atomics end at 32 bits.
+/// A counter in two halves, for targets without 64-bit atomics.
 ///
-/// The writer stores the upper half, the lower, and the upper once more; a reader reads them the other
-/// way round. Equal upper halves then belong to the lower half between them: a lower half of a later
-/// carry brings its upper half along, for it was released after it. Unequal ones mean that the count
-/// passed the larger of them, with nothing below, while it was read.
+/// The writer stores the upper half, the lower, and a copy of the upper; a reader loads them in the opposite order. If
+/// the upper half and its copy are equal, they belong to the lower half between them: a lower half from after a later
+/// carry would have made the new upper half visible, because it was released after it. If they differ, the counter
+/// passed `upper << 32` during the read, so that value was current.
 #[cfg(any(test, not(target_has_atomic = "64")))]
 mod narrow {
     use portable_atomic::AtomicU32;
@@ -75,16 +75,16 @@ mod narrow {
     pub(super) struct Word {
         upper: AtomicU32,
         lower: AtomicU32,
-        upper_again: AtomicU32,
+        upper_copy: AtomicU32,
     }
 
     impl Word {
         pub(super) const fn new() -> Self {
-            Self { upper: AtomicU32::new(0), lower: AtomicU32::new(0), upper_again: AtomicU32::new(0) }
+            Self { upper: AtomicU32::new(0), lower: AtomicU32::new(0), upper_copy: AtomicU32::new(0) }
         }
 
         #[inline]
-        pub(super) fn own(&self) -> u64 {
+        pub(super) fn get_own(&self) -> u64 {
             join(self.upper.load(Relaxed), self.lower.load(Relaxed))
         }
 
@@ -98,15 +98,15 @@ mod narrow {
             }
             self.lower.store(lower, Release);
             if carried {
-                self.upper_again.store(upper, Release);
+                self.upper_copy.store(upper, Release);
             }
         }
 
         pub(super) fn read(&self) -> u64 {
-            let upper_again = self.upper_again.load(Acquire);
+            let upper_copy = self.upper_copy.load(Acquire);
             let lower = self.lower.load(Acquire);
             let upper = self.upper.load(Relaxed);
-            join(upper, if upper == upper_again { lower } else { 0 })
+            join(upper, if upper == upper_copy { lower } else { 0 })
         }
     }
 
@@ -131,16 +131,16 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_carry_as_one_word_does() {
+    fn two_halves_carry_like_one_word() {
         let word = narrow::Word::new();
         for count in [1, u64::from(u32::MAX), 1 << 32, (1 << 32) + 1, (7 << 32) - 1, u64::MAX] {
             word.set(count);
-            assert_eq!((word.own(), word.read()), (count, count));
+            assert_eq!((word.get_own(), word.read()), (count, count));
         }
     }
 
     #[test]
-    fn two_halves_never_shrink_under_a_reader() {
+    fn two_halves_never_decrease_for_a_reader() {
         const STEP: u64 = 3 << 30;
         let word = narrow::Word::new();
         thread::scope(|scope| {

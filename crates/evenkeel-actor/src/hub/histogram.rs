@@ -1,7 +1,7 @@
-//! How long things took, in buckets that double.
+//! Histogram of durations with power-of-two buckets.
 //!
-//! Bound: 27 buckets from 256 ns up to 17 s and one for what took longer; a sample is off by less than
-//! a factor of two, the sum is exact. 232 bytes on a 64-bit machine.
+//! Limits: 27 buckets from 256 ns to 17 s and one above; a sample is off by less than a factor of two, the sum is exact.
+//! 232 bytes on a 64-bit machine.
 
 use core::time::Duration;
 
@@ -9,14 +9,14 @@ use portable_atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::{Counter, nanos};
 
-/// log2 of the nanoseconds that end the first bucket.
+/// log2 of the first bucket's upper bound in nanoseconds.
 const FIRST_BITS: u32 = 8;
-/// The buckets that have an end, and the one that has none.
+/// The number of buckets, including the last one without an upper bound.
 const BUCKETS: usize = 28;
 
-/// Durations that one thread records and every thread may read.
+/// A histogram that one thread records into and any thread reads.
 ///
-/// The count of a bucket is as wide as a machine word and wraps.
+/// The count of a bucket is one machine word and wraps.
 #[derive(Debug)]
 pub struct Histogram {
     counts: [AtomicUsize; BUCKETS],
@@ -30,7 +30,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration.
+    /// Records a duration.
     pub fn record(&self, duration: Duration) {
         let nanos = nanos(duration);
         let count = &self.counts[bucket(nanos)];
@@ -38,20 +38,20 @@ impl Histogram {
         self.nanos.add(nanos);
     }
 
-    /// Reads all counts; what is recorded meanwhile may be in some of them.
+    /// Takes a snapshot; a duration recorded meanwhile may be partly included.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let counts = self.counts.each_ref().map(|count| count.load(Relaxed) as u64);
         HistogramSnapshot { counts, nanos: self.nanos.get() }
     }
 }
 
-/// Finds the bucket whose end is the first at or after `nanos`.
+/// Finds the first bucket whose upper bound is at least `nanos`.
 fn bucket(nanos: u64) -> usize {
     let bits = u64::BITS - nanos.saturating_sub(1).leading_zeros();
     (bits.saturating_sub(FIRST_BITS) as usize).min(BUCKETS - 1)
 }
 
-/// What a histogram held.
+/// The contents of a histogram at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     counts: [u64; BUCKETS],
@@ -59,7 +59,7 @@ pub struct HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// Adds what another histogram held.
+    /// Adds the contents of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count = count.saturating_add(more);
@@ -67,23 +67,23 @@ impl HistogramSnapshot {
         self.nanos = self.nanos.saturating_add(other.nanos);
     }
 
-    /// Counts the durations.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Adds up the durations.
+    /// Returns the sum of the durations.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.nanos)
     }
 
-    /// Pairs the end of each bucket with how many durations do not exceed it; the last has no end.
+    /// Iterates over the buckets: upper bound and cumulative count; the last bucket has no bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
-        let mut so_far = 0;
+        let mut cumulative = 0;
         self.counts.iter().enumerate().map(move |(bucket, count)| {
-            so_far += count;
-            let end = Duration::from_nanos(1 << (FIRST_BITS as usize + bucket));
-            ((bucket + 1 < BUCKETS).then_some(end), so_far)
+            cumulative += count;
+            let bound = Duration::from_nanos(1 << (FIRST_BITS as usize + bucket));
+            ((bucket + 1 < BUCKETS).then_some(bound), cumulative)
         })
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn a_duration_counts_in_the_first_bucket_that_reaches_it() {
+    fn a_duration_counts_in_the_first_bucket_whose_bound_reaches_it() {
         for (nanos, end) in [(0, 256), (256, 256), (257, 512), (512, 512), (513, 1_024), (1 << 34, 1 << 34)] {
             assert_eq!(first_bucket_of(nanos), Some(Duration::from_nanos(end)), "{nanos} ns");
         }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_pile_up_from_bucket_to_bucket_and_the_sum_is_exact() {
+    fn bucket_counts_are_cumulative_and_the_sum_is_exact() {
         let snapshot = recorded([100, 300, 300, 1_000_000]);
         let counts: Vec<_> = snapshot.buckets().map(|(_, count)| count).collect();
         assert_eq!((counts[0], counts[1], counts[11], counts[12], counts[27]), (1, 3, 3, 4, 4));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_histograms_are_one_that_saw_everything() {
+    fn a_merged_histogram_equals_one_that_recorded_everything() {
         let mut merged = recorded([1, 1_000]);
         merged.merge(&recorded([1_000, u64::MAX / 2]));
         assert_eq!(merged, recorded([1, 1_000, 1_000, u64::MAX / 2]));

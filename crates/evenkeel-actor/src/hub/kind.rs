@@ -1,33 +1,33 @@
-//! What all workers and senders count together, by kind of actor.
+//! Counters by kind of actor, shared by all workers and senders.
 //!
-//! Bound: each number is a machine word and wraps; the paths that write here are rare ones.
+//! Limits: each counter is one machine word and wraps; only infrequent events write here.
 
 use core::ops::AddAssign;
 
 use portable_atomic::AtomicUsize;
 use portable_atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// What became of a message that found the mailbox full.
+/// Outcome of a send to a full mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OverflowReason {
-    /// It took the place of what had waited longest.
+    /// The message displaced the oldest one.
     DroppedOldest,
-    /// It was dropped.
+    /// The message was dropped.
     DroppedNewest,
-    /// Its sender waited for room.
+    /// The sender waited for capacity.
     Blocked,
-    /// Its sender has it back.
+    /// The message was returned to the sender.
     Rejected,
-    /// It became a dead letter.
+    /// The message was dead-lettered.
     DeadLetter,
 }
 
 impl OverflowReason {
-    /// Every reason, in the order in which they are reported.
+    /// Every reason, in reporting order.
     pub const ALL: [Self; 5] =
         [Self::DroppedOldest, Self::DroppedNewest, Self::Blocked, Self::Rejected, Self::DeadLetter];
 
-    /// The reason as a metric's label.
+    /// Returns the metric label.
     pub const fn as_label(self) -> &'static str {
         match self {
             Self::DroppedOldest => "dropped_oldest",
@@ -39,21 +39,21 @@ impl OverflowReason {
     }
 }
 
-/// What went through mailboxes.
+/// Total messages of mailboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MailboxTotals {
-    /// Messages taken in.
+    /// Enqueued messages.
     pub enqueued: UserSystemTotals,
-    /// Messages taken out, to be handled or buried.
+    /// Dequeued messages, handled or dead-lettered.
     pub dequeued: UserSystemTotals,
 }
 
-/// A number for each lane of a mailbox.
+/// A number for each of a mailbox's two queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserSystemTotals {
-    /// The lane of what actors send each other.
+    /// User messages.
     pub user: u64,
-    /// The lane of what the system tells them.
+    /// System messages.
     pub system: u64,
 }
 
@@ -71,7 +71,7 @@ impl AddAssign for UserSystemTotals {
     }
 }
 
-/// The numbers of one kind of actor that anybody may add to.
+/// The counters of one kind of actor; any thread may add to them.
 #[derive(Debug, Default)]
 pub struct KindCounters {
     overflow: [AtomicUsize; OverflowReason::ALL.len()],
@@ -79,23 +79,23 @@ pub struct KindCounters {
     stopped: AtomicUsize,
     failures: AtomicUsize,
     restarts: AtomicUsize,
-    enqueued: RetainedLanes,
-    dequeued: RetainedLanes,
+    enqueued: RetainedTotals,
+    dequeued: RetainedTotals,
 }
 
 #[derive(Debug, Default)]
-struct RetainedLanes {
+struct RetainedTotals {
     user: AtomicUsize,
     system: AtomicUsize,
 }
 
 impl KindCounters {
-    /// Counts an actor that begins.
+    /// Counts a spawned actor.
     pub fn add_spawned(&self) {
         self.spawned.fetch_add(1, Relaxed);
     }
 
-    /// Counts an actor that ended, and keeps what went through its mailbox.
+    /// Counts a stopped actor and retains the totals of its mailbox.
     pub fn add_stopped(&self, totals: MailboxTotals) {
         self.enqueued.add(totals.enqueued);
         self.dequeued.add(totals.dequeued);
@@ -112,40 +112,40 @@ impl KindCounters {
         self.restarts.fetch_add(1, Relaxed);
     }
 
-    /// Counts a message that found the mailbox full.
+    /// Counts a send to a full mailbox.
     pub fn add_overflow(&self, reason: OverflowReason) {
         self.overflow[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts the actors that began and did not end.
+    /// Returns the number of actors that are alive.
     pub fn alive(&self) -> u64 {
-        // Ends first, and acquired: with every end that is seen, its beginning is.
+        // Acquires `stopped` first: every stop that is visible makes its spawn visible.
         let stopped = self.stopped.load(Acquire);
         self.spawned.load(Relaxed).wrapping_sub(stopped) as u64
     }
 
-    /// Reads how many failures there were.
+    /// Returns the number of failures.
     pub fn failures(&self) -> u64 {
         self.failures.load(Relaxed) as u64
     }
 
-    /// Reads how many restarts there were.
+    /// Returns the number of restarts.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Relaxed) as u64
     }
 
-    /// Reads how many messages found the mailbox full.
+    /// Returns the number of sends to a full mailbox with this outcome.
     pub fn overflow(&self, reason: OverflowReason) -> u64 {
         self.overflow[reason as usize].load(Relaxed) as u64
     }
 
-    /// Reads what went through the mailboxes of the actors that ended.
+    /// Returns the mailbox totals of the stopped actors.
     pub fn retained(&self) -> MailboxTotals {
         MailboxTotals { enqueued: self.enqueued.read(), dequeued: self.dequeued.read() }
     }
 }
 
-impl RetainedLanes {
+impl RetainedTotals {
     fn add(&self, totals: UserSystemTotals) {
         self.user.fetch_add(totals.user as usize, Relaxed);
         self.system.fetch_add(totals.system as usize, Relaxed);
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_stopped_actor_handled_stays_counted() {
+    fn the_totals_of_a_stopped_actor_stay_counted() {
         let kind = KindCounters::default();
         let totals = MailboxTotals {
             enqueued: UserSystemTotals { user: 5, system: 1 },
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_restarts_count_apart() {
+    fn failures_and_restarts_count_separately() {
         let kind = KindCounters::default();
         (0..3).for_each(|_| kind.add_failure());
         (0..2).for_each(|_| kind.add_restart());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_to_overflow_counts_apart() {
+    fn each_overflow_reason_counts_separately() {
         let kind = KindCounters::default();
         for (times, reason) in OverflowReason::ALL.into_iter().enumerate() {
             (0..=times).for_each(|_| kind.add_overflow(reason));

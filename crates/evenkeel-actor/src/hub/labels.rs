@@ -1,21 +1,21 @@
-//! Actors' labels as small numbers, and tables by them.
+//! Interned actor labels, and tables indexed by them.
 //!
-//! Bound: at most `labels_max` labels and `other`, each held once; every table has that many rows.
+//! Limits: at most `labels_max` labels and `other`; every table has as many rows.
 
 use alloc::boxed::Box;
 
 use evenkeel_policy::id::Id;
 use evenkeel_policy::interner::Interner;
 
-/// Names the actors of one label.
+/// The ID of the actors of one label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindId(u16);
 
 impl KindId {
-    /// All actors whose label came after the last that fitted.
+    /// The actors whose label exceeded the limit.
     pub const OTHER: Self = Self(0);
 
-    /// The row of a table by kind.
+    /// Returns the row in a table by kind.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -32,7 +32,7 @@ impl Id for KindId {
     }
 }
 
-/// The labels under which actors are counted.
+/// The interned labels.
 #[derive(Debug)]
 pub struct Labels {
     names: Interner<KindId>,
@@ -40,33 +40,33 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// How many labels there are room for unless somebody says otherwise.
+    /// The default limit.
     pub const MAX_DEFAULT: u16 = 256;
-    /// The label of the actors whose own did not fit.
+    /// The label of actors beyond the limit.
     pub const OTHER: &str = "other";
 
-    /// Makes room for `labels_max` labels besides `other`.
+    /// Returns an empty set for `labels_max` labels besides `other`.
     pub fn new(labels_max: u16) -> Self {
-        // Labels are few, and whoever programs the actors chooses them: the hash needs no secret.
+        // Labels are few and chosen by the program, so the hash needs no secret key.
         let mut names = Interner::new(u32::from(labels_max) + 1, (0, 0));
-        // The first of at least one name always fits, and is given `KindId::OTHER`.
+        // The capacity is at least one, so this fits and gets `KindId::OTHER`.
         let _ = names.intern(Self::OTHER);
         Self { names, other_used: false }
     }
 
-    /// Finds the kind of a label, making one if it is new and fits.
+    /// Returns the kind of a label, interning it if it is new and within the limit.
     pub fn intern(&mut self, label: &str) -> KindId {
         let kind = self.names.intern(label).unwrap_or(KindId::OTHER);
         self.other_used |= kind == KindId::OTHER;
         kind
     }
 
-    /// Reads the label of a kind.
+    /// Returns the label of a kind.
     pub fn label(&self, kind: KindId) -> &str {
         self.names.name(kind).unwrap_or(Self::OTHER)
     }
 
-    /// Lists the kinds that were handed out.
+    /// Iterates over the kinds in use.
     pub fn iter(&self) -> impl Iterator<Item = (KindId, &str)> {
         let first = u32::from(!self.other_used);
         (first..self.names.len() as u32).map(|number| {
@@ -76,24 +76,24 @@ impl Labels {
     }
 }
 
-/// A row for every kind that [`Labels`] of the same `labels_max` may hand out.
+/// A table with a row for every kind that [`Labels`] with the same `labels_max` can return.
 #[derive(Clone, Debug)]
 pub struct PerKind<T>(Box<[T]>);
 
 impl<T: Default> PerKind<T> {
-    /// Makes all rows.
+    /// Returns a table of default rows.
     pub fn new(labels_max: u16) -> Self {
         Self((0..=labels_max).map(|_| T::default()).collect())
     }
 }
 
 impl<T> PerKind<T> {
-    /// Gives the row of a kind; that of [`KindId::OTHER`] for a kind of a larger table.
+    /// Returns the row of a kind; the row of [`KindId::OTHER`] for a kind of a larger table.
     pub fn get(&self, kind: KindId) -> &T {
         &self.0[self.row(kind)]
     }
 
-    /// Gives the row of a kind, to be changed.
+    /// Returns the row of a kind, mutably.
     pub fn get_mut(&mut self, kind: KindId) -> &mut T {
         let row = self.row(kind);
         &mut self.0[row]
@@ -129,7 +129,7 @@ mod tests {
         for late in ["c", "d", "e"] {
             assert_eq!(labels.intern(late), KindId::OTHER);
         }
-        assert_eq!(known, [labels.intern("a"), labels.intern("b")], "what fitted keeps its kind");
+        assert_eq!(known, [labels.intern("a"), labels.intern("b")], "known labels keep their kind");
         assert_eq!(listed(&labels), ["other", "a", "b"]);
     }
 

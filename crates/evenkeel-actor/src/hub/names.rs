@@ -1,6 +1,6 @@
-//! The names of the metrics, and what each one tells.
+//! Metric names and their help texts.
 //!
-//! The names up to [`DEAD_LETTERS_TOTAL`] are those of seed 004.
+//! The names up to [`DEAD_LETTERS_TOTAL`] are given by a specification; see docs/specs.md, actor scheduler facade.
 
 macro_rules! metrics {
     ($($name:ident = $text:literal: $help:literal;)*) => {
@@ -9,10 +9,10 @@ macro_rules! metrics {
             pub const $name: &str = $text;
         )*
 
-        /// Every name, in the order of this page.
+        /// Every name, in the order of this file.
         pub const ALL: &[&str] = &[$($name),*];
 
-        /// Says in a phrase what a metric of ours tells.
+        /// Returns the help text of a metric of this crate.
         pub fn help(name: &str) -> Option<&'static str> {
             match name {
                 $($text => Some($help),)*
@@ -23,26 +23,26 @@ macro_rules! metrics {
 }
 
 metrics! {
-    MAILBOX_ENQUEUED_TOTAL = "actor.mailbox.enqueued_total": "messages taken in, by actor and lane";
-    MAILBOX_DEPTH = "actor.mailbox.depth": "messages that wait, by actor";
-    READY_QUEUE_DEPTH = "scheduler.ready_queue.depth": "actors that wait for a worker";
+    MAILBOX_ENQUEUED_TOTAL = "actor.mailbox.enqueued_total": "messages enqueued, by actor and mailbox queue";
+    MAILBOX_DEPTH = "actor.mailbox.depth": "messages waiting in mailboxes, by actor";
+    READY_QUEUE_DEPTH = "scheduler.ready_queue.depth": "actors waiting for a worker";
     WORKER_BUSY_RATIO = "scheduler.worker.busy_ratio":
-        "the part of its time a worker ran actors since the last reading";
-    INVOKE_DURATION_MS = "scheduler.invoke.duration_ms": "how long a run of an actor took, one message or several; a sample, by actor";
-    LATENCY_MS = "scheduler.latency_ms": "how long ready actors waited for a worker, a sample, by actor";
+        "share of time since the last snapshot in which the worker was awake";
+    INVOKE_DURATION_MS = "scheduler.invoke.duration_ms": "duration of an actor's run of one or more messages, sampled, by actor";
+    LATENCY_MS = "scheduler.latency_ms": "time from ready to run, sampled, by actor";
     DEAD_LETTERS_TOTAL = "dead_letters_total": "messages that reached no handler, by reason";
-    MAILBOX_DEQUEUED_TOTAL = "actor.mailbox.dequeued_total": "messages taken out to be handled or buried, by actor and lane";
+    MAILBOX_DEQUEUED_TOTAL = "actor.mailbox.dequeued_total": "messages dequeued to be handled or dead-lettered, by actor and mailbox queue";
     MAILBOX_OVERFLOW_TOTAL = "actor.mailbox.overflow_total":
-        "messages that found the mailbox full, by actor and what became of them";
+        "sends to a full mailbox, by actor and outcome";
     RESTARTS_TOTAL = "actor.restarts_total": "restarts, by actor";
     FAILURES_TOTAL = "actor.failures_total": "failures, by actor";
-    ALIVE = "actor.alive": "actors that are not stopped, by actor";
-    WORKERS_ACTIVE = "scheduler.workers_active": "workers that there are, asleep or not";
-    RUNS_TOTAL = "scheduler.runs_total": "times a worker ran an actor";
-    MESSAGES_TOTAL = "scheduler.messages_total": "messages a worker handed to actors";
+    ALIVE = "actor.alive": "actors that have not stopped, by actor";
+    WORKERS_ACTIVE = "scheduler.workers_active": "active workers, sleeping ones included";
+    RUNS_TOTAL = "scheduler.runs_total": "runs of actors";
+    MESSAGES_TOTAL = "scheduler.messages_total": "messages handled";
     YIELDS_TOTAL = "scheduler.yields_total": "runs that used up their budget";
-    STEALS_TOTAL = "scheduler.steals_total": "times a worker took actors from another";
-    WAKES_TOTAL = "scheduler.wakes_total": "times a worker woke another";
+    STEALS_TOTAL = "scheduler.steals_total": "times the worker stole actors from another worker";
+    WAKES_TOTAL = "scheduler.wakes_total": "times the worker woke another worker";
 }
 
 #[cfg(test)]
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_of_the_seed_are_kept_to_the_letter() {
-        let seed = [
+    fn the_names_of_the_specification_are_kept_to_the_letter() {
+        let specified = [
             "actor.mailbox.enqueued_total",
             "actor.mailbox.depth",
             "scheduler.ready_queue.depth",
@@ -60,12 +60,12 @@ mod tests {
             "scheduler.latency_ms",
             "dead_letters_total",
         ];
-        assert_eq!(ALL[..seed.len()], seed);
+        assert_eq!(ALL[..specified.len()], specified);
     }
 
     #[test]
-    fn every_metric_says_what_it_tells() {
+    fn every_metric_has_a_help_text() {
         assert!(ALL.iter().all(|name| help(name).is_some()));
-        assert_eq!(help("somebody.elses_total"), None);
+        assert_eq!(help("other.metric_total"), None);
     }
 }

@@ -1,114 +1,56 @@
-//! A snapshot in Prometheus' text format.
+//! Writes a snapshot in the Prometheus text exposition format.
 
 use core::fmt::{self, Write};
 use core::time::Duration;
 
+use evenkeel_policy::exposition::{MetricKind, SampleValue, SeriesName, write_head};
+
 use super::{HistogramSnapshot, Series, Snapshot, Value, names};
 
 impl Snapshot {
-    /// Prints the snapshot as a page that Prometheus reads.
+    /// Writes the snapshot in the Prometheus text exposition format.
     ///
-    /// A dot in a name becomes an underscore; durations are in milliseconds.
+    /// Dots in names become underscores; durations are in milliseconds.
     pub fn write_prometheus(&self, out: &mut impl Write) -> fmt::Result {
         let mut family = "";
         for series in self.series() {
             if series.name != family {
-                write_head(out, series)?;
+                write_head(out, series.name, names::help(series.name), kind(&series.value))?;
                 family = series.name;
             }
-            match &series.value {
-                Value::Counter(count) => write_line(out, series, "", None, format_args!("{count}"))?,
-                Value::Gauge(value) => write_line(out, series, "", None, format_args!("{}", Number(*value)))?,
-                Value::Histogram(histogram) => write_histogram(out, series, histogram)?,
-            }
+            write_series(out, series)?;
         }
         Ok(())
     }
 }
 
-fn write_head(out: &mut impl Write, series: &Series) -> fmt::Result {
-    let name = Name(series.name);
-    if let Some(help) = names::help(series.name) {
-        writeln!(out, "# HELP {name} {help}")?;
-    }
-    let kind = match series.value {
-        Value::Counter(_) => "counter",
-        Value::Gauge(_) => "gauge",
-        Value::Histogram(_) => "histogram",
-    };
-    writeln!(out, "# TYPE {name} {kind}")
-}
-
-fn write_histogram(out: &mut impl Write, series: &Series, histogram: &HistogramSnapshot) -> fmt::Result {
-    for (end, count) in histogram.buckets() {
-        let end = Number(end.map_or(f64::INFINITY, millis));
-        write_line(out, series, "_bucket", Some(end), format_args!("{count}"))?;
-    }
-    let sum = Number(millis(histogram.sum()));
-    write_line(out, series, "_sum", None, format_args!("{sum}"))?;
-    write_line(out, series, "_count", None, format_args!("{}", histogram.count()))
-}
-
-fn millis(span: Duration) -> f64 {
-    span.as_nanos() as f64 / 1e6
-}
-
-fn write_line(
-    out: &mut impl Write,
-    series: &Series,
-    suffix: &str,
-    end: Option<Number>,
-    value: fmt::Arguments<'_>,
-) -> fmt::Result {
-    write!(out, "{}{suffix}", Name(series.name))?;
-    let mut before = '{';
-    for (key, value) in &series.labels {
-        write!(out, "{before}{key}=\"{}\"", Escaped(value))?;
-        before = ',';
-    }
-    if let Some(end) = end {
-        write!(out, "{before}le=\"{end}\"")?;
-        before = ',';
-    }
-    if before == ',' {
-        out.write_char('}')?;
-    }
-    writeln!(out, " {value}")
-}
-
-struct Name(&'static str);
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| f.write_char(if c.is_ascii_alphanumeric() { c } else { '_' }))
+fn kind(value: &Value) -> MetricKind {
+    match value {
+        Value::Counter(_) => MetricKind::Counter,
+        Value::Gauge(_) => MetricKind::Gauge,
+        Value::Histogram(_) => MetricKind::Histogram,
     }
 }
 
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '\\' => f.write_str("\\\\"),
-            '"' => f.write_str("\\\""),
-            '\n' => f.write_str("\\n"),
-            c => f.write_char(c),
-        })
-    }
-}
-
-struct Number(f64);
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == f64::INFINITY {
-            return f.write_str("+Inf");
+fn write_series(out: &mut impl Write, series: &Series) -> fmt::Result {
+    let labels = series.labels.iter().map(|(label, value)| (*label, value.as_str()));
+    let name = SeriesName { name: series.name, labels };
+    match &series.value {
+        Value::Counter(count) => name.write_sample(out, SampleValue::Count(*count)),
+        Value::Gauge(value) => name.write_sample(out, SampleValue::Float(*value)),
+        Value::Histogram(histogram) => {
+            name.write_histogram(out, bounded(histogram), millis(histogram.sum()), histogram.count())
         }
-        if self.0 == f64::NEG_INFINITY {
-            return f.write_str("-Inf");
-        }
-        write!(f, "{}", self.0)
     }
+}
+
+/// Iterates over the buckets that have an upper bound; the writer adds the last one, `+Inf`.
+fn bounded(histogram: &HistogramSnapshot) -> impl Iterator<Item = (f64, u64)> {
+    histogram.buckets().filter_map(|(bound, count)| Some((millis(bound?), count)))
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
 }
 
 #[cfg(test)]
@@ -129,14 +71,14 @@ mod tests {
             series(names::DEAD_LETTERS_TOTAL, &[("reason", "full")], Value::Counter(u64::MAX)),
         ]);
         let expected = "\
-# HELP actor_mailbox_depth messages that wait, by actor
+# HELP actor_mailbox_depth messages waiting in mailboxes, by actor
 # TYPE actor_mailbox_depth gauge
 actor_mailbox_depth{actor=\"A\"} 1
 actor_mailbox_depth{actor=\"B\"} 2.5
 # HELP dead_letters_total messages that reached no handler, by reason
 # TYPE dead_letters_total counter
 dead_letters_total{reason=\"full\"} 18446744073709551615
-# HELP scheduler_ready_queue_depth actors that wait for a worker
+# HELP scheduler_ready_queue_depth actors waiting for a worker
 # TYPE scheduler_ready_queue_depth gauge
 scheduler_ready_queue_depth 0
 ";
@@ -144,18 +86,18 @@ scheduler_ready_queue_depth 0
     }
 
     #[test]
-    fn a_metric_that_is_not_ours_has_a_type_and_no_help() {
+    fn an_unknown_metric_has_a_type_and_no_help() {
         assert_eq!(page(vec![series("my.own", &[], Value::Counter(1))]), "# TYPE my_own counter\nmy_own 1\n");
     }
 
     #[test]
-    fn what_would_end_a_label_is_escaped() {
+    fn label_values_are_escaped() {
         let page = page(vec![series("a", &[("actor", "a\\new \"x\"\n}")], Value::Counter(1))]);
         assert!(page.ends_with("a{actor=\"a\\\\new \\\"x\\\"\\n}\"} 1\n"), "{page}");
     }
 
     #[test]
-    fn a_histogram_is_in_milliseconds_and_piles_up_to_infinity() {
+    fn a_histogram_is_in_milliseconds_and_cumulative_up_to_infinity() {
         let histogram = Histogram::default();
         for nanos in [100, 1_000_000, 1_000_000, 60_000_000_000] {
             histogram.record(Duration::from_nanos(nanos));
@@ -179,9 +121,12 @@ scheduler_ready_queue_depth 0
     }
 
     #[test]
-    fn numbers_that_are_none_are_spelled_as_prometheus_spells_them() {
-        let spelled = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| Number(value).to_string());
-        assert_eq!(spelled, ["NaN", "+Inf", "-Inf"]);
+    fn special_numbers_are_written_as_prometheus_expects() {
+        let written = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| {
+            let page = page(vec![series("a", &[], Value::Gauge(value))]);
+            page.lines().last().unwrap().to_string()
+        });
+        assert_eq!(written, ["a NaN", "a +Inf", "a -Inf"]);
     }
 
     fn series(name: &'static str, labels: &[(&'static str, &str)], value: Value) -> Series {

@@ -1,7 +1,6 @@
-//! What the hub read at one moment.
+//! A snapshot of all metrics.
 //!
-//! Bound: series are in the order of their names, then of their labels, whatever order actors and
-//! workers began in.
+//! Guarantees: series are sorted by name, then by labels, whatever the order in which actors and workers started.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -9,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::HistogramSnapshot;
 
-/// The metrics at one moment.
+/// All metrics at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     series: Vec<Series>,
@@ -20,36 +19,36 @@ pub struct Snapshot {
 pub struct Series {
     /// The metric; see [`names`](super::names).
     pub name: &'static str,
-    /// What tells it from the others of its name.
+    /// The labels.
     pub labels: Vec<(&'static str, String)>,
-    /// What was read.
+    /// The value.
     pub value: Value,
 }
 
-/// A reading.
+/// The value of a series.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A number that only grows.
+    /// A number that only increases.
     Counter(u64),
-    /// A number that comes and goes.
+    /// A number that goes up and down.
     Gauge(f64),
-    /// Durations.
+    /// A distribution of durations.
     Histogram(Box<HistogramSnapshot>),
 }
 
 impl Snapshot {
-    /// Puts series in order; of each name and labels, there should be one.
+    /// Sorts the series; each pair of name and labels should occur once.
     pub fn new(mut series: Vec<Series>) -> Self {
         series.sort_by(|a, b| (a.name, &a.labels).cmp(&(b.name, &b.labels)));
         Self { series }
     }
 
-    /// Lists all series, by name, then by labels.
+    /// Returns all series, sorted by name, then by labels.
     pub fn series(&self) -> &[Series] {
         &self.series
     }
 
-    /// Finds the value of one series.
+    /// Returns the value of one series.
     pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Value> {
         let same = |series: &&Series| {
             let ours = series.labels.iter().map(|(key, value)| (*key, value.as_str()));
@@ -66,7 +65,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn series_come_in_one_order_whatever_order_they_were_read_in() {
+    fn series_are_sorted_whatever_the_order_of_collection() {
         let read = [("b", "2", 1), ("a", "1", 2), ("b", "10", 3), ("b", "1", 4)];
         let one = snapshot(&read);
         let mut reversed = read;

@@ -1,4 +1,4 @@
-//! The hub as a whole: what is counted in one place is read in another.
+//! The hub as a whole: counters in, snapshots out.
 
 extern crate std;
 
@@ -17,7 +17,7 @@ use evenkeel_policy::time::Instant;
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn every_metric_has_a_series_with_the_labels_it_should_have() {
+fn every_metric_has_a_series_with_the_expected_labels() {
     let mut hub = Hub::new(4, 2);
     hub.labels.intern("Worker");
     let snapshot = hub.snapshot();
@@ -39,7 +39,7 @@ fn every_metric_has_a_series_with_the_labels_it_should_have() {
 }
 
 #[test]
-fn what_stopped_actors_handled_and_what_living_ones_handle_add_up() {
+fn totals_of_stopped_and_live_actors_add_up() {
     let mut hub = Hub::new(4, 1);
     let kind = hub.labels.intern("Worker");
     hub.kinds.get(kind).add_spawned();
@@ -60,15 +60,15 @@ fn what_stopped_actors_handled_and_what_living_ones_handle_add_up() {
 }
 
 #[test]
-fn the_lanes_of_a_mailbox_are_told_apart() {
+fn the_user_and_system_queues_are_counted_separately() {
     let mut hub = Hub::new(4, 1);
     let kind = hub.labels.intern("Worker");
     let system = UserSystemTotals { user: 0, system: 5 };
     hub.live.get_mut(kind).add(MailboxTotals { enqueued: system, dequeued: UserSystemTotals::default() }, 5);
     let snapshot = hub.snapshot();
-    let lane =
-        |lane| count(&snapshot, names::MAILBOX_ENQUEUED_TOTAL, &[("actor", "Worker"), ("mailbox", lane)]);
-    assert_eq!((lane("user"), lane("system")), (0, 5));
+    let enqueued =
+        |queue| count(&snapshot, names::MAILBOX_ENQUEUED_TOTAL, &[("actor", "Worker"), ("mailbox", queue)]);
+    assert_eq!((enqueued("user"), enqueued("system")), (0, 5));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_durations_of_all_workers_are_one_histogram_per_actor() {
     let snapshot = hub.snapshot();
     let read = |name, actor| match snapshot.get(name, &[("actor", actor)]) {
         Some(Value::Histogram(histogram)) => (histogram.count(), histogram.sum()),
-        other => panic!("{other:?} is no histogram"),
+        other => panic!("{other:?} is not a histogram"),
     };
     assert_eq!(read(names::INVOKE_DURATION_MS, "A"), (3, 3 * MS));
     assert_eq!(read(names::LATENCY_MS, "B"), (3, 6 * MS));
@@ -91,7 +91,7 @@ fn the_durations_of_all_workers_are_one_histogram_per_actor() {
 }
 
 #[test]
-fn a_busy_ratio_reaches_back_to_the_last_snapshot_only() {
+fn a_busy_ratio_covers_the_time_since_the_last_snapshot() {
     let mut hub = Hub::new(4, 1);
     hub.work(0, 90 * MS, 10 * MS);
     assert_eq!(hub.busy_ratio(0), "0.9");
@@ -100,7 +100,7 @@ fn a_busy_ratio_reaches_back_to_the_last_snapshot_only() {
 }
 
 #[test]
-fn a_handler_that_runs_and_a_park_that_lasts_count_up_to_the_snapshot() {
+fn a_running_handler_and_a_lasting_park_count_up_to_the_snapshot() {
     let mut hub = Hub::new(4, 1);
     hub.work(0, 50 * MS, 50 * MS);
     assert_eq!(hub.busy_ratio(0), "0.5");
@@ -115,9 +115,9 @@ fn a_handler_that_runs_and_a_park_that_lasts_count_up_to_the_snapshot() {
 }
 
 #[test]
-fn a_worker_that_measured_nothing_is_as_busy_as_its_phase_says() {
+fn without_elapsed_time_the_phase_decides_the_busy_ratio() {
     let mut hub = Hub::new(4, 1);
-    assert_eq!(hub.busy_ratio(0), "0", "it has not begun");
+    assert_eq!(hub.busy_ratio(0), "0", "it has not started");
     hub.workers[0].enter(WorkerPhase::Running, hub.now);
     assert_eq!(hub.busy_ratio(0), "1");
     hub.workers[0].enter(WorkerPhase::Parked, hub.now);
@@ -125,7 +125,7 @@ fn a_worker_that_measured_nothing_is_as_busy_as_its_phase_says() {
 }
 
 #[test]
-fn a_worker_in_the_place_of_another_starts_over() {
+fn a_worker_with_new_counters_in_a_used_slot_starts_over() {
     let mut hub = Hub::new(4, 1);
     hub.work(0, 90 * MS, 10 * MS);
     assert_eq!(hub.busy_ratio(0), "0.9");
@@ -135,7 +135,7 @@ fn a_worker_in_the_place_of_another_starts_over() {
 }
 
 #[test]
-fn workers_that_are_gone_are_not_reported() {
+fn removed_workers_are_not_reported() {
     let mut hub = Hub::new(4, 3);
     hub.workers[2].runs.add(7);
     assert_eq!(count(&hub.snapshot(), names::RUNS_TOTAL, &[("worker", "2")]), 7);
@@ -171,7 +171,7 @@ fn each_counter_of_a_worker_has_its_own_series() {
 }
 
 #[test]
-fn actors_past_the_limit_of_labels_share_one_series() {
+fn actors_beyond_the_label_limit_share_one_series() {
     let mut hub = Hub::new(3, 1);
     for number in 0..100 {
         let kind = hub.labels.intern(&format!("Actor{number}"));
@@ -184,7 +184,7 @@ fn actors_past_the_limit_of_labels_share_one_series() {
 }
 
 #[test]
-fn the_order_in_which_actors_began_does_not_show() {
+fn the_order_in_which_actors_started_does_not_show() {
     let read = |order: [&str; 3]| {
         let mut hub = Hub::new(4, 1);
         for label in order {
@@ -199,7 +199,7 @@ fn the_order_in_which_actors_began_does_not_show() {
 }
 
 #[test]
-fn every_overflow_and_every_dead_letter_is_told_by_reason() {
+fn every_overflow_and_dead_letter_is_reported_by_reason() {
     let mut hub = Hub::new(4, 1);
     let kind = hub.labels.intern("Worker");
     hub.kinds.get(kind).add_overflow(OverflowReason::Rejected);
@@ -222,7 +222,7 @@ fn every_overflow_and_every_dead_letter_is_told_by_reason() {
 }
 
 #[test]
-fn a_page_has_every_family_and_every_series_once() {
+fn the_prometheus_output_has_every_family_and_every_series_once() {
     let mut hub = Hub::new(4, 2);
     hub.labels.intern("a::Worker");
     hub.labels.intern("b::Worker");
@@ -239,17 +239,17 @@ fn a_page_has_every_family_and_every_series_once() {
 }
 
 #[test]
-fn a_sink_is_given_the_snapshot_as_read() {
+fn a_sink_gets_the_snapshot_unchanged() {
     #[derive(Default)]
-    struct Kept(RefCell<Vec<Snapshot>>);
-    impl MetricsSink for Kept {
+    struct RecordingSink(RefCell<Vec<Snapshot>>);
+    impl MetricsSink for RecordingSink {
         fn publish(&self, snapshot: &Snapshot) {
             self.0.borrow_mut().push(snapshot.clone());
         }
     }
     let mut hub = Hub::new(4, 1);
     hub.ready = 12;
-    let sink = Kept::default();
+    let sink = RecordingSink::default();
     let snapshot = hub.snapshot();
     let published: &dyn MetricsSink = &sink;
     published.publish(&snapshot);
@@ -258,7 +258,7 @@ fn a_sink_is_given_the_snapshot_as_read() {
 }
 
 #[test]
-fn no_count_shrinks_while_its_worker_writes_and_none_is_lost() {
+fn no_count_decreases_while_its_worker_writes_and_none_is_lost() {
     const MESSAGES: u64 = 2_000;
     let mut hub = Hub::new(1, 1);
     let kind = hub.labels.intern("Worker");
@@ -276,7 +276,8 @@ fn no_count_shrinks_while_its_worker_writes_and_none_is_lost() {
             let counted = worker.messages.get();
             let recorded = worker.latency(kind).snapshot().count();
             assert!(messages <= counted && waits <= recorded);
-            (messages, waits) = (counted, recorded);
+            messages = counted;
+            waits = recorded;
             thread::yield_now();
         }
     });
@@ -323,7 +324,7 @@ impl Hub {
         })
     }
 
-    /// Has a worker run for a while, then park for a while.
+    /// Runs a worker for `busy`, then parks it for `parked`.
     fn work(&mut self, worker: usize, busy: Duration, parked: Duration) {
         self.workers[worker].enter(WorkerPhase::Running, self.now);
         self.now += busy;
@@ -348,7 +349,7 @@ fn count(snapshot: &Snapshot, name: &str, labels: &[(&str, &str)]) -> u64 {
     }
 }
 
-/// A gauge as it is printed, because fractions are told apart best that way.
+/// Returns a gauge as text, so that fractions can be compared exactly.
 fn gauge(snapshot: &Snapshot, name: &str, labels: &[(&str, &str)]) -> String {
     match snapshot.get(name, labels) {
         Some(Value::Gauge(value)) => value.to_string(),

@@ -1,4 +1,4 @@
-//! What one worker counts.
+//! The counters of one worker.
 
 use core::time::Duration;
 
@@ -7,24 +7,24 @@ use portable_atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Counter, Histogram, KindId, PerKind, nanos};
 
-/// The numbers of one worker, which it alone writes.
+/// The counters of one worker, which is their only writer.
 #[derive(Debug)]
 pub struct WorkerCounters {
-    /// Times it ran an actor.
+    /// Runs of actors.
     pub runs: Counter,
-    /// Messages it handed to actors.
+    /// Messages handled.
     pub messages: Counter,
     /// Runs that used up their budget.
     pub yields: Counter,
-    /// Times it took actors from another worker.
+    /// Times it stole actors from another worker.
     pub steals: Counter,
     /// Times it woke another worker.
     pub wakes: Counter,
     busy_nanos: Counter,
     total_nanos: Counter,
-    /// When the worker last told what it is up to.
+    /// The start of the current phase.
     since_nanos: Counter,
-    began: AtomicBool,
+    started: AtomicBool,
     running: AtomicBool,
     kinds: PerKind<KindHistograms>,
 }
@@ -35,26 +35,26 @@ struct KindHistograms {
     latency: Histogram,
 }
 
-/// Where a worker's time went.
+/// Busy and total time of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerTime {
-    /// How long actors ran.
+    /// Time spent running actors.
     pub busy: Duration,
-    /// How long it was in all, waiting to be woken included.
+    /// All time, parked time included.
     pub total: Duration,
 }
 
-/// What a worker is up to.
+/// Phase of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerPhase {
-    /// It runs actors or looks for some.
+    /// Runs actors or searches for ready ones.
     Running,
-    /// It waits to be woken.
+    /// Waits to be woken.
     Parked,
 }
 
 impl WorkerCounters {
-    /// Makes the numbers of a worker that has done nothing, for as many labels as there may be.
+    /// Returns counters at zero, for `labels_max` labels.
     pub fn new(labels_max: u16) -> Self {
         Self {
             runs: Counter::new(),
@@ -65,53 +65,53 @@ impl WorkerCounters {
             busy_nanos: Counter::new(),
             total_nanos: Counter::new(),
             since_nanos: Counter::new(),
-            began: AtomicBool::new(false),
+            started: AtomicBool::new(false),
             running: AtomicBool::new(false),
             kinds: PerKind::new(labels_max),
         }
     }
 
-    /// Gives the durations of the handlers of one kind.
+    /// Returns the durations of runs of one kind.
     pub fn invoke_duration(&self, kind: KindId) -> &Histogram {
         &self.kinds.get(kind).invoke_duration
     }
 
-    /// Gives the waits of one kind, from ready to run.
+    /// Returns the waits of one kind, from ready to run.
     pub fn latency(&self, kind: KindId) -> &Histogram {
         &self.kinds.get(kind).latency
     }
 
-    /// Notes what the worker is up to from `now` on.
+    /// Records the start of a phase.
     pub fn enter(&self, phase: WorkerPhase, now: Instant) {
-        let span = self.since(now);
+        let elapsed = self.elapsed(now);
         self.since_nanos.add(now.as_nanos().wrapping_sub(self.since_nanos.get()));
-        self.began.store(true, Relaxed);
+        self.started.store(true, Relaxed);
         if self.phase() == WorkerPhase::Running {
-            self.busy_nanos.add(nanos(span));
+            self.busy_nanos.add(nanos(elapsed));
         }
-        self.total_nanos.add(nanos(span));
+        self.total_nanos.add(nanos(elapsed));
         self.running.store(phase == WorkerPhase::Running, Relaxed);
     }
 
-    /// How long it has been up to what it is.
-    fn since(&self, now: Instant) -> Duration {
-        if !self.began.load(Relaxed) {
+    /// Returns the time since the start of the current phase.
+    fn elapsed(&self, now: Instant) -> Duration {
+        if !self.started.load(Relaxed) {
             return Duration::ZERO;
         }
         now.since(Instant::from_nanos(self.since_nanos.get()))
     }
 
-    /// Adds up where its time went until `now`; what it is up to meanwhile may be counted on one side only.
+    /// Returns the busy and total time until `now`; a phase change during the call may be counted only partly.
     pub fn time(&self, now: Instant) -> WorkerTime {
-        let span = self.since(now);
-        let busy = if self.phase() == WorkerPhase::Running { span } else { Duration::ZERO };
+        let elapsed = self.elapsed(now);
+        let busy = if self.phase() == WorkerPhase::Running { elapsed } else { Duration::ZERO };
         WorkerTime {
             busy: Duration::from_nanos(self.busy_nanos.get()) + busy,
-            total: Duration::from_nanos(self.total_nanos.get()) + span,
+            total: Duration::from_nanos(self.total_nanos.get()) + elapsed,
         }
     }
 
-    /// Says what the worker is up to; parked until it said otherwise.
+    /// Returns the phase; parked until the worker has started.
     pub fn phase(&self) -> WorkerPhase {
         if self.running.load(Relaxed) { WorkerPhase::Running } else { WorkerPhase::Parked }
     }
@@ -123,7 +123,7 @@ mod tests {
     use crate::hub::Labels;
 
     #[test]
-    fn a_worker_counts_each_kind_apart() {
+    fn a_worker_counts_each_kind_separately() {
         let worker = WorkerCounters::new(2);
         let mut labels = Labels::new(2);
         let a = labels.intern("a");

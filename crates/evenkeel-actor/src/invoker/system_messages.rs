@@ -1,8 +1,8 @@
-//! What the system tells a cell, between two of its messages.
+//! Handling of system messages, between two user messages.
 
 use super::{ActorCellInvoker, NextAction};
 use crate::actor::{Actor, Flow, Signal};
-use crate::cell::{CellRef, Phase};
+use crate::cell::{ActorPhase, CellRef};
 use crate::guardian::ActorError;
 use crate::guardian::{
     FailureNotification, Strategy, SupervisionCommand, SupervisionDecision, SupervisionDirective,
@@ -12,87 +12,65 @@ use crate::invoke::{ResumeCondition, SignalKey};
 use crate::mailbox::{EARLY_MAX, SystemMessage};
 use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
 use crate::stop::{StopMode, Termination};
-use crate::sync::Ordering;
 use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
-use crate::trace::Envelope;
 use crate::trace::SpanHandle;
 use evenkeel_policy::time::Instant;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Looks after everything but user messages; `None` to serve them.
+    /// Processes everything except user messages; `None` to continue with those.
     #[cold]
     pub(super) fn process_system(&mut self, flags: u32) -> Option<NextAction> {
-        // What follows has nothing to do with the message before.
+        // System messages do not belong to the span of the previous message.
         self.trace = SpanHandle::NONE;
         if flags & WAITERS != 0 {
             self.wake_waiters();
         }
         if flags & SYSTEM != 0 {
             self.state().lower(SYSTEM);
-            while let Some(message) = self.body.lane.pop_system() {
-                if let Some(step) = self.on_system_message(message) {
-                    // More may wait behind it, and its flag is down.
+            while let Some(message) = self.body.mailbox.pop_system() {
+                if let Some(action) = self.on_system_message(message) {
+                    // More messages may be queued, and their flag is already cleared.
                     self.state().set(SYSTEM);
-                    return Some(step);
+                    return Some(action);
                 }
             }
         }
         if flags & SIGNAL != 0 {
-            if let Some(waker) = self.cell.on_signal()
-                && let Some(extra) = &mut self.owner.extra
+            if let Some(waker) = self.cell.take_signal()
+                && let Some(extra) = &mut self.runner.extra
             {
                 extra.spare = Some(waker);
             }
-            if let Some(step) = self.on_waker() {
-                return Some(step);
+            if let Some(action) = self.on_waker() {
+                return Some(action);
             }
         }
-        self.take_back();
-        match self.owner.phase {
-            Phase::New | Phase::Running => {
+        #[cfg(feature = "patterns")]
+        self.unstash_recalled();
+        match self.runner.phase {
+            ActorPhase::New | ActorPhase::Running => {
                 if flags & SUSPENDED != 0 {
-                    // A suspension that ended in this run or the one before.
+                    // The suspension ended in this run or the previous one.
                     self.state().lower(SUSPENDED);
                 }
                 None
             }
-            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(NextAction::Idle),
+            ActorPhase::Waiting | ActorPhase::Failed | ActorPhase::Restarting | ActorPhase::Stopping => {
+                Some(NextAction::Idle)
+            }
         }
     }
 
-    /// Makes the messages the next ones that the actor had put aside and wants back.
-    fn take_back(&mut self) {
-        let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) else {
-            return;
-        };
-        let recalled = stash.take_recalled();
-        if recalled.len() == 0 {
-            return;
-        }
-        // A message on its way again is a new one to whoever traces it.
-        let recalled = recalled.map(|message| Envelope::seal(message, self.cell));
-        self.body.lane.put_first(recalled, &mut self.owner.private, &self.cell.slot().state);
-        self.body.head.stashed.store(stash.held(), Ordering::Relaxed);
-    }
-
-    /// The same with everything that is aside; for the value that comes after the one that put it there.
-    pub(super) fn take_all_back(&mut self) {
-        if let Some(stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.as_deref_mut()) {
-            stash.recall(usize::MAX);
-        }
-        self.take_back();
-    }
-
-    /// The waker of a future, or of a mailbox that was full, has fired.
+    /// Handles a wake-up by a future or by a mailbox that was full.
     fn on_waker(&mut self) -> Option<NextAction> {
-        if self.owner.phase != Phase::Waiting {
+        if self.runner.phase != ActorPhase::Waiting {
             return None;
         }
         if let Some(future) = self.extra().future.take() {
             self.trace = core::mem::take(&mut self.extra().trace);
-            // Before it is polled: if it panics, no wait is left that nothing would end.
+            // Resume before polling: if the poll panics, no wait without an end is left behind.
             self.resume();
-            return self.wait_for(future);
+            return self.poll_future(future);
         }
         if let Some((_, ResumeCondition::WhenCapacityAvailable)) = self.extra().waiting {
             self.resume();
@@ -101,16 +79,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn on_system_message(&mut self, message: SystemMessage) -> Option<NextAction> {
-        if self.is_too_early(&message) {
+        if self.must_defer(&message) {
             self.extra().deferred.push_back(message);
             return None;
         }
         match message {
-            SystemMessage::Stop(StopMode::Now) => self.obey_stop(),
+            SystemMessage::Stop(StopMode::Now) => self.on_stop(),
             SystemMessage::Stop(StopMode::Drained) => self.close_for_draining(),
-            SystemMessage::Command(command) => self.obey_command(command),
+            SystemMessage::Command(command) => self.on_command(command),
             SystemMessage::ChildFailed(failure) => self.on_failure(*failure),
-            SystemMessage::Ended { who, how } => self.on_terminated(&who, how),
+            SystemMessage::Terminated { actor, termination } => self.on_terminated(&actor, termination),
             SystemMessage::Watch(watcher) => {
                 self.extra().watchers.push(watcher);
                 None
@@ -121,126 +99,126 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             SystemMessage::Signal(key) => self.on_signal(key),
             SystemMessage::Resume { due } => self.on_resume(due),
-            SystemMessage::Expire { due } => self.on_expiry(due),
-            SystemMessage::ReceiveTimeout { due } => self.on_timeout(due),
+            SystemMessage::Repoll { due } => self.on_repoll(due),
+            SystemMessage::ReceiveTimeout { due } => self.on_receive_timeout(due),
             SystemMessage::Timer { id, due } => self.on_timer(id, due),
         }
     }
 
-    /// Whether a message is for the value that goes on or follows, and neither is there yet.
-    fn is_too_early(&self, message: &SystemMessage) -> bool {
-        match (self.owner.phase, message) {
-            (Phase::Failed, SystemMessage::ChildFailed(failure)) => {
-                failure.verdict == SupervisionDecision::Escalate
+    /// Reports whether a message is for the resumed or restarted actor, which does not exist yet.
+    fn must_defer(&self, message: &SystemMessage) -> bool {
+        match (self.runner.phase, message) {
+            (ActorPhase::Failed, SystemMessage::ChildFailed(failure)) => {
+                failure.decision == SupervisionDecision::Escalate
             }
             (
-                Phase::Failed,
-                SystemMessage::Ended { .. }
+                ActorPhase::Failed,
+                SystemMessage::Terminated { .. }
                 | SystemMessage::Timer { .. }
                 | SystemMessage::ReceiveTimeout { .. },
             ) => true,
-            (Phase::Restarting, SystemMessage::Ended { who, .. }) => {
-                let mut children = self.owner.extra.iter().flat_map(|extra| &extra.children);
-                !children.any(|child| child.is(who))
+            (ActorPhase::Restarting, SystemMessage::Terminated { actor, .. }) => {
+                let mut children = self.runner.extra.iter().flat_map(|extra| &extra.children);
+                !children.any(|child| child.is(actor))
             }
             _ => false,
         }
     }
 
-    /// Comes back to what came too early; the cell is running, so its lane is open.
-    pub(super) fn on_deferred(&mut self) {
+    /// Queues the deferred messages again; the cell is running, so its system queue is open.
+    pub(super) fn requeue_deferred(&mut self) {
         for message in core::mem::take(&mut self.extra().deferred) {
             drop(self.cell.tell_system(message));
         }
     }
 
-    fn obey_stop(&mut self) -> Option<NextAction> {
-        match self.owner.phase {
-            Phase::Stopping => None,
+    fn on_stop(&mut self) -> Option<NextAction> {
+        match self.runner.phase {
+            ActorPhase::Stopping => None,
             _ => Some(NextAction::Stop),
         }
     }
 
-    /// Takes nothing new; the end comes when the lane is empty.
+    /// Rejects new messages; the actor stops when the queue is empty.
     fn close_for_draining(&mut self) -> Option<NextAction> {
-        self.close_lane();
-        // A failed actor serves nothing any more, so its lane would never be empty.
-        matches!(self.owner.phase, Phase::Failed).then_some(NextAction::Stop)
+        self.close_mailbox();
+        // A failed actor handles no messages, so its queue would never become empty.
+        matches!(self.runner.phase, ActorPhase::Failed).then_some(NextAction::Stop)
     }
 
-    pub(super) fn close_lane(&mut self) {
-        wake_all(self.body.lane.close());
+    pub(super) fn close_mailbox(&mut self) {
+        wake_all(self.body.mailbox.close());
         self.state().set(CLOSED);
     }
 
-    fn obey_command(&mut self, command: SupervisionCommand) -> Option<NextAction> {
-        match (command, self.owner.phase) {
-            (_, Phase::Stopping | Phase::Restarting) => None,
+    fn on_command(&mut self, command: SupervisionCommand) -> Option<NextAction> {
+        match (command, self.runner.phase) {
+            (_, ActorPhase::Stopping | ActorPhase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(NextAction::Stop),
-            (SupervisionCommand::Resume, Phase::Failed) if self.owner.actor.is_some() => {
+            (SupervisionCommand::Resume, ActorPhase::Failed) if self.runner.actor.is_some() => {
                 self.resume_after_failure();
                 None
             }
-            // There is no value to go on with.
-            (SupervisionCommand::Resume, Phase::Failed) => self.restart(),
+            // There is no actor to resume.
+            (SupervisionCommand::Resume, ActorPhase::Failed) => self.restart(),
             (SupervisionCommand::Resume, _) => None,
             (SupervisionCommand::Restart, _) => self.restart(),
         }
     }
 
     fn on_signal(&mut self, key: SignalKey) -> Option<NextAction> {
-        let waits = self.owner.phase == Phase::Waiting;
+        let is_waiting = self.runner.phase == ActorPhase::Waiting;
         let extra = self.extra();
         // The wait for a future ends with the future.
-        let awaited = match extra.waiting {
+        let is_awaited = match extra.waiting {
             Some((_, ResumeCondition::ExternalSignal(awaited))) => awaited == key,
             _ => false,
         };
-        if waits && awaited {
+        if is_waiting && is_awaited {
             self.resume();
             return None;
         }
-        if EARLY_MAX <= extra.early.len() {
+        if extra.early.len() >= EARLY_MAX {
             extra.early.pop_front();
         }
         extra.early.push_back(key);
         None
     }
 
-    /// The time of a suspension, or of a failure's backoff, is over.
+    /// Ends a suspension or a restart backoff.
     fn on_resume(&mut self, due: Instant) -> Option<NextAction> {
-        // One under way when its wait ended otherwise ends no other.
-        self.extra().resume.take_if(|alarm| alarm.due == due)?;
-        match self.owner.phase {
-            Phase::Failed => self.restart(),
-            Phase::Waiting => {
+        // A timer that fired although its wait had already ended must not end another wait.
+        self.extra().resume_timer.take_if(|timer| timer.due == due)?;
+        match self.runner.phase {
+            ActorPhase::Failed => self.restart(),
+            ActorPhase::Waiting => {
                 self.resume();
                 None
             }
-            Phase::New | Phase::Running | Phase::Restarting | Phase::Stopping => None,
+            ActorPhase::New | ActorPhase::Running | ActorPhase::Restarting | ActorPhase::Stopping => None,
         }
     }
 
-    /// Something in the future the actor waits for may have expired.
-    fn on_expiry(&mut self, due: Instant) -> Option<NextAction> {
-        self.extra().expiry.take_if(|alarm| alarm.due == due)?;
+    /// Re-polls the future in which an ask may have timed out.
+    fn on_repoll(&mut self, due: Instant) -> Option<NextAction> {
+        self.extra().repoll_timer.take_if(|timer| timer.due == due)?;
         self.on_waker()
     }
 
-    /// The actor has been idle for as long as it asked, or is looked at again when it may have been.
-    fn on_timeout(&mut self, due: Instant) -> Option<NextAction> {
+    /// Handles the receive timeout: signals it, or re-arms it if the actor has been active since.
+    fn on_receive_timeout(&mut self, due: Instant) -> Option<NextAction> {
         let core = self.local.core();
         let now = core.now();
         let awaits = self.cell.is_awaiting();
-        let extra = self.owner.extra.as_deref_mut()?;
-        let idle = extra.idle.as_mut().filter(|idle| idle.alarm.due == due)?;
+        let extra = self.runner.extra.as_deref_mut()?;
+        let timeout = extra.receive_timeout.as_mut().filter(|timeout| timeout.entry.due == due)?;
         if awaits || self.handled != 0 {
-            idle.since = now;
+            timeout.since = now;
         }
-        let is_idle = idle.span <= now.since(idle.since);
-        let next = if is_idle { now + idle.span } else { idle.since + idle.span };
-        match core.clock.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
-            Ok(alarm) => idle.alarm = alarm,
+        let is_idle = now.since(timeout.since) >= timeout.timeout;
+        let next = if is_idle { now + timeout.timeout } else { timeout.since + timeout.timeout };
+        match core.timer_driver.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
+            Ok(entry) => timeout.entry = entry,
             Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
         }
         if is_idle { self.deliver_signal(Signal::ReceiveTimeout) } else { None }
@@ -249,19 +227,19 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn on_timer(&mut self, id: TimerId, due: Instant) -> Option<NextAction> {
         let now = self.local.core().now();
         let cell = self.cell;
-        let clock = &self.local.core().clock;
-        let extra = self.owner.extra.as_deref_mut()?;
-        // One under way when its timer was cancelled or set anew is not told.
-        let at = extra.timers.iter().position(|timer| timer.id == id && timer.alarm.due == due)?;
-        match extra.timers[at].repeat {
+        let timer_driver = &self.local.core().timer_driver;
+        let extra = self.runner.extra.as_deref_mut()?;
+        // Ignores the firing of a timer that was cancelled or set again.
+        let index = extra.timers.iter().position(|timer| timer.id == id && timer.entry.due == due)?;
+        match extra.timers[index].repeat {
             Repeat::Once => {
-                extra.timers.swap_remove(at);
+                extra.timers.swap_remove(index);
             }
-            Repeat::Every(span) => {
-                let again =
-                    clock.insert(next_due(due, span, now), TimerEvent::Timer { cell: cell.clone(), id });
+            Repeat::Every(interval) => {
+                let again = timer_driver
+                    .insert(next_due(due, interval, now), TimerEvent::Timer { cell: cell.clone(), id });
                 match again {
-                    Ok(alarm) => extra.timers[at].alarm = alarm,
+                    Ok(entry) => extra.timers[index].entry = entry,
                     Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
                 }
             }
@@ -269,66 +247,66 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.deliver_signal(Signal::Timer(id))
     }
 
-    /// Tells the actor, unless it is past hearing.
+    /// Delivers a signal to the actor, unless it is failed, restarting or stopping.
     pub(super) fn deliver_signal(&mut self, signal: Signal) -> Option<NextAction> {
-        match self.owner.phase {
-            Phase::New | Phase::Running => {
-                let handled = self.hook(|actor, ctx| actor.signal(signal, ctx))?;
+        match self.runner.phase {
+            ActorPhase::New | ActorPhase::Running => {
+                let handled = self.call_hook(|actor, ctx| actor.signal(signal, ctx))?;
                 self.apply_flow(handled)
             }
-            Phase::Waiting => match self.hook(|actor, ctx| actor.signal(signal, ctx))? {
-                // A second wait would throw the first away.
+            ActorPhase::Waiting => match self.call_hook(|actor, ctx| actor.signal(signal, ctx))? {
+                // A second wait would discard the first.
                 Ok(Flow::Await(_) | Flow::Suspend(..)) => Some(NextAction::Fail(ActorError::new(
-                    "a signal cannot begin a wait while its actor waits",
+                    "signal handler tried to start a wait while the actor is already waiting",
                 ))),
                 Ok(Flow::Yield) => None,
                 handled => self.apply_flow(handled),
             },
-            Phase::Failed | Phase::Restarting | Phase::Stopping => None,
+            ActorPhase::Failed | ActorPhase::Restarting | ActorPhase::Stopping => None,
         }
     }
 
-    /// A child or a watched actor has ended.
-    fn on_terminated(&mut self, who: &CellRef, how: Termination) -> Option<NextAction> {
+    /// Handles the termination of a child or a watched actor.
+    fn on_terminated(&mut self, actor: &CellRef, termination: Termination) -> Option<NextAction> {
         let extra = self.extra();
         let children = extra.children.len();
         let watching = extra.watching.len();
-        extra.children.retain(|child| !child.is(who));
-        extra.watching.retain(|watched| !watched.is(who));
+        extra.children.retain(|child| !child.is(actor));
+        extra.watching.retain(|watched| !watched.is(actor));
         let was_child = extra.children.len() < children;
         let is_last = was_child && extra.children.is_empty();
         if !was_child && extra.watching.len() == watching {
             return None;
         }
-        match self.owner.phase {
-            Phase::Stopping if is_last => Some(NextAction::End),
-            Phase::Restarting if is_last => self.restart_now(),
-            _ => self.deliver_signal(Signal::Terminated { who: who.index(), how }),
+        match self.runner.phase {
+            ActorPhase::Stopping if is_last => Some(NextAction::Terminate),
+            ActorPhase::Restarting if is_last => self.restart_now(),
+            _ => self.deliver_signal(Signal::Terminated { actor: actor.index(), cause: termination }),
         }
     }
 
-    /// A child has failed; the verdict is already being carried out, and may be overruled.
+    /// Handles the failure of a child; the decision is already being applied and may be overridden.
     fn on_failure(&mut self, failure: FailureNotification) -> Option<NextAction> {
-        if matches!(self.owner.phase, Phase::Restarting | Phase::Stopping) {
-            // Every child is being ended, this one included.
+        if matches!(self.runner.phase, ActorPhase::Restarting | ActorPhase::Stopping) {
+            // All children are being stopped, including this one.
             return None;
         }
-        let overruled = self.owner.actor.as_mut().and_then(|actor| actor.overrule(&failure));
+        let overridden = self.runner.actor.as_mut().and_then(|actor| actor.overrule(&failure));
         let child = self.extra().children.iter().find(|child| child.index() == failure.child).cloned();
-        let escalates = match overruled {
+        let escalates = match overridden {
             Some(SupervisionDirective::Escalate) => true,
             Some(_) => false,
-            None => failure.verdict == SupervisionDecision::Escalate,
+            None => failure.decision == SupervisionDecision::Escalate,
         };
         if escalates {
             let error = ActorError::escalated(alloc::format!("child {}: {}", failure.child, failure.error));
             return Some(NextAction::Fail(error));
         }
-        if let (Some(directive), Some(child)) = (overruled, &child) {
+        if let (Some(directive), Some(child)) = (overridden, &child) {
             command(child, directive);
         }
         if self.body.spec.settings.children.strategy() == Strategy::AllForOne {
-            let directive = overruled.unwrap_or(match failure.verdict {
+            let directive = overridden.unwrap_or(match failure.decision {
                 SupervisionDecision::Restart { .. } => SupervisionDirective::Restart,
                 SupervisionDecision::Stop { .. } => SupervisionDirective::Stop,
                 SupervisionDecision::Resume | SupervisionDecision::Escalate => SupervisionDirective::Resume,
@@ -340,7 +318,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 }
 
-/// Has a child carry out a directive; a child that has ended needs none.
+/// Sends a child the command of a directive; a terminated child needs none.
 fn command(child: &CellRef, directive: SupervisionDirective) {
     let command = match directive {
         SupervisionDirective::Resume | SupervisionDirective::Escalate => SupervisionCommand::Resume,

@@ -1,78 +1,78 @@
-//! How a cell ends: its children, its actor, its mailbox, its place; in this order.
+//! Termination of a cell: children first, then the actor, its mailbox and its slot, in this order.
 
 use super::ActorCellInvoker;
 use crate::actor::Actor;
-use crate::cell::{CellRef, ColdState, Phase};
+use crate::cell::{ActorPhase, CellRef, ColdState};
 use crate::dead_letters::DeadLetterReason;
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
 use crate::panic::catch;
 use crate::raw::run_permit::PermitState;
 use crate::stop::{StopMode, Termination};
-use crate::sync::Ordering;
 use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Takes nothing new, has the children end, and ends when they have.
-    pub(super) fn begin_stop(&mut self, how: Termination) -> InvokeResult {
-        self.close_lane();
-        self.owner.phase = Phase::Stopping;
+    /// Closes the mailbox, stops the children, and terminates once they have.
+    pub(super) fn begin_stop(&mut self, termination: Termination) -> InvokeResult {
+        self.close_mailbox();
+        self.runner.phase = ActorPhase::Stopping;
         self.drop_future();
-        self.extra().ending = Some(how);
+        self.extra().termination = Some(termination);
         self.cancel_timers();
         if self.extra().children.is_empty() {
             return self.terminate();
         }
-        // A child's end may be among what came too early.
-        self.on_deferred();
+        // The deferred messages may contain the termination of a child.
+        self.requeue_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
 
-    /// Ends the actor, then gives up its mailbox, then its place in the ready queue.
+    /// Drops the actor, then its mailbox, then the run permit.
     pub(super) fn terminate(&mut self) -> InvokeResult {
         let result = self.after_invoke(InvokeResult::Stopped);
-        // Whatever goes wrong on the way out, the end is told.
-        drop(catch(|| self.hook(A::stopped)));
-        drop(catch(|| self.owner.actor = None));
+        // Whatever panics on the way, the termination is reported.
+        drop(catch(|| self.call_hook(A::stopped)));
+        drop(catch(|| self.runner.actor = None));
+        #[cfg(feature = "patterns")]
         self.dead_letter_stash(DeadLetterReason::Stashed);
-        self.dead_letter_waiting(DeadLetterReason::Stopped);
+        self.dead_letter_queued(DeadLetterReason::Stopped);
         self.unregister_mailbox();
-        self.right = PermitState::ENDED;
+        self.permit = PermitState::ENDED;
         result
     }
 
-    /// Closes the system lane, ends the cell's state, and tells everybody who asked.
+    /// Closes the system queue, marks the cell dead, and notifies the watchers and the parent.
     fn unregister_mailbox(&mut self) {
-        let system = self.body.lane.system_stats();
-        let unread = self.body.lane.end_system();
+        let system = self.body.mailbox.system_stats();
+        let unread = self.body.mailbox.close_system();
         self.cell.mark_dead();
-        self.local.core().hub.count_end(self.body.head.kind, self.body.lane.stats(), system);
-        let Some(extra) = self.owner.extra.take() else {
-            tell_end(self.body.head.parent.as_ref(), self.cell, &Termination::Stopped);
+        self.local.core().hub.count_end(self.body.header.kind, self.body.mailbox.stats(), system);
+        let Some(extra) = self.runner.extra.take() else {
+            notify_termination(self.body.header.parent.as_ref(), self.cell, &Termination::Stopped);
             return;
         };
-        let ColdState { ending, watchers: mut told, watching, children, middleware, .. } = *extra;
-        // Those made on the way out have nobody else to end them.
+        let ColdState { termination, mut watchers, watching, children, middleware, .. } = *extra;
+        // Children created while stopping have no one else to stop them.
         children.iter().for_each(|child| child.stop(StopMode::Now));
-        // Those who watch an actor that outlives them would stay in its memory.
+        // Otherwise an actor that outlives this one would keep it in its list of watchers.
         for watched in &watching {
             drop(watched.tell_system(SystemMessage::Unwatch(self.cell.clone())));
         }
-        let how = ending.unwrap_or(Termination::Stopped);
-        told.extend(unread.into_iter().filter_map(|message| match message {
+        let termination = termination.unwrap_or(Termination::Stopped);
+        watchers.extend(unread.into_iter().filter_map(|message| match message {
             SystemMessage::Watch(watcher) => Some(watcher),
             _ => None,
         }));
-        if let Some(parent) = &self.body.head.parent {
-            told.retain(|watcher| !watcher.is(parent));
+        if let Some(parent) = &self.body.header.parent {
+            watchers.retain(|watcher| !watcher.is(parent));
         }
-        told.iter().for_each(|watcher| tell_end(Some(watcher), self.cell, &how));
-        tell_end(self.body.head.parent.as_ref(), self.cell, &how);
+        watchers.iter().for_each(|watcher| notify_termination(Some(watcher), self.cell, &termination));
+        notify_termination(self.body.header.parent.as_ref(), self.cell, &termination);
         drop(catch(|| drop(middleware)));
     }
 
-    /// Gives up what the actor waits for; its way out is its author's code too.
+    /// Drops the awaited future; its drop is user code and may panic.
     pub(super) fn drop_future(&mut self) {
         let extra = self.extra();
         let future = extra.future.take();
@@ -80,23 +80,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         drop(catch(|| trace.within(|| drop(future))));
     }
 
-    /// Makes dead letters of everything that was put aside.
-    pub(super) fn dead_letter_stash(&mut self, reason: DeadLetterReason) {
-        let Some(mut stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.take()) else {
-            return;
-        };
-        for message in stash.take_all() {
-            let core = self.local.core();
-            core.dead_letter(self.cell, message, reason);
-        }
-        self.body.head.stashed.store(0, Ordering::Relaxed);
-    }
-
-    /// Makes dead letters of everything that waits.
-    pub(super) fn dead_letter_waiting(&mut self, reason: DeadLetterReason) {
-        let private = core::mem::take(&mut self.owner.private);
-        self.body.lane.tell_left(0);
-        for Envelope { message, trace } in private.into_iter().chain(self.body.lane.drain()) {
+    /// Dead-letters all queued messages.
+    pub(super) fn dead_letter_queued(&mut self, reason: DeadLetterReason) {
+        let private = core::mem::take(&mut self.runner.private);
+        self.body.mailbox.set_private_len(0);
+        for Envelope { message, trace } in private.into_iter().chain(self.body.mailbox.drain()) {
             let core = self.local.core();
             trace.record_dead_lettered(reason);
             core.dead_letter(self.cell, message, reason);
@@ -104,18 +92,20 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     pub(super) fn cancel_timers(&mut self) {
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return };
+        let Some(extra) = self.runner.extra.as_deref_mut() else { return };
         let core = self.local.core();
-        extra.timers.drain(..).for_each(|timer| core.clock.cancel(timer.alarm));
-        let idle = extra.idle.take().map(|idle| idle.alarm);
-        let others = [extra.resume.take(), extra.expiry.take(), idle];
-        others.into_iter().flatten().for_each(|alarm| core.clock.cancel(alarm));
+        extra.timers.drain(..).for_each(|timer| core.timer_driver.cancel(timer.entry));
+        let receive_timeout = extra.receive_timeout.take().map(|timeout| timeout.entry);
+        let others = [extra.resume_timer.take(), extra.repoll_timer.take(), receive_timeout];
+        others.into_iter().flatten().for_each(|timer| core.timer_driver.cancel(timer));
     }
 }
 
-fn tell_end(whom: Option<&CellRef>, who: &CellRef, how: &Termination) {
-    if let Some(whom) = whom {
-        // Somebody who has ended wants to know nothing.
-        drop(whom.tell_system(SystemMessage::Ended { who: who.clone(), how: how.clone() }));
+fn notify_termination(watcher: Option<&CellRef>, actor: &CellRef, termination: &Termination) {
+    if let Some(watcher) = watcher {
+        // A watcher that has terminated needs no notification.
+        let actor = actor.clone();
+        let termination = termination.clone();
+        drop(watcher.tell_system(SystemMessage::Terminated { actor, termination }));
     }
 }

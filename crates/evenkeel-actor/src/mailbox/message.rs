@@ -1,4 +1,4 @@
-//! What the system tells a cell.
+//! System messages, and how redundant ones are coalesced.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,69 +12,69 @@ use crate::invoke::SignalKey;
 use crate::stop::{StopMode, Termination};
 use crate::timer::TimerId;
 
-/// Signals remembered that came before the wait they end; the oldest is forgotten first.
+/// Maximum number of remembered signals that arrived before their wait; the oldest is dropped first.
 pub(crate) const EARLY_MAX: usize = 16;
 
-/// What the system tells a cell.
+/// A message from the runtime to an actor cell.
 #[derive(Debug)]
 pub(crate) enum SystemMessage {
-    /// End, at once or after what waits.
+    /// Stop immediately, or after the queued messages.
     Stop(StopMode),
-    /// What a supervisor ordered.
+    /// Command of a supervisor.
     Command(SupervisionCommand),
-    /// A child failed and this was decided about it.
+    /// A child failed, with the decision that was made.
     ChildFailed(Box<FailureNotification>),
-    /// A child or a watched actor has ended.
-    Ended { who: CellRef, how: Termination },
-    /// Tell `CellRef` when this actor has ended.
+    /// A child or a watched actor has terminated.
+    Terminated { actor: CellRef, termination: Termination },
+    /// Notify `CellRef` when this actor terminates.
     Watch(CellRef),
-    /// Do not.
+    /// Revoke a watch.
     Unwatch(CellRef),
-    /// The wait for a signal is over.
+    /// A signal that may end a wait.
     Signal(SignalKey),
-    /// The time of a suspension is over.
+    /// The delay of a suspension has elapsed.
     Resume { due: Instant },
-    /// Something in the future that is waited for may have expired.
-    Expire { due: Instant },
-    /// Nothing arrived for as long as the actor asked for.
+    /// An ask in the awaited future may have timed out.
+    Repoll { due: Instant },
+    /// The receive timeout has elapsed.
     ReceiveTimeout { due: Instant },
-    /// A timer of the actor's own fired.
+    /// A timer of the actor fired.
     Timer { id: TimerId, due: Instant },
 }
 
 impl SystemMessage {
-    /// Puts the message at the end of a lane; returns those that it made pointless, or itself.
+    /// Appends the message to the system queue; returns the messages that it makes redundant, or itself.
     ///
-    /// Bound on what anybody may say to a cell that does not run, as often as they like: a stop of each
-    /// kind, three commands, [`EARLY_MAX`] signals and the one that is waited for, two words of each
-    /// watcher, a failure of each child that goes on by itself.
-    pub(crate) fn enqueue_coalescing(self, lane: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
-        let mut pointless = Vec::new();
+    /// Limits for what anyone may send to a cell that does not run, however often: one stop of each kind,
+    /// three commands, [`EARLY_MAX`] signals plus the awaited one, two messages per watcher, and one failure
+    /// per child that resumes by itself.
+    pub(crate) fn enqueue_coalescing(self, queue: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
+        let mut redundant = Vec::new();
         match &self {
-            Self::Stop(_) | Self::Command(_) if lane.iter().any(|earlier| earlier.covers(&self)) => {
+            Self::Stop(_) | Self::Command(_) if queue.iter().any(|earlier| earlier.covers(&self)) => {
                 return alloc::vec![self];
             }
-            Self::Signal(_) => pointless.extend(forget_signal(lane, awaited)),
-            // The watch before it, if it is known already, is taken back all the same.
-            Self::Unwatch(who) => throw_out(lane, &mut pointless, |earlier| match earlier {
-                Self::Watch(watcher) | Self::Unwatch(watcher) => watcher.is(who),
+            Self::Signal(_) => redundant.extend(evict_signal(queue, awaited)),
+            // Removes an earlier watch from the queue, and still revokes one that was already processed.
+            Self::Unwatch(watcher) => remove_redundant(queue, &mut redundant, |earlier| match earlier {
+                Self::Watch(earlier) | Self::Unwatch(earlier) => earlier.is(watcher),
                 _ => false,
             }),
-            Self::ChildFailed(failure) if failure.verdict == SupervisionDecision::Resume => {
-                throw_out(lane, &mut pointless, |earlier| match earlier {
+            Self::ChildFailed(failure) if failure.decision == SupervisionDecision::Resume => {
+                remove_redundant(queue, &mut redundant, |earlier| match earlier {
                     Self::ChildFailed(earlier) => {
-                        earlier.verdict == SupervisionDecision::Resume && earlier.child == failure.child
+                        earlier.decision == SupervisionDecision::Resume && earlier.child == failure.child
                     }
                     _ => false,
                 });
             }
             _ => {}
         }
-        lane.push_back(self);
-        pointless
+        queue.push_back(self);
+        redundant
     }
 
-    /// Whether a stop or a command adds nothing to this one, which is obeyed before it.
+    /// Reports whether `later` is redundant after this stop or command.
     fn covers(&self, later: &Self) -> bool {
         match (self, later) {
             (Self::Stop(earlier), Self::Stop(later)) => earlier == later,
@@ -88,30 +88,33 @@ impl SystemMessage {
     }
 }
 
-/// Makes room for one more signal: the oldest goes, but not the first that ends the wait.
-fn forget_signal(lane: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Option<SystemMessage> {
+/// Makes room for one more signal: drops the oldest, but not the first one that ends the current wait.
+fn evict_signal(queue: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Option<SystemMessage> {
     let key = |message: &SystemMessage| match message {
         SystemMessage::Signal(SignalKey(key)) => Some(*key),
         _ => None,
     };
-    let ends_wait = awaited.and_then(|awaited| lane.iter().position(|message| key(message) == Some(awaited)));
-    let mut others =
-        lane.iter().enumerate().filter(|(at, message)| key(message).is_some() && Some(*at) != ends_wait);
+    let ends_wait =
+        awaited.and_then(|awaited| queue.iter().position(|message| key(message) == Some(awaited)));
+    let mut others = queue
+        .iter()
+        .enumerate()
+        .filter(|(index, message)| key(message).is_some() && Some(*index) != ends_wait);
     let oldest = others.next()?.0;
     if others.count() + 1 < EARLY_MAX {
         return None;
     }
-    lane.remove(oldest)
+    queue.remove(oldest)
 }
 
-/// Moves messages out of a lane, to be dropped after its lock.
-fn throw_out(
-    lane: &mut VecDeque<SystemMessage>,
-    out: &mut Vec<SystemMessage>,
-    is_pointless: impl Fn(&SystemMessage) -> bool,
+/// Moves redundant messages out of the queue, to be dropped after its lock is released.
+fn remove_redundant(
+    queue: &mut VecDeque<SystemMessage>,
+    removed: &mut Vec<SystemMessage>,
+    is_redundant: impl Fn(&SystemMessage) -> bool,
 ) {
-    while let Some(at) = lane.iter().position(&is_pointless) {
-        out.extend(lane.remove(at));
+    while let Some(index) = queue.iter().position(&is_redundant) {
+        removed.extend(queue.remove(index));
     }
 }
 
@@ -125,50 +128,50 @@ mod tests {
     use alloc::string::String;
 
     #[test]
-    fn a_stop_is_told_once_of_each_kind() {
+    fn each_kind_of_stop_is_queued_once() {
         let stops = [StopMode::Drained, StopMode::Now, StopMode::Drained, StopMode::Now];
-        let (lane, pointless) = joined(stops.map(SystemMessage::Stop), None);
-        assert_eq!((lane, pointless), (strings(["Stop(Drained)", "Stop(Now)"]), 2));
+        let (queue, redundant) = enqueue_all(stops.map(SystemMessage::Stop), None);
+        assert_eq!((queue, redundant), (strings(["Stop(Drained)", "Stop(Now)"]), 2));
     }
 
     #[test]
-    fn a_command_is_told_unless_one_before_it_does_as_much() {
+    fn a_command_is_dropped_if_an_earlier_one_covers_it() {
         use SupervisionCommand::{Restart, Resume, Stop};
         let commands = [Resume, Resume, Restart, Resume, Restart, Stop, Restart, Stop];
-        let (lane, pointless) = joined(commands.map(SystemMessage::Command), None);
-        let told = ["Command(Resume)", "Command(Restart)", "Command(Stop)"];
-        assert_eq!((lane, pointless), (strings(told), 5));
+        let (queue, redundant) = enqueue_all(commands.map(SystemMessage::Command), None);
+        let kept = ["Command(Resume)", "Command(Restart)", "Command(Stop)"];
+        assert_eq!((queue, redundant), (strings(kept), 5));
     }
 
     #[test]
     fn the_latest_signals_are_kept_and_the_first_that_ends_the_wait() {
         let signal = |key| SystemMessage::Signal(SignalKey(key));
-        let (lane, pointless) = joined([7, 7].into_iter().chain(100..200).map(signal), Some(7));
-        assert_eq!((lane.len(), pointless), (1 + EARLY_MAX, 102 - 1 - EARLY_MAX));
-        assert_eq!(lane[0], format!("{:?}", signal(7)));
-        assert_eq!(lane[1], format!("{:?}", signal(200 - EARLY_MAX as u64)));
+        let (queue, redundant) = enqueue_all([7, 7].into_iter().chain(100..200).map(signal), Some(7));
+        assert_eq!((queue.len(), redundant), (1 + EARLY_MAX, 102 - 1 - EARLY_MAX));
+        assert_eq!(queue[0], format!("{:?}", signal(7)));
+        assert_eq!(queue[1], format!("{:?}", signal(200 - EARLY_MAX as u64)));
     }
 
     #[test]
-    fn a_watcher_has_two_words_at_most() {
+    fn a_watcher_has_at_most_two_queued_messages() {
         let rig = Rig::new(1);
         let first = rig.spawn().cell().clone();
         let second = rig.spawn().cell().clone();
         let watch = |cell: &CellRef| SystemMessage::Watch(cell.clone());
         let unwatch = |cell: &CellRef| SystemMessage::Unwatch(cell.clone());
-        let words = [watch(&first), watch(&second), unwatch(&first), watch(&first), unwatch(&first)];
-        let (lane, pointless) = joined(words, None);
-        assert_eq!((lane, pointless), (strings(["Watch(1.0)", "Unwatch(0.0)"]), 3));
-        let (lane, _) = joined([unwatch(&first), watch(&first)], None);
-        assert_eq!(lane, strings(["Unwatch(0.0)", "Watch(0.0)"]));
+        let messages = [watch(&first), watch(&second), unwatch(&first), watch(&first), unwatch(&first)];
+        let (queue, redundant) = enqueue_all(messages, None);
+        assert_eq!((queue, redundant), (strings(["Watch(1.0)", "Unwatch(0.0)"]), 3));
+        let (queue, _) = enqueue_all([unwatch(&first), watch(&first)], None);
+        assert_eq!(queue, strings(["Unwatch(0.0)", "Watch(0.0)"]));
     }
 
     #[test]
-    fn of_a_child_that_goes_on_by_itself_the_latest_failure_is_told() {
-        let failed = |slot, verdict, restarts| {
+    fn only_the_latest_failure_of_a_child_that_resumes_by_itself_is_kept() {
+        let failed = |slot, decision, restarts| {
             let child = MailboxIndex { slot, generation: 0 };
             let error = ActorError::new("broken");
-            SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, verdict, restarts }))
+            SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, decision, restarts }))
         };
         let failures = [
             failed(1, SupervisionDecision::Resume, 1),
@@ -176,25 +179,25 @@ mod tests {
             failed(2, SupervisionDecision::Resume, 3),
             failed(1, SupervisionDecision::Resume, 4),
         ];
-        let mut lane = VecDeque::new();
-        let pointless: usize =
-            failures.into_iter().map(|failure| failure.enqueue_coalescing(&mut lane, None).len()).sum();
-        let told = lane.iter().map(|message| match message {
+        let mut queue = VecDeque::new();
+        let redundant: usize =
+            failures.into_iter().map(|failure| failure.enqueue_coalescing(&mut queue, None).len()).sum();
+        let restarts = queue.iter().map(|message| match message {
             SystemMessage::ChildFailed(failure) => failure.restarts,
             _ => 0,
         });
-        assert_eq!((told.collect::<Vec<_>>(), pointless), (alloc::vec![2, 3, 4], 1));
+        assert_eq!((restarts.collect::<Vec<_>>(), redundant), (alloc::vec![2, 3, 4], 1));
     }
 
-    /// What is in a lane after these have joined it, and how many were thrown out.
-    fn joined(
+    /// Enqueues messages; returns the queue's contents and the number of redundant messages.
+    fn enqueue_all(
         messages: impl IntoIterator<Item = SystemMessage>,
         awaited: Option<u64>,
     ) -> (Vec<String>, usize) {
-        let mut lane = VecDeque::new();
-        let pointless =
-            messages.into_iter().map(|message| message.enqueue_coalescing(&mut lane, awaited).len()).sum();
-        (lane.iter().map(|message| format!("{message:?}")).collect(), pointless)
+        let mut queue = VecDeque::new();
+        let redundant =
+            messages.into_iter().map(|message| message.enqueue_coalescing(&mut queue, awaited).len()).sum();
+        (queue.iter().map(|message| format!("{message:?}")).collect(), redundant)
     }
 
     fn strings<const N: usize>(lines: [&str; N]) -> Vec<String> {

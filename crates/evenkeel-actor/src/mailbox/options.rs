@@ -1,99 +1,99 @@
-//! What a mailbox holds and what happens when it is full.
+//! Mailbox options: capacity, high and low watermark, and the overflow strategy.
 
 #[cfg(not(loom))]
 use alloc::boxed::Box;
-use core::fmt;
 use core::num::NonZeroUsize;
 
 #[cfg(not(loom))]
 use crate::middleware::{MiddlewareChain, MiddlewareHook};
 
-/// What happens to a message that finds the user lane full.
+/// Overflow strategy: what happens to a message when the user queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OverflowStrategy {
-    /// The oldest waiting message makes room and becomes a dead letter.
+    /// The oldest queued message is dead-lettered to make room.
     DropOldest,
-    /// The new message becomes a dead letter.
+    /// The new message is dead-lettered.
     DropNewest,
-    /// The sender waits in [`ActorRef::send`](crate::ActorRef::send); `try_tell` gets the message back.
+    /// The sender waits in [`ActorRef::send`](crate::ActorRef::send); `try_tell` returns the message.
     ///
-    /// Only producers outside actors can wait. Inside an actor a full mailbox is a value, because two
-    /// actors that wait for each other wait forever.
+    /// Only producers outside actors can wait. Inside an actor a full mailbox is an error value, because two
+    /// actors that wait for each other would deadlock.
     BlockProducer,
-    /// The sender gets the message back.
+    /// The message is returned to the sender.
     #[default]
     Reject,
-    /// The new message becomes a dead letter, as one that nobody had room for; see
+    /// The new message is dead-lettered as an overflow; see
     /// [`PropsBuilder::dead_letters`](crate::PropsBuilder::dead_letters) for what is kept of it.
     DeadLetter,
 }
 
-/// How much a mailbox holds, and what happens beyond.
+/// Capacity and overflow behaviour of a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MailboxOptions {
-    /// Places in all.
+    /// Total capacity in messages.
     pub capacity: NonZeroUsize,
-    /// What happens to a user message without a place.
+    /// Overflow strategy of the user queue.
     pub overflow: OverflowStrategy,
-    /// Places that user messages never take.
+    /// Part of the capacity that user messages never use.
     pub reserve_for_system: usize,
-    /// Depth from which the mailbox counts as under pressure.
-    pub high_mark: usize,
-    /// Depth at which those who wait for room are let go on.
-    pub low_mark: usize,
-    /// What surrounds every run of an actor with this mailbox, outside of what its props put there.
+    /// High watermark: depth from which the mailbox counts as under pressure.
+    pub high_watermark: usize,
+    /// Low watermark: depth at which producers waiting for capacity are woken.
+    pub low_watermark: usize,
+    /// Middleware around every run of an actor with this mailbox, outside the middleware of its props.
     #[cfg(not(loom))]
     pub middleware: Option<MiddlewareHook>,
 }
 
 impl MailboxOptions {
-    /// Places of a mailbox whose owner said nothing.
+    /// Capacity of a mailbox without explicit options.
     pub const DEFAULT_CAPACITY: NonZeroUsize = NonZeroUsize::new(1024).expect("1024 is not zero");
 
-    /// Holds `capacity` messages, 16 of the places (a quarter of a small mailbox) kept for the system.
+    /// Creates options for `capacity` messages, 16 of which (a quarter in a small mailbox) are reserved for
+    /// the system.
     pub const fn bounded(capacity: NonZeroUsize) -> Self {
         let quarter = capacity.get() / 4;
-        let reserve = if quarter < 16 { quarter } else { 16 };
-        let places = capacity.get() - reserve;
+        let reserved = if quarter < 16 { quarter } else { 16 };
+        let user_capacity = capacity.get() - reserved;
         Self {
             capacity,
             overflow: OverflowStrategy::Reject,
-            reserve_for_system: reserve,
-            high_mark: places - places / 8,
-            low_mark: places / 2,
+            reserve_for_system: reserved,
+            high_watermark: user_capacity - user_capacity / 8,
+            low_watermark: user_capacity / 2,
             #[cfg(not(loom))]
             middleware: None,
         }
     }
 
-    /// Chooses what happens to a message without a place.
+    /// Sets the overflow strategy.
     #[must_use]
     pub const fn overflow(self, overflow: OverflowStrategy) -> Self {
         Self { overflow, ..self }
     }
 
-    /// Puts a middleware around every run of every actor with this mailbox; each actor gets its own.
+    /// Adds a middleware around every run of every actor with this mailbox; each actor gets its own instance.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn middleware(self, make: fn() -> Box<dyn MiddlewareChain>) -> Self {
         Self { middleware: Some(MiddlewareHook::new(make)), ..self }
     }
 
-    /// Counts the places for user messages.
+    /// Returns the capacity available to user messages.
     pub const fn user_capacity(&self) -> usize {
         self.capacity.get().saturating_sub(self.reserve_for_system)
     }
 
-    /// Refuses options under which nothing could ever be delivered or resumed.
+    /// Rejects options under which nothing could ever be delivered or resumed.
     pub const fn validate(&self) -> Result<(), InvalidMailbox> {
         if self.capacity.get() <= self.reserve_for_system {
-            return Err(InvalidMailbox::NoUserPlaces);
+            return Err(InvalidMailbox::NoUserCapacity);
         }
-        if (u32::MAX as usize) < self.capacity.get() {
+        if self.capacity.get() > u32::MAX as usize {
             return Err(InvalidMailbox::TooLarge);
         }
-        if self.user_capacity() <= self.low_mark || self.high_mark <= self.low_mark {
-            return Err(InvalidMailbox::MarksCross);
+        if self.low_watermark >= self.user_capacity() || self.low_watermark >= self.high_watermark {
+            return Err(InvalidMailbox::WatermarksCross);
         }
         Ok(())
     }
@@ -105,25 +105,16 @@ impl Default for MailboxOptions {
     }
 }
 
-/// Why mailbox options are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for mailbox options that cannot work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMailbox {
-    /// Every place is kept for the system.
-    NoUserPlaces,
-    /// More places than can be counted.
+    /// The whole capacity is reserved for the system.
+    #[error("reserve_for_system leaves no capacity for user messages")]
+    NoUserCapacity,
+    /// The capacity does not fit into 32 bits.
+    #[error("capacity is above 4294967295")]
     TooLarge,
-    /// The low mark is not below the high mark and the user capacity.
-    MarksCross,
+    /// The low watermark is not below the high watermark and the user capacity.
+    #[error("low_watermark is not below high_watermark and the user capacity")]
+    WatermarksCross,
 }
-
-impl fmt::Display for InvalidMailbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoUserPlaces => "reserve_for_system leaves no place for user messages",
-            Self::TooLarge => "capacity is above 4294967295",
-            Self::MarksCross => "low_mark is not below high_mark and the user capacity",
-        })
-    }
-}
-
-impl core::error::Error for InvalidMailbox {}

@@ -1,4 +1,4 @@
-//! Mailboxes by purpose, named so that a configuration can choose one.
+//! Mailbox presets, named so that a configuration can refer to them.
 
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -6,34 +6,34 @@ use core::str::FromStr;
 
 use super::{MailboxOptions, OverflowStrategy};
 
-/// A mailbox by what it is for.
+/// A predefined set of mailbox options.
 ///
-/// Where the size does not fit, [`MailboxOptions::bounded`] takes another.
+/// For another size use [`MailboxOptions::bounded`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MailboxPreset {
-    /// 1024 places; a message too many goes back to its sender.
+    /// Capacity 1024; an overflowing message is returned to its sender.
     #[default]
     Default,
-    /// 64 places; for many actors, and for small machines.
+    /// Capacity 64; for many actors, and for small machines.
     Small,
-    /// 65 536 places; for bursts.
+    /// Capacity 65 536; for bursts.
     Large,
-    /// One place, for the latest message only; for states, where an older one is worth nothing.
+    /// Capacity 1, keeping only the latest message; for state updates, where older values are worthless.
     Latest,
-    /// 256 places, the oldest gives way; for readings, where the newer are worth more.
+    /// Capacity 256, dropping the oldest; for readings, where newer values are worth more.
     Recent,
-    /// 1024 places, a message too many becomes a dead letter; what came first is served.
+    /// Capacity 1024, dead-lettering the newest (load shedding); messages accepted first are served.
     Shedding,
-    /// 1024 places, producers outside of actors wait for one; for the stages of a pipeline.
+    /// Capacity 1024, producers outside actors wait for capacity; for the stages of a pipeline.
     Blocking,
 }
 
 impl MailboxPreset {
-    /// Every preset.
+    /// All presets.
     pub const ALL: [Self; 7] =
         [Self::Default, Self::Small, Self::Large, Self::Latest, Self::Recent, Self::Shedding, Self::Blocking];
 
-    /// The preset's name in a configuration.
+    /// Returns the preset's name in a configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -46,9 +46,9 @@ impl MailboxPreset {
         }
     }
 
-    /// Spells the preset out.
+    /// Returns the options of the preset.
     pub const fn options(self) -> MailboxOptions {
-        let (places, overflow) = match self {
+        let (capacity, overflow) = match self {
             Self::Default => (1024, OverflowStrategy::Reject),
             Self::Small => (64, OverflowStrategy::Reject),
             Self::Large => (65_536, OverflowStrategy::Reject),
@@ -57,7 +57,7 @@ impl MailboxPreset {
             Self::Shedding => (1024, OverflowStrategy::DropNewest),
             Self::Blocking => (1024, OverflowStrategy::BlockProducer),
         };
-        let capacity = NonZeroUsize::new(places).expect("every preset has places");
+        let capacity = NonZeroUsize::new(capacity).expect("every preset has capacity");
         MailboxOptions::bounded(capacity).overflow(overflow)
     }
 }
@@ -77,21 +77,22 @@ impl FromStr for MailboxPreset {
 }
 
 /// No preset has that name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown mailbox preset; the presets are {}", PresetNames)]
 pub struct UnknownPreset;
 
-impl fmt::Display for UnknownPreset {
+/// Displays the names of all presets, separated by commas.
+struct PresetNames;
+
+impl fmt::Display for PresetNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no mailbox preset of that name; there are")?;
-        for (at, preset) in MailboxPreset::ALL.into_iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            write!(f, "{comma} {}", preset.as_str())?;
+        for (index, preset) in MailboxPreset::ALL.into_iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{}", preset.as_str())?;
         }
         Ok(())
     }
 }
-
-impl core::error::Error for UnknownPreset {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -108,15 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_preset_is_answered_with_those_that_are() {
+    fn the_error_for_an_unknown_name_lists_the_presets() {
         let unknown = "Latest".parse::<MailboxPreset>().unwrap_err();
-        let expected = "no mailbox preset of that name; there are \
+        let expected = "unknown mailbox preset; the presets are \
                         default, small, large, latest, recent, shedding, blocking";
         assert_eq!(unknown.to_string(), expected);
     }
 
     #[test]
-    fn the_latest_needs_one_place() {
+    fn the_latest_preset_holds_one_message() {
         assert_eq!(MailboxPreset::Latest.options().user_capacity(), 1);
     }
 }

@@ -1,13 +1,13 @@
-//! The two lanes of a mailbox behind one lock: a user lane in two halves, and a system lane.
+//! User queue and system queue of a mailbox, behind one lock.
 //!
-//! Senders fill the shared half of the user lane; the owner swaps it for its empty private half, so that
-//! a lock is taken once per burst and not once per message. `USER` is cleared inside the same lock,
-//! which is what makes a sender's look without a write ([`CellState::raise`]) safe.
+//! The user queue has two halves: senders fill the shared half; the permit holder swaps it for its empty
+//! private half, so that the lock is taken once per burst and not once per message. `USER` is cleared inside
+//! the same lock, which makes a sender's check without a write ([`CellState::raise`]) safe.
 //!
-//! The system lane is never refused and yet bounded: a child has at most a failure and an end under way,
-//! a watch an end, a timer one firing, and of what anybody may say at any time (stop, signal, watch, a
-//! command) what is pointless is thrown out as it comes ([`Lanes::push_system_by`]). Whoever gains a
-//! child, a watch or a timer reserves its places then.
+//! The system queue never rejects a message and is still bounded: a child has at most a failure and a
+//! termination in flight, a watch one termination, a timer one firing; and of the messages that anyone may
+//! send at any time (stop, signal, watch, command) redundant ones are dropped on arrival
+//! ([`MailboxQueues::push_system_by`]). Adding a child, a watch or a timer reserves its queue capacity.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -20,43 +20,43 @@ use crate::ignore_panic::wake_all;
 use crate::raw::state::{CellState, USER};
 use crate::sync::{AtomicU32, Lock, Ordering};
 
-/// An idle lane keeps room for this many messages and gives the rest back.
+/// An idle queue keeps a buffer for this many messages and frees a larger one.
 const KEPT_CAPACITY_MAX: usize = 1024;
-/// At most this many producers wait for room; the next one is refused.
+/// Maximum number of producers waiting for capacity; further ones are rejected.
 const WAITERS_MAX: usize = 65_536;
 
-/// What became of a message.
+/// Outcome of a push.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PushResult<M> {
-    /// It waits.
+    /// The message is queued.
     Queued,
-    /// It waits, and this older one lost its place.
+    /// The message is queued, and this older one was evicted.
     Displaced(M),
-    /// There was no place.
+    /// The user queue is full.
     Full(M),
-    /// The lane takes nothing any more.
+    /// The user queue is closed.
     Closed(M),
 }
 
-/// The lanes of one mailbox: user messages `M`, system messages `S`.
+/// The queues of one mailbox: user messages `M`, system messages `S`.
 #[derive(Debug)]
 pub(crate) struct MailboxQueues<M, S> {
     shared: Lock<Shared<M, S>>,
-    /// Messages in the private half, as the owner last told.
-    left: AtomicU32,
+    /// Length of the private half, as last published by the permit holder.
+    private_len: AtomicU32,
 }
 
 #[derive(Debug)]
 struct Shared<M, S> {
     queue: VecDeque<M>,
-    /// How long the queue may get: the capacity less what the private half held when last looked at,
-    /// so that a sender seldom looks at the owner's memory. Zero once closed.
+    /// Maximum length of the queue: the capacity minus the last known length of the private half, so that a
+    /// sender seldom reads the permit holder's memory. Zero once closed.
     room: u32,
     capacity: u32,
     enqueued: u64,
-    /// What most mailboxes never need.
+    /// State that most mailboxes never need.
     cold: Option<Box<Cold<S>>>,
-    open: Intake,
+    intake: Intake,
     overflow: OverflowStrategy,
 }
 
@@ -65,27 +65,27 @@ struct Cold<S> {
     waiters: Vec<Waker>,
     system: VecDeque<S>,
     system_enqueued: u64,
-    /// The key of the signal that the owner waits for, or waited for last.
-    awaited: Option<u64>,
+    /// The key of the signal that the actor waits for, or waited for last.
+    awaited_signal: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intake {
     Open,
-    /// Closed to users.
+    /// Closed to user messages.
     Closed,
-    /// Closed to the system too.
+    /// Closed to system messages too.
     Ended,
 }
 
-/// Whether somebody waits for room.
+/// Outcome of registering a producer that waits for capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitRegistration {
-    Waits,
-    /// There will be no room.
+    Waiting,
+    /// The queue is closed; there will be no capacity.
     Closed,
-    /// Too many wait.
-    Refused,
+    /// The limit of waiting producers is reached.
+    TooMany,
 }
 
 impl<M, S> MailboxQueues<M, S> {
@@ -98,14 +98,14 @@ impl<M, S> MailboxQueues<M, S> {
                 capacity,
                 enqueued: 0,
                 cold: None,
-                open: Intake::Open,
+                intake: Intake::Open,
                 overflow: options.overflow,
             }),
-            left: AtomicU32::new(0),
+            private_len: AtomicU32::new(0),
         }
     }
 
-    /// Puts a user message at the end; the caller then raises `USER`.
+    /// Appends a user message; the caller then raises `USER`.
     #[inline]
     pub(crate) fn push(&self, message: M) -> PushResult<M> {
         match self.try_push_fast(message) {
@@ -114,11 +114,11 @@ impl<M, S> MailboxQueues<M, S> {
         }
     }
 
-    /// Puts a user message at the end if it is plain that there is room; hands it back otherwise.
+    /// Appends a user message if the cached limit shows room; otherwise returns it.
     #[inline]
     pub(crate) fn try_push_fast(&self, message: M) -> Option<M> {
         self.shared.with(|shared| {
-            if shared.room as usize <= shared.queue.len() {
+            if shared.queue.len() >= shared.room as usize {
                 return Some(message);
             }
             shared.queue.push_back(message);
@@ -127,8 +127,9 @@ impl<M, S> MailboxQueues<M, S> {
         })
     }
 
-    /// Puts as many user messages at the end as it is plain that there is room for; returns how many.
-    pub(crate) fn offer_all(&self, messages: &mut Vec<M>) -> usize {
+    /// Appends as many user messages as the cached limit allows; returns their number.
+    #[cfg(feature = "patterns")]
+    pub(crate) fn push_all_fast(&self, messages: &mut Vec<M>) -> usize {
         self.shared.with(|shared| {
             let room = (shared.room as usize).saturating_sub(shared.queue.len());
             let taken = room.min(messages.len());
@@ -138,14 +139,14 @@ impl<M, S> MailboxQueues<M, S> {
         })
     }
 
-    /// Puts a user message at the end although it was not plain that there is room.
+    /// Appends a user message when the cached limit showed no room.
     #[cold]
     pub(crate) fn push_slow(&self, message: M) -> PushResult<M> {
         self.shared.with(|shared| {
-            if shared.open != Intake::Open {
+            if shared.intake != Intake::Open {
                 return PushResult::Closed(message);
             }
-            if shared.has_room(&self.left) {
+            if shared.has_room(&self.private_len) {
                 shared.queue.push_back(message);
                 shared.enqueued += 1;
                 return PushResult::Queued;
@@ -160,7 +161,8 @@ impl<M, S> MailboxQueues<M, S> {
         })
     }
 
-    /// Puts a message at the end, or has `waker` woken when there is room; `Err` when too many wait.
+    /// Appends a message, or registers `waker` to be woken when there is capacity; `Err` if too many
+    /// producers wait.
     pub(crate) fn push_or_wait(
         &self,
         message: M,
@@ -174,19 +176,19 @@ impl<M, S> MailboxQueues<M, S> {
         }
     }
 
-    /// Takes the oldest message, and the others into the empty private half; for the owner of the run right.
+    /// Takes the oldest message, and moves the others into the empty private half; for the permit holder.
     ///
-    /// Where the oldest may have to make room, the others stay, so that the oldest is still here.
+    /// With `DropOldest` the others stay in the shared half, so that a sender can still evict the oldest.
     #[inline]
-    pub(crate) fn take(&self, private: &mut VecDeque<M>, state: &CellState) -> Option<M> {
+    pub(crate) fn take_batch(&self, private: &mut VecDeque<M>, state: &CellState) -> Option<M> {
         self.shared.with(|shared| {
             let oldest = shared.queue.pop_front();
             if !shared.queue.is_empty() && shared.overflow != OverflowStrategy::DropOldest {
                 mem::swap(&mut shared.queue, private);
             }
             let taken = count(private.len());
-            self.left.store(taken, Ordering::Relaxed);
-            if shared.open == Intake::Open {
+            self.private_len.store(taken, Ordering::Relaxed);
+            if shared.intake == Intake::Open {
                 shared.room = shared.capacity.saturating_sub(taken);
             }
             if shared.queue.is_empty() {
@@ -196,10 +198,11 @@ impl<M, S> MailboxQueues<M, S> {
         })
     }
 
-    /// Puts messages before all that wait, and counts them as taken in again; for the owner.
+    /// Puts messages before all queued ones and counts them as enqueued again; for the permit holder.
     ///
-    /// Where the oldest may have to make room, they go where senders find them.
-    pub(crate) fn put_first(
+    /// With `DropOldest` they go into the shared half, where senders can evict them.
+    #[cfg(feature = "patterns")]
+    pub(crate) fn push_front_all(
         &self,
         messages: impl DoubleEndedIterator<Item = M>,
         private: &mut VecDeque<M>,
@@ -215,52 +218,56 @@ impl<M, S> MailboxQueues<M, S> {
                 mem::swap(private, &mut shared.queue);
                 state.set(USER);
             }
-            self.tell_left(private.len());
+            self.set_private_len(private.len());
         });
     }
 
-    /// Tells senders how many messages the private half still holds; for the owner.
+    /// Publishes the length of the private half to senders; for the permit holder.
     #[inline]
-    pub(crate) fn tell_left(&self, left: usize) {
-        self.left.store(count(left), Ordering::Relaxed);
+    pub(crate) fn set_private_len(&self, private_len: usize) {
+        self.private_len.store(count(private_len), Ordering::Relaxed);
     }
 
-    /// Gives back the room that a burst took; for the owner of a cell with nothing to do.
+    /// Frees the buffer that a burst left behind; for the holder of a cell without work.
     ///
-    /// A suspended cell has nothing to do either, and may hold messages back.
+    /// A suspended cell has no work either, and may still hold messages in its private half.
     #[inline]
     pub(crate) fn shrink(private: &mut VecDeque<M>) {
-        if private.is_empty() && KEPT_CAPACITY_MAX < private.capacity() {
+        if private.is_empty() && private.capacity() > KEPT_CAPACITY_MAX {
             *private = VecDeque::new();
         }
     }
 
-    /// Refuses user messages from here on; what waits stays. Returns those who waited for room.
+    /// Rejects user messages from now on; queued ones stay. Returns the wakers of producers waiting for
+    /// capacity.
     pub(crate) fn close(&self) -> Vec<Waker> {
         self.shared.with(|shared| {
-            if shared.open == Intake::Open {
-                shared.open = Intake::Closed;
+            if shared.intake == Intake::Open {
+                shared.intake = Intake::Closed;
                 shared.room = 0;
             }
             shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.waiters)).unwrap_or_default()
         })
     }
 
-    /// Takes everything out of the shared half.
+    /// Removes all messages from the shared half.
     pub(crate) fn drain(&self) -> VecDeque<M> {
         self.shared.with(|shared| mem::take(&mut shared.queue))
     }
 
-    /// Remembers to wake `waker` when there is room; `false` when too many wait already.
+    /// Registers `waker` to be woken when there is capacity; returns `false` if too many producers wait.
     ///
-    /// Where nothing is taken any more it is woken at once: the owner may have looked for the last time.
+    /// If the queue is closed, the waker is woken immediately: the permit holder may have checked for the
+    /// last time.
     pub(crate) fn wait_for_room(&self, waker: &Waker, state: &CellState) -> bool {
-        match self.shared.with(|shared| shared.list(waker)) {
-            WaitRegistration::Refused => return false,
+        match self.shared.with(|shared| shared.register_waiter(waker)) {
+            WaitRegistration::TooMany => return false,
             WaitRegistration::Closed => waker.wake_by_ref(),
-            WaitRegistration::Waits => {
-                // Where nobody runs the cell, nobody but us will look: an idle one has room at once.
-                if !state.await_room() && self.shared.with(|shared| shared.would_answer(&self.left)) {
+            WaitRegistration::Waiting => {
+                // If the cell is not scheduled, no worker will check: an idle cell may have room already.
+                if !state.register_waiter()
+                    && self.shared.with(|shared| shared.is_closed_or_has_room(&self.private_len))
+                {
                     waker.wake_by_ref();
                 }
             }
@@ -268,15 +275,15 @@ impl<M, S> MailboxQueues<M, S> {
         true
     }
 
-    /// Lets those who wait go on once the lane is down to its low mark; for the owner.
+    /// Wakes the waiting producers once the queue is down to its low watermark; for the permit holder.
     ///
-    /// Returns whether somebody still waits.
-    pub(crate) fn wake_waiters(&self, low_mark: usize) -> bool {
+    /// Returns whether producers still wait.
+    pub(crate) fn wake_waiters(&self, low_watermark: usize) -> bool {
         let (woken, waiting) = self.shared.with(|shared| {
-            let depth = shared.queue.len() + self.left.load(Ordering::Relaxed) as usize;
+            let depth = shared.queue.len() + self.private_len.load(Ordering::Relaxed) as usize;
             match shared.cold.as_deref_mut() {
                 None => (Vec::new(), false),
-                Some(cold) if low_mark < depth => (Vec::new(), !cold.waiters.is_empty()),
+                Some(cold) if depth > low_watermark => (Vec::new(), !cold.waiters.is_empty()),
                 Some(cold) => (mem::take(&mut cold.waiters), false),
             }
         });
@@ -287,53 +294,53 @@ impl<M, S> MailboxQueues<M, S> {
     pub(crate) fn stats(&self) -> MailboxQueueStats {
         self.shared.with(|shared| MailboxQueueStats {
             enqueued: shared.enqueued,
-            depth: shared.queue.len() + self.left.load(Ordering::Relaxed) as usize,
+            depth: shared.queue.len() + self.private_len.load(Ordering::Relaxed) as usize,
         })
     }
 
-    /// Makes `places` more in the system lane, for messages that must not fail later.
-    pub(crate) fn reserve_system(&self, places: usize) {
-        self.shared.with(|shared| shared.cold().system.reserve(places));
+    /// Reserves capacity in the system queue, for messages whose push must not fail later.
+    pub(crate) fn reserve_system(&self, additional: usize) {
+        self.shared.with(|shared| shared.cold().system.reserve(additional));
     }
 
-    /// Puts a system message at the end; `Err` once the cell has ended.
+    /// Appends a system message; `Err` once the cell has terminated.
     #[cfg(loom)]
     pub(crate) fn push_system(&self, message: S) -> Result<(), S> {
-        self.push_system_by(message, |message, lane, _| lane.push_back(message))
+        self.push_system_by(message, |message, queue, _| queue.push_back(message))
     }
 
-    /// Has a system message join the others, who knows which of them make which pointless; `Err` once
-    /// the cell has ended.
+    /// Passes a system message to `enqueue`, which appends it and drops redundant ones; `Err` once the cell
+    /// has terminated.
     ///
-    /// It is told which signal the owner waits for. What it returns is handed on.
+    /// `enqueue` also gets the key of the signal that the actor waits for; its return value is passed on.
     pub(crate) fn push_system_by<R>(
         &self,
         message: S,
-        join: impl FnOnce(S, &mut VecDeque<S>, Option<u64>) -> R,
+        enqueue: impl FnOnce(S, &mut VecDeque<S>, Option<u64>) -> R,
     ) -> Result<R, S> {
         self.shared.with(|shared| {
-            if shared.open == Intake::Ended {
+            if shared.intake == Intake::Ended {
                 return Err(message);
             }
             let cold = shared.cold();
             cold.system_enqueued += 1;
-            Ok(join(message, &mut cold.system, cold.awaited))
+            Ok(enqueue(message, &mut cold.system, cold.awaited_signal))
         })
     }
 
-    /// Notes which signal the owner waits for; no number of others pushes it out of the lane.
-    pub(crate) fn await_signal(&self, key: u64) {
-        self.shared.with(|shared| shared.cold().awaited = Some(key));
+    /// Records the signal that the actor waits for, so that other signals do not evict it.
+    pub(crate) fn set_awaited_signal(&self, key: u64) {
+        self.shared.with(|shared| shared.cold().awaited_signal = Some(key));
     }
 
     pub(crate) fn pop_system(&self) -> Option<S> {
         self.shared.with(|shared| shared.cold.as_deref_mut()?.system.pop_front())
     }
 
-    /// Ends the system lane and hands over what was never read.
-    pub(crate) fn end_system(&self) -> VecDeque<S> {
+    /// Closes the system queue and returns its unread messages.
+    pub(crate) fn close_system(&self) -> VecDeque<S> {
         self.shared.with(|shared| {
-            shared.open = Intake::Ended;
+            shared.intake = Intake::Ended;
             shared.room = 0;
             shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.system)).unwrap_or_default()
         })
@@ -351,45 +358,50 @@ impl<M, S> MailboxQueues<M, S> {
 }
 
 impl<M, S> Shared<M, S> {
-    fn list(&mut self, waker: &Waker) -> WaitRegistration {
-        if self.open != Intake::Open {
+    fn register_waiter(&mut self, waker: &Waker) -> WaitRegistration {
+        if self.intake != Intake::Open {
             return WaitRegistration::Closed;
         }
         let waiters = &mut self.cold().waiters;
         if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            return WaitRegistration::Waits;
+            return WaitRegistration::Waiting;
         }
-        if WAITERS_MAX <= waiters.len() {
-            return WaitRegistration::Refused;
+        if waiters.len() >= WAITERS_MAX {
+            return WaitRegistration::TooMany;
         }
         waiters.push(waker.clone());
-        WaitRegistration::Waits
+        WaitRegistration::Waiting
     }
 
-    /// Looks at the owner's memory for how much it has left; only while open.
-    fn has_room(&mut self, left: &AtomicU32) -> bool {
-        self.room = self.capacity.saturating_sub(left.load(Ordering::Relaxed));
+    /// Reads the current length of the private half; only while open.
+    fn has_room(&mut self, private_len: &AtomicU32) -> bool {
+        self.room = self.capacity.saturating_sub(private_len.load(Ordering::Relaxed));
         self.queue.len() < self.room as usize
     }
 
-    /// Whether a push would be anything but full.
-    fn would_answer(&mut self, left: &AtomicU32) -> bool {
-        self.open != Intake::Open || self.has_room(left)
+    /// Reports whether a push would not return `Full`.
+    fn is_closed_or_has_room(&mut self, private_len: &AtomicU32) -> bool {
+        self.intake != Intake::Open || self.has_room(private_len)
     }
 
     fn cold(&mut self) -> &mut Cold<S> {
         self.cold.get_or_insert_with(|| {
-            Box::new(Cold { waiters: Vec::new(), system: VecDeque::new(), system_enqueued: 0, awaited: None })
+            Box::new(Cold {
+                waiters: Vec::new(),
+                system: VecDeque::new(),
+                system_enqueued: 0,
+                awaited_signal: None,
+            })
         })
     }
 }
 
-/// Lanes are shorter than `u32::MAX`: their capacity is one.
+/// Converts a queue length; the capacity fits into 32 bits, so no queue is longer than `u32::MAX`.
 #[inline]
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 #[cfg(all(test, feature = "std", not(loom)))]
-#[allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+#[allow(clippy::unwrap_used, reason = "test helpers may panic")]
 mod tests;

@@ -1,4 +1,4 @@
-//! Which worker this thread is running as, while it is.
+//! The worker that the current thread is running as, if any.
 
 use core::cell::Cell;
 use core::ptr;
@@ -12,11 +12,11 @@ std::thread_local! {
 
 /// Makes `local` this thread's worker while `work` runs.
 pub(crate) fn enter<R>(local: &WorkerLocal, work: impl FnOnce() -> R) -> R {
-    let _left = RestoreGuard(CURRENT.replace(local));
+    let _restore = RestoreGuard(CURRENT.replace(local));
     work()
 }
 
-/// Restores the worker before, also when a panic passes.
+/// Restores the previous worker, also on unwind.
 struct RestoreGuard(*const WorkerLocal);
 
 impl Drop for RestoreGuard {
@@ -25,19 +25,19 @@ impl Drop for RestoreGuard {
     }
 }
 
-/// Looks at this thread's worker, if it is one of `core`'s.
+/// Passes this thread's worker to `work` if it belongs to `core`.
 #[inline]
 pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&WorkerLocal>) -> R) -> R {
-    // SAFETY: set by `enter`, which borrows the worker for as long as the pointer stands; the worker
-    // is not `Sync`, and this thread is the one that borrowed it.
+    // SAFETY: set by `enter`, which borrows the worker for as long as the pointer is set; the worker is not
+    // `Sync`, and this thread is the one that borrowed it.
     let local = unsafe { CURRENT.get().as_ref() };
     work(local.filter(|local| ptr::eq(local.core(), core)))
 }
 
-/// Notes that this thread's worker, if it runs one, has woken somebody who is not an actor.
+/// Records that this thread's worker, if it runs one, woke a task that is not an actor.
 #[cold]
-pub(crate) fn owe_turn() {
-    // SAFETY: as above.
+pub(crate) fn require_yield() {
+    // SAFETY: as in `with`.
     if let Some(local) = unsafe { CURRENT.get().as_ref() } {
         local.require_yield();
     }

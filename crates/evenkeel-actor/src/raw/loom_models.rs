@@ -1,19 +1,20 @@
-//! Models of the concurrent core: loom runs each in every order that its bound of preemptions allows.
+//! Loom models of the concurrent core: loom runs each in every interleaving within a preemption bound.
 //!
-//! The word, the lanes, the slab, the oneshot and the sleepers are the crate's own. What surrounds them
-//! here is what the invoker, the coordinator and the worker do with them, in the same order.
+//! The state word, the mailbox queues, the slab, the oneshot and the idle workers are the crate's own. The
+//! code around them mirrors what the invoker, the coordinator and the workers do with them, in the same
+//! order.
 //!
-//! Bound: preemptions per execution, given by each model and overruled by `LOOM_MAX_PREEMPTIONS`.
+//! Limits: preemptions per execution, set by each model and overridden by `LOOM_MAX_PREEMPTIONS`.
 
-mod answers;
-mod closing;
+mod capacity;
 mod defects;
-mod lanes;
-mod leaving;
+mod mailbox;
 mod parking;
-mod returned;
-mod reuse;
-mod room;
+mod replies;
+mod returned_refs;
+mod slot_reuse;
+mod stopping;
+mod worker_exit;
 
 use alloc::collections::VecDeque;
 use alloc::task::Wake;
@@ -28,116 +29,116 @@ use super::state::{CellState, Notify, Release, SIGNAL, SUSPENDED, SYSTEM, USER, 
 use crate::mailbox::{MailboxOptions, MailboxQueues, OverflowStrategy, PushResult};
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
-/// Runs a model in every order with at most so many preemptions.
+/// Runs a model in every interleaving with at most `preemptions` preemptions.
 fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(preemptions);
     builder.check(model);
 }
 
-/// A message that suspends whoever handles it until it is told to resume.
+/// A message that suspends its cell until `ModelCommand::Resume`.
 const SUSPEND: u32 = 1000;
 
-/// What the system tells a [`Miniature`].
+/// System message of a [`ModelCell`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum ModelCommand {
     Resume,
     Stop,
 }
 
-/// A cell without a worker: whoever is given the run right runs it.
-struct Miniature {
+/// A cell without a worker: the thread that is granted the run permit runs it.
+struct ModelCell {
     state: CellState,
-    lanes: MailboxQueues<u32, Order>,
-    /// What a future's poll would find; ordered by nothing but the word.
+    queues: MailboxQueues<u32, ModelCommand>,
+    /// Stands for the state that a future's poll would find; ordered only by the state word.
     external: AtomicU32,
-    low_mark: usize,
-    owner: UnsafeCell<Owner>,
+    low_watermark: usize,
+    runner: UnsafeCell<RunnerState>,
 }
 
-// SAFETY: the owner's part is touched only under the run right, which is what the models check.
-unsafe impl Send for Miniature {}
+// SAFETY: the runner state is accessed only under the run permit, which is what the models check.
+unsafe impl Send for ModelCell {}
 // SAFETY: as above.
-unsafe impl Sync for Miniature {}
+unsafe impl Sync for ModelCell {}
 
 #[derive(Clone, Debug, Default)]
-struct Owner {
+struct RunnerState {
     private: VecDeque<u32>,
     seen: Vec<u32>,
-    buried: Vec<u32>,
-    heard: u32,
-    awaited: bool,
+    dead_lettered: Vec<u32>,
+    signals: u32,
+    has_waiters: bool,
     suspended: bool,
     resumed_early: bool,
 }
 
-impl Miniature {
-    fn new(places: usize) -> Arc<Self> {
+impl ModelCell {
+    fn new(capacity: usize) -> Arc<Self> {
         let options = MailboxOptions {
-            capacity: NonZeroUsize::new(places).expect("a mailbox has places"),
+            capacity: NonZeroUsize::new(capacity).expect("the capacity is not zero"),
             overflow: OverflowStrategy::Reject,
             reserve_for_system: 0,
-            high_mark: places,
-            low_mark: places / 2,
+            high_watermark: capacity,
+            low_watermark: capacity / 2,
         };
         Arc::new(Self {
             state: CellState::new(),
-            lanes: MailboxQueues::new(&options),
+            queues: MailboxQueues::new(&options),
             external: AtomicU32::new(0),
-            low_mark: options.low_mark,
-            owner: UnsafeCell::new(Owner::default()),
+            low_watermark: options.low_watermark,
+            runner: UnsafeCell::new(RunnerState::default()),
         })
     }
 
-    /// What `ActorRef::try_tell` does.
+    /// Mirrors `ActorRef::try_tell`.
     fn tell(&self, message: u32) -> PushResult<u32> {
-        let pushed = self.lanes.push(message);
+        let pushed = self.queues.push(message);
         if pushed == PushResult::Queued {
-            self.follow(self.state.raise(USER));
+            self.run_if_scheduled(self.state.raise(USER));
         }
         pushed
     }
 
-    /// What `ActorRef::send` does, on a thread that has nothing else to do.
-    fn send(&self, message: u32, bell: &StdArc<Bell>) -> PushResult<u32> {
-        let waker = Waker::from(bell.clone());
+    /// Mirrors `ActorRef::send`, on a thread of its own.
+    fn send(&self, message: u32, test_waker: &StdArc<TestWaker>) -> PushResult<u32> {
+        let waker = Waker::from(test_waker.clone());
         loop {
-            match self.lanes.push_or_wait(message, &waker, &self.state) {
+            match self.queues.push_or_wait(message, &waker, &self.state) {
                 Ok(PushResult::Queued) => {
-                    self.follow(self.state.raise(USER));
+                    self.run_if_scheduled(self.state.raise(USER));
                     return PushResult::Queued;
                 }
-                Ok(PushResult::Full(_)) => bell.wait(),
+                Ok(PushResult::Full(_)) => test_waker.wait(),
                 Ok(pushed) => return pushed,
                 Err(message) => return PushResult::Full(message),
             }
         }
     }
 
-    /// What `CellRef::tell_system` does.
-    fn order(&self, order: Order) -> Result<(), Order> {
-        self.lanes.push_system(order)?;
-        self.follow(self.state.raise(SYSTEM));
+    /// Mirrors `CellRef::tell_system`.
+    fn command(&self, command: ModelCommand) -> Result<(), ModelCommand> {
+        self.queues.push_system(command)?;
+        self.run_if_scheduled(self.state.raise(SYSTEM));
         Ok(())
     }
 
-    /// What a future does that becomes ready: changes something, then wakes.
+    /// Mirrors a future that becomes ready: changes its state, then wakes.
     fn signal(&self) {
         self.external.fetch_add(1, Ordering::Relaxed);
-        self.follow(self.state.raise_unlocked(SIGNAL));
+        self.run_if_scheduled(self.state.raise_unlocked(SIGNAL));
     }
 
-    fn follow(&self, notify: Notify) {
+    fn run_if_scheduled(&self, notify: Notify) {
         if notify == Notify::Schedule {
             self.run();
         }
     }
 
-    /// Runs the cell until the run right is gone.
+    /// Runs the cell until the run permit is released.
     fn run(&self) {
         loop {
-            // SAFETY: the caller was given the run right; loom fails the model if somebody else is here.
-            let step = self.owner.with_mut(|owner| self.serve(unsafe { &mut *owner }));
+            // SAFETY: the caller was granted the run permit; loom fails the model if another thread is here.
+            let step = self.runner.with_mut(|runner| self.run_once(unsafe { &mut *runner }));
             match step {
                 Step::Finish { hold } if self.state.release(hold) == Release::Kept => {}
                 Step::Finish { .. } | Step::Ended => return,
@@ -145,97 +146,98 @@ impl Miniature {
         }
     }
 
-    /// What the invoker does in one run.
-    fn serve(&self, owner: &mut Owner) -> Step {
+    /// Mirrors one run of the invoker.
+    fn run_once(&self, runner: &mut RunnerState) -> Step {
         loop {
             let flags = self.state.flags_relaxed();
             if flags & WAITERS != 0 {
-                self.wake_waiters(owner);
+                self.wake_waiters(runner);
             }
             if flags & SYSTEM != 0 {
                 self.state.lower(SYSTEM);
-                while let Some(order) = self.lanes.pop_system() {
-                    if self.obey(order, owner) == Some(Step::Ended) {
+                while let Some(command) = self.queues.pop_system() {
+                    if self.process_command(command, runner) == Some(Step::Ended) {
                         return Step::Ended;
                     }
                 }
             }
             if flags & SIGNAL != 0 {
                 self.state.lower(SIGNAL);
-                owner.heard = self.external.load(Ordering::Relaxed);
+                runner.signals = self.external.load(Ordering::Relaxed);
             }
-            let message = if owner.suspended { None } else { self.next(owner) };
+            let message = if runner.suspended { None } else { self.next(runner) };
             let Some(message) = message else {
-                return self.finish(owner);
+                return self.finish(runner);
             };
-            owner.seen.push(message);
-            if message == SUSPEND && !core::mem::take(&mut owner.resumed_early) {
-                owner.suspended = true;
-                return self.finish(owner);
+            runner.seen.push(message);
+            if message == SUSPEND && !core::mem::take(&mut runner.resumed_early) {
+                runner.suspended = true;
+                return self.finish(runner);
             }
         }
     }
 
-    fn finish(&self, owner: &mut Owner) -> Step {
-        self.wake_waiters(owner);
-        let held = if owner.private.is_empty() { 0 } else { USER };
-        Step::Finish { hold: if owner.suspended { SUSPENDED | held } else { 0 } }
+    fn finish(&self, runner: &mut RunnerState) -> Step {
+        self.wake_waiters(runner);
+        let held = if runner.private.is_empty() { 0 } else { USER };
+        Step::Finish { hold: if runner.suspended { SUSPENDED | held } else { 0 } }
     }
 
-    fn next(&self, owner: &mut Owner) -> Option<u32> {
-        if let Some(message) = owner.private.pop_front() {
-            self.lanes.tell_left(owner.private.len());
+    fn next(&self, runner: &mut RunnerState) -> Option<u32> {
+        if let Some(message) = runner.private.pop_front() {
+            self.queues.set_private_len(runner.private.len());
             return Some(message);
         }
         if self.state.flags_relaxed() & USER == 0 {
             return None;
         }
-        self.lanes.take(&mut owner.private, &self.state)
+        self.queues.take_batch(&mut runner.private, &self.state)
     }
 
-    fn obey(&self, order: Order, owner: &mut Owner) -> Option<Step> {
-        match order {
-            Order::Resume if owner.suspended => {
-                owner.suspended = false;
+    fn process_command(&self, command: ModelCommand, runner: &mut RunnerState) -> Option<Step> {
+        match command {
+            ModelCommand::Resume if runner.suspended => {
+                runner.suspended = false;
                 None
             }
-            Order::Resume => {
-                owner.resumed_early = true;
+            ModelCommand::Resume => {
+                runner.resumed_early = true;
                 None
             }
-            Order::Stop => {
-                self.lanes.close().into_iter().for_each(Waker::wake);
-                owner.buried.extend(owner.private.drain(..).chain(self.lanes.drain()));
-                drop(self.lanes.end_system());
+            ModelCommand::Stop => {
+                self.queues.close().into_iter().for_each(Waker::wake);
+                runner.dead_lettered.extend(runner.private.drain(..).chain(self.queues.drain()));
+                drop(self.queues.close_system());
                 self.state.mark_dead();
                 Some(Step::Ended)
             }
         }
     }
 
-    fn wake_waiters(&self, owner: &mut Owner) {
+    fn wake_waiters(&self, runner: &mut RunnerState) {
         if self.state.flags_relaxed() & WAITERS != 0 {
             self.state.lower(WAITERS);
-            owner.awaited = true;
+            runner.has_waiters = true;
         }
-        if owner.awaited {
-            owner.awaited = self.lanes.wake_waiters(self.low_mark);
+        if runner.has_waiters {
+            runner.has_waiters = self.queues.wake_waiters(self.low_watermark);
         }
     }
 
-    /// Reads the owner's part when every thread is done.
-    fn owner(&self) -> Owner {
-        // SAFETY: loom fails the model if somebody changes it meanwhile, or did so unordered with this.
-        self.owner.with(|owner| unsafe { (*owner).clone() })
+    /// Reads the runner state after all threads are done.
+    fn runner(&self) -> RunnerState {
+        // SAFETY: loom fails the model if another thread changes it meanwhile, or did so without
+        // synchronization.
+        self.runner.with(|runner| unsafe { (*runner).clone() })
     }
 
-    /// Fails unless exactly these messages were handled, each thread's in the order it sent them.
+    /// Fails unless exactly these messages were handled, those of each thread in the order sent.
     fn assert_handled(&self, by_thread: &[&[u32]]) {
-        let seen = self.owner().seen;
+        let seen = self.runner().seen;
         let mut left: Vec<&[u32]> = by_thread.to_vec();
         for message in &seen {
             let from = left.iter_mut().find(|sent| sent.first() == Some(message));
-            let sent = from.unwrap_or_else(|| panic!("reordered or twice: {seen:?}"));
+            let sent = from.unwrap_or_else(|| panic!("reordered or handled twice: {seen:?}"));
             *sent = &sent[1..];
         }
         assert!(left.iter().all(|sent| sent.is_empty()), "stranded: only {seen:?}");
@@ -248,43 +250,43 @@ enum Step {
     Ended,
 }
 
-/// A waker that a thread can wait for; loom calls a wait that nobody ends a deadlock.
+/// A waker that a thread can wait for; loom reports a wait that never ends as a deadlock.
 #[derive(Default)]
-struct Bell {
-    rings: Mutex<Rings>,
-    rung: Condvar,
+struct TestWaker {
+    log: Mutex<WakeLog>,
+    woken: Condvar,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Rings {
-    unheard: bool,
+struct WakeLog {
+    pending: bool,
     total: u32,
 }
 
-impl Bell {
+impl TestWaker {
     fn new() -> StdArc<Self> {
         StdArc::default()
     }
 
-    /// Waits until somebody has rung since the last wait.
+    /// Waits until it was woken since the last wait.
     fn wait(&self) {
-        let mut rings = self.rings.lock().expect("nobody panics with the lock");
-        while !rings.unheard {
-            rings = self.rung.wait(rings).expect("nobody panics with the lock");
+        let mut log = self.log.lock().expect("no thread panics with the lock");
+        while !log.pending {
+            log = self.woken.wait(log).expect("no thread panics with the lock");
         }
-        rings.unheard = false;
+        log.pending = false;
     }
 
-    /// Counts the rings of all time.
-    fn rings(&self) -> u32 {
-        self.rings.lock().expect("nobody panics with the lock").total
+    /// Counts all wake-ups.
+    fn wake_count(&self) -> u32 {
+        self.log.lock().expect("no thread panics with the lock").total
     }
 }
 
-impl Wake for Bell {
+impl Wake for TestWaker {
     fn wake(self: StdArc<Self>) {
-        let mut rings = self.rings.lock().expect("nobody panics with the lock");
-        *rings = Rings { unheard: true, total: rings.total + 1 };
-        self.rung.notify_one();
+        let mut log = self.log.lock().expect("no thread panics with the lock");
+        *log = WakeLog { pending: true, total: log.total + 1 };
+        self.woken.notify_one();
     }
 }

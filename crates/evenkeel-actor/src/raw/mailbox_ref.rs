@@ -1,5 +1,6 @@
-//! The user lane of a cell, reached in one step.
+//! Typed pointer to a cell's mailbox, so that a send needs no type lookup.
 
+#[cfg(feature = "patterns")]
 use core::any::TypeId;
 use core::ptr::NonNull;
 
@@ -7,47 +8,50 @@ use crate::actor::Actor;
 use crate::cell::{ActorCell, CellRef};
 use crate::mailbox::QueueMailbox;
 
-/// A counted reference to a cell that knows where its lane lies.
+/// A counted reference to a cell, with the address of its mailbox.
 pub(crate) struct MailboxRef<M> {
     cell: CellRef,
-    lane: NonNull<QueueMailbox<M>>,
+    mailbox: NonNull<QueueMailbox<M>>,
 }
 
-// SAFETY: a reference to a cell and a shared borrow of its lane, which is `Sync` for messages that may
-// be sent: both may be used from any thread.
+// SAFETY: a reference to a cell and a shared borrow of its mailbox, which is `Sync` for messages that are
+// `Send`: both may be used from any thread.
 unsafe impl<M: Send> Send for MailboxRef<M> {}
 // SAFETY: as above.
 unsafe impl<M: Send> Sync for MailboxRef<M> {}
 
 impl<M> MailboxRef<M> {
-    /// Joins a cell and its lane.
+    /// Combines a cell and its mailbox.
     ///
     /// # Safety
-    /// `lane` is the lane of the cell's body, taken when the body was in its slot.
-    pub(super) unsafe fn new(cell: CellRef, lane: NonNull<QueueMailbox<M>>) -> Self {
-        Self { cell, lane }
+    /// `mailbox` is the mailbox of the cell's body, taken while the body was in its slot.
+    pub(super) unsafe fn new(cell: CellRef, mailbox: NonNull<QueueMailbox<M>>) -> Self {
+        Self { cell, mailbox }
     }
 
-    /// Refers to a cell whose body is at hand.
-    pub(crate) fn of<A: Actor<Msg = M>>(cell: &CellRef, body: &ActorCell<A>) -> Self {
-        let lane = NonNull::from(&body.lane);
-        assert_eq!(cell.occupant().body.lane(), lane.cast(), "the body is the cell's");
-        Self { cell: cell.clone(), lane }
+    /// Creates a reference from a cell and its body.
+    pub(crate) fn for_cell<A: Actor<Msg = M>>(cell: &CellRef, body: &ActorCell<A>) -> Self {
+        let mailbox = NonNull::from(&body.mailbox);
+        assert_eq!(cell.occupant().body.mailbox(), mailbox.cast(), "the body is the cell's");
+        Self { cell: cell.clone(), mailbox }
     }
 
-    /// Refers to a cell whose actor takes `M`; `Err` says what else it takes.
+    /// Creates a reference to a cell whose actor handles `M`; `Err` is the name of the type it handles
+    /// instead.
+    #[cfg(feature = "patterns")]
     pub(crate) fn typed(cell: CellRef) -> Result<Self, &'static str>
     where
         M: 'static,
     {
         let body = &cell.occupant().body;
-        let (takes, name) = body.takes();
-        if takes != TypeId::of::<M>() {
+        let (type_id, name) = body.message_type();
+        if type_id != TypeId::of::<M>() {
             return Err(name);
         }
-        let lane = body.lane().cast();
-        // SAFETY: the body is a `Body<A>` in its slot, and its `A::Msg` has the id of `M`: it is `M`.
-        Ok(unsafe { Self::new(cell, lane) })
+        let mailbox = body.mailbox().cast();
+        // SAFETY: the body is an `ActorCell<A>` in its slot, and its `A::Msg` has the type ID of `M`: it is
+        // `M`.
+        Ok(unsafe { Self::new(cell, mailbox) })
     }
 
     #[inline]
@@ -56,15 +60,15 @@ impl<M> MailboxRef<M> {
     }
 
     #[inline]
-    pub(crate) fn lane(&self) -> &QueueMailbox<M> {
-        // SAFETY: the cell is referred to, so its body is not dropped.
-        unsafe { self.lane.as_ref() }
+    pub(crate) fn mailbox(&self) -> &QueueMailbox<M> {
+        // SAFETY: the cell is referenced, so its body is not dropped.
+        unsafe { self.mailbox.as_ref() }
     }
 }
 
 impl<M> Clone for MailboxRef<M> {
     fn clone(&self) -> Self {
-        Self { cell: self.cell.clone(), lane: self.lane }
+        Self { cell: self.cell.clone(), mailbox: self.mailbox }
     }
 }
 
@@ -76,32 +80,33 @@ mod tests {
     use crate::trace::Envelope;
 
     #[test]
-    fn every_copy_of_an_address_leads_to_the_same_lane() {
+    fn every_clone_of_a_reference_leads_to_the_same_mailbox() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
         let cell = actor.cell().clone();
-        let lane = cell.occupant().body.lane().cast();
-        // SAFETY: the body is in its slot, and a `Body<Sum>`, whose lane takes `Told`.
-        let lane = unsafe { MailboxRef::<SumMsg>::new(cell, lane) }.clone();
+        let mailbox = cell.occupant().body.mailbox().cast();
+        // SAFETY: the body is in its slot, and is an `ActorCell<Sum>`, whose mailbox takes `SumMsg`.
+        let reference = unsafe { MailboxRef::<SumMsg>::new(cell, mailbox) }.clone();
         let stats = |depth| MailboxQueueStats { enqueued: depth as u64, depth };
-        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), PushResult::Queued));
-        assert_eq!((actor.depth(), lane.cell().occupant().body.stats()), (1, stats(1)));
+        let message = Envelope::seal(SumMsg::Add(1), reference.cell());
+        assert!(matches!(reference.mailbox().push(message), PushResult::Queued));
+        assert_eq!((actor.depth(), reference.cell().occupant().body.stats()), (1, stats(1)));
         drop(actor);
-        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), PushResult::Queued));
-        assert_eq!(lane.lane().stats(), stats(2));
+        let message = Envelope::seal(SumMsg::Add(1), reference.cell());
+        assert!(matches!(reference.mailbox().push(message), PushResult::Queued));
+        assert_eq!(reference.mailbox().stats(), stats(2));
     }
 
     #[test]
-    fn only_the_type_of_its_messages_leads_to_a_lane() {
+    #[cfg(feature = "patterns")]
+    fn a_mailbox_is_found_only_by_the_type_of_its_messages() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
-        let lane = MailboxRef::<SumMsg>::typed(actor.cell().clone()).ok().unwrap();
-        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), PushResult::Queued));
+        let reference = MailboxRef::<SumMsg>::typed(actor.cell().clone()).ok().unwrap();
+        let message = Envelope::seal(SumMsg::Add(1), reference.cell());
+        assert!(matches!(reference.mailbox().push(message), PushResult::Queued));
         assert_eq!(actor.depth(), 1);
-        let takes = MailboxRef::<u64>::typed(actor.cell().clone()).err().unwrap();
-        assert!(takes.ends_with("Told"), "{takes}");
+        let name = MailboxRef::<u64>::typed(actor.cell().clone()).err().unwrap();
+        assert!(name.ends_with("SumMsg"), "{name}");
     }
 }

@@ -1,8 +1,8 @@
-//! One answer to one question, with a third party that may end the wait.
+//! Oneshot channel for the reply to an ask, with a deadline as third party.
 //!
-//! Three may end the wait — an answer, a sender that gives up, a deadline — and exactly the first of
-//! them wakes the receiver. Bound: one block of memory per question, and one read-modify-write for an
-//! answer: it is published, the waker claimed and the block let go of in the same step.
+//! A reply, a dropped sender or a deadline may end the wait; exactly the first of them wakes the receiver.
+//! Limits: one memory block per ask, and one read-modify-write per reply, which publishes it, claims the
+//! waker and releases the block in the same step.
 
 use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
@@ -15,17 +15,17 @@ use crate::dead_letter_scope;
 use crate::ignore_panic::{ignore_panic, wake_and_yield};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 
-/// A waker is stored; it belongs to whoever ends the wait.
+/// A waker is stored; it belongs to the party that ends the wait.
 const WAKER: u32 = 1 << 0;
 const VALUE: u32 = 1 << 1;
-const UNANSWERED: u32 = 1 << 2;
-const EXPIRED: u32 = 1 << 3;
+const SENDER_DROPPED: u32 = 1 << 2;
+const TIMED_OUT: u32 = 1 << 3;
 const RECEIVER_GONE: u32 = 1 << 4;
-const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE | BURIED;
-/// The waker is not the first: that the word is what it was does not say the same of the waker.
+const DONE: u32 = VALUE | SENDER_DROPPED | TIMED_OUT | RECEIVER_GONE | DEAD_LETTERED;
+/// The stored waker is not the first one, so an unchanged word does not imply an unchanged waker.
 const REPLACED: u32 = 1 << 5;
-const BURIED: u32 = 1 << 6;
-/// References are counted in the rest of the word.
+const DEAD_LETTERED: u32 = 1 << 6;
+/// The remaining bits of the word count references.
 const REFERENCE: u32 = 1 << 8;
 
 #[repr(C)]
@@ -40,9 +40,9 @@ struct OneshotHeader {
     free: unsafe fn(NonNull<OneshotHeader>),
 }
 
-/// The parts of a waker that is stored; only the receiver writes them.
+/// The parts of the stored waker; only the receiver writes them.
 ///
-/// Atomic, for a sender may read them while they are replaced; what it read is then thrown away.
+/// Atomic, because a sender may read them while they are replaced; it then discards what it read.
 struct StoredWaker {
     data: AtomicPtr<()>,
     vtable: AtomicPtr<RawWakerVTable>,
@@ -59,34 +59,34 @@ impl StoredWaker {
         self.vtable.store(ptr::from_ref(waker.vtable()).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Puts the parts together.
+    /// Reassembles the waker.
     ///
     /// # Safety
-    /// The word was seen with `WAKER`, by acquire; and the waker is used or dropped only by whoever it
-    /// belongs to.
+    /// The word was read with `WAKER` set, by acquire; and the waker is used or dropped only by the party
+    /// that it belongs to.
     unsafe fn load(&self) -> ManuallyDrop<Waker> {
         let data = self.data.load(Ordering::Relaxed);
         let vtable = self.vtable.load(Ordering::Relaxed);
-        // SAFETY: both were stored before the flag was set, so the table is a waker's.
+        // SAFETY: both were stored before the flag was set, so the vtable belongs to a waker.
         ManuallyDrop::new(unsafe { Waker::new(data, &*vtable) })
     }
 }
 
-/// Why no answer came.
+/// Reason why no reply arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvError {
     /// The sender was dropped.
     Dropped,
-    /// The sender was dropped with a message that became a dead letter.
+    /// The sender was dropped with a message that was dead-lettered.
     DeadLettered,
-    /// The wait was ended from outside.
+    /// The deadline passed.
     TimedOut,
 }
 
-/// A counted reference to the head.
+/// A counted reference to the channel.
 struct OneshotRef(NonNull<OneshotHeader>);
 
-// SAFETY: the word decides who touches waker and value; see `end` and the two halves.
+// SAFETY: the word decides who accesses waker and value; see `finish`, `Sender` and `Receiver`.
 unsafe impl Send for OneshotRef {}
 // SAFETY: as above.
 unsafe impl Sync for OneshotRef {}
@@ -97,12 +97,13 @@ impl OneshotRef {
         unsafe { self.0.as_ref() }
     }
 
-    /// Ends the wait for one reason; returns the word before.
-    fn end(&self, reason: u32) -> u32 {
+    /// Ends the wait for `reason`, waking the receiver if this is the first reason; returns the previous
+    /// word.
+    fn finish(&self, reason: u32) -> u32 {
         let before = self.head().word.fetch_or(reason, Ordering::AcqRel);
-        if before & (OVER | WAKER) == WAKER {
-            // SAFETY: we are the first to end the wait, so the stored waker is ours: the receiver
-            // replaces it only while the wait is not over, and later enders see that it is.
+        if before & (DONE | WAKER) == WAKER {
+            // SAFETY: this is the first to end the wait, so the stored waker belongs to this thread: the
+            // receiver replaces it only while the wait is not over, and later enders see that it is.
             wake_and_yield(ManuallyDrop::into_inner(unsafe { self.head().waker.load() }));
         }
         before
@@ -110,55 +111,55 @@ impl OneshotRef {
 }
 
 impl OneshotRef {
-    fn another(&self) -> Self {
+    fn clone_ref(&self) -> Self {
         self.head().word.fetch_add(REFERENCE, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
 impl OneshotRef {
-    /// Gives the reference up, and sets `flags`, none of which is set, in the same step; returns the word
-    /// before.
-    fn leave(&self, flags: u32) -> u32 {
+    /// Releases the reference and sets `flags`, none of which is set yet, in the same step; returns the
+    /// previous word.
+    fn release(&self, flags: u32) -> u32 {
         let before = self.head().word.fetch_sub(REFERENCE - flags, Ordering::AcqRel);
         if before / REFERENCE == 1 {
-            // SAFETY: the last reference.
+            // SAFETY: this was the last reference.
             unsafe { self.free() };
         }
         before
     }
 
-    /// Gives the block back.
+    /// Frees the memory block.
     ///
     /// # Safety
     /// This is the only reference.
     unsafe fn free(&self) {
-        // SAFETY: promised by the caller; `free` was made for the type behind the head.
+        // SAFETY: guaranteed by the caller; `free` was instantiated for the type behind the header.
         unsafe { (self.head().free)(self.0) };
     }
 }
 
-/// The half that answers.
+/// The sending half.
 ///
-/// The three parts are not dropped by the reference they hold but give it up themselves.
+/// Sender, receiver and deadline handle release their reference in their own `Drop`; [`OneshotRef`] has none.
 pub(crate) struct Sender<T>(OneshotRef, core::marker::PhantomData<T>);
-/// The half that waits.
+/// The receiving half.
 pub(crate) struct Receiver<T>(OneshotRef, core::marker::PhantomData<T>);
-/// The third party.
+/// The third party, which ends the wait at the deadline.
 pub(crate) struct DeadlineHandle(OneshotRef);
 
 // SAFETY: a value of `T` moves from the sender's thread to the receiver's, or is dropped by either.
 unsafe impl<T: Send> Send for Sender<T> {}
-// SAFETY: a shared sender can do nothing.
+// SAFETY: a shared sender gives no access to the value.
 unsafe impl<T: Send> Sync for Sender<T> {}
 // SAFETY: as for the sender.
 unsafe impl<T: Send> Send for Receiver<T> {}
-// SAFETY: a shared receiver can only be asked for an expiry.
+// SAFETY: a shared receiver can only create a deadline handle.
 unsafe impl<T: Send> Sync for Receiver<T> {}
 
-/// Makes the two halves.
+/// Creates a channel.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let head = place(Inner::<T> {
+    let head = allocate(Inner::<T> {
         head: OneshotHeader {
             word: AtomicU32::new(2 * REFERENCE),
             waker: StoredWaker::new(),
@@ -172,68 +173,68 @@ pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
     )
 }
 
-/// Puts what the halves share somewhere that stays until [`free`].
+/// Allocates the shared part, which lives until [`free`].
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
-fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
+fn allocate<T>(inner: Inner<T>) -> NonNull<OneshotHeader> {
     if !free_list::fits::<Inner<T>>() {
-        return NonNull::from(Box::leak(Box::new(shared))).cast();
+        return NonNull::from(Box::leak(Box::new(inner))).cast();
     }
-    let block = free_list::take().cast::<Inner<T>>();
-    // SAFETY: the block is ours, and large and aligned enough.
-    unsafe { block.write(shared) };
+    let block = free_list::alloc_block().cast::<Inner<T>>();
+    // SAFETY: the block belongs to this thread, and is large and aligned enough.
+    unsafe { block.write(inner) };
     block.cast()
 }
 
 #[cfg(any(not(feature = "std"), loom))]
-fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
-    NonNull::from(Box::leak(Box::new(shared))).cast()
+fn allocate<T>(inner: Inner<T>) -> NonNull<OneshotHeader> {
+    NonNull::from(Box::leak(Box::new(inner))).cast()
 }
 
-/// Frees what [`place`] put somewhere.
+/// Frees what [`allocate`] allocated.
 ///
 /// # Safety
-/// `head` is the first field of a `Shared<T>` from [`place`] that nobody refers to any more.
+/// `head` is the first field of an `Inner<T>` from [`allocate`] to which no reference is left.
 unsafe fn free<T>(head: NonNull<OneshotHeader>) {
-    let shared = head.cast::<Inner<T>>();
+    let inner = head.cast::<Inner<T>>();
     #[cfg(all(feature = "std", not(loom)))]
     if free_list::fits::<Inner<T>>() {
-        // SAFETY: promised by the caller; such a type is in a block, which is empty afterwards.
+        // SAFETY: guaranteed by the caller; such a type is in a block, which is empty afterwards.
         unsafe {
-            shared.drop_in_place();
-            free_list::give_back(shared.cast());
+            inner.drop_in_place();
+            free_list::free_block(inner.cast());
         }
         return;
     }
-    // SAFETY: promised by the caller; `repr(C)` puts the head first, and this one is in a box.
-    drop(unsafe { Box::from_raw(shared.as_ptr()) });
+    // SAFETY: guaranteed by the caller; `repr(C)` puts the header first, and this value is in a box.
+    drop(unsafe { Box::from_raw(inner.as_ptr()) });
 }
 
-/// The place of the value.
+/// Returns the cell of the value.
 ///
 /// # Safety
-/// `head` belongs to a `Shared<T>`.
+/// `head` belongs to an `Inner<T>`.
 unsafe fn value<T>(head: &OneshotRef) -> &UnsafeCell<Option<T>> {
-    // SAFETY: promised by the caller; counted, so not freed.
+    // SAFETY: guaranteed by the caller; counted, so not freed.
     unsafe { &(*head.0.cast::<Inner<T>>().as_ptr()).value }
 }
 
 impl<T> Sender<T> {
-    /// Answers; the value comes back when nobody waits any more.
+    /// Sends the reply; returns it if the receiver is gone.
     #[inline]
-    pub(crate) fn send(self, answer: T) -> Result<(), T> {
-        // SAFETY: the only sender, and `VALUE` is not set: the receiver does not look yet.
-        unsafe { value::<T>(&self.0).with_mut(|value| *value = Some(answer)) };
+    pub(crate) fn send(self, reply: T) -> Result<(), T> {
+        // SAFETY: there is only one sender, and `VALUE` is not set: the receiver does not read the value yet.
+        unsafe { value::<T>(&self.0).with_mut(|value| *value = Some(reply)) };
         let head = self.0.head();
         let mut word = head.word.load(Ordering::Acquire);
         while word & (REPLACED | RECEIVER_GONE) == 0 {
-            let waits = word & (OVER | WAKER) == WAKER;
-            // SAFETY: the flag was seen by acquire, and the waker is used only if the word is still the same
-            // below: then it was not replaced, and belongs to us, who end the wait.
-            let waker = waits.then(|| unsafe { head.waker.load() });
-            // The receiver is still there, so this reference is not the last.
-            let answered = (word | VALUE) - REFERENCE;
-            match head.word.compare_exchange_weak(word, answered, Ordering::AcqRel, Ordering::Acquire) {
+            let is_waiting = word & (DONE | WAKER) == WAKER;
+            // SAFETY: the flag was read by acquire, and the waker is used only if the word is unchanged
+            // below: then it was not replaced and belongs to this sender, which ends the wait.
+            let waker = is_waiting.then(|| unsafe { head.waker.load() });
+            // The receiver still holds a reference, so this one is not the last.
+            let replied = (word | VALUE) - REFERENCE;
+            match head.word.compare_exchange_weak(word, replied, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     core::mem::forget(self);
                     if let Some(waker) = waker {
@@ -244,45 +245,50 @@ impl<T> Sender<T> {
                 Err(seen) => word = seen,
             }
         }
-        self.send_step_by_step()
+        self.send_slow()
     }
 
-    /// Publishes what was written, and gives the reference up afterwards.
+    /// Publishes the value first and releases the reference afterwards.
     #[cold]
-    fn send_step_by_step(self) -> Result<(), T> {
-        let before = self.0.end(VALUE);
+    fn send_slow(self) -> Result<(), T> {
+        let before = self.0.finish(VALUE);
         if before & RECEIVER_GONE == 0 {
             return Ok(());
         }
-        // SAFETY: the receiver was gone before the value was there, so it is still ours.
+        // SAFETY: the receiver was gone before the value was published, so the sender still owns it.
         match unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
-            Some(answer) => Err(answer),
+            Some(reply) => Err(reply),
             None => Ok(()),
         }
     }
 
-    /// Whether somebody still waits.
+    /// Reports whether the receiver still waits.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.0.head().word.load(Ordering::Relaxed) & (RECEIVER_GONE | EXPIRED) == 0
+        self.0.head().word.load(Ordering::Relaxed) & (RECEIVER_GONE | TIMED_OUT) == 0
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
-            self.0.end(if dead_letter_scope::is_dead_lettering() { BURIED } else { UNANSWERED });
+            self.0.finish(if dead_letter_scope::is_dead_lettering() {
+                DEAD_LETTERED
+            } else {
+                SENDER_DROPPED
+            });
         }
-        self.0.leave(0);
+        self.0.release(0);
     }
 }
 
 impl<T> Receiver<T> {
-    /// Makes the third party.
-    pub(crate) fn expiry(&self) -> DeadlineHandle {
-        DeadlineHandle(self.0.another())
+    /// Creates a handle for the deadline.
+    pub(crate) fn deadline(&self) -> DeadlineHandle {
+        DeadlineHandle(self.0.clone_ref())
     }
 
-    /// Looks for the answer; `owned`, which wakes whom `waker` does, is woken when the wait is over.
+    /// Polls for the reply; stores `owned`, which wakes the same task as `waker`, to be woken when the wait
+    /// ends.
     #[inline]
     pub(crate) fn poll_with(
         &mut self,
@@ -291,44 +297,44 @@ impl<T> Receiver<T> {
     ) -> Poll<Result<T, RecvError>> {
         let head = self.0.head();
         let mut word = head.word.load(Ordering::Acquire);
-        if word & (OVER | WAKER) == WAKER {
-            // SAFETY: we stored it, and only look at it.
+        if word & (DONE | WAKER) == WAKER {
+            // SAFETY: the receiver stored it, and only reads it here.
             if unsafe { head.waker.load() }.will_wake(waker) {
                 return Poll::Pending;
             }
-            word = take_back(head, word);
+            word = take_stored_waker(head, word);
         }
-        if word & OVER == 0 {
+        if word & DONE == 0 {
             head.waker.store(owned());
             word = head.word.fetch_or(WAKER, Ordering::AcqRel);
-            if word & OVER == 0 {
+            if word & DONE == 0 {
                 return Poll::Pending;
             }
-            // SAFETY: stored above, and whoever ended the wait before saw none.
+            // SAFETY: stored above, and the party that ended the wait before saw no waker.
             drop(ManuallyDrop::into_inner(unsafe { head.waker.load() }));
         }
         if word & VALUE != 0 {
-            // SAFETY: `VALUE` was set after the value was written, and only one receiver exists.
-            if let Some(answer) = unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
-                return Poll::Ready(Ok(answer));
+            // SAFETY: `VALUE` was set after the value was written, and there is only one receiver.
+            if let Some(reply) = unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
+                return Poll::Ready(Ok(reply));
             }
         }
         Poll::Ready(Err(match word {
-            _ if word & EXPIRED != 0 => RecvError::TimedOut,
-            _ if word & BURIED != 0 => RecvError::DeadLettered,
+            _ if word & TIMED_OUT != 0 => RecvError::TimedOut,
+            _ if word & DEAD_LETTERED != 0 => RecvError::DeadLettered,
             _ => RecvError::Dropped,
         }))
     }
 }
 
-/// Takes the stored waker away unless the wait is over; returns the word as it is then.
+/// Removes the stored waker unless the wait is over; returns the resulting word.
 #[cold]
-fn take_back(head: &OneshotHeader, mut seen: u32) -> u32 {
-    while seen & OVER == 0 {
+fn take_stored_waker(head: &OneshotHeader, mut seen: u32) -> u32 {
+    while seen & DONE == 0 {
         let without = seen & !WAKER | REPLACED;
         match head.word.compare_exchange_weak(seen, without, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
-                // SAFETY: the flag was set, and nobody can claim the waker any more.
+                // SAFETY: the flag was set, and no other party can claim the waker any more.
                 drop(ManuallyDrop::into_inner(unsafe { head.waker.load() }));
                 return without;
             }
@@ -344,46 +350,47 @@ impl<T> Drop for Receiver<T> {
         let head = self.0.head();
         let word = head.word.load(Ordering::Acquire);
         if word / REFERENCE == 1 {
-            // SAFETY: nobody else has a reference, or could get one; who ended the wait has the waker.
+            // SAFETY: no other reference exists or can be created; if a waker was stored, the party that
+            // ended the wait took it.
             unsafe { self.0.free() };
             return;
         }
-        // SAFETY: we stored it; it is used only if it is still ours below.
-        let waker = (word & (OVER | WAKER) == WAKER).then(|| unsafe { head.waker.load() });
-        if self.0.leave(RECEIVER_GONE) & OVER == 0 {
+        // SAFETY: the receiver stored it; it is used only if it still belongs to the receiver below.
+        let waker = (word & (DONE | WAKER) == WAKER).then(|| unsafe { head.waker.load() });
+        if self.0.release(RECEIVER_GONE) & DONE == 0 {
             drop(waker.map(ManuallyDrop::into_inner));
         }
     }
 }
 
 impl DeadlineHandle {
-    /// Ends the wait, unless it is over.
+    /// Ends the wait unless it is over.
     ///
-    /// Whoever waits may be anybody, and the clock is nobody's to stop.
-    pub(crate) fn expire(&self) {
+    /// The receiver's waker is foreign code, and its panic must not stop the timer driver.
+    pub(crate) fn time_out(&self) {
         ignore_panic(|| {
-            self.0.end(EXPIRED);
+            self.0.finish(TIMED_OUT);
         });
     }
 
-    /// Whether anybody still waits for an answer that has not come.
+    /// Reports whether the receiver still waits.
     pub(crate) fn is_pending(&self) -> bool {
-        self.0.head().word.load(Ordering::Relaxed) & OVER == 0
+        self.0.head().word.load(Ordering::Relaxed) & DONE == 0
     }
 }
 
 impl Drop for DeadlineHandle {
-    /// It may be the last to hold an answer that nobody read.
+    /// Drops a reply that was never read if this is the last reference.
     fn drop(&mut self) {
         ignore_panic(|| {
-            self.0.leave(0);
+            self.0.release(0);
         });
     }
 }
 
 impl core::fmt::Debug for DeadlineHandle {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(if self.is_pending() { "Expiry(pending)" } else { "Expiry(over)" })
+        f.write_str(if self.is_pending() { "DeadlineHandle(pending)" } else { "DeadlineHandle(done)" })
     }
 }
 
@@ -395,7 +402,7 @@ mod tests {
     use alloc::sync::Arc;
 
     #[test]
-    fn an_answer_that_came_first_needs_no_wake_up() {
+    fn a_reply_sent_before_the_first_poll_wakes_no_one() {
         let (sender, mut receiver) = channel();
         let (wakes, waker) = Wakes::new();
         assert_eq!(sender.send(String::from("yes")), Ok(()));
@@ -404,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_wakes_whoever_waits_once() {
+    fn a_reply_wakes_the_receiver_once() {
         let (sender, mut receiver) = channel();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
@@ -415,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_waker_is_the_one_that_is_woken() {
+    fn only_the_most_recent_waker_is_woken() {
         let (sender, mut receiver) = channel();
         let (first, waker) = Wakes::new();
         let (second, other) = Wakes::new();
@@ -426,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_gives_up_ends_the_wait() {
+    fn dropping_the_sender_ends_the_wait() {
         let (sender, mut receiver) = channel::<u32>();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
@@ -436,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_is_buried_says_so() {
+    fn a_dead_lettered_sender_is_reported_as_such() {
         let (sender, mut receiver) = channel::<u32>();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
@@ -446,23 +453,23 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_ends_the_wait_and_nobody_else_wakes_then() {
+    fn after_a_deadline_nothing_else_wakes_the_receiver() {
         let (sender, mut receiver) = channel::<u32>();
-        let expiry = receiver.expiry();
+        let deadline = receiver.deadline();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
-        assert_eq!(alloc::format!("{expiry:?}"), "Expiry(pending)");
-        expiry.expire();
+        assert_eq!(alloc::format!("{deadline:?}"), "DeadlineHandle(pending)");
+        deadline.time_out();
         assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::TimedOut)));
         assert!(!sender.is_awaited());
         drop(sender);
-        expiry.expire();
-        assert_eq!((wakes.count(), expiry.is_pending()), (1, false));
-        assert_eq!(alloc::format!("{expiry:?}"), "Expiry(over)");
+        deadline.time_out();
+        assert_eq!((wakes.count(), deadline.is_pending()), (1, false));
+        assert_eq!(alloc::format!("{deadline:?}"), "DeadlineHandle(done)");
     }
 
     #[test]
-    fn an_answer_nobody_waits_for_comes_back() {
+    fn a_reply_without_a_receiver_is_returned() {
         let (sender, receiver) = channel();
         drop(receiver);
         assert!(!sender.is_awaited());
@@ -470,20 +477,20 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_after_the_deadline_is_dropped_with_the_question() {
+    fn a_reply_after_the_deadline_is_dropped_with_the_channel() {
         let (sender, receiver) = channel();
-        let expiry = receiver.expiry();
-        let answer = Arc::new(());
-        expiry.expire();
-        assert_eq!(sender.send(answer.clone()), Ok(()));
+        let deadline = receiver.deadline();
+        let reply = Arc::new(());
+        deadline.time_out();
+        assert_eq!(sender.send(reply.clone()), Ok(()));
         drop(receiver);
-        assert_eq!(Arc::strong_count(&answer), 2);
-        drop(expiry);
-        assert_eq!(Arc::strong_count(&answer), 1);
+        assert_eq!(Arc::strong_count(&reply), 2);
+        drop(deadline);
+        assert_eq!(Arc::strong_count(&reply), 1);
     }
 
     #[test]
-    fn a_waker_nobody_woke_is_dropped_with_the_receiver() {
+    fn a_waker_that_was_never_woken_is_dropped_with_the_receiver() {
         let (sender, mut receiver) = channel::<u32>();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);

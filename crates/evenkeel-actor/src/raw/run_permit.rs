@@ -1,4 +1,4 @@
-//! The run right as a value, and what only its holder may touch.
+//! The run permit. Its holder alone may run the cell and touch its private state.
 
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
@@ -23,11 +23,11 @@ use crate::sync::{AtomicPtr, Ordering};
 use crate::system::Core;
 use crate::worker_local::WorkerLocal;
 
-/// A part of a cell that only the holder of its run right touches.
+/// A part of a cell that only the holder of the run permit may access.
 pub(crate) struct PermitCell<T>(UnsafeCell<T>);
 
-// SAFETY: the run right moves between threads by acquire/release on the state word and belongs to one
-// of them at a time, so access is exclusive and ordered, as for a value behind a mutex.
+// SAFETY: the run permit moves between threads by acquire/release on the state word and has one holder at a
+// time, so access is exclusive and ordered, as for a value behind a mutex.
 unsafe impl<T: Send> Sync for PermitCell<T> {}
 
 impl<T> PermitCell<T> {
@@ -35,55 +35,55 @@ impl<T> PermitCell<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// Borrows the value.
+    /// Borrows the value mutably.
     ///
     /// # Safety
-    /// The caller holds the run right of the cell this is part of, and no other borrow is alive.
-    #[expect(clippy::mut_from_ref, reason = "exclusive by the run right")]
+    /// The caller holds the run permit of the cell that contains this value, and no other borrow is alive.
+    #[expect(clippy::mut_from_ref, reason = "exclusive by the run permit")]
     pub(crate) unsafe fn get(&self) -> &mut T {
-        // SAFETY: promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { &mut *self.0.get() }
     }
 }
 
-/// What a cell does when its turn has come.
-pub(crate) trait Run: Send + Sync {
-    /// Serves the cell for one run.
+/// Type-erased execution of a cell.
+pub(crate) trait InvokeCell: Send + Sync {
+    /// Runs the cell once: processes its system messages, then a batch of user messages.
     ///
     /// # Safety
-    /// The caller holds the run right of `cell`, of which `self` is the body, and after
-    /// [`Right::ENDED`] touches neither.
-    unsafe fn run(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState);
+    /// The caller holds the run permit of `cell`, `self` is the body of `cell`, and the caller touches
+    /// neither after [`PermitState::ENDED`].
+    unsafe fn invoke(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState);
 }
 
-/// Where the run right is after a run; one word, which every run returns.
+/// State of the run permit after a run, in one word, because every run returns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PermitState(u32);
 
 impl PermitState {
-    /// Still with the caller: back into the queue.
+    /// The caller keeps the permit and queues the cell again.
     pub(crate) const KEPT: Self = Self(1 << 31);
-    /// The cell is dead; its own reference is to be dropped.
+    /// The cell is dead; its reference to itself must be dropped.
     pub(crate) const ENDED: Self = Self(1 << 30);
 
-    /// To be given back with these flags of the state set, unless something came up.
+    /// The permit is to be released with these state flags set, unless work has arrived.
     ///
-    /// The invoker cannot do it: the next worker may run the cell, or free it, before this one has
-    /// returned from the invoker's borrows.
-    pub(crate) fn spent(hold: u32) -> Self {
+    /// The invoker cannot release it itself: the next worker might run the cell, or free it, while this one
+    /// still holds the invoker's borrows.
+    pub(crate) fn release_with(hold: u32) -> Self {
         Self(hold)
     }
 }
 
-/// The right to run one cell: an entry of a ready queue.
+/// The permit to run one cell: an entry of a ready queue.
 ///
-/// It counts no reference: a cell that is not dead refers to itself, and only the holder of this right
-/// can end it.
+/// It does not count a reference: a cell that is not dead references itself, and only the holder of the
+/// permit can terminate it.
 #[derive(Debug)]
 pub(crate) struct RunPermit(ManuallyDrop<CellRef>);
 
 impl CellRef {
-    /// Raises a flag of a lane that a lock guards, and puts the cell into the ready queue if need be.
+    /// Raises the flag of a queue that a lock guards, and schedules the cell if needed.
     #[inline]
     pub(crate) fn raise(&self, flag: u32) {
         if self.slot().state.raise(flag) == Notify::Schedule {
@@ -91,22 +91,22 @@ impl CellRef {
         }
     }
 
-    /// Raises a flag that no lock guards.
-    pub(crate) fn announce(&self, flag: u32) {
+    /// Raises a flag that no lock guards, and schedules the cell if needed.
+    pub(crate) fn raise_unlocked(&self, flag: u32) {
         if self.slot().state.raise_unlocked(flag) == Notify::Schedule {
             self.schedule();
         }
     }
 
-    /// Raises `SIGNAL` and gives this reference up: to the cell, if that has use for it.
+    /// Raises `SIGNAL` and consumes this reference: the cell takes it over if it can.
     ///
-    /// On one of the cell's own workers only: what is scheduled may end at once, and nothing but the worker
-    /// keeps the system then.
+    /// Only on one of the system's own workers: once scheduled, the cell may terminate immediately, and then
+    /// only the worker keeps the system alive.
     #[cfg(feature = "std")]
     #[inline]
     pub(super) fn signal(self) {
         if !super::current::with(self.core(), |local| local.is_some()) {
-            return self.announce(SIGNAL);
+            return self.raise_unlocked(SIGNAL);
         }
         let (notify, taken) = self.slot().state.return_reference();
         if notify == Notify::Schedule {
@@ -117,56 +117,57 @@ impl CellRef {
         }
     }
 
-    /// Raises `SIGNAL` and gives this reference up.
+    /// Raises `SIGNAL` and consumes this reference.
     #[cfg(not(feature = "std"))]
     pub(super) fn signal(self) {
-        self.announce(SIGNAL);
+        self.raise_unlocked(SIGNAL);
     }
 
-    /// Takes flags down, and the reference that came with a signal over.
-    pub(crate) fn on_signal(&self) -> Option<Waker> {
+    /// Clears the signal flags and takes over the reference that came with the signal.
+    pub(crate) fn take_signal(&self) -> Option<Waker> {
         let before = self.slot().state.lower(SIGNAL | RETURNED);
-        // SAFETY: just cleared.
-        (before & RETURNED != 0).then(|| unsafe { waker::left_with(self) })
+        // SAFETY: the flag was set and has just been cleared.
+        (before & RETURNED != 0).then(|| unsafe { waker::take_returned(self) })
     }
 
-    /// Ends the cell, and gives up the reference that came with a signal nobody heard.
+    /// Marks the cell dead and drops the reference of a signal that was never processed.
     pub(crate) fn mark_dead(&self) {
         let before = self.slot().state.mark_dead();
-        // SAFETY: dead from here on, and the flag was set.
-        drop((before & RETURNED != 0).then(|| unsafe { waker::left_with(self) }));
+        // SAFETY: the flag was set, and a dead cell takes no further reference.
+        drop((before & RETURNED != 0).then(|| unsafe { waker::take_returned(self) }));
     }
 
     fn schedule(&self) {
-        // SAFETY: the state word has just given us the run right, and the right is used only while it
-        // is held; see `Ready`.
-        let ready = RunPermit(unsafe { self.uncounted() });
-        self.core().coordinator.register_ready(self.core(), ready);
+        // SAFETY: the state word has just granted the run permit, and the uncounted reference is used only
+        // while the permit is held; see `RunPermit`.
+        let permit = RunPermit(unsafe { self.uncounted() });
+        self.core().coordinator.register_ready(self.core(), permit);
     }
 }
 
-/// Gives a cell its slot; it refers to itself until it ends, and the caller may run it.
+/// Allocates a slot for a cell. The cell references itself until it terminates; the caller gets the run
+/// permit.
 pub(crate) fn allocate<A: Actor>(
     core: &Arc<Core>,
     body: ActorCell<A>,
 ) -> Result<(MailboxRef<A::Msg>, RunPermit), SlabFull> {
-    let resident = CellEntry { body: Box::new(body), core: core.clone() };
-    let (cell, own) = core.slab.occupy(resident)?;
-    let lane = cell.occupant().body.lane().cast();
-    // SAFETY: the body is a `Body<A>`, whose lane takes `A::Msg`, and lies in its slot.
-    let lane = unsafe { MailboxRef::new(cell, lane) };
-    Ok((lane, RunPermit(ManuallyDrop::new(own))))
+    let entry = CellEntry { body: Box::new(body), core: core.clone() };
+    let (cell, self_reference) = core.slab.occupy(entry)?;
+    let mailbox = cell.occupant().body.mailbox().cast();
+    // SAFETY: the body is an `ActorCell<A>`, whose mailbox takes `A::Msg`, and is in its slot.
+    let mailbox = unsafe { MailboxRef::new(cell, mailbox) };
+    Ok((mailbox, RunPermit(ManuallyDrop::new(self_reference))))
 }
 
 impl RunPermit {
-    /// Runs the cell; returns the right if it was kept.
-    pub(crate) fn run(self, local: &WorkerLocal) -> (InvokeKind, Option<Self>) {
-        // SAFETY: `self` is the run right, and the body is not touched below.
-        let (result, right) = unsafe { self.0.occupant().body.run(&self.0, local) };
-        match right {
+    /// Runs the cell; returns the permit if it was kept.
+    pub(crate) fn run_cell(self, local: &WorkerLocal) -> (InvokeKind, Option<Self>) {
+        // SAFETY: `self` is the run permit, and the body is not touched below.
+        let (result, state) = unsafe { self.0.occupant().body.invoke(&self.0, local) };
+        match state {
             PermitState::KEPT => (result, Some(self)),
             PermitState::ENDED => {
-                // The cell's own reference, leaked when it was made, is taken back.
+                // Drop the cell's reference to itself, which was leaked on allocation.
                 drop(ManuallyDrop::into_inner(self.0));
                 (result, None)
             }
@@ -174,8 +175,8 @@ impl RunPermit {
         }
     }
 
-    /// Gives the right back, unless something came up; the slot outlives it, for the worker keeps the
-    /// slab alive.
+    /// Releases the permit unless work has arrived. The slot outlives the permit, because the worker keeps
+    /// the slab alive.
     #[inline]
     fn release(self, result: InvokeKind, hold: u32) -> (InvokeKind, Option<Self>) {
         match (self.0.slot().state.release(hold), result) {
@@ -192,33 +193,34 @@ impl RunPermit {
     }
 }
 
-/// A place for one run right that its worker fills and others may empty.
+/// LIFO slot of a worker: one run permit that the worker stores and that any worker may take.
 #[cfg(feature = "std")]
 #[derive(Debug, Default)]
 pub(crate) struct LifoSlot(AtomicPtr<()>);
 
 #[cfg(feature = "std")]
 impl LifoSlot {
-    /// Puts a right in and takes out what was there; for the worker whose place it is.
+    /// Stores a permit and returns the previous one; for the owning worker only.
     ///
-    /// Others only empty the place, so what is empty stays so until it is filled here, by a plain write.
+    /// Other workers only empty the slot, so an empty slot stays empty until the owner fills it, with a plain
+    /// store.
     #[inline]
-    pub(crate) fn replace(&self, ready: RunPermit) -> Option<RunPermit> {
-        let place = ManuallyDrop::into_inner(ready.0).into_raw().cast_mut();
+    pub(crate) fn replace(&self, permit: RunPermit) -> Option<RunPermit> {
+        let address = ManuallyDrop::into_inner(permit.0).into_raw().cast_mut();
         if self.is_empty() {
-            self.0.store(place, Ordering::Release);
+            self.0.store(address, Ordering::Release);
             return None;
         }
-        Self::right(self.0.swap(place, Ordering::AcqRel))
+        Self::from_address(self.0.swap(address, Ordering::AcqRel))
     }
 
-    /// Takes out what is there.
+    /// Takes the stored permit.
     #[inline]
     pub(crate) fn take(&self) -> Option<RunPermit> {
         if self.is_empty() {
             return None;
         }
-        Self::right(self.0.swap(ptr::null_mut(), Ordering::AcqRel))
+        Self::from_address(self.0.swap(ptr::null_mut(), Ordering::AcqRel))
     }
 
     #[inline]
@@ -227,20 +229,20 @@ impl LifoSlot {
     }
 
     #[inline]
-    fn right(place: *mut ()) -> Option<RunPermit> {
-        if place.is_null() {
+    fn from_address(address: *mut ()) -> Option<RunPermit> {
+        if address.is_null() {
             return None;
         }
-        // SAFETY: a place that is not null was put in by `replace`, and the swap took it out once.
-        Some(RunPermit(ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(place) })))
+        // SAFETY: an address that is not null was stored by `replace`, and the swap took it out exactly once.
+        Some(RunPermit(ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(address) })))
     }
 }
 
-impl<A: Actor> Run for ActorCell<A> {
-    unsafe fn run(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState) {
-        // SAFETY: the caller holds the run right, and only this borrow of the owner's part is made
-        // under it.
-        let owner = unsafe { self.owner.get() };
-        ActorCellInvoker::new(cell, self, owner, local).run()
+impl<A: Actor> InvokeCell for ActorCell<A> {
+    unsafe fn invoke(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState) {
+        // SAFETY: the caller holds the run permit, and this is the only borrow of the runner state made under
+        // it.
+        let runner = unsafe { self.runner.get() };
+        ActorCellInvoker::new(cell, self, runner, local).invoke()
     }
 }

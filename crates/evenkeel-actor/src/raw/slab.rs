@@ -1,8 +1,10 @@
-//! Append-only memory for cells, with a generation per slot.
+//! Slab of actor cells with a generational index: slot number and generation.
 //!
-//! A slot is never moved or freed while the slab lives, so an old index can always be looked at: it
-//! finds another generation and is refused. Bound: a slot is given to a new occupant only after the last
-//! reference to the old one is gone; at most `slots_max` are ever made.
+//! A slot is never moved or freed while the slab lives, so a stale index can always be looked up: it finds
+//! another generation and is rejected.
+//!
+//! Guarantees: a slot gets a new occupant only after the last reference to the previous one is gone. Limits:
+//! at most `slots_max` slots are ever allocated.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,28 +16,28 @@ use super::state::CellState;
 use crate::ignore_panic::ignore_panic;
 use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 
-/// The first chunk holds this many slots; each later one twice as many as the one before, up to the
-/// largest. A model pays for every slot it could look at.
+/// Slots in the first chunk. Each later chunk is twice as large as the one before, up to the largest. Small
+/// under loom, which pays for every slot it could visit.
 const FIRST_CHUNK: u32 = if cfg!(loom) { 1 } else { 32 };
 const DOUBLINGS: u32 = if cfg!(loom) { 1 } else { 7 };
 const LARGEST_CHUNK: u32 = FIRST_CHUNK << DOUBLINGS;
 /// Slots in the chunks that grow.
 const GROWING: u32 = 2 * LARGEST_CHUNK - FIRST_CHUNK;
-/// The most slots a slab may have.
+/// Upper bound of `slots_max`.
 pub(crate) const SLOTS_MAX: u32 = 1 << 30;
 
-/// What lives in a slot and knows the way back to the slab.
+/// A value that lives in a slot and can reach its slab.
 ///
-/// It must keep the slab alive, so that a slot that is referred to stays where it is.
+/// It must keep the slab alive, so that a referenced slot stays where it is.
 pub(crate) trait Occupant: Sized {
     fn slab(&self) -> &Slab<Self>;
 
-    /// Gives up a reference that may lead on to others, so that it is not dropped inside of this one:
-    /// a line of any length is let go link by link.
+    /// Takes out a reference that may lead to further ones, so that a chain of any length is dropped
+    /// iteratively and not recursively.
     fn take_next(&mut self) -> Option<SlotRef<Self>>;
 }
 
-/// One place of the slab.
+/// One slot: state word, reference count, generation and occupant.
 pub(crate) struct Slot<T> {
     pub(crate) state: CellState,
     refs: AtomicU32,
@@ -44,13 +46,13 @@ pub(crate) struct Slot<T> {
     occupant: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the occupant is written while nobody refers to the slot and only read (shared) while somebody
+// SAFETY: the occupant is written while no reference to the slot exists and only read (shared) while one
 // does; everything else is atomic.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 // SAFETY: a slot is sent only as part of its slab, together with its occupant.
 unsafe impl<T: Send + Sync> Send for Slot<T> {}
 
-/// Memory for cells, found by number.
+/// Memory for cells, indexed by slot number.
 pub(crate) struct Slab<T> {
     chunks: Box<[AtomicPtr<Slot<T>>]>,
     vacant: Lock<Vacant>,
@@ -59,68 +61,68 @@ pub(crate) struct Slab<T> {
 
 struct Vacant {
     numbers: Vec<u32>,
-    made: u32,
+    allocated: u32,
 }
 
-/// Every slot is taken.
+/// All slots are occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlabFull;
 
 impl<T: Occupant> Slab<T> {
     pub(crate) fn new(slots_max: u32) -> Self {
         let slots_max = slots_max.min(SLOTS_MAX);
-        let (last_chunk, ..) = place(slots_max.saturating_sub(1));
+        let (last_chunk, ..) = locate(slots_max.saturating_sub(1));
         Self {
             chunks: (0..=last_chunk).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
-            vacant: Lock::new(Vacant { numbers: Vec::new(), made: 0 }),
+            vacant: Lock::new(Vacant { numbers: Vec::new(), allocated: 0 }),
             slots_max,
         }
     }
 
-    /// Moves an occupant in; the caller gets two references to it.
+    /// Stores an occupant and returns two references to it.
     ///
-    /// The state word starts out scheduled: the caller holds the run right too.
+    /// The state word starts out scheduled: the caller also holds the run permit.
     pub(crate) fn occupy(&self, occupant: T) -> Result<(SlotRef<T>, SlotRef<T>), SlabFull> {
-        let number = self.vacant.with(|vacant| self.vacancy(vacant)).ok_or(SlabFull)?;
+        let number = self.vacant.with(|vacant| self.next_vacant(vacant)).ok_or(SlabFull)?;
         let slot = self.slot(number).ok_or(SlabFull)?;
-        // SAFETY: the number came from the vacant list, so no reference to this slot exists and no
-        // lookup can make one while `refs` is zero: this thread alone touches the occupant.
-        slot.occupant.with_mut(|place| unsafe { (*place).write(occupant) });
+        // SAFETY: the number came from the vacant list, so no reference to this slot exists and no lookup can
+        // create one while `refs` is zero: this thread alone touches the occupant.
+        slot.occupant.with_mut(|pointer| unsafe { (*pointer).write(occupant) });
         slot.state.renew();
         slot.refs.store(2, Ordering::Release);
-        let place = NonNull::from(slot);
-        Ok((SlotRef(place), SlotRef(place)))
+        let pointer = NonNull::from(slot);
+        Ok((SlotRef(pointer), SlotRef(pointer)))
     }
 
-    fn vacancy(&self, vacant: &mut Vacant) -> Option<u32> {
+    fn next_vacant(&self, vacant: &mut Vacant) -> Option<u32> {
         if let Some(number) = vacant.numbers.pop() {
             return Some(number);
         }
-        if self.slots_max <= vacant.made {
+        if vacant.allocated >= self.slots_max {
             return None;
         }
-        let number = vacant.made;
-        let (chunk, offset, len) = place(number);
+        let number = vacant.allocated;
+        let (chunk, offset, len) = locate(number);
         if offset == 0 {
             let slots: Box<[Slot<T>]> = (number..number + len).map(Slot::new).collect();
             self.chunks[chunk].store(Box::into_raw(slots).cast(), Ordering::Release);
         }
-        vacant.made += 1;
+        vacant.allocated += 1;
         Some(number)
     }
 
     fn slot(&self, number: u32) -> Option<&Slot<T>> {
-        let (chunk, offset, _) = place(number);
+        let (chunk, offset, _) = locate(number);
         let first = self.chunks.get(chunk)?.load(Ordering::Acquire);
         if first.is_null() {
             return None;
         }
-        // SAFETY: a chunk that is not null has `len` slots, `offset` is below that, and chunks are
-        // freed only with the slab, which `self` borrows.
+        // SAFETY: a chunk that is not null has `len` slots, `offset` is below that, and chunks are freed only
+        // with the slab, which `self` borrows.
         Some(unsafe { &*first.add(offset as usize) })
     }
 
-    /// Refers to an occupant by number and generation; `None` once it is gone.
+    /// Looks up an occupant by number and generation; `None` if it is gone.
     pub(crate) fn find(&self, number: u32, generation: u32) -> Option<SlotRef<T>> {
         let slot = self.slot(number)?;
         let mut refs = slot.refs.load(Ordering::Relaxed);
@@ -134,14 +136,14 @@ impl<T: Occupant> Slab<T> {
             }
         }
         let found = SlotRef(NonNull::from(slot));
-        // Only behind a reference does the generation stand still.
+        // The generation is stable only while a reference is held.
         (found.generation() == generation).then_some(found)
     }
 
-    /// Refers to every occupant there is, one after the other.
+    /// Iterates over all current occupants.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SlotRef<T>> + '_ {
-        let made = self.vacant.with(|vacant| vacant.made);
-        (0..made).filter_map(|number| {
+        let allocated = self.vacant.with(|vacant| vacant.allocated);
+        (0..allocated).filter_map(|number| {
             let generation = self.slot(number)?.generation.load(Ordering::Acquire);
             self.find(number, generation)
         })
@@ -167,11 +169,11 @@ impl<T> Slot<T> {
 
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
-        for (at, chunk) in self.chunks.iter().enumerate() {
+        for (index, chunk) in self.chunks.iter().enumerate() {
             let first = chunk.load(Ordering::Acquire);
             if !first.is_null() {
-                let len = (FIRST_CHUNK << (at as u32).min(DOUBLINGS)) as usize;
-                // SAFETY: made by `Box::into_raw` of a slice of this length; occupants keep the slab
+                let len = (FIRST_CHUNK << (index as u32).min(DOUBLINGS)) as usize;
+                // SAFETY: created by `Box::into_raw` from a slice of this length; occupants keep the slab
                 // alive, so none is left in it.
                 drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(first, len)) });
             }
@@ -179,9 +181,9 @@ impl<T> Drop for Slab<T> {
     }
 }
 
-/// Chunk, offset in it, and the chunk's length.
-fn place(number: u32) -> (usize, u32, u32) {
-    if GROWING <= number {
+/// Returns the chunk of a slot, the offset in it, and the chunk's length.
+fn locate(number: u32) -> (usize, u32, u32) {
+    if number >= GROWING {
         let rest = number - GROWING;
         let chunk = DOUBLINGS + 1 + rest / LARGEST_CHUNK;
         return (chunk as usize, rest % LARGEST_CHUNK, LARGEST_CHUNK);
@@ -194,7 +196,7 @@ fn place(number: u32) -> (usize, u32, u32) {
 /// A counted reference to an occupied slot.
 pub(crate) struct SlotRef<T: Occupant>(NonNull<Slot<T>>);
 
-// SAFETY: like `Arc`: a reference gives shared access to the occupant and may drop it.
+// SAFETY: like `Arc`, a reference gives shared access to the occupant and may drop it.
 unsafe impl<T: Occupant + Send + Sync> Send for SlotRef<T> {}
 // SAFETY: as above.
 unsafe impl<T: Occupant + Send + Sync> Sync for SlotRef<T> {}
@@ -209,8 +211,8 @@ impl<T: Occupant> SlotRef<T> {
 
     #[inline]
     pub(crate) fn occupant(&self) -> &T {
-        // SAFETY: `refs` is above zero, so the occupant was written and is not taken out.
-        self.slot().occupant.with(|place| unsafe { (*place).assume_init_ref() })
+        // SAFETY: `refs` is above zero, so the occupant was written and has not been taken out.
+        self.slot().occupant.with(|pointer| unsafe { (*pointer).assume_init_ref() })
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -221,32 +223,32 @@ impl<T: Occupant> SlotRef<T> {
         self.slot().generation.load(Ordering::Acquire)
     }
 
-    /// Whether both refer to the same occupant.
+    /// Reports whether both refer to the same occupant.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 
-    /// Gives the reference up as an address, for a waker; [`SlotRef::from_raw`] takes it back.
+    /// Converts the reference into an address, for a waker; [`SlotRef::from_raw`] reverses it.
     pub(crate) fn into_raw(self) -> *const () {
-        let place = self.0.as_ptr() as *const ();
+        let address = self.0.as_ptr() as *const ();
         core::mem::forget(self);
-        place
+        address
     }
 
-    /// Takes a reference back.
+    /// Converts an address back into a reference.
     ///
     /// # Safety
-    /// `place` came from [`SlotRef::into_raw`] of the same `T` and is taken back once.
-    pub(crate) unsafe fn from_raw(place: *const ()) -> Self {
-        // SAFETY: an address out of a `NonNull` is not null.
-        Self(unsafe { NonNull::new_unchecked(place as *mut Slot<T>) })
+    /// `address` came from [`SlotRef::into_raw`] of the same `T` and is converted back once.
+    pub(crate) unsafe fn from_raw(address: *const ()) -> Self {
+        // SAFETY: the address came out of a `NonNull`, so it is not null.
+        Self(unsafe { NonNull::new_unchecked(address as *mut Slot<T>) })
     }
 
-    /// Names the slot without counting.
+    /// Copies the reference without counting it.
     ///
     /// # Safety
-    /// The result must not be used after the last counted reference is gone; the holder of the run
-    /// right is safe, because a cell that is not dead is referred to by its registry.
+    /// The result must not be used after the last counted reference is gone. The holder of the run permit may
+    /// use it, because a cell that is not dead holds a counted reference to itself.
     pub(crate) unsafe fn uncounted(&self) -> core::mem::ManuallyDrop<Self> {
         core::mem::ManuallyDrop::new(Self(self.0))
     }
@@ -256,7 +258,7 @@ impl<T: Occupant> Clone for SlotRef<T> {
     #[inline]
     fn clone(&self) -> Self {
         let refs = self.slot().refs.fetch_add(1, Ordering::Relaxed);
-        // Only leaked references get there; a wrapped count would free what is in use.
+        // Only leaked references reach this limit; a wrapped count would free memory in use.
         assert!(refs < u32::MAX / 2, "too many references to one actor");
         Self(self.0)
     }
@@ -265,45 +267,46 @@ impl<T: Occupant> Clone for SlotRef<T> {
 impl<T: Occupant> Drop for SlotRef<T> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(next) = self.leave() {
-            let_go(next);
+        if let Some(next) = self.release() {
+            drop_chain(next);
         }
     }
 }
 
 impl<T: Occupant> SlotRef<T> {
-    /// Counts the reference off, and drops the occupant if it was the last; returns where that led.
+    /// Decrements the count and drops the occupant if this was the last reference; returns the next reference
+    /// of the chain.
     ///
-    /// The slot is not to be touched through `self` afterwards.
+    /// The slot must not be touched through `self` afterwards.
     #[inline]
-    fn leave(&self) -> Option<Self> {
+    fn release(&self) -> Option<Self> {
         if self.slot().refs.fetch_sub(1, Ordering::Release) != 1 {
             return None;
         }
-        self.evict()
+        self.drop_occupant()
     }
 
     #[cold]
-    fn evict(&self) -> Option<Self> {
-        // What other holders did with the occupant happened before it is taken out.
+    fn drop_occupant(&self) -> Option<Self> {
+        // Everything the other holders did with the occupant happens before it is taken out.
         self.slot().refs.load(Ordering::Acquire);
-        // SAFETY: the count is zero, so no reference exists and `find` makes none: the occupant is
-        // ours. It keeps the slab, and so the slot, alive until it is dropped at the end.
-        let mut occupant = self.slot().occupant.with_mut(|place| unsafe { (*place).assume_init_read() });
+        // SAFETY: the count is zero, so no reference exists and `find` creates none: this thread owns the
+        // occupant. It keeps the slab, and so the slot, alive until it is dropped at the end.
+        let mut occupant = self.slot().occupant.with_mut(|pointer| unsafe { (*pointer).assume_init_read() });
         let next = occupant.take_next();
         occupant.slab().vacate(self.slot());
-        // Part of it is its author's, and it is dropped wherever the last reference was.
+        // The occupant holds user code, whose drop may panic on whichever thread held the last reference.
         ignore_panic(|| drop(occupant));
         next
     }
 }
 
-/// Drops a reference, and what it was the last to keep, and so on.
+/// Drops a reference and, iteratively, everything that only it kept alive.
 #[cold]
-fn let_go<T: Occupant>(reference: SlotRef<T>) {
+fn drop_chain<T: Occupant>(reference: SlotRef<T>) {
     let mut next = Some(reference);
     while let Some(reference) = next {
-        next = core::mem::ManuallyDrop::new(reference).leave();
+        next = core::mem::ManuallyDrop::new(reference).release();
     }
 }
 
@@ -321,70 +324,70 @@ mod tests {
 
     #[test]
     fn an_occupant_is_found_by_its_number_and_generation_only() {
-        let house = House::new(4);
-        let (guest, _own) = house.move_in("guest");
-        let found = house.slab.find(guest.number(), guest.generation()).unwrap();
-        assert_eq!((found.occupant().name, found.is(&guest)), ("guest", true));
-        assert!(house.slab.find(guest.number(), guest.generation() + 1).is_none());
-        assert!(house.slab.find(guest.number() + 1, guest.generation()).is_none());
+        let rig = TestSlab::new(4);
+        let (occupant, _second) = rig.occupy("occupant");
+        let found = rig.slab.find(occupant.number(), occupant.generation()).unwrap();
+        assert_eq!((found.occupant().name, found.is(&occupant)), ("occupant", true));
+        assert!(rig.slab.find(occupant.number(), occupant.generation() + 1).is_none());
+        assert!(rig.slab.find(occupant.number() + 1, occupant.generation()).is_none());
     }
 
     #[test]
-    fn an_occupant_stays_until_its_last_reference_is_gone() {
-        let house = House::new(4);
-        let (guest, own) = house.move_in("guest");
-        let index = (guest.number(), guest.generation());
-        drop((guest.clone(), guest));
-        assert_eq!(house.left(), 0);
-        assert!(house.slab.find(index.0, index.1).is_some());
-        drop(own);
-        assert_eq!(house.left(), 1);
-        assert!(house.slab.find(index.0, index.1).is_none());
+    fn an_occupant_is_dropped_with_its_last_reference() {
+        let rig = TestSlab::new(4);
+        let (occupant, second) = rig.occupy("occupant");
+        let index = (occupant.number(), occupant.generation());
+        drop((occupant.clone(), occupant));
+        assert_eq!(rig.dropped(), 0);
+        assert!(rig.slab.find(index.0, index.1).is_some());
+        drop(second);
+        assert_eq!(rig.dropped(), 1);
+        assert!(rig.slab.find(index.0, index.1).is_none());
     }
 
     #[test]
-    fn a_place_taken_again_has_another_generation_and_a_new_word() {
-        let house = House::new(1);
-        let (old, own) = house.move_in("old");
+    fn a_reused_slot_has_a_new_generation_and_a_fresh_state() {
+        let rig = TestSlab::new(1);
+        let (old, second) = rig.occupy("old");
         let index = (old.number(), old.generation());
         old.slot().state.mark_dead();
-        drop((old, own));
-        let (new, _own) = house.move_in("new");
+        drop((old, second));
+        let (new, _second) = rig.occupy("new");
         assert_eq!((new.number(), new.generation()), (index.0, index.1 + 1));
         assert_eq!(new.slot().state.flags(), super::super::state::SCHEDULED);
-        assert!(house.slab.find(index.0, index.1).is_none());
+        assert!(rig.slab.find(index.0, index.1).is_none());
     }
 
     #[test]
-    fn a_full_house_refuses_and_takes_the_next_when_one_has_left() {
-        let house = House::new(2);
-        let first = house.move_in("first");
-        let _second = house.move_in("second");
-        assert_eq!(house.slab.occupy(house.guest("third")).map(drop), Err(SlabFull));
+    fn a_full_slab_rejects_occupants_until_one_is_dropped() {
+        let rig = TestSlab::new(2);
+        let first = rig.occupy("first");
+        let _second = rig.occupy("second");
+        assert_eq!(rig.slab.occupy(rig.occupant("third")).map(drop), Err(SlabFull));
         drop(first);
-        assert_eq!(house.slab.occupy(house.guest("third")).map(drop), Ok(()));
-        assert_eq!(house.left(), 3, "the one refused, the first, and the third again");
+        assert_eq!(rig.slab.occupy(rig.occupant("third")).map(drop), Ok(()));
+        assert_eq!(rig.dropped(), 3, "the one rejected, the first, and the third again");
     }
 
     #[test]
-    fn places_stay_where_they_are_while_more_are_made() {
-        let house = House::new(200);
-        let guests: Vec<_> = (0..200).map(|_| house.move_in("guest")).collect();
-        for (number, (guest, _)) in guests.iter().enumerate() {
-            assert_eq!(guest.number() as usize, number);
-            assert!(house.slab.find(guest.number(), 0).is_some_and(|found| found.is(guest)));
+    fn slots_do_not_move_while_the_slab_grows() {
+        let rig = TestSlab::new(200);
+        let occupants: Vec<_> = (0..200).map(|_| rig.occupy("occupant")).collect();
+        for (number, (occupant, _)) in occupants.iter().enumerate() {
+            assert_eq!(occupant.number() as usize, number);
+            assert!(rig.slab.find(occupant.number(), 0).is_some_and(|found| found.is(occupant)));
         }
-        assert_eq!(house.slab.iter().count(), 200);
-        drop(guests);
-        assert_eq!((house.left(), house.slab.iter().count()), (200, 0));
+        assert_eq!(rig.slab.iter().count(), 200);
+        drop(occupants);
+        assert_eq!((rig.dropped(), rig.slab.iter().count()), (200, 0));
     }
 
     #[test]
-    fn every_number_has_a_place_of_its_own_up_to_the_last() {
-        let mut before = place(0);
+    fn every_number_maps_to_its_own_slot() {
+        let mut before = locate(0);
         assert_eq!(before, (0, 0, FIRST_CHUNK));
         for number in 1..GROWING + 3 * LARGEST_CHUNK {
-            let here = place(number);
+            let here = locate(number);
             let next = if before.1 + 1 == before.2 {
                 (before.0 + 1, 0, (2 * before.2).min(LARGEST_CHUNK))
             } else {
@@ -393,76 +396,76 @@ mod tests {
             assert_eq!(here, next);
             before = here;
         }
-        assert!(House::new(1).slab.find(SLOTS_MAX, 0).is_none());
+        assert!(TestSlab::new(1).slab.find(SLOTS_MAX, 0).is_none());
     }
 
     #[test]
-    fn an_occupant_keeps_the_house_standing() {
-        let house = House::new(4);
-        let left = house.left.clone();
-        let (guest, own) = house.move_in("guest");
-        drop((house, own));
-        assert_eq!(guest.occupant().name, "guest");
-        drop(guest);
-        assert_eq!(left.load(Order::Relaxed), 1);
+    fn an_occupant_keeps_the_slab_alive() {
+        let rig = TestSlab::new(4);
+        let dropped = rig.dropped.clone();
+        let (occupant, second) = rig.occupy("occupant");
+        drop((rig, second));
+        assert_eq!(occupant.occupant().name, "occupant");
+        drop(occupant);
+        assert_eq!(dropped.load(Order::Relaxed), 1);
     }
 
     #[test]
-    fn a_reference_survives_being_an_address() {
-        let house = House::new(4);
-        let (guest, own) = house.move_in("guest");
-        drop(own);
-        let address = guest.into_raw();
+    fn a_reference_round_trips_through_an_address() {
+        let rig = TestSlab::new(4);
+        let (occupant, second) = rig.occupy("occupant");
+        drop(second);
+        let address = occupant.into_raw();
         // SAFETY: it came from `into_raw` just now and is taken back once.
-        let guest = unsafe { SlotRef::<Guest>::from_raw(address) };
-        assert_eq!(alloc::format!("{guest:?}"), "0.0");
-        assert_eq!(house.left(), 0);
-        drop(guest);
-        assert_eq!(house.left(), 1);
+        let occupant = unsafe { SlotRef::<TestOccupant>::from_raw(address) };
+        assert_eq!(alloc::format!("{occupant:?}"), "0.0");
+        assert_eq!(rig.dropped(), 0);
+        drop(occupant);
+        assert_eq!(rig.dropped(), 1);
     }
 
     #[test]
-    fn a_reference_that_is_not_counted_keeps_nobody() {
-        let house = House::new(4);
-        let (guest, own) = house.move_in("guest");
+    fn an_uncounted_reference_keeps_nothing_alive() {
+        let rig = TestSlab::new(4);
+        let (occupant, second) = rig.occupy("occupant");
         // SAFETY: not used after the counted ones are gone.
-        let uncounted = unsafe { guest.uncounted() };
-        assert!(uncounted.is(&own));
-        drop((guest, own));
-        assert_eq!(house.left(), 1);
+        let uncounted = unsafe { occupant.uncounted() };
+        assert!(uncounted.is(&second));
+        drop((occupant, second));
+        assert_eq!(rig.dropped(), 1);
     }
 
     #[test]
-    fn a_line_of_occupants_is_let_go_link_by_link() {
+    fn a_chain_of_occupants_is_dropped_iteratively() {
         const LENGTH: usize = if cfg!(miri) { 100 } else { 100_000 };
-        let house = House::new(LENGTH as u32);
+        let rig = TestSlab::new(LENGTH as u32);
         let mut last = None;
         for _ in 0..LENGTH {
-            let mut guest = house.guest("guest");
-            guest.next = last.take();
-            last = house.slab.occupy(guest).ok().map(|(guest, _own)| guest);
+            let mut occupant = rig.occupant("occupant");
+            occupant.next = last.take();
+            last = rig.slab.occupy(occupant).ok().map(|(occupant, _second)| occupant);
         }
-        assert_eq!(house.left(), 0);
+        assert_eq!(rig.dropped(), 0);
         drop(last);
-        assert_eq!(house.left(), LENGTH);
+        assert_eq!(rig.dropped(), LENGTH);
     }
 
     #[test]
-    fn an_occupant_that_panics_on_its_way_out_is_out() {
-        let house = House::new(1);
-        drop(house.move_in("panics"));
-        assert_eq!(house.left(), 1);
-        assert!(house.slab.occupy(house.guest("next")).is_ok());
+    fn an_occupant_that_panics_on_drop_frees_its_slot() {
+        let rig = TestSlab::new(1);
+        drop(rig.occupy("panics"));
+        assert_eq!(rig.dropped(), 1);
+        assert!(rig.slab.occupy(rig.occupant("next")).is_ok());
     }
 
-    struct Guest {
+    struct TestOccupant {
         name: &'static str,
         slab: Arc<Slab<Self>>,
-        left: Arc<AtomicUsize>,
+        dropped: Arc<AtomicUsize>,
         next: Option<SlotRef<Self>>,
     }
 
-    impl Occupant for Guest {
+    impl Occupant for TestOccupant {
         fn slab(&self) -> &Slab<Self> {
             &self.slab
         }
@@ -472,33 +475,33 @@ mod tests {
         }
     }
 
-    impl Drop for Guest {
+    impl Drop for TestOccupant {
         fn drop(&mut self) {
-            self.left.fetch_add(1, Order::Relaxed);
+            self.dropped.fetch_add(1, Order::Relaxed);
             assert_ne!(self.name, "panics");
         }
     }
 
-    struct House {
-        slab: Arc<Slab<Guest>>,
-        left: Arc<AtomicUsize>,
+    struct TestSlab {
+        slab: Arc<Slab<TestOccupant>>,
+        dropped: Arc<AtomicUsize>,
     }
 
-    impl House {
+    impl TestSlab {
         fn new(slots_max: u32) -> Self {
-            Self { slab: Arc::new(Slab::new(slots_max)), left: Arc::new(AtomicUsize::new(0)) }
+            Self { slab: Arc::new(Slab::new(slots_max)), dropped: Arc::new(AtomicUsize::new(0)) }
         }
 
-        fn guest(&self, name: &'static str) -> Guest {
-            Guest { name, slab: self.slab.clone(), left: self.left.clone(), next: None }
+        fn occupant(&self, name: &'static str) -> TestOccupant {
+            TestOccupant { name, slab: self.slab.clone(), dropped: self.dropped.clone(), next: None }
         }
 
-        fn move_in(&self, name: &'static str) -> (SlotRef<Guest>, SlotRef<Guest>) {
-            self.slab.occupy(self.guest(name)).unwrap()
+        fn occupy(&self, name: &'static str) -> (SlotRef<TestOccupant>, SlotRef<TestOccupant>) {
+            self.slab.occupy(self.occupant(name)).unwrap()
         }
 
-        fn left(&self) -> usize {
-            self.left.load(Order::Relaxed)
+        fn dropped(&self) -> usize {
+            self.dropped.load(Order::Relaxed)
         }
     }
 }

@@ -1,28 +1,30 @@
-//! One word per cell: who may run it, what waits in it, whether it is suspended, closed or dead.
+//! State word of a cell: who may run it, what is queued, and whether it is suspended, closed or dead.
 //!
-//! `SCHEDULED` is the right to run the cell. It has exactly one owner: an entry of a ready queue, or the
-//! worker that took that entry. Bound: every transition is one read-modify-write, and the way a busy
-//! mailbox takes most often is one load.
+//! `SCHEDULED` is the run permit. It has exactly one owner: an entry of a ready queue, or the worker that
+//! popped that entry.
+//!
+//! Guarantees: every transition is one read-modify-write; the most frequent path of a busy mailbox is one
+//! load.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Somebody has the right to run the cell.
+/// The run permit is held, by a ready-queue entry or by a worker.
 pub(crate) const SCHEDULED: u32 = 1 << 0;
-/// The shared half of the user lane is not empty, or the private half holds messages back.
+/// The shared half of the user queue is not empty, or the private half holds messages of a suspended cell.
 pub(crate) const USER: u32 = 1 << 1;
-/// The system lane is not empty.
+/// The system queue is not empty.
 pub(crate) const SYSTEM: u32 = 1 << 2;
-/// The user lane is not served.
+/// User messages are not processed.
 pub(crate) const SUSPENDED: u32 = 1 << 3;
-/// No user message is accepted any more.
+/// User messages are rejected.
 pub(crate) const CLOSED: u32 = 1 << 4;
-/// The cell has ended and is never scheduled again.
+/// The cell has terminated and is never scheduled again.
 pub(crate) const DEAD: u32 = 1 << 5;
-/// The waker of the future the cell waits for has fired.
+/// The waker of the future that the cell awaits has fired.
 pub(crate) const SIGNAL: u32 = 1 << 6;
-/// Somebody waits for room in the user lane.
+/// A producer waits for capacity in the user queue.
 pub(crate) const WAITERS: u32 = 1 << 7;
-/// A counted reference to the cell was left with it, by the waker that fired.
+/// The waker that fired left its counted reference with the cell.
 pub(crate) const RETURNED: u32 = 1 << 8;
 
 const URGENT: u32 = SYSTEM | SIGNAL;
@@ -31,23 +33,23 @@ const fn runnable(word: u32) -> bool {
     word & DEAD == 0 && (word & URGENT != 0 || word & (USER | SUSPENDED) == USER)
 }
 
-/// What somebody who raised a flag must do next.
+/// Next step for the caller that raised a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notify {
-    /// The caller holds the run right now and must put it into a ready queue.
+    /// The caller now holds the run permit and must put it into a ready queue.
     Schedule,
-    /// Whoever holds the run right will see the flag.
+    /// The current holder of the run permit will see the flag.
     Already,
     /// The cell is dead; the flag changed nothing.
     Dead,
 }
 
-/// What became of the run right at the end of a run.
+/// Outcome of ending a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Something arrived meanwhile; the run right stays with the caller.
+    /// Something arrived meanwhile; the caller keeps the run permit.
     Kept,
-    /// The run right is gone, and with it the right to touch the cell.
+    /// The run permit was released, and with it access to the cell.
     Gone,
 }
 
@@ -60,23 +62,23 @@ impl CellState {
         Self(AtomicU32::new(0))
     }
 
-    /// Reads every flag.
+    /// Reads all flags.
     #[inline]
     pub(crate) fn flags(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Reads every flag without ordering anything by it; for the owner's look between two messages.
+    /// Reads all flags without ordering; for the permit holder's check between two messages.
     #[inline]
     pub(crate) fn flags_relaxed(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Tells the cell that something waits in a lane guarded by a lock.
+    /// Raises the flag of a queue that a lock guards.
     ///
-    /// The way out without a write is right only for such lanes: the owner clears the flag inside the
-    /// same lock, so whoever is second in that lock sees the other. A flag that no lock guards needs
-    /// [`CellState::announce`].
+    /// The early return without a write is only correct for such queues: the permit holder clears the flag
+    /// inside the same lock, so whichever side locks second sees the other. A flag that no lock guards needs
+    /// [`CellState::raise_unlocked`].
     #[inline]
     pub(crate) fn raise(&self, set: u32) -> Notify {
         let word = self.0.load(Ordering::Relaxed);
@@ -86,8 +88,8 @@ impl CellState {
         self.change(word, set)
     }
 
-    /// The same for a flag that no lock guards: always a read-modify-write, which publishes what the
-    /// caller wrote before.
+    /// Raises a flag that no lock guards: always a read-modify-write, which publishes the caller's earlier
+    /// writes.
     pub(crate) fn raise_unlocked(&self, set: u32) -> Notify {
         self.change(self.0.load(Ordering::Relaxed), set)
     }
@@ -110,9 +112,10 @@ impl CellState {
         }
     }
 
-    /// Announces `SIGNAL` and leaves the caller's counted reference with the cell; tells whether it was taken.
+    /// Raises `SIGNAL` and leaves the caller's counted reference with the cell; the second value reports
+    /// whether the cell took it.
     ///
-    /// One at a time: a cell that has one, or is dead, takes none.
+    /// A cell holds at most one such reference: a cell that has one, or is dead, takes none.
     #[cfg(any(feature = "std", loom))]
     #[inline]
     pub(crate) fn return_reference(&self) -> (Notify, bool) {
@@ -135,26 +138,26 @@ impl CellState {
         }
     }
 
-    /// Clears flags, and returns those that were set before; for the owner of the run right, *before* it looks
-    /// at what they announce.
+    /// Clears flags and returns the previous word; for the permit holder, *before* it checks what the flags
+    /// announce.
     ///
-    /// Looking first and clearing afterwards strands what arrives in between.
+    /// Checking first and clearing afterwards strands whatever arrives in between.
     #[inline]
     pub(crate) fn lower(&self, flags: u32) -> u32 {
         self.0.fetch_and(!flags, Ordering::AcqRel)
     }
 
-    /// Sets flags without scheduling; for the owner of the run right.
+    /// Sets flags without scheduling; for the permit holder.
     #[inline]
     pub(crate) fn set(&self, flags: u32) {
         self.0.fetch_or(flags, Ordering::AcqRel);
     }
 
-    /// Ends a run: gives the run right back unless something is to be done.
+    /// Ends a run: releases the run permit unless there is work left.
     ///
-    /// `hold` is set in the same transition, so that a cell that suspends or fails is never seen
-    /// runnable in between; without `SUSPENDED` in it a suspension ends. Somebody who came to wait for
-    /// room is something to be done too.
+    /// `hold` is set in the same transition, so that a cell that suspends or fails is never seen runnable in
+    /// between; a suspension ends if `hold` lacks `SUSPENDED`. A producer waiting for capacity counts as
+    /// work.
     #[inline]
     pub(crate) fn release(&self, hold: u32) -> Release {
         let mut word = self.0.load(Ordering::Acquire);
@@ -173,20 +176,20 @@ impl CellState {
         }
     }
 
-    /// Tells that the caller waits for room, and whether anybody runs the cell.
+    /// Registers that a producer waits for capacity; returns whether the cell is scheduled.
     ///
-    /// `true`: the owner will see the flag before it gives up the run right. `false`: nobody runs the
-    /// cell, so the caller must look at the lane once more itself.
-    pub(crate) fn await_room(&self) -> bool {
+    /// If so, the permit holder sees the flag before it releases the permit. If not, no worker will look at
+    /// the queue, so the caller must check it once more.
+    pub(crate) fn register_waiter(&self) -> bool {
         self.0.fetch_or(WAITERS, Ordering::AcqRel) & SCHEDULED != 0
     }
 
-    /// Ends the cell, and returns the flags before; the run right is never given back.
+    /// Marks the cell dead and returns the previous flags; the run permit is never released again.
     pub(crate) fn mark_dead(&self) -> u32 {
         self.0.fetch_or(DEAD | CLOSED, Ordering::AcqRel)
     }
 
-    /// Makes the word of an unoccupied slot new; nobody else may hold a reference.
+    /// Resets the word of a vacant slot to scheduled. No other reference to the slot may exist.
     pub(crate) fn renew(&self) {
         self.0.store(SCHEDULED, Ordering::Release);
     }

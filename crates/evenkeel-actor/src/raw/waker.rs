@@ -1,4 +1,4 @@
-//! A waker that is a reference to a cell: waking it raises `SIGNAL`. No allocation, ever.
+//! A waker that is a reference to a cell: waking raises `SIGNAL`, and nothing is ever allocated.
 
 use core::mem::ManuallyDrop;
 use core::task::{RawWaker, RawWakerVTable, Waker};
@@ -9,66 +9,66 @@ use super::state::RETURNED;
 use super::state::SIGNAL;
 use crate::cell::{CellEntry, CellRef};
 
-static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, forget);
+static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
-/// Lends a waker of the cell without counting a reference; clones count.
-pub(crate) fn lend(cell: &CellRef) -> ManuallyDrop<Waker> {
-    // SAFETY: the waker is dropped by nobody and lives no longer than the borrow of `cell` lets the
-    // caller keep it: callers poll a future with it and return. Clones are references of their own.
-    let place = unsafe { ManuallyDrop::into_inner(cell.uncounted()).into_raw() };
+/// Creates a waker for the cell without counting a reference; its clones count.
+pub(crate) fn borrowed(cell: &CellRef) -> ManuallyDrop<Waker> {
+    // SAFETY: the waker is never dropped and lives no longer than the borrow of `cell` lets the caller keep
+    // it: callers poll a future with it and return. Clones count references of their own.
+    let address = unsafe { ManuallyDrop::into_inner(cell.uncounted()).into_raw() };
     // SAFETY: the vtable below treats the address as a reference, as `RawWaker` demands.
-    ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(place, &VTABLE)) })
+    ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(address, &VTABLE)) })
 }
 
-/// Makes a waker of the cell that outlives the borrow.
-pub(crate) fn of(cell: &CellRef) -> Waker {
-    Waker::clone(&lend(cell))
+/// Creates a waker for the cell that outlives the borrow.
+pub(crate) fn for_cell(cell: &CellRef) -> Waker {
+    Waker::clone(&borrowed(cell))
 }
 
-/// Whether a waker is one of a cell's.
+/// Reports whether a waker belongs to a cell.
 #[cfg(feature = "std")]
 #[inline]
-pub(crate) fn is_of_cell(waker: &Waker) -> bool {
+pub(crate) fn is_cell_waker(waker: &Waker) -> bool {
     core::ptr::eq(waker.vtable(), &VTABLE)
 }
 
 /// Takes over the reference that a waker left with the cell; see [`RETURNED`].
 ///
 /// # Safety
-/// The caller has just cleared the flag, or buried the cell and found it set.
-pub(crate) unsafe fn left_with(cell: &CellRef) -> Waker {
-    // SAFETY: the reference was counted by the waker that fired, and nobody else takes it over.
-    ManuallyDrop::into_inner(lend(cell))
+/// The caller has just cleared the flag, or marked the cell dead and found the flag set.
+pub(crate) unsafe fn take_returned(cell: &CellRef) -> Waker {
+    // SAFETY: the reference was counted by the waker that fired, and no one else takes it over.
+    ManuallyDrop::into_inner(borrowed(cell))
 }
 
-/// Looks at the reference behind a waker without giving it up.
+/// Borrows the reference behind a waker.
 ///
 /// # Safety
-/// `place` is the address in a living waker of this vtable.
-unsafe fn behind(place: *const ()) -> ManuallyDrop<CellRef> {
-    // SAFETY: promised by the caller; never dropped, so the count stays.
-    ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(place) })
+/// `address` is the data pointer of a live waker with this vtable.
+unsafe fn cell_ref(address: *const ()) -> ManuallyDrop<CellRef> {
+    // SAFETY: guaranteed by the caller; never dropped, so the count stays.
+    ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(address) })
 }
 
-unsafe fn clone(place: *const ()) -> RawWaker {
-    // SAFETY: called on a living waker.
-    let cell = unsafe { behind(place) };
+unsafe fn clone(address: *const ()) -> RawWaker {
+    // SAFETY: called on a live waker.
+    let cell = unsafe { cell_ref(address) };
     RawWaker::new(CellRef::clone(&cell).into_raw(), &VTABLE)
 }
 
-unsafe fn wake(place: *const ()) {
+unsafe fn wake(address: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    unsafe { SlotRef::<CellEntry>::from_raw(place) }.signal();
+    unsafe { SlotRef::<CellEntry>::from_raw(address) }.signal();
 }
 
-unsafe fn wake_by_ref(place: *const ()) {
-    // SAFETY: called on a living waker.
-    unsafe { behind(place) }.announce(SIGNAL);
+unsafe fn wake_by_ref(address: *const ()) {
+    // SAFETY: called on a live waker.
+    unsafe { cell_ref(address) }.raise_unlocked(SIGNAL);
 }
 
-unsafe fn forget(place: *const ()) {
+unsafe fn drop_waker(address: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    drop(unsafe { SlotRef::<CellEntry>::from_raw(place) });
+    drop(unsafe { SlotRef::<CellEntry>::from_raw(address) });
 }
 
 #[cfg(all(test, not(loom)))]
@@ -81,7 +81,7 @@ mod tests {
     fn waking_raises_the_signal_and_schedules_the_cell_once() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
-        let waker = of(&cell);
+        let waker = for_cell(&cell);
         waker.wake_by_ref();
         assert_eq!(cell.slot().state.flags(), SCHEDULED | SIGNAL);
         let owned = waker.clone();
@@ -91,17 +91,17 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_keeps_the_cell_and_a_lent_one_does_not() {
+    fn a_cloned_waker_keeps_the_cell_alive_and_a_borrowed_one_does_not() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
         let number = cell.number();
         let generation = cell.generation();
-        let waker = of(&cell);
+        let waker = for_cell(&cell);
         assert!(waker.will_wake(&waker.clone()));
-        assert!(waker.will_wake(&lend(&cell)));
+        assert!(waker.will_wake(&borrowed(&cell)));
         cell.slot().state.mark_dead();
-        // The reference the cell has to itself, which its last run would have dropped.
-        // SAFETY: the cell is dead, so nobody will run it and drop this one too.
+        // The cell's reference to itself, which its last run would have dropped.
+        // SAFETY: the cell is dead, so no run will drop this reference again.
         drop(ManuallyDrop::into_inner(unsafe { cell.uncounted() }));
         drop(cell);
         assert!(rig.core().slab.find(number, generation).is_some());
@@ -113,19 +113,19 @@ mod tests {
     fn waking_a_dead_cell_does_nothing() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
-        let waker = of(&cell);
+        let waker = for_cell(&cell);
         cell.slot().state.mark_dead();
-        let buried = cell.slot().state.flags();
+        let flags = cell.slot().state.flags();
         waker.wake();
-        assert_eq!((cell.slot().state.flags(), rig.core().coordinator.depth()), (buried, 0));
+        assert_eq!((cell.slot().state.flags(), rig.core().coordinator.depth()), (flags, 0));
     }
 
-    /// Makes a cell and has it start, so that nothing of it waits.
+    /// Creates a cell and runs its start, so that nothing is queued.
     fn idle(rig: &Rig) -> CellRef {
         let actor = rig.spawn();
         let local = rig.worker(0);
-        let ready = rig.core().coordinator.queues.next(&local.queue).unwrap();
-        assert!(ready.run(&local).1.is_none());
+        let permit = rig.core().coordinator.queues.next(&local.queue).unwrap();
+        assert!(permit.run_cell(&local).1.is_none());
         actor.cell().clone()
     }
 }

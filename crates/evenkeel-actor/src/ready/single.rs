@@ -1,4 +1,4 @@
-//! One worker, one queue: for machines with one core.
+//! A single ready queue for one worker, without `std`.
 
 use alloc::collections::VecDeque;
 use core::num::NonZeroUsize;
@@ -7,32 +7,32 @@ use crate::raw::run_permit::RunPermit;
 use crate::sync::Lock;
 use crate::worker_slots::WorkerSlots;
 
-/// The queue of the only worker.
+/// The ready queue of the only worker.
 #[derive(Debug)]
 pub(crate) struct ReadyQueues {
     queue: Lock<VecDeque<RunPermit>>,
-    pub(crate) crew: WorkerSlots<LocalQueue>,
+    pub(crate) worker_slots: WorkerSlots<LocalQueue>,
 }
 
-/// The only worker's right to take from the queue.
+/// The only worker's claim on the queue.
 #[derive(Debug)]
 pub(crate) struct LocalQueue;
 
 impl ReadyQueues {
     pub(crate) fn new(workers: NonZeroUsize, _workers_max: NonZeroUsize) -> Self {
-        Self { queue: Lock::new(VecDeque::new()), crew: WorkerSlots::new([LocalQueue], workers) }
+        Self { queue: Lock::new(VecDeque::new()), worker_slots: WorkerSlots::new([LocalQueue], workers) }
     }
 
     pub(crate) fn claim(&self, worker: usize) -> Option<LocalQueue> {
-        self.crew.take(worker)
+        self.worker_slots.claim(worker)
     }
 
-    pub(crate) fn inject(&self, ready: RunPermit) {
-        self.queue.with(|queue| queue.push_back(ready));
+    pub(crate) fn inject(&self, permit: RunPermit) {
+        self.queue.with(|queue| queue.push_back(permit));
     }
 
-    pub(crate) fn requeue(&self, _local: &LocalQueue, ready: RunPermit) -> usize {
-        self.inject(ready);
+    pub(crate) fn requeue(&self, _local: &LocalQueue, permit: RunPermit) -> usize {
+        self.inject(permit);
         0
     }
 
@@ -45,14 +45,14 @@ impl ReadyQueues {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        0 < self.depth()
+        !self.queue.with(|queue| queue.is_empty())
     }
 
     pub(crate) fn depth(&self) -> usize {
         self.queue.with(|queue| queue.len())
     }
 
-    pub(crate) fn leave(&self, _local: &mut LocalQueue) {
-        self.crew.give_back(0, LocalQueue);
+    pub(crate) fn release_worker(&self, _local: &mut LocalQueue) {
+        self.worker_slots.release(0, LocalQueue);
     }
 }

@@ -1,8 +1,9 @@
-//! A queue per worker, a slot for the newest, one queue for everybody else's, and stealing.
+//! Work stealing: a deque and a LIFO slot per worker, an injection queue for cells scheduled from outside,
+//! and stealing between workers.
 //!
-//! Bound: the newest cell runs next at most [`NEWEST_IN_A_ROW_MAX`] times before the worker's queue has
-//! its turn, and the common queue is looked at every [`INJECTED_EVERY`] turns, so nothing waits behind a
-//! pair of cells that keep each other busy.
+//! Limits: the LIFO slot is served at most [`LIFO_RUNS_MAX`] times in a row before the worker's deque, and
+//! the injection queue is checked every [`INJECTION_INTERVAL`] runs, so that no cell waits behind a pair of
+//! cells that keep scheduling each other.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,42 +17,42 @@ use crate::raw::run_permit::{LifoSlot, RunPermit};
 use crate::sync::{AtomicU32, Ordering};
 use crate::worker_slots::WorkerSlots;
 
-/// A cell that was just told something is likely in the cache, and its sender likely waits for it.
+/// A cell that was just scheduled is likely in the cache, and its sender likely waits for it.
 const LIFO_RUNS_MAX: u32 = 3;
-const INJECTED_EVERY: u32 = 61;
+const INJECTION_INTERVAL: u32 = 61;
 
 /// The queues of all workers.
 pub(crate) struct ReadyQueues {
     injector: Injector<RunPermit>,
-    /// One for each worker there may ever be.
-    seats: Box<[Remote]>,
-    pub(crate) crew: WorkerSlots<Worker<RunPermit>>,
+    /// One per possible worker.
+    remotes: Box<[Remote]>,
+    pub(crate) worker_slots: WorkerSlots<Worker<RunPermit>>,
 }
 
-/// What others see of a worker.
+/// The part of a worker's queue that other workers access.
 #[repr(align(64))]
 struct Remote {
     stealer: Stealer<RunPermit>,
-    newest: LifoSlot,
-    /// Counts the worker's turns; one that stands still while something waits is stuck in a handler.
+    lifo_slot: LifoSlot,
+    /// Counts the worker's turns; a counter that does not move while cells are queued means a stuck handler.
     turns: AtomicU32,
 }
 
-/// What only the worker touches.
+/// The part of a worker's queue that only the worker accesses.
 pub(crate) struct LocalQueue {
     worker: usize,
     deque: Worker<RunPermit>,
-    in_a_row: Cell<u32>,
+    lifo_runs: Cell<u32>,
     turn: Cell<u32>,
 }
 
 impl LocalQueue {
-    /// Whether the newest cell may run before those that wait; counts it as run if so.
+    /// Reports whether the LIFO slot may be served before the deque; counts it as served if so.
     #[inline]
-    fn may_go_first(&self) -> bool {
-        let may = self.in_a_row.get() < LIFO_RUNS_MAX || self.deque.is_empty();
+    fn may_serve_lifo(&self) -> bool {
+        let may = self.lifo_runs.get() < LIFO_RUNS_MAX || self.deque.is_empty();
         if may {
-            self.in_a_row.set(self.in_a_row.get().saturating_add(1));
+            self.lifo_runs.set(self.lifo_runs.get().saturating_add(1));
         }
         may
     }
@@ -60,131 +61,134 @@ impl LocalQueue {
 impl ReadyQueues {
     pub(crate) fn new(workers: NonZeroUsize, workers_max: NonZeroUsize) -> Self {
         let deques: Vec<_> = (0..workers_max.get()).map(|_| Worker::new_fifo()).collect();
-        let seats = deques.iter().map(|deque| Remote {
+        let remotes = deques.iter().map(|deque| Remote {
             stealer: deque.stealer(),
-            newest: LifoSlot::default(),
+            lifo_slot: LifoSlot::default(),
             turns: AtomicU32::new(0),
         });
-        let seats = seats.collect();
-        Self { injector: Injector::new(), seats, crew: WorkerSlots::new(deques, workers) }
+        let remotes = remotes.collect();
+        Self { injector: Injector::new(), remotes, worker_slots: WorkerSlots::new(deques, workers) }
     }
 
-    /// Hands a worker its queue; `None` when there is none or another has it.
+    /// Claims a worker's queue; `None` if there is none or another worker has it.
     pub(crate) fn claim(&self, worker: usize) -> Option<LocalQueue> {
-        let deque = self.crew.take(worker)?;
-        Some(LocalQueue { worker, deque, in_a_row: Cell::new(0), turn: Cell::new(0) })
+        let deque = self.worker_slots.claim(worker)?;
+        Some(LocalQueue { worker, deque, lifo_runs: Cell::new(0), turn: Cell::new(0) })
     }
 
-    /// Queues a cell from outside of all workers.
-    pub(crate) fn inject(&self, ready: RunPermit) {
-        self.injector.push(ready);
+    /// Queues a cell from outside all workers.
+    pub(crate) fn inject(&self, permit: RunPermit) {
+        self.injector.push(permit);
     }
 
-    /// Queues a cell next on this worker; returns how many others wait here.
+    /// Puts a cell into this worker's LIFO slot; returns the length of its deque.
     #[inline]
-    pub(crate) fn push_lifo(&self, local: &LocalQueue, ready: RunPermit) -> usize {
-        match self.seats[local.worker].newest.replace(ready) {
+    pub(crate) fn push_lifo(&self, local: &LocalQueue, permit: RunPermit) -> usize {
+        match self.remotes[local.worker].lifo_slot.replace(permit) {
             Some(older) => self.requeue(local, older),
             None => 0,
         }
     }
 
-    /// Queues a cell behind the others of this worker; returns how many wait here.
-    pub(crate) fn requeue(&self, local: &LocalQueue, ready: RunPermit) -> usize {
-        local.deque.push(ready);
+    /// Queues a cell at the end of this worker's deque; returns the deque's length.
+    pub(crate) fn requeue(&self, local: &LocalQueue, permit: RunPermit) -> usize {
+        local.deque.push(permit);
         local.deque.len()
     }
 
-    /// Takes what this worker should run next.
+    /// Takes the cell that this worker should run next.
     pub(crate) fn next(&self, local: &LocalQueue) -> Option<RunPermit> {
-        let seat = &self.seats[local.worker];
+        let remote = &self.remotes[local.worker];
         let turn = local.turn.get().wrapping_add(1);
         local.turn.set(turn);
-        seat.turns.store(turn, Ordering::Relaxed);
-        if turn.is_multiple_of(INJECTED_EVERY)
-            && let Some(ready) = insist(|| self.injector.steal())
+        remote.turns.store(turn, Ordering::Relaxed);
+        if turn.is_multiple_of(INJECTION_INTERVAL)
+            && let Some(permit) = retry_steal(|| self.injector.steal())
         {
-            return Some(ready);
+            return Some(permit);
         }
-        if let Some(ready) = seat.newest.take() {
-            if local.may_go_first() {
-                return Some(ready);
+        if let Some(permit) = remote.lifo_slot.take() {
+            if local.may_serve_lifo() {
+                return Some(permit);
             }
-            local.deque.push(ready);
+            local.deque.push(permit);
         }
-        local.in_a_row.set(0);
-        local.deque.pop().or_else(|| insist(|| self.injector.steal_batch_and_pop(&local.deque)))
+        local.lifo_runs.set(0);
+        local.deque.pop().or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)))
     }
 
-    /// Takes the newest cell, if it would be the next anyway.
+    /// Takes the cell in the LIFO slot, if it would be the next one anyway.
     #[inline]
     pub(crate) fn take_lifo(&self, local: &LocalQueue) -> Option<RunPermit> {
         let turn = local.turn.get().wrapping_add(1);
-        if turn.is_multiple_of(INJECTED_EVERY) || !local.may_go_first() {
+        if turn.is_multiple_of(INJECTION_INTERVAL) || !local.may_serve_lifo() {
             return None;
         }
-        let seat = &self.seats[local.worker];
+        let remote = &self.remotes[local.worker];
         local.turn.set(turn);
-        seat.turns.store(turn, Ordering::Relaxed);
-        seat.newest.take()
+        remote.turns.store(turn, Ordering::Relaxed);
+        remote.lifo_slot.take()
     }
 
-    /// Takes half of what another worker has.
+    /// Steals half of another worker's deque.
     pub(crate) fn steal(&self, local: &LocalQueue) -> Option<RunPermit> {
-        let seats = self.taken();
-        let mut others = (1..seats.len()).map(|step| &seats[(local.worker + step) % seats.len()]);
+        let remotes = self.running();
+        let mut others = (1..remotes.len()).map(|step| &remotes[(local.worker + step) % remotes.len()]);
         others
-            .find_map(|seat| insist(|| seat.stealer.steal_batch_and_pop(&local.deque)))
-            .or_else(|| insist(|| self.injector.steal_batch_and_pop(&local.deque)))
+            .find_map(|remote| retry_steal(|| remote.stealer.steal_batch_and_pop(&local.deque)))
+            .or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)))
     }
 
-    /// Frees what waits behind workers that have been in one turn since `before` was noted.
+    /// Frees the LIFO slots of workers that are stuck in one turn since `before` was recorded.
     ///
-    /// Returns whether somebody should come for it.
+    /// Returns whether there are cells for another worker to take.
     pub(crate) fn steal_from_stuck(&self, before: &mut [u32]) -> bool {
         let mut waiting = false;
-        for (seat, before) in self.taken().iter().zip(before) {
-            let turns = seat.turns.load(Ordering::Relaxed);
+        for (remote, before) in self.running().iter().zip(before) {
+            let turns = remote.turns.load(Ordering::Relaxed);
             if core::mem::replace(before, turns) != turns {
                 continue;
             }
-            waiting |= !seat.stealer.is_empty();
-            if let Some(ready) = seat.newest.take() {
-                self.inject(ready);
+            waiting |= !remote.stealer.is_empty();
+            if let Some(permit) = remote.lifo_slot.take() {
+                self.inject(permit);
                 waiting = true;
             }
         }
         waiting
     }
 
-    /// Whether a worker that is about to sleep would find something.
+    /// Reports whether a worker about to park would find work.
     pub(crate) fn has_work(&self) -> bool {
-        !self.injector.is_empty() || self.taken().iter().any(|seat| !seat.stealer.is_empty())
+        !self.injector.is_empty() || self.running().iter().any(|remote| !remote.stealer.is_empty())
     }
 
-    /// Counts what waits.
+    /// Counts the queued cells.
     pub(crate) fn depth(&self) -> usize {
-        let local = self.taken().iter().map(|seat| seat.stealer.len() + usize::from(!seat.newest.is_empty()));
+        let local = self
+            .running()
+            .iter()
+            .map(|remote| remote.stealer.len() + usize::from(!remote.lifo_slot.is_empty()));
         self.injector.len() + local.sum::<usize>()
     }
 
-    /// The seats that something may wait in, and a few empty ones between them.
-    fn taken(&self) -> &[Remote] {
-        &self.seats[..self.crew.reach()]
+    /// Returns the slots of the running workers, and of a few empty ones between them.
+    fn running(&self) -> &[Remote] {
+        &self.remotes[..self.worker_slots.running_end()]
     }
 
-    /// Leaves a worker's cells to the others, and its seat to the next.
-    pub(crate) fn leave(&self, local: &mut LocalQueue) {
-        let newest = self.seats[local.worker].newest.take();
-        newest
+    /// Hands a worker's cells over to the others and releases its slot.
+    pub(crate) fn release_worker(&self, local: &mut LocalQueue) {
+        let lifo_slot = self.remotes[local.worker].lifo_slot.take();
+        lifo_slot
             .into_iter()
             .chain(core::iter::from_fn(|| local.deque.pop()))
-            .for_each(|ready| self.inject(ready));
-        self.crew.give_back(local.worker, core::mem::replace(&mut local.deque, Worker::new_fifo()));
+            .for_each(|permit| self.inject(permit));
+        self.worker_slots.release(local.worker, core::mem::replace(&mut local.deque, Worker::new_fifo()));
     }
 }
 
-fn insist<T>(mut attempt: impl FnMut() -> Steal<T>) -> Option<T> {
+fn retry_steal<T>(mut attempt: impl FnMut() -> Steal<T>) -> Option<T> {
     loop {
         match attempt() {
             Steal::Success(found) => return Some(found),

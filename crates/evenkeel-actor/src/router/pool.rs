@@ -1,4 +1,4 @@
-//! The actor that looks after a router's routees: its children, each in its place.
+//! The pool actor of a router: supervises the routees, its children, and replaces those that stop.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,37 +19,37 @@ use crate::sync::Arc;
 use crate::system::SpawnError;
 use crate::timer::{Repeat, TimerId};
 
-/// What the pool is told by the router's users.
+/// Messages handled by [`Pool`].
 pub(super) enum PoolMsg {
-    /// Have the routees handle what waits, and end with the last of them.
+    /// Drains and stops the routees, then the pool.
     Drain,
 }
 
-/// Keeps every place of a router filled.
+/// The pool actor: keeps every slot of a router occupied.
 pub(super) struct Pool<A: Actor> {
     props: Props<A>,
-    places: Arc<RouteeSlots<A::Msg>>,
-    /// How often and how soon a place is filled again.
-    refilling: Supervision,
-    seats: Vec<RouteeSlot>,
-    stage: PoolPhase,
+    slots: Arc<RouteeSlots<A::Msg>>,
+    /// The limit and backoff for replacing routees.
+    replacement: Supervision,
+    records: Vec<RouteeSlot>,
+    phase: PoolPhase,
 }
 
-/// What the pool knows of one place.
+/// The pool's record of one slot.
 #[derive(Clone, Default)]
 struct RouteeSlot {
-    state: SeatState,
+    state: SlotState,
     history: RestartHistory,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SeatState {
-    /// To be filled.
+enum SlotState {
+    /// Waits for a new routee.
     #[default]
-    Free,
-    Taken(MailboxIndex),
-    /// Its routees have ended too often.
-    GivenUp,
+    Vacant,
+    Occupied(MailboxIndex),
+    /// Its routees stopped more often than the supervision allows.
+    Abandoned,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,54 +61,54 @@ enum PoolPhase {
 impl<A: Actor> Pool<A> {
     pub(super) fn props(
         routee: &Props<A>,
-        places: &Arc<RouteeSlots<A::Msg>>,
+        slots: &Arc<RouteeSlots<A::Msg>>,
         supervision: Supervision,
     ) -> Props<Self> {
-        // What no routee takes is buried here, as theirs is.
-        let letters = routee.0.settings.letters;
+        // Messages that no routee accepts are dead-lettered on the pool, with the routees' policy.
+        let keep = routee.0.settings.keep_dead_letters;
         let routee = routee.clone();
-        let places = places.clone();
+        let slots = slots.clone();
         let factory = move || Self {
             props: routee.clone(),
-            places: places.clone(),
-            refilling: supervision.with_decider(|_| SupervisionDirective::Restart),
-            seats: alloc::vec![RouteeSlot::default(); places.len()],
-            stage: PoolPhase::Serving,
+            slots: slots.clone(),
+            replacement: supervision.with_decider(|_| SupervisionDirective::Restart),
+            records: alloc::vec![RouteeSlot::default(); slots.len()],
+            phase: PoolPhase::Serving,
         };
         let props = Props::new(factory).label("router").mailbox(MailboxPreset::Small);
-        props.supervise(supervision).dead_letters(letters).build()
+        props.supervise(supervision).dead_letters(keep).build()
     }
 
-    fn seat(&mut self, at: usize, routee: &ActorRef<A::Msg>) {
-        self.seats[at].state = SeatState::Taken(routee.index());
+    fn occupy(&mut self, slot: usize, routee: &ActorRef<A::Msg>) {
+        self.records[slot].state = SlotState::Occupied(routee.index());
     }
 
-    /// Fills a place, or has it filled later, or gives it up.
-    fn fill(&mut self, at: usize, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
-        self.seats[at].state = SeatState::Free;
+    /// Spawns a routee for a slot; on an error, retries later or abandons the slot.
+    fn fill(&mut self, slot: usize, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
+        self.records[slot].state = SlotState::Vacant;
         loop {
             match ctx.spawn(&self.props) {
                 Ok(routee) => {
-                    self.seat(at, &routee);
-                    drop(self.places.put(at, Some(routee)));
+                    self.occupy(slot, &routee);
+                    drop(self.slots.replace(slot, Some(routee)));
                     return Ok(Flow::Continue);
                 }
-                // The system ends, and this with it.
+                // The system is shutting down, and the pool with it.
                 Err(SpawnError::Stopping) => return Ok(Flow::Continue),
-                Err(_) => match self.when(at, ctx) {
+                Err(_) => match self.next_delay(slot, ctx) {
                     Some(Duration::ZERO) => {}
-                    when => return self.fill_later(at, when, ctx),
+                    delay => return self.fill_later(slot, delay, ctx),
                 },
             }
         }
     }
 
-    /// When a place whose routee has ended, or could not be made, is to be filled again, if ever.
-    fn when(&mut self, at: usize, ctx: &Context<'_, Self>) -> Option<Duration> {
+    /// Returns the delay before a slot is filled again, or `None` if it is to be abandoned.
+    fn next_delay(&mut self, slot: usize, ctx: &Context<'_, Self>) -> Option<Duration> {
         let now = ctx.now();
         let random = ctx.local.random();
-        let ended = ActorError::new("the routee has ended");
-        match decide(&self.refilling, &mut self.seats[at].history, &ended, now, random) {
+        let stopped = ActorError::new("the routee has stopped");
+        match decide(&self.replacement, &mut self.records[slot].history, &stopped, now, random) {
             SupervisionDecision::Restart { after } => Some(after),
             SupervisionDecision::Resume
             | SupervisionDecision::Stop { .. }
@@ -116,35 +116,37 @@ impl<A: Actor> Pool<A> {
         }
     }
 
+    /// Sets a timer to fill the slot after `delay`; abandons the slot without a delay or a free timer.
     fn fill_later(
         &mut self,
-        at: usize,
-        when: Option<Duration>,
+        slot: usize,
+        delay: Option<Duration>,
         ctx: &mut Context<'_, Self>,
     ) -> HandlerResult<PoolMsg> {
-        let is_set = when.is_some_and(|after| ctx.set_timer(TimerId(at as u64), after, Repeat::Once));
+        let is_set = delay.is_some_and(|delay| ctx.set_timer(TimerId(slot as u64), delay, Repeat::Once));
         if is_set {
-            self.seats[at].state = SeatState::Free;
+            self.records[slot].state = SlotState::Vacant;
             return Ok(Flow::Continue);
         }
-        self.seats[at].state = SeatState::GivenUp;
-        drop(self.places.put(at, None));
-        if self.seats.iter().all(|seat| seat.state == SeatState::GivenUp) {
-            return Err(ActorError::new("every place of the router has been given up"));
+        self.records[slot].state = SlotState::Abandoned;
+        drop(self.slots.replace(slot, None));
+        if self.records.iter().all(|record| record.state == SlotState::Abandoned) {
+            return Err(ActorError::new("every slot of the router has been abandoned"));
         }
         Ok(Flow::Continue)
     }
 
-    fn on_terminated(&mut self, who: MailboxIndex, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
-        if self.stage == PoolPhase::Draining {
-            return Ok(end_with_the_last(ctx));
+    fn on_terminated(&mut self, routee: MailboxIndex, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
+        if self.phase == PoolPhase::Draining {
+            return Ok(stop_after_last_child(ctx));
         }
-        let Some(at) = self.seats.iter().position(|seat| seat.state == SeatState::Taken(who)) else {
+        let occupied = SlotState::Occupied(routee);
+        let Some(slot) = self.records.iter().position(|record| record.state == occupied) else {
             return Ok(Flow::Continue);
         };
-        match self.when(at, ctx) {
-            Some(Duration::ZERO) => self.fill(at, ctx),
-            when => self.fill_later(at, when, ctx),
+        match self.next_delay(slot, ctx) {
+            Some(Duration::ZERO) => self.fill(slot, ctx),
+            delay => self.fill_later(slot, delay, ctx),
         }
     }
 }
@@ -152,45 +154,44 @@ impl<A: Actor> Pool<A> {
 impl<A: Actor> Actor for Pool<A> {
     type Msg = PoolMsg;
 
-    /// Adopts the routees that were made with the router; after a restart there are none, and all are
-    /// made anew.
+    /// Adopts the routees that were spawned with the router; after a restart, spawns them all.
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
-        for at in 0..self.seats.len() {
-            match self.places.get(at).filter(|routee| routee.state() != ActorState::Stopped) {
+        for slot in 0..self.records.len() {
+            match self.slots.get(slot).filter(|routee| routee.state() != ActorState::Stopped) {
                 Some(routee) => {
                     ctx.adopt(routee.cell());
-                    self.seat(at, &routee);
+                    self.occupy(slot, &routee);
                 }
-                None => drop(self.fill(at, ctx)?),
+                None => drop(self.fill(slot, ctx)?),
             }
         }
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, told: PoolMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
-        match told {
+    fn receive(&mut self, message: PoolMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
+        match message {
             PoolMsg::Drain => {
-                self.stage = PoolPhase::Draining;
-                self.places.from(0).for_each(|routee| routee.stop(StopMode::Drained));
-                Ok(end_with_the_last(ctx))
+                self.phase = PoolPhase::Draining;
+                self.slots.iter_from(0).for_each(|routee| routee.stop(StopMode::Drained));
+                Ok(stop_after_last_child(ctx))
             }
         }
     }
 
     fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
         match signal {
-            Signal::Terminated { who, .. } => self.on_terminated(who, ctx),
-            Signal::Timer(TimerId(at)) if self.stage == PoolPhase::Serving => self.fill(at as usize, ctx),
+            Signal::Terminated { actor, .. } => self.on_terminated(actor, ctx),
+            Signal::Timer(TimerId(slot)) if self.phase == PoolPhase::Serving => self.fill(slot as usize, ctx),
             Signal::Timer(_) | Signal::ChildFailed(_) | Signal::ReceiveTimeout => Ok(Flow::Continue),
         }
     }
 
-    /// Empties every place: a routee refers to the pool as its parent, and would keep it in memory.
+    /// Clears every slot: a routee references the pool as its parent and would keep it in memory.
     fn stopped(&mut self, _ctx: &mut Context<'_, Self>) {
-        (0..self.places.len()).for_each(|at| drop(self.places.put(at, None)));
+        (0..self.slots.len()).for_each(|slot| drop(self.slots.replace(slot, None)));
     }
 }
 
-fn end_with_the_last<A: Actor>(ctx: &Context<'_, Pool<A>>) -> Flow<PoolMsg> {
+fn stop_after_last_child<A: Actor>(ctx: &Context<'_, Pool<A>>) -> Flow<PoolMsg> {
     if ctx.children().is_empty() { Flow::Stop } else { Flow::Continue }
 }

@@ -1,4 +1,4 @@
-//! A future on a thread that has nothing else to do.
+//! Runs a future on the current thread.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -7,11 +7,10 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use std::thread::{self, Thread};
 
-/// Runs a future to its end; the thread sleeps while it waits.
+/// Runs a future to completion; the thread sleeps while it waits.
 ///
-/// For threads of one's own: to ask an actor from outside of any runtime, or to be a runtime, where a
-/// worker's task sleeps in it until it is woken. In a handler or in a task of a runtime it would hold up
-/// the thread that others wait for.
+/// Use it on threads of your own: to ask an actor from outside any runtime, or to implement a runtime that gives each
+/// worker's task a thread. In a handler or in a task of a runtime it would block a thread that other tasks need.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -19,7 +18,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(output) => return output,
-            // Also returns without a reason; the future knows.
+            // May wake spuriously; the next poll finds out.
             Poll::Pending => thread::park(),
         }
     }
@@ -45,20 +44,20 @@ mod tests {
 
     #[test]
     fn a_thread_sleeps_until_another_wakes_it() {
-        let (tell, told) = mpsc::channel::<Waker>();
-        let other = thread::spawn(move || told.iter().for_each(Waker::wake));
+        let (sender, receiver) = mpsc::channel::<Waker>();
+        let other = thread::spawn(move || receiver.iter().for_each(Waker::wake));
         let mut polls = 0;
-        let answer = block_on(poll_fn(|cx| {
+        let output = block_on(poll_fn(|cx| {
             polls += 1;
             if polls == 10 {
                 return Poll::Ready(42);
             }
-            tell.send(cx.waker().clone()).ok();
+            sender.send(cx.waker().clone()).ok();
             Poll::Pending
         }));
-        drop(tell);
+        drop(sender);
         assert!(other.join().is_ok());
-        assert_eq!(answer, 42);
+        assert_eq!(output, 42);
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! A runtime for tests: virtual time, one thread, and an order of steps that a seed repeats.
+//! A deterministic runtime for tests: virtual time, one thread, and a poll order that a seed reproduces.
 //!
-//! Each worker of a system is a task of this runtime, and so is its clock. A step polls one task that
-//! can go on, chosen by the seed; time stands still until none can, and then moves to the next sleep's
-//! end. Bound: at most [`TASKS_MAX`] tasks, and a call that drives them takes at most `steps_max`
-//! steps, so that a livelock ends in words.
+//! Each worker of a system is a task of this runtime, and so is its timer task. A step polls one runnable task, chosen by
+//! the seed; time stands still until no task is runnable, then jumps to the end of the next sleep. Limits: at most
+//! [`TASKS_MAX`] tasks, and at most `steps_max` steps per call, so that a livelock fails with a message.
 
 mod probe;
 mod random;
@@ -25,28 +24,28 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use super::{RuntimeHandle, RuntimeSpawnError, Task};
+use super::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 use schedule::{NextPoll, Schedule};
 use sleep::{Sleep, Yield};
 
-/// The most tasks that may wait at a time.
+/// The maximum number of tasks.
 pub const TASKS_MAX: usize = 65_536;
 
 /// The settings of a [`TestRuntime`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestOptions {
-    /// What decides whose turn it is.
+    /// The seed of the poll order.
     pub seed: u64,
-    /// Steps that one call may take.
+    /// The maximum number of steps of one call.
     pub steps_max: u64,
-    /// Runs after which a worker lets the other workers go first.
+    /// The number of runs after which a worker yields to other workers.
     pub runs_per_slice: NonZeroU32,
-    /// Messages after which an actor lets other actors go first.
+    /// The number of messages after which an actor yields to other actors.
     pub messages_per_run: NonZeroU32,
 }
 
 impl TestOptions {
-    /// A million steps, a slice of one run, and runs of 1, 2, 5 or 64 messages, as the seed says.
+    /// Returns a million steps, slices of one run, and runs of 1, 2, 5 or 64 messages, depending on the seed.
     pub fn new(seed: u64) -> Self {
         let messages = match seed % 4 {
             0 => 1,
@@ -63,17 +62,17 @@ impl TestOptions {
     }
 }
 
-/// Runs tasks on the thread that asks it to, in an order that the seed repeats.
+/// A runtime that polls its tasks on the calling thread, in an order that the seed reproduces.
 ///
-/// Dropped while a test panics, it prints the seed. Dropped otherwise, it first runs whatever can go
-/// on, so that a system that was dropped before it comes to its end.
+/// If it is dropped while a test panics, it prints the seed. Otherwise the drop first runs all runnable tasks, so that
+/// a system dropped before it shuts down.
 #[derive(Debug)]
 pub struct TestRuntime {
     handle: TestHandle,
     steps_max: u64,
 }
 
-/// What a system of actors, or a handler, sees of a [`TestRuntime`].
+/// The handle of a [`TestRuntime`] for an actor system or a handler.
 #[derive(Clone, Debug)]
 pub struct TestHandle {
     schedule: Arc<Schedule>,
@@ -82,39 +81,39 @@ pub struct TestHandle {
 }
 
 impl TestRuntime {
-    /// Makes a runtime whose order is that of `seed`.
+    /// Returns a runtime with the default options for `seed`.
     pub fn new(seed: u64) -> Self {
         Self::with(TestOptions::new(seed))
     }
 
-    /// Makes a runtime with these settings.
+    /// Returns a runtime with these options.
     pub fn with(options: TestOptions) -> Self {
         let TestOptions { seed, steps_max, runs_per_slice, messages_per_run } = options;
         let schedule = Arc::new(Schedule::new(seed));
         Self { handle: TestHandle { schedule, runs_per_slice, messages_per_run }, steps_max }
     }
 
-    /// Hands out what [`ActorSystemRunner::start`](crate::ActorSystemRunner::start) takes.
+    /// Returns the handle for [`ActorSystemRunner::start`](crate::ActorSystemRunner::start).
     pub fn handle(&self) -> TestHandle {
         self.handle.clone()
     }
 
-    /// Names the seed.
+    /// Returns the seed.
     pub fn seed(&self) -> u64 {
         self.schedule().seed()
     }
 
-    /// Reads the virtual clock.
+    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.schedule().now()
     }
 
-    /// Counts the tasks that have not ended.
+    /// Returns the number of tasks that have not completed.
     pub fn tasks(&self) -> usize {
         self.schedule().tasks()
     }
 
-    /// Runs until nothing can go on at the present time.
+    /// Runs until no task is runnable at the current time.
     ///
     /// # Panics
     /// After `steps_max` steps.
@@ -124,16 +123,16 @@ impl TestRuntime {
         or_panic(self.run_idle(&mut steps));
     }
 
-    /// Lets time pass, from sleep to sleep, and runs at each what can go on.
+    /// Advances time by `duration`, from sleep to sleep, and runs the runnable tasks at each.
     ///
     /// # Panics
     /// After `steps_max` steps.
     #[track_caller]
-    pub fn advance(&self, span: Duration) {
-        self.run_until(self.now() + span, || None::<()>);
+    pub fn advance(&self, duration: Duration) {
+        self.run_until(self.now() + duration, || None::<()>);
     }
 
-    /// Lets time pass until `find` finds something, or `until` is reached.
+    /// Advances time until `find` returns something, or `until` is reached.
     #[track_caller]
     fn run_until<T>(&self, until: Instant, mut find: impl FnMut() -> Option<T>) -> Option<T> {
         let mut steps = self.steps();
@@ -150,37 +149,37 @@ impl TestRuntime {
         }
     }
 
-    /// Runs until `future` is done; time passes whenever everything sleeps.
+    /// Runs until `future` completes; time advances whenever every task sleeps.
     ///
     /// # Panics
-    /// Where [`TestRuntime::try_block_on`] has an error.
+    /// If [`TestRuntime::try_block_on`] returns an error.
     #[track_caller]
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         or_panic(self.try_block_on(future))
     }
 
-    /// Runs until `future` is done, or until it is known that it never will be.
+    /// Runs until `future` completes, or returns an error once it never will.
     pub fn try_block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, Stuck> {
         let mut future = pin!(future);
-        let flag = self.schedule().main();
+        let flag = self.schedule().main_flag();
         let waker = Waker::from(flag.clone());
         let mut cx = Context::from_waker(&waker);
         let mut steps = self.steps();
         loop {
-            match self.schedule().next_turn() {
+            match self.schedule().next_poll() {
                 Some(NextPoll::Main) => {
-                    steps.take()?;
-                    flag.lower();
+                    steps.spend()?;
+                    flag.clear();
                     if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                         return Ok(output);
                     }
                 }
-                Some(NextPoll::Task(turn)) => {
-                    steps.take()?;
-                    self.schedule().poll(turn);
+                Some(NextPoll::Task(task)) => {
+                    steps.spend()?;
+                    self.schedule().poll(task);
                 }
                 None if self.schedule().move_to_next_sleep(Instant::FAR_FUTURE) => {}
-                None => return Err(Stuck::Deadlock(self.account())),
+                None => return Err(Stuck::Deadlock(self.status())),
             }
         }
     }
@@ -194,16 +193,16 @@ impl TestRuntime {
     }
 
     fn run_idle(&self, steps: &mut Steps<'_>) -> Result<(), Stuck> {
-        while let Some(turn) = self.schedule().next_turn() {
-            steps.take()?;
-            if let NextPoll::Task(turn) = turn {
-                self.schedule().poll(turn);
+        while let Some(next) = self.schedule().next_poll() {
+            steps.spend()?;
+            if let NextPoll::Task(task) = next {
+                self.schedule().poll(task);
             }
         }
         Ok(())
     }
 
-    fn account(&self) -> RuntimeStatus {
+    fn status(&self) -> RuntimeStatus {
         RuntimeStatus { seed: self.seed(), now: self.now(), tasks: self.tasks() }
     }
 }
@@ -211,23 +210,23 @@ impl TestRuntime {
 impl Drop for TestRuntime {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            std::eprintln!("test runtime: {}", self.account());
+            std::eprintln!("test runtime: {}", self.status());
         } else {
-            // Whoever wants to know of a livelock drives the runtime themselves.
+            // A livelock is only reported by the calls that drive the runtime.
             let _stuck = self.run_idle(&mut self.steps());
         }
         self.schedule().close();
     }
 }
 
-/// The steps left to a call.
+/// The step budget of a call.
 struct Steps<'a> {
     left: u64,
     runtime: &'a TestRuntime,
 }
 
 impl Steps<'_> {
-    fn take(&mut self) -> Result<(), Stuck> {
+    fn spend(&mut self) -> Result<(), Stuck> {
         match self.left.checked_sub(1) {
             Some(left) => {
                 self.left = left;
@@ -235,51 +234,38 @@ impl Steps<'_> {
             }
             None => {
                 let steps_max = self.runtime.steps_max;
-                Err(Stuck::Livelock { steps_max, account: self.runtime.account() })
+                Err(Stuck::Livelock { steps_max, status: self.runtime.status() })
             }
         }
     }
 }
 
-/// Why a runtime gave up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason a [`TestRuntime`] gave up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stuck {
-    /// Nothing can go on, and nothing sleeps that could be woken by time.
+    /// No task is runnable, and none sleeps.
+    #[error("deadlock: no task is runnable and none sleeps ({0})")]
     Deadlock(RuntimeStatus),
-    /// Something goes on for ever.
+    /// The step limit was reached.
+    #[error("livelock: not finished after {steps_max} steps ({status})")]
     Livelock {
-        /// As many steps as were taken.
+        /// The limit.
         steps_max: u64,
-        /// Where it was.
-        account: RuntimeStatus,
+        /// The state of the runtime.
+        status: RuntimeStatus,
     },
 }
 
-/// Where a runtime is, and how to get there again.
+/// The state of a runtime, with the seed that reproduces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuntimeStatus {
     /// The seed.
     pub seed: u64,
     /// The virtual time.
     pub now: Instant,
-    /// Tasks that have not ended.
+    /// The number of tasks that have not completed.
     pub tasks: usize,
 }
-
-impl fmt::Display for Stuck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Deadlock(account) => {
-                write!(f, "deadlock: nothing can go on and nothing sleeps ({account})")
-            }
-            Self::Livelock { steps_max, account } => {
-                write!(f, "livelock: no end after {steps_max} steps ({account})")
-            }
-        }
-    }
-}
-
-impl core::error::Error for Stuck {}
 
 impl fmt::Display for RuntimeStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -288,9 +274,9 @@ impl fmt::Display for RuntimeStatus {
     }
 }
 
-/// A runtime for tests that gives up fails the test.
+/// Fails the test if the runtime gave up.
 #[track_caller]
-#[expect(clippy::panic, reason = "this is how a test kit says what it found")]
+#[expect(clippy::panic, reason = "a test runtime reports by panicking")]
 fn or_panic<T>(outcome: Result<T, Stuck>) -> T {
     match outcome {
         Ok(value) => value,
@@ -299,14 +285,14 @@ fn or_panic<T>(outcome: Result<T, Stuck>) -> T {
 }
 
 impl TestHandle {
-    /// Lets virtual time pass while nobody else runs, as in a handler that takes `span`.
-    pub fn elapse(&self, span: Duration) {
-        self.schedule.move_to(self.schedule.now() + span);
+    /// Advances virtual time while no task runs, to simulate a handler that takes `duration`.
+    pub fn elapse(&self, duration: Duration) {
+        self.schedule.move_to(self.schedule.now() + duration);
     }
 }
 
 impl RuntimeHandle for TestHandle {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         self.schedule.spawn(task)
     }
 
@@ -314,11 +300,11 @@ impl RuntimeHandle for TestHandle {
         self.schedule.now()
     }
 
-    fn sleep_until(&self, at: Instant) -> Task {
+    fn sleep_until(&self, at: Instant) -> TaskFuture {
         Box::pin(Sleep::new(self.schedule.clone(), at))
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         Box::pin(Yield::default())
     }
 

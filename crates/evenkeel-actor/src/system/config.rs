@@ -1,6 +1,5 @@
-//! The settings of a system.
+//! The configuration of an actor system.
 
-use core::fmt;
 use core::num::NonZeroUsize;
 
 use crate::guardian::Supervision;
@@ -8,75 +7,75 @@ use crate::hub::Labels;
 use crate::mailbox::{InvalidMailbox, MailboxOptions};
 use crate::raw::slab::SLOTS_MAX;
 
-/// The settings of a system.
+/// The configuration of an actor system.
 #[derive(Clone, Copy, Debug)]
 pub struct ActorSystemConfig {
-    /// Tasks that run actors; on a runtime with threads, as many as it has.
+    /// The number of worker tasks that run actors; best as many as the runtime has threads.
     pub workers: NonZeroUsize,
-    /// How many there may be when their number is changed; each takes a kilobyte also while there are
-    /// fewer, and more when it first works.
+    /// The upper limit when the number of workers is changed later. Each possible worker takes a kilobyte, and more
+    /// once it has run.
     pub workers_max: NonZeroUsize,
-    /// Cells a worker takes at a time; more than one only for short handlers, because what is taken
-    /// cannot be stolen.
+    /// The number of cells a worker takes from its queue at once. More than one suits only short handlers, because
+    /// taken cells cannot be stolen.
     pub worker_batch: NonZeroUsize,
-    /// Actors at a time.
+    /// The maximum number of actors alive at the same time.
     pub actors_max: u32,
-    /// Timers and deadlines at a time.
+    /// The maximum number of pending timers and deadlines.
     pub timers_max: u32,
-    /// Names of actors at a time.
+    /// The maximum number of registered actor names; used with the feature `patterns`.
     pub names_max: usize,
-    /// The mailboxes of actors whose props choose none; its middleware surrounds their runs.
+    /// The mailbox of actors whose props set none, middleware included.
     pub mailbox: MailboxOptions,
-    /// Dead letters kept for looking at; all are counted.
+    /// The maximum number of stored dead letters; all are counted.
     pub dead_letters_max: usize,
-    /// Actors told apart in metrics.
+    /// The maximum number of actor labels in metrics; the rest share the label `other`.
     pub labels_max: u16,
-    /// Whether runs and waits are timed.
+    /// Turns the timing of runs and waits on or off.
     pub metrics: Metrics,
-    /// What happens to actors without a parent that fail.
+    /// The supervision of actors without a parent.
     pub supervision: Supervision,
 }
 
-/// Whether a system times what it does; it counts in any case.
+/// Timing of runs and waits; counters are always on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Metrics {
-    /// One run in 64 is timed, and one wait in 64.
+    /// Times one run in 64 and one wait in 64.
     #[default]
     On,
-    /// Nothing is timed.
+    /// Times nothing.
     Off,
 }
 
 impl ActorSystemConfig {
-    /// The most workers a system has.
+    /// The maximum number of workers of a system.
     pub const WORKERS_MAX: usize = 1024;
 
-    /// How many workers there may be unless the settings say otherwise; one without std.
+    /// The default of [`workers_max`](Self::workers_max); one without std.
     pub const WORKERS_MAX_DEFAULT: NonZeroUsize = if cfg!(feature = "std") {
         NonZeroUsize::new(64).expect("64 is not zero")
     } else {
         NonZeroUsize::MIN
     };
 
-    /// A system with `workers` workers and everything else as by default, room for them included.
+    /// Returns the default configuration with `workers` workers, and `workers_max` raised to them if needed.
     pub fn with_workers(workers: NonZeroUsize) -> Self {
         Self { workers, workers_max: workers.max(Self::WORKERS_MAX_DEFAULT), ..Self::default() }
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidConfig> {
-        if Self::WORKERS_MAX < self.workers.get() {
+        if self.workers.get() > Self::WORKERS_MAX {
             return Err(InvalidConfig::Workers { workers: self.workers.get() });
         }
         if cfg!(not(feature = "std")) && self.workers.get() != 1 {
             return Err(InvalidConfig::Workers { workers: self.workers.get() });
         }
-        let places_max = if cfg!(feature = "std") { Self::WORKERS_MAX } else { 1 };
-        if self.workers_max < self.workers || places_max < self.workers_max.get() {
+        let limit = if cfg!(feature = "std") { Self::WORKERS_MAX } else { 1 };
+        if self.workers_max < self.workers || self.workers_max.get() > limit {
             let workers = self.workers.get();
             let workers_max = self.workers_max.get();
-            return Err(InvalidConfig::WorkersMax { workers, workers_max, places_max });
+            return Err(InvalidConfig::WorkersMax { workers, workers_max, limit });
         }
-        if self.actors_max == 0 || SLOTS_MAX < self.actors_max {
+        if self.actors_max == 0 || self.actors_max > SLOTS_MAX {
             return Err(InvalidConfig::ActorsMax { actors_max: self.actors_max });
         }
         self.mailbox.validate().map_err(InvalidConfig::Mailbox)
@@ -101,48 +100,32 @@ impl Default for ActorSystemConfig {
     }
 }
 
-/// Why settings are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason a configuration is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// More workers than there can be: 1024, or 1 without std.
+    /// More workers than possible: 1024, or 1 without std.
+    #[error("workers is {workers}, above the limit of {}", if cfg!(feature = "std") { ActorSystemConfig::WORKERS_MAX } else { 1 })]
     Workers {
-        /// What was asked for.
+        /// The configured number.
         workers: usize,
     },
-    /// Fewer places for workers than there are workers, or more than there can be.
+    /// `workers_max` is below `workers`, or above the limit.
+    #[error("workers_max is {workers_max}, not from {workers} to {limit}")]
     WorkersMax {
-        /// How many workers are asked for.
+        /// The configured number of workers.
         workers: usize,
-        /// How many there may be.
+        /// The configured maximum.
         workers_max: usize,
-        /// How many there can be.
-        places_max: usize,
+        /// The limit for the maximum.
+        limit: usize,
     },
-    /// No actors, or more than can be counted.
+    /// `actors_max` is zero or above the limit.
+    #[error("actors_max is {actors_max}, not from 1 to {SLOTS_MAX}")]
     ActorsMax {
-        /// What was asked for.
+        /// The configured maximum.
         actors_max: u32,
     },
-    /// The mailboxes of actors whose props choose none make no sense.
-    Mailbox(InvalidMailbox),
+    /// The default mailbox is invalid.
+    #[error("invalid mailbox: {0}")]
+    Mailbox(#[source] InvalidMailbox),
 }
-
-impl fmt::Display for InvalidConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Workers { workers } if cfg!(feature = "std") => {
-                write!(f, "workers is {workers}, above {}", ActorSystemConfig::WORKERS_MAX)
-            }
-            Self::Workers { workers } => write!(f, "workers is {workers}; without std there is one"),
-            Self::WorkersMax { workers, workers_max, places_max } => {
-                write!(f, "workers_max is {workers_max}, not from {workers} to {places_max}")
-            }
-            Self::ActorsMax { actors_max } => {
-                write!(f, "actors_max is {actors_max}, not from 1 to {SLOTS_MAX}")
-            }
-            Self::Mailbox(error) => write!(f, "invalid mailbox: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for InvalidConfig {}

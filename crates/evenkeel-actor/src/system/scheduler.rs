@@ -1,4 +1,4 @@
-//! The facade: wires the parts of a system and hands calls on to them.
+//! The facade of an actor system: builds its parts and delegates calls to them.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::{ActorSystemConfig, Core, InvalidConfig};
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "patterns", feature = "std"))]
 use crate::adaptive::{AdaptiveDispatcher, AdaptiveHandle, adapt};
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetters};
@@ -20,10 +20,12 @@ use crate::hub::{MetricsSink, Snapshot};
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{InvalidMailbox, SystemMessage};
+#[cfg(feature = "patterns")]
 use crate::name_registry::NameTable;
 use crate::props::Props;
 use crate::raw::slab::Slab;
 use crate::runtime::{RuntimeHandle, RuntimeSpawnError};
+#[cfg(feature = "patterns")]
 use crate::spawn_middleware::{SpawnChain, SpawnMiddleware};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock};
@@ -33,27 +35,33 @@ use crate::timer_driver::TimerDriver;
 use crate::timing_wheel::{TimingWheel, WheelOptions};
 use crate::trace::record_signal;
 
-/// Builds a system and starts its workers on a runtime.
+/// Builder that starts an actor system on a runtime.
 #[derive(Default)]
 pub struct ActorSystemRunner {
     config: ActorSystemConfig,
-    spawning: SpawnChain,
+    #[cfg(feature = "patterns")]
+    spawn_chain: SpawnChain,
 }
 
 impl ActorSystemRunner {
-    /// Prepares a system with these settings.
+    /// Returns a runner with this configuration.
     pub fn new(config: ActorSystemConfig) -> Self {
-        Self { config, spawning: SpawnChain::default() }
+        Self {
+            config,
+            #[cfg(feature = "patterns")]
+            spawn_chain: SpawnChain::default(),
+        }
     }
 
-    /// Puts a middleware around every spawn, inside those before.
+    /// Wraps every spawn in a middleware, inside those added before.
+    #[cfg(feature = "patterns")]
     #[must_use]
     pub fn spawn_middleware(mut self, inner: impl SpawnMiddleware + 'static) -> Self {
-        self.spawning.push(Box::new(inner));
+        self.spawn_chain.push(Box::new(inner));
         self
     }
 
-    /// Starts it; it runs until it is shut down or the last handle to it is dropped.
+    /// Starts the system; it runs until it is shut down or the last handle is dropped.
     pub fn start(self, runtime: impl RuntimeHandle) -> Result<ReadyQueueScheduler, StartError> {
         self.config.validate().map_err(StartError::Config)?;
         let config = self.config;
@@ -62,13 +70,15 @@ impl ActorSystemRunner {
         let core = Arc::new(Core {
             slab: Slab::new(config.actors_max),
             coordinator: ReadyQueueCoordinator::new(config.workers, config.workers_max),
-            clock: TimerDriver::new(wheel),
+            timer_driver: TimerDriver::new(wheel),
             hub: SystemMetrics::new(config.workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
             runtime: Box::new(runtime),
+            #[cfg(feature = "patterns")]
             names: Lock::new(NameTable::new(config.names_max)),
-            spawning: self.spawning,
-            letters: Lock::new(DeadLetters::new(config.dead_letters_max)),
+            #[cfg(feature = "patterns")]
+            spawn_chain: self.spawn_chain,
+            dead_letters: Lock::new(DeadLetters::new(config.dead_letters_max)),
             lifecycle: AtomicU32::new(Lifecycle::Running as u32),
             config,
         });
@@ -78,116 +88,114 @@ impl ActorSystemRunner {
     }
 }
 
-/// A running system of actors; handles are cheap to clone.
+/// A running actor system; the handle is cheap to clone.
 ///
-/// When the last one is dropped, the actors are stopped without waiting for what is in their
-/// mailboxes; [`ReadyQueueScheduler::graceful_shutdown`] waits.
+/// When the last handle is dropped, the actors are stopped without handling the messages in their mailboxes;
+/// [`ReadyQueueScheduler::graceful_shutdown`] handles them first.
 #[derive(Clone)]
 pub struct ReadyQueueScheduler {
     executor: Arc<WorkerExecutor>,
 }
 
 impl ReadyQueueScheduler {
-    /// Makes an actor without a parent.
+    /// Spawns an actor without a parent.
     pub fn spawn<A: Actor>(&self, props: &Props<A>) -> Result<ActorRef<A::Msg>, SpawnError> {
         Core::spawn(self.core(), props, None, None)
     }
 
-    /// Makes an actor of a value; see [`Props::of_values`].
+    /// Spawns an actor from a value; see [`Props::of_values`].
     pub fn spawn_value<A: Actor>(&self, actor: A, props: &Props<A>) -> Result<ActorRef<A::Msg>, SpawnError> {
         Core::spawn(self.core(), props, Some(actor), None)
     }
 
-    /// Runs a future as an actor without messages, on the same workers.
+    /// Runs a future as an actor without messages, on the actors' workers.
     ///
-    /// What it asks of actors is answered without a detour over the host's scheduler.
+    /// Its asks are answered without a detour through the host's scheduler.
     pub fn spawn_task(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<(), SpawnError> {
         Core::spawn(self.core(), &self.executor.task_props, Some(TaskActor::new(task)), None).map(drop)
     }
 
-    /// Tells what an actor is doing; [`ActorState::Stopped`] for a place that nobody has any more.
+    /// Returns the state of an actor; [`ActorState::Stopped`] if it no longer exists.
     pub fn actor_state(&self, index: MailboxIndex) -> ActorState {
         let cell = self.core().slab.find(index.slot, index.generation);
         cell.map_or(ActorState::Stopped, |cell| cell.state())
     }
 
-    /// Ends an actor's wait; `false` when nobody has that place any more.
+    /// Sends the signal that ends an actor's wait; returns `false` if the actor no longer exists.
     pub fn signal(&self, index: MailboxIndex, key: SignalKey) -> bool {
         let Some(cell) = self.core().slab.find(index.slot, index.generation) else { return false };
         record_signal(&cell, key);
         cell.tell_system(SystemMessage::Signal(key)).is_ok()
     }
 
-    /// Asks an actor to end; `false` when nobody has that place any more.
+    /// Stops an actor; returns `false` if it no longer exists.
     pub fn stop(&self, index: MailboxIndex, mode: StopMode) -> bool {
         let cell = self.core().slab.find(index.slot, index.generation);
         cell.is_some_and(|cell| cell.tell_system(SystemMessage::Stop(mode)).is_ok())
     }
 
-    /// Counts the actors that have not ended.
+    /// Returns the number of actors that have not stopped.
     pub fn alive(&self) -> u64 {
         self.core().hub.alive()
     }
 
-    /// Says where the system is in its life.
+    /// Returns the lifecycle state of the system.
     pub fn lifecycle(&self) -> Lifecycle {
         self.core().lifecycle()
     }
 
-    /// Says how many workers there should be; fewer or more may work until those who leave have left
-    /// and those who come have come.
+    /// Returns the target number of workers; the actual number may differ while workers start or exit.
     pub fn workers(&self) -> NonZeroUsize {
         self.core().workers()
     }
 
-    /// Changes how many workers there should be, from one to
-    /// [`workers_max`](ActorSystemConfig::workers_max).
+    /// Sets the target number of workers, from one to [`workers_max`](ActorSystemConfig::workers_max).
     ///
-    /// Returns at once. A worker that is to leave does so at the end of its slice, and leaves its ready
-    /// actors to the others: nothing is lost or handled out of turn. May be called from a handler.
+    /// Returns at once. A surplus worker exits at the end of its slice and hands its ready actors to the others; no
+    /// message is lost or reordered. May be called from a handler.
     pub fn set_workers(&self, workers: NonZeroUsize) -> Result<(), SetWorkersError> {
         self.executor.set_workers(workers)
     }
 
-    /// Has the number of workers follow what they have to do, until the answer is dropped.
+    /// Adapts the number of workers to the load until the returned handle is dropped.
     ///
-    /// One at a time: two would work against each other, and against [`Self::set_workers`].
-    #[cfg(feature = "std")]
+    /// Use one at a time: two would work against each other, and against [`Self::set_workers`].
+    #[cfg(all(feature = "patterns", feature = "std"))]
     pub fn adapt_workers(&self, dispatcher: AdaptiveDispatcher) -> Result<AdaptiveHandle, SetWorkersError> {
         adapt(self.core(), dispatcher)
     }
 
-    /// Refuses what is new, has what was accepted handled, then ends every actor.
+    /// Rejects new messages and actors, handles the accepted messages, then stops every actor.
     ///
-    /// After `within`, what is not handled becomes dead letters.
+    /// Messages not handled after `within` are dead-lettered.
     pub async fn graceful_shutdown(&self, within: Duration) -> ShutdownReport {
         self.executor.graceful_shutdown(within).await
     }
 
-    /// Ends every actor before its next message.
+    /// Stops every actor before its next message.
     pub fn force_stop(&self) {
         self.executor.force_stop();
     }
 
-    /// Reads every metric.
+    /// Returns a snapshot of all metrics.
     pub fn metrics(&self) -> Snapshot {
         let core = self.core();
-        core.hub.snapshot(core, &core.letters)
+        core.hub.snapshot(core, &core.dead_letters)
     }
 
-    /// Hands every metric to a sink.
+    /// Publishes a snapshot of all metrics to a sink.
     pub fn publish_metrics(&self, sink: &impl MetricsSink) {
         sink.publish(&self.metrics());
     }
 
-    /// Takes the dead letters that are kept.
+    /// Removes and returns the stored dead letters.
     pub fn take_dead_letters(&self) -> VecDeque<DeadLetter> {
-        self.core().letters.with(DeadLetters::drain)
+        self.core().dead_letters.with(DeadLetters::drain)
     }
 
-    /// Counts the dead letters of all time.
+    /// Returns the number of dead letters since the start.
     pub fn dead_letters_total(&self) -> u64 {
-        self.core().letters.with(|letters| letters.total())
+        self.core().dead_letters.with(|letters| letters.total())
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -212,54 +220,36 @@ impl fmt::Debug for ReadyQueueScheduler {
     }
 }
 
-/// Why an actor was not made.
-#[derive(Clone, Debug, PartialEq)]
+/// Reason an actor could not be spawned.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpawnError {
     /// The system is shutting down.
+    #[error("the system is shutting down")]
     Stopping,
-    /// There are as many actors as there may be.
+    /// The limit of actors is reached.
+    #[error("the limit of {actors_max} actors is reached")]
     TooMany {
-        /// How many there may be.
+        /// The limit.
         actors_max: u32,
     },
-    /// The mailbox's options make no sense.
-    Mailbox(InvalidMailbox),
+    /// The mailbox options are invalid.
+    #[error("invalid mailbox: {0}")]
+    Mailbox(#[source] InvalidMailbox),
     /// The factory of the actor or of its middleware panicked, or there is none.
-    Factory(ActorError),
-    /// A spawn middleware refused it.
-    Refused(ActorError),
+    #[error("the factory created no actor: {0}")]
+    Factory(#[source] ActorError),
+    /// A spawn middleware rejected the actor.
+    #[error("rejected: {0}")]
+    Refused(#[source] ActorError),
 }
 
-impl fmt::Display for SpawnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stopping => f.write_str("the system is shutting down"),
-            Self::TooMany { actors_max } => write!(f, "there are {actors_max} actors already"),
-            Self::Mailbox(error) => write!(f, "invalid mailbox: {error}"),
-            Self::Factory(error) => write!(f, "the factory made no actor: {error}"),
-            Self::Refused(why) => write!(f, "refused: {why}"),
-        }
-    }
-}
-
-impl core::error::Error for SpawnError {}
-
-/// Why a system was not started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason a system could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// Its settings make no sense.
+    /// The configuration is invalid.
+    #[error(transparent)]
     Config(InvalidConfig),
-    /// The runtime took no tasks.
+    /// The runtime accepts no more tasks.
+    #[error(transparent)]
     Runtime(RuntimeSpawnError),
 }
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(error) => error.fmt(f),
-            Self::Runtime(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for StartError {}

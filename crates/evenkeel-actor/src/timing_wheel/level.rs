@@ -1,11 +1,11 @@
-//! One level of the wheel: buckets, and which of them hold timers.
+//! One level of the timing wheel: its buckets, and a bitmap of those that hold timers.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
 use super::timers::TimerSlot;
 
-/// The buckets of one digit of the tick.
+/// The buckets for one digit of the tick.
 #[derive(Debug)]
 pub(super) struct Level {
     /// Bit n is set while bucket n holds timers.
@@ -13,12 +13,12 @@ pub(super) struct Level {
     pub(super) buckets: Box<[Bucket]>,
 }
 
-/// A list of timers, in the order of insertion.
+/// A list of timers in order of insertion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bucket {
     pub(super) first: Option<TimerSlot>,
     pub(super) last: Option<TimerSlot>,
-    /// No timer of the bucket has an earlier tick; after a cancel, perhaps none has this one.
+    /// Lower bound of the bucket's ticks; exact unless a timer was cancelled.
     pub(super) earliest: u64,
 }
 
@@ -31,7 +31,7 @@ impl Level {
         (self.occupied != 0).then(|| self.occupied.trailing_zeros() as usize)
     }
 
-    /// Gives the bucket to which a timer of `tick` is about to be appended.
+    /// Returns the bucket to which a timer of `tick` is about to be appended.
     pub(super) fn occupy(&mut self, digit: usize, tick: u64) -> &mut Bucket {
         let bucket = &mut self.buckets[digit];
         bucket.earliest = if bucket.first.is_none() { tick } else { bucket.earliest.min(tick) };
@@ -39,13 +39,13 @@ impl Level {
         bucket
     }
 
-    /// Gives the bucket away, leaving an empty one.
+    /// Takes the bucket, leaving an empty one.
     pub(super) fn take(&mut self, digit: usize) -> Bucket {
         self.occupied &= !(1 << digit);
         core::mem::take(&mut self.buckets[digit])
     }
 
-    /// Notes that a timer left the bucket, perhaps the last one.
+    /// Updates the bitmap after a timer was removed from the bucket.
     pub(super) fn record_removed(&mut self, digit: usize) {
         if self.buckets[digit].first.is_none() {
             self.occupied &= !(1 << digit);

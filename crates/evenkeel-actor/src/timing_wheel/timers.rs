@@ -1,7 +1,7 @@
 //! The timers of a wheel in one allocation, linked into the lists of its buckets.
 //!
-//! Bound: as many slots as timers ever waited at once. A slot is in one list at most: a bucket's while
-//! its timer waits, else that of the free slots.
+//! Limits: as many slots as timers were ever pending at once. A slot is in at most one list: a bucket's while
+//! its timer is pending, otherwise the free list.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -11,7 +11,7 @@ use evenkeel_policy::time::Instant;
 use super::TimerKey;
 use super::level::Bucket;
 
-/// A place for a timer, counted from 1, so that an optional one takes no more room.
+/// Number of a slot, counted from 1, so that an `Option` takes no extra space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TimerSlot(NonZeroU32);
 
@@ -47,7 +47,7 @@ impl<T> Timers<T> {
         self.len
     }
 
-    /// Stores a timer that is in no list yet; the caller sees to it that fewer than `u32::MAX` wait.
+    /// Stores a timer that is in no list yet; the caller ensures that fewer than `u32::MAX` are pending.
     pub(super) fn insert(&mut self, due: Instant, value: T) -> TimerKey {
         self.len += 1;
         let Some(slot) = self.first_free else {
@@ -62,8 +62,8 @@ impl<T> Timers<T> {
         TimerKey { slot, generation: node.generation }
     }
 
-    /// Tells whether the timer of this key is still here.
-    pub(super) fn waits(&self, key: TimerKey) -> bool {
+    /// Reports whether the timer of this key is pending.
+    pub(super) fn is_pending(&self, key: TimerKey) -> bool {
         let node = self.nodes.get(key.slot.index());
         node.is_some_and(|node| node.generation == key.generation && node.value.is_some())
     }
@@ -72,7 +72,7 @@ impl<T> Timers<T> {
         self.nodes[slot.index()].due
     }
 
-    /// The timer that follows in the list.
+    /// Returns the next timer of the list.
     pub(super) fn after(&self, slot: TimerSlot) -> Option<TimerSlot> {
         self.nodes[slot.index()].after
     }
@@ -102,7 +102,7 @@ impl<T> Timers<T> {
         }
     }
 
-    /// Frees the slot of a timer that no bucket leads to any more.
+    /// Frees the slot of a timer that has been unlinked from its bucket.
     pub(super) fn remove(&mut self, slot: TimerSlot) -> Option<(Instant, T)> {
         let node = &mut self.nodes[slot.index()];
         let value = node.value.take()?;

@@ -1,11 +1,11 @@
-//! What is traced where nothing is.
+//! Empty tracing, used without the feature `tracing`.
 
 use crate::cell::CellRef;
 use crate::dead_letters::DeadLetterReason;
 use crate::guardian::ActorError;
 use crate::invoke::{ResumeCondition, SignalKey, SuspendReason};
 
-/// No span.
+/// An empty span handle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpanHandle;
 
@@ -13,17 +13,22 @@ impl SpanHandle {
     pub(crate) const NONE: Self = Self;
 
     #[inline(always)]
-    pub(crate) fn of_message(_to: &CellRef, _message_type: &'static str) -> Self {
+    pub(crate) fn for_message(_to: &CellRef, _message_type: &'static str) -> Self {
         Self
     }
 
     #[inline(always)]
-    pub(crate) fn of_question(_to: &CellRef) -> Self {
+    pub(crate) fn for_ask(_to: &CellRef) -> Self {
         Self
     }
 
     #[inline(always)]
-    pub(crate) fn of_wait(&self, _of: &CellRef, _reason: SuspendReason, _resume_on: ResumeCondition) -> Self {
+    pub(crate) fn for_wait(
+        &self,
+        _of: &CellRef,
+        _reason: SuspendReason,
+        _resume_on: ResumeCondition,
+    ) -> Self {
         Self
     }
 

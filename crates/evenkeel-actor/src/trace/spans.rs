@@ -1,4 +1,4 @@
-//! The spans and events of messages, questions and waits; all at level `TRACE`.
+//! Spans and events of messages, asks and waits; all at level `TRACE`.
 
 use alloc::boxed::Box;
 
@@ -9,7 +9,7 @@ use crate::dead_letters::DeadLetterReason;
 use crate::guardian::ActorError;
 use crate::invoke::{ResumeCondition, SignalKey, SuspendReason};
 
-/// A span that is open as long as this is kept; none where nobody is interested.
+/// A handle that keeps a span open; empty if no subscriber is interested.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpanHandle(Option<Box<Span>>);
 
@@ -20,23 +20,23 @@ impl SpanHandle {
         if span.is_disabled() { Self::NONE } else { Self(Some(Box::new(span))) }
     }
 
-    /// Begins a message's span: it waits, and is entered while it is handled.
+    /// Opens the span of a message, which is entered while the message is handled.
     #[inline]
-    pub(crate) fn of_message(to: &CellRef, message_type: &'static str) -> Self {
+    pub(crate) fn for_message(to: &CellRef, message_type: &'static str) -> Self {
         let actor = || to.occupant().body.settings().label.as_str();
         Self::new(trace_span!("message", actor = actor(), to = %to.index(), message_type))
     }
 
-    /// Begins a question's span: from when it is put to when its answer is taken or given up.
+    /// Opens the span of an ask, from the request until its reply is received or abandoned.
     #[inline]
-    pub(crate) fn of_question(to: &CellRef) -> Self {
+    pub(crate) fn for_ask(to: &CellRef) -> Self {
         let actor = || to.occupant().body.settings().label.as_str();
         Self::new(trace_span!("ask", actor = actor(), to = %to.index()))
     }
 
-    /// Begins the span of a wait of an actor, inside of the message that led to it.
+    /// Opens the span of an actor's suspension, as a child of the message that caused it.
     #[inline]
-    pub(crate) fn of_wait(&self, of: &CellRef, reason: SuspendReason, resume_on: ResumeCondition) -> Self {
+    pub(crate) fn for_wait(&self, of: &CellRef, reason: SuspendReason, resume_on: ResumeCondition) -> Self {
         let parent = self.0.as_ref().and_then(|span| span.id());
         let key = match resume_on {
             ResumeCondition::ExternalSignal(key) => Some(tracing::field::display(key)),
@@ -46,7 +46,7 @@ impl SpanHandle {
         Self::new(trace_span!(parent: parent, "wait", actor = %of, ?reason, ?resume_on, signal_key = key))
     }
 
-    /// Runs something inside of the span.
+    /// Runs `work` inside the span.
     #[inline]
     pub(crate) fn within<R>(&self, work: impl FnOnce() -> R) -> R {
         match &self.0 {
@@ -65,14 +65,14 @@ impl SpanHandle {
     #[inline]
     pub(crate) fn record_rejected(&self) {
         if let Some(span) = &self.0 {
-            trace!(parent: span.as_ref(), "refused");
+            trace!(parent: span.as_ref(), "rejected");
         }
     }
 
     #[inline]
     pub(crate) fn record_dead_lettered(&self, reason: DeadLetterReason) {
         if let Some(span) = &self.0 {
-            trace!(parent: span.as_ref(), reason = reason.as_label(), "buried");
+            trace!(parent: span.as_ref(), reason = reason.as_label(), "dead_lettered");
         }
     }
 
@@ -91,7 +91,7 @@ impl SpanHandle {
     }
 }
 
-/// Tells that somebody ends a wait, inside of whatever span that happens in.
+/// Records a signal that ends a wait, in the current span.
 #[inline]
 pub(crate) fn record_signal(to: &CellRef, key: SignalKey) {
     trace!(to = %to.index(), signal_key = %key, "signal");

@@ -9,85 +9,89 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn workers_come_with_the_load_and_leave_after_it() {
+fn workers_are_added_under_load_and_removed_after_it() {
     for metrics in [Metrics::On, Metrics::Off] {
-        explore_with(ActorSystemConfig { metrics, ..one_worker() }, |world| {
-            let adapting = world.system.adapt_workers(dispatcher(4)).unwrap();
-            let crowd = crowd(world, 50);
-            work(world, &crowd, 20);
-            world.pass(50);
-            assert_eq!(world.system.workers().get(), 4, "as many as may come");
-            assert_eq!(world.lines().len(), 1_000);
-            world.pass(1_000);
-            assert_eq!(world.system.workers().get(), 1);
+        explore_with(ActorSystemConfig { metrics, ..one_worker() }, |harness| {
+            let adapting = harness.system.adapt_workers(dispatcher(4)).unwrap();
+            let spawn_many = spawn_many(harness, 50);
+            work(harness, &spawn_many, 20);
+            harness.advance_ms(50);
+            assert_eq!(harness.system.workers().get(), 4, "workers_max is reached");
+            assert_eq!(harness.lines().len(), 1_000);
+            harness.advance_ms(1_000);
+            assert_eq!(harness.system.workers().get(), 1);
             drop(adapting);
         });
     }
 }
 
-/// Waits are sampled one in 64; the first long one counts here, however many are ready.
+/// One wait in 64 is sampled; here the first long one is enough, however many actors are ready.
 #[test]
-fn a_long_wait_is_reason_enough() {
+fn a_long_wait_alone_adds_a_worker() {
     let by_wait = AdaptiveOptions { depth_high: 1_000, grow_after: NonZeroU32::MIN, ..options(3) };
-    explore_with(one_worker(), |world| {
-        let adapting = world.system.adapt_workers(AdaptiveDispatcher::new(by_wait).unwrap()).unwrap();
-        let crowd = crowd(world, 70);
-        work(world, &crowd, 20);
-        world.pass(10);
-        assert!(1 < world.system.workers().get(), "70 actors of 2 ms each waited for one worker");
+    explore_with(one_worker(), |harness| {
+        let adapting = harness.system.adapt_workers(AdaptiveDispatcher::new(by_wait).unwrap()).unwrap();
+        let spawn_many = spawn_many(harness, 70);
+        work(harness, &spawn_many, 20);
+        harness.advance_ms(10);
+        assert!(harness.system.workers().get() > 1, "70 actors of 2 ms each waited for one worker");
         drop(adapting);
     });
 }
 
 #[test]
-fn whoever_adapts_no_more_leaves_the_number_as_it_is() {
-    explore_with(one_worker(), |world| {
-        let tasks = world.runtime.tasks();
-        let adapting = world.system.adapt_workers(dispatcher(4)).unwrap();
-        world.system.set_workers(number(3)).unwrap();
+fn dropping_the_adaptive_handle_keeps_the_worker_count() {
+    explore_with(one_worker(), |harness| {
+        let tasks = harness.runtime.tasks();
+        let adapting = harness.system.adapt_workers(dispatcher(4)).unwrap();
+        harness.system.set_workers(number(3)).unwrap();
         drop(adapting);
-        world.pass(1_000);
-        assert_eq!((world.system.workers().get(), world.runtime.tasks()), (3, tasks + 2));
+        harness.advance_ms(1_000);
+        assert_eq!((harness.system.workers().get(), harness.runtime.tasks()), (3, tasks + 2));
     });
 }
 
 #[test]
-fn a_system_that_is_dropped_ends_its_adaptation() {
-    explore_with(one_worker(), |world| {
-        let other = ActorSystemRunner::new(one_worker()).start(world.runtime.handle()).unwrap();
-        let tasks = world.runtime.tasks();
+fn dropping_the_system_ends_its_adaptive_task() {
+    explore_with(one_worker(), |harness| {
+        let other = ActorSystemRunner::new(one_worker()).start(harness.runtime.handle()).unwrap();
+        let tasks = harness.runtime.tasks();
         let _adapting = other.adapt_workers(dispatcher(4)).unwrap();
         drop(other);
-        world.pass(100);
-        assert_eq!(world.runtime.tasks(), tasks - 2, "its worker, its clock and its adaptation are gone");
+        harness.advance_ms(100);
+        assert_eq!(
+            harness.runtime.tasks(),
+            tasks - 2,
+            "its worker, timer driver and adaptive task have ended"
+        );
     });
 }
 
 #[test]
-fn more_workers_than_there_may_be_are_refused_from_the_start() {
-    explore_with(ActorSystemConfig { workers_max: number(3), ..one_worker() }, |world| {
-        let refused = world.system.adapt_workers(dispatcher(4)).unwrap_err();
-        assert_eq!(refused.to_string(), "workers is 4, above workers_max 3");
-        world.system.force_stop();
-        assert_eq!(world.system.adapt_workers(dispatcher(3)).unwrap_err(), SetWorkersError::Stopping);
+fn an_adaptive_limit_above_workers_max_is_rejected() {
+    explore_with(ActorSystemConfig { workers_max: number(3), ..one_worker() }, |harness| {
+        let error = harness.system.adapt_workers(dispatcher(4)).unwrap_err();
+        assert_eq!(error.to_string(), "workers is 4, above workers_max 3");
+        harness.system.force_stop();
+        assert_eq!(harness.system.adapt_workers(dispatcher(3)).unwrap_err(), SetWorkersError::Stopping);
     });
 }
 
-/// Actors whose messages take 2 ms each.
-fn work(world: &World, crowd: &[ActorRef<Msg>], messages: u32) {
-    for actor in crowd {
+/// Sends each actor messages that take 2 ms each.
+fn work(harness: &Harness, spawn_many: &[ActorRef<Msg>], messages: u32) {
+    for actor in spawn_many {
         for number in 0..messages {
-            let handle = world.runtime.handle();
-            actor.tell(go(move |me, _| {
+            let handle = harness.runtime.handle();
+            actor.tell(run(move |me, _| {
                 handle.elapse(2 * MS);
-                me.note(number);
+                me.record(number);
             }));
         }
     }
 }
 
-fn crowd(world: &World, actors: usize) -> Vec<ActorRef<Msg>> {
-    (0..actors).map(|_| world.noter("crowd")).collect()
+fn spawn_many(harness: &Harness, actors: usize) -> Vec<ActorRef<Msg>> {
+    (0..actors).map(|_| harness.recorder("spawn_many")).collect()
 }
 
 fn one_worker() -> ActorSystemConfig {
@@ -98,7 +102,7 @@ fn dispatcher(workers_max: usize) -> AdaptiveDispatcher {
     AdaptiveDispatcher::new(options(workers_max)).unwrap()
 }
 
-/// A reading every 5 ms, two to grow and five to shrink.
+/// Samples the load every 5 ms; two samples grow, five shrink.
 fn options(workers_max: usize) -> AdaptiveOptions {
     AdaptiveOptions {
         period: Duration::from_millis(5),

@@ -1,4 +1,4 @@
-//! `Await`: a future's output comes back as a message, and nothing is lost or reordered meanwhile.
+//! Awaiting a future: its output is handled as a message, and no message is lost or reordered meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,150 +9,153 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn the_output_comes_back_before_what_was_queued_meanwhile() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(world.wait_until_ms(10, 1));
-        actor.tell(note(2));
-        world.pass(5);
-        actor.tell(note(3));
-        world.pass(4);
-        assert_eq!((world.lines(), actor.state()), (vec![], ActorState::Suspended));
+fn the_output_is_handled_before_messages_queued_meanwhile() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(harness.wait_until_ms(10, 1));
+        actor.tell(record(2));
+        harness.advance_ms(5);
+        actor.tell(record(3));
+        harness.advance_ms(4);
+        assert_eq!((harness.lines(), actor.state()), (vec![], ActorState::Suspended));
         assert_eq!(actor.depth(), 2);
-        world.pass(1);
-        assert_eq!(world.lines(), ["a 1", "a 2", "a 3"]);
+        harness.advance_ms(1);
+        assert_eq!(harness.lines(), ["a 1", "a 2", "a 3"]);
     });
 }
 
 #[test]
-fn a_future_that_is_ready_makes_nobody_wait() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(act(|_, _| Ok(Flow::wait(async { note(1) }))));
-        actor.tell(note(2));
-        assert_eq!((world.lines(), world.now_ms()), (vec!["a 1".to_owned(), "a 2".to_owned()], 0));
+fn a_ready_future_delays_nothing() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(act(|_, _| Ok(Flow::wait(async { record(1) }))));
+        actor.tell(record(2));
+        assert_eq!((harness.lines(), harness.now_ms()), (vec!["a 1".to_owned(), "a 2".to_owned()], 0));
     });
 }
 
 #[test]
-fn one_wait_may_lead_to_the_next() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(countdown(world.runtime.handle(), 100));
-        actor.tell(note(0));
-        world.pass(99);
-        assert_eq!(world.lines(), [""; 0]);
-        world.pass(1);
-        assert_eq!(world.lines(), ["a counted down", "a 0"]);
+fn a_wait_may_start_another_wait() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(countdown(harness.runtime.handle(), 100));
+        actor.tell(record(0));
+        harness.advance_ms(99);
+        assert_eq!(harness.lines(), [""; 0]);
+        harness.advance_ms(1);
+        assert_eq!(harness.lines(), ["a counted down", "a 0"]);
     });
 }
 
 #[test]
-fn a_thousand_futures_that_are_ready_do_not_starve_others() {
-    explore(|world| {
-        let actor = world.noter("a");
-        let other = world.noter("b");
-        let handle = world.runtime.handle();
+fn a_thousand_ready_futures_do_not_starve_other_actors() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        let other = harness.recorder("b");
+        let handle = harness.runtime.handle();
         let to = other.clone();
         actor.tell(act(move |_, _| Ok(ready_chain(handle, to, 1_000))));
-        assert_eq!(world.lines(), ["b 1", "a done"], "each takes 10 µs, a slice 200");
+        assert_eq!(harness.lines(), ["b 1", "a done"], "each takes 10 µs, a slice is 200 µs");
     });
 }
 
 #[test]
-fn the_system_lane_is_served_while_the_future_is_pending() {
-    explore(|world| {
-        let actor = world.noter("a");
-        let other = world.noter("b");
+fn system_messages_are_handled_while_a_future_is_pending() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        let other = harness.recorder("b");
         let watched = other.clone();
-        actor.tell(go(move |_, ctx| {
+        actor.tell(run(move |_, ctx| {
             ctx.watch(&watched);
             ctx.set_timer(TimerId(1), 5 * MS, Repeat::Every(5 * MS));
         }));
-        actor.tell(world.wait_until_ms(12, 1));
-        world.run();
+        actor.tell(harness.wait_until_ms(12, 1));
+        harness.run();
         other.stop(StopMode::Now);
-        world.pass(12);
-        assert_eq!(world.lines(), ["a hears end: stopped", "a hears timer 1", "a hears timer 1", "a 1"]);
+        harness.advance_ms(12);
+        assert_eq!(harness.lines(), ["a terminated: stopped", "a timer 1", "a timer 1", "a 1"]);
     });
 }
 
 #[test]
 fn a_stop_drops_the_future() {
-    explore(|world| {
+    explore(|harness| {
         let dropped = Arc::new(AtomicU32::new(0));
-        let actor = world.noter("a");
-        actor.tell(wait_for_ever(&dropped));
-        actor.tell(note(1));
-        world.run();
+        let actor = harness.recorder("a");
+        actor.tell(wait_forever(&dropped));
+        actor.tell(record(1));
+        harness.run();
         assert_eq!(dropped.load(Ordering::Relaxed), 0);
         actor.stop(StopMode::Now);
-        world.run();
+        harness.run();
         assert_eq!((dropped.load(Ordering::Relaxed), actor.state()), (1, ActorState::Stopped));
-        assert_eq!(world.letters(), [(dead_letters::DeadLetterReason::Stopped, 1)]);
+        assert_eq!(harness.dead_letters(), [(dead_letters::DeadLetterReason::Stopped, 1)]);
     });
 }
 
 #[test]
 fn a_drained_stop_waits_for_the_future_and_handles_its_output() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(world.wait_until_ms(10, 1));
-        actor.tell(note(2));
-        world.run();
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(harness.wait_until_ms(10, 1));
+        actor.tell(record(2));
+        harness.run();
         actor.stop(StopMode::Drained);
-        world.pass(9);
+        harness.advance_ms(9);
         assert_eq!(actor.state(), ActorState::Stopping);
-        world.pass(1);
-        assert_eq!((world.lines(), actor.state()), (vec!["a 1".into(), "a 2".into()], ActorState::Stopped));
-        assert_eq!(world.letters(), []);
+        harness.advance_ms(1);
+        assert_eq!((harness.lines(), actor.state()), (vec!["a 1".into(), "a 2".into()], ActorState::Stopped));
+        assert_eq!(harness.dead_letters(), []);
     });
 }
 
 #[test]
-fn a_restart_drops_the_future_and_keeps_what_waits() {
-    explore(|world| {
+fn a_restart_drops_the_future_and_keeps_queued_messages() {
+    explore(|harness| {
         let dropped = Arc::new(AtomicU32::new(0));
-        let parent = world.noter("parent");
-        let child = child_of(world, &parent, world.puppet("a").loud());
-        child.tell(wait_for_ever(&dropped));
-        child.tell(note(1));
+        let parent = harness.recorder("parent");
+        let child = spawn_child(harness, &parent, harness.puppet("a").log_hooks());
+        child.tell(wait_forever(&dropped));
+        child.tell(record(1));
         let index = child.index();
-        parent.tell(go(move |_, ctx| ctx.command(index, guardian::SupervisionCommand::Restart)));
-        let lines = world.lines();
-        assert_eq!(lines[1..], ["a1 restarting: told to restart", "a1 dropped", "a2 started", "a 1"]);
+        parent.tell(run(move |_, ctx| ctx.command(index, guardian::SupervisionCommand::Restart)));
+        let lines = harness.lines();
+        assert_eq!(
+            lines[1..],
+            ["a1 restarting: restarted by its supervisor", "a1 dropped", "a2 started", "a 1"]
+        );
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
 }
 
 #[test]
-fn the_receive_timeout_stands_still_while_a_future_is_pending() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(go(|_, ctx| ctx.set_receive_timeout(Some(20 * MS))));
-        actor.tell(world.wait_until_ms(100, 1));
-        world.pass(99);
-        assert_eq!(world.lines(), [""; 0]);
-        world.pass(20);
-        assert_eq!(world.lines(), ["a 1"], "it begins anew with the output");
-        world.pass(3);
-        assert_eq!(world.lines(), ["a hears timeout"]);
+fn the_receive_timeout_is_paused_while_a_future_is_pending() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(run(|_, ctx| ctx.set_receive_timeout(Some(20 * MS))));
+        actor.tell(harness.wait_until_ms(100, 1));
+        harness.advance_ms(99);
+        assert_eq!(harness.lines(), [""; 0]);
+        harness.advance_ms(20);
+        assert_eq!(harness.lines(), ["a 1"], "the output resets it");
+        harness.advance_ms(3);
+        assert_eq!(harness.lines(), ["a receive timeout"]);
     });
 }
 
 #[test]
-fn a_panic_in_the_future_fails_the_actor_and_the_next_message_is_the_next() {
-    explore_with(supervised(at_once()), |world| {
-        let actor = world.spawn(world.puppet("a").loud());
-        let sleep = runtime::RuntimeHandle::sleep_until(&world.runtime.handle(), at_ms(10));
+fn a_panic_in_the_future_fails_the_actor_and_the_next_message_is_handled() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let actor = harness.spawn(harness.puppet("a").log_hooks());
+        let sleep = runtime::RuntimeHandle::sleep_until(&harness.runtime.handle(), at_ms(10));
         actor.tell(act(|_, _| {
             Ok(Flow::wait(async {
                 sleep.await;
                 panic!("in the future")
             }))
         }));
-        actor.tell(note(2));
-        world.pass(10);
+        actor.tell(record(2));
+        harness.advance_ms(10);
         let expected = [
             "a1 started",
             "a1 restarting: the handler panicked: in the future",
@@ -160,89 +163,89 @@ fn a_panic_in_the_future_fails_the_actor_and_the_next_message_is_the_next() {
             "a2 started",
             "a 2",
         ];
-        assert_eq!(world.lines(), expected);
+        assert_eq!(harness.lines(), expected);
     });
 }
 
 #[test]
-fn a_panic_in_the_future_may_be_forgiven() {
-    explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
-        let actor = world.noter("a");
-        let sleep = runtime::RuntimeHandle::sleep_until(&world.runtime.handle(), at_ms(10));
+fn a_panic_in_the_future_may_be_resumed_from() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
+        let actor = harness.recorder("a");
+        let sleep = runtime::RuntimeHandle::sleep_until(&harness.runtime.handle(), at_ms(10));
         actor.tell(act(|_, _| {
             Ok(Flow::wait(async {
                 sleep.await;
                 panic!("in the future")
             }))
         }));
-        actor.tell(go(|me, _| me.note(me.life)));
-        world.pass(10);
-        assert_eq!((world.lines(), actor.state()), (vec!["a 1".to_owned()], ActorState::Running));
+        actor.tell(run(|me, _| me.record(me.incarnation)));
+        harness.advance_ms(10);
+        assert_eq!((harness.lines(), actor.state()), (vec!["a 1".to_owned()], ActorState::Running));
     });
 }
 
 #[test]
-fn a_failure_that_is_forgiven_keeps_the_wait_it_came_in() {
-    explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
+fn a_resumed_failure_keeps_the_wait_during_which_it_happened() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
         let broken = |_: &Signal, _: &mut Context<'_, Puppet>| Err(ActorError::new("broken"));
-        let actor = world.spawn(world.puppet("a").signal(broken));
-        actor.tell(go(|_, ctx| ctx.set_timer(TimerId(1), 5 * MS, Repeat::Once)));
-        actor.tell(world.wait_until_ms(10, 1));
-        actor.tell(note(2));
-        world.pass(9);
-        assert_eq!((world.lines(), actor.state()), (vec![], ActorState::Suspended));
-        world.pass(1);
-        assert_eq!(world.lines(), ["a 1", "a 2"]);
+        let actor = harness.spawn(harness.puppet("a").signal(broken));
+        actor.tell(run(|_, ctx| ctx.set_timer(TimerId(1), 5 * MS, Repeat::Once)));
+        actor.tell(harness.wait_until_ms(10, 1));
+        actor.tell(record(2));
+        harness.advance_ms(9);
+        assert_eq!((harness.lines(), actor.state()), (vec![], ActorState::Suspended));
+        harness.advance_ms(1);
+        assert_eq!(harness.lines(), ["a 1", "a 2"]);
     });
 }
 
 #[test]
-fn a_future_that_panics_when_it_is_dropped_takes_nobody_with_it() {
-    explore(|world| {
-        let watcher = world.noter("w");
-        let actor = world.noter("a");
+fn a_future_that_panics_on_drop_does_not_affect_others() {
+    explore(|harness| {
+        let watcher = harness.recorder("w");
+        let actor = harness.recorder("a");
         let watched = actor.clone();
-        watcher.tell(go(move |_, ctx| ctx.watch(&watched)));
+        watcher.tell(run(move |_, ctx| ctx.watch(&watched)));
         actor.tell(act(|_, _| {
-            let bomb = Bomb;
+            let panics = PanicOnDrop;
             Ok(Flow::wait(async move {
                 std::future::pending::<()>().await;
-                drop(bomb);
-                note(1)
+                drop(panics);
+                record(1)
             }))
         }));
-        world.run();
+        harness.run();
         actor.stop(StopMode::Now);
-        watcher.tell(note(1));
-        let mut lines = world.lines();
+        watcher.tell(record(1));
+        let mut lines = harness.lines();
         lines.sort();
-        assert_eq!(lines, ["w 1", "w hears end: stopped"]);
+        assert_eq!(lines, ["w 1", "w terminated: stopped"]);
     });
 }
 
 #[test]
-fn a_future_that_is_woken_while_it_runs_is_polled_again() {
-    explore(|world| {
-        let actor = world.noter("a");
+fn a_future_woken_while_it_is_polled_is_polled_again() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
         actor.tell(act(|_, _| {
             let mut polls = 0;
             Ok(Flow::wait(std::future::poll_fn(move |cx| {
                 polls += 1;
                 if polls == 50 {
-                    return std::task::Poll::Ready(note(50));
+                    return std::task::Poll::Ready(record(50));
                 }
                 cx.waker().wake_by_ref();
                 std::task::Poll::Pending
             })))
         }));
-        assert_eq!(world.lines(), ["a 50"]);
+        assert_eq!(harness.lines(), ["a 50"]);
     });
 }
 
 #[test]
 fn a_waker_that_outlives_its_wait_wakes_nothing_else() {
-    explore(|world| {
-        let actor = world.noter("a");
+    explore(|harness| {
+        let actor = harness.recorder("a");
         let (give, take) = std::sync::mpsc::channel();
         actor.tell(act(move |_, _| {
             let mut first = true;
@@ -251,30 +254,30 @@ fn a_waker_that_outlives_its_wait_wakes_nothing_else() {
                 if std::mem::take(&mut first) {
                     return std::task::Poll::Pending;
                 }
-                std::task::Poll::Ready(note(1))
+                std::task::Poll::Ready(record(1))
             })))
         }));
-        world.run();
+        harness.run();
         let waker = take.recv().unwrap();
         waker.wake_by_ref();
-        assert_eq!(world.lines(), ["a 1"]);
-        actor.tell(hold(1));
-        actor.tell(note(2));
-        world.run();
+        assert_eq!(harness.lines(), ["a 1"]);
+        actor.tell(suspend_until(1));
+        actor.tell(record(2));
+        harness.run();
         waker.wake_by_ref();
-        assert_eq!((world.lines(), actor.state()), (vec![], ActorState::Suspended));
+        assert_eq!((harness.lines(), actor.state()), (vec![], ActorState::Suspended));
         actor.stop(StopMode::Now);
-        world.run();
+        harness.run();
         waker.wake();
-        world.run();
+        harness.run();
     });
 }
 
-/// Waits a millisecond at a time.
+/// Waits one millisecond `left` times, in separate futures.
 fn countdown(handle: runtime::test::TestHandle, left: u32) -> Msg {
     act(move |me, _| {
         if left == 0 {
-            me.note("counted down");
+            me.record("counted down");
             return Ok(Flow::Continue);
         }
         Ok(Flow::wait(async move {
@@ -285,16 +288,16 @@ fn countdown(handle: runtime::test::TestHandle, left: u32) -> Msg {
     })
 }
 
-/// Waits for what is there already, again and again; the first time, tells another.
+/// Awaits `left` ready futures in a row; the first one sends a message to another actor.
 fn ready_chain(handle: runtime::test::TestHandle, other: ActorRef<Msg>, left: u32) -> Flow<Msg> {
     Flow::wait(async move {
         if left == 1_000 {
-            other.tell(note(1));
+            other.tell(record(1));
         }
         handle.elapse(MS / 100);
         act(move |me, _| match left {
             0 => {
-                me.note("done");
+                me.record("done");
                 Ok(Flow::Continue)
             }
             _ => Ok(ready_chain(handle, other, left - 1)),
@@ -302,29 +305,29 @@ fn ready_chain(handle: runtime::test::TestHandle, other: ActorRef<Msg>, left: u3
     })
 }
 
-fn wait_for_ever(dropped: &Arc<AtomicU32>) -> Msg {
-    let counted = Counted(dropped.clone());
+fn wait_forever(dropped: &Arc<AtomicU32>) -> Msg {
+    let counter = DropCounter(dropped.clone());
     act(move |_, _| {
         Ok(Flow::wait(async move {
             std::future::pending::<()>().await;
-            drop(counted);
-            note(0)
+            drop(counter);
+            record(0)
         }))
     })
 }
 
-struct Counted(Arc<AtomicU32>);
+struct DropCounter(Arc<AtomicU32>);
 
-impl Drop for Counted {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-struct Bomb;
+struct PanicOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
-        panic!("on the way out")
+        panic!("dropped")
     }
 }

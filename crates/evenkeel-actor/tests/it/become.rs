@@ -5,48 +5,49 @@ use std::num::NonZeroUsize;
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use crate::harness::{Log, World, at_once, explore_with, supervised};
+use crate::harness::{Harness, Log, explore_with, restart_immediately, supervised};
 
 #[test]
-fn another_handler_is_in_force_from_the_next_message_on() {
-    claim(|door| {
-        door.told("pass open pass close pass");
-        door.heard("closed pass, closed open, open pass, open close, closed pass");
+fn a_new_handler_applies_from_the_next_message() {
+    check(|turnstile| {
+        turnstile.send("pass open pass close pass");
+        turnstile.expect("closed pass, closed open, open pass, open close, closed pass");
     });
 }
 
 #[test]
-fn a_handler_laid_over_another_gives_way_to_it() {
-    claim(|door| {
-        door.told("open lock pass unlock pass close pass");
-        door.heard("closed open, open lock, locked pass, locked unlock, open pass, open close, closed pass");
+fn a_popped_handler_uncovers_the_one_below() {
+    check(|turnstile| {
+        turnstile.send("open lock pass unlock pass close pass");
+        turnstile
+            .expect("closed open, open lock, locked pass, locked unlock, open pass, open close, closed pass");
     });
 }
 
 #[test]
-fn the_handler_that_lies_under_none_stays() {
-    claim(|door| {
-        door.told("unlock pass");
-        door.heard("closed unlock, nothing under, closed pass");
+fn the_last_handler_cannot_be_popped() {
+    check(|turnstile| {
+        turnstile.send("unlock pass");
+        turnstile.expect("closed unlock, nothing below, closed pass");
     });
 }
 
 #[test]
-fn what_is_covered_stays_covered_through_a_switch() {
-    claim(|door| {
-        door.told("open lock weld unlock pass");
-        door.heard("closed open, open lock, locked weld, welded unlock, open pass");
+fn replacing_the_top_handler_keeps_those_below() {
+    check(|turnstile| {
+        turnstile.send("open lock weld unlock pass");
+        turnstile.expect("closed open, open lock, locked weld, welded unlock, open pass");
     });
 }
 
 #[test]
-fn at_most_64_handlers_lie_under_the_one_in_force() {
-    let mut behaviour = Behaviour::new(Door::closed);
-    (0..BEHAVIOURS_MAX).for_each(|_| behaviour.push(Door::open).unwrap());
-    let refused = behaviour.push(Door::open).unwrap_err();
+fn at_most_64_handlers_lie_below_the_current_one() {
+    let mut behaviour = Behaviour::new(Turnstile::closed);
+    (0..BEHAVIOURS_MAX).for_each(|_| behaviour.push(Turnstile::open).unwrap());
+    let error = behaviour.push(Turnstile::open).unwrap_err();
     assert_eq!(
-        (refused, refused.to_string().as_str()),
-        (BehavioursFull, "64 behaviours are covered already")
+        (error, error.to_string().as_str()),
+        (BehavioursFull, "the behaviour stack is full: 64 handlers")
     );
     assert!((0..BEHAVIOURS_MAX).all(|_| behaviour.pop()));
     assert!(!behaviour.pop());
@@ -54,9 +55,9 @@ fn at_most_64_handlers_lie_under_the_one_in_force() {
 
 #[test]
 fn a_restart_begins_with_the_first_handler() {
-    claim(|door| {
-        door.told("open lock break pass");
-        door.heard("closed open, open lock, locked break, closed pass");
+    check(|turnstile| {
+        turnstile.send("open lock break pass");
+        turnstile.expect("closed open, open lock, locked break, closed pass");
     });
 }
 
@@ -65,101 +66,101 @@ async fn on_threads_handlers_alternate_without_missing_a_message() {
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     let log = Log::default();
-    let door = system.spawn(&props(&log)).unwrap();
+    let turnstile = system.spawn(&props(&log)).unwrap();
     for _ in 0..1_000 {
-        door.send(Told::Word("open")).await.unwrap();
-        door.send(Told::Word("close")).await.unwrap();
+        turnstile.send(Msg::Command("open")).await.unwrap();
+        turnstile.send(Msg::Command("close")).await.unwrap();
     }
-    door.ask(Told::Sync).await.unwrap();
+    turnstile.ask(Msg::Sync).await.unwrap();
     assert_eq!(log.take(), ["closed open", "open close"].repeat(1_000));
 }
 
-/// A door in some world.
-struct Scene<'a> {
-    world: &'a World,
-    door: ActorRef<Told>,
+/// A turnstile and the harness it runs in.
+struct Case<'a> {
+    harness: &'a Harness,
+    turnstile: ActorRef<Msg>,
 }
 
-fn claim(claim: impl Fn(&Scene<'_>)) {
-    explore_with(supervised(at_once()), |world| {
-        let door = world.system.spawn(&props(&world.log)).unwrap();
-        claim(&Scene { world, door });
+fn check(check: impl Fn(&Case<'_>)) {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let turnstile = harness.system.spawn(&props(&harness.log)).unwrap();
+        check(&Case { harness, turnstile });
     });
 }
 
-impl Scene<'_> {
-    fn told(&self, words: &'static str) {
-        words.split(' ').for_each(|word| self.door.tell(Told::Word(word)));
+impl Case<'_> {
+    fn send(&self, commands: &'static str) {
+        commands.split(' ').for_each(|command| self.turnstile.tell(Msg::Command(command)));
     }
 
-    fn heard(&self, lines: &str) {
-        assert_eq!(self.world.lines(), lines.split(", ").collect::<Vec<_>>());
+    fn expect(&self, lines: &str) {
+        assert_eq!(self.harness.lines(), lines.split(", ").collect::<Vec<_>>());
     }
 }
 
-fn props(log: &Log) -> Props<Door> {
+fn props(log: &Log) -> Props<Turnstile> {
     let log = log.clone();
-    Props::new(move || Door { behaviour: Behaviour::new(Door::closed), log: log.clone() }).build()
+    Props::new(move || Turnstile { behaviour: Behaviour::new(Turnstile::closed), log: log.clone() }).build()
 }
 
-struct Door {
+struct Turnstile {
     behaviour: Behaviour<Self>,
     log: Log,
 }
 
-enum Told {
-    Word(&'static str),
+enum Msg {
+    Command(&'static str),
     Sync(Reply<()>),
 }
 
-impl Door {
-    fn closed(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
-        match self.note("closed", told) {
+impl Turnstile {
+    fn closed(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
+        match self.record("closed", message) {
             "open" => self.behaviour.replace(Self::open),
-            other => return self.anywhere(other),
+            other => return self.in_any_state(other),
         }
         Ok(Flow::Continue)
     }
 
-    fn open(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
-        match self.note("open", told) {
+    fn open(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
+        match self.record("open", message) {
             "close" => self.behaviour.replace(Self::closed),
             "lock" => self.behaviour.push(Self::locked).unwrap(),
-            other => return self.anywhere(other),
+            other => return self.in_any_state(other),
         }
         Ok(Flow::Continue)
     }
 
-    fn locked(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
-        match self.note("locked", told) {
+    fn locked(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
+        match self.record("locked", message) {
             "weld" => self.behaviour.replace(Self::welded),
-            other => return self.anywhere(other),
+            other => return self.in_any_state(other),
         }
         Ok(Flow::Continue)
     }
 
-    fn welded(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
-        let word = self.note("welded", told);
-        self.anywhere(word)
+    fn welded(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
+        let command = self.record("welded", message);
+        self.in_any_state(command)
     }
 
-    /// What is the same in every state.
-    fn anywhere(&mut self, word: &str) -> HandlerResult<Told> {
-        match word {
-            "unlock" if !self.behaviour.pop() => self.log.note("nothing under"),
+    /// Handles the commands that every state handles alike.
+    fn in_any_state(&mut self, command: &str) -> HandlerResult<Msg> {
+        match command {
+            "unlock" if !self.behaviour.pop() => self.log.record("nothing below"),
             "break" => return Err(ActorError::new("broken")),
             _ => {}
         }
         Ok(Flow::Continue)
     }
 
-    fn note(&self, state: &str, told: Told) -> &'static str {
-        match told {
-            Told::Word(word) => {
-                self.log.note(format!("{state} {word}"));
-                word
+    fn record(&self, state: &str, message: Msg) -> &'static str {
+        match message {
+            Msg::Command(command) => {
+                self.log.record(format!("{state} {command}"));
+                command
             }
-            Told::Sync(reply) => {
+            Msg::Sync(reply) => {
                 let _late = reply.send(());
                 ""
             }
@@ -167,11 +168,11 @@ impl Door {
     }
 }
 
-impl Actor for Door {
-    type Msg = Told;
+impl Actor for Turnstile {
+    type Msg = Msg;
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
+    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         let receive = self.behaviour.current();
-        receive(self, told, ctx)
+        receive(self, message, ctx)
     }
 }

@@ -1,4 +1,4 @@
-//! Workers are guests of tokio: its other tasks, its input and output go on while actors are never idle.
+//! Workers cooperate with tokio: its other tasks and its I/O make progress while actors are never idle.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use tokio::time::timeout;
 const CASE_MAX: Duration = Duration::from_secs(30);
 const ROUND_TRIPS: u8 = 50;
 
-/// Hands on whatever it gets, so that somebody always has something to do.
-struct Juggler;
+/// Forwards every token, so that one actor is always ready.
+struct Forwarder;
 
-impl Actor for Juggler {
-    type Msg = Ball;
+impl Actor for Forwarder {
+    type Msg = Token;
 
-    fn receive(&mut self, Ball(to): Ball, ctx: &mut Context<'_, Self>) -> HandlerResult<Ball> {
-        to.tell(Ball(ctx.me()));
+    fn receive(&mut self, Token(to): Token, ctx: &mut Context<'_, Self>) -> HandlerResult<Token> {
+        to.tell(Token(ctx.me()));
         Ok(Flow::Continue)
     }
 }
 
-/// A message, and whom to hand it next.
-struct Ball(ActorRef<Ball>);
+/// A message with the actor to forward it to.
+struct Token(ActorRef<Token>);
 
 async fn echo_round_trips() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -46,13 +46,13 @@ async fn echo_round_trips() {
 }
 
 #[tokio::test]
-async fn on_a_single_thread_sockets_are_served_between_actors_that_never_rest() {
+async fn on_a_single_thread_sockets_are_served_while_actors_are_never_idle() {
     let runtime = TokioRuntime::current().unwrap();
     let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime).unwrap();
     let props = Props::of_values().build();
-    let one = system.spawn_value(Juggler, &props).unwrap();
-    let other = system.spawn_value(Juggler, &props).unwrap();
-    one.tell(Ball(other.clone()));
+    let one = system.spawn_value(Forwarder, &props).unwrap();
+    let other = system.spawn_value(Forwarder, &props).unwrap();
+    one.tell(Token(other.clone()));
     assert!(timeout(CASE_MAX, echo_round_trips()).await.is_ok(), "not done after {CASE_MAX:?}");
-    [one, other].iter().for_each(|juggler| juggler.stop(StopMode::Now));
+    [one, other].iter().for_each(|actor| actor.stop(StopMode::Now));
 }

@@ -1,4 +1,4 @@
-//! Defects that a runtime of this shape can have; each test fails on the rule that has it.
+//! Defects typical of actor runtimes; each test fails on a design that has the defect.
 
 use std::num::NonZeroUsize;
 use std::sync::mpsc;
@@ -16,92 +16,92 @@ fn system(workers: usize) -> ReadyQueueScheduler {
     ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap()
 }
 
-fn places(count: usize) -> MailboxOptions {
+fn mailbox_of(capacity: usize) -> MailboxOptions {
     MailboxOptions {
         reserve_for_system: 0,
-        high_mark: count,
-        low_mark: count / 2,
-        ..MailboxOptions::bounded(NonZeroUsize::new(count).unwrap())
+        high_watermark: capacity,
+        low_watermark: capacity / 2,
+        ..MailboxOptions::bounded(NonZeroUsize::new(capacity).unwrap())
     }
 }
 
-/// Suspends at the first message, counts the others.
+/// Suspends at the first message and counts the others.
 struct Sleeper {
     key: mpsc::Sender<SignalKey>,
     seen: u64,
 }
 
-enum Told {
+enum SleeperMsg {
     Sleep,
     Count,
     Read(Reply<u64>),
 }
 
 impl Actor for Sleeper {
-    type Msg = Told;
+    type Msg = SleeperMsg;
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
-        match told {
-            Told::Sleep => {
+    fn receive(&mut self, message: SleeperMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<SleeperMsg> {
+        match message {
+            SleeperMsg::Sleep => {
                 let key = ctx.signal_key();
                 self.key.send(key).unwrap();
                 return Ok(Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key)));
             }
-            Told::Count => self.seen += 1,
-            Told::Read(reply) => drop(reply.send(self.seen)),
+            SleeperMsg::Count => self.seen += 1,
+            SleeperMsg::Read(reply) => drop(reply.send(self.seen)),
         }
         Ok(Flow::Continue)
     }
 }
 
-/// Lets the worker, a task of the same thread, do everything it can.
+/// Yields until the worker, a task of the same thread, has nothing left to do.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// A lane that gives memory back when it has nothing to do must not take a suspension for that.
+/// A queue that frees its memory when idle must not mistake a suspension for idleness.
 #[tokio::test]
-async fn a_burst_held_back_by_a_suspension_survives_what_the_system_says_meanwhile() {
+async fn a_burst_queued_during_a_suspension_survives_system_messages() {
     const BURST: u64 = 3000;
     let system = system(1);
     let (key, keys) = mpsc::channel();
-    let props = Props::of_values().mailbox(places(4096)).build();
+    let props = Props::of_values().mailbox(mailbox_of(4096)).build();
     let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
-    actor.tell(Told::Sleep);
-    (0..BURST).for_each(|_| actor.tell(Told::Count));
+    actor.tell(SleeperMsg::Sleep);
+    (0..BURST).for_each(|_| actor.tell(SleeperMsg::Count));
     settle().await;
     let key = keys.try_recv().unwrap();
     actor.signal(SignalKey(key.0 - 1));
     settle().await;
     assert_eq!(actor.state(), ActorState::Suspended);
     actor.signal(key);
-    assert_eq!(actor.ask(Told::Read).await, Ok(BURST));
+    assert_eq!(actor.ask(SleeperMsg::Read).await, Ok(BURST));
 }
 
 const CHILDREN: usize = 64;
 
-/// Has children that fail while it serves no messages, and hears of it in two ways.
+/// Parent whose children fail while it is suspended; failures reach it as signals and as messages.
 struct Parent {
     key: mpsc::Sender<SignalKey>,
     by_system: usize,
     by_mailbox: usize,
 }
 
-enum Heard {
+enum ParentMsg {
     Begin,
-    /// What a bounded channel to the guardian would carry.
+    /// A failure report as a bounded channel to the guardian would carry it.
     Failed,
     Read(Reply<(usize, usize)>),
 }
 
 impl Actor for Parent {
-    type Msg = Heard;
+    type Msg = ParentMsg;
 
-    fn receive(&mut self, heard: Heard, ctx: &mut Context<'_, Self>) -> HandlerResult<Heard> {
-        match heard {
-            Heard::Begin => {
+    fn receive(&mut self, message: ParentMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<ParentMsg> {
+        match message {
+            ParentMsg::Begin => {
                 let child = Props::of_values().build();
                 for _ in 0..CHILDREN {
                     ctx.spawn_value(Child(ctx.me()), &child).unwrap();
@@ -110,52 +110,53 @@ impl Actor for Parent {
                 self.key.send(key).unwrap();
                 return Ok(Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key)));
             }
-            Heard::Failed => self.by_mailbox += 1,
-            Heard::Read(reply) => drop(reply.send((self.by_system, self.by_mailbox))),
+            ParentMsg::Failed => self.by_mailbox += 1,
+            ParentMsg::Read(reply) => drop(reply.send((self.by_system, self.by_mailbox))),
         }
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Heard> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<ParentMsg> {
         self.by_system += usize::from(matches!(signal, Signal::ChildFailed(_)));
         Ok(Flow::Continue)
     }
 }
 
-struct Child(ActorRef<Heard>);
+struct Child(ActorRef<ParentMsg>);
 
 impl Actor for Child {
     type Msg = ();
 
     fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
-        drop(self.0.try_tell(Heard::Failed));
+        drop(self.0.try_tell(ParentMsg::Failed));
         Err(ActorError::new("on purpose"))
     }
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }
 
-/// The seed tells its guardian with `try_send` on a bounded channel: what does not fit is lost.
+/// The specification notifies the guardian with `try_send` on a bounded channel, which loses what does not fit; see
+/// docs/specs.md, actor scheduler facade.
 #[tokio::test]
 async fn every_failure_reaches_a_parent_whose_mailbox_is_full() {
     let system = system(1);
     let (key, keys) = mpsc::channel();
     let parent = Parent { key, by_system: 0, by_mailbox: 0 };
-    let parent = system.spawn_value(parent, &Props::of_values().mailbox(places(4)).build()).unwrap();
-    parent.tell(Heard::Begin);
+    let parent = system.spawn_value(parent, &Props::of_values().mailbox(mailbox_of(4)).build()).unwrap();
+    parent.tell(ParentMsg::Begin);
     settle().await;
     parent.signal(keys.try_recv().unwrap());
     settle().await;
-    let (by_system, by_mailbox) = parent.ask(Heard::Read).await.unwrap();
+    let (by_system, by_mailbox) = parent.ask(ParentMsg::Read).await.unwrap();
     assert_eq!(by_system, CHILDREN);
     assert_eq!(by_mailbox, 4, "the others found the mailbox full");
 }
 
-/// An index is a place and a generation: the place alone is soon another's.
+/// An index is a slot and a generation; the slot alone is soon reused.
 #[tokio::test]
-async fn an_old_index_reaches_nobody_though_its_place_is_taken_again() {
+async fn a_stale_index_reaches_no_actor_after_its_slot_is_reused() {
     let system = system(1);
     let props = Props::of_values().build();
     let (key, _keys) = mpsc::channel();
@@ -170,13 +171,13 @@ async fn an_old_index_reaches_nobody_though_its_place_is_taken_again() {
     assert_eq!(system.actor_state(index), ActorState::Stopped);
     assert!(!system.stop(index, StopMode::Now));
     assert!(!system.signal(index, SignalKey(1)));
-    new.tell(Told::Count);
-    assert_eq!(new.ask(Told::Read).await, Ok(1));
+    new.tell(SleeperMsg::Count);
+    assert_eq!(new.ask(SleeperMsg::Read).await, Ok(1));
 }
 
-/// A place is another's only after the last address of its owner is gone.
+/// A slot is reused only after the last reference to its actor is dropped.
 #[tokio::test]
-async fn a_place_is_not_taken_again_while_somebody_has_its_address() {
+async fn a_slot_is_not_reused_while_a_reference_to_it_exists() {
     let system = system(1);
     let props = Props::of_values().build();
     let (key, _keys) = mpsc::channel();
@@ -186,27 +187,27 @@ async fn a_place_is_not_taken_again_while_somebody_has_its_address() {
     let new = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
     assert_ne!(new.index().slot, old.index().slot);
     assert_eq!((old.state(), new.state()), (ActorState::Stopped, ActorState::Running));
-    assert!(matches!(old.try_tell(Told::Count), Err(SendError::Closed(_))));
+    assert!(matches!(old.try_tell(SleeperMsg::Count), Err(SendError::Closed(_))));
 }
 
-/// A sender that found the mailbox full, and came to wait when the actor had ended, must not wait.
+/// A sender that found the mailbox full, and starts to wait after the actor has stopped, must not wait.
 #[tokio::test]
-async fn a_sender_that_waits_for_an_actor_that_ends_gets_its_message_back() {
+async fn a_sender_waiting_for_capacity_gets_its_message_back_when_the_actor_stops() {
     let system = system(1);
     let (key, _keys) = mpsc::channel();
-    let props = Props::of_values().mailbox(places(1)).build();
+    let props = Props::of_values().mailbox(mailbox_of(1)).build();
     let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
-    actor.tell(Told::Sleep);
+    actor.tell(SleeperMsg::Sleep);
     settle().await;
-    actor.tell(Told::Count);
+    actor.tell(SleeperMsg::Count);
     let sender = tokio::spawn({
         let actor = actor.clone();
-        async move { actor.send(Told::Count).await.map_err(|error| matches!(error, SendError::Closed(_))) }
+        async move { actor.send(SleeperMsg::Count).await.map_err(|error| matches!(error, SendError::Closed(_))) }
     });
     settle().await;
     assert!(!sender.is_finished());
     actor.stop(StopMode::Now);
     assert_eq!(sender.await.unwrap(), Err(true));
-    // Counted once each: what waited, and not what was given back.
+    // Queued messages count once each; the returned one does not count.
     assert_eq!(system.dead_letters_total(), 1);
 }

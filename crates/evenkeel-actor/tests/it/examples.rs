@@ -1,4 +1,4 @@
-//! The examples, run as they are.
+//! Runs the examples unchanged.
 
 #[path = "../../examples/await_tcp.rs"]
 mod await_tcp;
@@ -27,7 +27,7 @@ fn requests_wait_for_the_connection() {
 }
 
 #[test]
-fn the_actor_hears_its_echo_over_tcp() {
+fn the_actor_receives_its_echo_over_tcp() {
     await_tcp::main().unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Failures: caught, judged, and nobody else is taken along.
+//! Failures: caught, decided by supervision, and isolated from other actors.
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::guardian::*;
@@ -8,12 +8,12 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn a_panic_is_caught_and_the_message_after_it_is_the_next() {
-    explore_with(supervised(at_once()), |world| {
-        let actor = world.spawn(world.puppet("a").loud());
-        actor.tell(note(1));
+fn a_panic_is_caught_and_the_next_message_is_handled() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let actor = harness.spawn(harness.puppet("a").log_hooks());
+        actor.tell(record(1));
         actor.tell(panic("at the disco"));
-        actor.tell(note(2));
+        actor.tell(record(2));
         let expected = [
             "a1 started",
             "a 1",
@@ -22,33 +22,33 @@ fn a_panic_is_caught_and_the_message_after_it_is_the_next() {
             "a2 started",
             "a 2",
         ];
-        assert_eq!(world.lines(), expected);
+        assert_eq!(harness.lines(), expected);
     });
 }
 
 #[test]
-fn a_panic_in_a_signal_handler_fails_the_actor_and_later_signals_are_heard() {
-    explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
-        let actor = world.puppet("a").signal(|signal, ctx| match signal {
+fn a_panic_in_a_signal_handler_fails_the_actor_and_later_signals_are_delivered() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
+        let actor = harness.puppet("a").signal(|signal, ctx| match signal {
             Signal::Timer(TimerId(1)) => panic!("at the first"),
             _ => {
-                ctx.me().tell(note(2));
+                ctx.me().tell(record(2));
                 Ok(Flow::Continue)
             }
         });
-        let actor = world.spawn(actor);
-        actor.tell(go(|_, ctx| {
+        let actor = harness.spawn(actor);
+        actor.tell(run(|_, ctx| {
             ctx.set_timer(TimerId(1), MS, Repeat::Once);
             ctx.set_timer(TimerId(2), MS, Repeat::Once);
         }));
-        world.pass(1);
-        assert_eq!(world.lines(), ["a 2"]);
+        harness.advance_ms(1);
+        assert_eq!(harness.lines(), ["a 2"]);
     });
 }
 
 #[test]
-fn the_mailbox_is_kept_or_cleared_on_a_restart_as_the_supervision_says() {
-    for (on_restart, lines, letters) in [
+fn supervision_decides_whether_a_restart_keeps_the_mailbox() {
+    for (on_restart, lines, dead_letters) in [
         (MailboxOnRestart::Keep, vec!["a 1", "a 2"], vec![]),
         (
             MailboxOnRestart::Clear,
@@ -56,29 +56,29 @@ fn the_mailbox_is_kept_or_cleared_on_a_restart_as_the_supervision_says() {
             vec![(DeadLetterReason::Cleared, 1), (DeadLetterReason::Cleared, 2)],
         ),
     ] {
-        explore_with(supervised(at_once().with_on_restart(on_restart)), |world| {
-            let actor = world.noter("a");
+        explore_with(supervised(restart_immediately().with_on_restart(on_restart)), |harness| {
+            let actor = harness.recorder("a");
             actor.tell(act(|_, ctx| {
-                ctx.me().tell(note(1));
-                ctx.me().tell(note(2));
+                ctx.me().tell(record(1));
+                ctx.me().tell(record(2));
                 Err(ActorError::new("broken"))
             }));
-            assert_eq!(world.lines(), lines);
-            assert_eq!(world.letters(), letters);
-            actor.tell(note(3));
-            assert_eq!(world.lines(), ["a 3"], "the new one takes messages");
+            assert_eq!(harness.lines(), lines);
+            assert_eq!(harness.dead_letters(), dead_letters);
+            actor.tell(record(3));
+            assert_eq!(harness.lines(), ["a 3"], "the new value handles messages");
         });
     }
 }
 
 #[test]
-fn children_end_before_their_parent_begins_anew() {
-    explore_with(supervised(at_once()), |world| {
-        let parent = world.spawn(world.puppet("p").loud());
-        let child = child_of(world, &parent, world.puppet("c").loud());
-        let grandchild = child_of(world, &child, world.puppet("g").loud());
+fn children_stop_before_their_parent_restarts() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let parent = harness.spawn(harness.puppet("p").log_hooks());
+        let child = spawn_child(harness, &parent, harness.puppet("c").log_hooks());
+        let grandchild = spawn_child(harness, &child, harness.puppet("g").log_hooks());
         parent.tell(fail("broken"));
-        parent.tell(note(1));
+        parent.tell(record(1));
         let expected = [
             "p1 started",
             "c1 started",
@@ -92,47 +92,47 @@ fn children_end_before_their_parent_begins_anew() {
             "p2 started",
             "p 1",
         ];
-        assert_eq!(world.lines(), expected);
+        assert_eq!(harness.lines(), expected);
         assert_eq!([child.state(), grandchild.state()], [ActorState::Stopped; 2]);
-        assert_eq!(world.system.alive(), 1);
+        assert_eq!(harness.system.alive(), 1);
     });
 }
 
 #[test]
-fn what_comes_while_children_end_waits_for_the_new_value() {
-    explore_with(supervised(at_once()), |world| {
-        let parent = world.spawn(world.puppet("p").loud());
-        let child = child_of(world, &parent, world.puppet("c"));
+fn messages_sent_while_children_stop_wait_for_the_new_value() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let parent = harness.spawn(harness.puppet("p").log_hooks());
+        let child = spawn_child(harness, &parent, harness.puppet("c"));
         parent.tell(fail("broken"));
         let to = parent.clone();
-        child.tell(go(move |_, _| (1..4).for_each(|number| to.tell(note(number)))));
-        let lines = world.lines();
+        child.tell(run(move |_, _| (1..4).for_each(|number| to.tell(record(number)))));
+        let lines = harness.lines();
         assert_eq!(lines[..4], ["p1 started", "p1 restarting: broken", "p1 dropped", "p2 started"]);
-        let heard = lines.len() - 4;
-        assert!(heard == 3 || world.letters().len() == 1, "{lines:?}");
+        let handled = lines.len() - 4;
+        assert!(handled == 3 || harness.dead_letters().len() == 1, "{lines:?}");
     });
 }
 
 #[test]
 fn a_restart_hook_that_panics_delays_nothing() {
-    explore_with(supervised(at_once()), |world| {
-        let actor = world.spawn(world.puppet("a").restarting(|_, _| panic!("no way")));
+    explore_with(supervised(restart_immediately()), |harness| {
+        let actor = harness.spawn(harness.puppet("a").restarting(|_, _| panic!("no way")));
         actor.tell(fail("broken"));
-        actor.tell(go(|me, _| me.note(me.life)));
-        assert_eq!(world.lines(), ["a 2"]);
+        actor.tell(run(|me, _| me.record(me.incarnation)));
+        assert_eq!(harness.lines(), ["a 2"]);
     });
 }
 
 #[test]
-fn a_start_that_fails_is_tried_again_until_it_works() {
-    explore_with(supervised(at_once()), |world| {
-        let actor = world.puppet("a").loud().started(|me, _| match me.life {
+fn a_failing_start_is_retried_until_it_succeeds() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let actor = harness.puppet("a").log_hooks().started(|me, _| match me.incarnation {
             1 => Err(ActorError::new("too early")),
             2 => panic!("still too early"),
             _ => Ok(Flow::Continue),
         });
-        let actor = world.spawn(actor);
-        actor.tell(note(1));
+        let actor = harness.spawn(actor);
+        actor.tell(record(1));
         let expected = [
             "a1 started",
             "a1 restarting: too early",
@@ -143,127 +143,130 @@ fn a_start_that_fails_is_tried_again_until_it_works() {
             "a3 started",
             "a 1",
         ];
-        assert_eq!(world.lines(), expected);
+        assert_eq!(harness.lines(), expected);
     });
 }
 
 #[test]
-fn a_start_that_always_fails_ends_the_actor_and_buries_what_waits() {
-    explore_with(supervised(at_once()), |world| {
-        let actor = world.puppet("a").started(|_, _| Err(ActorError::new("never")));
-        let actor = world.system.spawn(&actor.props()).unwrap();
-        actor.tell(note(1));
-        world.run();
+fn a_start_that_always_fails_stops_the_actor_and_dead_letters_its_queue() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let actor = harness.puppet("a").started(|_, _| Err(ActorError::new("never")));
+        let actor = harness.system.spawn(&actor.props()).unwrap();
+        actor.tell(record(1));
+        harness.run();
         assert_eq!(actor.state(), ActorState::Stopped);
-        assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1)]);
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1)]);
         let [failures, restarts] = [hub::names::FAILURES_TOTAL, hub::names::RESTARTS_TOTAL]
-            .map(|name| world.metric(name, &[("actor", "a")]));
+            .map(|name| harness.metric(name, &[("actor", "a")]));
         assert_eq!((failures, restarts), (11.0, 10.0));
     });
 }
 
 #[test]
-fn a_thousand_restarts_at_once_need_no_more_stack_than_one() {
-    let often = at_once().with_max_restarts(1_000, 1_000 * MS).unwrap();
-    let world = World::new(runtime::test::TestOptions::new(1), supervised(often));
+fn a_thousand_immediate_restarts_need_no_more_stack_than_one() {
+    let often = restart_immediately().with_max_restarts(1_000, 1_000 * MS).unwrap();
+    let harness = Harness::new(runtime::test::TestOptions::new(1), supervised(often));
     let small = std::thread::Builder::new().stack_size(256 * 1024);
     let claim = move || {
-        let actor = world.puppet("a").started(|_, _| Err(ActorError::new("never")));
-        let actor = world.spawn(actor);
+        let actor = harness.puppet("a").started(|_, _| Err(ActorError::new("never")));
+        let actor = harness.spawn(actor);
         assert_eq!(actor.state(), ActorState::Stopped);
     };
     small.spawn(claim).unwrap().join().unwrap();
 }
 
 #[test]
-fn a_factory_that_panics_makes_no_actor_at_first() {
-    explore(|world| {
-        let made = world.system.spawn(&world.puppet("a").factory(|_| panic!("no parts")).props());
-        assert_eq!(made.unwrap_err(), SpawnError::Factory(ActorError::panicked("no parts")));
-        assert_eq!(world.system.alive(), 0);
+fn a_factory_that_panics_at_first_creates_no_actor() {
+    explore(|harness| {
+        let spawned = harness.system.spawn(&harness.puppet("a").factory(|_| panic!("no parts")).props());
+        assert_eq!(spawned.unwrap_err(), SpawnError::Factory(ActorError::panicked("no parts")));
+        assert_eq!(harness.system.alive(), 0);
     });
 }
 
 #[test]
-fn a_factory_that_panics_on_a_restart_is_one_more_failure() {
-    explore_with(supervised(at_once()), |world| {
-        let actor = world.puppet("a").factory(|life| assert!(life == 1 || 3 < life, "no parts"));
-        let actor = world.spawn(actor);
+fn a_factory_that_panics_on_a_restart_counts_as_a_failure() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let actor = harness
+            .puppet("a")
+            .factory(|incarnation| assert!(incarnation == 1 || incarnation > 3, "no parts"));
+        let actor = harness.spawn(actor);
         actor.tell(fail("broken"));
-        actor.tell(go(|me, _| me.note(me.life)));
-        assert_eq!(world.lines(), ["a 4"]);
-        assert_eq!(world.metric(hub::names::FAILURES_TOTAL, &[("actor", "a")]), 3.0);
+        actor.tell(run(|me, _| me.record(me.incarnation)));
+        assert_eq!(harness.lines(), ["a 4"]);
+        assert_eq!(harness.metric(hub::names::FAILURES_TOTAL, &[("actor", "a")]), 3.0);
     });
 }
 
 #[test]
-fn an_actor_without_a_value_cannot_go_on_and_ends_instead_of_swallowing_messages() {
+fn an_actor_without_a_value_stops_instead_of_swallowing_messages() {
     let restart_once = |error: &ActorError| match error.kind() {
         ErrorKind::Failed => SupervisionDirective::Restart,
         _ => SupervisionDirective::Resume,
     };
-    explore_with(supervised(directing(restart_once)), |world| {
-        let actor = world.spawn(world.puppet("a").factory(|life| assert!(life == 1, "no parts")));
+    explore_with(supervised(decided_by(restart_once)), |harness| {
+        let actor =
+            harness.spawn(harness.puppet("a").factory(|incarnation| assert!(incarnation == 1, "no parts")));
         actor.tell(fail("broken"));
-        actor.tell(note(1));
-        world.run();
+        actor.tell(record(1));
+        harness.run();
         assert_eq!(actor.state(), ActorState::Stopped);
-        assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1)]);
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1)]);
     });
 }
 
 #[test]
-fn a_parent_may_overrule_a_restart_that_waits() {
+fn a_parent_may_overrule_a_delayed_restart() {
     for (overrule, lines) in [
         (SupervisionDirective::Resume, vec!["c 1"]),
         (SupervisionDirective::Restart, vec!["c 2"]),
         (SupervisionDirective::Stop, vec![]),
     ] {
-        explore(|world| {
+        explore(|harness| {
             let slow = Backoff::new(1_000 * MS, 1_000 * MS, 1, 0).unwrap();
-            let parent = world.puppet("p").supervise(Supervision::default().with_backoff(slow));
+            let parent = harness.puppet("p").supervise(Supervision::default().with_backoff(slow));
             let parent = match overrule {
                 SupervisionDirective::Resume => parent.overrule(|_| Some(SupervisionDirective::Resume)),
                 SupervisionDirective::Restart => parent.overrule(|_| Some(SupervisionDirective::Restart)),
                 _ => parent.overrule(|_| Some(SupervisionDirective::Stop)),
             };
-            let parent = world.spawn(parent);
-            let child = child_of(world, &parent, world.puppet("c"));
+            let parent = harness.spawn(parent);
+            let child = spawn_child(harness, &parent, harness.puppet("c"));
             child.tell(fail("broken"));
-            child.tell(go(|me, _| me.note(me.life)));
-            let mut heard = world.lines();
-            heard.retain(|line| line.starts_with('c'));
-            assert_eq!(heard, lines, "{overrule:?}, at once");
-            let ended = overrule == SupervisionDirective::Stop;
-            assert_eq!(child.state() == ActorState::Stopped, ended);
-            world.pass(2_000);
-            let late: Vec<_> = world.lines().into_iter().filter(|line| line.starts_with('c')).collect();
-            assert_eq!(late, [""; 0], "what was overruled does not come after all");
+            child.tell(run(|me, _| me.record(me.incarnation)));
+            let mut lines_of_child = harness.lines();
+            lines_of_child.retain(|line| line.starts_with('c'));
+            assert_eq!(lines_of_child, lines, "{overrule:?}, immediately");
+            let is_stopped = overrule == SupervisionDirective::Stop;
+            assert_eq!(child.state() == ActorState::Stopped, is_stopped);
+            harness.advance_ms(2_000);
+            let late: Vec<_> = harness.lines().into_iter().filter(|line| line.starts_with('c')).collect();
+            assert_eq!(late, [""; 0], "the overruled restart does not happen later");
         });
     }
 }
 
 #[test]
-fn a_parent_may_escalate_what_its_supervision_would_not() {
-    explore_with(supervised(directing(|_| SupervisionDirective::Stop)), |world| {
-        let parent = world.spawn(world.puppet("p").overrule(|_| Some(SupervisionDirective::Escalate)));
-        let child = child_of(world, &parent, world.puppet("c"));
+fn a_parent_may_escalate_a_failure_its_supervision_would_not() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Stop)), |harness| {
+        let parent = harness.spawn(harness.puppet("p").overrule(|_| Some(SupervisionDirective::Escalate)));
+        let child = spawn_child(harness, &parent, harness.puppet("c"));
         child.tell(fail("broken"));
-        world.run();
+        harness.run();
         assert_eq!([parent.state(), child.state()], [ActorState::Stopped; 2]);
     });
 }
 
 #[test]
-fn all_for_one_does_to_every_child_what_is_done_to_one() {
-    explore(|world| {
-        let all = at_once().with_strategy(Strategy::AllForOne);
-        let parent = world.spawn(world.puppet("p").supervise(all).signal(|_, _| Ok(Flow::Continue)));
-        let [a, b, c] = ["a", "b", "c"].map(|name| child_of(world, &parent, world.puppet(name)));
+fn all_for_one_applies_the_directive_to_every_child() {
+    explore(|harness| {
+        let all = restart_immediately().with_strategy(Strategy::AllForOne);
+        let parent = harness.spawn(harness.puppet("p").supervise(all).signal(|_, _| Ok(Flow::Continue)));
+        let [a, b, c] = ["a", "b", "c"].map(|name| spawn_child(harness, &parent, harness.puppet(name)));
         b.tell(fail("broken"));
-        world.run();
-        [&a, &b, &c].iter().for_each(|child| child.tell(go(|me, _| me.note(me.life))));
-        let mut lines = world.lines();
+        harness.run();
+        [&a, &b, &c].iter().for_each(|child| child.tell(run(|me, _| me.record(me.incarnation))));
+        let mut lines = harness.lines();
         lines.sort();
         assert_eq!(lines, ["a 2", "b 2", "c 2"]);
     });
@@ -271,54 +274,54 @@ fn all_for_one_does_to_every_child_what_is_done_to_one() {
 
 #[test]
 fn all_for_one_stops_every_child_when_one_is_stopped() {
-    explore(|world| {
-        let all = directing(|_| SupervisionDirective::Stop).with_strategy(Strategy::AllForOne);
-        let parent = world.noter_supervising("p", all);
-        let children = ["a", "b", "c"].map(|name| child_of(world, &parent, world.puppet(name)));
+    explore(|harness| {
+        let all = decided_by(|_| SupervisionDirective::Stop).with_strategy(Strategy::AllForOne);
+        let parent = harness.recorder_supervising("p", all);
+        let children = ["a", "b", "c"].map(|name| spawn_child(harness, &parent, harness.puppet(name)));
         children[1].tell(fail("broken"));
-        world.run();
+        harness.run();
         assert_eq!(children.map(|child| child.state()), [ActorState::Stopped; 3]);
-        assert_eq!((parent.state(), world.system.alive()), (ActorState::Running, 1));
+        assert_eq!((parent.state(), harness.system.alive()), (ActorState::Running, 1));
     });
 }
 
 #[test]
-fn one_for_one_leaves_the_others_alone() {
-    explore(|world| {
-        let parent = world.noter_supervising("p", directing(|_| SupervisionDirective::Stop));
-        let children = ["a", "b", "c"].map(|name| child_of(world, &parent, world.puppet(name)));
+fn one_for_one_does_not_affect_the_other_children() {
+    explore(|harness| {
+        let parent = harness.recorder_supervising("p", decided_by(|_| SupervisionDirective::Stop));
+        let children = ["a", "b", "c"].map(|name| spawn_child(harness, &parent, harness.puppet(name)));
         children[1].tell(fail("broken"));
-        world.run();
+        harness.run();
         let expected = [ActorState::Running, ActorState::Stopped, ActorState::Running];
         assert_eq!(children.map(|child| child.state()), expected);
     });
 }
 
 #[test]
-fn what_escalates_to_the_top_ends_the_whole_tree() {
-    explore_with(supervised(directing(|_| SupervisionDirective::Escalate)), |world| {
-        let escalating = directing(|_| SupervisionDirective::Escalate);
-        let top = world.noter_supervising("t", escalating);
-        let middle = child_of(world, &top, world.puppet("m").supervise(escalating));
-        let bottom = child_of(world, &middle, world.puppet("b"));
+fn a_failure_escalated_to_the_root_stops_the_whole_tree() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Escalate)), |harness| {
+        let escalating = decided_by(|_| SupervisionDirective::Escalate);
+        let top = harness.recorder_supervising("t", escalating);
+        let middle = spawn_child(harness, &top, harness.puppet("m").supervise(escalating));
+        let bottom = spawn_child(harness, &middle, harness.puppet("b"));
         bottom.tell(panic("all the way up"));
-        world.pass(1_000);
+        harness.advance_ms(1_000);
         assert_eq!([&top, &middle, &bottom].map(ActorRef::state), [ActorState::Stopped; 3]);
-        assert_eq!(world.system.alive(), 0);
+        assert_eq!(harness.system.alive(), 0);
     });
 }
 
 #[test]
-fn what_is_forgiven_at_the_top_is_forgiven_at_the_bottom() {
-    explore_with(supervised(directing(|_| SupervisionDirective::Resume)), |world| {
-        let escalating = directing(|_| SupervisionDirective::Escalate);
-        let top = world.noter_supervising("t", escalating);
-        let middle = child_of(world, &top, world.puppet("m").supervise(escalating));
-        let bottom = child_of(world, &middle, world.puppet("b"));
+fn a_failure_resumed_at_the_root_is_resumed_at_the_child() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
+        let escalating = decided_by(|_| SupervisionDirective::Escalate);
+        let top = harness.recorder_supervising("t", escalating);
+        let middle = spawn_child(harness, &top, harness.puppet("m").supervise(escalating));
+        let bottom = spawn_child(harness, &middle, harness.puppet("b"));
         bottom.tell(fail("broken"));
-        [&top, &middle, &bottom].iter().for_each(|actor| actor.tell(note(1)));
-        world.pass(1_000);
-        let mut lines = world.lines();
+        [&top, &middle, &bottom].iter().for_each(|actor| actor.tell(record(1)));
+        harness.advance_ms(1_000);
+        let mut lines = harness.lines();
         lines.retain(|line| line.ends_with(" 1"));
         lines.sort();
         assert_eq!(lines, ["b 1", "m 1", "t 1"]);
@@ -326,136 +329,136 @@ fn what_is_forgiven_at_the_top_is_forgiven_at_the_bottom() {
 }
 
 #[test]
-fn a_stopped_hook_or_a_drop_that_panics_does_not_hide_the_end() {
-    explore(|world| {
-        let probe = Probe::<()>::new(&world.runtime, &world.system).unwrap();
+fn a_panic_in_the_stopped_hook_or_in_drop_does_not_hide_the_termination() {
+    explore(|harness| {
+        let probe = Probe::<()>::new(&harness.runtime, &harness.system).unwrap();
         let rude =
-            world.puppet("a").stopped(|_, _| panic!("last words")).dropped(|_| panic!("very last words"));
+            harness.puppet("a").stopped(|_, _| panic!("last words")).dropped(|_| panic!("very last words"));
         let rude = probe.spawn(&rude.props()).unwrap();
-        let polite = probe.spawn(&world.puppet("b").props()).unwrap();
+        let polite = probe.spawn(&harness.puppet("b").props()).unwrap();
         rude.stop(StopMode::Now);
         assert_eq!(probe.expect_terminated(&rude, MS), Termination::Stopped);
-        polite.tell(note(1));
-        assert_eq!(world.lines(), ["b 1"], "its worker goes on");
+        polite.tell(record(1));
+        assert_eq!(harness.lines(), ["b 1"], "its worker still runs");
     });
 }
 
 #[test]
-fn a_message_that_panics_when_it_is_dropped_takes_nobody_with_it() {
-    explore_with(ActorSystemConfig { dead_letters_max: 0, ..config() }, |world| {
-        let probe = Probe::<()>::new(&world.runtime, &world.system).unwrap();
-        let a = world.noter("a");
-        let b = world.noter("b");
+fn a_message_that_panics_on_drop_does_not_affect_others() {
+    explore_with(ActorSystemConfig { dead_letters_max: 0, ..config() }, |harness| {
+        let probe = Probe::<()>::new(&harness.runtime, &harness.system).unwrap();
+        let a = harness.recorder("a");
+        let b = harness.recorder("b");
         probe.watch(&a);
-        a.tell(hold(1));
-        let bomb = Bomb;
-        a.tell(go(move |_, _| drop(bomb)));
-        a.tell(note(1));
-        world.run();
+        a.tell(suspend_until(1));
+        let bomb = PanicOnDrop;
+        a.tell(run(move |_, _| drop(bomb)));
+        a.tell(record(1));
+        harness.run();
         a.stop(StopMode::Now);
         assert_eq!(probe.expect_terminated(&a, MS), Termination::Stopped);
-        b.tell(note(1));
-        assert_eq!(world.lines(), ["b 1"], "its worker goes on");
-        assert_eq!(world.system.dead_letters_total(), 2);
+        b.tell(record(1));
+        assert_eq!(harness.lines(), ["b 1"], "its worker still runs");
+        assert_eq!(harness.system.dead_letters_total(), 2);
     });
 }
 
 #[test]
 fn a_decider_that_panics_stops_the_actor() {
-    explore_with(supervised(directing(|_| panic!("cannot decide"))), |world| {
-        let a = world.noter("a");
-        let b = world.noter("b");
+    explore_with(supervised(decided_by(|_| panic!("cannot decide"))), |harness| {
+        let a = harness.recorder("a");
+        let b = harness.recorder("b");
         a.tell(fail("broken"));
-        world.run();
+        harness.run();
         assert_eq!(a.state(), ActorState::Stopped);
-        b.tell(note(1));
-        assert_eq!(world.lines(), ["b 1"]);
+        b.tell(record(1));
+        assert_eq!(harness.lines(), ["b 1"]);
     });
 }
 
 #[test]
-fn a_failed_actor_hears_what_ended_meanwhile_when_it_goes_on() {
-    explore(|world| {
-        let watched = world.noter("w");
-        let (_parent, child) = slow_family(world);
-        let whom = watched.clone();
-        child.tell(go(move |_, ctx| ctx.watch(&whom)));
+fn a_failed_actor_learns_of_terminations_after_its_restart() {
+    explore(|harness| {
+        let watched = harness.recorder("w");
+        let (_parent, child) = family_with_slow_restart(harness);
+        let target = watched.clone();
+        child.tell(run(move |_, ctx| ctx.watch(&target)));
         child.tell(fail("broken"));
-        world.run();
+        harness.run();
         watched.stop(StopMode::Now);
-        world.pass(999);
-        assert_eq!(world.lines(), [""; 0]);
-        world.pass(1);
-        assert_eq!(world.lines(), ["c hears end: stopped"], "told once, to the new value");
+        harness.advance_ms(999);
+        assert_eq!(harness.lines(), [""; 0]);
+        harness.advance_ms(1);
+        assert_eq!(harness.lines(), ["c terminated: stopped"], "delivered once, to the new value");
     });
 }
 
 #[test]
-fn a_failed_actor_that_is_forgiven_hears_its_timers_late_and_not_never() {
-    explore(|world| {
-        let (parent, child) = slow_family(world);
-        child.tell(go(|_, ctx| ctx.set_timer(TimerId(1), 5 * MS, Repeat::Every(20 * MS))));
+fn a_resumed_actor_receives_its_timers_late_instead_of_never() {
+    explore(|harness| {
+        let (parent, child) = family_with_slow_restart(harness);
+        child.tell(run(|_, ctx| ctx.set_timer(TimerId(1), 5 * MS, Repeat::Every(20 * MS))));
         child.tell(fail("broken"));
-        world.pass(10);
-        assert_eq!(world.lines(), [""; 0]);
+        harness.advance_ms(10);
+        assert_eq!(harness.lines(), [""; 0]);
         let index = child.index();
-        parent.tell(go(move |_, ctx| ctx.command(index, SupervisionCommand::Resume)));
-        assert_eq!(world.lines(), ["c hears timer 1"]);
-        world.pass(15);
-        assert_eq!(world.lines(), ["c hears timer 1"], "and keeps its beat");
+        parent.tell(run(move |_, ctx| ctx.command(index, SupervisionCommand::Resume)));
+        assert_eq!(harness.lines(), ["c timer 1"]);
+        harness.advance_ms(15);
+        assert_eq!(harness.lines(), ["c timer 1"], "and keeps its interval");
     });
 }
 
 #[test]
-fn a_failed_actor_whose_child_ended_meanwhile_can_still_be_stopped_or_begin_anew() {
+fn a_failed_actor_whose_child_stopped_meanwhile_can_still_be_stopped_or_restarted() {
     for (command, alive) in [(SupervisionCommand::Stop, 1), (SupervisionCommand::Restart, 2)] {
-        explore(|world| {
-            let (parent, child) = slow_family(world);
-            let grandchild = child_of(world, &child, world.puppet("g"));
+        explore(|harness| {
+            let (parent, child) = family_with_slow_restart(harness);
+            let grandchild = spawn_child(harness, &child, harness.puppet("g"));
             child.tell(fail("broken"));
-            world.run();
+            harness.run();
             grandchild.stop(StopMode::Now);
-            world.run();
+            harness.run();
             let index = child.index();
-            parent.tell(go(move |_, ctx| ctx.command(index, command)));
-            world.run();
-            assert_eq!(world.system.alive(), alive, "{command:?}");
+            parent.tell(run(move |_, ctx| ctx.command(index, command)));
+            harness.run();
+            assert_eq!(harness.system.alive(), alive, "{command:?}");
             assert_eq!(child.state() == ActorState::Running, command == SupervisionCommand::Restart);
         });
     }
 }
 
 #[test]
-fn a_child_made_while_its_parent_ends_ends_too() {
-    explore(|world| {
-        let late = world.puppet("late").loud().props();
-        let parent = world.spawn(world.puppet("p").stopped(move |_, ctx| drop(ctx.spawn(&late))));
+fn a_child_spawned_while_its_parent_stops_stops_too() {
+    explore(|harness| {
+        let late = harness.puppet("late").log_hooks().props();
+        let parent = harness.spawn(harness.puppet("p").stopped(move |_, ctx| drop(ctx.spawn(&late))));
         parent.stop(StopMode::Now);
-        world.run();
-        assert_eq!(world.system.alive(), 0);
-        assert_eq!(world.lines().last().unwrap(), "late1 dropped");
+        harness.run();
+        assert_eq!(harness.system.alive(), 0);
+        assert_eq!(harness.lines().last().unwrap(), "late1 dropped");
     });
 }
 
-/// A parent, and a child that begins anew a second after it failed.
-fn slow_family(world: &World) -> (ActorRef<Msg>, ActorRef<Msg>) {
+/// Spawns a parent and a child that restarts one second after a failure.
+fn family_with_slow_restart(harness: &Harness) -> (ActorRef<Msg>, ActorRef<Msg>) {
     let slow = Backoff::new(1_000 * MS, 1_000 * MS, 1, 0).unwrap();
-    let parent = world.noter_supervising("p", Supervision::default().with_backoff(slow));
-    let child = child_of(world, &parent, world.puppet("c"));
+    let parent = harness.recorder_supervising("p", Supervision::default().with_backoff(slow));
+    let child = spawn_child(harness, &parent, harness.puppet("c"));
     (parent, child)
 }
 
-struct Bomb;
+struct PanicOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
-        panic!("on the way out")
+        panic!("dropped")
     }
 }
 
-impl World {
-    /// An actor that supervises its children like this and says nothing about them.
-    fn noter_supervising(&self, name: &'static str, supervision: Supervision) -> ActorRef<Msg> {
+impl Harness {
+    /// Spawns a recorder that supervises its children like this and does not record their signals.
+    fn recorder_supervising(&self, name: &'static str, supervision: Supervision) -> ActorRef<Msg> {
         self.spawn(self.puppet(name).supervise(supervision).signal(|_, _| Ok(Flow::Continue)))
     }
 }

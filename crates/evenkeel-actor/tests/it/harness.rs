@@ -1,4 +1,4 @@
-//! The one place where these tests know the API: a system in virtual time, and actors that do as told.
+//! Test harness, the only module that builds systems and actors: a system in virtual time and scripted actors.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,31 +14,31 @@ use evenkeel_actor::runtime::RuntimeHandle;
 use evenkeel_actor::runtime::test::{TestOptions, TestRuntime};
 use evenkeel_actor::*;
 
-/// Interleavings each claim is held against.
+/// Number of interleavings per test.
 const SEEDS: u64 = 12;
 
 /// A system with two workers in virtual time.
-pub(crate) struct World {
+pub(crate) struct Harness {
     pub(crate) system: ReadyQueueScheduler,
     pub(crate) log: Log,
-    // Dropped last, so that the system comes to its end.
+    // Dropped last, so that the system can stop.
     pub(crate) runtime: TestRuntime,
 }
 
-/// Holds a claim against many interleavings.
-pub(crate) fn explore(claim: impl Fn(&World)) {
-    explore_with(config(), claim);
+/// Runs a test under many interleavings.
+pub(crate) fn explore(test: impl Fn(&Harness)) {
+    explore_with(config(), test);
 }
 
-pub(crate) fn explore_with(config: ActorSystemConfig, claim: impl Fn(&World)) {
-    (0..SEEDS).for_each(|seed| claim(&World::new(TestOptions::new(seed), config)));
+pub(crate) fn explore_with(config: ActorSystemConfig, test: impl Fn(&Harness)) {
+    (0..SEEDS).for_each(|seed| test(&Harness::new(TestOptions::new(seed), config)));
 }
 
-/// The same for claims about batches: a run takes up to 64 messages under each seed.
-pub(crate) fn explore_batches(claim: impl Fn(&World)) {
+/// Runs a test of batches: a run handles up to 64 messages under each seed.
+pub(crate) fn explore_batches(test: impl Fn(&Harness)) {
     for seed in 0..SEEDS {
         let options = TestOptions { messages_per_run: 64.try_into().unwrap(), ..TestOptions::new(seed) };
-        claim(&World::new(options, config()));
+        test(&Harness::new(options, config()));
     }
 }
 
@@ -46,21 +46,21 @@ pub(crate) fn config() -> ActorSystemConfig {
     ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap())
 }
 
-/// A system whose actors without parents are supervised like this.
+/// Returns settings that supervise top-level actors like this.
 pub(crate) fn supervised(supervision: Supervision) -> ActorSystemConfig {
     ActorSystemConfig { supervision, ..config() }
 }
 
-/// Restarts at once, as often as it takes.
-pub(crate) fn at_once() -> Supervision {
+/// Restarts without backoff.
+pub(crate) fn restart_immediately() -> Supervision {
     Supervision::default().with_backoff(Backoff::NONE)
 }
 
-pub(crate) fn directing(decider: fn(&ActorError) -> SupervisionDirective) -> Supervision {
-    at_once().with_decider(decider)
+pub(crate) fn decided_by(decider: fn(&ActorError) -> SupervisionDirective) -> Supervision {
+    restart_immediately().with_decider(decider)
 }
 
-impl World {
+impl Harness {
     pub(crate) fn new(options: TestOptions, config: ActorSystemConfig) -> Self {
         let runtime = TestRuntime::with(options);
         let system = ActorSystemRunner::new(config).start(runtime.handle()).unwrap();
@@ -71,19 +71,19 @@ impl World {
         puppet(name, &self.log)
     }
 
-    /// Makes an actor without a parent and has it started.
+    /// Spawns a top-level actor and runs until it has started.
     pub(crate) fn spawn(&self, puppet: PuppetBuilder) -> ActorRef<Msg> {
         let actor = self.system.spawn(&puppet.props()).unwrap();
         self.runtime.run_until_idle();
         actor
     }
 
-    /// An actor that only notes what it is told.
-    pub(crate) fn noter(&self, name: &'static str) -> ActorRef<Msg> {
+    /// Spawns an actor without hooks, which records the messages it handles.
+    pub(crate) fn recorder(&self, name: &'static str) -> ActorRef<Msg> {
         self.spawn(self.puppet(name))
     }
 
-    /// What was noted by the time nothing can go on.
+    /// Runs until idle, then takes the recorded lines.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.runtime.run_until_idle();
         self.log.take()
@@ -93,7 +93,7 @@ impl World {
         self.runtime.run_until_idle();
     }
 
-    pub(crate) fn pass(&self, ms: u64) {
+    pub(crate) fn advance_ms(&self, ms: u64) {
         self.runtime.advance(Duration::from_millis(ms));
     }
 
@@ -101,8 +101,8 @@ impl World {
         self.runtime.now().as_nanos() / 1_000_000
     }
 
-    /// The dead letters so far: why, and the number in the message.
-    pub(crate) fn letters(&self) -> Vec<(DeadLetterReason, u32)> {
+    /// Takes the dead letters: reason and number of each message.
+    pub(crate) fn dead_letters(&self) -> Vec<(DeadLetterReason, u32)> {
         self.run();
         let letters = self.system.take_dead_letters();
         let message =
@@ -110,7 +110,7 @@ impl World {
         letters.iter().map(|letter| (letter.reason, message(letter))).collect()
     }
 
-    /// The reading of a counter or gauge.
+    /// Returns the value of a counter or gauge.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         read(&self.system.metrics(), name, labels)
     }
@@ -126,17 +126,17 @@ pub(crate) fn read(snapshot: &Snapshot, name: &str, labels: &[(&str, &str)]) -> 
 
 fn number(message: Option<&Msg>) -> u32 {
     match message {
-        Some(Msg::Note(number)) => *number,
+        Some(Msg::Record(number)) => *number,
         _ => u32::MAX,
     }
 }
 
-/// What actors note, in the order in which it happened.
+/// Lines recorded by actors, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
-    pub(crate) fn note(&self, line: impl Into<String>) {
+    pub(crate) fn record(&self, line: impl Into<String>) {
         self.0.lock().unwrap().push(line.into());
     }
 
@@ -145,31 +145,31 @@ impl Log {
     }
 }
 
-/// An actor that does as told, and notes it.
+/// An actor scripted by its messages and hooks, which records what it does.
 pub(crate) struct Puppet {
     pub(crate) name: &'static str,
-    /// The how-manieth value of its actor it is.
-    pub(crate) life: u32,
+    /// Number of this value of the actor, from 1; each restart adds one.
+    pub(crate) incarnation: u32,
     pub(crate) log: Log,
     plan: Arc<Plan>,
 }
 
 pub(crate) enum Msg {
-    /// Note this number.
-    Note(u32),
-    /// Do this.
+    /// Records the number.
+    Record(u32),
+    /// Runs the closure.
     Act(Act),
-    /// Note this number, and say so.
+    /// Records the number and replies with it.
     Ask(u32, Reply<u32>),
 }
 
 type Act = Box<dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send>;
 
-/// What a puppet does beside handling messages.
+/// Hooks of a puppet.
 #[derive(Default)]
 struct Plan {
-    lives: AtomicU32,
-    loud: bool,
+    incarnations: AtomicU32,
+    log_hooks: bool,
     factory: Option<Box<dyn Fn(u32) + Send + Sync>>,
     started: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync>>,
     signal: Option<Box<dyn Fn(&Signal, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync>>,
@@ -185,7 +185,7 @@ pub(crate) struct PuppetBuilder {
     plan: Plan,
     mailbox: MailboxOptions,
     children: Supervision,
-    letters: KeepMessage,
+    dead_letters: KeepMessage,
     chain: Option<Box<dyn Fn() -> CompositeMiddleware + Send + Sync>>,
     stash_max: usize,
 }
@@ -196,21 +196,21 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
         log: log.clone(),
         plan: Plan::default(),
         mailbox: MailboxOptions::default(),
-        children: at_once(),
-        letters: KeepMessage::Whole,
+        children: restart_immediately(),
+        dead_letters: KeepMessage::Whole,
         chain: None,
         stash_max: STASH_MAX,
     }
 }
 
 impl PuppetBuilder {
-    /// Notes its hooks too.
-    pub(crate) fn loud(mut self) -> Self {
-        self.plan.loud = true;
+    /// Records calls of its hooks too.
+    pub(crate) fn log_hooks(mut self) -> Self {
+        self.plan.log_hooks = true;
         self
     }
 
-    /// Called with the number of the value that is about to be made.
+    /// Calls `factory` with the number of the value about to be created.
     pub(crate) fn factory(mut self, factory: impl Fn(u32) + Send + Sync + 'static) -> Self {
         self.plan.factory = Some(Box::new(factory));
         self
@@ -224,7 +224,7 @@ impl PuppetBuilder {
         self
     }
 
-    /// Called instead of noting the signal.
+    /// Calls `hook` instead of recording the signal.
     pub(crate) fn signal(
         mut self,
         hook: impl Fn(&Signal, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync + 'static,
@@ -267,9 +267,9 @@ impl PuppetBuilder {
         self
     }
 
-    /// A mailbox with this many places for user messages and none kept for the system.
-    pub(crate) fn places(self, places: usize, overflow: OverflowStrategy) -> Self {
-        self.mailbox(places_for(places, overflow))
+    /// Sets the capacity for user messages and reserves none for the system.
+    pub(crate) fn capacity(self, capacity: usize, overflow: OverflowStrategy) -> Self {
+        self.mailbox(mailbox_options(capacity, overflow))
     }
 
     pub(crate) fn supervise(mut self, children: Supervision) -> Self {
@@ -277,9 +277,9 @@ impl PuppetBuilder {
         self
     }
 
-    /// Its dead letters keep only messages that can be dropped unnoticed; all of them otherwise.
-    pub(crate) fn plain_letters(mut self) -> Self {
-        self.letters = KeepMessage::Plain;
+    /// Keeps only plain messages in dead letters; by default all are kept whole.
+    pub(crate) fn keep_plain_messages(mut self) -> Self {
+        self.dead_letters = KeepMessage::Plain;
         self
     }
 
@@ -297,20 +297,20 @@ impl PuppetBuilder {
     }
 
     pub(crate) fn props(self) -> Props<Puppet> {
-        let Self { name, log, plan, mailbox, children, letters, chain, stash_max } = self;
+        let Self { name, log, plan, mailbox, children, dead_letters, chain, stash_max } = self;
         let plan = Arc::new(plan);
         let factory = move || {
-            let life = plan.lives.fetch_add(1, Ordering::Relaxed) + 1;
+            let incarnation = plan.incarnations.fetch_add(1, Ordering::Relaxed) + 1;
             if let Some(factory) = &plan.factory {
-                factory(life);
+                factory(incarnation);
             }
-            Puppet { name, life, log: log.clone(), plan: plan.clone() }
+            Puppet { name, incarnation, log: log.clone(), plan: plan.clone() }
         };
         let builder = Props::new(factory)
             .label(name)
             .mailbox(mailbox)
             .supervise(children)
-            .dead_letters(letters)
+            .dead_letters(dead_letters)
             .stash_max(stash_max);
         match chain {
             Some(chain) => builder.middleware(chain).build(),
@@ -319,19 +319,19 @@ impl PuppetBuilder {
     }
 }
 
-pub(crate) fn places_for(places: usize, overflow: OverflowStrategy) -> MailboxOptions {
+pub(crate) fn mailbox_options(capacity: usize, overflow: OverflowStrategy) -> MailboxOptions {
     MailboxOptions {
-        capacity: NonZeroUsize::new(places).unwrap(),
+        capacity: NonZeroUsize::new(capacity).unwrap(),
         overflow,
         reserve_for_system: 0,
-        high_mark: places,
-        low_mark: places / 2,
+        high_watermark: capacity,
+        low_watermark: capacity / 2,
         middleware: None,
     }
 }
 
-pub(crate) fn note(number: u32) -> Msg {
-    Msg::Note(number)
+pub(crate) fn record(number: u32) -> Msg {
+    Msg::Record(number)
 }
 
 pub(crate) fn act(
@@ -340,37 +340,37 @@ pub(crate) fn act(
     Msg::Act(Box::new(act))
 }
 
-/// Does something, whatever comes of it, and goes on.
-pub(crate) fn go<T>(work: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> T + Send + 'static) -> Msg {
+/// Returns a message that runs `work`, ignores its result and continues.
+pub(crate) fn run<T>(work: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> T + Send + 'static) -> Msg {
     act(|me, ctx| {
         work(me, ctx);
         Ok(Flow::Continue)
     })
 }
 
-/// Stops serving messages until somebody signals the key.
-pub(crate) fn hold(key: u64) -> Msg {
+/// Returns a message that suspends the actor until the key is signalled.
+pub(crate) fn suspend_until(key: u64) -> Msg {
     let until = ResumeCondition::ExternalSignal(SignalKey(key));
     act(move |_, _| Ok(Flow::Suspend(SuspendReason::UserDefined, until)))
 }
 
-pub(crate) fn fail(why: &'static str) -> Msg {
-    act(move |_, _| Err(ActorError::new(why)))
+pub(crate) fn fail(reason: &'static str) -> Msg {
+    act(move |_, _| Err(ActorError::new(reason)))
 }
 
-pub(crate) fn panic(why: &'static str) -> Msg {
-    act(move |_, _| panic!("{why}"))
+pub(crate) fn panic(reason: &'static str) -> Msg {
+    act(move |_, _| panic!("{reason}"))
 }
 
 impl Puppet {
-    pub(crate) fn note(&self, what: impl std::fmt::Display) {
-        self.log.note(format!("{} {what}", self.name));
+    pub(crate) fn record(&self, text: impl std::fmt::Display) {
+        self.log.record(format!("{} {text}", self.name));
     }
 
-    fn hook(&self, what: impl std::fmt::Display) {
-        if self.plan.loud {
-            let Self { name, life, .. } = self;
-            self.log.note(format!("{name}{life} {what}"));
+    fn record_hook(&self, text: impl std::fmt::Display) {
+        if self.plan.log_hooks {
+            let Self { name, incarnation, .. } = self;
+            self.log.record(format!("{name}{incarnation} {text}"));
         }
     }
 }
@@ -380,10 +380,10 @@ impl Actor for Puppet {
 
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
-            Msg::Note(number) => self.note(number),
+            Msg::Record(number) => self.record(number),
             Msg::Act(act) => return act(self, ctx),
             Msg::Ask(number, reply) => {
-                self.note(number);
+                self.record(number);
                 let _late = reply.send(number);
             }
         }
@@ -391,7 +391,7 @@ impl Actor for Puppet {
     }
 
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
-        self.hook("started");
+        self.record_hook("started");
         match self.plan.clone().started.as_ref() {
             Some(hook) => hook(self, ctx),
             None => Ok(Flow::Continue),
@@ -403,25 +403,31 @@ impl Actor for Puppet {
             return hook(&signal, ctx);
         }
         match signal {
-            Signal::Terminated { how, .. } => self.note(format_args!("hears end: {}", ending(&how))),
-            Signal::ChildFailed(failure) => {
-                self.note(format_args!("hears failure: {} → {}", failure.error, verdict(failure.verdict)));
+            Signal::Terminated { cause, .. } => {
+                self.record(format_args!("terminated: {}", termination_text(&cause)))
             }
-            Signal::ReceiveTimeout => self.note("hears timeout"),
-            Signal::Timer(TimerId(id)) => self.note(format_args!("hears timer {id}")),
+            Signal::ChildFailed(failure) => {
+                self.record(format_args!(
+                    "child failed: {} → {}",
+                    failure.error,
+                    decision_text(failure.decision)
+                ));
+            }
+            Signal::ReceiveTimeout => self.record("receive timeout"),
+            Signal::Timer(TimerId(id)) => self.record(format_args!("timer {id}")),
         }
         Ok(Flow::Continue)
     }
 
     fn restarting(&mut self, error: &ActorError, ctx: &mut Context<'_, Self>) {
-        self.hook(format_args!("restarting: {error}"));
+        self.record_hook(format_args!("restarting: {error}"));
         if let Some(hook) = self.plan.clone().restarting.as_ref() {
             hook(self, ctx);
         }
     }
 
     fn stopped(&mut self, ctx: &mut Context<'_, Self>) {
-        self.hook("stopped");
+        self.record_hook("stopped");
         if let Some(hook) = self.plan.clone().stopped.as_ref() {
             hook(self, ctx);
         }
@@ -434,23 +440,23 @@ impl Actor for Puppet {
 
 impl Drop for Puppet {
     fn drop(&mut self) {
-        self.hook("dropped");
+        self.record_hook("dropped");
         if let Some(dropped) = self.plan.dropped {
             dropped(self);
         }
     }
 }
 
-pub(crate) fn ending(how: &Termination) -> String {
-    match how {
+pub(crate) fn termination_text(termination: &Termination) -> String {
+    match termination {
         Termination::Stopped => "stopped".to_owned(),
         Termination::Failed { error, reason } => format!("{error}, {reason}"),
         Termination::Unknown => "unknown".to_owned(),
     }
 }
 
-fn verdict(verdict: SupervisionDecision) -> String {
-    match verdict {
+fn decision_text(decision: SupervisionDecision) -> String {
+    match decision {
         SupervisionDecision::Resume => "resume".to_owned(),
         SupervisionDecision::Restart { after } => format!("restart after {after:?}"),
         SupervisionDecision::Stop { reason } => format!("stop, {reason}"),
@@ -460,29 +466,30 @@ fn verdict(verdict: SupervisionDecision) -> String {
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
-/// A point in virtual time.
+/// Returns a point in virtual time.
 pub(crate) fn at_ms(ms: u64) -> evenkeel_policy::time::Instant {
     evenkeel_policy::time::Instant::from_millis(ms)
 }
 
-/// Has an actor make a child, and waits until it has.
-pub(crate) fn child_of(world: &World, parent: &ActorRef<Msg>, child: PuppetBuilder) -> ActorRef<Msg> {
+/// Makes an actor spawn a child and runs until the child has started.
+pub(crate) fn spawn_child(harness: &Harness, parent: &ActorRef<Msg>, child: PuppetBuilder) -> ActorRef<Msg> {
     let props = child.props();
-    let made =
-        world.runtime.block_on(parent.ask(|reply| go(move |_, ctx| reply.send(ctx.spawn(&props)).is_ok())));
-    let child = made.unwrap().unwrap();
-    world.run();
+    let spawned = harness
+        .runtime
+        .block_on(parent.ask(|reply| run(move |_, ctx| reply.send(ctx.spawn(&props)).is_ok())));
+    let child = spawned.unwrap().unwrap();
+    harness.run();
     child
 }
 
-impl World {
-    /// A message that waits until a point in virtual time, then tells its actor `number`.
+impl Harness {
+    /// Returns a message that awaits a point in virtual time, then records `number`.
     pub(crate) fn wait_until_ms(&self, ms: u64, number: u32) -> Msg {
         let sleep = RuntimeHandle::sleep_until(&self.runtime.handle(), at_ms(ms));
         act(move |_, _| {
             Ok(Flow::wait(async move {
                 sleep.await;
-                note(number)
+                record(number)
             }))
         })
     }

@@ -1,4 +1,4 @@
-//! The hub on a running system: what is counted is what happened.
+//! Metrics of a running system: counters, gauges and sampled histograms.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::harness::*;
 
 #[test]
 fn every_metric_has_a_series_for_each_actor_worker_or_reason() {
-    explore(|world| {
-        world.noter("a");
-        let snapshot = world.system.metrics();
+    explore(|harness| {
+        harness.recorder("a");
+        let snapshot = harness.system.metrics();
         for name in names::ALL {
             let series: Vec<_> = snapshot.series().iter().filter(|series| series.name == *name).collect();
             let expected = match *name {
@@ -32,41 +32,41 @@ fn every_metric_has_a_series_for_each_actor_worker_or_reason() {
 }
 
 #[test]
-fn what_goes_in_comes_out_or_waits() {
-    explore(|world| {
-        let actor = world.noter("a");
-        (0..10).for_each(|number| actor.tell(note(number)));
-        actor.tell(hold(1));
-        (0..5).for_each(|number| actor.tell(note(number)));
-        world.run();
-        assert_eq!(mailbox(world, "user"), (16.0, 11.0));
-        assert_eq!(world.metric(names::MAILBOX_DEPTH, &A), 5.0);
+fn every_enqueued_message_is_dequeued_or_waiting() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        (0..10).for_each(|number| actor.tell(record(number)));
+        actor.tell(suspend_until(1));
+        (0..5).for_each(|number| actor.tell(record(number)));
+        harness.run();
+        assert_eq!(mailbox(harness, "user"), (16.0, 11.0));
+        assert_eq!(harness.metric(names::MAILBOX_DEPTH, &A), 5.0);
         actor.signal(SignalKey(1));
-        world.run();
-        assert_eq!(mailbox(world, "user"), (16.0, 16.0));
-        assert_eq!(mailbox(world, "system"), (1.0, 1.0));
-        assert_eq!(world.metric(names::MAILBOX_DEPTH, &A), 0.0);
+        harness.run();
+        assert_eq!(mailbox(harness, "user"), (16.0, 16.0));
+        assert_eq!(mailbox(harness, "system"), (1.0, 1.0));
+        assert_eq!(harness.metric(names::MAILBOX_DEPTH, &A), 0.0);
     });
 }
 
 #[test]
-fn what_actors_did_stays_counted_when_they_have_ended() {
-    explore(|world| {
+fn counts_of_stopped_actors_are_kept() {
+    explore(|harness| {
         for _ in 0..3 {
-            let actor = world.noter("a");
-            (0..10).for_each(|number| actor.tell(note(number)));
+            let actor = harness.recorder("a");
+            (0..10).for_each(|number| actor.tell(record(number)));
             actor.stop(StopMode::Drained);
-            world.run();
+            harness.run();
         }
-        assert_eq!(mailbox(world, "user"), (30.0, 30.0));
-        assert_eq!(world.metric(names::ALIVE, &A), 0.0);
-        world.noter("a");
-        assert_eq!((world.metric(names::ALIVE, &A), world.system.alive()), (1.0, 1));
+        assert_eq!(mailbox(harness, "user"), (30.0, 30.0));
+        assert_eq!(harness.metric(names::ALIVE, &A), 0.0);
+        harness.recorder("a");
+        assert_eq!((harness.metric(names::ALIVE, &A), harness.system.alive()), (1.0, 1));
     });
 }
 
 #[test]
-fn every_overflow_is_counted_by_what_became_of_it() {
+fn every_overflow_is_counted_by_its_outcome() {
     use OverflowStrategy::{BlockProducer, DeadLetter, DropNewest, DropOldest, Reject};
     for (strategy, reason) in [
         (DropOldest, "dropped_oldest"),
@@ -75,24 +75,24 @@ fn every_overflow_is_counted_by_what_became_of_it() {
         (Reject, "rejected"),
         (DeadLetter, "dead_letter"),
     ] {
-        explore(|world| {
-            let actor = world.spawn(world.puppet("a").places(2, strategy));
-            actor.tell(hold(1));
-            world.run();
-            (0..2).for_each(|number| actor.tell(note(number)));
+        explore(|harness| {
+            let actor = harness.spawn(harness.puppet("a").capacity(2, strategy));
+            actor.tell(suspend_until(1));
+            harness.run();
+            (0..2).for_each(|number| actor.tell(record(number)));
             for number in 0..3 {
                 let to = actor.clone();
-                let produce = async move { drop(to.send(note(number)).await) };
+                let produce = async move { drop(to.send(record(number)).await) };
                 match strategy {
-                    BlockProducer => world.system.spawn_task(produce).unwrap(),
-                    _ => drop(actor.try_tell(note(number))),
+                    BlockProducer => harness.system.spawn_task(produce).unwrap(),
+                    _ => drop(actor.try_tell(record(number))),
                 }
             }
-            world.run();
+            harness.run();
             for each in OverflowReason::ALL {
                 let labels = [("actor", "a"), ("reason", each.as_label())];
                 let expected = if each.as_label() == reason { 3.0 } else { 0.0 };
-                assert_eq!(world.metric(names::MAILBOX_OVERFLOW_TOTAL, &labels), expected, "{strategy:?}");
+                assert_eq!(harness.metric(names::MAILBOX_OVERFLOW_TOTAL, &labels), expected, "{strategy:?}");
             }
         });
     }
@@ -100,73 +100,73 @@ fn every_overflow_is_counted_by_what_became_of_it() {
 
 #[test]
 fn every_dead_letter_is_counted_by_its_reason() {
-    explore_with(ActorSystemConfig { dead_letters_max: 2, ..config() }, |world| {
-        let actor = world.spawn(world.puppet("a").places(2, OverflowStrategy::Reject));
-        actor.tell(hold(1));
-        world.run();
-        (0..5).for_each(|number| actor.tell(note(number)));
+    explore_with(ActorSystemConfig { dead_letters_max: 2, ..config() }, |harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(2, OverflowStrategy::Reject));
+        actor.tell(suspend_until(1));
+        harness.run();
+        (0..5).for_each(|number| actor.tell(record(number)));
         actor.stop(StopMode::Now);
-        world.run();
-        (0..7).for_each(|number| actor.tell(note(number)));
-        world.system.force_stop();
-        actor.tell(note(0));
-        let counted = |reason| world.metric(names::DEAD_LETTERS_TOTAL, &[("reason", reason)]);
+        harness.run();
+        (0..7).for_each(|number| actor.tell(record(number)));
+        harness.system.force_stop();
+        actor.tell(record(0));
+        let counted = |reason| harness.metric(names::DEAD_LETTERS_TOTAL, &[("reason", reason)]);
         let reasons = ["full", "stopped", "closed", "refused", "overflow"];
         assert_eq!(reasons.map(counted), [3.0, 2.0, 7.0, 1.0, 0.0]);
     });
 }
 
 #[test]
-fn failures_and_restarts_are_counted_apart() {
-    let once = at_once().with_max_restarts(1, Duration::from_secs(60)).unwrap();
-    explore_with(supervised(once), |world| {
-        let actor = world.noter("a");
+fn failures_and_restarts_are_counted_separately() {
+    let once = restart_immediately().with_max_restarts(1, Duration::from_secs(60)).unwrap();
+    explore_with(supervised(once), |harness| {
+        let actor = harness.recorder("a");
         actor.tell(fail("broken"));
         actor.tell(panic("broken again"));
-        world.run();
-        let counted = [names::FAILURES_TOTAL, names::RESTARTS_TOTAL].map(|name| world.metric(name, &A));
+        harness.run();
+        let counted = [names::FAILURES_TOTAL, names::RESTARTS_TOTAL].map(|name| harness.metric(name, &A));
         assert_eq!(counted, [2.0, 1.0]);
     });
 }
 
 #[test]
 fn past_the_limit_of_labels_actors_are_counted_as_other() {
-    explore_with(ActorSystemConfig { labels_max: 2, ..config() }, |world| {
+    explore_with(ActorSystemConfig { labels_max: 2, ..config() }, |harness| {
         for name in ["a", "b", "c", "d", "a"] {
-            world.noter(name);
+            harness.recorder(name);
         }
-        let alive = |name| world.metric(names::ALIVE, &[("actor", name)]);
+        let alive = |name| harness.metric(names::ALIVE, &[("actor", name)]);
         assert_eq!(["a", "b", "other"].map(alive), [2.0, 1.0, 2.0]);
-        assert!(world.system.metrics().get(names::ALIVE, &[("actor", "c")]).is_none());
+        assert!(harness.system.metrics().get(names::ALIVE, &[("actor", "c")]).is_none());
     });
 }
 
 #[test]
-fn an_actor_without_a_label_is_called_by_its_type() {
+fn an_actor_without_a_label_is_labelled_with_its_type() {
     struct Plain;
     impl Actor for Plain {
         type Msg = ();
-        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+        fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
             Ok(Flow::Continue)
         }
     }
-    explore(|world| {
-        let _plain = world.system.spawn(&Props::new(|| Plain).build()).unwrap();
-        assert_eq!(world.metric(names::ALIVE, &[("actor", "Plain")]), 1.0);
+    explore(|harness| {
+        let _plain = harness.system.spawn(&Props::new(|| Plain).build()).unwrap();
+        assert_eq!(harness.metric(names::ALIVE, &[("actor", "Plain")]), 1.0);
     });
 }
 
 #[test]
 fn a_worker_is_as_busy_as_its_actors_were() {
-    explore(|world| {
-        let actor = world.noter("a");
-        let handle = world.runtime.handle();
-        world.pass(100);
-        world.system.metrics();
-        actor.tell(go(move |_, _| handle.elapse(30 * MS)));
-        world.run();
-        world.pass(70);
-        let snapshot = world.system.metrics();
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        let handle = harness.runtime.handle();
+        harness.advance_ms(100);
+        harness.system.metrics();
+        actor.tell(run(move |_, _| handle.elapse(30 * MS)));
+        harness.run();
+        harness.advance_ms(70);
+        let snapshot = harness.system.metrics();
         let busy = ["0", "1"].map(|worker| read(&snapshot, names::WORKER_BUSY_RATIO, &[("worker", worker)]));
         let total: f64 = busy.iter().sum();
         assert!((0.29..=0.33).contains(&total), "one of two was busy for 30 ms of 100: {busy:?}");
@@ -175,16 +175,16 @@ fn a_worker_is_as_busy_as_its_actors_were() {
 
 #[test]
 fn one_run_in_64_is_timed() {
-    explore_batches(|world| {
-        let actor = world.noter("a");
-        let handle = world.runtime.handle();
+    explore_batches(|harness| {
+        let actor = harness.recorder("a");
+        let handle = harness.runtime.handle();
         for _ in 0..6_400 {
             let handle = handle.clone();
-            actor.tell(go(move |_, _| handle.elapse(2 * MS)));
-            world.run();
+            actor.tell(run(move |_, _| handle.elapse(2 * MS)));
+            harness.run();
         }
-        let (count, sum) = durations(world, names::INVOKE_DURATION_MS);
-        // A run whose wait is timed is timed too, and each worker counts by itself.
+        let (count, sum) = durations(harness, names::INVOKE_DURATION_MS);
+        // A run whose wait is sampled is sampled too, and each worker counts on its own.
         assert!((100..=204).contains(&count), "{count} of 6400 runs");
         let each = sum / u32::try_from(count).unwrap();
         assert!((2 * MS * 9 / 10..=2 * MS).contains(&each), "each took 2 ms: {each:?}");
@@ -193,15 +193,15 @@ fn one_run_in_64_is_timed() {
 
 #[test]
 fn one_wait_in_64_for_a_worker_is_timed() {
-    explore(|world| {
-        let actor = world.noter("a");
-        let handle = world.runtime.handle();
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        let handle = harness.runtime.handle();
         for _ in 0..640 {
-            actor.tell(note(1));
+            actor.tell(record(1));
             handle.elapse(3 * MS);
-            world.run();
+            harness.run();
         }
-        let (count, sum) = durations(world, names::LATENCY_MS);
+        let (count, sum) = durations(harness, names::LATENCY_MS);
         assert!((9..=11).contains(&count), "{count} of 640 waits");
         let each = sum / u32::try_from(count).unwrap();
         assert!((3 * MS * 9 / 10..=4 * MS).contains(&each), "each took 3 ms: {each:?}");
@@ -209,63 +209,63 @@ fn one_wait_in_64_for_a_worker_is_timed() {
 }
 
 #[test]
-fn the_ready_queue_is_as_deep_as_actors_wait() {
-    explore(|world| {
-        let others: Vec<_> = (0..3).map(|_| world.noter("b")).collect();
-        let actor = world.noter("a");
-        let system = world.system.clone();
-        actor.tell(go(move |me, _| {
-            others.iter().for_each(|other| other.tell(note(1)));
-            // The other worker is asleep: fewer than four wait here.
-            me.note(read(&system.metrics(), names::READY_QUEUE_DEPTH, &[]));
+fn the_depth_of_the_ready_queue_is_the_number_of_waiting_actors() {
+    explore(|harness| {
+        let others: Vec<_> = (0..3).map(|_| harness.recorder("b")).collect();
+        let actor = harness.recorder("a");
+        let system = harness.system.clone();
+        actor.tell(run(move |me, _| {
+            others.iter().for_each(|other| other.tell(record(1)));
+            // The other worker is parked: fewer than four actors are ready here.
+            me.record(read(&system.metrics(), names::READY_QUEUE_DEPTH, &[]));
         }));
-        assert_eq!(world.lines()[0], "a 3");
-        assert_eq!(world.metric(names::READY_QUEUE_DEPTH, &[]), 0.0);
+        assert_eq!(harness.lines()[0], "a 3");
+        assert_eq!(harness.metric(names::READY_QUEUE_DEPTH, &[]), 0.0);
     });
 }
 
 #[test]
 fn workers_count_runs_messages_and_yields() {
-    explore_batches(|world| {
-        let actor = world.noter("a");
-        let before = workers(world);
-        (0..200).for_each(|number| actor.tell(note(number)));
-        world.run();
-        let [runs, messages, yields] = std::array::from_fn(|nth| workers(world)[nth] - before[nth]);
-        assert_eq!((runs, messages, yields), (4.0, 200.0, 3.0), "64 at a time");
+    explore_batches(|harness| {
+        let actor = harness.recorder("a");
+        let before = workers(harness);
+        (0..200).for_each(|number| actor.tell(record(number)));
+        harness.run();
+        let [runs, messages, yields] = std::array::from_fn(|nth| workers(harness)[nth] - before[nth]);
+        assert_eq!((runs, messages, yields), (4.0, 200.0, 3.0), "64 messages per run");
     });
 }
 
 #[test]
 fn many_actors_at_once_wake_the_second_worker_and_are_stolen() {
-    explore(|world| {
-        let others: Vec<_> = (0..64).map(|_| world.noter("b")).collect();
-        let actor = world.noter("a");
-        world.run();
-        let before = by_workers(&world.system.metrics(), [names::WAKES_TOTAL, names::STEALS_TOTAL]);
-        actor.tell(go(move |_, _| others.iter().for_each(|other| other.tell(note(1)))));
-        world.run();
-        let after = by_workers(&world.system.metrics(), [names::WAKES_TOTAL, names::STEALS_TOTAL]);
+    explore(|harness| {
+        let others: Vec<_> = (0..64).map(|_| harness.recorder("b")).collect();
+        let actor = harness.recorder("a");
+        harness.run();
+        let before = by_workers(&harness.system.metrics(), [names::WAKES_TOTAL, names::STEALS_TOTAL]);
+        actor.tell(run(move |_, _| others.iter().for_each(|other| other.tell(record(1)))));
+        harness.run();
+        let after = by_workers(&harness.system.metrics(), [names::WAKES_TOTAL, names::STEALS_TOTAL]);
         assert!(before[0] < after[0] && before[1] < after[1], "wakes and steals: {before:?}, {after:?}");
     });
 }
 
 #[test]
-fn a_sink_is_given_every_reading() {
+fn a_sink_receives_every_snapshot() {
     #[derive(Default)]
-    struct Kept(Mutex<Vec<Snapshot>>);
-    impl MetricsSink for Kept {
+    struct RecordingSink(Mutex<Vec<Snapshot>>);
+    impl MetricsSink for RecordingSink {
         fn publish(&self, snapshot: &Snapshot) {
             self.0.lock().unwrap().push(snapshot.clone());
         }
     }
-    explore(|world| {
-        let sink = Kept::default();
-        let actor = world.noter("a");
+    explore(|harness| {
+        let sink = RecordingSink::default();
+        let actor = harness.recorder("a");
         for number in 0..3 {
-            actor.tell(note(number));
-            world.run();
-            world.system.publish_metrics(&sink);
+            actor.tell(record(number));
+            harness.run();
+            harness.system.publish_metrics(&sink);
         }
         let labels = [("actor", "a"), ("mailbox", "user")];
         let seen: Vec<_> = sink
@@ -280,13 +280,13 @@ fn a_sink_is_given_every_reading() {
 }
 
 #[test]
-fn the_page_for_prometheus_has_what_the_snapshot_has() {
-    explore(|world| {
-        let actor = world.noter("a");
-        (0..3).for_each(|number| actor.tell(note(number)));
-        world.run();
+fn the_prometheus_page_has_the_values_of_the_snapshot() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        (0..3).for_each(|number| actor.tell(record(number)));
+        harness.run();
         let mut page = String::new();
-        world.system.metrics().write_prometheus(&mut page).unwrap();
+        harness.system.metrics().write_prometheus(&mut page).unwrap();
         for line in [
             "# TYPE actor_mailbox_enqueued_total counter",
             "actor_mailbox_enqueued_total{actor=\"a\",mailbox=\"user\"} 3",
@@ -305,36 +305,36 @@ fn the_page_for_prometheus_has_what_the_snapshot_has() {
 }
 
 #[test]
-fn a_system_that_has_ended_can_still_be_read() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(note(1));
-        world.runtime.block_on(world.system.graceful_shutdown(Duration::from_secs(1)));
-        assert_eq!(mailbox(world, "user"), (1.0, 1.0));
-        assert_eq!(world.metric(names::ALIVE, &A), 0.0);
+fn the_metrics_of_a_stopped_system_can_still_be_read() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(record(1));
+        harness.runtime.block_on(harness.system.graceful_shutdown(Duration::from_secs(1)));
+        assert_eq!(mailbox(harness, "user"), (1.0, 1.0));
+        assert_eq!(harness.metric(names::ALIVE, &A), 0.0);
     });
 }
 
 const A: [(&str, &str); 1] = [("actor", "a")];
 
-/// What went into one lane of the actors called `a`, and what came out.
-fn mailbox(world: &World, lane: &str) -> (f64, f64) {
-    let labels = [("actor", "a"), ("mailbox", lane)];
+/// Returns the messages enqueued and dequeued in one mailbox queue of the actors labelled `a`.
+fn mailbox(harness: &Harness, queue: &str) -> (f64, f64) {
+    let labels = [("actor", "a"), ("mailbox", queue)];
     let [enqueued, dequeued] = [names::MAILBOX_ENQUEUED_TOTAL, names::MAILBOX_DEQUEUED_TOTAL]
-        .map(|name| world.metric(name, &labels));
+        .map(|name| harness.metric(name, &labels));
     (enqueued, dequeued)
 }
 
-/// How often the actors called `a` were timed, and what that adds up to.
-fn durations(world: &World, name: &str) -> (u64, Duration) {
-    match world.system.metrics().get(name, &A) {
+/// Returns the number and the sum of the samples of the actors labelled `a`.
+fn durations(harness: &Harness, name: &str) -> (u64, Duration) {
+    match harness.system.metrics().get(name, &A) {
         Some(Value::Histogram(histogram)) => (histogram.count(), histogram.sum()),
         other => panic!("{name} is {other:?}"),
     }
 }
 
-fn workers(world: &World) -> [f64; 3] {
-    by_workers(&world.system.metrics(), [names::RUNS_TOTAL, names::MESSAGES_TOTAL, names::YIELDS_TOTAL])
+fn workers(harness: &Harness) -> [f64; 3] {
+    by_workers(&harness.system.metrics(), [names::RUNS_TOTAL, names::MESSAGES_TOTAL, names::YIELDS_TOTAL])
 }
 
 fn by_workers<const N: usize>(snapshot: &Snapshot, names: [&str; N]) -> [f64; N] {

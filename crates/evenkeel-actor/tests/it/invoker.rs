@@ -1,4 +1,4 @@
-//! Runs: what is served when, and for how long.
+//! Runs of an actor: the order of messages, and the end of a run by budget, time slice, yield or stop.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,50 +11,50 @@ use crate::harness::*;
 
 #[test]
 fn messages_of_one_sender_are_handled_in_the_order_they_were_sent() {
-    explore(|world| {
-        let actor = world.noter("a");
-        (0..200).for_each(|number| actor.tell(note(number)));
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        (0..200).for_each(|number| actor.tell(record(number)));
         let expected: Vec<_> = (0..200).map(|number| format!("a {number}")).collect();
-        assert_eq!(world.lines(), expected);
+        assert_eq!(harness.lines(), expected);
     });
 }
 
 #[test]
-fn started_comes_before_the_first_message_and_once() {
-    explore(|world| {
-        let actor = world.system.spawn(&world.puppet("a").loud().props()).unwrap();
-        actor.tell(note(1));
-        assert_eq!(world.lines(), ["a1 started", "a 1"]);
+fn started_is_called_once_before_the_first_message() {
+    explore(|harness| {
+        let actor = harness.system.spawn(&harness.puppet("a").log_hooks().props()).unwrap();
+        actor.tell(record(1));
+        assert_eq!(harness.lines(), ["a1 started", "a 1"]);
     });
 }
 
 #[test]
-fn what_started_waits_for_comes_before_the_first_message() {
-    explore(|world| {
-        let sleep = |ms| runtime::RuntimeHandle::sleep_until(&world.runtime.handle(), at_ms(ms));
-        let handle = world.runtime.handle();
-        let actor = world.puppet("a").started(move |_, _| {
+fn the_output_of_a_future_awaited_in_started_precedes_the_first_message() {
+    explore(|harness| {
+        let sleep = |ms| runtime::RuntimeHandle::sleep_until(&harness.runtime.handle(), at_ms(ms));
+        let handle = harness.runtime.handle();
+        let actor = harness.puppet("a").started(move |_, _| {
             let sleep = runtime::RuntimeHandle::sleep_until(&handle, at_ms(5));
             Ok(Flow::wait(async {
                 sleep.await;
-                note(0)
+                record(0)
             }))
         });
-        let actor = world.spawn(actor);
-        actor.tell(note(1));
-        world.runtime.block_on(sleep(10));
-        assert_eq!(world.lines(), ["a 0", "a 1"]);
+        let actor = harness.spawn(actor);
+        actor.tell(record(1));
+        harness.runtime.block_on(sleep(10));
+        assert_eq!(harness.lines(), ["a 0", "a 1"]);
     });
 }
 
 #[test]
-fn what_an_actor_tells_itself_comes_after_what_waits() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(go(|_, ctx| ctx.me().tell(note(3))));
-        actor.tell(note(1));
-        actor.tell(note(2));
-        assert_eq!(world.lines(), ["a 1", "a 2", "a 3"]);
+fn a_message_an_actor_sends_itself_comes_after_queued_messages() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(run(|_, ctx| ctx.me().tell(record(3))));
+        actor.tell(record(1));
+        actor.tell(record(2));
+        assert_eq!(harness.lines(), ["a 1", "a 2", "a 3"]);
     });
 }
 
@@ -62,162 +62,162 @@ fn what_an_actor_tells_itself_comes_after_what_waits() {
 fn a_run_ends_after_its_budget_of_messages() {
     let budget = 3;
     for seed in 0..12 {
-        let world = World::new(with_budget(seed, budget), one_worker());
-        let a = world.noter("a");
-        let b = world.noter("b");
-        from_inside(&world, move || {
-            (0..9).for_each(|number| a.tell(note(number)));
-            (0..9).for_each(|number| b.tell(note(number)));
+        let harness = Harness::new(with_budget(seed, budget), one_worker());
+        let a = harness.recorder("a");
+        let b = harness.recorder("b");
+        from_inside(&harness, move || {
+            (0..9).for_each(|number| a.tell(record(number)));
+            (0..9).for_each(|number| b.tell(record(number)));
         });
-        let lines = world.lines();
+        let lines = harness.lines();
         assert_eq!((lines.len(), longest_turn(&lines)), (18, budget as usize), "{lines:?}");
     }
 }
 
 #[test]
-fn a_run_ends_when_the_slice_is_used_up_once_the_worker_knows_how_long_messages_take() {
+fn a_run_ends_with_the_slice_once_the_worker_has_measured_the_handler() {
     for seed in 0..12 {
-        let world = World::new(with_budget(seed, 64), one_worker());
-        let a = world.noter("a");
-        let b = world.noter("b");
-        let handle = world.runtime.handle();
-        from_inside(&world, move || {
+        let harness = Harness::new(with_budget(seed, 64), one_worker());
+        let a = harness.recorder("a");
+        let b = harness.recorder("b");
+        let handle = harness.runtime.handle();
+        from_inside(&harness, move || {
             for number in 0..400 {
                 let handle = handle.clone();
-                [&a, &b][number % 2].tell(go(move |me, _| {
+                [&a, &b][number % 2].tell(run(move |me, _| {
                     handle.elapse(Duration::from_micros(150));
-                    me.note(number);
+                    me.record(number);
                 }));
             }
         });
-        let lines = world.lines();
+        let lines = harness.lines();
         assert_eq!(lines.len(), 400);
-        // The worker looks at the clock after 128 messages, for they took no time before, and knows how
-        // long they take after 128 more; at the end one actor is alone.
+        // The worker reads the clock after 128 messages, because they took no time before, and has measured them
+        // after 128 more; at the end only one actor is left.
         assert!(longest_turn(&lines[256..370]) <= 3, "150 µs each, 200 µs a slice: {lines:?}");
     }
 }
 
 #[test]
-fn yield_lets_others_go_first() {
+fn yield_lets_other_actors_run_first() {
     for seed in 0..12 {
-        let world = World::new(with_budget(seed, 64), one_worker());
-        let a = world.noter("a");
-        let b = world.noter("b");
-        from_inside(&world, move || {
-            b.tell(note(1));
+        let harness = Harness::new(with_budget(seed, 64), one_worker());
+        let a = harness.recorder("a");
+        let b = harness.recorder("b");
+        from_inside(&harness, move || {
+            b.tell(record(1));
             a.tell(act(|me, _| {
-                me.note(1);
+                me.record(1);
                 Ok(Flow::Yield)
             }));
-            a.tell(note(2));
+            a.tell(record(2));
         });
-        assert_eq!(world.lines(), ["a 1", "b 1", "a 2"]);
+        assert_eq!(harness.lines(), ["a 1", "b 1", "a 2"]);
     }
 }
 
 #[test]
-fn a_stop_acts_before_the_next_message() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(go(|me, ctx| {
-            me.note("stops itself");
+fn a_stop_takes_effect_before_the_next_message() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(run(|me, ctx| {
+            me.record("stops itself");
             ctx.me().stop(StopMode::Now);
         }));
-        actor.tell(note(1));
-        actor.tell(note(2));
-        assert_eq!(world.lines(), ["a stops itself"]);
-        assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1), (DeadLetterReason::Stopped, 2)]);
+        actor.tell(record(1));
+        actor.tell(record(2));
+        assert_eq!(harness.lines(), ["a stops itself"]);
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1), (DeadLetterReason::Stopped, 2)]);
     });
 }
 
 #[test]
-fn an_actor_that_says_stop_handles_nothing_after() {
-    explore(|world| {
-        let actor = world.spawn(world.puppet("a").loud());
+fn an_actor_that_returns_stop_handles_no_further_message() {
+    explore(|harness| {
+        let actor = harness.spawn(harness.puppet("a").log_hooks());
         actor.tell(act(|_, _| Ok(Flow::Stop)));
-        actor.tell(note(1));
-        assert_eq!(world.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
-        assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1)]);
+        actor.tell(record(1));
+        assert_eq!(harness.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1)]);
     });
 }
 
 #[test]
-fn what_was_taken_out_of_the_mailbox_survives_a_suspension_in_order() {
-    explore_batches(|world| {
-        let actor = world.noter("a");
-        actor.tell(note(1));
-        actor.tell(hold(7));
-        (2..6).for_each(|number| actor.tell(note(number)));
-        assert_eq!(world.lines(), ["a 1"]);
-        actor.tell(note(6));
+fn messages_taken_from_the_mailbox_survive_a_suspension_in_order() {
+    explore_batches(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(record(1));
+        actor.tell(suspend_until(7));
+        (2..6).for_each(|number| actor.tell(record(number)));
+        assert_eq!(harness.lines(), ["a 1"]);
+        actor.tell(record(6));
         assert_eq!((actor.depth(), actor.state()), (5, ActorState::Suspended));
         actor.signal(SignalKey(7));
-        assert_eq!(world.lines(), ["a 2", "a 3", "a 4", "a 5", "a 6"]);
+        assert_eq!(harness.lines(), ["a 2", "a 3", "a 4", "a 5", "a 6"]);
     });
 }
 
 #[test]
 fn an_actor_is_running_then_suspended_then_stopping_then_stopped() {
-    explore(|world| {
-        let parent = world.noter("parent");
-        let state = || world.system.actor_state(parent.index());
+    explore(|harness| {
+        let parent = harness.recorder("parent");
+        let state = || harness.system.actor_state(parent.index());
         assert_eq!(state(), ActorState::Running);
-        let child = world.puppet("child").props();
-        parent.tell(go(move |_, ctx| ctx.spawn(&child).unwrap().tell(hold(1))));
-        parent.tell(hold(2));
-        world.run();
+        let child = harness.puppet("child").props();
+        parent.tell(run(move |_, ctx| ctx.spawn(&child).unwrap().tell(suspend_until(1))));
+        parent.tell(suspend_until(2));
+        harness.run();
         assert_eq!((state(), parent.state()), (ActorState::Suspended, ActorState::Suspended));
         parent.signal(SignalKey(2));
-        world.run();
+        harness.run();
         assert_eq!(state(), ActorState::Running);
-        parent.tell(go(|_, ctx| ctx.me().stop(StopMode::Drained)));
+        parent.tell(run(|_, ctx| ctx.me().stop(StopMode::Drained)));
         parent.tell(act(move |_, ctx| {
             assert_eq!(ctx.me().state(), ActorState::Stopping);
             Ok(Flow::Continue)
         }));
-        world.run();
-        assert_eq!((state(), world.system.alive()), (ActorState::Stopped, 0));
+        harness.run();
+        assert_eq!((state(), harness.system.alive()), (ActorState::Stopped, 0));
     });
 }
 
 #[test]
-fn a_task_runs_to_its_end_among_the_actors() {
-    explore(|world| {
-        let log = world.log.clone();
-        let handle = world.runtime.handle();
-        let actor = world.noter("a");
+fn a_task_runs_to_completion_beside_actors() {
+    explore(|harness| {
+        let log = harness.log.clone();
+        let handle = harness.runtime.handle();
+        let actor = harness.recorder("a");
         let task = async move {
             runtime::RuntimeHandle::sleep_until(&handle, at_ms(5)).await;
             let answer = actor.ask(|reply| Msg::Ask(4, reply)).await;
-            log.note(format!("task {answer:?}"));
+            log.record(format!("task {answer:?}"));
         };
-        world.system.spawn_task(task).unwrap();
-        world.pass(4);
-        assert_eq!((world.lines(), world.system.alive()), (vec![], 2));
-        world.pass(1);
-        assert_eq!(world.lines(), ["a 4", "task Ok(4)"]);
-        assert_eq!(world.system.alive(), 1);
+        harness.system.spawn_task(task).unwrap();
+        harness.advance_ms(4);
+        assert_eq!((harness.lines(), harness.system.alive()), (vec![], 2));
+        harness.advance_ms(1);
+        assert_eq!(harness.lines(), ["a 4", "task Ok(4)"]);
+        assert_eq!(harness.system.alive(), 1);
     });
 }
 
 #[test]
-fn a_task_that_panics_ends_and_others_go_on() {
-    explore(|world| {
-        let actor = world.noter("a");
-        world.system.spawn_task(async { panic!("a task") }).unwrap();
-        actor.tell(note(1));
-        world.pass(1_000);
-        assert_eq!((world.lines(), world.system.alive()), (vec!["a 1".to_owned()], 1));
+fn a_task_that_panics_does_not_affect_others() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        harness.system.spawn_task(async { panic!("a task") }).unwrap();
+        actor.tell(record(1));
+        harness.advance_ms(1_000);
+        assert_eq!((harness.lines(), harness.system.alive()), (vec!["a 1".to_owned()], 1));
     });
 }
 
-/// Has a handler do it, so that what it tells lies in its worker's queue and not in the common one.
-fn from_inside(world: &World, work: impl FnOnce() + Send + 'static) {
-    world.noter("inside").tell(go(move |_, _| work()));
+/// Runs `work` in a handler, so that the actors it wakes enter the worker's queue and not the injection queue.
+fn from_inside(harness: &Harness, work: impl FnOnce() + Send + 'static) {
+    harness.recorder("inside").tell(run(move |_, _| work()));
 }
 
-/// How many lines in a row are one actor's at most.
+/// Returns the largest number of consecutive lines of one actor.
 fn longest_turn(lines: &[String]) -> usize {
     lines.chunk_by(|one, next| one[..1] == next[..1]).map(<[_]>::len).max().unwrap_or(0)
 }

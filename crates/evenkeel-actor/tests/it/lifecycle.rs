@@ -1,4 +1,4 @@
-//! From spawn to the end of an actor, and what is left of it.
+//! Life cycle of an actor: spawn, stop, and references, indexes and dead letters afterwards.
 
 use std::num::NonZeroUsize;
 
@@ -8,284 +8,285 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn stop_now_buries_what_waits_and_drained_handles_it() {
-    for (mode, lines, buried) in
+fn stop_now_dead_letters_queued_messages_and_drained_handles_them() {
+    for (mode, lines, dead_lettered) in
         [(StopMode::Now, vec![], vec![1, 2]), (StopMode::Drained, vec!["a 1", "a 2"], vec![])]
     {
-        explore(|world| {
-            let actor = world.noter("a");
-            actor.tell(hold(1));
-            actor.tell(note(1));
-            actor.tell(note(2));
-            world.run();
+        explore(|harness| {
+            let actor = harness.recorder("a");
+            actor.tell(suspend_until(1));
+            actor.tell(record(1));
+            actor.tell(record(2));
+            harness.run();
             actor.stop(mode);
             actor.signal(SignalKey(1));
-            assert_eq!(world.lines(), lines, "{mode:?}");
-            let letters: Vec<_> = buried.iter().map(|&number| (DeadLetterReason::Stopped, number)).collect();
-            assert_eq!(world.letters(), letters, "{mode:?}");
-            assert_eq!((actor.state(), world.system.alive()), (ActorState::Stopped, 0));
+            assert_eq!(harness.lines(), lines, "{mode:?}");
+            let letters: Vec<_> =
+                dead_lettered.iter().map(|&number| (DeadLetterReason::Stopped, number)).collect();
+            assert_eq!(harness.dead_letters(), letters, "{mode:?}");
+            assert_eq!((actor.state(), harness.system.alive()), (ActorState::Stopped, 0));
         });
     }
 }
 
 #[test]
-fn a_drained_stop_takes_nothing_new() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(go(|_, ctx| ctx.me().stop(StopMode::Drained)));
-        actor.tell(go(|me, ctx| {
-            let refused = ctx.me().try_tell(note(9));
-            me.note(format_args!("{refused:?}"));
+fn a_drained_stop_accepts_no_new_messages() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(run(|_, ctx| ctx.me().stop(StopMode::Drained)));
+        actor.tell(run(|me, ctx| {
+            let error = ctx.me().try_tell(record(9));
+            me.record(format_args!("{error:?}"));
         }));
-        actor.tell(note(1));
-        assert_eq!(world.lines(), ["a Err(Closed(_))", "a 1"]);
+        actor.tell(record(1));
+        assert_eq!(harness.lines(), ["a Err(Closed(_))", "a 1"]);
     });
 }
 
 #[test]
-fn children_end_before_their_parents_and_all_of_them() {
-    explore(|world| {
-        let top = world.spawn(world.puppet("t").loud().signal(|_, _| Ok(Flow::Continue)));
+fn all_children_stop_before_their_parents() {
+    explore(|harness| {
+        let top = harness.spawn(harness.puppet("t").log_hooks().signal(|_, _| Ok(Flow::Continue)));
         for name in ["a", "b"] {
-            let middle = world.puppet(name).loud().signal(|_, _| Ok(Flow::Continue));
-            let middle = child_of(world, &top, middle);
-            child_of(world, &middle, world.puppet(if name == "a" { "c" } else { "d" }).loud());
+            let middle = harness.puppet(name).log_hooks().signal(|_, _| Ok(Flow::Continue));
+            let middle = spawn_child(harness, &top, middle);
+            spawn_child(harness, &middle, harness.puppet(if name == "a" { "c" } else { "d" }).log_hooks());
         }
-        world.lines();
+        harness.lines();
         top.stop(StopMode::Now);
-        let lines = world.lines();
+        let lines = harness.lines();
         let at = |name: &str| lines.iter().position(|line| line.starts_with(name)).unwrap();
         assert!(at("c1") < at("a1") && at("d1") < at("b1"), "{lines:?}");
         assert_eq!(lines[8..], ["t1 stopped", "t1 dropped"]);
-        assert_eq!(world.system.alive(), 0);
+        assert_eq!(harness.system.alive(), 0);
     });
 }
 
 #[test]
-fn a_parent_hears_the_end_of_each_child_and_forgets_it() {
-    explore(|world| {
-        let parent = world.noter("p");
-        let child = child_of(world, &parent, world.puppet("c"));
+fn a_parent_is_notified_of_each_childs_termination_and_removes_it() {
+    explore(|harness| {
+        let parent = harness.recorder("p");
+        let child = spawn_child(harness, &parent, harness.puppet("c"));
         child.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["p hears end: stopped"]);
-        parent.tell(go(|me, ctx| me.note(format_args!("has {} children", ctx.children().len()))));
-        assert_eq!(world.lines(), ["p has 0 children"]);
+        assert_eq!(harness.lines(), ["p terminated: stopped"]);
+        parent.tell(run(|me, ctx| me.record(format_args!("has {} children", ctx.children().len()))));
+        assert_eq!(harness.lines(), ["p has 0 children"]);
     });
 }
 
 #[test]
-fn the_stopped_hook_comes_first_then_the_mailbox_goes_then_the_index() {
-    explore(|world| {
-        let system = world.system.clone();
-        let watcher = world.puppet("w").signal(move |signal, ctx| {
-            let Signal::Terminated { who, .. } = signal else { return Ok(Flow::Continue) };
+fn the_stopped_hook_runs_before_the_mailbox_closes_and_the_index_is_freed() {
+    explore(|harness| {
+        let system = harness.system.clone();
+        let watcher = harness.puppet("w").signal(move |signal, ctx| {
+            let Signal::Terminated { actor: who, .. } = signal else { return Ok(Flow::Continue) };
             let state = system.actor_state(*who);
             let found = system.signal(*who, SignalKey(1));
-            let told = format!("{state:?}, found: {found}");
-            ctx.me().tell(go(move |me, _| me.note(told)));
+            let line = format!("{state:?}, found: {found}");
+            ctx.me().tell(run(move |me, _| me.record(line)));
             Ok(Flow::Continue)
         });
-        let watcher = world.spawn(watcher);
-        let system = world.system.clone();
-        let actor = world.puppet("a").stopped(move |me, ctx| {
+        let watcher = harness.spawn(watcher);
+        let system = harness.system.clone();
+        let actor = harness.puppet("a").stopped(move |me, ctx| {
             let me_too = ctx.me();
             let state = system.actor_state(me_too.index());
-            let sent = me_too.try_tell(note(1));
+            let sent = me_too.try_tell(record(1));
             let found = system.signal(me_too.index(), SignalKey(1));
-            me.note(format_args!("{state:?}, {sent:?}, found: {found}"));
+            me.record(format_args!("{state:?}, {sent:?}, found: {found}"));
         });
-        let actor = world.spawn(actor);
+        let actor = harness.spawn(actor);
         let watched = actor.clone();
-        watcher.tell(go(move |_, ctx| ctx.watch(&watched)));
+        watcher.tell(run(move |_, ctx| ctx.watch(&watched)));
         actor.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["a Stopping, Err(Closed(_)), found: true", "w Stopped, found: false"]);
+        assert_eq!(harness.lines(), ["a Stopping, Err(Closed(_)), found: true", "w Stopped, found: false"]);
     });
 }
 
 #[test]
-fn an_address_outlives_its_actor_and_leads_nowhere() {
-    explore(|world| {
-        let actor = world.noter("a");
+fn a_reference_that_outlives_its_actor_delivers_nothing() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
         actor.stop(StopMode::Now);
-        world.run();
-        assert!(matches!(actor.try_tell(note(1)), Err(SendError::Closed(Msg::Note(1)))));
-        actor.tell(note(2));
-        assert_eq!(world.letters(), [(DeadLetterReason::Closed, 2)]);
-        let answer = world.runtime.block_on(actor.ask(|reply| Msg::Ask(3, reply)));
+        harness.run();
+        assert!(matches!(actor.try_tell(record(1)), Err(SendError::Closed(Msg::Record(1)))));
+        actor.tell(record(2));
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Closed, 2)]);
+        let answer = harness.runtime.block_on(actor.ask(|reply| Msg::Ask(3, reply)));
         assert_eq!(answer, Err(AskError::Closed));
-        let sent = world.runtime.block_on(actor.send(note(4)));
+        let sent = harness.runtime.block_on(actor.send(record(4)));
         assert!(matches!(sent, Err(SendError::Closed(_))));
         actor.stop(StopMode::Now);
         actor.signal(SignalKey(1));
-        world.run();
+        harness.run();
         assert_eq!(actor.state(), ActorState::Stopped);
     });
 }
 
 #[test]
-fn an_index_whose_slot_has_another_actor_names_nobody() {
-    explore(|world| {
-        let first = world.noter("a");
+fn an_index_whose_slot_was_reused_finds_no_actor() {
+    explore(|harness| {
+        let first = harness.recorder("a");
         let stale = first.index();
         first.stop(StopMode::Now);
-        world.run();
+        harness.run();
         drop(first);
-        let second = world.noter("b");
+        let second = harness.recorder("b");
         assert_eq!(second.index().slot, stale.slot, "the slot is reused");
         assert_eq!(second.index().generation, stale.generation + 1);
-        assert_eq!(world.system.actor_state(stale), ActorState::Stopped);
-        assert!(!world.system.stop(stale, StopMode::Now));
-        assert!(!world.system.signal(stale, SignalKey(1)));
-        second.tell(note(1));
-        assert_eq!((world.lines(), second.state()), (vec!["b 1".to_owned()], ActorState::Running));
+        assert_eq!(harness.system.actor_state(stale), ActorState::Stopped);
+        assert!(!harness.system.stop(stale, StopMode::Now));
+        assert!(!harness.system.signal(stale, SignalKey(1)));
+        second.tell(record(1));
+        assert_eq!((harness.lines(), second.state()), (vec!["b 1".to_owned()], ActorState::Running));
     });
 }
 
 #[test]
-fn a_slot_is_not_reused_while_somebody_has_its_address() {
-    explore(|world| {
-        let first = world.noter("a");
+fn a_slot_with_a_live_reference_is_not_reused() {
+    explore(|harness| {
+        let first = harness.recorder("a");
         first.stop(StopMode::Now);
-        world.run();
-        let second = world.noter("b");
+        harness.run();
+        let second = harness.recorder("b");
         assert_ne!(second.index().slot, first.index().slot);
-        first.tell(note(1));
-        assert_eq!((world.lines(), world.letters().len()), (vec![], 1));
+        first.tell(record(1));
+        assert_eq!((harness.lines(), harness.dead_letters().len()), (vec![], 1));
     });
 }
 
 #[test]
-fn an_index_that_never_was_names_nobody() {
-    explore(|world| {
+fn an_unknown_index_finds_no_actor() {
+    explore(|harness| {
         for slot in [0, 31, 32, 1_000_000, u32::MAX] {
             let index = MailboxIndex { slot, generation: 0 };
-            assert_eq!(world.system.actor_state(index), ActorState::Stopped);
-            assert!(!world.system.stop(index, StopMode::Now));
+            assert_eq!(harness.system.actor_state(index), ActorState::Stopped);
+            assert!(!harness.system.stop(index, StopMode::Now));
         }
     });
 }
 
 #[test]
-fn dead_letters_are_counted_all_and_kept_to_a_limit() {
-    explore_with(ActorSystemConfig { dead_letters_max: 3, ..config() }, |world| {
-        let actor = world.noter("a");
+fn all_dead_letters_are_counted_and_a_limited_number_is_kept() {
+    explore_with(ActorSystemConfig { dead_letters_max: 3, ..config() }, |harness| {
+        let actor = harness.recorder("a");
         actor.stop(StopMode::Now);
-        world.run();
-        (0..10).for_each(|number| actor.tell(note(number)));
-        assert_eq!(world.system.dead_letters_total(), 10);
+        harness.run();
+        (0..10).for_each(|number| actor.tell(record(number)));
+        assert_eq!(harness.system.dead_letters_total(), 10);
         let closed = DeadLetterReason::Closed;
-        assert_eq!(world.letters(), [(closed, 7), (closed, 8), (closed, 9)]);
-        assert_eq!(world.letters(), [], "they are taken once");
+        assert_eq!(harness.dead_letters(), [(closed, 7), (closed, 8), (closed, 9)]);
+        assert_eq!(harness.dead_letters(), [], "taking them removes them");
     });
 }
 
 #[test]
-fn a_dead_letter_says_whose_it_was_and_when() {
-    explore(|world| {
-        let actor = world.noter("a");
+fn a_dead_letter_names_its_actor_and_time() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
         actor.stop(StopMode::Now);
-        world.pass(30);
-        actor.tell(note(1));
-        let letter = world.system.take_dead_letters().pop_front().unwrap();
+        harness.advance_ms(30);
+        actor.tell(record(1));
+        let letter = harness.system.take_dead_letters().pop_front().unwrap();
         assert_eq!((letter.to, letter.actor.as_ref(), letter.at), (actor.index(), "a", at_ms(30)));
-        assert!(letter.message_type.ends_with("kit::Msg"), "{}", letter.message_type);
+        assert!(letter.message_type.ends_with("harness::Msg"), "{}", letter.message_type);
     });
 }
 
 #[test]
-fn there_are_at_most_as_many_actors_as_allowed_and_an_end_makes_room() {
-    explore_with(ActorSystemConfig { actors_max: 3, ..config() }, |world| {
-        let mut actors: Vec<_> = (0..3).map(|_| world.noter("a")).collect();
-        let props = world.puppet("b").loud().props();
-        let refused = world.system.spawn(&props).unwrap_err();
-        assert_eq!(refused, SpawnError::TooMany { actors_max: 3 });
-        assert_eq!((world.system.alive(), world.lines()), (3, vec!["b1 dropped".to_owned()]));
+fn actors_max_is_enforced_and_a_termination_frees_a_slot() {
+    explore_with(ActorSystemConfig { actors_max: 3, ..config() }, |harness| {
+        let mut actors: Vec<_> = (0..3).map(|_| harness.recorder("a")).collect();
+        let props = harness.puppet("b").log_hooks().props();
+        let error = harness.system.spawn(&props).unwrap_err();
+        assert_eq!(error, SpawnError::TooMany { actors_max: 3 });
+        assert_eq!((harness.system.alive(), harness.lines()), (3, vec!["b1 dropped".to_owned()]));
         actors.pop().unwrap().stop(StopMode::Now);
-        world.run();
-        assert!(world.system.spawn(&props).is_ok());
+        harness.run();
+        assert!(harness.system.spawn(&props).is_ok());
     });
 }
 
 #[test]
-fn mailboxes_that_could_deliver_or_resume_nothing_are_refused() {
-    explore(|world| {
+fn mailbox_options_that_could_never_deliver_or_resume_are_rejected() {
+    explore(|harness| {
         let places = |capacity| NonZeroUsize::new(capacity).unwrap();
         let good = MailboxOptions::bounded(places(64));
         let bad = [
-            (MailboxOptions { reserve_for_system: 64, ..good }, InvalidMailbox::NoUserPlaces),
-            (MailboxOptions { low_mark: good.user_capacity(), ..good }, InvalidMailbox::MarksCross),
-            (MailboxOptions { high_mark: good.low_mark, ..good }, InvalidMailbox::MarksCross),
+            (MailboxOptions { reserve_for_system: 64, ..good }, InvalidMailbox::NoUserCapacity),
+            (MailboxOptions { low_watermark: good.user_capacity(), ..good }, InvalidMailbox::WatermarksCross),
+            (MailboxOptions { high_watermark: good.low_watermark, ..good }, InvalidMailbox::WatermarksCross),
             (MailboxOptions { capacity: places(1 << 32), ..good }, InvalidMailbox::TooLarge),
         ];
-        for (options, why) in bad {
-            let refused = world.system.spawn(&world.puppet("a").mailbox(options).props()).unwrap_err();
-            assert_eq!(refused, SpawnError::Mailbox(why));
+        for (options, reason) in bad {
+            let error = harness.system.spawn(&harness.puppet("a").mailbox(options).props()).unwrap_err();
+            assert_eq!(error, SpawnError::Mailbox(reason));
         }
-        assert_eq!(world.system.alive(), 0);
+        assert_eq!(harness.system.alive(), 0);
     });
 }
 
 #[test]
 fn the_smallest_mailbox_holds_one_message() {
-    explore(|world| {
-        let actor = world.spawn(world.puppet("a").mailbox(MailboxOptions::bounded(NonZeroUsize::MIN)));
+    explore(|harness| {
+        let actor = harness.spawn(harness.puppet("a").mailbox(MailboxOptions::bounded(NonZeroUsize::MIN)));
         for number in 0..5 {
-            assert_eq!(actor.try_tell(note(number)).ok(), Some(SendOutcome::Queued));
-            assert!(matches!(actor.try_tell(note(9)), Err(SendError::Full(_))));
-            assert_eq!(world.lines(), [format!("a {number}")]);
+            assert_eq!(actor.try_tell(record(number)).ok(), Some(SendOutcome::Queued));
+            assert!(matches!(actor.try_tell(record(9)), Err(SendError::Full(_))));
+            assert_eq!(harness.lines(), [format!("a {number}")]);
         }
     });
 }
 
 #[test]
-fn an_actor_may_end_before_its_first_message() {
-    explore(|world| {
-        let actor = world.puppet("a").loud().started(|_, _| Ok(Flow::Stop));
-        let actor = world.system.spawn(&actor.props()).unwrap();
-        actor.tell(note(1));
-        assert_eq!(world.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
-        assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1)]);
+fn an_actor_may_stop_before_its_first_message() {
+    explore(|harness| {
+        let actor = harness.puppet("a").log_hooks().started(|_, _| Ok(Flow::Stop));
+        let actor = harness.system.spawn(&actor.props()).unwrap();
+        actor.tell(record(1));
+        assert_eq!(harness.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1)]);
     });
 }
 
 #[test]
-fn an_actor_that_is_stopped_before_it_ran_is_started_and_stopped() {
-    explore(|world| {
-        let actor = world.system.spawn(&world.puppet("a").loud().props()).unwrap();
+fn an_actor_stopped_before_its_first_run_is_started_and_stopped() {
+    explore(|harness| {
+        let actor = harness.system.spawn(&harness.puppet("a").log_hooks().props()).unwrap();
         actor.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
+        assert_eq!(harness.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
     });
 }
 
 #[test]
-fn a_child_command_reaches_children_only() {
-    explore(|world| {
-        let parent = world.noter("p");
-        let other = world.noter("o");
-        let child = child_of(world, &parent, world.puppet("c").loud());
+fn a_supervision_command_reaches_only_children() {
+    explore(|harness| {
+        let parent = harness.recorder("p");
+        let other = harness.recorder("o");
+        let child = spawn_child(harness, &parent, harness.puppet("c").log_hooks());
         let mine = child.index();
         let not_mine = other.index();
-        parent.tell(go(move |me, ctx| {
+        parent.tell(run(move |me, ctx| {
             let stop = guardian::SupervisionCommand::Stop;
             let reached = [not_mine, mine].map(|index| ctx.command(index, stop));
-            me.note(format_args!("{reached:?}"));
+            me.record(format_args!("{reached:?}"));
         }));
-        world.run();
+        harness.run();
         assert_eq!((child.state(), other.state()), (ActorState::Stopped, ActorState::Running));
-        assert!(world.lines().contains(&"p [false, true]".to_owned()));
+        assert!(harness.lines().contains(&"p [false, true]".to_owned()));
     });
 }
 
 #[test]
-fn settings_that_make_no_sense_start_nothing() {
+fn invalid_settings_start_no_system() {
     let start = |config: ActorSystemConfig| {
         let runtime = runtime::test::TestRuntime::new(1);
-        let refused = ActorSystemRunner::new(config).start(runtime.handle()).map(drop);
+        let error = ActorSystemRunner::new(config).start(runtime.handle()).map(drop);
         assert_eq!(runtime.tasks(), 0);
-        refused.unwrap_err().to_string()
+        error.unwrap_err().to_string()
     };
     let workers = NonZeroUsize::new(1_025).unwrap();
-    assert_eq!(start(ActorSystemConfig { workers, ..config() }), "workers is 1025, above 1024");
+    assert_eq!(start(ActorSystemConfig { workers, ..config() }), "workers is 1025, above the limit of 1024");
     let none = start(ActorSystemConfig { actors_max: 0, ..config() });
     assert!(none.starts_with("actors_max is 0, not from 1"), "{none}");
 }

@@ -1,4 +1,4 @@
-//! Ends at once, stays small, survives: what must hold where a worker could stall, grow or die.
+//! Bounds and isolation: asks that fail immediately, queues that stay small, workers that survive foreign panics.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,256 +8,259 @@ use std::task::{Context, Poll, Wake, Waker};
 use evenkeel_actor::guardian::MailboxOnRestart;
 use evenkeel_actor::*;
 
-use crate::harness::{MS, Msg, World, at_once, explore, explore_with, fail, go, hold, note, supervised};
+use crate::harness::{
+    Harness, MS, Msg, explore, explore_with, fail, record, restart_immediately, run, supervised,
+    suspend_until,
+};
 
 #[test]
-fn a_question_left_behind_by_an_actor_that_stops_ends_at_once() {
-    explore(|world| {
-        let actor = world.spawn(world.puppet("a").plain_letters());
-        actor.tell(hold(1));
-        world.run();
-        let asked = actor.ask(|reply| Msg::Ask(1, reply));
+fn an_ask_queued_at_a_stopped_actor_fails_immediately() {
+    explore(|harness| {
+        let actor = harness.spawn(harness.puppet("a").keep_plain_messages());
+        actor.tell(suspend_until(1));
+        harness.run();
+        let ask = actor.ask(|reply| Msg::Ask(1, reply));
         actor.stop(StopMode::Now);
-        assert_eq!(world.runtime.block_on(asked), Err(AskError::Discarded));
-        assert_eq!((world.now_ms(), world.letters().len()), (0, 1));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Discarded));
+        assert_eq!((harness.now_ms(), harness.dead_letters().len()), (0, 1));
     });
 }
 
 #[test]
-fn a_question_cleared_by_a_restart_ends_at_once() {
-    explore_with(supervised(at_once().with_on_restart(MailboxOnRestart::Clear)), |world| {
-        let actor = world.spawn(world.puppet("a").plain_letters());
+fn an_ask_cleared_by_a_restart_fails_immediately() {
+    explore_with(supervised(restart_immediately().with_on_restart(MailboxOnRestart::Clear)), |harness| {
+        let actor = harness.spawn(harness.puppet("a").keep_plain_messages());
         actor.tell(fail("broken"));
-        let asked = actor.ask(|reply| Msg::Ask(1, reply));
-        assert_eq!(world.runtime.block_on(asked), Err(AskError::Discarded));
-        assert_eq!((world.now_ms(), actor.state()), (0, ActorState::Running));
+        let ask = actor.ask(|reply| Msg::Ask(1, reply));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Discarded));
+        assert_eq!((harness.now_ms(), actor.state()), (0, ActorState::Running));
     });
 }
 
 #[test]
-fn a_question_that_makes_room_for_a_newer_message_ends_at_once() {
-    explore(|world| {
-        let puppet = world.puppet("a").places(1, OverflowStrategy::DropOldest).plain_letters();
-        let actor = world.spawn(puppet);
-        actor.tell(hold(1));
-        world.run();
-        let asked = actor.ask(|reply| Msg::Ask(1, reply));
-        actor.tell(note(2));
-        assert_eq!(world.runtime.block_on(asked), Err(AskError::Discarded));
-        assert_eq!(world.now_ms(), 0);
+fn an_ask_dropped_for_a_newer_message_fails_immediately() {
+    explore(|harness| {
+        let puppet = harness.puppet("a").capacity(1, OverflowStrategy::DropOldest).keep_plain_messages();
+        let actor = harness.spawn(puppet);
+        actor.tell(suspend_until(1));
+        harness.run();
+        let ask = actor.ask(|reply| Msg::Ask(1, reply));
+        actor.tell(record(2));
+        assert_eq!(harness.runtime.block_on(ask), Err(AskError::Discarded));
+        assert_eq!(harness.now_ms(), 0);
     });
 }
 
 #[test]
-fn a_question_in_a_letter_kept_whole_can_still_be_answered() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(hold(1));
-        world.run();
-        let mut asked = pin!(actor.ask(|reply| Msg::Ask(1, reply)));
+fn an_ask_kept_in_a_whole_dead_letter_can_still_be_answered() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(suspend_until(1));
+        harness.run();
+        let mut ask = pin!(actor.ask(|reply| Msg::Ask(1, reply)));
         actor.stop(StopMode::Now);
-        world.run();
-        assert!(poll(asked.as_mut(), Waker::noop()).is_pending());
-        let letter = world.system.take_dead_letters().pop_front().unwrap();
+        harness.run();
+        assert!(poll(ask.as_mut(), Waker::noop()).is_pending());
+        let letter = harness.system.take_dead_letters().pop_front().unwrap();
         let Ok(Msg::Ask(_, reply)) = letter.message.unwrap().downcast::<Msg>().map(|kept| *kept) else {
-            panic!("the question is the only letter");
+            panic!("the ask is the only dead letter");
         };
         assert_eq!(reply.send(9), Ok(()));
-        assert_eq!(poll(asked, Waker::noop()), Poll::Ready(Ok(9)));
+        assert_eq!(poll(ask, Waker::noop()), Poll::Ready(Ok(9)));
     });
 }
 
 #[test]
-fn an_actor_says_that_it_stops_as_soon_as_its_system_does() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(world.wait_until_ms(50, 1));
-        world.run();
-        let mut shutdown = pin!(world.system.graceful_shutdown(100 * MS));
+fn actors_report_stopping_as_soon_as_their_system_does() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(harness.wait_until_ms(50, 1));
+        harness.run();
+        let mut shutdown = pin!(harness.system.graceful_shutdown(100 * MS));
         assert!(poll(shutdown.as_mut(), Waker::noop()).is_pending());
         assert_eq!(actor.state(), ActorState::Stopping);
-        assert_eq!(actor.try_tell(note(1)).map_err(drop_message), Err(SendError::Closed(())));
-        world.pass(60);
-        assert!(world.runtime.block_on(shutdown).drained);
-        assert_eq!((world.lines(), actor.state()), (vec!["a 1".to_owned()], ActorState::Stopped));
+        assert_eq!(actor.try_tell(record(1)).map_err(drop_message), Err(SendError::Closed(())));
+        harness.advance_ms(60);
+        assert!(harness.runtime.block_on(shutdown).drained);
+        assert_eq!((harness.lines(), actor.state()), (vec!["a 1".to_owned()], ActorState::Stopped));
     });
 }
 
 #[test]
-fn an_actor_that_does_not_run_is_told_the_same_things_in_a_bounded_lane() {
-    explore(|world| {
-        let actor = world.noter("a");
+fn repeated_system_messages_to_an_actor_that_does_not_run_are_coalesced() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
         for round in 0..1_000 {
             actor.signal(SignalKey(round));
             actor.stop(if round % 2 == 0 { StopMode::Drained } else { StopMode::Now });
         }
-        let waiting = system_lane(&world.system, "a");
+        let waiting = system_queue_len(&harness.system, "a");
         assert!((2..=16 + 2).contains(&waiting), "{waiting}");
-        world.run();
+        harness.run();
         assert_eq!(actor.state(), ActorState::Stopped);
     });
 }
 
 #[test]
-fn the_signal_that_is_waited_for_is_not_lost_among_others() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(hold(7));
-        actor.tell(note(1));
-        world.run();
+fn the_awaited_signal_is_not_lost_among_others() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(suspend_until(7));
+        actor.tell(record(1));
+        harness.run();
         actor.signal(SignalKey(7));
         (100..200).for_each(|other| actor.signal(SignalKey(other)));
-        assert_eq!(system_lane(&world.system, "a"), 17);
-        assert_eq!(world.lines(), ["a 1"]);
-        // The latest of the others are remembered as those that came too early.
-        actor.tell(hold(199));
-        actor.tell(note(2));
-        assert_eq!(world.lines(), ["a 2"]);
+        assert_eq!(system_queue_len(&harness.system, "a"), 17);
+        assert_eq!(harness.lines(), ["a 1"]);
+        // The latest of the other signals are remembered as early signals.
+        actor.tell(suspend_until(199));
+        actor.tell(record(2));
+        assert_eq!(harness.lines(), ["a 2"]);
     });
 }
 
 #[test]
-fn a_watch_taken_back_and_renewed_in_a_loop_stays_one_watch() {
-    explore(|world| {
-        let watcher = world.noter("watcher");
-        let target = world.noter("target");
-        let whom = target.clone();
-        let system = world.system.clone();
-        watcher.tell(go(move |me, ctx| {
+fn watching_and_unwatching_in_a_loop_leaves_one_watch() {
+    explore(|harness| {
+        let watcher = harness.recorder("watcher");
+        let target = harness.recorder("target");
+        let watched = target.clone();
+        let system = harness.system.clone();
+        watcher.tell(run(move |me, ctx| {
             for _ in 0..1_000 {
-                ctx.watch(&whom);
-                ctx.unwatch(&whom);
+                ctx.watch(&watched);
+                ctx.unwatch(&watched);
             }
-            ctx.watch(&whom);
-            me.note(system_lane(&system, "target"));
+            ctx.watch(&watched);
+            me.record(system_queue_len(&system, "target"));
         }));
-        world.run();
+        harness.run();
         target.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["watcher 2", "watcher hears end: stopped"]);
+        assert_eq!(harness.lines(), ["watcher 2", "watcher terminated: stopped"]);
     });
 }
 
 #[test]
-fn commands_to_a_child_that_does_not_run_do_not_pile_up() {
-    explore(|world| {
-        let parent = world.noter("parent");
-        let child = crate::harness::child_of(world, &parent, world.puppet("child").loud());
-        world.log.take();
+fn commands_to_a_child_that_does_not_run_are_coalesced() {
+    explore(|harness| {
+        let parent = harness.recorder("parent");
+        let child = crate::harness::spawn_child(harness, &parent, harness.puppet("child").log_hooks());
+        harness.log.take();
         let index = child.index();
-        let system = world.system.clone();
-        parent.tell(go(move |me, ctx| {
+        let system = harness.system.clone();
+        parent.tell(run(move |me, ctx| {
             for _ in 0..500 {
                 ctx.command(index, guardian::SupervisionCommand::Resume);
                 ctx.command(index, guardian::SupervisionCommand::Restart);
             }
-            me.note(system_lane(&system, "child"));
+            me.record(system_queue_len(&system, "child"));
         }));
-        let lines = world.lines();
+        let lines = harness.lines();
         assert_eq!(lines[0], "parent 2");
         assert_eq!(lines.iter().filter(|line| line.ends_with("started")).count(), 1, "{lines:?}");
     });
 }
 
 #[test]
-fn a_waker_that_panics_keeps_nobody_else_from_the_room_that_was_made() {
-    explore(|world| {
-        let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::BlockProducer));
-        actor.tell(hold(1));
-        world.run();
-        actor.tell(note(1));
-        let mut senders = [Box::pin(actor.send(note(2))), Box::pin(actor.send(note(3)))];
-        let (bell, second) = Bell::new();
-        assert!(poll(senders[0].as_mut(), &Waker::from(Arc::new(Bomb))).is_pending());
+fn a_waker_that_panics_does_not_keep_other_senders_from_free_capacity() {
+    explore(|harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::BlockProducer));
+        actor.tell(suspend_until(1));
+        harness.run();
+        actor.tell(record(1));
+        let mut senders = [Box::pin(actor.send(record(2))), Box::pin(actor.send(record(3)))];
+        let (bell, second) = TestWaker::new();
+        assert!(poll(senders[0].as_mut(), &Waker::from(Arc::new(PanickingWaker))).is_pending());
         assert!(poll(senders[1].as_mut(), &second).is_pending());
         actor.signal(SignalKey(1));
-        assert_eq!(world.lines(), ["a 1"]);
-        assert_eq!(bell.rung(), 1);
+        assert_eq!(harness.lines(), ["a 1"]);
+        assert_eq!(bell.wakes(), 1);
         assert!(matches!(poll(senders[1].as_mut(), &second), Poll::Ready(Ok(SendOutcome::Queued))));
-        assert_eq!(world.lines(), ["a 3"]);
+        assert_eq!(harness.lines(), ["a 3"]);
     });
 }
 
 #[test]
-fn a_waker_that_panics_when_its_mailbox_closes_stops_no_worker() {
-    explore(|world| {
-        let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::BlockProducer));
-        actor.tell(hold(1));
-        world.run();
-        actor.tell(note(1));
-        let mut sender = pin!(actor.send(note(2)));
-        assert!(poll(sender.as_mut(), &Waker::from(Arc::new(Bomb))).is_pending());
+fn a_waker_that_panics_when_its_mailbox_closes_does_not_stop_the_worker() {
+    explore(|harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::BlockProducer));
+        actor.tell(suspend_until(1));
+        harness.run();
+        actor.tell(record(1));
+        let mut sender = pin!(actor.send(record(2)));
+        assert!(poll(sender.as_mut(), &Waker::from(Arc::new(PanickingWaker))).is_pending());
         actor.stop(StopMode::Now);
-        world.run();
+        harness.run();
         assert!(matches!(poll(sender, Waker::noop()), Poll::Ready(Err(SendError::Closed(_)))));
-        serves(world);
+        assert_still_working(harness);
     });
 }
 
 #[test]
-fn a_waker_that_panics_at_its_deadline_stops_no_clock() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(hold(1));
-        world.run();
-        let mut asked = pin!(actor.ask(|reply| Msg::Ask(1, reply)).within(5 * MS));
-        assert!(poll(asked.as_mut(), &Waker::from(Arc::new(Bomb))).is_pending());
-        world.pass(10);
-        assert_eq!(poll(asked, Waker::noop()), Poll::Ready(Err(AskError::TimedOut)));
-        serves(world);
+fn a_waker_that_panics_at_its_deadline_does_not_stop_the_timer_driver() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(suspend_until(1));
+        harness.run();
+        let mut ask = pin!(actor.ask(|reply| Msg::Ask(1, reply)).within(5 * MS));
+        assert!(poll(ask.as_mut(), &Waker::from(Arc::new(PanickingWaker))).is_pending());
+        harness.advance_ms(10);
+        assert_eq!(poll(ask, Waker::noop()), Poll::Ready(Err(AskError::TimedOut)));
+        assert_still_working(harness);
     });
 }
 
 #[test]
-fn an_answer_that_panics_when_nobody_reads_it_stops_no_worker() {
-    explore(|world| {
-        let actor = world.noter("a");
-        let other = world.noter("b");
-        actor.tell(go(move |_, _| abandon(&other)));
-        world.run();
-        serves(world);
+fn a_reply_that_panics_on_drop_does_not_stop_the_worker() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        let other = harness.recorder("b");
+        actor.tell(run(move |_, _| abandon(&other)));
+        harness.run();
+        assert_still_working(harness);
     });
 }
 
 #[test]
-fn an_answer_that_panics_when_nobody_reads_it_stops_no_clock() {
-    explore(|world| {
-        let actor = world.noter("a");
+fn a_reply_that_panics_on_drop_does_not_stop_the_timer_driver() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
         abandon(&actor);
-        world.pass(10);
-        serves(world);
+        harness.advance_ms(10);
+        assert_still_working(harness);
     });
 }
 
 #[test]
-fn a_factory_that_panics_when_it_is_dropped_stops_no_worker() {
-    explore(|world| {
-        let burning = Burning;
-        let puppet = world.puppet("a").factory(move |_| {
+fn a_factory_that_panics_on_drop_does_not_stop_the_worker() {
+    explore(|harness| {
+        let burning = PanicOnDrop;
+        let puppet = harness.puppet("a").factory(move |_| {
             let _held = &burning;
         });
-        let actor = world.spawn(puppet);
+        let actor = harness.spawn(puppet);
         actor.stop(StopMode::Now);
         drop(actor);
-        world.run();
-        serves(world);
+        harness.run();
+        assert_still_working(harness);
     });
 }
 
 #[test]
-fn a_long_line_of_ancestors_is_let_go_without_a_deep_stack() {
+fn a_long_chain_of_ancestors_is_dropped_without_deep_recursion() {
     const GENERATIONS: u32 = 100_000;
-    let world = World::new(runtime::test::TestOptions::new(0), crate::harness::config());
+    let harness = Harness::new(runtime::test::TestOptions::new(0), crate::harness::config());
     let youngest = Arc::new(Mutex::new(None));
-    let root = world
+    let root = harness
         .system
         .spawn_value(Ancestor { left: GENERATIONS, youngest: youngest.clone() }, &Props::of_values().build());
     let root = root.unwrap();
-    world.run();
-    assert_eq!(world.system.alive(), u64::from(GENERATIONS) + 1);
+    harness.run();
+    assert_eq!(harness.system.alive(), u64::from(GENERATIONS) + 1);
     root.stop(StopMode::Now);
     drop(root);
-    world.run();
-    assert_eq!(world.system.alive(), 0);
+    harness.run();
+    assert_eq!(harness.system.alive(), 0);
     let youngest = youngest.lock().unwrap().take();
     assert!(youngest.is_some(), "the last reference to all of them");
     drop(youngest);
@@ -282,36 +285,36 @@ impl Actor for Ancestor {
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, (): (), _ctx: &mut evenkeel_actor::Context<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut evenkeel_actor::Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }
 
-/// Asks, has it answered, and leaves the answer unread in the hands of whoever watches the deadline.
-fn abandon(whom: &ActorRef<Msg>) {
-    let way_back = Arc::new(Mutex::new(None));
-    let kept = way_back.clone();
-    let mut asked = Box::pin(whom.ask(move |reply: Reply<Burning>| {
-        *kept.lock().unwrap() = Some(reply);
-        note(0)
+/// Asks, replies and drops the ask, so that the timer driver's deadline entry holds the unread reply.
+fn abandon(target: &ActorRef<Msg>) {
+    let slot = Arc::new(Mutex::new(None));
+    let filled = slot.clone();
+    let mut ask = Box::pin(target.ask(move |reply: Reply<PanicOnDrop>| {
+        *filled.lock().unwrap() = Some(reply);
+        record(0)
     }));
-    assert!(poll(asked.as_mut(), Waker::noop()).is_pending());
-    let reply = way_back.lock().unwrap().take().unwrap();
-    assert!(reply.send(Burning).is_ok());
+    assert!(poll(ask.as_mut(), Waker::noop()).is_pending());
+    let reply = slot.lock().unwrap().take().unwrap();
+    assert!(reply.send(PanicOnDrop).is_ok());
 }
 
-/// Whether workers and clock go on: a message is handled, and a timer fires.
-fn serves(world: &World) {
-    let actor = world.noter("alive");
-    world.log.take();
-    let due = world.now_ms() + 5;
-    actor.tell(world.wait_until_ms(due, 1));
-    world.pass(10);
-    assert_eq!(world.lines(), ["alive 1"]);
+/// Asserts that workers and timer driver still run: a message is handled and a timer fires.
+fn assert_still_working(harness: &Harness) {
+    let actor = harness.recorder("alive");
+    harness.log.take();
+    let due = harness.now_ms() + 5;
+    actor.tell(harness.wait_until_ms(due, 1));
+    harness.advance_ms(10);
+    assert_eq!(harness.lines(), ["alive 1"]);
 }
 
-/// How many messages wait in the system lanes of actors with this label.
-fn system_lane(system: &ReadyQueueScheduler, label: &str) -> u64 {
+/// Returns the number of messages in the system queues of actors with this label.
+fn system_queue_len(system: &ReadyQueueScheduler, label: &str) -> u64 {
     let metrics = system.metrics();
     let labels = [("actor", label), ("mailbox", "system")];
     let read = |name| crate::harness::read(&metrics, name, &labels) as u64;
@@ -329,40 +332,40 @@ fn drop_message<M>(error: SendError<M>) -> SendError<()> {
     }
 }
 
-/// A waker nobody should have trusted.
-struct Bomb;
+/// A waker that panics when woken.
+struct PanickingWaker;
 
-impl Wake for Bomb {
+impl Wake for PanickingWaker {
     fn wake(self: Arc<Self>) {
         panic!("woken");
     }
 }
 
-/// Counts how often it was woken.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
-struct Bell(Mutex<u32>);
+struct TestWaker(Mutex<u32>);
 
-impl Bell {
+impl TestWaker {
     fn new() -> (Arc<Self>, Waker) {
         let bell = Arc::new(Self::default());
         (bell.clone(), Waker::from(bell))
     }
 
-    fn rung(&self) -> u32 {
+    fn wakes(&self) -> u32 {
         *self.0.lock().unwrap()
     }
 }
 
-impl Wake for Bell {
+impl Wake for TestWaker {
     fn wake(self: Arc<Self>) {
         *self.0.lock().unwrap() += 1;
     }
 }
 
-/// Panics when it is dropped, unless something panics already.
-struct Burning;
+/// Panics on drop, unless the thread is already panicking.
+struct PanicOnDrop;
 
-impl Drop for Burning {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             panic!("dropped");

@@ -1,6 +1,6 @@
-//! The runtime from outside: in virtual time where time or order matters, on real tokio where threads do.
+//! Tests of the public API: in virtual time where time or order matters, on tokio where threads matter.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
-#![allow(clippy::float_cmp, reason = "metrics are numbers, and counts among them are whole")]
+#![allow(clippy::float_cmp, reason = "metrics are floats, and counts among them are whole")]
 #![allow(clippy::type_complexity, reason = "a puppet is made of closures")]
 
 mod harness;

@@ -1,4 +1,4 @@
-//! Middleware: what surrounds the messages of a run.
+//! Middleware: hooks before and after each run.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn before_goes_in_order_and_after_in_reverse() {
-    explore_batches(|world| {
-        let log = world.log.clone();
+fn before_hooks_run_in_order_and_after_hooks_in_reverse() {
+    explore_batches(|harness| {
+        let log = harness.log.clone();
         let chain = move || {
-            let ring = |name| Ring::new(name, &log);
+            let ring = |name| OpenClose::new(name, &log);
             CompositeMiddleware::new().with(ring("outer")).with(ring("middle")).with(ring("inner"))
         };
-        let actor = world.spawn(world.puppet("a").middleware(chain));
-        actor.tell(note(1));
+        let actor = harness.spawn(harness.puppet("a").middleware(chain));
+        actor.tell(record(1));
         let expected = [
             "outer opens",
             "middle opens",
@@ -27,204 +27,207 @@ fn before_goes_in_order_and_after_in_reverse() {
             "middle closes",
             "outer closes",
         ];
-        assert_eq!(world.lines(), expected);
+        assert_eq!(harness.lines(), expected);
     });
 }
 
 #[test]
-fn break_holds_the_messages_until_it_lets_them_go_and_loses_none() {
-    explore_batches(|world| {
+fn break_delays_messages_and_loses_none() {
+    explore_batches(|harness| {
         let gate = Gate::default();
-        let actor = world.spawn(gate.guard(world.puppet("a")));
+        let actor = harness.spawn(gate.guard(harness.puppet("a")));
         gate.close();
-        (1..=3).for_each(|number| actor.tell(note(number)));
-        world.pass(20);
-        actor.tell(note(4));
-        world.pass(20);
-        assert_eq!(world.lines(), [""; 0]);
+        (1..=3).for_each(|number| actor.tell(record(number)));
+        harness.advance_ms(20);
+        actor.tell(record(4));
+        harness.advance_ms(20);
+        assert_eq!(harness.lines(), [""; 0]);
         assert_eq!((actor.state(), actor.depth()), (ActorState::Suspended, 4));
         gate.open();
-        world.pass(2);
-        assert_eq!(world.lines(), ["a 1", "a 2", "a 3", "a 4"]);
+        harness.advance_ms(2);
+        assert_eq!(harness.lines(), ["a 1", "a 2", "a 3", "a 4"]);
     });
 }
 
 #[test]
-fn a_held_actor_is_asked_about_again_every_millisecond() {
-    explore(|world| {
+fn middleware_is_asked_again_every_millisecond_after_a_break() {
+    explore(|harness| {
         let gate = Gate::default();
-        let actor = world.spawn(gate.guard(world.puppet("a")));
+        let actor = harness.spawn(gate.guard(harness.puppet("a")));
         gate.close();
-        actor.tell(note(1));
-        world.pass(50);
-        let asked = gate.asked();
-        assert!((48..=52).contains(&asked), "asked {asked} times in 50 ms");
+        actor.tell(record(1));
+        harness.advance_ms(50);
+        let calls = gate.calls();
+        assert!((48..=52).contains(&calls), "called {calls} times in 50 ms");
     });
 }
 
 #[test]
-fn what_the_system_says_passes_a_held_actor_and_lets_no_message_through() {
-    explore(|world| {
+fn system_messages_pass_a_break_and_user_messages_do_not() {
+    explore(|harness| {
         let gate = Gate::default();
-        let actor = world.spawn(gate.guard(world.puppet("a")));
-        actor.tell(go(|_, ctx| ctx.set_timer(TimerId(7), MS * 5, Repeat::Once)));
-        world.run();
+        let actor = harness.spawn(gate.guard(harness.puppet("a")));
+        actor.tell(run(|_, ctx| ctx.set_timer(TimerId(7), MS * 5, Repeat::Once)));
+        harness.run();
         gate.close();
-        actor.tell(note(1));
-        world.pass(10);
-        assert_eq!(world.lines(), ["a hears timer 7"]);
+        actor.tell(record(1));
+        harness.advance_ms(10);
+        assert_eq!(harness.lines(), ["a timer 7"]);
         actor.stop(StopMode::Now);
-        assert_eq!(world.lines(), [""; 0]);
-        assert_eq!(actor.state(), ActorState::Stopped, "a stop passes too");
-        assert_eq!(world.letters(), [(dead_letters::DeadLetterReason::Stopped, 1)]);
+        assert_eq!(harness.lines(), [""; 0]);
+        assert_eq!(actor.state(), ActorState::Stopped, "a stop passes the break too");
+        assert_eq!(harness.dead_letters(), [(dead_letters::DeadLetterReason::Stopped, 1)]);
     });
 }
 
 #[test]
-fn a_break_closes_what_was_opened_before_it_and_nothing_else() {
-    explore(|world| {
+fn a_break_runs_after_hooks_only_of_middleware_whose_before_hook_continued() {
+    explore(|harness| {
         let gate = Gate::default();
-        let log = world.log.clone();
+        let log = harness.log.clone();
         let shut = gate.clone();
         let chain = move || {
-            let outer = Ring::new("outer", &log);
-            let inner = Ring::new("inner", &log);
+            let outer = OpenClose::new("outer", &log);
+            let inner = OpenClose::new("inner", &log);
             CompositeMiddleware::new().with(outer).with(shut.clone()).with(inner)
         };
-        let actor = world.spawn(world.puppet("a").middleware(chain));
+        let actor = harness.spawn(harness.puppet("a").middleware(chain));
         gate.close();
-        actor.tell(note(1));
-        assert_eq!(world.lines(), ["outer opens", "outer closes"]);
+        actor.tell(record(1));
+        assert_eq!(harness.lines(), ["outer opens", "outer closes"]);
         gate.open();
-        world.pass(2);
-        assert_eq!(world.lines(), ["outer opens", "inner opens", "a 1", "inner closes", "outer closes"]);
+        harness.advance_ms(2);
+        assert_eq!(harness.lines(), ["outer opens", "inner opens", "a 1", "inner closes", "outer closes"]);
     });
 }
 
 #[test]
-fn after_is_told_how_many_messages_were_handled_and_how_the_run_ended() {
-    explore_batches(|world| {
-        let log = world.log.clone();
-        let chain = move || CompositeMiddleware::new().with(Count::new(&log));
-        let actor = world.spawn(world.puppet("a").middleware(chain));
-        (0..3).for_each(|number| actor.tell(note(number)));
+fn after_receives_the_number_of_handled_messages_and_the_result() {
+    explore_batches(|harness| {
+        let log = harness.log.clone();
+        let chain = move || CompositeMiddleware::new().with(MessageCounts::new(&log));
+        let actor = harness.spawn(harness.puppet("a").middleware(chain));
+        (0..3).for_each(|number| actor.tell(record(number)));
         assert_eq!(
-            world.lines(),
+            harness.lines(),
             ["3 wait", "a 0", "a 1", "a 2", "3 handled: Completed { ready_hint: false }"]
         );
         actor.tell(fail("broken"));
-        let ended = world.lines();
-        assert_eq!(ended[0], "1 wait");
-        assert!(ended[1].starts_with("1 handled: Failed { error: ActorError"), "{}", ended[1]);
-        world.pass(20);
+        let lines = harness.lines();
+        assert_eq!(lines[0], "1 wait");
+        assert!(lines[1].starts_with("1 handled: Failed { error: ActorError"), "{}", lines[1]);
+        harness.advance_ms(20);
         actor.tell(act(|_, _| Ok(Flow::Suspend(SuspendReason::RateLimit, ResumeCondition::After(MS)))));
         actor.tell(act(|_, _| Ok(Flow::Stop)));
-        world.pass(2);
+        harness.advance_ms(2);
         let expected = [
             "2 wait",
             "1 handled: Suspended { reason: RateLimit, resume_on: After(1ms) }",
             "1 wait",
             "1 handled: Stopped",
         ];
-        assert_eq!(world.lines(), expected);
+        assert_eq!(harness.lines(), expected);
     });
 }
 
 #[test]
-fn each_actor_has_a_middleware_of_its_own() {
-    explore_batches(|world| {
-        let log = world.log.clone();
-        let props = world
+fn each_actor_has_its_own_middleware() {
+    explore_batches(|harness| {
+        let log = harness.log.clone();
+        let props = harness
             .puppet("a")
-            .middleware(move || CompositeMiddleware::new().with(Runs { log: log.clone(), runs: 0 }))
+            .middleware(move || CompositeMiddleware::new().with(RunCounter { log: log.clone(), runs: 0 }))
             .props();
-        let [left, right] = [(); 2].map(|()| world.system.spawn(&props).unwrap());
+        let [left, right] = [(); 2].map(|()| harness.system.spawn(&props).unwrap());
         for actor in [&left, &left, &right] {
-            actor.tell(note(0));
-            world.run();
+            actor.tell(record(0));
+            harness.run();
         }
-        assert_eq!(world.lines(), ["a 0", "run 1", "a 0", "run 2", "a 0", "run 1"]);
+        assert_eq!(harness.lines(), ["a 0", "run 1", "a 0", "run 2", "a 0", "run 1"]);
     });
 }
 
 #[test]
-fn the_output_of_a_future_is_surrounded_like_any_message() {
-    explore(|world| {
+fn middleware_wraps_the_output_of_a_future_like_any_message() {
+    explore(|harness| {
         let gate = Gate::default();
-        let actor = world.spawn(gate.guard(world.puppet("a")));
-        actor.tell(world.wait_until_ms(10, 1));
-        actor.tell(note(2));
-        world.run();
+        let actor = harness.spawn(gate.guard(harness.puppet("a")));
+        actor.tell(harness.wait_until_ms(10, 1));
+        actor.tell(record(2));
+        harness.run();
         gate.close();
-        world.pass(20);
-        assert_eq!(world.lines(), [""; 0]);
+        harness.advance_ms(20);
+        assert_eq!(harness.lines(), [""; 0]);
         gate.open();
-        world.pass(2);
-        assert_eq!(world.lines(), ["a 1", "a 2"], "held back, and still first");
+        harness.advance_ms(2);
+        assert_eq!(harness.lines(), ["a 1", "a 2"], "delayed, and still first");
     });
 }
 
 #[test]
-fn every_before_that_lets_a_run_go_has_one_after() {
-    explore(|world| {
+fn every_before_hook_that_continues_has_one_after_hook() {
+    explore(|harness| {
         let opened = Arc::new(AtomicU32::new(0));
         let balance = opened.clone();
-        let chain = move || CompositeMiddleware::new().with(Balance(balance.clone()));
-        let actor = world.spawn(world.puppet("a").middleware(chain));
+        let chain = move || CompositeMiddleware::new().with(BalanceCheck(balance.clone()));
+        let actor = harness.spawn(harness.puppet("a").middleware(chain));
         for number in 0..20 {
-            actor.tell(note(number));
-            actor.tell(go(|_, ctx| ctx.set_timer(TimerId(1), MS, Repeat::Once)));
+            actor.tell(record(number));
+            actor.tell(run(|_, ctx| ctx.set_timer(TimerId(1), MS, Repeat::Once)));
             actor.tell(fail("broken"));
-            world.pass(u64::from(number) % 4);
+            harness.advance_ms(u64::from(number) % 4);
         }
         actor.stop(StopMode::Drained);
-        world.pass(100_000);
+        harness.advance_ms(100_000);
         assert_eq!((actor.state(), opened.load(Ordering::Relaxed)), (ActorState::Stopped, 0));
     });
 }
 
 #[test]
-fn a_middleware_that_panics_fails_the_actor_and_not_its_worker() {
-    explore(|world| {
-        let props = world.puppet("a").loud().middleware(|| CompositeMiddleware::new().with(Bomb));
-        let actor = world.spawn(props);
-        let other = world.noter("b");
-        actor.tell(note(1));
-        other.tell(note(2));
-        world.pass(100_000);
-        assert!(world.lines().contains(&"b 2".to_owned()));
+fn middleware_that_panics_fails_the_actor_and_not_its_worker() {
+    explore(|harness| {
+        let props = harness
+            .puppet("a")
+            .log_hooks()
+            .middleware(|| CompositeMiddleware::new().with(PanickingMiddleware));
+        let actor = harness.spawn(props);
+        let other = harness.recorder("b");
+        actor.tell(record(1));
+        other.tell(record(2));
+        harness.advance_ms(100_000);
+        assert!(harness.lines().contains(&"b 2".to_owned()));
         assert_eq!(actor.state(), ActorState::Stopped, "its restarts are used up");
     });
 }
 
-/// Notes when it opens and closes.
-struct Ring {
+/// Records its before hook as open and its after hook as close.
+struct OpenClose {
     name: &'static str,
     log: Log,
 }
 
-impl Ring {
+impl OpenClose {
     fn new(name: &'static str, log: &Log) -> Self {
         Self { name, log: log.clone() }
     }
 }
 
-impl MiddlewareChain for Ring {
+impl MiddlewareChain for OpenClose {
     fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
-        self.log.note(format!("{} opens", self.name));
+        self.log.record(format!("{} opens", self.name));
         ControlFlow::Continue(())
     }
 
     fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {
-        self.log.note(format!("{} closes", self.name));
+        self.log.record(format!("{} closes", self.name));
     }
 }
 
-/// Holds everything back while it is closed.
+/// Delays user messages while it is closed.
 #[derive(Clone, Default)]
 struct Gate {
     closed: Arc<AtomicBool>,
-    asked: Arc<AtomicU32>,
+    calls: Arc<AtomicU32>,
 }
 
 impl Gate {
@@ -241,61 +244,61 @@ impl Gate {
         self.closed.store(false, Ordering::Relaxed);
     }
 
-    fn asked(&self) -> u32 {
-        self.asked.load(Ordering::Relaxed)
+    fn calls(&self) -> u32 {
+        self.calls.load(Ordering::Relaxed)
     }
 }
 
 impl MiddlewareChain for Gate {
     fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
         if self.closed.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {}
 }
 
-/// Notes what it is told about a run.
-struct Count(Log);
+/// Records the message counts and the result of each run.
+struct MessageCounts(Log);
 
-impl Count {
+impl MessageCounts {
     fn new(log: &Log) -> Self {
         Self(log.clone())
     }
 }
 
-impl MiddlewareChain for Count {
+impl MiddlewareChain for MessageCounts {
     fn before_invoke(&mut self, ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
-        self.0.note(format!("{} wait", ctx.messages));
+        self.0.record(format!("{} wait", ctx.messages));
         ControlFlow::Continue(())
     }
 
     fn after_invoke(&mut self, ctx: &InvokeContext<'_>, result: &InvokeResult) {
-        self.0.note(format!("{} handled: {result:?}", ctx.messages));
+        self.0.record(format!("{} handled: {result:?}", ctx.messages));
     }
 }
 
 /// Counts the runs of its actor.
-struct Runs {
+struct RunCounter {
     log: Log,
     runs: u32,
 }
 
-impl MiddlewareChain for Runs {
+impl MiddlewareChain for RunCounter {
     fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
         self.runs += 1;
         ControlFlow::Continue(())
     }
 
     fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {
-        self.log.note(format!("run {}", self.runs));
+        self.log.record(format!("run {}", self.runs));
     }
 }
 
-/// Counts what is open; never below zero, never two.
-struct Balance(Arc<AtomicU32>);
+/// Asserts that each before hook is followed by its after hook.
+struct BalanceCheck(Arc<AtomicU32>);
 
-impl MiddlewareChain for Balance {
+impl MiddlewareChain for BalanceCheck {
     fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
         assert_eq!(self.0.fetch_add(1, Ordering::Relaxed), 0);
         ControlFlow::Continue(())
@@ -306,9 +309,9 @@ impl MiddlewareChain for Balance {
     }
 }
 
-struct Bomb;
+struct PanickingMiddleware;
 
-impl MiddlewareChain for Bomb {
+impl MiddlewareChain for PanickingMiddleware {
     fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
         panic!("the middleware is broken")
     }

@@ -1,4 +1,4 @@
-//! The cases of every runtime, on tokio with two threads.
+//! The runtime cases on tokio with two threads.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -16,6 +16,6 @@ fn on_tokio<F: Future<Output = ()>>(case: fn(ReadyQueueScheduler) -> F) {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::new(runtime.handle().clone())).unwrap();
-    let ended = runtime.block_on(async { tokio::time::timeout(CASE_MAX, case(system)).await });
-    assert!(ended.is_ok(), "not done after {CASE_MAX:?}");
+    let result = runtime.block_on(async { tokio::time::timeout(CASE_MAX, case(system)).await });
+    assert!(result.is_ok(), "not done after {CASE_MAX:?}");
 }

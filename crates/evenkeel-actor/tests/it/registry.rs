@@ -1,4 +1,4 @@
-//! Names: given once, found by the type of the messages, free when their actor ends.
+//! Name registry: a name is unique, typed by its actor's messages, and freed when the actor stops.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use crate::harness::*;
 
 #[test]
 fn an_actor_is_found_by_its_name() {
-    explore(|world| {
-        let names = world.system.names();
-        let actor = world.noter("a");
+    explore(|harness| {
+        let names = harness.system.names();
+        let actor = harness.recorder("a");
         assert_eq!(names.register("printer", &actor), Ok(()));
-        assert_eq!(names.register("plotter", &actor), Ok(()), "it may have several");
+        assert_eq!(names.register("plotter", &actor), Ok(()), "an actor may have several names");
         let found = names.find::<Msg>("printer").unwrap();
         assert!(found.is(&actor));
-        found.tell(note(1));
-        names.find("plotter").unwrap().tell(note(2));
-        assert_eq!(world.lines(), ["a 1", "a 2"]);
+        found.tell(record(1));
+        names.find("plotter").unwrap().tell(record(2));
+        assert_eq!(harness.lines(), ["a 1", "a 2"]);
     });
 }
 
 #[test]
-fn a_name_that_is_taken_is_refused_until_it_is_taken_back() {
-    explore(|world| {
-        let names = world.system.names();
-        let first = world.noter("a");
-        let second = world.noter("b");
+fn a_taken_name_is_rejected_until_it_is_unregistered() {
+    explore(|harness| {
+        let names = harness.system.names();
+        let first = harness.recorder("a");
+        let second = harness.recorder("b");
         names.register("printer", &first).unwrap();
-        let refused = names.register("printer", &second).unwrap_err();
-        assert_eq!(refused, RegisterError::Taken { by: first.index() });
-        assert_eq!(refused.to_string(), format!("actor {} has that name", first.index()));
-        assert_eq!(names.register("printer", &first), Err(refused), "nor twice to the same");
+        let error = names.register("printer", &second).unwrap_err();
+        assert_eq!(error, RegisterError::Taken { by: first.index() });
+        assert_eq!(error.to_string(), format!("the name is taken by actor {}", first.index()));
+        assert_eq!(names.register("printer", &first), Err(error), "nor by the same actor twice");
         assert_eq!(names.unregister("printer"), Some(first.index()));
         assert_eq!(names.unregister("printer"), None);
         assert_eq!(names.register("printer", &second), Ok(()));
@@ -42,44 +42,44 @@ fn a_name_that_is_taken_is_refused_until_it_is_taken_back() {
 }
 
 #[test]
-fn another_type_of_message_is_an_error_that_says_which() {
-    explore(|world| {
-        let names = world.system.names();
-        names.register("printer", &world.noter("a")).unwrap();
-        let refused = names.find::<u32>("printer").unwrap_err();
+fn a_wrong_message_type_is_an_error_that_names_the_accepted_type() {
+    explore(|harness| {
+        let names = harness.system.names();
+        names.register("printer", &harness.recorder("a")).unwrap();
+        let error = names.find::<u32>("printer").unwrap_err();
         let takes = std::any::type_name::<Msg>();
-        assert_eq!(refused, FindError::OtherMessages { takes });
-        assert_eq!(refused.to_string(), format!("the actor of that name takes {takes}"));
-        assert_eq!(names.find::<Msg>("nobody").unwrap_err(), FindError::NoSuchName);
+        assert_eq!(error, FindError::WrongMessageType { accepts: takes });
+        assert_eq!(error.to_string(), format!("the actor of that name takes {takes}"));
+        assert_eq!(names.find::<Msg>("unknown").unwrap_err(), FindError::NoSuchName);
     });
 }
 
 #[test]
-fn a_name_is_free_when_its_actor_has_ended_though_somebody_holds_its_address() {
-    explore(|world| {
-        let names = world.system.names();
-        let old = world.noter("a");
-        let new = world.noter("b");
+fn a_name_is_free_when_its_actor_has_stopped_although_references_remain() {
+    explore(|harness| {
+        let names = harness.system.names();
+        let old = harness.recorder("a");
+        let new = harness.recorder("b");
         names.register("printer", &old).unwrap();
         old.stop(StopMode::Now);
-        world.run();
-        assert_eq!(names.register("plotter", &old), Err(RegisterError::Ended));
+        harness.run();
+        assert_eq!(names.register("plotter", &old), Err(RegisterError::Stopped));
         assert_eq!(names.register("printer", &new), Ok(()));
         assert!(names.find::<Msg>("printer").unwrap().is(&new));
     });
 }
 
 #[test]
-fn a_name_never_leads_to_whoever_has_the_slot_by_then() {
-    explore(|world| {
-        let names = world.system.names();
-        let old = world.noter("a");
+fn a_name_never_resolves_to_a_later_actor_in_the_same_slot() {
+    explore(|harness| {
+        let names = harness.system.names();
+        let old = harness.recorder("a");
         let slot = old.index().slot;
         names.register("printer", &old).unwrap();
         old.stop(StopMode::Now);
         drop(old);
-        world.run();
-        let new = world.noter("b");
+        harness.run();
+        let new = harness.recorder("b");
         assert_eq!((new.index().slot, new.index().generation), (slot, 1), "the slot is reused");
         assert_eq!(names.find::<Msg>("printer").unwrap_err(), FindError::NoSuchName);
         assert_eq!(names.unregister("printer"), None);
@@ -87,92 +87,92 @@ fn a_name_never_leads_to_whoever_has_the_slot_by_then() {
 }
 
 #[test]
-fn whoever_hears_of_an_end_finds_the_name_free() {
-    explore(|world| {
-        let heir = world.puppet("heir").signal(|signal, ctx| {
+fn the_name_is_free_when_watchers_are_notified() {
+    explore(|harness| {
+        let heir = harness.puppet("heir").signal(|signal, ctx| {
             assert!(matches!(signal, Signal::Terminated { .. }));
             ctx.names().register("printer", &ctx.me()).unwrap();
             Ok(Flow::Continue)
         });
-        let actor = world.noter("a");
-        let heir = world.spawn(heir);
-        world.system.names().register("printer", &actor).unwrap();
+        let actor = harness.recorder("a");
+        let heir = harness.spawn(heir);
+        harness.system.names().register("printer", &actor).unwrap();
         let watched = actor.clone();
-        heir.tell(go(move |_, ctx| ctx.watch(&watched)));
-        world.run();
+        heir.tell(run(move |_, ctx| ctx.watch(&watched)));
+        harness.run();
         actor.stop(StopMode::Now);
-        world.run();
-        assert!(world.system.names().find::<Msg>("printer").unwrap().is(&heir));
+        harness.run();
+        assert!(harness.system.names().find::<Msg>("printer").unwrap().is(&heir));
     });
 }
 
 #[test]
 fn a_restart_keeps_the_name() {
-    explore_with(supervised(at_once()), |world| {
-        let actor = world.noter("a");
-        world.system.names().register("printer", &actor).unwrap();
+    explore_with(supervised(restart_immediately()), |harness| {
+        let actor = harness.recorder("a");
+        harness.system.names().register("printer", &actor).unwrap();
         actor.tell(fail("broken"));
-        world.run();
-        assert!(world.system.names().find::<Msg>("printer").unwrap().is(&actor));
+        harness.run();
+        assert!(harness.system.names().find::<Msg>("printer").unwrap().is(&actor));
     });
 }
 
 #[test]
 fn an_actor_names_itself_before_its_first_message_or_fails() {
-    explore_with(supervised(directing(|_| guardian::SupervisionDirective::Stop)), |world| {
+    explore_with(supervised(decided_by(|_| guardian::SupervisionDirective::Stop)), |harness| {
         let named = || {
-            world.puppet("a").started(|_, ctx| match ctx.names().register("printer", &ctx.me()) {
+            harness.puppet("a").started(|_, ctx| match ctx.names().register("printer", &ctx.me()) {
                 Ok(()) => Ok(Flow::Continue),
-                Err(refused) => Err(ActorError::new(refused.to_string())),
+                Err(error) => Err(ActorError::new(error.to_string())),
             })
         };
-        let first = world.spawn(named());
-        let second = world.spawn(named());
+        let first = harness.spawn(named());
+        let second = harness.spawn(named());
         assert_eq!((first.state(), second.state()), (ActorState::Running, ActorState::Stopped));
-        assert!(world.system.names().find::<Msg>("printer").unwrap().is(&first));
+        assert!(harness.system.names().find::<Msg>("printer").unwrap().is(&first));
     });
 }
 
 #[test]
-fn there_are_at_most_so_many_names_and_the_ended_do_not_count() {
+fn the_number_of_names_is_limited_and_stopped_actors_do_not_count() {
     let config = ActorSystemConfig { names_max: 100, ..config() };
-    explore_with(config, |world| {
-        let names = world.system.names();
-        let lasting = world.noter("a");
-        let passing = world.noter("b");
+    explore_with(config, |harness| {
+        let names = harness.system.names();
+        let lasting = harness.recorder("a");
+        let passing = harness.recorder("b");
         (0..60).for_each(|number| names.register(&format!("lasting {number}"), &lasting).unwrap());
         (0..40).for_each(|number| names.register(&format!("passing {number}"), &passing).unwrap());
         assert_eq!(names.register("one more", &lasting), Err(RegisterError::Full { names_max: 100 }));
         passing.stop(StopMode::Now);
-        world.run();
+        harness.run();
         (0..40).for_each(|number| names.register(&format!("new {number}"), &lasting).unwrap());
-        let refused = names.register("one more", &lasting).unwrap_err();
-        assert_eq!(refused.to_string(), "there are 100 names already");
+        let error = names.register("one more", &lasting).unwrap_err();
+        assert_eq!(error.to_string(), "the registry is full: 100 names");
         assert!((0..60).all(|number| names.find::<Msg>(&format!("lasting {number}")).is_ok()));
     });
 }
 
 #[test]
-fn a_name_has_a_length() {
-    let world = World::new(runtime::test::TestOptions::new(0), config());
-    let names = world.system.names();
-    let actor = world.noter("a");
+fn the_length_of_a_name_is_limited() {
+    let harness = Harness::new(runtime::test::TestOptions::new(0), config());
+    let names = harness.system.names();
+    let actor = harness.recorder("a");
     let longest = "n".repeat(NAME_LEN_MAX);
     assert_eq!(names.register(&longest, &actor), Ok(()));
     assert_eq!(names.register(&(longest + "n"), &actor), Err(RegisterError::Length { len: 257 }));
-    let refused = names.register("", &actor).unwrap_err();
-    assert_eq!(refused.to_string(), "a name has 1 to 256 bytes, not 0");
+    let error = names.register("", &actor).unwrap_err();
+    assert_eq!(error.to_string(), "a name has 1 to 256 bytes, not 0");
 }
 
 #[test]
-fn an_actor_of_another_system_gets_no_name_here() {
-    let [here, there] = [0, 1].map(|seed| World::new(runtime::test::TestOptions::new(seed), config()));
-    let stranger = there.noter("a");
+fn an_actor_of_another_system_cannot_be_registered() {
+    let [here, there] = [0, 1].map(|seed| Harness::new(runtime::test::TestOptions::new(seed), config()));
+    let stranger = there.recorder("a");
     assert_eq!(here.system.names().register("a", &stranger), Err(RegisterError::OtherSystem));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_threads_that_want_a_name_one_gets_it_each_time() {
+async fn exactly_one_of_many_threads_registers_a_contested_name() {
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     for _ in 0..50 {
@@ -194,7 +194,7 @@ async fn of_many_threads_that_want_a_name_one_gets_it_each_time() {
     }
 }
 
-/// Makes an actor that wants the name; gives it back if it got it.
+/// Spawns an actor that registers the name; returns it if it succeeded.
 async fn rival(system: ReadyQueueScheduler) -> Option<ActorRef<Msg>> {
     let actor = system.spawn(&puppet("rival", &Log::default()).props()).unwrap();
     system.names().register("throne", &actor).ok().map(|()| actor)

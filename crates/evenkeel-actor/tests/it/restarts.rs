@@ -1,4 +1,4 @@
-//! Supervision against the restarts it granted.
+//! Properties of the restart limit and of the backoff.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn no_window_holds_more_restarts_than_allowed_and_none_is_refused_without_need(
+    fn no_window_holds_more_restarts_than_allowed_and_none_is_denied_needlessly(
         max_restarts in 0..8_u32,
         within in 1..200_u64,
         pauses in prop::collection::vec(0..60_u64, 1..300),
@@ -24,10 +24,10 @@ proptest! {
         for pause in pauses {
             now += Duration::from_millis(pause);
             let recent = granted.iter().filter(|restart| now.since(**restart) < within).count();
-            let verdict = decide(&supervision, &mut history, &ActorError::new("any"), now, 0);
+            let decision = decide(&supervision, &mut history, &ActorError::new("any"), now, 0);
             let may_restart = recent < max_restarts as usize;
-            prop_assert_eq!(matches!(verdict, SupervisionDecision::Restart { .. }), may_restart, "{:?}", verdict);
-            prop_assert_eq!(matches!(verdict, SupervisionDecision::Stop { .. }), !may_restart);
+            prop_assert_eq!(matches!(decision, SupervisionDecision::Restart { .. }), may_restart, "{:?}", decision);
+            prop_assert_eq!(matches!(decision, SupervisionDecision::Stop { .. }), !may_restart);
             if may_restart {
                 granted.push(now);
             }
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn a_delay_lies_in_its_jitter_and_never_above_the_max(
+    fn a_delay_lies_within_its_jitter_and_never_above_the_max(
         min in 1..10_000_u64,
         wider in 0..1_000_000_u64,
         factor in 1..10_u32,
@@ -44,7 +44,8 @@ proptest! {
         before in 0..100_u32,
         random in any::<u32>(),
     ) {
-        let (min, max) = (Duration::from_nanos(min), Duration::from_nanos(min + wider));
+        let max = Duration::from_nanos(min + wider);
+        let min = Duration::from_nanos(min);
         let backoff = Backoff::new(min, max, factor, jitter_percent).unwrap();
         let whole = backoff.delay(before, 0);
         prop_assert_eq!(whole, (0..before).fold(min, |delay, _| (delay * factor).min(max)));
@@ -54,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn a_random_number_that_is_larger_never_waits_longer(before in 0..20_u32, a in any::<u32>(), b in any::<u32>()) {
+    fn a_larger_random_number_never_waits_longer(before in 0..20_u32, a in any::<u32>(), b in any::<u32>()) {
         let less = a.min(b);
         let more = a.max(b);
         prop_assert!(Backoff::DOUBLING.delay(before, more) <= Backoff::DOUBLING.delay(before, less));

@@ -1,6 +1,6 @@
-//! What a runtime must do: 15 cases, each given a system that was just started.
+//! Conformance tests for a runtime: 15 cases, each run on a freshly started system.
 //!
-//! Nothing here knows a runtime, and nothing sleeps: whoever waits has asked an actor.
+//! The cases do not depend on a particular runtime and never sleep: a case that waits asks an actor.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use evenkeel_actor::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Makes a test of every case; `$run` starts a system and hands it to the case.
+/// Defines a test for every case; `$run` starts a system and passes it to the case.
 macro_rules! test_every_case {
     ($run:ident) => {
         crate::runtime_cases::test_every_case! { $run:
             three_actors_handle_a_hundred_messages_each,
-            a_question_is_answered,
+            an_ask_is_answered,
             one_senders_messages_keep_their_order,
             a_timer_repeats_until_it_is_cancelled,
-            silence_is_told,
-            a_failed_child_starts_again_after_a_while,
-            a_suspended_actor_goes_on_at_its_signal,
-            a_suspension_ends_by_itself_after_its_time,
-            what_is_awaited_comes_back_before_what_waited,
-            a_drained_stop_handles_what_was_accepted,
-            a_stop_at_once_makes_dead_letters,
-            the_end_of_a_watched_actor_is_told_once,
-            children_end_before_their_parent,
-            a_sender_waits_for_room,
-            a_shutdown_handles_what_was_accepted_and_refuses_the_rest,
+            a_receive_timeout_fires_when_no_message_arrives,
+            a_failed_child_restarts_after_its_backoff,
+            a_suspended_actor_resumes_at_its_signal,
+            a_timed_suspension_ends_by_itself,
+            an_awaited_output_is_handled_before_queued_messages,
+            a_drained_stop_handles_accepted_messages,
+            an_immediate_stop_makes_dead_letters,
+            a_termination_is_reported_once_to_its_watcher,
+            children_stop_before_their_parent,
+            a_sender_waits_for_capacity,
+            a_shutdown_handles_accepted_messages_and_rejects_the_rest,
         }
     };
     ($run:ident: $($case:ident,)*) => {
@@ -42,8 +42,8 @@ pub(crate) use test_every_case;
 
 pub(crate) async fn three_actors_handle_a_hundred_messages_each(system: ReadyQueueScheduler) {
     let actors = [puppet(&system), puppet(&system), puppet(&system)];
-    for n in 0..100 {
-        actors.iter().for_each(|actor| actor.tell(note(n)));
+    for number in 0..100 {
+        actors.iter().for_each(|actor| actor.tell(record(number)));
     }
     for actor in &actors {
         assert_eq!(log_of(actor).await.len(), 100);
@@ -51,7 +51,7 @@ pub(crate) async fn three_actors_handle_a_hundred_messages_each(system: ReadyQue
     assert_eq!(system.alive(), 3);
 }
 
-pub(crate) async fn a_question_is_answered(system: ReadyQueueScheduler) {
+pub(crate) async fn an_ask_is_answered(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     assert_eq!(actor.ask(|reply| answer(reply, 42)).await, Ok(42));
     let dropped = actor.ask(|reply: Reply<u32>| {
@@ -65,10 +65,10 @@ pub(crate) async fn a_question_is_answered(system: ReadyQueueScheduler) {
 
 pub(crate) async fn one_senders_messages_keep_their_order(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
-    for n in 0..3_000 {
-        actor.send(note(n)).await.unwrap();
+    for number in 0..3_000 {
+        actor.send(record(number)).await.unwrap();
     }
-    assert_eq!(log_of(&actor).await, notes(0..3_000));
+    assert_eq!(log_of(&actor).await, messages(0..3_000));
 }
 
 pub(crate) async fn a_timer_repeats_until_it_is_cancelled(system: ReadyQueueScheduler) {
@@ -79,244 +79,244 @@ pub(crate) async fn a_timer_repeats_until_it_is_cancelled(system: ReadyQueueSche
         assert!(ctx.set_timer(fast, MS, Repeat::Every(MS)));
         Ok(Flow::Continue)
     }));
-    assert_eq!(log_when(&actor, 3).await[..3], [const { Entry::Heard(Signal::Timer(TimerId(1))) }; 3]);
+    assert_eq!(log_at_len(&actor, 3).await[..3], [const { Entry::Signal(Signal::Timer(TimerId(1))) }; 3]);
     actor.tell(act(move |puppet, ctx| {
         ctx.cancel_timer(fast);
         puppet.log.clear();
         assert!(ctx.set_timer(slow, 5 * MS, Repeat::Once));
         Ok(Flow::Continue)
     }));
-    assert_eq!(log_when(&actor, 1).await, [Entry::Heard(Signal::Timer(slow))]);
+    assert_eq!(log_at_len(&actor, 1).await, [Entry::Signal(Signal::Timer(slow))]);
 }
 
-pub(crate) async fn silence_is_told(system: ReadyQueueScheduler) {
+pub(crate) async fn a_receive_timeout_fires_when_no_message_arrives(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     actor.tell(act(|_, ctx| {
         assert!(ctx.set_receive_timeout(Some(2 * MS)));
         Ok(Flow::Continue)
     }));
-    assert_eq!(log_when(&actor, 1).await, [Entry::Heard(Signal::ReceiveTimeout)]);
+    assert_eq!(log_at_len(&actor, 1).await, [Entry::Signal(Signal::ReceiveTimeout)]);
 }
 
-pub(crate) async fn a_failed_child_starts_again_after_a_while(system: ReadyQueueScheduler) {
+pub(crate) async fn a_failed_child_restarts_after_its_backoff(system: ReadyQueueScheduler) {
     let backoff = Backoff::new(2 * MS, 2 * MS, 1, 0).unwrap();
     let parent = Props::new(Puppet::default).supervise(Supervision::default().with_backoff(backoff)).build();
     let parent = system.spawn(&parent).unwrap();
-    let child = child_of(&parent).await;
-    child.tell(note(1));
-    child.tell(act(|_, _| Err(ActorError::new("as told"))));
-    child.tell(note(2));
-    assert_eq!(log_of(&child).await, notes(2..3));
-    let heard = log_when(&parent, 1).await;
-    let [Entry::Heard(Signal::ChildFailed(FailureNotification { child: who, verdict, .. }))] = &heard[..]
+    let child = spawn_child(&parent).await;
+    child.tell(record(1));
+    child.tell(act(|_, _| Err(ActorError::new("on purpose"))));
+    child.tell(record(2));
+    assert_eq!(log_of(&child).await, messages(2..3));
+    let log = log_at_len(&parent, 1).await;
+    let [Entry::Signal(Signal::ChildFailed(FailureNotification { child: failed, decision, .. }))] = &log[..]
     else {
-        panic!("{heard:?}");
+        panic!("{log:?}");
     };
-    assert_eq!((*who, *verdict), (child.index(), SupervisionDecision::Restart { after: 2 * MS }));
+    assert_eq!((*failed, *decision), (child.index(), SupervisionDecision::Restart { after: 2 * MS }));
 }
 
-pub(crate) async fn a_suspended_actor_goes_on_at_its_signal(system: ReadyQueueScheduler) {
+pub(crate) async fn a_suspended_actor_resumes_at_its_signal(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let key = suspend(&actor).await;
-    actor.tell(note(1));
+    actor.tell(record(1));
     let early = actor.ask(|reply| answer(reply, 0)).within(5 * MS).await;
     assert_eq!(early, Err(AskError::TimedOut));
     assert_eq!(actor.state(), ActorState::Suspended);
     actor.signal(key);
-    assert_eq!(log_of(&actor).await, notes(1..2));
+    assert_eq!(log_of(&actor).await, messages(1..2));
 }
 
-pub(crate) async fn a_suspension_ends_by_itself_after_its_time(system: ReadyQueueScheduler) {
+pub(crate) async fn a_timed_suspension_ends_by_itself(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     actor.tell(act(|_, _| Ok(Flow::Suspend(SuspendReason::RateLimit, ResumeCondition::After(2 * MS)))));
-    actor.tell(note(1));
-    assert_eq!(log_of(&actor).await, notes(1..2));
+    actor.tell(record(1));
+    assert_eq!(log_of(&actor).await, messages(1..2));
 }
 
-pub(crate) async fn what_is_awaited_comes_back_before_what_waited(system: ReadyQueueScheduler) {
+pub(crate) async fn an_awaited_output_is_handled_before_queued_messages(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let other = puppet(&system);
     actor.tell(act(|_, _| {
-        Ok(Flow::wait(async move { note(other.ask(|reply| answer(reply, 7)).await.unwrap()) }))
+        Ok(Flow::wait(async move { record(other.ask(|reply| answer(reply, 7)).await.unwrap()) }))
     }));
-    actor.tell(note(8));
-    assert_eq!(log_of(&actor).await, notes(7..9));
+    actor.tell(record(8));
+    assert_eq!(log_of(&actor).await, messages(7..9));
 }
 
-pub(crate) async fn a_drained_stop_handles_what_was_accepted(system: ReadyQueueScheduler) {
+pub(crate) async fn a_drained_stop_handles_accepted_messages(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
-    let farewell = actor.ask(farewell);
-    (0..10).for_each(|n| actor.tell(note(n)));
+    let final_log = actor.ask(final_log);
+    (0..10).for_each(|number| actor.tell(record(number)));
     actor.stop(StopMode::Drained);
-    assert_eq!(farewell.await, Ok(notes(0..10)));
-    assert!(matches!(actor.try_tell(note(10)), Err(SendError::Closed(_))));
+    assert_eq!(final_log.await, Ok(messages(0..10)));
+    assert!(matches!(actor.try_tell(record(10)), Err(SendError::Closed(_))));
 }
 
-pub(crate) async fn a_stop_at_once_makes_dead_letters(system: ReadyQueueScheduler) {
+pub(crate) async fn an_immediate_stop_makes_dead_letters(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let watcher = puppet(&system);
     watch(&watcher, &actor).await;
     suspend(&actor).await;
-    (0..3).for_each(|n| actor.tell(note(n)));
+    (0..3).for_each(|number| actor.tell(record(number)));
     actor.stop(StopMode::Now);
-    assert_eq!(log_when(&watcher, 1).await, [ended(&actor, Termination::Stopped)]);
+    assert_eq!(log_at_len(&watcher, 1).await, [terminated(&actor, Termination::Stopped)]);
     assert_eq!(system.dead_letters_total(), 3);
 }
 
-pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueScheduler) {
+pub(crate) async fn a_termination_is_reported_once_to_its_watcher(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let watcher = puppet(&system);
     watch(&watcher, &actor).await;
     actor.stop(StopMode::Drained);
-    let told = ended(&actor, Termination::Stopped);
-    assert_eq!(log_when(&watcher, 1).await, std::slice::from_ref(&told));
+    let expected = terminated(&actor, Termination::Stopped);
+    assert_eq!(log_at_len(&watcher, 1).await, std::slice::from_ref(&expected));
     watch(&watcher, &actor).await;
-    assert_eq!(log_when(&watcher, 2).await, [told, ended(&actor, Termination::Unknown)]);
+    assert_eq!(log_at_len(&watcher, 2).await, [expected, terminated(&actor, Termination::Unknown)]);
 }
 
-pub(crate) async fn children_end_before_their_parent(system: ReadyQueueScheduler) {
+pub(crate) async fn children_stop_before_their_parent(system: ReadyQueueScheduler) {
     let parent = puppet(&system);
     let watcher = puppet(&system);
-    let child = child_of(&parent).await;
+    let child = spawn_child(&parent).await;
     watch(&watcher, &child).await;
     watch(&watcher, &parent).await;
     parent.stop(StopMode::Drained);
-    let told = [ended(&child, Termination::Stopped), ended(&parent, Termination::Stopped)];
-    assert_eq!(log_when(&watcher, 2).await, told);
+    let expected = [terminated(&child, Termination::Stopped), terminated(&parent, Termination::Stopped)];
+    assert_eq!(log_at_len(&watcher, 2).await, expected);
 }
 
-pub(crate) async fn a_sender_waits_for_room(system: ReadyQueueScheduler) {
+pub(crate) async fn a_sender_waits_for_capacity(system: ReadyQueueScheduler) {
     let options = MailboxOptions::bounded(NonZeroUsize::new(8).unwrap());
     let actor = system.spawn(&Props::new(Puppet::default).mailbox(options).build()).unwrap();
     let witness = puppet(&system);
     let key = suspend(&actor).await;
     let room = u32::try_from(options.user_capacity()).unwrap();
-    (0..room).for_each(|n| assert!(matches!(actor.try_tell(note(n)), Ok(SendOutcome::Queued))));
-    assert!(matches!(actor.try_tell(note(room)), Err(SendError::Full(_))));
+    (0..room).for_each(|number| assert!(matches!(actor.try_tell(record(number)), Ok(SendOutcome::Queued))));
+    assert!(matches!(actor.try_tell(record(room)), Err(SendError::Full(_))));
     let sender = actor.clone();
     let seen = witness.clone();
     let waits = async move {
-        sender.send(note(room)).await.unwrap();
-        seen.tell(note(0));
+        sender.send(record(room)).await.unwrap();
+        seen.tell(record(0));
     };
     system.spawn_task(waits).unwrap();
     actor.signal(key);
-    log_when(&witness, 1).await;
-    assert_eq!(log_of(&actor).await, notes(0..room + 1));
+    log_at_len(&witness, 1).await;
+    assert_eq!(log_of(&actor).await, messages(0..room + 1));
 }
 
-pub(crate) async fn a_shutdown_handles_what_was_accepted_and_refuses_the_rest(system: ReadyQueueScheduler) {
+pub(crate) async fn a_shutdown_handles_accepted_messages_and_rejects_the_rest(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
-    let farewell = actor.ask(farewell);
-    (0..50).for_each(|n| actor.tell(note(n)));
+    let final_log = actor.ask(final_log);
+    (0..50).for_each(|number| actor.tell(record(number)));
     let end = system.graceful_shutdown(Duration::from_secs(5)).await;
     assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
-    assert_eq!(farewell.await, Ok(notes(0..50)));
+    assert_eq!(final_log.await, Ok(messages(0..50)));
     assert_eq!(system.lifecycle(), Lifecycle::Stopped);
-    assert!(matches!(actor.try_tell(note(0)), Err(SendError::Closed(_))));
+    assert!(matches!(actor.try_tell(record(0)), Err(SendError::Closed(_))));
     assert_eq!(system.spawn(&Props::new(Puppet::default).build()).err(), Some(SpawnError::Stopping));
 }
 
-/// An actor that does as it is told, and keeps a log.
+/// An actor that runs the closures it receives and keeps a log.
 #[derive(Default)]
 struct Puppet {
     log: Vec<Entry>,
-    /// Who wants the log once it is that long.
+    /// Receives the log once it has this length.
     reader: Option<(usize, Reply<Vec<Entry>>)>,
-    /// Who wants the log at the end.
-    heir: Option<Reply<Vec<Entry>>>,
+    /// Receives the log at termination.
+    final_reader: Option<Reply<Vec<Entry>>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Entry {
-    Note(u32),
-    Heard(Signal),
+    Message(u32),
+    Signal(Signal),
 }
 
-/// What a puppet is told: what to do.
-struct Act(Box<Deed>);
+/// Message of a puppet: the closure to run.
+struct Closure(Box<ClosureFn>);
 
-type Deed = dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Act> + Send;
+type ClosureFn = dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Closure> + Send;
 
 impl Actor for Puppet {
-    type Msg = Act;
+    type Msg = Closure;
 
-    fn receive(&mut self, act: Act, ctx: &mut Context<'_, Self>) -> HandlerResult<Act> {
+    fn receive(&mut self, act: Closure, ctx: &mut Context<'_, Self>) -> HandlerResult<Closure> {
         let handled = (act.0)(self, ctx);
-        self.show();
+        self.reply_if_due();
         handled
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Act> {
-        self.log.push(Entry::Heard(signal));
-        self.show();
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Closure> {
+        self.log.push(Entry::Signal(signal));
+        self.reply_if_due();
         Ok(Flow::Continue)
     }
 
     fn stopped(&mut self, _ctx: &mut Context<'_, Self>) {
-        if let Some(heir) = self.heir.take() {
-            drop(heir.send(self.log.clone()));
+        if let Some(final_reader) = self.final_reader.take() {
+            drop(final_reader.send(self.log.clone()));
         }
     }
 }
 
 impl Puppet {
-    fn show(&mut self) {
+    fn reply_if_due(&mut self) {
         if let Some((_, reader)) = self.reader.take_if(|(len, _)| *len <= self.log.len()) {
             drop(reader.send(self.log.clone()));
         }
     }
 }
 
-fn puppet(system: &ReadyQueueScheduler) -> ActorRef<Act> {
+fn puppet(system: &ReadyQueueScheduler) -> ActorRef<Closure> {
     system.spawn(&Props::new(Puppet::default).build()).unwrap()
 }
 
 fn act(
-    deed: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Act> + Send + 'static,
-) -> Act {
-    Act(Box::new(deed))
+    closure: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Closure> + Send + 'static,
+) -> Closure {
+    Closure(Box::new(closure))
 }
 
-fn note(n: u32) -> Act {
+fn record(number: u32) -> Closure {
     act(move |puppet, _| {
-        puppet.log.push(Entry::Note(n));
+        puppet.log.push(Entry::Message(number));
         Ok(Flow::Continue)
     })
 }
 
-fn notes(numbers: std::ops::Range<u32>) -> Vec<Entry> {
-    numbers.map(Entry::Note).collect()
+fn messages(numbers: std::ops::Range<u32>) -> Vec<Entry> {
+    numbers.map(Entry::Message).collect()
 }
 
-fn answer(reply: Reply<u32>, n: u32) -> Act {
-    act(move |_, _| give(reply, n))
+fn answer(reply: Reply<u32>, number: u32) -> Closure {
+    act(move |_, _| send_reply(reply, number))
 }
 
-/// Whoever asked may have gone.
-fn give<T>(reply: Reply<T>, value: T) -> HandlerResult<Act> {
+/// Sends a reply and ignores an asker that has given up.
+fn send_reply<T>(reply: Reply<T>, value: T) -> HandlerResult<Closure> {
     drop(reply.send(value));
     Ok(Flow::Continue)
 }
 
-fn farewell(reply: Reply<Vec<Entry>>) -> Act {
+fn final_log(reply: Reply<Vec<Entry>>) -> Closure {
     act(move |puppet, _| {
-        puppet.heir = Some(reply);
+        puppet.final_reader = Some(reply);
         Ok(Flow::Continue)
     })
 }
 
-fn ended(who: &ActorRef<Act>, how: Termination) -> Entry {
-    Entry::Heard(Signal::Terminated { who: who.index(), how })
+fn terminated(actor: &ActorRef<Closure>, cause: Termination) -> Entry {
+    Entry::Signal(Signal::Terminated { actor: actor.index(), cause })
 }
 
-/// The log after everything told before.
-async fn log_of(actor: &ActorRef<Act>) -> Vec<Entry> {
-    log_when(actor, 0).await
+/// Returns the log after all messages sent before.
+async fn log_of(actor: &ActorRef<Closure>) -> Vec<Entry> {
+    log_at_len(actor, 0).await
 }
 
-/// The log once it has `len` entries.
-async fn log_when(actor: &ActorRef<Act>, len: usize) -> Vec<Entry> {
+/// Returns the log once it has `len` entries.
+async fn log_at_len(actor: &ActorRef<Closure>, len: usize) -> Vec<Entry> {
     let log = actor.ask(|reply| {
         act(move |puppet, _| {
             puppet.reader = Some((len, reply));
@@ -326,26 +326,27 @@ async fn log_when(actor: &ActorRef<Act>, len: usize) -> Vec<Entry> {
     log.await.unwrap()
 }
 
-/// Suspends an actor until the key is signalled.
-async fn suspend(actor: &ActorRef<Act>) -> SignalKey {
+/// Suspends an actor; returns the key whose signal resumes it.
+async fn suspend(actor: &ActorRef<Closure>) -> SignalKey {
     let key = actor.ask(|reply| {
         act(|_, ctx| {
             let key = ctx.signal_key();
-            give(reply, key)?;
+            send_reply(reply, key)?;
             Ok(Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key)))
         })
     });
     key.await.unwrap()
 }
 
-async fn watch(watcher: &ActorRef<Act>, whom: &ActorRef<Act>) {
-    let whom = whom.clone();
-    let watched = watcher.ask(|reply| act(move |_, ctx| give(reply, ctx.watch(&whom))));
+async fn watch(watcher: &ActorRef<Closure>, target: &ActorRef<Closure>) {
+    let target = target.clone();
+    let watched = watcher.ask(|reply| act(move |_, ctx| send_reply(reply, ctx.watch(&target))));
     assert_eq!(watched.await, Ok(true));
 }
 
-async fn child_of(parent: &ActorRef<Act>) -> ActorRef<Act> {
-    let child = parent
-        .ask(|reply| act(|_, ctx| give(reply, ctx.spawn(&Props::new(Puppet::default).build()).unwrap())));
+async fn spawn_child(parent: &ActorRef<Closure>) -> ActorRef<Closure> {
+    let child = parent.ask(|reply| {
+        act(|_, ctx| send_reply(reply, ctx.spawn(&Props::new(Puppet::default).build()).unwrap()))
+    });
     child.await.unwrap()
 }

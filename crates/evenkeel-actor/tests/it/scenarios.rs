@@ -1,4 +1,5 @@
-//! The five scenarios of the seed, a sustained load and a handler that never returns: on real threads.
+//! The five scenarios of the specification (docs/specs.md, actor scheduler facade), a sustained load and a handler that
+//! never returns, on real threads.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ async fn a_hundred_actors_handle_ten_thousand_messages_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_actors_that_come_at_once_all_answer_and_all_go() {
+async fn a_thousand_actors_spawned_at_once_all_reply_and_all_stop() {
     within_30_s(async {
         let system = system();
         for _ in 0..5 {
@@ -87,11 +88,11 @@ async fn suspensions_and_resumptions_lose_and_reorder_nothing() {
                 actor.send(Count::Next(number)).await.unwrap();
             }
             if round % 3 == 0 {
-                // May come before the actor waits for it, or while it does.
+                // May arrive before or during the wait.
                 actor.signal(SignalKey(round));
             }
             if round % 30 == 0 {
-                // Sixteen early signals are remembered, so the actor must not lag behind by more.
+                // Sixteen early signals are remembered, so the actor must not lag further behind.
                 assert_eq!(actor.ask(Count::Get).await, Ok(10 * (round + 1)));
             }
         }
@@ -102,7 +103,7 @@ async fn suspensions_and_resumptions_lose_and_reorder_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_actor_that_fails_again_and_again_is_restarted_and_handles_the_rest() {
+async fn an_actor_that_fails_repeatedly_is_restarted_and_handles_the_rest() {
     within_30_s(async {
         let patient = Supervision::default().with_backoff(Backoff::NONE);
         let patient = patient.with_max_restarts(1_000, Duration::from_secs(60)).unwrap();
@@ -117,7 +118,7 @@ async fn an_actor_that_fails_again_and_again_is_restarted_and_handles_the_rest()
         }
         let end = system.graceful_shutdown(Duration::from_secs(10)).await;
         assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
-        // Each value handles 20 and fails on the next, half of them by a panic.
+        // Each value handles 20 messages and fails on the next, half of them with a panic.
         let restarts = read(&system.metrics(), names::RESTARTS_TOTAL, &[("actor", "fragile")]);
         assert_eq!((handled.load(Ordering::SeqCst), restarts), (9_524, 476.0));
     })
@@ -156,12 +157,12 @@ async fn ten_thousand_messages_a_second_to_each_of_a_hundred_actors_all_arrive()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_never_returns_stops_nobody_else_and_is_reported_abandoned() {
+async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_abandoned() {
     within_30_s(async {
         let system = system();
         let (release, stuck) = stuck(&system, vec![]);
         let others: Vec<_> = (0..50).map(|_| counter(&system)).collect();
-        // Everybody sleeps by then, the clock included, which the worker that gets stuck wakes.
+        // All workers and the timer driver are parked by then; the worker that gets stuck wakes the driver.
         tokio::time::sleep(Duration::from_millis(50)).await;
         stuck.tell(());
         for round in 0..200 {
@@ -170,10 +171,10 @@ async fn a_handler_that_never_returns_stops_nobody_else_and_is_reported_abandone
             }
         }
         for actor in &others {
-            assert_eq!(actor.ask(Count::Get).await, Ok(200), "the others go on");
+            assert_eq!(actor.ask(Count::Get).await, Ok(200), "the others make progress");
         }
         others[0].tell(Count::Suspend(Suspension::Time(Duration::from_millis(5))));
-        assert_eq!(others[0].ask(Count::Get).await, Ok(200), "time goes on");
+        assert_eq!(others[0].ask(Count::Get).await, Ok(200), "timers still fire");
         assert_eq!(stuck.state(), ActorState::Running);
         let end = system.graceful_shutdown(Duration::from_millis(200)).await;
         assert_eq!(end, ShutdownReport { drained: false, abandoned: 1 });
@@ -186,12 +187,12 @@ async fn a_handler_that_never_returns_stops_nobody_else_and_is_reported_abandone
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_handler_told_before_it_got_stuck_is_handled_by_others() {
+async fn messages_sent_by_a_handler_before_it_got_stuck_are_handled_by_other_workers() {
     within_30_s(async {
-        // One lies in the slot for the newest, three wake nobody, ten wake the second worker.
-        for told in [1, 3, 10] {
+        // One message stays in the LIFO slot, three wake no worker, ten wake the second worker.
+        for sends in [1, 3, 10] {
             let system = system();
-            let others: Vec<_> = (0..told).map(|_| counter(&system)).collect();
+            let others: Vec<_> = (0..sends).map(|_| counter(&system)).collect();
             let (release, stuck) = stuck(&system, others.clone());
             tokio::time::sleep(Duration::from_millis(20)).await;
             stuck.tell(());
@@ -208,12 +209,12 @@ async fn what_a_handler_told_before_it_got_stuck_is_handled_by_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_threads_send_nothing_accepted_is_lost_silently() {
+async fn no_accepted_message_is_lost_silently_while_threads_send() {
     within_30_s(async {
         let system = system();
         let handled = Arc::new(AtomicU64::new(0));
         let counted = handled.clone();
-        let props = Props::new(move || Tally(counted.clone())).build();
+        let props = Props::new(move || CountingActor(counted.clone())).build();
         let actors: Vec<_> = (0..4).map(|_| system.spawn(&props).unwrap()).collect();
         let producers: Vec<_> = (0..4)
             .map(|nth: usize| {
@@ -223,7 +224,7 @@ async fn while_threads_send_nothing_accepted_is_lost_silently() {
                     for number in 0..200_000_u64 {
                         let actor = &actors[(nth + number as usize) % 4];
                         if number % 5 == 0 {
-                            // What finds no place becomes a dead letter.
+                            // A message over capacity becomes a dead letter.
                             actor.tell(number);
                             sent += 1;
                         } else {
@@ -260,22 +261,22 @@ async fn end(system: ReadyQueueScheduler) {
     assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
 }
 
-/// The bound on each scenario.
+/// Limits each scenario to 30 s.
 async fn within_30_s(scenario: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(30), scenario).await.expect("no end after 30 s");
+    tokio::time::timeout(Duration::from_secs(30), scenario).await.expect("the scenario ends within 30 s");
 }
 
 fn counter(system: &ReadyQueueScheduler) -> ActorRef<Count> {
     system.spawn(&Props::new(|| Counter(0)).build()).unwrap()
 }
 
-/// Counts from 0, and fails the test on a number that is lost, doubled or out of order.
+/// Counts from 0, and fails the test on a number that is lost, duplicated or out of order.
 struct Counter(u64);
 
 enum Count {
     Next(u64),
     Suspend(Suspension),
-    /// The end of a wait for a future.
+    /// Output of an awaited future.
     Back,
     Get(Reply<u64>),
 }
@@ -316,7 +317,7 @@ impl Actor for Counter {
     }
 }
 
-/// Handles so many messages, then fails.
+/// Handles `left` messages, then fails.
 struct Fragile {
     handled: Arc<AtomicU64>,
     left: u32,
@@ -336,7 +337,7 @@ impl Actor for Fragile {
     }
 }
 
-/// Tells others, then waits in its handler until somebody drops the other end.
+/// Sends messages, then blocks in its handler until the channel closes.
 struct Stuck {
     first: Vec<ActorRef<Count>>,
     blocked: Option<Receiver<()>>,
@@ -351,16 +352,16 @@ fn stuck(system: &ReadyQueueScheduler, first: Vec<ActorRef<Count>>) -> (Sender<(
 impl Actor for Stuck {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         self.first.iter().for_each(|other| other.tell(Count::Next(0)));
         let _gone = self.blocked.take().map(|blocked| blocked.recv());
         Ok(Flow::Continue)
     }
 }
 
-struct Tally(Arc<AtomicU64>);
+struct CountingActor(Arc<AtomicU64>);
 
-impl Actor for Tally {
+impl Actor for CountingActor {
     type Msg = u64;
 
     fn receive(&mut self, _number: u64, _ctx: &mut Context<'_, Self>) -> HandlerResult<u64> {

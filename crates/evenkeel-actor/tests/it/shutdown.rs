@@ -1,4 +1,4 @@
-//! The end of a system: nothing accepted is lost silently, and nobody stays behind.
+//! Shutdown: no accepted message is lost silently, and every actor and task ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,169 +12,170 @@ use crate::harness::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn what_was_accepted_is_handled_and_then_every_actor_ends() {
-    explore(|world| {
-        let actors = ["a", "b", "c"].map(|name| world.noter(name));
+fn accepted_messages_are_handled_before_every_actor_stops() {
+    explore(|harness| {
+        let actors = ["a", "b", "c"].map(|name| harness.recorder(name));
         for number in 0..50 {
-            actors.iter().for_each(|actor| actor.tell(note(number)));
+            actors.iter().for_each(|actor| actor.tell(record(number)));
         }
-        let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
+        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
         assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
-        assert_eq!(world.lines().len(), 150);
-        assert_eq!((world.letters(), world.system.alive()), (vec![], 0));
-        assert_eq!((world.system.lifecycle(), world.runtime.tasks()), (Lifecycle::Stopped, 0));
+        assert_eq!(harness.lines().len(), 150);
+        assert_eq!((harness.dead_letters(), harness.system.alive()), (vec![], 0));
+        assert_eq!((harness.system.lifecycle(), harness.runtime.tasks()), (Lifecycle::Stopped, 0));
     });
 }
 
 #[test]
-fn a_stopping_system_hands_back_what_is_new_and_says_where_it_is() {
-    explore(|world| {
-        let actor = world.noter("a");
-        let child = world.puppet("child").props();
-        assert_eq!(world.system.lifecycle(), Lifecycle::Running);
-        actor.tell(world.wait_until_ms(50, 1));
-        actor.tell(go(move |me, ctx| me.note(format_args!("{:?}", ctx.spawn(&child).map(drop)))));
-        world.run();
-        let end = shut_down(world, SECOND);
-        world.pass(10);
-        assert_eq!(world.system.lifecycle(), Lifecycle::Stopping);
-        assert!(matches!(actor.try_tell(note(2)), Err(SendError::Closed(Msg::Note(2)))));
-        actor.tell(note(3));
-        assert_eq!(world.letters(), [(DeadLetterReason::Refused, 3)]);
-        let refused = world.system.spawn(&world.puppet("b").props()).unwrap_err();
-        assert_eq!(refused, SpawnError::Stopping);
-        assert_eq!(world.system.spawn_task(async {}), Err(SpawnError::Stopping));
-        assert_eq!(world.runtime.block_on(actor.ask(|reply| Msg::Ask(4, reply))), Err(AskError::Closed));
-        world.pass(100);
-        assert_eq!(world.lines(), ["a 1", "a Err(Stopping)"], "what was accepted is handled");
-        assert_eq!(end.take(), ["Shutdown { drained: true, abandoned: 0 }"]);
+fn a_stopping_system_returns_new_messages_and_reports_its_lifecycle() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        let child = harness.puppet("child").props();
+        assert_eq!(harness.system.lifecycle(), Lifecycle::Running);
+        actor.tell(harness.wait_until_ms(50, 1));
+        actor.tell(run(move |me, ctx| me.record(format_args!("{:?}", ctx.spawn(&child).map(drop)))));
+        harness.run();
+        let end = shut_down(harness, SECOND);
+        harness.advance_ms(10);
+        assert_eq!(harness.system.lifecycle(), Lifecycle::Stopping);
+        assert!(matches!(actor.try_tell(record(2)), Err(SendError::Closed(Msg::Record(2)))));
+        actor.tell(record(3));
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Refused, 3)]);
+        let error = harness.system.spawn(&harness.puppet("b").props()).unwrap_err();
+        assert_eq!(error, SpawnError::Stopping);
+        assert_eq!(harness.system.spawn_task(async {}), Err(SpawnError::Stopping));
+        assert_eq!(harness.runtime.block_on(actor.ask(|reply| Msg::Ask(4, reply))), Err(AskError::Closed));
+        harness.advance_ms(100);
+        assert_eq!(harness.lines(), ["a 1", "a Err(Stopping)"], "what was accepted is handled");
+        assert_eq!(end.take(), ["ShutdownReport { drained: true, abandoned: 0 }"]);
     });
 }
 
 #[test]
-fn a_producer_that_waits_for_room_has_its_message_back_when_the_system_stops() {
-    explore(|world| {
-        let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::BlockProducer));
-        actor.tell(world.wait_until_ms(50, 1));
-        world.run();
-        actor.tell(note(2));
+fn a_producer_waiting_for_capacity_gets_its_message_back_when_the_system_stops() {
+    explore(|harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::BlockProducer));
+        actor.tell(harness.wait_until_ms(50, 1));
+        harness.run();
+        actor.tell(record(2));
         let to = actor.clone();
         let log = Log::default();
-        let told = log.clone();
-        spawn_outside(world, async move {
-            let back = to.send(note(3)).await;
-            told.note(format!("{back:?}"));
+        let outcome = log.clone();
+        spawn_outside(harness, async move {
+            let back = to.send(record(3)).await;
+            outcome.record(format!("{back:?}"));
         });
-        world.run();
-        shut_down(world, SECOND);
-        world.pass(100);
+        harness.run();
+        shut_down(harness, SECOND);
+        harness.advance_ms(100);
         assert_eq!(
-            (log.take(), world.lines()),
+            (log.take(), harness.lines()),
             (vec!["Err(Closed(_))".to_owned()], vec!["a 1".into(), "a 2".into()])
         );
     });
 }
 
 #[test]
-fn a_system_is_draining_while_its_actors_end() {
-    explore(|world| {
-        let system = world.system.clone();
-        let actor = world.puppet("a").stopped(move |me, _| me.note(format_args!("{:?}", system.lifecycle())));
-        world.spawn(actor);
-        world.runtime.block_on(world.system.graceful_shutdown(SECOND));
-        assert_eq!(world.lines(), ["a Draining"]);
+fn a_system_is_draining_while_its_actors_stop() {
+    explore(|harness| {
+        let system = harness.system.clone();
+        let actor =
+            harness.puppet("a").stopped(move |me, _| me.record(format_args!("{:?}", system.lifecycle())));
+        harness.spawn(actor);
+        harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
+        assert_eq!(harness.lines(), ["a Draining"]);
     });
 }
 
 #[test]
-fn what_cannot_be_handled_in_time_becomes_dead_letters() {
-    explore(|world| {
-        let held = world.noter("held");
-        let busy = world.noter("busy");
-        held.tell(hold(1));
-        held.tell(note(1));
-        busy.tell(note(2));
-        let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
+fn messages_not_handled_in_time_become_dead_letters() {
+    explore(|harness| {
+        let suspended = harness.recorder("suspended");
+        let busy = harness.recorder("busy");
+        suspended.tell(suspend_until(1));
+        suspended.tell(record(1));
+        busy.tell(record(2));
+        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
         assert_eq!(end, ShutdownReport { drained: false, abandoned: 0 });
-        assert!((1_000..1_010).contains(&world.now_ms()), "{} ms", world.now_ms());
-        assert_eq!(world.lines(), ["busy 2"]);
-        assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1)]);
-        assert_eq!(world.runtime.tasks(), 0);
+        assert!((1_000..1_010).contains(&harness.now_ms()), "{} ms", harness.now_ms());
+        assert_eq!(harness.lines(), ["busy 2"]);
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1)]);
+        assert_eq!(harness.runtime.tasks(), 0);
     });
 }
 
 #[test]
-fn a_future_that_an_actor_waits_for_is_waited_for() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(world.wait_until_ms(500, 1));
-        actor.tell(note(2));
-        let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
-        assert_eq!((end.drained, world.lines()), (true, vec!["a 1".to_owned(), "a 2".to_owned()]));
+fn a_shutdown_waits_for_awaited_futures() {
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(harness.wait_until_ms(500, 1));
+        actor.tell(record(2));
+        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
+        assert_eq!((end.drained, harness.lines()), (true, vec!["a 1".to_owned(), "a 2".to_owned()]));
     });
 }
 
 #[test]
-fn timers_and_empty_suspensions_hold_no_shutdown_up() {
-    explore(|world| {
-        let timed = world.noter("t");
-        let held = world.noter("h");
-        timed.tell(go(|_, ctx| ctx.set_timer(TimerId(1), 3_600 * SECOND, Repeat::Every(MS))));
-        timed.tell(go(|_, ctx| ctx.set_receive_timeout(Some(SECOND))));
-        held.tell(hold(1));
-        world.run();
-        let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
+fn timers_and_suspensions_without_messages_do_not_delay_a_shutdown() {
+    explore(|harness| {
+        let timed = harness.recorder("t");
+        let suspended = harness.recorder("h");
+        timed.tell(run(|_, ctx| ctx.set_timer(TimerId(1), 3_600 * SECOND, Repeat::Every(MS))));
+        timed.tell(run(|_, ctx| ctx.set_receive_timeout(Some(SECOND))));
+        suspended.tell(suspend_until(1));
+        harness.run();
+        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
         assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
-        assert!(world.now_ms() < 10, "{} ms", world.now_ms());
-        world.run();
-        assert_eq!(world.runtime.tasks(), 0);
+        assert!(harness.now_ms() < 10, "{} ms", harness.now_ms());
+        harness.run();
+        assert_eq!(harness.runtime.tasks(), 0);
     });
 }
 
 #[test]
-fn force_stop_ends_every_actor_before_its_next_message_and_every_task_leaves() {
-    explore(|world| {
-        let actors: Vec<_> = (0..20).map(|_| world.noter("a")).collect();
+fn force_stop_stops_every_actor_before_its_next_message_and_ends_every_task() {
+    explore(|harness| {
+        let actors: Vec<_> = (0..20).map(|_| harness.recorder("a")).collect();
         for actor in &actors {
-            (0..5).for_each(|number| actor.tell(note(number)));
+            (0..5).for_each(|number| actor.tell(record(number)));
         }
-        world.system.force_stop();
-        assert_eq!(world.system.lifecycle(), Lifecycle::Stopped);
-        let handled = world.lines().len() as u64;
-        assert_eq!(handled + world.system.dead_letters_total(), 100);
-        assert_eq!((world.system.alive(), world.runtime.tasks()), (0, 0));
-        assert!(matches!(actors[0].try_tell(note(9)), Err(SendError::Closed(_))));
+        harness.system.force_stop();
+        assert_eq!(harness.system.lifecycle(), Lifecycle::Stopped);
+        let handled = harness.lines().len() as u64;
+        assert_eq!(handled + harness.system.dead_letters_total(), 100);
+        assert_eq!((harness.system.alive(), harness.runtime.tasks()), (0, 0));
+        assert!(matches!(actors[0].try_tell(record(9)), Err(SendError::Closed(_))));
     });
 }
 
 #[test]
 fn force_stop_reaches_suspended_awaiting_failed_and_restarting_actors() {
-    explore(|world| {
-        let names = ["held", "waiting", "failed", "parent"];
-        let [held, waiting, failed, parent] = names.map(|name| world.noter(name));
-        let child = child_of(world, &parent, world.puppet("child"));
-        child_of(world, &child, world.puppet("grandchild"));
-        held.tell(hold(1));
-        waiting.tell(world.wait_until_ms(1_000_000, 1));
+    explore(|harness| {
+        let names = ["suspended", "waiting", "failed", "parent"];
+        let [suspended, waiting, failed, parent] = names.map(|name| harness.recorder(name));
+        let child = spawn_child(harness, &parent, harness.puppet("child"));
+        spawn_child(harness, &child, harness.puppet("grandchild"));
+        suspended.tell(suspend_until(1));
+        waiting.tell(harness.wait_until_ms(1_000_000, 1));
         failed.tell(fail("broken"));
         parent.tell(fail("broken"));
-        world.pass(1);
-        assert_eq!([held.state(), waiting.state()], [ActorState::Suspended; 2]);
-        world.system.force_stop();
-        world.run();
-        assert_eq!((world.system.alive(), world.runtime.tasks()), (0, 0));
+        harness.advance_ms(1);
+        assert_eq!([suspended.state(), waiting.state()], [ActorState::Suspended; 2]);
+        harness.system.force_stop();
+        harness.run();
+        assert_eq!((harness.system.alive(), harness.runtime.tasks()), (0, 0));
     });
 }
 
 #[test]
-fn dropping_the_last_handle_ends_the_system() {
+fn dropping_the_last_handle_stops_the_system() {
     for seed in 0..12 {
-        let world = World::new(runtime::test::TestOptions::new(seed), config());
-        let actor = world.spawn(world.puppet("a").loud());
-        actor.tell(hold(1));
-        actor.tell(note(1));
-        world.run();
-        let World { system, log, runtime } = world;
+        let harness = Harness::new(runtime::test::TestOptions::new(seed), config());
+        let actor = harness.spawn(harness.puppet("a").log_hooks());
+        actor.tell(suspend_until(1));
+        actor.tell(record(1));
+        harness.run();
+        let Harness { system, log, runtime } = harness;
         let copy = system.clone();
         drop(system);
         runtime.run_until_idle();
@@ -188,51 +189,54 @@ fn dropping_the_last_handle_ends_the_system() {
 
 #[test]
 fn shutting_down_twice_is_shutting_down_once() {
-    explore(|world| {
-        let actor = world.noter("a");
-        actor.tell(world.wait_until_ms(20, 1));
-        world.run();
-        let first = shut_down(world, SECOND);
-        let second = shut_down(world, SECOND);
-        world.pass(100);
-        let expected = ["Shutdown { drained: true, abandoned: 0 }"];
+    explore(|harness| {
+        let actor = harness.recorder("a");
+        actor.tell(harness.wait_until_ms(20, 1));
+        harness.run();
+        let first = shut_down(harness, SECOND);
+        let second = shut_down(harness, SECOND);
+        harness.advance_ms(100);
+        let expected = ["ShutdownReport { drained: true, abandoned: 0 }"];
         assert_eq!(
             (first.take(), second.take()),
             (expected.map(str::to_owned).to_vec(), expected.map(str::to_owned).to_vec())
         );
-        let third = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
+        let third = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
         assert_eq!(third, ShutdownReport { drained: true, abandoned: 0 });
-        world.system.force_stop();
-        assert_eq!(world.runtime.tasks(), 0);
+        harness.system.force_stop();
+        assert_eq!(harness.runtime.tasks(), 0);
     });
 }
 
 #[test]
-fn while_producers_send_nothing_accepted_is_lost_silently() {
-    explore(|world| {
-        let actors: Vec<_> =
-            (0..5).map(|_| world.spawn(world.puppet("a").places(8, OverflowStrategy::Reject))).collect();
+fn no_accepted_message_is_lost_silently_while_producers_send() {
+    explore(|harness| {
+        let actors: Vec<_> = (0..5)
+            .map(|_| harness.spawn(harness.puppet("a").capacity(8, OverflowStrategy::Reject)))
+            .collect();
         let accepted = Arc::new(AtomicU64::new(0));
-        let buried = Arc::new(AtomicU64::new(0));
+        let dead_lettered = Arc::new(AtomicU64::new(0));
         for nth in 0..10 {
             let to = actors[nth % 5].clone();
-            let handle = world.runtime.handle();
+            let handle = harness.runtime.handle();
             let accepted = accepted.clone();
-            let buried = buried.clone();
-            spawn_outside(world, async move {
+            let dead_lettered = dead_lettered.clone();
+            spawn_outside(harness, async move {
                 for number in 0..200 {
                     match (nth + number as usize) % 3 {
                         0 => {
-                            to.tell(note(number));
-                            buried.fetch_add(1, Ordering::Relaxed);
+                            to.tell(record(number));
+                            dead_lettered.fetch_add(1, Ordering::Relaxed);
                         }
                         1 => {
                             accepted
-                                .fetch_add(u64::from(to.try_tell(note(number)).is_ok()), Ordering::Relaxed);
+                                .fetch_add(u64::from(to.try_tell(record(number)).is_ok()), Ordering::Relaxed);
                         }
                         _ => {
-                            accepted
-                                .fetch_add(u64::from(to.send(note(number)).await.is_ok()), Ordering::Relaxed);
+                            accepted.fetch_add(
+                                u64::from(to.send(record(number)).await.is_ok()),
+                                Ordering::Relaxed,
+                            );
                         }
                     }
                     if number % 16 == 0 {
@@ -242,30 +246,30 @@ fn while_producers_send_nothing_accepted_is_lost_silently() {
                 }
             });
         }
-        world.pass(5);
-        let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
+        harness.advance_ms(5);
+        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
         assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
-        world.pass(1_000);
-        let handled = world.lines().len() as u64;
-        let sent = accepted.load(Ordering::Relaxed) + buried.load(Ordering::Relaxed);
-        assert_eq!(handled + world.system.dead_letters_total(), sent);
-        assert!(0 < handled && 0 < world.system.dead_letters_total());
+        harness.advance_ms(1_000);
+        let handled = harness.lines().len() as u64;
+        let sent = accepted.load(Ordering::Relaxed) + dead_lettered.load(Ordering::Relaxed);
+        assert_eq!(handled + harness.system.dead_letters_total(), sent);
+        assert!(0 < handled && 0 < harness.system.dead_letters_total());
     });
 }
 
-/// Shuts the system down in a task of its own; its outcome is the line of the log.
-fn shut_down(world: &World, within: Duration) -> Log {
+/// Shuts the system down in its own task; the log receives the report as its only line.
+fn shut_down(harness: &Harness, within: Duration) -> Log {
     let log = Log::default();
-    let system = world.system.clone();
-    let told = log.clone();
-    spawn_outside(world, async move {
+    let system = harness.system.clone();
+    let outcome = log.clone();
+    spawn_outside(harness, async move {
         let end = system.graceful_shutdown(within).await;
-        told.note(format!("{end:?}"));
+        outcome.record(format!("{end:?}"));
     });
     log
 }
 
-/// Runs a task beside the workers, not on them.
-fn spawn_outside(world: &World, task: impl Future<Output = ()> + Send + 'static) {
-    runtime::RuntimeHandle::spawn(&world.runtime.handle(), Box::pin(task)).unwrap();
+/// Runs a task on the runtime, outside the workers.
+fn spawn_outside(harness: &Harness, task: impl Future<Output = ()> + Send + 'static) {
+    runtime::RuntimeHandle::spawn(&harness.runtime.handle(), Box::pin(task)).unwrap();
 }

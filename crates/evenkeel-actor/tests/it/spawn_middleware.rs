@@ -1,4 +1,4 @@
-//! Spawn middleware, mailbox presets, and the middleware a mailbox brings along.
+//! Spawn middleware, mailbox presets, and the middleware a mailbox supplies.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -12,82 +12,82 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn before_goes_in_order_and_after_in_reverse() {
-    let (world, log) = watched(&["outer", "inner"], &[]);
-    let actor = world.noter("a");
-    let made = format!("made {}", actor.index());
+fn before_hooks_run_in_order_and_after_hooks_in_reverse() {
+    let (harness, log) = observed(&["outer", "inner"], &[]);
+    let actor = harness.recorder("a");
+    let spawned = format!("spawned {}", actor.index());
     assert_eq!(
         log.take(),
-        ["outer sees a", "inner sees a", &format!("inner: {made}"), &format!("outer: {made}")]
+        ["outer sees a", "inner sees a", &format!("inner: {spawned}"), &format!("outer: {spawned}")]
     );
 }
 
 #[test]
-fn a_refusal_is_the_spawners_error_and_the_factory_is_not_called() {
-    let (world, log) = watched(&["outer", "guard", "inner"], &["b"]);
+fn a_rejection_is_the_spawners_error_and_the_factory_is_not_called() {
+    let (harness, log) = observed(&["outer", "guard", "inner"], &["b"]);
     let called = Arc::new(AtomicU32::new(0));
     let counter = called.clone();
-    let puppet = world.puppet("b").factory(move |_| {
+    let puppet = harness.puppet("b").factory(move |_| {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let props = puppet.props();
-    let refused = world.system.spawn(&props).unwrap_err();
-    assert_eq!(refused, SpawnError::Refused(ActorError::new("guard wants no b")));
-    assert_eq!(refused.to_string(), "refused: guard wants no b");
-    let heard = ["outer sees b", "guard sees b", "outer: refused: guard wants no b"];
-    assert_eq!(log.take(), heard, "those inside hear nothing");
-    assert_eq!((called.load(Ordering::Relaxed), world.system.alive()), (0, 0));
+    let error = harness.system.spawn(&props).unwrap_err();
+    assert_eq!(error, SpawnError::Refused(ActorError::new("guard rejects b")));
+    assert_eq!(error.to_string(), "rejected: guard rejects b");
+    let expected = ["outer sees b", "guard sees b", "outer: rejected: guard rejects b"];
+    assert_eq!(log.take(), expected, "inner middleware is not called");
+    assert_eq!((called.load(Ordering::Relaxed), harness.system.alive()), (0, 0));
 }
 
 #[test]
-fn a_spawn_that_goes_wrong_is_told_to_those_who_let_it_through() {
-    let (world, log) = watched(&["outer"], &[]);
-    let props = world.puppet("a").factory(|_| panic!("no parts")).props();
-    assert!(world.system.spawn(&props).is_err());
-    let told = "outer: the factory made no actor: the handler panicked: no parts";
-    assert_eq!(log.take(), ["outer sees a", told]);
+fn a_failed_spawn_is_reported_to_the_middleware_that_allowed_it() {
+    let (harness, log) = observed(&["outer"], &[]);
+    let props = harness.puppet("a").factory(|_| panic!("no parts")).props();
+    assert!(harness.system.spawn(&props).is_err());
+    let failure = "outer: the factory created no actor: the handler panicked: no parts";
+    assert_eq!(log.take(), ["outer sees a", failure]);
 }
 
 #[test]
-fn children_tasks_and_routees_are_surrounded_and_restarts_are_not() {
-    let (world, log) = watched(&["m"], &[]);
-    let parent = world.spawn(world.puppet("parent").supervise(at_once()));
-    let child = child_of(&world, &parent, world.puppet("child"));
-    let made = |name: &str, index: MailboxIndex| [format!("m sees {name}"), format!("m: made {index}")];
+fn middleware_wraps_children_tasks_and_routees_but_not_restarts() {
+    let (harness, log) = observed(&["m"], &[]);
+    let parent = harness.spawn(harness.puppet("parent").supervise(restart_immediately()));
+    let child = spawn_child(&harness, &parent, harness.puppet("child"));
+    let spawned = |name: &str, index: MailboxIndex| [format!("m sees {name}"), format!("m: spawned {index}")];
     let parents = format!("m sees child of {}", parent.index());
-    let [sees, made_parent] = made("parent", parent.index());
-    assert_eq!(log.take(), [sees, made_parent, parents, format!("m: made {}", child.index())]);
+    let [sees, spawned_parent] = spawned("parent", parent.index());
+    assert_eq!(log.take(), [sees, spawned_parent, parents, format!("m: spawned {}", child.index())]);
     child.tell(fail("broken"));
-    world.run();
+    harness.run();
     assert_eq!(log.take(), [""; 0]);
-    world.system.spawn_task(async {}).unwrap();
+    harness.system.spawn_task(async {}).unwrap();
     assert_eq!(log.take()[0], "m sees task");
     let two = RouterOptions::round_robin(NonZeroUsize::new(2).unwrap());
-    let router = world.system.spawn_router(&world.puppet("r").props(), two).unwrap();
+    let router = harness.system.spawn_router(&harness.puppet("r").props(), two).unwrap();
     let seen: Vec<_> = log.take().into_iter().filter(|line| line.starts_with("m sees")).collect();
     let routee = format!("m sees r of {}", router.index());
     assert_eq!(seen, ["m sees router", &routee, &routee]);
 }
 
 #[test]
-fn a_middleware_that_panics_refuses_before_and_changes_nothing_after() {
+fn spawn_middleware_that_panics_rejects_before_and_changes_nothing_after() {
     let runtime = TestRuntime::with(TestOptions::new(0));
-    let runner = ActorSystemRunner::new(config()).spawn_middleware(Bomb);
-    let world = World { system: runner.start(runtime.handle()).unwrap(), log: Log::default(), runtime };
-    let refused = world.system.spawn(&world.puppet("early").props()).unwrap_err();
-    assert_eq!(refused, SpawnError::Refused(ActorError::panicked("too early")));
-    world.noter("late").tell(note(1));
-    assert_eq!(world.lines(), ["late 1"]);
+    let runner = ActorSystemRunner::new(config()).spawn_middleware(PanickingMiddleware);
+    let harness = Harness { system: runner.start(runtime.handle()).unwrap(), log: Log::default(), runtime };
+    let error = harness.system.spawn(&harness.puppet("early").props()).unwrap_err();
+    assert_eq!(error, SpawnError::Refused(ActorError::panicked("too early")));
+    harness.recorder("late").tell(record(1));
+    assert_eq!(harness.lines(), ["late 1"]);
 }
 
 #[test]
 fn a_preset_chooses_the_mailbox() {
-    explore(|world| {
-        let latest = world.spawn(world.puppet("a").mailbox(MailboxPreset::Latest.options()));
-        (1..=3).for_each(|number| latest.tell(note(number)));
-        assert_eq!(world.lines(), ["a 3"], "the older are worth nothing");
-        let shedding = Props::new(|| Deaf).mailbox(MailboxPreset::Shedding).build();
-        let shedding = world.system.spawn(&shedding).unwrap();
+    explore(|harness| {
+        let latest = harness.spawn(harness.puppet("a").mailbox(MailboxPreset::Latest.options()));
+        (1..=3).for_each(|number| latest.tell(record(number)));
+        assert_eq!(harness.lines(), ["a 3"], "older messages are dropped");
+        let shedding = Props::new(|| IgnoringActor).mailbox(MailboxPreset::Shedding).build();
+        let shedding = harness.system.spawn(&shedding).unwrap();
         let sent: Vec<_> = (0..1010).map(|_| shedding.try_tell(()).unwrap()).collect();
         assert_eq!(
             sent.iter().filter(|sent| **sent == SendOutcome::Discarded).count(),
@@ -98,56 +98,57 @@ fn a_preset_chooses_the_mailbox() {
 }
 
 #[test]
-fn the_systems_settings_choose_the_mailbox_of_those_who_choose_none() {
+fn the_system_settings_choose_the_mailbox_of_actors_that_choose_none() {
     let small = ActorSystemConfig { mailbox: MailboxPreset::Small.options(), ..config() };
-    explore_with(small, |world| {
-        let told = |props: PropsBuilder<Deaf>| {
-            let actor = world.system.spawn(&props.build()).unwrap();
+    explore_with(small, |harness| {
+        let accepted = |props: PropsBuilder<IgnoringActor>| {
+            let actor = harness.system.spawn(&props.build()).unwrap();
             (0..100).filter(|_| actor.try_tell(()).is_ok()).count()
         };
-        assert_eq!(told(Props::new(|| Deaf)), 48, "of 64, 16 are the system's");
-        assert_eq!(told(Props::new(|| Deaf).mailbox(MailboxPreset::Default)), 100);
+        assert_eq!(accepted(Props::new(|| IgnoringActor)), 48, "16 of 64 are reserved for the system");
+        assert_eq!(accepted(Props::new(|| IgnoringActor).mailbox(MailboxPreset::Default)), 100);
     });
     let senseless = MailboxOptions { reserve_for_system: 64, ..MailboxPreset::Small.options() };
     let senseless = ActorSystemConfig { mailbox: senseless, ..config() };
-    let refused = ActorSystemRunner::new(senseless).start(TestRuntime::with(TestOptions::new(0)).handle());
-    let expected = StartError::Config(InvalidConfig::Mailbox(InvalidMailbox::NoUserPlaces));
-    assert_eq!(refused.err(), Some(expected));
+    let error = ActorSystemRunner::new(senseless).start(TestRuntime::with(TestOptions::new(0)).handle());
+    let expected = StartError::Config(InvalidConfig::Mailbox(InvalidMailbox::NoUserCapacity));
+    assert_eq!(error.err(), Some(expected));
 }
 
 #[test]
-fn a_mailbox_brings_its_middleware_and_each_actor_gets_its_own() {
+fn a_mailbox_supplies_each_actor_with_its_own_middleware() {
     fn make() -> Box<dyn MiddlewareChain> {
-        Box::new(Once(0))
+        Box::new(AllowOnce(0))
     }
     let hooked = ActorSystemConfig { mailbox: MailboxOptions::default().middleware(make), ..config() };
     assert_eq!(hooked.mailbox.middleware, Some(MiddlewareHook::new(make)));
-    explore_with(hooked, |world| {
-        let [left, right] = [(); 2].map(|()| world.system.spawn(&Props::new(|| Deaf).build()).unwrap());
+    explore_with(hooked, |harness| {
+        let [left, right] =
+            [(); 2].map(|()| harness.system.spawn(&Props::new(|| IgnoringActor).build()).unwrap());
         [&left, &left, &right].into_iter().for_each(|actor| {
             actor.tell(());
-            world.run();
+            harness.run();
         });
-        let held = |actor: &ActorRef<()>| (actor.state(), actor.depth());
-        assert_eq!(held(&left), (ActorState::Suspended, 1), "its second run is held back");
-        assert_eq!(held(&right), (ActorState::Running, 0));
+        let status = |actor: &ActorRef<()>| (actor.state(), actor.depth());
+        assert_eq!(status(&left), (ActorState::Suspended, 1), "its second run is delayed");
+        assert_eq!(status(&right), (ActorState::Running, 0));
     });
 }
 
 #[test]
-fn the_mailboxs_middleware_is_around_the_actors_own() {
+fn the_mailboxs_middleware_wraps_the_actors_own() {
     fn make() -> Box<dyn MiddlewareChain> {
-        Box::new(Once(0))
+        Box::new(AllowOnce(0))
     }
-    explore(|world| {
-        let log = world.log.clone();
-        let own = move || CompositeMiddleware::new().with(Seen(log.clone()));
+    explore(|harness| {
+        let log = harness.log.clone();
+        let own = move || CompositeMiddleware::new().with(RecordingMiddleware(log.clone()));
         let mailbox = MailboxOptions::default().middleware(make);
-        let actor = world.spawn(world.puppet("a").mailbox(mailbox).middleware(own));
-        actor.tell(note(1));
-        assert_eq!(world.lines(), ["own", "a 1"]);
-        actor.tell(note(2));
-        assert_eq!(world.lines(), [""; 0], "held back before the actor's own is asked");
+        let actor = harness.spawn(harness.puppet("a").mailbox(mailbox).middleware(own));
+        actor.tell(record(1));
+        assert_eq!(harness.lines(), ["own", "a 1"]);
+        actor.tell(record(2));
+        assert_eq!(harness.lines(), [""; 0], "delayed before the actor's own middleware is called");
     });
 }
 
@@ -161,56 +162,56 @@ async fn on_threads_every_spawn_is_seen_and_quotas_hold() {
         .map(|_| {
             let system = system.clone();
             tokio::spawn(async move {
-                (0..50).filter(|_| system.spawn(&Props::new(|| Deaf).build()).is_ok()).count()
+                (0..50).filter(|_| system.spawn(&Props::new(|| IgnoringActor).build()).is_ok()).count()
             })
         })
         .collect();
-    let mut made = 0;
+    let mut spawned = 0;
     for task in tasks {
-        made += task.await.unwrap();
+        spawned += task.await.unwrap();
     }
-    assert_eq!((made, system.alive(), quota.load(Ordering::Relaxed)), (100, 100, 0));
+    assert_eq!((spawned, system.alive(), quota.load(Ordering::Relaxed)), (100, 100, 0));
 }
 
-/// A world whose spawns are noted by each of these; `guard` refuses the actors named.
-fn watched(names: &[&'static str], refused: &'static [&'static str]) -> (World, Log) {
+/// Creates a harness whose spawns are recorded by each of `names`; the one called `guard` rejects the labels given.
+fn observed(names: &[&'static str], rejected: &'static [&'static str]) -> (Harness, Log) {
     let runtime = TestRuntime::with(TestOptions::new(0));
     let log = Log::default();
     let runner = names.iter().fold(ActorSystemRunner::new(config()), |runner, name| {
-        runner.spawn_middleware(Note { name, log: log.clone(), refused })
+        runner.spawn_middleware(SpawnRecorder { name, log: log.clone(), rejected })
     });
     let system = runner.start(runtime.handle()).unwrap();
-    (World { system, log: Log::default(), runtime }, log)
+    (Harness { system, log: Log::default(), runtime }, log)
 }
 
-struct Note {
+struct SpawnRecorder {
     name: &'static str,
     log: Log,
-    refused: &'static [&'static str],
+    rejected: &'static [&'static str],
 }
 
-impl SpawnMiddleware for Note {
+impl SpawnMiddleware for SpawnRecorder {
     fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
-        let Self { name, log, refused } = self;
+        let Self { name, log, rejected } = self;
         let of = ctx.parent.map(|parent| format!(" of {parent}")).unwrap_or_default();
-        log.note(format!("{name} sees {}{of}", ctx.label));
-        if *name == "guard" && refused.contains(&ctx.label) {
-            return Err(ActorError::new(format!("{name} wants no {}", ctx.label)));
+        log.record(format!("{name} sees {}{of}", ctx.label));
+        if *name == "guard" && rejected.contains(&ctx.label) {
+            return Err(ActorError::new(format!("{name} rejects {}", ctx.label)));
         }
         Ok(())
     }
 
     fn after_spawn(&self, _ctx: &SpawnContext<'_>, spawned: Result<MailboxIndex, &SpawnError>) {
-        self.log.note(match spawned {
-            Ok(index) => format!("{}: made {index}", self.name),
+        self.log.record(match spawned {
+            Ok(index) => format!("{}: spawned {index}", self.name),
             Err(error) => format!("{}: {error}", self.name),
         });
     }
 }
 
-struct Bomb;
+struct PanickingMiddleware;
 
-impl SpawnMiddleware for Bomb {
+impl SpawnMiddleware for PanickingMiddleware {
     fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
         assert!(ctx.label != "early", "too early");
         Ok(())
@@ -221,20 +222,20 @@ impl SpawnMiddleware for Bomb {
     }
 }
 
-/// Lets so many actors be made.
+/// Allows a limited number of spawns.
 struct Quota(Arc<AtomicU32>);
 
 impl SpawnMiddleware for Quota {
     fn before_spawn(&self, _ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        taken.map(drop).map_err(|_| ActorError::new("the quota is used up"))
+        let acquired = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        acquired.map(drop).map_err(|_| ActorError::new("the quota is used up"))
     }
 }
 
-/// Lets one run through.
-struct Once(u32);
+/// Allows one run.
+struct AllowOnce(u32);
 
-impl MiddlewareChain for Once {
+impl MiddlewareChain for AllowOnce {
     fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
         self.0 += 1;
         if self.0 == 1 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -243,24 +244,24 @@ impl MiddlewareChain for Once {
     fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {}
 }
 
-/// Notes that it was asked.
-struct Seen(Log);
+/// Records that its before hook was called.
+struct RecordingMiddleware(Log);
 
-impl MiddlewareChain for Seen {
+impl MiddlewareChain for RecordingMiddleware {
     fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
-        self.0.note("own");
+        self.0.record("own");
         ControlFlow::Continue(())
     }
 
     fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {}
 }
 
-struct Deaf;
+struct IgnoringActor;
 
-impl Actor for Deaf {
+impl Actor for IgnoringActor {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }

@@ -1,8 +1,8 @@
-//! A whole system under random load: no message is lost, handled twice or handled out of turn.
+//! A whole system under random load: no message is lost, handled twice or handled out of order.
 //!
-//! Every message carries who sent it and a number, and must end up in exactly one place: handled,
-//! among the dead letters, or back with its sender. Bound: rounds of a few thousand messages for
-//! `EVENKEEL_STRESS_SECONDS` (3 unless set), from `EVENKEEL_STRESS_SEED` on (random unless set).
+//! Every message carries its sender and a sequence number, and must have exactly one outcome: handled, dead-lettered
+//! or returned to its sender. Limits: rounds of a few thousand messages for `EVENKEEL_STRESS_SECONDS` (default 3),
+//! starting with `EVENKEEL_STRESS_SEED` (default random).
 
 mod chaos_actor;
 mod ledger;
@@ -19,14 +19,14 @@ use evenkeel_actor::guardian::{Backoff, MailboxOnRestart, Supervision};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use chaos_actor::{Clerk, Note};
+use chaos_actor::{ChaosActor, ChaosMsg};
 use ledger::Ledger;
 
-/// Not a time a round should take, but one after which it is stuck.
+/// Time after which a round counts as stuck; a round normally takes far less.
 const STUCK: Duration = Duration::from_secs(60);
 
 #[test]
-fn under_random_load_every_message_ends_up_in_one_place_and_in_order() {
+fn under_random_load_every_message_has_one_outcome_and_keeps_its_order() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seconds = number("EVENKEEL_STRESS_SECONDS").unwrap_or(3);
     let mut seed = number("EVENKEEL_STRESS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
@@ -35,14 +35,14 @@ fn under_random_load_every_message_ends_up_in_one_place_and_in_order() {
     let mut messages = 0;
     while rounds == 0 || Instant::now() < end {
         println!("EVENKEEL_STRESS_SEED={seed}");
-        messages += Round::of(seed).play();
+        messages += Round::new(seed).run();
         rounds += 1;
         seed = seed.wrapping_add(1);
     }
     println!("{rounds} rounds, {messages} messages");
 }
 
-/// A generator whose numbers depend on its seed alone.
+/// Random number generator that depends only on its seed.
 #[derive(Clone)]
 struct Random(u64);
 
@@ -60,18 +60,18 @@ impl Random {
         among[self.below(among.len())]
     }
 
-    /// A generator of its own for somebody else.
+    /// Creates an independent generator.
     fn split(&mut self) -> Self {
         Self(self.below(usize::MAX) as u64)
     }
 }
 
-/// How a round ends.
+/// The way a round ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finale {
-    /// When everything that was accepted is handled.
+enum RoundEnd {
+    /// Graceful shutdown after all accepted messages are handled.
     Graceful,
-    /// While everybody still sends.
+    /// Forced stop while producers still send.
     Abrupt,
 }
 
@@ -85,13 +85,13 @@ struct Round {
     producers: usize,
     messages_each: usize,
     on_restart: MailboxOnRestart,
-    finale: Finale,
+    ending: RoundEnd,
 }
 
 impl Round {
-    fn of(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        // Now and then few actors and long bursts.
+        // One round in four has few actors and long bursts.
         let (actors_max, messages_max) = random.pick(&[(12, 600), (12, 600), (12, 600), (1, 6000)]);
         Self {
             seed,
@@ -106,39 +106,40 @@ impl Round {
                 MailboxOnRestart::Keep,
                 MailboxOnRestart::Clear,
             ]),
-            finale: random.pick(&[Finale::Graceful, Finale::Graceful, Finale::Abrupt]),
+            ending: random.pick(&[RoundEnd::Graceful, RoundEnd::Graceful, RoundEnd::Abrupt]),
         }
     }
 
-    /// Plays the round; returns how many messages were sent.
-    fn play(&self) -> usize {
+    /// Runs the round; returns the number of messages sent.
+    fn run(&self) -> usize {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(self.threads).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let played = runtime.block_on(async { tokio::time::timeout(STUCK, self.play_out()).await });
-        played.unwrap_or_else(|_| panic!("stuck: {self:?}"))
+        let result = runtime.block_on(async { tokio::time::timeout(STUCK, self.run_to_end()).await });
+        result.unwrap_or_else(|_| panic!("stuck: {self:?}"))
     }
 
-    async fn play_out(&self) -> usize {
+    async fn run_to_end(&self) -> usize {
         let mut random = Random(self.seed ^ 0x5ca1_ab1e);
         let system = self.start();
         let ledger = Arc::new(Ledger::new(self.actors, self.producers));
         let (keys, signaller) = chaos_actor::signaller(random.split());
-        let clerks = self.hire(&system, &ledger, &keys, &mut random);
+        let actors = self.spawn_actors(&system, &ledger, &keys, &mut random);
         drop(keys);
-        let over = Arc::new(AtomicBool::new(false));
-        let undertaker = tokio::spawn(ledger::collect_letters(system.clone(), ledger.clone(), over.clone()));
+        let finished = Arc::new(AtomicBool::new(false));
+        let collector =
+            tokio::spawn(ledger::collect_dead_letters(system.clone(), ledger.clone(), finished.clone()));
         let producers: Vec<_> = (0..self.producers)
             .map(|id| {
                 let work =
-                    producer::produce(id, self.messages_each, clerks.clone(), ledger.clone(), random.split());
+                    producer::produce(id, self.messages_each, actors.clone(), ledger.clone(), random.split());
                 tokio::spawn(work)
             })
             .collect();
-        let foreman = tokio::spawn(producer::change_workers(system.clone(), over.clone(), random.split()));
-        let stopper = tokio::spawn(producer::stop_some(clerks.clone(), ledger.clone(), random.split()));
-        if self.finale == Finale::Abrupt {
-            (0..self.actors).for_each(|actor| ledger.told_to_stop(actor));
+        let scaler = tokio::spawn(producer::change_workers(system.clone(), finished.clone(), random.split()));
+        let stopper = tokio::spawn(producer::stop_some(actors.clone(), ledger.clone(), random.split()));
+        if self.ending == RoundEnd::Abrupt {
+            (0..self.actors).for_each(|actor| ledger.stop_requested(actor));
             for _ in 0..random.below(200) {
                 tokio::task::yield_now().await;
             }
@@ -148,19 +149,19 @@ impl Round {
             producer.await.expect("a producer does not panic");
         }
         stopper.await.expect("the stopper does not panic");
-        if self.finale == Finale::Graceful {
+        if self.ending == RoundEnd::Graceful {
             let end = system.graceful_shutdown(STUCK).await;
             assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 }, "{self:?}");
         }
         while system.alive() != 0 {
             tokio::task::yield_now().await;
         }
-        over.store(true, Ordering::Release);
-        foreman.await.expect("the foreman does not panic");
-        undertaker.await.expect("the undertaker does not panic");
-        drop(clerks);
+        finished.store(true, Ordering::Release);
+        scaler.await.expect("the scaler does not panic");
+        collector.await.expect("the collector does not panic");
+        drop(actors);
         signaller.abort();
-        ledger.balance(&format!("{self:?}"), system.dead_letters_total())
+        ledger.check(&format!("{self:?}"), system.dead_letters_total())
     }
 
     fn start(&self) -> ReadyQueueScheduler {
@@ -168,7 +169,7 @@ impl Round {
             .with_backoff(Backoff::NONE)
             .with_on_restart(self.on_restart)
             .with_max_restarts(Supervision::RESTARTS_MAX, Duration::from_nanos(1))
-            .expect("as many restarts as there can be");
+            .expect("the limit itself is allowed");
         let config = ActorSystemConfig {
             workers: NonZeroUsize::new(self.workers).expect("at least one"),
             worker_batch: NonZeroUsize::new(self.worker_batch).expect("at least one"),
@@ -177,30 +178,30 @@ impl Round {
             ..ActorSystemConfig::default()
         };
         ActorSystemRunner::new(config)
-            .start(TokioRuntime::current().expect("inside"))
+            .start(TokioRuntime::current().expect("called inside a tokio runtime"))
             .expect("valid settings")
     }
 
-    /// Makes the actors; each passes some of its messages on to the one made before it.
-    fn hire(
+    /// Spawns the actors; each forwards some of its messages to the one spawned before it.
+    fn spawn_actors(
         &self,
         system: &ReadyQueueScheduler,
         ledger: &Arc<Ledger>,
         keys: &chaos_actor::Keys,
         random: &mut Random,
-    ) -> Vec<ActorRef<Note>> {
-        let mut clerks: Vec<ActorRef<Note>> = Vec::new();
+    ) -> Vec<ActorRef<ChaosMsg>> {
+        let mut actors: Vec<ActorRef<ChaosMsg>> = Vec::new();
         for id in 0..self.actors {
             let ledger = ledger.clone();
             let keys = keys.clone();
-            let next = clerks.last().cloned();
-            let make = move || Clerk::new(id, ledger.clone(), keys.clone(), next.clone());
+            let next = actors.last().cloned();
+            let make = move || ChaosActor::new(id, ledger.clone(), keys.clone(), next.clone());
             let props = Props::new(make)
                 .mailbox(chaos_actor::mailbox(random))
                 .dead_letters(KeepMessage::Whole)
                 .build();
-            clerks.push(system.spawn(&props).expect("room for a few"));
+            actors.push(system.spawn(&props).expect("actors_max is larger"));
         }
-        clerks
+        actors
     }
 }

@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` sees of messages, questions and waits.
+//! Spans and events that a `tracing` subscriber receives for messages, asks and waits.
 
 mod recorder;
 
@@ -8,16 +8,16 @@ use evenkeel_actor::{
 };
 use tracing::{Level, info_span, trace};
 
-use crate::harness::{Msg, World, act, config, fail, go, hold, note};
-use recorder::record;
+use crate::harness::{Harness, Msg, act, config, fail, record, run, suspend_until};
+use recorder::capture;
 
 #[test]
 fn one_span_links_sender_queue_and_handler() {
-    let seen = seen(Level::TRACE, |world| {
-        let actor = world.noter("a");
-        info_span!("request").in_scope(|| actor.tell(go(|_, _| trace!("at work"))));
+    let seen = capture_level(Level::TRACE, |harness| {
+        let actor = harness.recorder("a");
+        info_span!("request").in_scope(|| actor.tell(run(|_, _| trace!("at work"))));
         trace!("not yet");
-        world.run();
+        harness.run();
     });
     assert_eq!(
         seen,
@@ -33,13 +33,13 @@ fn one_span_links_sender_queue_and_handler() {
 }
 
 #[test]
-fn what_a_handler_sends_is_part_of_what_it_was_sent() {
-    let seen = seen(Level::TRACE, |world| {
-        let first = world.noter("first");
-        let second = world.noter("second");
-        first.tell(go(move |_, _| second.tell(go(|_, _| trace!("reached")))));
-        first.tell(go(|_, _| trace!("another")));
-        world.run();
+fn the_span_of_a_sent_message_is_a_child_of_the_handled_one() {
+    let seen = capture_level(Level::TRACE, |harness| {
+        let first = harness.recorder("first");
+        let second = harness.recorder("second");
+        first.tell(run(move |_, _| second.tell(run(|_, _| trace!("reached")))));
+        first.tell(run(|_, _| trace!("another")));
+        harness.run();
     });
     let reached = ["event message/message: reached", "event message: another"];
     assert!(reached.iter().all(|line| seen.contains(&(*line).to_owned())), "{seen:#?}");
@@ -47,11 +47,11 @@ fn what_a_handler_sends_is_part_of_what_it_was_sent() {
 }
 
 #[test]
-fn a_question_is_one_span_from_asking_to_the_answer() {
-    let seen = seen(Level::TRACE, |world| {
-        let actor = world.noter("a");
-        let asked = info_span!("request").in_scope(|| actor.ask(|reply| Msg::Ask(7, reply)));
-        assert_eq!(world.runtime.block_on(asked), Ok(7));
+fn an_ask_is_one_span_from_request_to_reply() {
+    let seen = capture_level(Level::TRACE, |harness| {
+        let actor = harness.recorder("a");
+        let ask = info_span!("request").in_scope(|| actor.ask(|reply| Msg::Ask(7, reply)));
+        assert_eq!(harness.runtime.block_on(ask), Ok(7));
     });
     assert_eq!(
         seen,
@@ -68,24 +68,24 @@ fn a_question_is_one_span_from_asking_to_the_answer() {
 }
 
 #[test]
-fn an_answer_that_comes_from_somewhere_else_belongs_to_the_question() {
-    let seen = seen(Level::TRACE, |world| {
-        let front = world.noter("front");
-        let back = world.noter("back");
+fn a_reply_from_another_actor_belongs_to_the_ask() {
+    let seen = capture_level(Level::TRACE, |harness| {
+        let front = harness.recorder("front");
+        let back = harness.recorder("back");
         let forward =
-            |reply| go(move |_, _| back.tell(go(move |_, _| evenkeel_actor::Reply::send(reply, 1))));
-        assert_eq!(world.runtime.block_on(front.ask(forward)), Ok(1));
+            |reply| run(move |_, _| back.tell(run(move |_, _| evenkeel_actor::Reply::send(reply, 1))));
+        assert_eq!(harness.runtime.block_on(front.ask(forward)), Ok(1));
     });
     assert!(seen.contains(&"open ask/message/message actor=\"back\"".to_owned()), "{seen:#?}");
     assert!(seen.contains(&"event ask: answered".to_owned()), "{seen:#?}");
 }
 
 #[test]
-fn an_actor_that_awaits_names_the_key_of_its_wait_and_goes_on_in_the_same_span() {
-    let seen = seen(Level::TRACE, |world| {
-        let actor = world.noter("a");
+fn an_awaiting_actor_names_the_key_of_its_wait_and_resumes_in_the_same_span() {
+    let seen = capture_level(Level::TRACE, |harness| {
+        let actor = harness.recorder("a");
         let slot = actor.index().slot;
-        let sleep = world.wait_until_ms(5, 1);
+        let sleep = harness.wait_until_ms(5, 1);
         assert_eq!(slot, 0);
         actor.tell(act(move |me, ctx| {
             let Msg::Act(sleep) = sleep else { return Ok(Flow::Continue) };
@@ -93,10 +93,10 @@ fn an_actor_that_awaits_names_the_key_of_its_wait_and_goes_on_in_the_same_span()
             Ok(Flow::wait(async move {
                 slept.await;
                 trace!("slept");
-                go(|_, _| trace!("told"))
+                run(|_, _| trace!("resumed"))
             }))
         }));
-        world.pass(10);
+        harness.advance_ms(10);
     });
     assert_eq!(
         seen,
@@ -106,7 +106,7 @@ fn an_actor_that_awaits_names_the_key_of_its_wait_and_goes_on_in_the_same_span()
             "open message/wait signal_key=0000000000000001",
             "close message/wait",
             "event message: slept",
-            "event message: told",
+            "event message: resumed",
             "close message",
         ]
     );
@@ -114,13 +114,13 @@ fn an_actor_that_awaits_names_the_key_of_its_wait_and_goes_on_in_the_same_span()
 
 #[test]
 fn a_signal_and_the_wait_it_ends_name_the_same_key() {
-    let seen = seen(Level::TRACE, |world| {
-        let actor = world.noter("a");
-        actor.tell(hold(0xbeef));
-        world.run();
+    let seen = capture_level(Level::TRACE, |harness| {
+        let actor = harness.recorder("a");
+        actor.tell(suspend_until(0xbeef));
+        harness.run();
         info_span!("request").in_scope(|| actor.signal(SignalKey(0xbeef)));
-        assert!(world.system.signal(actor.index(), SignalKey(0xcafe)));
-        world.run();
+        assert!(harness.system.signal(actor.index(), SignalKey(0xcafe)));
+        harness.run();
     });
     assert_eq!(
         seen,
@@ -139,41 +139,41 @@ fn a_signal_and_the_wait_it_ends_name_the_same_key() {
 
 #[test]
 fn a_wait_without_a_key_names_none() {
-    let seen = seen(Level::TRACE, |world| {
-        let actor = world.noter("a");
+    let seen = capture_level(Level::TRACE, |harness| {
+        let actor = harness.recorder("a");
         let later = ResumeCondition::After(crate::harness::MS);
         actor.tell(act(move |_, _| Ok(Flow::Suspend(SuspendReason::RateLimit, later))));
-        world.pass(10);
+        harness.advance_ms(10);
     });
     assert!(seen.contains(&"open message/wait".to_owned()), "{seen:#?}");
     assert!(seen.contains(&"close message/wait".to_owned()), "{seen:#?}");
 }
 
 #[test]
-fn a_span_tells_what_became_of_a_message_that_was_not_handled() {
-    let seen = seen(Level::TRACE, |world| {
-        let actor = world.spawn(world.puppet("a").places(1, OverflowStrategy::Reject));
-        actor.tell(hold(1));
-        world.run();
-        actor.tell(note(1));
-        assert!(matches!(actor.try_tell(note(2)), Err(SendError::Full(_))));
-        actor.tell(note(3));
+fn a_span_records_the_outcome_of_an_unhandled_message() {
+    let seen = capture_level(Level::TRACE, |harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::Reject));
+        actor.tell(suspend_until(1));
+        harness.run();
+        actor.tell(record(1));
+        assert!(matches!(actor.try_tell(record(2)), Err(SendError::Full(_))));
+        actor.tell(record(3));
         actor.stop(StopMode::Now);
-        world.run();
-        actor.tell(note(4));
-        let failing = world.noter("b");
+        harness.run();
+        actor.tell(record(4));
+        let failing = harness.recorder("b");
         failing.tell(fail("broken"));
-        world.run();
+        harness.run();
     });
     let events: Vec<_> = seen.iter().filter(|line| line.starts_with("event message: ")).collect();
     assert_eq!(
         events,
         [
             "event message: dequeued",
-            "event message: refused",
-            "event message: buried reason=\"full\"",
-            "event message: buried reason=\"stopped\"",
-            "event message: buried reason=\"closed\"",
+            "event message: rejected",
+            "event message: dead_lettered reason=\"full\"",
+            "event message: dead_lettered reason=\"stopped\"",
+            "event message: dead_lettered reason=\"closed\"",
             "event message: dequeued",
             "event message: failed",
         ]
@@ -181,22 +181,22 @@ fn a_span_tells_what_became_of_a_message_that_was_not_handled() {
 }
 
 #[test]
-fn nothing_is_told_to_whom_it_does_not_interest() {
-    let seen = seen(Level::INFO, |world| {
-        let actor = world.noter("a");
-        actor.tell(hold(1));
-        world.run();
+fn disabled_levels_produce_no_spans_or_events() {
+    let seen = capture_level(Level::INFO, |harness| {
+        let actor = harness.recorder("a");
+        actor.tell(suspend_until(1));
+        harness.run();
         actor.signal(SignalKey(1));
         let answer = info_span!("request").in_scope(|| actor.ask(|reply| Msg::Ask(7, reply)));
-        assert_eq!(world.runtime.block_on(answer), Ok(7));
+        assert_eq!(harness.runtime.block_on(answer), Ok(7));
     });
     assert_eq!(seen, ["open request"]);
 }
 
-/// What somebody interested up to this level sees while `scene` is played.
-fn seen(level: Level, scene: impl FnOnce(&World)) -> Vec<String> {
-    record(level, || {
-        let world = World::new(TestOptions::new(0), config());
-        scene(&world);
+/// Runs `scenario`; returns what a subscriber with this maximum level records.
+fn capture_level(level: Level, scenario: impl FnOnce(&Harness)) -> Vec<String> {
+    capture(level, || {
+        let harness = Harness::new(TestOptions::new(0), config());
+        scenario(&harness);
     })
 }

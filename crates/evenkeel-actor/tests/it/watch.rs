@@ -1,4 +1,4 @@
-//! Death watch: the end of an actor is told once to everybody who asked, whenever they asked.
+//! Death watch: every watcher is notified once of a termination, whenever it started watching.
 
 use evenkeel_actor::guardian::SupervisionDirective;
 use evenkeel_actor::*;
@@ -6,221 +6,221 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn everybody_who_watches_is_told_once() {
-    explore(|world| {
-        let whom = world.noter("x");
+fn every_watcher_is_notified_once() {
+    explore(|harness| {
+        let target = harness.recorder("x");
         for name in ["a", "b", "c"] {
-            watch(&world.noter(name), &whom);
+            watch(&harness.recorder(name), &target);
         }
-        world.run();
-        whom.stop(StopMode::Now);
-        world.pass(1_000);
-        let mut lines = world.lines();
+        harness.run();
+        target.stop(StopMode::Now);
+        harness.advance_ms(1_000);
+        let mut lines = harness.lines();
         lines.sort();
-        assert_eq!(lines, ["a", "b", "c"].map(|name| format!("{name} hears end: stopped")));
+        assert_eq!(lines, ["a", "b", "c"].map(|name| format!("{name} terminated: stopped")));
     });
 }
 
 #[test]
-fn a_failure_that_ends_an_actor_is_told_with_its_error() {
-    explore_with(supervised(directing(|_| SupervisionDirective::Stop)), |world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+fn a_terminal_failure_is_reported_with_its_error() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Stop)), |harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         watch(&a, &x);
-        world.run();
+        harness.run();
         x.tell(fail("broken"));
-        assert_eq!(world.lines(), ["a hears end: broken, the supervisor stops it on this error"]);
+        assert_eq!(harness.lines(), ["a terminated: broken, the supervisor stops it on this error"]);
     });
 }
 
 #[test]
-fn one_who_has_ended_is_told_at_once() {
-    explore(|world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+fn watching_a_stopped_actor_is_answered_immediately() {
+    explore(|harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         x.stop(StopMode::Now);
-        world.run();
+        harness.run();
         watch(&a, &x);
-        assert_eq!(world.lines(), ["a hears end: unknown"]);
+        assert_eq!(harness.lines(), ["a terminated: unknown"]);
         watch(&a, &x);
-        assert_eq!(world.lines(), ["a hears end: unknown"], "a new watch is a new question");
+        assert_eq!(harness.lines(), ["a terminated: unknown"], "a new watch is answered again");
     });
 }
 
 #[test]
-fn one_who_is_ending_is_told_when_it_has() {
-    explore(|world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
-        let child = child_of(world, &x, world.puppet("child"));
-        let handle = world.runtime.handle();
-        child.tell(go(move |_, _| handle.elapse(MS)));
+fn watching_a_stopping_actor_is_answered_when_it_has_stopped() {
+    explore(|harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
+        let child = spawn_child(harness, &x, harness.puppet("child"));
+        let handle = harness.runtime.handle();
+        child.tell(run(move |_, _| handle.elapse(MS)));
         x.stop(StopMode::Now);
         watch(&a, &x);
-        let lines = world.lines();
-        assert!(["a hears end: stopped", "a hears end: unknown"].contains(&lines[0].as_str()), "{lines:?}");
+        let lines = harness.lines();
+        assert!(["a terminated: stopped", "a terminated: unknown"].contains(&lines[0].as_str()), "{lines:?}");
         assert_eq!(lines.len(), 1);
     });
 }
 
 #[test]
 fn watching_twice_is_watching_once() {
-    explore(|world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+    explore(|harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         watch(&a, &x);
         watch(&a, &x);
-        world.run();
+        harness.run();
         x.stop(StopMode::Now);
-        world.pass(10);
-        assert_eq!(world.lines(), ["a hears end: stopped"]);
+        harness.advance_ms(10);
+        assert_eq!(harness.lines(), ["a terminated: stopped"]);
     });
 }
 
 #[test]
-fn a_watch_that_was_taken_back_tells_nothing() {
-    explore(|world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+fn an_unwatched_termination_is_not_reported() {
+    explore(|harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         watch(&a, &x);
         unwatch(&a, &x);
-        world.run();
+        harness.run();
         x.stop(StopMode::Now);
-        assert_eq!(world.lines(), [""; 0]);
+        assert_eq!(harness.lines(), [""; 0]);
         watch(&a, &x);
         unwatch(&a, &x);
-        assert!(world.lines().len() <= 1, "one who has ended may be told before");
+        assert!(harness.lines().len() <= 1, "a stopped actor may be reported before");
     });
 }
 
 #[test]
-fn a_watch_taken_back_while_the_end_is_under_way_tells_nothing() {
-    explore(|world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+fn unwatching_during_the_termination_suppresses_the_notification() {
+    explore(|harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         watch(&a, &x);
-        world.run();
-        let whom = x.clone();
-        a.tell(go(move |_, ctx| {
-            // Nobody else runs while this handler does, so its end comes after this line.
-            whom.stop(StopMode::Now);
-            ctx.unwatch(&whom);
+        harness.run();
+        let target = x.clone();
+        a.tell(run(move |_, ctx| {
+            // No other handler runs meanwhile, so the termination comes after this line.
+            target.stop(StopMode::Now);
+            ctx.unwatch(&target);
         }));
-        world.pass(10);
-        assert_eq!((world.lines(), x.state()), (vec![], ActorState::Stopped));
+        harness.advance_ms(10);
+        assert_eq!((harness.lines(), x.state()), (vec![], ActorState::Stopped));
     });
 }
 
 #[test]
-fn a_watch_taken_back_and_set_again_tells_once() {
-    explore(|world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+fn a_renewed_watch_notifies_once() {
+    explore(|harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         watch(&a, &x);
         unwatch(&a, &x);
         watch(&a, &x);
-        world.run();
+        harness.run();
         x.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["a hears end: stopped"]);
+        assert_eq!(harness.lines(), ["a terminated: stopped"]);
     });
 }
 
 #[test]
-fn a_parent_that_watches_its_child_is_told_once() {
-    explore(|world| {
-        let parent = world.noter("p");
-        let child = child_of(world, &parent, world.puppet("c"));
+fn a_parent_that_watches_its_child_is_notified_once() {
+    explore(|harness| {
+        let parent = harness.recorder("p");
+        let child = spawn_child(harness, &parent, harness.puppet("c"));
         watch(&parent, &child);
-        world.run();
+        harness.run();
         child.stop(StopMode::Now);
-        world.pass(10);
-        assert_eq!(world.lines(), ["p hears end: stopped"]);
+        harness.advance_ms(10);
+        assert_eq!(harness.lines(), ["p terminated: stopped"]);
     });
 }
 
 #[test]
-fn two_who_watch_each_other_can_both_end() {
-    explore(|world| {
-        let a = world.noter("a");
-        let b = world.noter("b");
+fn two_actors_that_watch_each_other_can_both_stop() {
+    explore(|harness| {
+        let a = harness.recorder("a");
+        let b = harness.recorder("b");
         watch(&a, &b);
         watch(&b, &a);
         watch(&a, &a);
-        world.run();
+        harness.run();
         a.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["b hears end: stopped"]);
+        assert_eq!(harness.lines(), ["b terminated: stopped"]);
         b.stop(StopMode::Now);
-        assert_eq!((world.lines(), world.system.alive()), (vec![], 0));
+        assert_eq!((harness.lines(), harness.system.alive()), (vec![], 0));
     });
 }
 
 #[test]
 fn a_watch_survives_the_restart_of_the_watcher() {
-    explore_with(supervised(at_once()), |world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+    explore_with(supervised(restart_immediately()), |harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         watch(&a, &x);
         a.tell(fail("broken"));
-        world.run();
+        harness.run();
         x.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["a hears end: stopped"]);
+        assert_eq!(harness.lines(), ["a terminated: stopped"]);
     });
 }
 
 #[test]
-fn a_restart_of_the_watched_is_not_an_end() {
-    explore_with(supervised(at_once()), |world| {
-        let a = world.noter("a");
-        let x = world.noter("x");
+fn a_restart_of_the_watched_actor_is_not_a_termination() {
+    explore_with(supervised(restart_immediately()), |harness| {
+        let a = harness.recorder("a");
+        let x = harness.recorder("x");
         watch(&a, &x);
-        world.run();
+        harness.run();
         x.tell(fail("broken"));
-        world.pass(10);
-        assert_eq!(world.lines(), [""; 0]);
+        harness.advance_ms(10);
+        assert_eq!(harness.lines(), [""; 0]);
         x.stop(StopMode::Now);
-        assert_eq!(world.lines(), ["a hears end: stopped"]);
+        assert_eq!(harness.lines(), ["a terminated: stopped"]);
     });
 }
 
 #[test]
-fn whoever_watches_from_many_sides_at_once_misses_no_end() {
-    explore(|world| {
-        let watchers: Vec<_> = (0..10).map(|_| world.noter("w")).collect();
-        let watched: Vec<_> = (0..10).map(|_| world.noter("x")).collect();
-        for (nth, whom) in watched.iter().enumerate() {
+fn concurrent_watches_miss_no_termination() {
+    explore(|harness| {
+        let watchers: Vec<_> = (0..10).map(|_| harness.recorder("w")).collect();
+        let watched: Vec<_> = (0..10).map(|_| harness.recorder("x")).collect();
+        for (nth, target) in watched.iter().enumerate() {
             for (mth, watcher) in watchers.iter().enumerate() {
-                watch(watcher, whom);
+                watch(watcher, target);
                 if mth == nth {
-                    whom.stop(StopMode::Now);
+                    target.stop(StopMode::Now);
                 }
             }
         }
-        world.pass(10);
-        let lines = world.lines();
+        harness.advance_ms(10);
+        let lines = harness.lines();
         assert_eq!(lines.len(), 100);
-        assert!(lines.iter().all(|line| line.starts_with("w hears end: ")), "{lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("w terminated: ")), "{lines:?}");
     });
 }
 
 #[test]
 fn an_actor_watches_at_most_65536_others() {
-    let world = World::new(runtime::test::TestOptions::new(1), config());
-    let a = world.noter("a");
-    let props = world.puppet("x").props();
-    let others: Vec<_> = (0..=65_536).map(|_| world.system.spawn(&props).unwrap()).collect();
-    a.tell(go(move |me, ctx| {
+    let harness = Harness::new(runtime::test::TestOptions::new(1), config());
+    let a = harness.recorder("a");
+    let props = harness.puppet("x").props();
+    let others: Vec<_> = (0..=65_536).map(|_| harness.system.spawn(&props).unwrap()).collect();
+    a.tell(run(move |me, ctx| {
         let watched = others.iter().filter(|other| ctx.watch(other)).count();
-        me.note(format_args!("watches {watched}, one of them again: {}", ctx.watch(&others[7])));
+        me.record(format_args!("watches {watched}, one of them again: {}", ctx.watch(&others[7])));
     }));
-    assert_eq!(world.lines(), ["a watches 65536, one of them again: true"]);
+    assert_eq!(harness.lines(), ["a watches 65536, one of them again: true"]);
 }
 
-fn watch(who: &ActorRef<Msg>, whom: &ActorRef<Msg>) {
-    let whom = whom.clone();
-    who.tell(go(move |_, ctx| assert!(ctx.watch(&whom))));
+fn watch(watcher: &ActorRef<Msg>, target: &ActorRef<Msg>) {
+    let target = target.clone();
+    watcher.tell(run(move |_, ctx| assert!(ctx.watch(&target))));
 }
 
-fn unwatch(who: &ActorRef<Msg>, whom: &ActorRef<Msg>) {
-    let whom = whom.clone();
-    who.tell(go(move |_, ctx| ctx.unwatch(&whom)));
+fn unwatch(watcher: &ActorRef<Msg>, target: &ActorRef<Msg>) {
+    let target = target.clone();
+    watcher.tell(run(move |_, ctx| ctx.unwatch(&target)));
 }

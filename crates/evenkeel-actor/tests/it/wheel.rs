@@ -1,4 +1,4 @@
-//! The wheel against a list that is sorted at every step.
+//! The timing wheel against a model: a list sorted at every step.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const LEN_MAX: usize = 40;
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u64),
-    /// Cancels one of the timers ever made.
+    /// Cancels one of the timers inserted so far.
     Cancel(usize),
     Advance(u64),
     AdvanceToNextDue,
@@ -33,17 +33,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn the_wheel_does_what_a_sorted_list_does(steps in steps(), tick in 1..40_u64, bits in 1..=6_u32) {
-        let mut pair = Pair::new(tick, bits);
+    fn the_wheel_behaves_like_a_sorted_list(steps in steps(), tick in 1..40_u64, bits in 1..=6_u32) {
+        let mut pair = WheelAndModel::new(tick, bits);
         for step in steps {
-            pair.take(&step)?;
+            pair.apply(&step)?;
             prop_assert_eq!(pair.wheel.len(), pair.model.len());
-            let earliest = pair.model.iter().map(|timer| pair.comes_up_at(timer)).min();
-            let told = pair.wheel.next_due();
-            prop_assert_eq!(told.is_some(), earliest.is_some());
-            prop_assert!(told <= earliest, "{:?} is after {:?}", told, earliest);
+            let earliest = pair.model.iter().map(|timer| pair.fires_at(timer)).min();
+            let next = pair.wheel.next_due();
+            prop_assert_eq!(next.is_some(), earliest.is_some());
+            prop_assert!(next <= earliest, "{:?} is after {:?}", next, earliest);
             if pair.cancelled == 0 {
-                prop_assert_eq!(told, earliest);
+                prop_assert_eq!(next, earliest);
             }
         }
     }
@@ -54,18 +54,18 @@ proptest! {
         cancelled in prop::collection::vec(any::<bool>(), LEN_MAX),
         bits in 1..=6_u32,
     ) {
-        let mut pair = Pair::new(1, bits);
+        let mut pair = WheelAndModel::new(1, bits);
         for span in spans {
-            pair.take(&Step::Insert(span))?;
+            pair.apply(&Step::Insert(span))?;
         }
         for (at, _) in cancelled.iter().enumerate().filter(|(_, cancelled)| **cancelled) {
-            pair.take(&Step::Cancel(at))?;
+            pair.apply(&Step::Cancel(at))?;
         }
         while !pair.model.is_empty() {
             let left = pair.model.len();
             let mut steps = 0;
             while pair.model.len() == left {
-                pair.take(&Step::AdvanceToNextDue)?;
+                pair.apply(&Step::AdvanceToNextDue)?;
                 steps += 1;
             }
             prop_assert!(steps <= 64_u32.div_ceil(bits), "{} steps", steps);
@@ -73,11 +73,11 @@ proptest! {
     }
 }
 
-struct Pair {
+struct WheelAndModel {
     tick: u64,
     now: Instant,
     wheel: TimingWheel<usize>,
-    /// In the order of insertion.
+    /// Timers in order of insertion.
     model: Vec<Timer>,
     keys: Vec<TimerKey>,
     cancelled: usize,
@@ -90,7 +90,7 @@ struct Timer {
     id: usize,
 }
 
-impl Pair {
+impl WheelAndModel {
     fn new(tick: u64, bits: u32) -> Self {
         let options =
             WheelOptions { tick: Duration::from_nanos(tick), buckets: 1 << bits, len_max: LEN_MAX as u32 };
@@ -98,7 +98,7 @@ impl Pair {
         Self { tick, now: Instant::ORIGIN, wheel, model: Vec::new(), keys: Vec::new(), cancelled: 0 }
     }
 
-    fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    fn apply(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match *step {
             Step::Insert(span) => self.insert(Duration::from_nanos(span)),
             Step::Cancel(any) => self.cancel(any),
@@ -116,8 +116,8 @@ impl Pair {
                 self.keys.push(key);
                 self.model.push(Timer { due, inserted: self.now, id });
             }
-            Err(refused) => {
-                prop_assert_eq!(refused.0, id);
+            Err(rejected) => {
+                prop_assert_eq!(rejected.0, id);
                 prop_assert_eq!(self.model.len(), LEN_MAX);
             }
         }
@@ -143,15 +143,15 @@ impl Pair {
         let mut out = Vec::new();
         self.wheel.advance(now, &mut out);
         let (mut due, waiting): (Vec<Timer>, Vec<Timer>) =
-            self.model.iter().partition(|timer| self.comes_up_at(timer) <= now);
-        due.sort_by_key(|timer| self.comes_up_at(timer));
+            self.model.iter().partition(|timer| self.fires_at(timer) <= now);
+        due.sort_by_key(|timer| self.fires_at(timer));
         self.model = waiting;
         prop_assert_eq!(out, due.iter().map(|timer| (timer.due, timer.id)).collect::<Vec<_>>());
         Ok(())
     }
 
-    /// The end of the due's tick; of the tick of its insertion, if it was overdue.
-    fn comes_up_at(&self, timer: &Timer) -> Instant {
+    /// Returns the end of the tick in which it is due; of the tick of its insertion, if it was overdue.
+    fn fires_at(&self, timer: &Timer) -> Instant {
         let tick = timer.due.as_nanos().div_ceil(self.tick).max(timer.inserted.as_nanos() / self.tick);
         Instant::from_nanos(tick.saturating_mul(self.tick))
     }

@@ -1,4 +1,4 @@
-//! The number of workers is changed while they work: nothing is lost, and nobody is missing.
+//! Changing the number of workers while they run: no actor is lost, and the requested number is reached.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -8,106 +8,110 @@ use std::time::Duration;
 use evenkeel_actor::hub::names;
 use evenkeel_actor::runtime::test::{TestHandle, TestRuntime};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
-use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
 use evenkeel_actor::*;
 
 use crate::harness::*;
 
 #[test]
-fn there_are_as_many_workers_as_were_asked_for_last() {
-    explore(|world| {
+fn the_last_requested_worker_count_is_reached() {
+    explore(|harness| {
         for number in [5, 1, 64, 2, 2, 3] {
-            set(world, number);
-            world.run();
-            assert_eq!((active(world), world.system.workers()), (number, workers(number)));
-            assert_eq!(world.runtime.tasks(), number + 1, "each is a task, and the clock is one");
+            set(harness, number);
+            harness.run();
+            assert_eq!((active(harness), harness.system.workers()), (number, workers(number)));
+            assert_eq!(
+                harness.runtime.tasks(),
+                number + 1,
+                "each worker is a task, and the timer driver is one"
+            );
         }
     });
 }
 
 #[test]
-fn who_is_asked_back_while_leaving_stays_or_is_replaced() {
-    explore(|world| {
+fn a_worker_wanted_again_while_exiting_stays_or_is_replaced() {
+    explore(|harness| {
         for round in 0..20 {
-            [1, 4, 2, 4].into_iter().for_each(|number| set(world, number));
-            let busy = world.spawn(world.puppet("busy"));
-            (0..round).for_each(|number| busy.tell(note(number)));
-            world.run();
-            assert_eq!(active(world), 4);
+            [1, 4, 2, 4].into_iter().for_each(|number| set(harness, number));
+            let busy = harness.spawn(harness.puppet("busy"));
+            (0..round).for_each(|number| busy.tell(record(number)));
+            harness.run();
+            assert_eq!(active(harness), 4);
         }
     });
 }
 
 #[test]
-fn a_handler_changes_the_number_of_its_own_workers() {
-    explore(|world| {
-        let actors = ["a", "b", "c"].map(|name| world.noter(name));
+fn a_handler_may_change_the_number_of_workers() {
+    explore(|harness| {
+        let actors = ["a", "b", "c"].map(|name| harness.recorder(name));
         for number in 0..30_u32 {
             for (nth, actor) in actors.iter().enumerate() {
-                let system = world.system.clone();
+                let system = harness.system.clone();
                 let wanted = 1 + (number as usize * 7 + nth) % 5;
-                actor.tell(go(move |_, _| system.set_workers(workers(wanted)).unwrap()));
-                actor.tell(note(number));
+                actor.tell(run(move |_, _| system.set_workers(workers(wanted)).unwrap()));
+                actor.tell(record(number));
             }
         }
-        let lines = world.lines();
+        let lines = harness.lines();
         for name in ["a", "b", "c"] {
             let of_one: Vec<_> = lines.iter().filter(|line| line.starts_with(name)).collect();
             let expected: Vec<_> = (0..30).map(|number| format!("{name} {number}")).collect();
             assert_eq!(of_one, expected.iter().collect::<Vec<_>>());
         }
-        assert_eq!(active(world), world.system.workers().get());
+        assert_eq!(active(harness), harness.system.workers().get());
     });
 }
 
-/// Too few for a busy worker to wake another: with it gone, somebody must be woken for them.
+/// Two ready actors are too few for a busy worker to wake another; when it exits, it must wake one for them.
 #[test]
-fn what_a_leaver_had_is_done_by_one_who_slept() {
-    explore(|world| {
-        let crowd = [world.noter("a"), world.noter("b"), world.noter("c")];
+fn the_work_of_an_exiting_worker_is_done_by_a_parked_one() {
+    explore(|harness| {
+        let actors = [harness.recorder("a"), harness.recorder("b"), harness.recorder("c")];
         for round in 0..10 {
-            set(world, 2);
-            world.run();
-            let told = crowd.clone();
-            let system = world.system.clone();
-            crowd[0].tell(go(move |_, _| {
-                told[1..].iter().for_each(|actor| actor.tell(note(round)));
+            set(harness, 2);
+            harness.run();
+            let targets = actors.clone();
+            let system = harness.system.clone();
+            actors[0].tell(run(move |_, _| {
+                targets[1..].iter().for_each(|actor| actor.tell(record(round)));
                 system.set_workers(workers(1)).unwrap();
             }));
-            assert_eq!(world.lines().len(), 2, "round {round}");
-            assert_eq!(active(world), 1);
+            assert_eq!(harness.lines().len(), 2, "round {round}");
+            assert_eq!(active(harness), 1);
         }
     });
 }
 
 #[test]
-fn what_many_leave_behind_is_done_by_the_one_who_stays() {
-    explore_with(ActorSystemConfig::with_workers(workers(8)), |world| {
-        let crowd: Vec<_> = (0..40).map(|_| world.noter("crowd")).collect();
-        let told = crowd.clone();
-        let system = world.system.clone();
-        crowd[0].tell(go(move |_, _| {
-            told.iter().for_each(|actor| actor.tell(note(1)));
+fn the_work_of_many_exiting_workers_is_done_by_the_remaining_one() {
+    explore_with(ActorSystemConfig::with_workers(workers(8)), |harness| {
+        let actors: Vec<_> = (0..40).map(|_| harness.recorder("actors")).collect();
+        let targets = actors.clone();
+        let system = harness.system.clone();
+        actors[0].tell(run(move |_, _| {
+            targets.iter().for_each(|actor| actor.tell(record(1)));
             system.set_workers(workers(1)).unwrap();
         }));
-        assert_eq!(world.lines().len(), 40);
-        assert_eq!(active(world), 1);
+        assert_eq!(harness.lines().len(), 40);
+        assert_eq!(active(harness), 1);
     });
 }
 
 #[test]
-fn more_than_there_may_be_are_refused_in_words() {
-    explore_with(ActorSystemConfig { workers_max: workers(3), ..config() }, |world| {
-        set(world, 3);
-        let refused = world.system.set_workers(workers(4)).unwrap_err();
-        assert_eq!(refused.to_string(), "workers is 4, above workers_max 3");
-        world.run();
-        assert_eq!((active(world), world.system.workers()), (3, workers(3)));
+fn more_workers_than_workers_max_are_rejected_with_a_message() {
+    explore_with(ActorSystemConfig { workers_max: workers(3), ..config() }, |harness| {
+        set(harness, 3);
+        let error = harness.system.set_workers(workers(4)).unwrap_err();
+        assert_eq!(error.to_string(), "workers is 4, above workers_max 3");
+        harness.run();
+        assert_eq!((active(harness), harness.system.workers()), (3, workers(3)));
     });
 }
 
 #[test]
-fn room_for_fewer_workers_than_there_are_is_refused() {
+fn a_workers_max_below_the_worker_count_is_rejected() {
     let start = |workers_max| {
         let runtime = TestRuntime::new(0);
         let config = ActorSystemConfig { workers_max: workers(workers_max), ..config() };
@@ -118,51 +122,51 @@ fn room_for_fewer_workers_than_there_are_is_refused() {
 }
 
 #[test]
-fn a_system_that_stops_changes_no_more() {
-    explore(|world| {
-        set(world, 4);
-        world.system.force_stop();
-        assert_eq!(world.system.set_workers(workers(2)), Err(SetWorkersError::Stopping));
-        world.run();
-        assert_eq!(world.runtime.tasks(), 0, "all have left");
+fn a_stopping_system_does_not_change_its_worker_count() {
+    explore(|harness| {
+        set(harness, 4);
+        harness.system.force_stop();
+        assert_eq!(harness.system.set_workers(workers(2)), Err(SetWorkersError::Stopping));
+        harness.run();
+        assert_eq!(harness.runtime.tasks(), 0, "all tasks have ended");
     });
 }
 
-/// Whoever runs the last actor to its end may be one that is to leave; the others must hear of it.
+/// The worker that stops the last actor may be exiting; the others must be woken nevertheless.
 #[test]
-fn a_shutdown_ends_workers_that_come_and_go() {
-    explore(|world| {
-        let actors: Vec<_> = (0..10).map(|_| world.noter("a")).collect();
+fn a_shutdown_ends_workers_that_start_and_exit() {
+    explore(|harness| {
+        let actors: Vec<_> = (0..10).map(|_| harness.recorder("a")).collect();
         for (nth, actor) in actors.iter().enumerate() {
-            actor.tell(note(0));
-            let _stopping = world.system.set_workers(workers(1 + nth % 4));
+            actor.tell(record(0));
+            let _stopping = harness.system.set_workers(workers(1 + nth % 4));
         }
-        let end = world.runtime.block_on(world.system.graceful_shutdown(Duration::from_secs(1)));
+        let end = harness.runtime.block_on(harness.system.graceful_shutdown(Duration::from_secs(1)));
         assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
-        assert_eq!(world.lines().len(), 10);
-        assert_eq!(world.runtime.tasks(), 0);
+        assert_eq!(harness.lines().len(), 10);
+        assert_eq!(harness.runtime.tasks(), 0);
     });
 }
 
 #[test]
-fn a_runtime_that_takes_fewer_leaves_as_many_as_it_took() {
+fn a_runtime_that_accepts_fewer_tasks_leaves_as_many_workers_as_it_accepted() {
     for seed in 0..12 {
         let runtime = TestRuntime::new(seed);
-        // Two workers and the clock, and two more.
-        let narrow = Narrow { inner: runtime.handle(), left: Arc::new(AtomicUsize::new(5)) };
-        let system = ActorSystemRunner::new(config()).start(narrow).unwrap();
+        // Two workers and the timer driver, then two more workers.
+        let limited = LimitedRuntime { inner: runtime.handle(), left: Arc::new(AtomicUsize::new(5)) };
+        let system = ActorSystemRunner::new(config()).start(limited).unwrap();
         let error = system.set_workers(workers(7)).unwrap_err();
-        assert_eq!(error, SetWorkersError::Refused { reached: workers(4), refused: RuntimeSpawnError });
-        assert_eq!(error.to_string(), "the runtime takes no more tasks, after 4 workers");
+        assert_eq!(error, SetWorkersError::SpawnFailed { reached: workers(4), source: RuntimeSpawnError });
+        assert_eq!(error.to_string(), "the runtime accepts no more tasks, after 4 workers");
         runtime.run_until_idle();
         assert_eq!((system.workers(), runtime.tasks()), (workers(4), 5));
         system.force_stop();
     }
 }
 
-/// A worker in a long handler cannot leave; what waits behind it does not wait for that.
+/// A worker in a long handler cannot exit; the actors queued behind it are run by others.
 #[test]
-fn what_waits_behind_a_leaver_in_a_long_handler_is_found_by_others() {
+fn actors_queued_behind_an_exiting_worker_in_a_long_handler_are_found_by_others() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     runtime.block_on(async {
@@ -176,8 +180,8 @@ fn what_waits_behind_a_leaver_in_a_long_handler_is_found_by_others() {
             let short = short.clone();
             let system = system.clone();
             let done = long.ask(|reply| {
-                go(move |_, _| {
-                    short.tell(go(move |_, _| handled.send(()).unwrap()));
+                run(move |_, _| {
+                    short.tell(run(move |_, _| handled.send(()).unwrap()));
                     system.set_workers(workers(2)).unwrap();
                     reply.send(u32::from(wait.recv_timeout(Duration::from_secs(20)).is_ok())).is_ok()
                 })
@@ -187,15 +191,15 @@ fn what_waits_behind_a_leaver_in_a_long_handler_is_found_by_others() {
     });
 }
 
-/// A runtime that takes so many tasks.
+/// A runtime that accepts a limited number of tasks.
 #[derive(Clone)]
-struct Narrow {
+struct LimitedRuntime {
     inner: TestHandle,
     left: Arc<AtomicUsize>,
 }
 
-impl RuntimeHandle for Narrow {
-    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+impl RuntimeHandle for LimitedRuntime {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let one_less = |left: usize| left.checked_sub(1);
         let room = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         room.map_err(|_| RuntimeSpawnError)?;
@@ -206,11 +210,11 @@ impl RuntimeHandle for Narrow {
         self.inner.now()
     }
 
-    fn sleep_until(&self, at: evenkeel_policy::time::Instant) -> Task {
+    fn sleep_until(&self, at: evenkeel_policy::time::Instant) -> TaskFuture {
         self.inner.sleep_until(at)
     }
 
-    fn yield_now(&self) -> Task {
+    fn yield_now(&self) -> TaskFuture {
         self.inner.yield_now()
     }
 }
@@ -219,10 +223,10 @@ fn workers(number: usize) -> NonZeroUsize {
     NonZeroUsize::new(number).unwrap()
 }
 
-fn set(world: &World, number: usize) {
-    world.system.set_workers(workers(number)).unwrap();
+fn set(harness: &Harness, number: usize) {
+    harness.system.set_workers(workers(number)).unwrap();
 }
 
-fn active(world: &World) -> usize {
-    world.metric(names::WORKERS_ACTIVE, &[]) as usize
+fn active(harness: &Harness) -> usize {
+    harness.metric(names::WORKERS_ACTIVE, &[]) as usize
 }

@@ -1,4 +1,4 @@
-//! The lanes of one mailbox, alone; what threads make of them together is in the models.
+//! The queues of one mailbox in isolation; the loom models check concurrent use.
 
 use core::num::NonZeroUsize;
 
@@ -6,96 +6,93 @@ use super::*;
 use crate::test_rig::Wakes;
 
 #[test]
-fn what_is_taken_takes_places_until_it_is_handled() {
-    let lanes = lanes(2, OverflowStrategy::Reject);
+fn messages_taken_by_the_runner_use_capacity_until_they_are_handled() {
+    let queues = queues(2, OverflowStrategy::Reject);
     let state = CellState::new();
     let mut private = VecDeque::new();
     assert_eq!(
-        (lanes.push(1), lanes.push(2), lanes.push(3)),
+        (queues.push(1), queues.push(2), queues.push(3)),
         (PushResult::Queued, PushResult::Queued, PushResult::Full(3))
     );
-    assert_eq!((lanes.take(&mut private, &state), private), (Some(1), VecDeque::from([2])));
-    assert_eq!((lanes.push(3), lanes.push(4)), (PushResult::Queued, PushResult::Full(4)));
-    assert_eq!(lanes.stats(), MailboxQueueStats { enqueued: 3, depth: 2 });
-    lanes.tell_left(0);
-    assert_eq!((lanes.push(4), lanes.push(5)), (PushResult::Queued, PushResult::Full(5)));
+    assert_eq!((queues.take_batch(&mut private, &state), private), (Some(1), VecDeque::from([2])));
+    assert_eq!((queues.push(3), queues.push(4)), (PushResult::Queued, PushResult::Full(4)));
+    assert_eq!(queues.stats(), MailboxQueueStats { enqueued: 3, depth: 2 });
+    queues.set_private_len(0);
+    assert_eq!((queues.push(4), queues.push(5)), (PushResult::Queued, PushResult::Full(5)));
 }
 
 #[test]
-fn taking_everything_lowers_the_flag_and_taking_one_of_two_does_not() {
-    let all = lanes(4, OverflowStrategy::Reject);
-    let one = lanes(4, OverflowStrategy::DropOldest);
-    for (lanes, left) in [(all, 0), (one, USER)] {
+fn taking_the_last_shared_message_clears_the_user_flag() {
+    let all = queues(4, OverflowStrategy::Reject);
+    let one = queues(4, OverflowStrategy::DropOldest);
+    for (queues, remaining) in [(all, 0), (one, USER)] {
         let state = CellState::new();
         let mut private = VecDeque::new();
-        (1..=2).for_each(|message| assert_eq!(lanes.push(message), PushResult::Queued));
+        (1..=2).for_each(|message| assert_eq!(queues.push(message), PushResult::Queued));
         state.set(USER);
-        assert_eq!((lanes.take(&mut private, &state), state.flags()), (Some(1), left));
+        assert_eq!((queues.take_batch(&mut private, &state), state.flags()), (Some(1), remaining));
     }
 }
 
 #[test]
-fn the_oldest_makes_room_and_what_the_owner_has_in_hand_takes_none() {
-    let lanes = lanes(1, OverflowStrategy::DropOldest);
+fn drop_oldest_evicts_queued_messages_but_not_those_taken_by_the_runner() {
+    let queues = queues(1, OverflowStrategy::DropOldest);
     let state = CellState::new();
     let mut private = VecDeque::new();
-    assert_eq!((lanes.push(1), lanes.push(2)), (PushResult::Queued, PushResult::Displaced(1)));
-    assert_eq!((lanes.take(&mut private, &state), private), (Some(2), VecDeque::new()));
-    assert_eq!((lanes.push(3), lanes.push(4)), (PushResult::Queued, PushResult::Displaced(3)));
+    assert_eq!((queues.push(1), queues.push(2)), (PushResult::Queued, PushResult::Displaced(1)));
+    assert_eq!((queues.take_batch(&mut private, &state), private), (Some(2), VecDeque::new()));
+    assert_eq!((queues.push(3), queues.push(4)), (PushResult::Queued, PushResult::Displaced(3)));
 }
 
 #[test]
-fn a_closed_lane_refuses_users_and_wakes_who_waits_for_room() {
-    let lanes = lanes(1, OverflowStrategy::BlockProducer);
+fn closing_rejects_user_messages_and_wakes_waiting_producers() {
+    let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = Wakes::new();
-    assert_eq!(lanes.push(1), PushResult::Queued);
-    assert_eq!(lanes.push_or_wait(2, &waker, &state), Ok(PushResult::Full(2)));
-    assert_eq!((lanes.close().len(), lanes.push(2), lanes.close().len()), (1, PushResult::Closed(2), 0));
-    assert!(lanes.wait_for_room(&waker, &state));
-    assert_eq!((wakes.count(), lanes.drain()), (1, VecDeque::from([1])));
+    assert_eq!(queues.push(1), PushResult::Queued);
+    assert_eq!(queues.push_or_wait(2, &waker, &state), Ok(PushResult::Full(2)));
+    assert_eq!((queues.close().len(), queues.push(2), queues.close().len()), (1, PushResult::Closed(2), 0));
+    assert!(queues.wait_for_room(&waker, &state));
+    assert_eq!((wakes.count(), queues.drain()), (1, VecDeque::from([1])));
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "Miri gives one waker's table several addresses, so it is taken for several wakers"
-)]
-fn one_waker_waits_once_and_is_woken_at_the_low_mark() {
-    let lanes = lanes(2, OverflowStrategy::BlockProducer);
+#[cfg_attr(miri, ignore = "Miri gives one waker's vtable several addresses, so it looks like several wakers")]
+fn one_waker_waits_once_and_is_woken_at_the_low_watermark() {
+    let queues = queues(2, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = Wakes::new();
-    assert!(!lanes.wake_waiters(0), "nobody has ever waited");
-    (1..=2).for_each(|message| assert_eq!(lanes.push(message), PushResult::Queued));
-    (0..2).for_each(|_| assert_eq!(lanes.push_or_wait(3, &waker, &state), Ok(PushResult::Full(3))));
-    assert!(lanes.wake_waiters(1), "it is above the mark");
-    drop(lanes.drain());
-    assert!(!lanes.wake_waiters(1));
+    assert!(!queues.wake_waiters(0), "no producer has waited yet");
+    (1..=2).for_each(|message| assert_eq!(queues.push(message), PushResult::Queued));
+    (0..2).for_each(|_| assert_eq!(queues.push_or_wait(3, &waker, &state), Ok(PushResult::Full(3))));
+    assert!(queues.wake_waiters(1), "the depth is above the low watermark");
+    drop(queues.drain());
+    assert!(!queues.wake_waiters(1));
     assert_eq!(wakes.count(), 1);
 }
 
 #[test]
-fn who_waits_for_room_that_an_idle_cell_has_is_woken_at_once() {
-    let lanes = lanes(1, OverflowStrategy::BlockProducer);
+fn a_producer_waiting_for_an_idle_cell_with_capacity_is_woken_immediately() {
+    let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = Wakes::new();
-    assert!(lanes.wait_for_room(&waker, &state));
+    assert!(queues.wait_for_room(&waker, &state));
     assert_eq!((wakes.count(), state.flags()), (1, crate::raw::state::WAITERS));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "65 536 wakers take Miri minutes")]
-fn past_the_limit_nobody_else_may_wait() {
-    let lanes = lanes(1, OverflowStrategy::BlockProducer);
+fn producers_beyond_the_limit_may_not_wait() {
+    let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (_, last) = Wakes::new();
-    assert_eq!(lanes.push(0), PushResult::Queued);
-    lanes.shared.with(|shared| shared.cold().waiters = alloc::vec![Wakes::new().1; WAITERS_MAX]);
-    assert_eq!(lanes.push_or_wait(1, &last, &state), Err(1));
+    assert_eq!(queues.push(0), PushResult::Queued);
+    queues.shared.with(|shared| shared.cold().waiters = alloc::vec![Wakes::new().1; WAITERS_MAX]);
+    assert_eq!(queues.push_or_wait(1, &last, &state), Err(1));
 }
 
 #[test]
-fn a_burst_is_forgotten_once_it_is_over_and_not_before() {
+fn the_buffer_of_a_burst_is_freed_once_it_is_empty() {
     let mut private: VecDeque<u32> = (0..=KEPT_CAPACITY_MAX as u32).collect();
     let large = private.capacity();
     MailboxQueues::<u32, u32>::shrink(&mut private);
@@ -106,25 +103,25 @@ fn a_burst_is_forgotten_once_it_is_over_and_not_before() {
 }
 
 #[test]
-fn the_system_lane_takes_everything_until_it_ends() {
-    let lanes = lanes(1, OverflowStrategy::Reject);
-    assert_eq!((lanes.pop_system(), lanes.system_stats()), (None, MailboxQueueStats::default()));
-    lanes.reserve_system(2);
-    drop(lanes.close());
-    (1..=3).for_each(|order| assert_eq!(push_system(&lanes, order), Ok(())));
+fn the_system_queue_accepts_everything_until_it_is_closed() {
+    let queues = queues(1, OverflowStrategy::Reject);
+    assert_eq!((queues.pop_system(), queues.system_stats()), (None, MailboxQueueStats::default()));
+    queues.reserve_system(2);
+    drop(queues.close());
+    (1..=3).for_each(|message| assert_eq!(push_system(&queues, message), Ok(())));
     assert_eq!(
-        (lanes.pop_system(), lanes.system_stats()),
+        (queues.pop_system(), queues.system_stats()),
         (Some(1), MailboxQueueStats { enqueued: 3, depth: 2 })
     );
-    assert_eq!((lanes.end_system(), push_system(&lanes, 4)), (VecDeque::from([2, 3]), Err(4)));
+    assert_eq!((queues.close_system(), push_system(&queues, 4)), (VecDeque::from([2, 3]), Err(4)));
 }
 
-fn lanes(places: usize, overflow: OverflowStrategy) -> MailboxQueues<u32, u32> {
-    let capacity = NonZeroUsize::new(places).unwrap();
+fn queues(capacity: usize, overflow: OverflowStrategy) -> MailboxQueues<u32, u32> {
+    let capacity = NonZeroUsize::new(capacity).unwrap();
     let options = MailboxOptions { reserve_for_system: 0, ..MailboxOptions::bounded(capacity) };
     MailboxQueues::new(&options.overflow(overflow))
 }
 
-fn push_system(lanes: &MailboxQueues<u32, u32>, order: u32) -> Result<(), u32> {
-    lanes.push_system_by(order, |order, lane, _| lane.push_back(order))
+fn push_system(queues: &MailboxQueues<u32, u32>, message: u32) -> Result<(), u32> {
+    queues.push_system_by(message, |message, queue, _| queue.push_back(message))
 }

@@ -1,4 +1,4 @@
-//! Rules that look right and are not: each beside ours, and loom finds the order in which it fails.
+//! Protocols that look right and are not, each next to the one in use; loom finds the failing interleaving.
 
 use alloc::collections::VecDeque;
 
@@ -8,16 +8,16 @@ use super::super::state::{CellState, Notify, Release, SUSPENDED, USER};
 use super::check;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, UnsafeCell};
 
-/// Where the messages of a [`Sketch`] wait.
-trait Lane: Send + Sync + 'static {
+/// Message queue of a [`SketchCell`].
+trait TestQueue: Send + Sync + 'static {
     fn new() -> Self;
     fn push(&self, message: u32);
     fn pop(&self) -> Option<u32>;
 }
 
-struct Locked(Lock<VecDeque<u32>>);
+struct LockedQueue(Lock<VecDeque<u32>>);
 
-impl Lane for Locked {
+impl TestQueue for LockedQueue {
     fn new() -> Self {
         Self(Lock::new(VecDeque::new()))
     }
@@ -31,10 +31,10 @@ impl Lane for Locked {
     }
 }
 
-/// A lane without a lock in miniature: a set of messages below 32, ordered by nothing but the word.
-struct LockFree(AtomicU32);
+/// A miniature lock-free queue: a set of messages below 32, ordered only by the state word.
+struct LockFreeQueue(AtomicU32);
 
-impl Lane for LockFree {
+impl TestQueue for LockFreeQueue {
     fn new() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -54,58 +54,58 @@ impl Lane for LockFree {
     }
 }
 
-/// How a sender tells.
+/// Protocol of a sender.
 #[derive(Clone, Copy)]
-enum Tell {
-    /// Looks at the word, and writes only when it must.
+enum SendProtocol {
+    /// Reads the word and writes only if necessary.
     Raise,
     /// Always writes.
-    Announce,
+    RaiseUnlocked,
 }
 
-/// When the owner clears the flag.
+/// Time at which the runner clears the flag.
 #[derive(Clone, Copy)]
-enum Clear {
-    BeforeLook,
-    AfterLook,
+enum ClearTime {
+    BeforePop,
+    AfterPop,
 }
 
-/// A cell under rules that may be wrong; the word is the crate's own.
-struct Sketch<L> {
+/// A cell with a protocol that may be wrong; the state word is the crate's own.
+struct SketchCell<L> {
     state: CellState,
-    lane: L,
+    queue: L,
     seen: UnsafeCell<u32>,
 }
 
-// SAFETY: what was seen is touched only under the run right.
-unsafe impl<L: Send> Send for Sketch<L> {}
+// SAFETY: `seen` is accessed only under the run permit.
+unsafe impl<L: Send> Send for SketchCell<L> {}
 // SAFETY: as above.
-unsafe impl<L: Sync> Sync for Sketch<L> {}
+unsafe impl<L: Sync> Sync for SketchCell<L> {}
 
-impl<L: Lane> Sketch<L> {
+impl<L: TestQueue> SketchCell<L> {
     fn new() -> Arc<Self> {
-        Arc::new(Self { state: CellState::new(), lane: L::new(), seen: UnsafeCell::new(0) })
+        Arc::new(Self { state: CellState::new(), queue: L::new(), seen: UnsafeCell::new(0) })
     }
 
-    fn tell(&self, message: u32, tell: Tell, clear: Clear) {
-        self.lane.push(message);
-        let notify = match tell {
-            Tell::Raise => self.state.raise(USER),
-            Tell::Announce => self.state.raise_unlocked(USER),
+    fn tell(&self, message: u32, protocol: SendProtocol, clear: ClearTime) {
+        self.queue.push(message);
+        let notify = match protocol {
+            SendProtocol::Raise => self.state.raise(USER),
+            SendProtocol::RaiseUnlocked => self.state.raise_unlocked(USER),
         };
         if notify == Notify::Schedule {
             self.run(clear);
         }
     }
 
-    fn run(&self, clear: Clear) {
+    fn run(&self, clear: ClearTime) {
         loop {
             match clear {
-                Clear::BeforeLook => {
+                ClearTime::BeforePop => {
                     self.state.lower(USER);
                     self.drain();
                 }
-                Clear::AfterLook => {
+                ClearTime::AfterPop => {
                     self.drain();
                     self.state.lower(USER);
                 }
@@ -117,56 +117,56 @@ impl<L: Lane> Sketch<L> {
     }
 
     fn drain(&self) {
-        while self.lane.pop().is_some() {
-            // SAFETY: the caller has the run right; loom fails the model if somebody else is here.
+        while self.queue.pop().is_some() {
+            // SAFETY: the caller holds the run permit; loom fails the model if another thread is here.
             self.seen.with_mut(|seen| unsafe { *seen += 1 });
         }
     }
 
     fn seen(&self) -> u32 {
-        // SAFETY: every thread is done, which loom checks.
+        // SAFETY: all threads are done, which loom checks.
         self.seen.with(|seen| unsafe { *seen })
     }
 }
 
-fn two_senders<L: Lane>(tell: Tell, clear: Clear) {
+fn two_senders<L: TestQueue>(protocol: SendProtocol, clear: ClearTime) {
     check(3, move || {
-        let cell = Sketch::<L>::new();
+        let cell = SketchCell::<L>::new();
         let other = cell.clone();
         let sender = thread::spawn(move || {
-            other.tell(1, tell, clear);
-            other.tell(2, tell, clear);
+            other.tell(1, protocol, clear);
+            other.tell(2, protocol, clear);
         });
-        cell.tell(3, tell, clear);
+        cell.tell(3, protocol, clear);
         sender.join().unwrap();
         assert_eq!(cell.seen(), 3, "stranded");
     });
 }
 
 #[test]
-fn a_locked_lane_needs_a_look_only() {
-    two_senders::<Locked>(Tell::Raise, Clear::BeforeLook);
+fn with_a_locked_queue_a_read_suffices() {
+    two_senders::<LockedQueue>(SendProtocol::Raise, ClearTime::BeforePop);
 }
 
 #[test]
 #[should_panic(expected = "stranded")]
-fn clearing_after_the_last_look_strands() {
-    two_senders::<Locked>(Tell::Raise, Clear::AfterLook);
+fn clearing_the_flag_after_the_last_pop_strands_a_message() {
+    two_senders::<LockedQueue>(SendProtocol::Raise, ClearTime::AfterPop);
 }
 
 #[test]
-fn a_lane_without_a_lock_needs_a_write() {
-    two_senders::<LockFree>(Tell::Announce, Clear::BeforeLook);
+fn a_lock_free_queue_needs_a_write() {
+    two_senders::<LockFreeQueue>(SendProtocol::RaiseUnlocked, ClearTime::BeforePop);
 }
 
 #[test]
 #[should_panic(expected = "stranded")]
-fn a_look_only_strands_in_a_lane_without_a_lock() {
-    two_senders::<LockFree>(Tell::Raise, Clear::BeforeLook);
+fn with_a_lock_free_queue_a_read_only_strands_a_message() {
+    two_senders::<LockFreeQueue>(SendProtocol::Raise, ClearTime::BeforePop);
 }
 
-/// The seed's literal rule: a set of those that are registered, and a cell whose run ended with
-/// `Completed { ready_hint: false }` is unregistered.
+/// The literal rule of the specification (see docs/specs.md, actor scheduler facade): a set of registered
+/// cells, from which a cell whose run ended with `Completed { ready_hint: false }` is removed.
 #[derive(Default)]
 struct Registered {
     queue: VecDeque<()>,
@@ -185,7 +185,7 @@ impl Registered {
         self.is_in_set = false;
     }
 
-    /// Whether it is the cell's turn; an entry that is not in the set any more is skipped.
+    /// Pops an entry and reports whether its cell is still in the set; otherwise the entry is skipped.
     fn next(&mut self) -> Option<bool> {
         self.queue.pop_front()?;
         Some(core::mem::take(&mut self.is_in_set))
@@ -194,16 +194,16 @@ impl Registered {
 
 #[test]
 #[should_panic(expected = "stranded")]
-fn unregistering_after_a_run_that_found_nothing_more_strands() {
+fn unregistering_after_a_run_without_a_ready_hint_strands_a_message() {
     check(3, || {
         let ready = Arc::new(Lock::new(Registered::default()));
-        let lane = Arc::new(Locked::new());
+        let queue = Arc::new(LockedQueue::new());
         let sender = {
             let ready = ready.clone();
-            let lane = lane.clone();
+            let queue = queue.clone();
             thread::spawn(move || {
                 for message in [1, 2] {
-                    lane.push(message);
+                    queue.push(message);
                     ready.with(Registered::register_ready);
                 }
             })
@@ -211,7 +211,7 @@ fn unregistering_after_a_run_that_found_nothing_more_strands() {
         let turn = || {
             let Some(is_in_set) = ready.with(Registered::next) else { return 0 };
             let mut seen = 0;
-            while is_in_set && lane.pop().is_some() {
+            while is_in_set && queue.pop().is_some() {
                 seen += 1;
             }
             if is_in_set {
@@ -226,25 +226,25 @@ fn unregistering_after_a_run_that_found_nothing_more_strands() {
     });
 }
 
-/// When a failed cell is suspended.
+/// Time at which a failed cell is suspended.
 #[derive(Clone, Copy)]
 enum Suspend {
     /// In the transition that ends the run.
     WithRelease,
-    /// When somebody who decides gets round to it.
+    /// After the run, when the supervisor has decided.
     AfterRelease,
 }
 
-/// The first message fails; nothing may be handled after that until somebody decides.
+/// The first message fails; no other may be handled until the supervisor decides.
 fn one_fails(suspend: Suspend) {
     check(3, move || {
-        let cell = Sketch::<Locked>::new();
+        let cell = SketchCell::<LockedQueue>::new();
         let other = cell.clone();
-        cell.lane.push(1);
+        cell.queue.push(1);
         assert_eq!(cell.state.raise(USER), Notify::Schedule);
-        let sender = thread::spawn(move || other.tell(2, Tell::Raise, Clear::BeforeLook));
+        let sender = thread::spawn(move || other.tell(2, SendProtocol::Raise, ClearTime::BeforePop));
         // One message, then the failure.
-        cell.lane.pop();
+        cell.queue.pop();
         match suspend {
             Suspend::WithRelease => drop(cell.state.release(SUSPENDED)),
             Suspend::AfterRelease => {
@@ -255,17 +255,17 @@ fn one_fails(suspend: Suspend) {
             }
         }
         sender.join().unwrap();
-        assert_eq!(cell.seen(), 0, "handled by an actor that has failed");
+        assert_eq!(cell.seen(), 0, "handled by a failed actor");
     });
 }
 
 #[test]
-fn an_actor_that_failed_handles_nothing_until_somebody_decides() {
+fn a_failed_actor_handles_nothing_until_its_supervisor_decides() {
     one_fails(Suspend::WithRelease);
 }
 
 #[test]
-#[should_panic(expected = "handled by an actor that has failed")]
-fn a_failure_decided_after_the_run_leaves_a_window() {
+#[should_panic(expected = "handled by a failed actor")]
+fn suspending_after_the_run_leaves_a_race_window() {
     one_fails(Suspend::AfterRelease);
 }

@@ -1,4 +1,4 @@
-//! No work is left with everybody asleep, and nobody sleeps through the end.
+//! No work is left while all workers are parked, and no worker stays parked after the end.
 
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
@@ -6,26 +6,26 @@ use std::sync::Arc as StdArc;
 
 use loom::thread;
 
-use super::{Bell, check};
+use super::{TestWaker, check};
 use crate::idle_workers::IdleWorkers;
 use crate::sync::{Arc, AtomicU32, Ordering};
 
-/// Workers that share one queue, which is a number: nothing but the sleepers' own fences orders it.
-struct Hall {
+/// Workers that share one queue, which is a number, ordered only by the fences of `IdleWorkers`.
+struct WorkerModel {
     idle: IdleWorkers,
     queue: AtomicU32,
-    /// Pieces that are not done.
+    /// Work items that are not done.
     alive: AtomicU32,
     stopped: AtomicU32,
 }
 
-impl Hall {
-    /// So many pieces of work will come; the workers leave after the last, once they are told to.
-    fn expecting(pieces: u32) -> Arc<Self> {
+impl WorkerModel {
+    /// Creates a model with `items` work items to come; the workers exit after the last, once stopped.
+    fn expecting(items: u32) -> Arc<Self> {
         Arc::new(Self {
             idle: IdleWorkers::new(),
             queue: AtomicU32::new(0),
-            alive: AtomicU32::new(pieces),
+            alive: AtomicU32::new(items),
             stopped: AtomicU32::new(0),
         })
     }
@@ -44,10 +44,10 @@ impl Hall {
         self.stopped.load(Ordering::Relaxed) == 1 && self.alive.load(Ordering::Relaxed) == 0
     }
 
-    /// What a worker does until the end.
+    /// Mirrors a worker until the end.
     fn work(&self, worker: usize) {
-        let bell = Bell::new();
-        let waker = Waker::from(bell.clone());
+        let test_waker = TestWaker::new();
+        let waker = Waker::from(test_waker.clone());
         self.idle.begin_search();
         loop {
             if self.take() {
@@ -64,15 +64,15 @@ impl Hall {
                 return;
             }
             let found = || self.queue.load(Ordering::Relaxed) != 0 || self.is_over();
-            if self.idle.poll_sleep(worker, &waker, found) == Poll::Pending {
-                bell.wait();
-                self.idle.rise(worker);
+            if self.idle.poll_park(worker, &waker, found) == Poll::Pending {
+                test_waker.wait();
+                self.idle.unpark(worker);
             }
         }
     }
 
     fn take(&self) -> bool {
-        let one_less = |pieces: u32| pieces.checked_sub(1);
+        let one_less = |items: u32| items.checked_sub(1);
         self.queue.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
@@ -81,22 +81,22 @@ impl Hall {
     }
 }
 
-fn workers(hall: &Arc<Hall>, count: usize) -> Vec<thread::JoinHandle<()>> {
+fn workers(model: &Arc<WorkerModel>, count: usize) -> Vec<thread::JoinHandle<()>> {
     let one = |worker| {
-        let hall = hall.clone();
-        thread::spawn(move || hall.work(worker))
+        let model = model.clone();
+        thread::spawn(move || model.work(worker))
     };
     (0..count).map(one).collect()
 }
 
 #[test]
-fn a_worker_that_goes_to_sleep_misses_nothing() {
+fn a_parking_worker_misses_no_work() {
     check(3, || {
-        let hall = Hall::expecting(2);
-        let workers = workers(&hall, 1);
-        hall.inject();
-        hall.inject();
-        hall.stop();
+        let model = WorkerModel::expecting(2);
+        let workers = workers(&model, 1);
+        model.inject();
+        model.inject();
+        model.stop();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
 }
@@ -104,88 +104,88 @@ fn a_worker_that_goes_to_sleep_misses_nothing() {
 #[test]
 fn two_workers_leave_no_work_behind() {
     check(2, || {
-        let hall = Hall::expecting(1);
-        let workers = workers(&hall, 2);
-        hall.inject();
-        hall.stop();
+        let model = WorkerModel::expecting(1);
+        let workers = workers(&model, 2);
+        model.inject();
+        model.stop();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
 }
 
 #[test]
-fn work_made_by_two_reaches_a_sleeping_worker() {
+fn work_from_two_threads_reaches_a_parked_worker() {
     check(2, || {
-        let hall = Hall::expecting(2);
-        let workers = workers(&hall, 1);
-        let other = hall.clone();
+        let model = WorkerModel::expecting(2);
+        let workers = workers(&model, 1);
+        let other = model.clone();
         let second = thread::spawn(move || other.inject());
-        hall.inject();
-        hall.stop();
+        model.inject();
+        model.stop();
         second.join().unwrap();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
 }
 
 #[test]
-fn nobody_sleeps_through_the_end() {
+fn no_worker_stays_parked_after_the_end() {
     check(3, || {
-        let hall = Hall::expecting(0);
-        let workers = workers(&hall, 2);
-        hall.stop();
+        let model = WorkerModel::expecting(0);
+        let workers = workers(&model, 2);
+        model.stop();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
 }
 
-/// The end is told while something is left; whoever finishes it must see to it that all leave.
+/// The stop comes while work is left; the worker that finishes it must let all workers exit.
 #[test]
-fn whoever_finishes_the_last_work_sends_the_others_home() {
+fn the_worker_that_finishes_the_last_work_ends_the_others() {
     check(2, || {
-        let hall = Hall::expecting(1);
-        let workers = workers(&hall, 2);
-        hall.stop();
-        hall.inject();
+        let model = WorkerModel::expecting(1);
+        let workers = workers(&model, 2);
+        model.stop();
+        model.inject();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
 }
 
 #[test]
-fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
+fn two_concurrent_notifications_wake_different_workers_or_one_of_them_none() {
     check(3, || {
         let idle = Arc::new(IdleWorkers::new());
-        let bells = [Bell::new(), Bell::new()];
-        for (worker, bell) in bells.iter().enumerate() {
+        let test_wakers = [TestWaker::new(), TestWaker::new()];
+        for (worker, test_waker) in test_wakers.iter().enumerate() {
             idle.begin_search();
-            let waker = Waker::from(StdArc::clone(bell));
-            assert_eq!(idle.poll_sleep(worker, &waker, || false), Poll::Pending);
+            let waker = Waker::from(StdArc::clone(test_waker));
+            assert_eq!(idle.poll_park(worker, &waker, || false), Poll::Pending);
         }
         let other = idle.clone();
         let second = thread::spawn(move || other.notify());
         let first = idle.notify();
         let woken = u32::from(first) + u32::from(second.join().unwrap());
-        assert!(1 <= woken);
-        assert_eq!(bells.iter().map(|bell| bell.rings()).sum::<u32>(), woken);
+        assert!(woken >= 1);
+        assert_eq!(test_wakers.iter().map(|test_waker| test_waker.wake_count()).sum::<u32>(), woken);
         assert_eq!(idle.sleeping(), 2 - woken as usize);
     });
 }
 
-/// When a searcher that found something looks for more.
+/// Time at which a searching worker that found work checks for more.
 #[derive(Clone, Copy)]
-enum Look {
+enum CheckTime {
     /// As [`IdleWorkers::end_search_if`] does.
     AfterSearch,
-    BeforeItEnds,
+    BeforeSearchEnds,
 }
 
-/// One sleeps; one has found something and is about to be busy for long; a third makes more work.
-fn finder_and_maker(look: Look) {
+/// One worker is parked; one has found work and is about to run it for long; a third thread queues more.
+fn finder_and_producer(check_time: CheckTime) {
     let idle = Arc::new(IdleWorkers::new());
     let queue = Arc::new(AtomicU32::new(0));
-    let bell = Bell::new();
+    let test_waker = TestWaker::new();
     idle.begin_search();
-    let waker = Waker::from(StdArc::clone(&bell));
-    assert_eq!(idle.poll_sleep(0, &waker, || false), Poll::Pending);
+    let waker = Waker::from(StdArc::clone(&test_waker));
+    assert_eq!(idle.poll_park(0, &waker, || false), Poll::Pending);
     idle.begin_search();
-    let maker = {
+    let producer = {
         let idle = idle.clone();
         let queue = queue.clone();
         thread::spawn(move || {
@@ -194,24 +194,24 @@ fn finder_and_maker(look: Look) {
         })
     };
     let more = || queue.load(Ordering::Relaxed) != 0;
-    match look {
-        Look::AfterSearch => drop(idle.end_search_if(more)),
-        Look::BeforeItEnds => {
+    match check_time {
+        CheckTime::AfterSearch => drop(idle.end_search_if(more)),
+        CheckTime::BeforeSearchEnds => {
             let more = more();
             idle.end_search_if(|| more);
         }
     }
-    maker.join().unwrap();
-    assert_eq!(bell.rings(), 1, "the sleeper is needed, and woken once");
+    producer.join().unwrap();
+    assert_eq!(test_waker.wake_count(), 1, "the parked worker is needed, and woken once");
 }
 
 #[test]
-fn who_ends_a_search_and_who_makes_work_wake_the_sleeper_once_between_them() {
-    check(3, || finder_and_maker(Look::AfterSearch));
+fn the_end_of_a_search_and_new_work_wake_a_parked_worker_once() {
+    check(3, || finder_and_producer(CheckTime::AfterSearch));
 }
 
 #[test]
-#[should_panic(expected = "the sleeper is needed")]
-fn a_look_before_the_search_ends_leaves_work_beside_a_sleeper() {
-    check(3, || finder_and_maker(Look::BeforeItEnds));
+#[should_panic(expected = "the parked worker is needed")]
+fn checking_before_the_search_ends_leaves_work_next_to_a_parked_worker() {
+    check(3, || finder_and_producer(CheckTime::BeforeSearchEnds));
 }

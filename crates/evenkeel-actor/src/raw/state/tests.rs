@@ -1,9 +1,9 @@
-//! Each transition of the word, alone; what threads make of them together is in the models.
+//! Each transition of the state word in isolation; the loom models check concurrent ones.
 
 use super::*;
 
 #[test]
-fn raising_a_flag_gives_the_run_right_to_the_first_and_to_nobody_after() {
+fn the_first_raised_flag_grants_the_run_permit() {
     let state = word(0);
     assert_eq!((state.raise(USER), state.flags()), (Notify::Schedule, SCHEDULED | USER));
     assert_eq!((state.raise(USER), state.flags()), (Notify::Already, SCHEDULED | USER));
@@ -11,7 +11,7 @@ fn raising_a_flag_gives_the_run_right_to_the_first_and_to_nobody_after() {
 }
 
 #[test]
-fn user_messages_schedule_no_suspended_cell_and_urgent_ones_do() {
+fn a_suspended_cell_is_scheduled_for_urgent_flags_only() {
     let state = word(SUSPENDED);
     assert_eq!((state.raise(USER), state.flags()), (Notify::Already, SUSPENDED | USER));
     assert_eq!(state.raise_unlocked(SIGNAL), Notify::Schedule);
@@ -19,7 +19,7 @@ fn user_messages_schedule_no_suspended_cell_and_urgent_ones_do() {
 }
 
 #[test]
-fn closing_keeps_no_cell_from_being_scheduled() {
+fn a_closed_cell_can_still_be_scheduled() {
     assert_eq!(word(CLOSED).raise(USER), Notify::Schedule);
 }
 
@@ -40,20 +40,20 @@ fn nothing_is_left_to_do_in_a_dead_cell() {
 }
 
 #[test]
-fn an_announcement_writes_even_what_is_set() {
+fn raise_unlocked_writes_even_if_the_flag_is_set() {
     let state = word(SCHEDULED | SIGNAL);
     assert_eq!((state.raise_unlocked(SIGNAL), state.flags()), (Notify::Already, SCHEDULED | SIGNAL));
 }
 
 #[test]
-fn a_run_that_leaves_nothing_gives_the_right_back() {
+fn a_run_that_leaves_no_work_releases_the_permit() {
     let state = word(SCHEDULED);
     assert_eq!((state.release(0), state.flags()), (Release::Gone, 0));
-    assert_eq!(state.raise(USER), Notify::Schedule, "the next one is given it again");
+    assert_eq!(state.raise(USER), Notify::Schedule, "the next flag grants it again");
 }
 
 #[test]
-fn what_arrived_during_a_run_keeps_the_right() {
+fn work_that_arrived_during_a_run_keeps_the_permit() {
     for flag in [USER, SYSTEM, SIGNAL, WAITERS] {
         let state = word(SCHEDULED | flag);
         assert_eq!((state.release(0), state.flags()), (Release::Kept, SCHEDULED | flag));
@@ -71,7 +71,7 @@ fn a_suspension_begins_and_ends_in_the_transition_that_ends_the_run() {
 }
 
 #[test]
-fn a_suspended_cell_that_holds_messages_back_has_them_to_do_when_it_goes_on() {
+fn a_suspended_cell_with_held_messages_is_runnable_when_it_resumes() {
     let state = word(SCHEDULED);
     assert_eq!((state.release(SUSPENDED | USER), state.flags()), (Release::Gone, SUSPENDED | USER));
     assert_eq!(state.raise(SYSTEM), Notify::Schedule);
@@ -80,7 +80,7 @@ fn a_suspended_cell_that_holds_messages_back_has_them_to_do_when_it_goes_on() {
 }
 
 #[test]
-fn a_right_that_is_gone_already_is_given_back_without_a_write() {
+fn releasing_a_released_permit_writes_nothing() {
     let state = word(CLOSED);
     assert_eq!((state.release(0), state.flags()), (Release::Gone, CLOSED));
 }
@@ -95,16 +95,16 @@ fn flags_are_set_and_lowered_one_by_one() {
 }
 
 #[test]
-fn who_waits_for_room_learns_whether_anybody_will_look() {
+fn a_producer_learns_whether_the_cell_is_scheduled() {
     let running = word(SCHEDULED);
     let idle = word(0);
-    assert!(running.await_room());
-    assert!(!idle.await_room());
+    assert!(running.register_waiter());
+    assert!(!idle.register_waiter());
     assert_eq!((running.flags(), idle.flags()), (SCHEDULED | WAITERS, WAITERS));
 }
 
 #[test]
-fn a_slot_taken_again_has_a_word_without_a_past() {
+fn a_reused_slot_starts_with_a_fresh_state() {
     let state = word(SCHEDULED | USER | SUSPENDED);
     state.mark_dead();
     assert_eq!(state.flags(), SCHEDULED | USER | SUSPENDED | DEAD | CLOSED);

@@ -1,4 +1,4 @@
-//! An actor that remembers what it hears, for a test to ask about.
+//! Test probe: records messages and signals, and waits for expected ones in virtual time.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -17,9 +17,9 @@ use crate::stop::{StopMode, Termination};
 use crate::sync::Lock;
 use crate::system::{ReadyQueueScheduler, SpawnError};
 
-/// Two actors in the hands of a test: one that takes messages, one that watches and has children.
+/// A pair of actors controlled by a test: one records messages, the host watches actors and has children.
 ///
-/// What is expected is waited for in virtual time, and what is not heard by then fails the test.
+/// The `expect` methods wait in virtual time and fail the test if nothing arrives in time.
 pub struct Probe<'r, M> {
     runtime: &'r TestRuntime,
     inbox: ActorRef<M>,
@@ -30,11 +30,11 @@ pub struct Probe<'r, M> {
 
 type Recording<T> = Arc<Lock<VecDeque<T>>>;
 
-/// The half of a [`Probe`] that watches and has children; it does what the test says.
+/// The host of a [`Probe`]: watches actors, has children, and runs the test's closures.
 #[derive(Debug)]
 pub struct ProbeHost(Recording<Signal>);
 
-/// Something for a [`ProbeHost`] to do.
+/// A closure for a [`ProbeHost`] to run.
 pub struct HostTask(Work);
 
 type Work = Box<dyn FnOnce(&mut Context<'_, ProbeHost>) + Send>;
@@ -42,19 +42,19 @@ type Work = Box<dyn FnOnce(&mut Context<'_, ProbeHost>) + Send>;
 struct Inbox<M>(Recording<M>);
 
 impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
-    /// Makes a probe whose children are supervised as by default.
+    /// Spawns a probe with the default supervision.
     pub fn new(runtime: &'r TestRuntime, system: &ReadyQueueScheduler) -> Result<Self, SpawnError> {
         Self::supervising(runtime, system, Supervision::default())
     }
 
-    /// Makes a probe that supervises its children like this.
+    /// Spawns a probe that supervises its children as given.
     pub fn supervising(
         runtime: &'r TestRuntime,
         system: &ReadyQueueScheduler,
         children: Supervision,
     ) -> Result<Self, SpawnError> {
-        let messages = nothing();
-        let signals = nothing();
+        let messages = empty();
+        let signals = empty();
         let inbox = Inbox(messages.clone());
         let inbox = system.spawn_value(inbox, &Props::of_values().label("probe").build())?;
         let host = Props::of_values().label("probe").supervise(children).build();
@@ -62,12 +62,12 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
         Ok(Self { runtime, inbox, host, messages, signals })
     }
 
-    /// Names the half that takes messages.
+    /// Returns the actor that records messages.
     pub fn actor(&self) -> &ActorRef<M> {
         &self.inbox
     }
 
-    /// Has the other half do something, as a handler of its own would, and waits until it is done.
+    /// Runs a closure in a handler of the host, and waits for its result.
     #[track_caller]
     pub fn run<T: Send + 'static>(
         &self,
@@ -75,28 +75,28 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
     ) -> T {
         let done = self.host.ask(|reply| {
             HostTask(Box::new(move |ctx| {
-                // The test waits for it; see below.
+                // The test waits for the reply below.
                 drop(reply.send(work(ctx)));
             }))
         });
         self.runtime.block_on(done).expect("the probe runs until the test ends")
     }
 
-    /// Makes a child of the probe.
+    /// Spawns a child of the host.
     #[track_caller]
     pub fn spawn<C: Actor>(&self, props: &Props<C>) -> Result<ActorRef<C::Msg>, SpawnError> {
         let props = props.clone();
         self.run(move |ctx| ctx.spawn(&props))
     }
 
-    /// Has the end of an actor told to the probe.
+    /// Makes the host watch an actor.
     #[track_caller]
-    pub fn watch<N: Send + 'static>(&self, whom: &ActorRef<N>) {
-        let whom = whom.clone();
-        self.run(move |ctx| ctx.watch(&whom));
+    pub fn watch<N: Send + 'static>(&self, target: &ActorRef<N>) {
+        let target = target.clone();
+        self.run(move |ctx| ctx.watch(&target));
     }
 
-    /// Ends both halves, and what the probe has for children.
+    /// Stops both actors and the host's children.
     pub fn stop(&self) {
         self.inbox.stop(StopMode::Now);
         self.host.stop(StopMode::Now);
@@ -106,16 +106,16 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
     /// Waits for the next message.
     ///
     /// # Panics
-    /// When none came `within` that span.
+    /// If none arrives `within` this time.
     #[track_caller]
     pub fn expect(&self, within: Duration) -> M {
         self.next(&self.messages, "message", within)
     }
 
-    /// Waits for the next message, which must be this one.
+    /// Waits for the next message, which must equal `message`.
     ///
     /// # Panics
-    /// When none came `within` that span, or another.
+    /// If none, or another one, arrives `within` this time.
     #[track_caller]
     pub fn expect_eq(&self, message: &M, within: Duration)
     where
@@ -127,73 +127,83 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
     /// Waits for the next signal.
     ///
     /// # Panics
-    /// When none came `within` that span.
+    /// If none arrives `within` this time.
     #[track_caller]
     pub fn expect_signal(&self, within: Duration) -> Signal {
         self.next(&self.signals, "signal", within)
     }
 
-    /// Waits for the end of an actor that is watched or a child; other signals before it are dropped.
+    /// Waits for the end of a watched actor or child; drops other signals that arrive before.
     ///
     /// # Panics
-    /// When it was not told `within` that span.
+    /// If it does not arrive `within` this time.
     #[track_caller]
-    pub fn expect_terminated<N: Send + 'static>(&self, whom: &ActorRef<N>, within: Duration) -> Termination {
+    pub fn expect_terminated<N: Send + 'static>(
+        &self,
+        target: &ActorRef<N>,
+        within: Duration,
+    ) -> Termination {
         let deadline = self.runtime.now() + within;
         loop {
             let left = deadline.since(self.runtime.now());
             match self.expect_signal(left) {
-                Signal::Terminated { who, how } if who == whom.index() => return how,
+                Signal::Terminated { actor, cause } if actor == target.index() => return cause,
                 _ => {}
             }
         }
     }
 
-    /// Lets time pass, in which nothing must be heard.
+    /// Advances time by `duration`, during which nothing may arrive.
     ///
     /// # Panics
-    /// When a message or a signal came.
+    /// If a message or a signal arrives.
     #[track_caller]
-    pub fn expect_nothing(&self, span: Duration) {
-        self.runtime.advance(span);
-        let heard = (self.messages(), self.signals());
-        assert!(heard.0.is_empty() && heard.1.is_empty(), "seed {}: heard {heard:?}", self.runtime.seed());
+    pub fn expect_nothing(&self, duration: Duration) {
+        self.runtime.advance(duration);
+        let messages = self.messages();
+        let signals = self.signals();
+        let seed = self.runtime.seed();
+        assert!(
+            messages.is_empty() && signals.is_empty(),
+            "seed {seed}: received {messages:?} and {signals:?}"
+        );
     }
 
-    /// Takes the messages heard so far.
+    /// Removes and returns the recorded messages.
     pub fn messages(&self) -> Vec<M> {
         self.runtime.run_until_idle();
         self.messages.with(core::mem::take).into()
     }
 
-    /// Takes the signals heard so far.
+    /// Removes and returns the recorded signals.
     pub fn signals(&self) -> Vec<Signal> {
         self.runtime.run_until_idle();
         self.signals.with(core::mem::take).into()
     }
 
     #[track_caller]
-    fn next<T>(&self, heard: &Recording<T>, what: &str, within: Duration) -> T {
-        let next = self.runtime.run_until(self.runtime.now() + within, || heard.with(VecDeque::pop_front));
-        next.unwrap_or_else(|| nothing_heard(what, within, self.runtime))
+    fn next<T>(&self, recording: &Recording<T>, kind: &str, within: Duration) -> T {
+        let deadline = self.runtime.now() + within;
+        let next = self.runtime.run_until(deadline, || recording.with(VecDeque::pop_front));
+        next.unwrap_or_else(|| fail_timeout(kind, within, self.runtime))
     }
 }
 
-fn nothing<T>() -> Recording<T> {
+fn empty<T>() -> Recording<T> {
     Arc::new(Lock::new(VecDeque::new()))
 }
 
 #[track_caller]
-#[expect(clippy::panic, reason = "this is how a test kit says what it found")]
-fn nothing_heard<T>(what: &str, within: Duration, runtime: &TestRuntime) -> T {
-    panic!("no {what} came within {within:?} (seed {})", runtime.seed())
+#[expect(clippy::panic, reason = "a test probe reports by panicking")]
+fn fail_timeout<T>(kind: &str, within: Duration, runtime: &TestRuntime) -> T {
+    panic!("no {kind} arrived within {within:?} (seed {})", runtime.seed())
 }
 
 impl<M: Send + 'static> Actor for Inbox<M> {
     type Msg = M;
 
     fn receive(&mut self, message: M, _ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
-        self.0.with(|heard| heard.push_back(message));
+        self.0.with(|messages| messages.push_back(message));
         Ok(Flow::Continue)
     }
 }
@@ -201,13 +211,13 @@ impl<M: Send + 'static> Actor for Inbox<M> {
 impl Actor for ProbeHost {
     type Msg = HostTask;
 
-    fn receive(&mut self, order: HostTask, ctx: &mut Context<'_, Self>) -> HandlerResult<HostTask> {
-        (order.0)(ctx);
+    fn receive(&mut self, task: HostTask, ctx: &mut Context<'_, Self>) -> HandlerResult<HostTask> {
+        (task.0)(ctx);
         Ok(Flow::Continue)
     }
 
     fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<HostTask> {
-        self.0.with(|heard| heard.push_back(signal));
+        self.0.with(|signals| signals.push_back(signal));
         Ok(Flow::Continue)
     }
 }

@@ -1,10 +1,10 @@
-//! Numbers that a seed repeats, on every machine.
+//! Seeded random numbers, the same on every machine.
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(super) struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     pub(super) const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Draws from 0 up to, not including, `end`, which is not 0.
+    /// Returns a number in `0..end`; `end` is not 0.
     pub(super) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> u64::BITS) as usize
     }
@@ -28,14 +28,14 @@ mod tests {
 
     #[test]
     fn the_numbers_of_a_seed_are_the_same_on_every_machine() {
-        let mut random = Random::new(1_234_567);
+        let mut random = SplitMix64::new(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);
     }
 
     #[test]
-    fn every_number_below_the_end_comes_up_and_no_other() {
-        let mut random = Random::new(7);
+    fn every_number_below_the_end_occurs_and_no_other() {
+        let mut random = SplitMix64::new(7);
         let mut seen = [0; 3];
         (0..300).for_each(|_| seen[random.below(3)] += 1);
         assert!(seen.iter().all(|times| (60..140).contains(times)), "{seen:?}");

@@ -1,4 +1,4 @@
-//! Who can go on, who sleeps, and what time it is.
+//! The state of the test runtime: tasks, sleepers and the virtual clock.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -11,11 +11,11 @@ use core::task::{Context, Poll, Waker};
 use evenkeel_policy::time::Instant;
 
 use super::TASKS_MAX;
-use super::random::Random;
-use crate::runtime::{RuntimeSpawnError, Task};
+use super::random::SplitMix64;
+use crate::runtime::{RuntimeSpawnError, TaskFuture};
 use crate::sync::Lock;
 
-/// Everything a runtime holds.
+/// The state of a test runtime, and its seed.
 pub(super) struct Schedule {
     seed: u64,
     state: Lock<State>,
@@ -23,24 +23,24 @@ pub(super) struct Schedule {
 
 struct State {
     now: Instant,
-    random: Random,
-    places: Vec<TaskSlot>,
-    /// Places without a task.
+    random: SplitMix64,
+    slots: Vec<TaskSlot>,
+    /// Slots without a task.
     vacant: Vec<usize>,
     runnable: Vec<TaskId>,
-    /// By the end of the sleep, then by who began first.
+    /// By the end of the sleep, then by its start.
     sleepers: BTreeMap<SleepKey, Waker>,
-    sleeps: u64,
+    sleeps_total: u64,
     open: bool,
 }
 
-/// When a sleep ends, and its number.
+/// The end of a sleep, and its number.
 pub(super) type SleepKey = (Instant, u64);
 
 #[derive(Default)]
 struct TaskSlot {
-    /// `None` while it is polled, and in a vacant place.
-    task: Option<Task>,
+    /// `None` while the task is polled, and in a vacant slot.
+    task: Option<TaskFuture>,
     flag: Option<Arc<WakeFlag>>,
 }
 
@@ -50,30 +50,30 @@ enum TaskId {
     Task(usize),
 }
 
-/// Whose step is next.
+/// The future to be polled next.
 pub(super) enum NextPoll {
-    /// The future that `block_on` waits for.
+    /// The future passed to `block_on`.
     Main,
-    Task(TaskTurn),
+    Task(TakenTask),
 }
 
-/// A task, taken out of its place to be polled.
-pub(super) struct TaskTurn {
-    place: usize,
-    task: Task,
+/// A task taken out of its slot to be polled.
+pub(super) struct TakenTask {
+    slot: usize,
+    task: TaskFuture,
     flag: Arc<WakeFlag>,
 }
 
-/// Wakes one task: puts it among those that can go on, once.
+/// The waker of one task: makes it runnable, once until the next poll.
 pub(super) struct WakeFlag {
-    who: TaskId,
+    id: TaskId,
     queued: AtomicBool,
     schedule: Weak<Schedule>,
 }
 
 impl WakeFlag {
-    /// Notes that the task is about to be polled: a waker that fires from here on counts.
-    pub(super) fn lower(&self) {
+    /// Clears the flag before a poll: a wake-up from here on makes the task runnable again.
+    pub(super) fn clear(&self) {
         self.queued.store(false, Ordering::SeqCst);
     }
 }
@@ -86,7 +86,7 @@ impl Wake for WakeFlag {
     fn wake_by_ref(self: &Arc<Self>) {
         let Some(schedule) = self.schedule.upgrade() else { return };
         if !self.queued.swap(true, Ordering::SeqCst) {
-            schedule.state.with(|state| state.runnable.push(self.who));
+            schedule.state.with(|state| state.runnable.push(self.id));
         }
     }
 }
@@ -95,12 +95,12 @@ impl Schedule {
     pub(super) fn new(seed: u64) -> Self {
         let state = State {
             now: Instant::ORIGIN,
-            random: Random::new(seed),
-            places: Vec::new(),
+            random: SplitMix64::new(seed),
+            slots: Vec::new(),
             vacant: Vec::new(),
             runnable: Vec::new(),
             sleepers: BTreeMap::new(),
-            sleeps: 0,
+            sleeps_total: 0,
             open: true,
         };
         Self { seed, state: Lock::new(state) }
@@ -115,34 +115,34 @@ impl Schedule {
     }
 
     pub(super) fn tasks(&self) -> usize {
-        self.state.with(|state| state.places.len() - state.vacant.len())
+        self.state.with(|state| state.slots.len() - state.vacant.len())
     }
 
-    pub(super) fn spawn(self: &Arc<Self>, task: Task) -> Result<(), RuntimeSpawnError> {
+    pub(super) fn spawn(self: &Arc<Self>, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let flag = self.state.with(|state| {
-            if !state.open || (state.vacant.is_empty() && TASKS_MAX <= state.places.len()) {
+            if !state.open || (state.vacant.is_empty() && state.slots.len() >= TASKS_MAX) {
                 return Err(RuntimeSpawnError);
             }
-            let place = state.vacant.pop().unwrap_or_else(|| {
-                state.places.push(TaskSlot::default());
-                state.places.len() - 1
+            let slot = state.vacant.pop().unwrap_or_else(|| {
+                state.slots.push(TaskSlot::default());
+                state.slots.len() - 1
             });
             let flag = Arc::new(WakeFlag {
-                who: TaskId::Task(place),
+                id: TaskId::Task(slot),
                 queued: AtomicBool::new(false),
                 schedule: Arc::downgrade(self),
             });
-            state.places[place] = TaskSlot { task: Some(task), flag: Some(flag.clone()) };
+            state.slots[slot] = TaskSlot { task: Some(task), flag: Some(flag.clone()) };
             Ok(flag)
         })?;
         flag.wake();
         Ok(())
     }
 
-    /// Makes the flag of the future that `block_on` waits for, which can go on at once.
-    pub(super) fn main(self: &Arc<Self>) -> Arc<WakeFlag> {
+    /// Creates the wake flag of the future passed to `block_on`, runnable at once.
+    pub(super) fn main_flag(self: &Arc<Self>) -> Arc<WakeFlag> {
         let flag = Arc::new(WakeFlag {
-            who: TaskId::Main,
+            id: TaskId::Main,
             queued: AtomicBool::new(false),
             schedule: Arc::downgrade(self),
         });
@@ -150,41 +150,43 @@ impl Schedule {
         flag
     }
 
-    /// Chooses among those that can go on.
-    pub(super) fn next_turn(&self) -> Option<NextPoll> {
+    /// Picks a runnable task at random.
+    pub(super) fn next_poll(&self) -> Option<NextPoll> {
         self.wake_due();
         self.state.with(|state| {
             loop {
                 if state.runnable.is_empty() {
                     return None;
                 }
-                let at = state.random.below(state.runnable.len());
-                let TaskId::Task(place) = state.runnable.swap_remove(at) else { return Some(NextPoll::Main) };
-                let home = &mut state.places[place];
-                // A waker that outlives its task wakes nobody.
-                if let (Some(task), Some(flag)) = (home.task.take(), home.flag.clone()) {
-                    return Some(NextPoll::Task(TaskTurn { place, task, flag }));
+                let index = state.random.below(state.runnable.len());
+                let TaskId::Task(slot) = state.runnable.swap_remove(index) else {
+                    return Some(NextPoll::Main);
+                };
+                let entry = &mut state.slots[slot];
+                // A waker may outlive its task.
+                if let (Some(task), Some(flag)) = (entry.task.take(), entry.flag.clone()) {
+                    return Some(NextPoll::Task(TakenTask { slot, task, flag }));
                 }
             }
         })
     }
 
-    /// Polls a task once, and puts it back unless it is done.
-    pub(super) fn poll(&self, turn: TaskTurn) {
-        let TaskTurn { place, mut task, flag } = turn;
-        flag.lower();
+    /// Polls a task once, and puts it back unless it has completed.
+    pub(super) fn poll(&self, taken: TakenTask) {
+        let TakenTask { slot, mut task, flag } = taken;
+        flag.clear();
         let waker = Waker::from(flag);
         let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
         self.state.with(|state| match polled {
-            Poll::Pending => state.places[place].task = Some(task),
+            Poll::Pending => state.slots[slot].task = Some(task),
             Poll::Ready(()) => {
-                state.places[place] = TaskSlot::default();
-                state.vacant.push(place);
+                state.slots[slot] = TaskSlot::default();
+                state.vacant.push(slot);
             }
         });
     }
 
-    /// Moves time to the end of the next sleep, if that is not after `until`.
+    /// Advances time to the end of the next sleep; returns `false` if that is after `until`.
     pub(super) fn move_to_next_sleep(&self, until: Instant) -> bool {
         self.state.with(|state| match state.sleepers.first_key_value() {
             Some((&(at, _), _)) if at <= until => {
@@ -195,7 +197,7 @@ impl Schedule {
         })
     }
 
-    /// Moves time on; sleeps that end by then end with the next step.
+    /// Advances time; sleeps that end by then are woken with the next step.
     pub(super) fn move_to(&self, at: Instant) {
         self.state.with(|state| state.now = state.now.max(at));
     }
@@ -206,34 +208,34 @@ impl Schedule {
         }
     }
 
-    /// Has `waker` woken at `at`; `None` when that is never.
+    /// Registers a waker for a time; `None` if that is never.
     pub(super) fn sleep(&self, at: Instant, waker: Waker) -> Option<SleepKey> {
         if at == Instant::FAR_FUTURE {
             return None;
         }
         self.state.with(|state| {
-            state.sleeps += 1;
-            let key = (at, state.sleeps);
+            state.sleeps_total += 1;
+            let key = (at, state.sleeps_total);
             state.sleepers.insert(key, waker);
             Some(key)
         })
     }
 
-    pub(super) fn wake_up(&self, key: SleepKey) {
-        // Dropped after the lock: a waker may be the last to hold something.
+    pub(super) fn cancel_sleep(&self, key: SleepKey) {
+        // Dropped outside the lock: a waker may hold the last reference to something.
         drop(self.state.with(|state| state.sleepers.remove(&key)));
     }
 
-    /// Takes no more tasks and drops those there are.
+    /// Rejects new tasks and drops the existing ones.
     pub(super) fn close(&self) {
-        let (places, sleepers) = self.state.with(|state| {
+        let (slots, sleepers) = self.state.with(|state| {
             state.open = false;
             state.runnable.clear();
             state.vacant.clear();
-            (core::mem::take(&mut state.places), core::mem::take(&mut state.sleepers))
+            (core::mem::take(&mut state.slots), core::mem::take(&mut state.sleepers))
         });
-        drop((places, sleepers));
-        // What was woken by the drops has no place any more.
+        drop((slots, sleepers));
+        // The drops may have woken tasks that no longer exist.
         self.state.with(|state| state.runnable.clear());
     }
 }

@@ -1,4 +1,4 @@
-//! What tasks of a test wait for.
+//! The futures of the test runtime: sleep and yield.
 
 use alloc::sync::Arc;
 use core::future::Future;
@@ -9,7 +9,7 @@ use evenkeel_policy::time::Instant;
 
 use super::schedule::{Schedule, SleepKey};
 
-/// A wait for a virtual time.
+/// A sleep until a virtual time.
 pub(super) struct Sleep {
     schedule: Arc<Schedule>,
     at: Instant,
@@ -21,9 +21,9 @@ impl Sleep {
         Self { schedule, at, key: None }
     }
 
-    fn leave(&mut self) {
+    fn cancel(&mut self) {
         if let Some(key) = self.key.take() {
-            self.schedule.wake_up(key);
+            self.schedule.cancel_sleep(key);
         }
     }
 }
@@ -32,7 +32,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.leave();
+        self.cancel();
         if self.at <= self.schedule.now() {
             return Poll::Ready(());
         }
@@ -43,11 +43,11 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        self.leave();
+        self.cancel();
     }
 }
 
-/// A wait for one turn of the others.
+/// A future that is pending once.
 #[derive(Default)]
 pub(super) struct Yield {
     yielded: bool,

@@ -1,4 +1,4 @@
-//! The test runtime itself: order, time, limits.
+//! The test runtime: poll order, virtual time, limits.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -33,7 +33,7 @@ fn the_same_seed_gives_the_same_events_at_the_same_times() {
 }
 
 #[test]
-fn other_seeds_give_other_orders() {
+fn different_seeds_give_different_orders() {
     // Miri takes a minute per seed.
     let seeds = if cfg!(miri) { 4 } else { 20 };
     let mut orders: Vec<_> = (0..seeds).map(events).collect();
@@ -43,11 +43,11 @@ fn other_seeds_give_other_orders() {
 }
 
 #[test]
-fn each_task_that_can_go_on_may_be_the_next() {
+fn any_runnable_task_may_be_next() {
     let first = |seed| {
         let runtime = TestRuntime::new(seed);
         let log = log();
-        (0..3).for_each(|task| spawn(&runtime, note(&log, task)));
+        (0..3).for_each(|task| spawn(&runtime, push(&log, task)));
         runtime.run_until_idle();
         log.with(|log| log[0])
     };
@@ -58,24 +58,24 @@ fn each_task_that_can_go_on_may_be_the_next() {
 }
 
 #[test]
-fn time_passes_from_sleep_to_sleep_and_in_order() {
+fn time_advances_from_sleep_to_sleep_in_order() {
     let runtime = TestRuntime::new(1);
     let log = log();
     for ms in [30, 10, 20, 10] {
-        spawn(&runtime, record_after(&runtime, &log, ms));
+        spawn(&runtime, push_after(&runtime, &log, ms));
     }
     runtime.run_until_idle();
-    assert_eq!((taken(&log), runtime.now()), (vec![], Instant::ORIGIN), "no time passes by itself");
+    assert_eq!((take(&log), runtime.now()), (vec![], Instant::ORIGIN), "time does not advance by itself");
     runtime.advance(10 * MS);
-    assert_eq!(taken(&log), [10, 10]);
+    assert_eq!(take(&log), [10, 10]);
     runtime.advance(15 * MS);
-    assert_eq!((taken(&log), runtime.now()), (vec![20], Instant::from_millis(25)));
+    assert_eq!((take(&log), runtime.now()), (vec![20], Instant::from_millis(25)));
     runtime.advance(Duration::from_secs(1));
-    assert_eq!((taken(&log), runtime.now()), (vec![30], Instant::from_millis(1_025)));
+    assert_eq!((take(&log), runtime.now()), (vec![30], Instant::from_millis(1_025)));
 }
 
 #[test]
-fn a_task_that_sleeps_again_and_again_keeps_up_with_time() {
+fn a_task_that_sleeps_repeatedly_keeps_up_with_time() {
     let runtime = TestRuntime::new(1);
     let beats = Arc::new(AtomicU32::new(0));
     let handle = runtime.handle();
@@ -91,7 +91,7 @@ fn a_task_that_sleeps_again_and_again_keeps_up_with_time() {
 }
 
 #[test]
-fn waiting_for_a_future_moves_time_only_as_far_as_needed() {
+fn block_on_advances_time_only_as_far_as_needed() {
     let runtime = TestRuntime::new(1);
     let handle = runtime.handle();
     let woken = runtime.block_on(async {
@@ -102,19 +102,19 @@ fn waiting_for_a_future_moves_time_only_as_far_as_needed() {
 }
 
 #[test]
-fn a_handler_can_take_time_and_sleeps_end_late_then() {
+fn elapsed_time_in_a_handler_delays_sleeps() {
     let runtime = TestRuntime::new(1);
     let log = log();
-    spawn(&runtime, record_after(&runtime, &log, 5));
+    spawn(&runtime, push_after(&runtime, &log, 5));
     runtime.run_until_idle();
     runtime.handle().elapse(20 * MS);
-    assert_eq!(taken(&log), []);
+    assert_eq!(take(&log), []);
     runtime.run_until_idle();
-    assert_eq!((taken(&log), runtime.now()), (vec![5], Instant::from_millis(20)));
+    assert_eq!((take(&log), runtime.now()), (vec![5], Instant::from_millis(20)));
 }
 
 #[test]
-fn a_sleep_that_is_dropped_holds_up_nobody() {
+fn a_dropped_sleep_delays_nothing() {
     let runtime = TestRuntime::new(1);
     let mut sleep = runtime.handle().sleep_until(Instant::from_secs(1));
     runtime.block_on(async {
@@ -126,17 +126,17 @@ fn a_sleep_that_is_dropped_holds_up_nobody() {
 }
 
 #[test]
-fn a_deadlock_is_told_with_the_seed() {
+fn a_deadlock_is_reported_with_the_seed() {
     let runtime = TestRuntime::new(77);
     spawn(&runtime, core::future::pending());
     let stuck = runtime.try_block_on(core::future::pending::<()>());
     assert_eq!(stuck, Err(deadlock(77, 1)));
-    let told = panic_of(|| runtime.block_on(core::future::pending::<()>()));
-    assert_eq!(told, "deadlock: nothing can go on and nothing sleeps (seed 77, at 0ns, 1 tasks)");
+    let message = panic_of(|| runtime.block_on(core::future::pending::<()>()));
+    assert_eq!(message, "deadlock: no task is runnable and none sleeps (seed 77, at 0ns, 1 tasks)");
 }
 
 #[test]
-fn a_livelock_ends_after_the_steps_allowed() {
+fn a_livelock_is_reported_after_the_allowed_steps() {
     let options = TestOptions { steps_max: 1_000, ..TestOptions::new(3) };
     let spinning = || {
         let runtime = TestRuntime::with(options);
@@ -148,15 +148,15 @@ fn a_livelock_ends_after_the_steps_allowed() {
         });
         runtime
     };
-    let expected = "livelock: no end after 1000 steps (seed 3, at 0ns, 1 tasks)";
+    let expected = "livelock: not finished after 1000 steps (seed 3, at 0ns, 1 tasks)";
     assert_eq!(panic_of(|| spinning().run_until_idle()), expected);
     assert_eq!(panic_of(|| spinning().advance(MS)), expected);
     assert_eq!(panic_of(|| spinning().block_on(core::future::pending::<()>())), expected);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "as many tasks as there may be take Miri hours")]
-fn tasks_have_a_limit_and_their_places_are_reused() {
+#[cfg_attr(miri, ignore = "the maximum number of tasks takes Miri hours")]
+fn tasks_are_limited_and_their_slots_are_reused() {
     let runtime = TestRuntime::new(1);
     let pending = || runtime.handle().spawn(Box::pin(core::future::ready(())));
     (0..TASKS_MAX).for_each(|_| pending().unwrap());
@@ -166,7 +166,7 @@ fn tasks_have_a_limit_and_their_places_are_reused() {
 }
 
 #[test]
-fn a_handle_that_outlives_its_runtime_is_refused() {
+fn a_handle_that_outlives_its_runtime_spawns_nothing() {
     let handle = TestRuntime::new(1).handle();
     assert_eq!(handle.spawn(Box::pin(async {})), Err(RuntimeSpawnError));
 }
@@ -187,8 +187,8 @@ fn tasks_are_dropped_with_their_runtime() {
 }
 
 #[test]
-fn a_probe_hears_messages_in_order_and_as_late_as_they_come() {
-    let (runtime, system) = world(5);
+fn a_probe_receives_messages_in_order_and_at_their_time() {
+    let (runtime, system) = start_system(5);
     let probe = Probe::new(&runtime, &system).unwrap();
     probe.actor().tell(1);
     probe.actor().tell(2);
@@ -208,20 +208,20 @@ fn a_probe_hears_messages_in_order_and_as_late_as_they_come() {
 }
 
 #[test]
-fn a_probe_that_hears_nothing_or_something_else_fails_the_test() {
-    let (runtime, system) = world(6);
+fn a_probe_fails_the_test_on_a_timeout_or_an_unexpected_message() {
+    let (runtime, system) = start_system(6);
     let probe = Probe::<u32>::new(&runtime, &system).unwrap();
-    assert_eq!(panic_of(|| probe.expect(10 * MS)), "no message came within 10ms (seed 6)");
-    assert_eq!(panic_of(|| probe.expect_signal(MS)), "no signal came within 1ms (seed 6)");
+    assert_eq!(panic_of(|| probe.expect(10 * MS)), "no message arrived within 10ms (seed 6)");
+    assert_eq!(panic_of(|| probe.expect_signal(MS)), "no signal arrived within 1ms (seed 6)");
     probe.actor().tell(1);
     assert!(panic_of(|| probe.expect_eq(&2, MS)).contains("seed 6"));
     probe.actor().tell(1);
-    assert!(panic_of(|| probe.expect_nothing(MS)).contains("heard ([1], [])"));
+    assert!(panic_of(|| probe.expect_nothing(MS)).contains("received [1] and []"));
 }
 
 #[test]
 fn a_probe_watches_and_is_watched() {
-    let (runtime, system) = world(7);
+    let (runtime, system) = start_system(7);
     let probe = Probe::<u32>::new(&runtime, &system).unwrap();
     let other = Probe::<u32>::new(&runtime, &system).unwrap();
     probe.watch(other.actor());
@@ -232,8 +232,8 @@ fn a_probe_watches_and_is_watched() {
 }
 
 #[test]
-fn a_probe_is_a_parent_that_hears_of_failures() {
-    let (runtime, system) = world(8);
+fn a_probe_is_notified_of_its_childrens_failures() {
+    let (runtime, system) = start_system(8);
     let probe = Probe::<u32>::new(&runtime, &system).unwrap();
     let child = probe.spawn(&Props::new(|| Ping { log: log_of_text(), id: 0 }).build()).unwrap();
     child.tell(Round::Fail);
@@ -241,15 +241,15 @@ fn a_probe_is_a_parent_that_hears_of_failures() {
         matches!(probe.expect_signal(MS), Signal::ChildFailed(failure) if failure.child == child.index())
     );
     probe.stop();
-    assert_eq!(system.alive(), 0, "its children end with it");
+    assert_eq!(system.alive(), 0, "its children stop with it");
 }
 
 #[test]
-fn dropping_the_system_ends_it_and_dropping_the_runtime_frees_it() {
+fn dropping_the_system_stops_it_and_dropping_the_runtime_frees_it() {
     let held = Arc::new(());
     let inside = held.clone();
-    let (runtime, system) = world(9);
-    let actor = system.spawn(&Props::new(move || Keeper(inside.clone())).build()).unwrap();
+    let (runtime, system) = start_system(9);
+    let actor = system.spawn(&Props::new(move || Holder(inside.clone())).build()).unwrap();
     runtime.run_until_idle();
     drop((actor, system));
     drop(runtime);
@@ -257,31 +257,31 @@ fn dropping_the_system_ends_it_and_dropping_the_runtime_frees_it() {
 }
 
 #[test]
-fn a_question_to_nobody_ends_at_its_deadline_and_not_in_a_deadlock() {
-    let (runtime, system) = world(10);
+fn an_unanswered_ask_times_out_instead_of_deadlocking() {
+    let (runtime, system) = start_system(10);
     let actor = system.spawn(&Props::new(|| Hoarder(vec![])).build()).unwrap();
-    let answer = runtime.block_on(actor.ask(|reply| reply).within(70 * MS));
-    assert_eq!(answer, Err(AskError::TimedOut));
+    let reply = runtime.block_on(actor.ask(|reply| reply).within(70 * MS));
+    assert_eq!(reply, Err(AskError::TimedOut));
     assert!((70..=72).contains(&(runtime.now().as_nanos() / 1_000_000)), "{:?}", runtime.now());
 }
 
-/// Three pairs of actors that play 8 rounds each while timers fire; what happened and when.
+/// Runs three pairs of actors that play 8 rounds each while timers fire; returns their timed log.
 fn events(seed: u64) -> Vec<String> {
-    let (runtime, system) = world(seed);
+    let (runtime, system) = start_system(seed);
     let log = log_of_text();
     for id in 0..3 {
         let ping = |id| Ping { log: log.clone(), id };
         let left = system.spawn_value(ping(2 * id), &Props::of_values().build()).unwrap();
         let right = system.spawn_value(ping(2 * id + 1), &Props::of_values().build()).unwrap();
-        left.tell(Round::Begin);
-        right.tell(Round::Begin);
-        (0..8).for_each(|_| left.tell(Round::Ball { left: 4, to: right.clone(), back: left.clone() }));
+        left.tell(Round::Start);
+        right.tell(Round::Start);
+        (0..8).for_each(|_| left.tell(Round::Ball { hits_left: 4, to: right.clone(), back: left.clone() }));
     }
     runtime.advance(100 * MS);
     log.with(core::mem::take)
 }
 
-fn world(seed: u64) -> (TestRuntime, ReadyQueueScheduler) {
+fn start_system(seed: u64) -> (TestRuntime, ReadyQueueScheduler) {
     let runtime = TestRuntime::new(seed);
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(3).unwrap());
     let system = ActorSystemRunner::new(config).start(runtime.handle()).unwrap();
@@ -294,14 +294,14 @@ struct Ping {
 }
 
 enum Round {
-    Begin,
-    Ball { left: u32, to: ActorRef<Round>, back: ActorRef<Round> },
+    Start,
+    Ball { hits_left: u32, to: ActorRef<Round>, back: ActorRef<Round> },
     Fail,
 }
 
 impl Ping {
-    fn note(&self, what: &str, ctx: &ActorContext<'_, Self>) {
-        self.log.with(|log| log.push(format!("{} {what} at {:?}", self.id, ctx.now())));
+    fn log(&self, event: &str, ctx: &ActorContext<'_, Self>) {
+        self.log.with(|log| log.push(format!("{} {event} at {:?}", self.id, ctx.now())));
     }
 }
 
@@ -310,38 +310,38 @@ impl Actor for Ping {
 
     fn receive(&mut self, round: Round, ctx: &mut ActorContext<'_, Self>) -> HandlerResult<Round> {
         match round {
-            Round::Begin => {
-                self.note("begins", ctx);
+            Round::Start => {
+                self.log("starts", ctx);
                 ctx.set_timer(TimerId(1), (7 + self.id) * MS, Repeat::Once);
             }
-            Round::Ball { left, to, back } => {
-                self.note(&left.to_string(), ctx);
-                if let Some(left) = left.checked_sub(1) {
-                    to.tell(Round::Ball { left, to: back, back: to.clone() });
+            Round::Ball { hits_left, to, back } => {
+                self.log(&hits_left.to_string(), ctx);
+                if let Some(hits_left) = hits_left.checked_sub(1) {
+                    to.tell(Round::Ball { hits_left, to: back, back: to.clone() });
                 }
             }
-            Round::Fail => return Err(ActorError::new("told to")),
+            Round::Fail => return Err(ActorError::new("on purpose")),
         }
         Ok(Flow::Continue)
     }
 
     fn signal(&mut self, _timer: Signal, ctx: &mut ActorContext<'_, Self>) -> HandlerResult<Round> {
-        self.note("rings", ctx);
+        self.log("timer", ctx);
         Ok(Flow::Continue)
     }
 }
 
-struct Keeper(#[expect(dead_code, reason = "it is kept")] Arc<()>);
+struct Holder(#[expect(dead_code, reason = "only its reference count is used")] Arc<()>);
 
-impl Actor for Keeper {
+impl Actor for Holder {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }
 
-/// Keeps questions and answers none.
+/// Stores asks and replies to none.
 struct Hoarder(Vec<crate::Reply<()>>);
 
 impl Actor for Hoarder {
@@ -349,10 +349,10 @@ impl Actor for Hoarder {
 
     fn receive(
         &mut self,
-        question: crate::Reply<()>,
+        reply: crate::Reply<()>,
         _: &mut ActorContext<'_, Self>,
     ) -> HandlerResult<Self::Msg> {
-        self.0.push(question);
+        self.0.push(reply);
         Ok(Flow::Continue)
     }
 }
@@ -374,7 +374,7 @@ fn log_of_text() -> Arc<Lock<Vec<String>>> {
     Arc::new(Lock::new(vec![]))
 }
 
-fn taken(log: &Lock<Vec<u64>>) -> Vec<u64> {
+fn take(log: &Lock<Vec<u64>>) -> Vec<u64> {
     log.with(core::mem::take)
 }
 
@@ -382,20 +382,20 @@ fn spawn(runtime: &TestRuntime, task: impl Future<Output = ()> + Send + 'static)
     runtime.handle().spawn(Box::pin(task)).unwrap();
 }
 
-fn note(log: &Arc<Lock<Vec<u64>>>, what: u64) -> impl Future<Output = ()> + Send + 'static {
+fn push(log: &Arc<Lock<Vec<u64>>>, number: u64) -> impl Future<Output = ()> + Send + 'static {
     let log = log.clone();
-    async move { log.with(|log| log.push(what)) }
+    async move { log.with(|log| log.push(number)) }
 }
 
-fn record_after(
+fn push_after(
     runtime: &TestRuntime,
     log: &Arc<Lock<Vec<u64>>>,
     ms: u64,
 ) -> impl Future<Output = ()> + Send + 'static {
     let handle = runtime.handle();
-    let noted = note(log, ms);
+    let pushed = push(log, ms);
     async move {
         handle.sleep_until(Instant::from_millis(ms)).await;
-        noted.await;
+        pushed.await;
     }
 }

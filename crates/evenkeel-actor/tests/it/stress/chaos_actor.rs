@@ -1,4 +1,4 @@
-//! An actor that does, in random order, everything that could lose a message.
+//! An actor that does everything that could lose a message, in random order.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,53 +10,53 @@ use tokio::sync::mpsc;
 use super::Random;
 use super::ledger::Ledger;
 
-/// A message: who sent it to whom, its number among theirs, and what it makes the actor do.
-pub(crate) struct Note {
+/// A message with receiver, sender, the sequence number between the two, and the action it causes.
+pub(crate) struct ChaosMsg {
     pub(crate) to: usize,
     pub(crate) from: usize,
     pub(crate) number: u64,
-    pub(crate) task: Task,
+    pub(crate) action: Action,
 }
 
-pub(crate) enum Task {
+pub(crate) enum Action {
     Nothing,
     Answer(Reply<u64>),
     Yield,
     Fail,
     Panic,
-    /// Suspends until somebody signals.
+    /// Suspends until a signal.
     Suspend,
-    /// Suspends for a moment.
+    /// Suspends for 100 µs.
     Pause,
     Await,
-    /// Has the system say something a moment later.
+    /// Sets a timer, which causes a system message.
     Alarm,
-    /// What a future that was waited for says; nobody sent it.
+    /// Output of an awaited future; it has no sender.
     Woken,
     Relay,
 }
 
-/// Where an actor says what it waits for.
-pub(crate) type Keys = mpsc::UnboundedSender<(ActorRef<Note>, SignalKey)>;
+/// Channel to the signaller, with the keys that actors wait for.
+pub(crate) type Keys = mpsc::UnboundedSender<(ActorRef<ChaosMsg>, SignalKey)>;
 
-pub(crate) struct Clerk {
+pub(crate) struct ChaosActor {
     id: usize,
     ledger: Arc<Ledger>,
     keys: Keys,
-    next: Option<ActorRef<Note>>,
+    next: Option<ActorRef<ChaosMsg>>,
 }
 
-impl Clerk {
-    pub(crate) fn new(id: usize, ledger: Arc<Ledger>, keys: Keys, next: Option<ActorRef<Note>>) -> Self {
+impl ChaosActor {
+    pub(crate) fn new(id: usize, ledger: Arc<Ledger>, keys: Keys, next: Option<ActorRef<ChaosMsg>>) -> Self {
         Self { id, ledger, keys, next }
     }
 
-    /// Passes a message on; when there is no room, waits until there is.
-    fn relay(&self, ctx: &mut Context<'_, Self>) -> Flow<Note> {
+    /// Forwards a message; suspends until there is capacity when the mailbox is full.
+    fn relay(&self, ctx: &mut Context<'_, Self>) -> Flow<ChaosMsg> {
         let Some(next) = &self.next else { return Flow::Continue };
         let to = self.id - 1;
         let (from, number) = self.ledger.next_relay(self.id);
-        match ctx.try_tell(next, Note { to, from, number, task: Task::Nothing }) {
+        match ctx.try_tell(next, ChaosMsg { to, from, number, action: Action::Nothing }) {
             Ok(_) => self.ledger.accepted(to, from, number),
             Err(SendError::Closed(_)) => {}
             Err(SendError::Full(_)) => {
@@ -66,60 +66,60 @@ impl Clerk {
         Flow::Continue
     }
 
-    fn suspend(&self, ctx: &mut Context<'_, Self>) -> Flow<Note> {
+    fn suspend(&self, ctx: &mut Context<'_, Self>) -> Flow<ChaosMsg> {
         let key = ctx.signal_key();
-        // The other end outlives the actors.
+        // The receiver outlives the actors.
         drop(self.keys.send((ctx.me(), key)));
         Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key))
     }
 
-    fn wait(&self) -> Flow<Note> {
+    fn wait(&self) -> Flow<ChaosMsg> {
         self.ledger.awaited(self.id);
         let to = self.id;
         let from = self.id;
         Flow::wait(async move {
             tokio::task::yield_now().await;
-            Note { to, from, number: 0, task: Task::Woken }
+            ChaosMsg { to, from, number: 0, action: Action::Woken }
         })
     }
 }
 
-impl Actor for Clerk {
-    type Msg = Note;
+impl Actor for ChaosActor {
+    type Msg = ChaosMsg;
 
-    fn receive(&mut self, note: Note, ctx: &mut Context<'_, Self>) -> HandlerResult<Note> {
-        if let Task::Woken = note.task {
+    fn receive(&mut self, message: ChaosMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<ChaosMsg> {
+        if let Action::Woken = message.action {
             self.ledger.woken(self.id);
             return Ok(Flow::Continue);
         }
-        assert_eq!(note.to, self.id, "reached another");
-        self.ledger.handled(self.id, note.from, note.number);
-        Ok(match note.task {
-            Task::Nothing | Task::Woken => Flow::Continue,
-            Task::Answer(reply) => {
-                let _late = reply.send(note.number);
+        assert_eq!(message.to, self.id, "the message reached another actor");
+        self.ledger.handled(self.id, message.from, message.number);
+        Ok(match message.action {
+            Action::Nothing | Action::Woken => Flow::Continue,
+            Action::Answer(reply) => {
+                let _late = reply.send(message.number);
                 Flow::Continue
             }
-            Task::Yield => Flow::Yield,
-            Task::Fail => return Err(ActorError::new("on purpose")),
-            // A panic that prints nothing.
-            Task::Panic => std::panic::resume_unwind(Box::new("on purpose")),
-            Task::Suspend => self.suspend(ctx),
-            Task::Pause => {
+            Action::Yield => Flow::Yield,
+            Action::Fail => return Err(ActorError::new("on purpose")),
+            // Panics without printing a message.
+            Action::Panic => std::panic::resume_unwind(Box::new("on purpose")),
+            Action::Suspend => self.suspend(ctx),
+            Action::Pause => {
                 let after = ResumeCondition::After(Duration::from_micros(100));
                 Flow::Suspend(SuspendReason::RateLimit, after)
             }
-            Task::Await => self.wait(),
-            Task::Alarm => {
-                ctx.set_timer(TimerId(note.number), Duration::from_micros(50), Repeat::Once);
+            Action::Await => self.wait(),
+            Action::Alarm => {
+                ctx.set_timer(TimerId(message.number), Duration::from_micros(50), Repeat::Once);
                 Flow::Continue
             }
-            Task::Relay => self.relay(ctx),
+            Action::Relay => self.relay(ctx),
         })
     }
 
-    /// Ends the run in the middle of what the system has to say.
-    fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Note> {
+    /// Ends the run between two system messages.
+    fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<ChaosMsg> {
         Ok(Flow::Yield)
     }
 
@@ -128,9 +128,9 @@ impl Actor for Clerk {
     }
 }
 
-/// A mailbox of a random size that overflows in a random way.
+/// Returns a mailbox with a random capacity and overflow strategy.
 pub(crate) fn mailbox(random: &mut Random) -> MailboxOptions {
-    let places = random.pick(&[1, 2, 8, 64, 4096]);
+    let capacity = random.pick(&[1, 2, 8, 64, 4096]);
     let overflow = random.pick(&[
         OverflowStrategy::DropOldest,
         OverflowStrategy::DropNewest,
@@ -138,24 +138,23 @@ pub(crate) fn mailbox(random: &mut Random) -> MailboxOptions {
         OverflowStrategy::Reject,
         OverflowStrategy::DeadLetter,
     ]);
-    let capacity = NonZeroUsize::new(places).expect("at least one");
     MailboxOptions {
-        capacity,
+        capacity: NonZeroUsize::new(capacity).expect("at least one"),
         overflow,
         reserve_for_system: 0,
-        high_mark: places,
-        low_mark: random.below(places),
+        high_watermark: capacity,
+        low_watermark: random.below(capacity),
         middleware: None,
     }
 }
 
-/// Signals what actors wait for, sooner or later and not in their order.
+/// Sends each awaited signal after a random delay, mixed with signals that no actor awaits.
 pub(crate) fn signaller(mut random: Random) -> (Keys, tokio::task::JoinHandle<()>) {
-    let (keys, mut asked) = mpsc::unbounded_channel::<(ActorRef<Note>, SignalKey)>();
+    let (keys, mut suspended) = mpsc::unbounded_channel::<(ActorRef<ChaosMsg>, SignalKey)>();
     let signalling = async move {
-        while let Some((actor, key)) = asked.recv().await {
+        while let Some((actor, key)) = suspended.recv().await {
             for _ in 0..random.below(4) {
-                // A key of nobody's wait ends none.
+                // A key that no actor waits for must not end a wait.
                 actor.signal(SignalKey(key.0 ^ (1 << 63)));
                 tokio::task::yield_now().await;
             }

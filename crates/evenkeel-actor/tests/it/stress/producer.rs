@@ -1,5 +1,4 @@
-//! Those who send, from outside of all actors, and those who stop some of them or change the number of
-//! workers meanwhile.
+//! Tasks outside the actors that send messages, stop some actors and change the number of workers.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -8,37 +7,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use evenkeel_actor::*;
 
 use super::Random;
-use super::chaos_actor::{Note, Task};
+use super::chaos_actor::{Action, ChaosMsg};
 use super::ledger::Ledger;
 
-/// Sends so many messages to random actors in random ways, and books what was accepted.
+/// Sends `messages` messages to random actors in random ways, and records the accepted ones.
 pub(crate) async fn produce(
     from: usize,
     messages: usize,
-    clerks: Vec<ActorRef<Note>>,
+    actors: Vec<ActorRef<ChaosMsg>>,
     ledger: Arc<Ledger>,
     mut random: Random,
 ) {
-    let mut numbers = vec![0; clerks.len()];
+    let mut numbers = vec![0; actors.len()];
     for _ in 0..messages {
-        let to = random.below(clerks.len());
+        let to = random.below(actors.len());
         let number = numbers[to];
         numbers[to] += 1;
-        let clerk = &clerks[to];
-        let note = |task| Note { to, from, number, task };
+        let target = &actors[to];
+        let message = |action| ChaosMsg { to, from, number, action };
         let accepted = match random.below(8) {
-            0 => match clerk.ask(|reply| note(Task::Answer(reply))).await {
+            0 => match target.ask(|reply| message(Action::Answer(reply))).await {
                 Ok(answer) => {
-                    assert_eq!(answer, number, "an answer to another question");
+                    assert_eq!(answer, number, "the reply belongs to this ask");
                     true
                 }
                 Err(AskError::NoReply | AskError::TimedOut | AskError::Discarded) => true,
                 Err(AskError::Full | AskError::Closed) => false,
             },
-            1 | 2 => clerk.send(note(task(&mut random))).await.is_ok(),
-            3 => clerk.try_tell(note(task(&mut random))).is_ok(),
+            1 | 2 => target.send(message(action(&mut random))).await.is_ok(),
+            3 => target.try_tell(message(action(&mut random))).is_ok(),
             _ => {
-                clerk.tell(note(task(&mut random)));
+                target.tell(message(action(&mut random)));
                 true
             }
         };
@@ -51,36 +50,40 @@ pub(crate) async fn produce(
     }
 }
 
-fn task(random: &mut Random) -> Task {
+fn action(random: &mut Random) -> Action {
     match random.below(64) {
-        0 => Task::Yield,
-        1 => Task::Fail,
-        2 => Task::Panic,
-        3 => Task::Suspend,
-        4 => Task::Pause,
-        5 => Task::Await,
-        6 => Task::Alarm,
-        7..12 => Task::Relay,
-        _ => Task::Nothing,
+        0 => Action::Yield,
+        1 => Action::Fail,
+        2 => Action::Panic,
+        3 => Action::Suspend,
+        4 => Action::Pause,
+        5 => Action::Await,
+        6 => Action::Alarm,
+        7..12 => Action::Relay,
+        _ => Action::Nothing,
     }
 }
 
-/// Stops every fourth actor at some moment.
-pub(crate) async fn stop_some(clerks: Vec<ActorRef<Note>>, ledger: Arc<Ledger>, mut random: Random) {
-    for (actor, clerk) in clerks.iter().enumerate() {
+/// Stops one actor in four after a random delay.
+pub(crate) async fn stop_some(actors: Vec<ActorRef<ChaosMsg>>, ledger: Arc<Ledger>, mut random: Random) {
+    for (actor, target) in actors.iter().enumerate() {
         if random.below(4) == 0 {
-            ledger.told_to_stop(actor);
+            ledger.stop_requested(actor);
             for _ in 0..random.below(300) {
                 tokio::task::yield_now().await;
             }
-            clerk.stop(random.pick(&[StopMode::Now, StopMode::Drained]));
+            target.stop(random.pick(&[StopMode::Now, StopMode::Drained]));
         }
     }
 }
 
-/// Has now more workers and now fewer, until the system stops.
-pub(crate) async fn change_workers(system: ReadyQueueScheduler, over: Arc<AtomicBool>, mut random: Random) {
-    while !over.load(Ordering::Acquire) {
+/// Sets random worker counts until the system stops.
+pub(crate) async fn change_workers(
+    system: ReadyQueueScheduler,
+    finished: Arc<AtomicBool>,
+    mut random: Random,
+) {
+    while !finished.load(Ordering::Acquire) {
         let workers = NonZeroUsize::new(1 + random.below(6)).expect("at least one");
         match system.set_workers(workers) {
             Ok(()) => {}

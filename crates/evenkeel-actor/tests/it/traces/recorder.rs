@@ -1,4 +1,4 @@
-//! A subscriber that notes each span by the names of those around it, and each event by its span.
+//! A subscriber that records each span by its path and each event by its span.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -9,48 +9,49 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// Fields that are noted; the others are addresses, times and types.
-const NOTED: [&str; 3] = ["actor", "signal_key", "reason"];
+/// Recorded fields; the others are addresses, times and types.
+const RECORDED_FIELDS: [&str; 3] = ["actor", "signal_key", "reason"];
 
-/// Two that hear nothing and have every callsite ask each time.
+/// Two disabled subscribers that keep `tracing` from caching the interest of a callsite.
 ///
-/// A callsite first met by another test's thread asks only that thread's subscriber, which is none,
-/// while there has been but one in the process, and is then silent for that one too.
-static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| [Dispatch::new(Fickle), Dispatch::new(Fickle)]);
+/// While the process has had only one subscriber, a callsite first hit on another test's thread consults only that
+/// thread's default, which is none, and then stays disabled for the one subscriber too.
+static DISABLED_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
+    LazyLock::new(|| [Dispatch::new(Disabled), Dispatch::new(Disabled)]);
 
-/// Notes what is told while `scene` runs, on one thread.
-pub(super) fn record(level: Level, scene: impl FnOnce()) -> Vec<String> {
-    LazyLock::force(&OTHERS);
-    let recorder = Recorder { level, noted: Arc::default() };
-    let noted = recorder.noted.clone();
-    tracing::subscriber::with_default(recorder, scene);
-    std::mem::take(&mut noted.lock().unwrap().lines)
+/// Records the spans and events of `scenario`, which runs on one thread.
+pub(super) fn capture(level: Level, scenario: impl FnOnce()) -> Vec<String> {
+    LazyLock::force(&DISABLED_SUBSCRIBERS);
+    let recorder = Recorder { level, recording: Arc::default() };
+    let recording = recorder.recording.clone();
+    tracing::subscriber::with_default(recorder, scenario);
+    std::mem::take(&mut recording.lock().unwrap().lines)
 }
 
-/// Notes what is told.
+/// Subscriber that records spans and events as lines.
 struct Recorder {
     level: Level,
-    noted: Arc<Mutex<Noted>>,
+    recording: Arc<Mutex<Recording>>,
 }
 
 #[derive(Default)]
-struct Noted {
+struct Recording {
     lines: Vec<String>,
-    /// The path and the count of handles of each open span.
+    /// Path and number of handles of each open span.
     open: HashMap<u64, (String, u32)>,
     entered: Vec<u64>,
-    made: u64,
+    created: u64,
 }
 
 impl Recorder {
-    fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap()
+    fn recording(&self) -> MutexGuard<'_, Recording> {
+        self.recording.lock().unwrap()
     }
 }
 
-impl Noted {
-    /// The path of the parent: the one given, or the one entered last, or none.
-    fn around(&self, parent: Option<&Id>, contextual: bool) -> Option<String> {
+impl Recording {
+    /// Returns the path of the explicit parent, else of the span entered last, if any.
+    fn parent_path(&self, parent: Option<&Id>, contextual: bool) -> Option<String> {
         let entered = contextual.then(|| self.entered.last().copied()).flatten();
         let id = parent.map(Id::into_u64).or(entered)?;
         Some(self.open[&id].0.clone())
@@ -67,20 +68,20 @@ impl Subscriber for Recorder {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut noted = self.noted();
-        noted.made += 1;
-        let id = noted.made;
+        let mut recording = self.recording();
+        recording.created += 1;
+        let id = recording.created;
         let name = span.metadata().name();
-        let path = match noted.around(span.parent(), span.is_contextual()) {
-            Some(around) => format!("{around}/{name}"),
+        let path = match recording.parent_path(span.parent(), span.is_contextual()) {
+            Some(parent) => format!("{parent}/{name}"),
             None => name.to_owned(),
         };
         let mut fields = Fields::default();
-        // A wait names its reason in its type's words, which its condition repeats.
+        // The `reason` of a wait is the `Debug` text of its type, and its condition repeats it.
         span.record(&mut fields);
-        let shown = if name == "wait" { fields.only("signal_key") } else { fields.shown() };
-        noted.lines.push(format!("open {path}{shown}"));
-        noted.open.insert(id, (path, 1));
+        let text = if name == "wait" { fields.only("signal_key") } else { fields.text() };
+        recording.lines.push(format!("open {path}{text}"));
+        recording.open.insert(id, (path, 1));
         Id::from_u64(id)
     }
 
@@ -91,47 +92,47 @@ impl Subscriber for Recorder {
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let mut noted = self.noted();
-        let around = noted.around(event.parent(), event.is_contextual());
-        let around = around.map(|path| format!("{path}: ")).unwrap_or_default();
-        noted.lines.push(format!("event {around}{}{}", fields.message, fields.shown()));
+        let mut recording = self.recording();
+        let parent = recording.parent_path(event.parent(), event.is_contextual());
+        let parent = parent.map(|path| format!("{path}: ")).unwrap_or_default();
+        recording.lines.push(format!("event {parent}{}{}", fields.message, fields.text()));
     }
 
     fn enter(&self, span: &Id) {
-        self.noted().entered.push(span.into_u64());
+        self.recording().entered.push(span.into_u64());
     }
 
     fn exit(&self, span: &Id) {
-        let left = self.noted().entered.pop();
-        assert_eq!(left, Some(span.into_u64()), "who enters last leaves first");
+        let left = self.recording().entered.pop();
+        assert_eq!(left, Some(span.into_u64()), "spans exit in reverse order");
     }
 
     fn clone_span(&self, span: &Id) -> Id {
-        self.noted().open.get_mut(&span.into_u64()).unwrap().1 += 1;
+        self.recording().open.get_mut(&span.into_u64()).unwrap().1 += 1;
         span.clone()
     }
 
     fn try_close(&self, span: Id) -> bool {
-        let mut noted = self.noted();
-        let handles = &mut noted.open.get_mut(&span.into_u64()).unwrap().1;
+        let mut recording = self.recording();
+        let handles = &mut recording.open.get_mut(&span.into_u64()).unwrap().1;
         *handles -= 1;
         if *handles != 0 {
             return false;
         }
-        // Kept, because a child may outlive it.
-        let path = noted.open[&span.into_u64()].0.clone();
-        // The tests open one span themselves, and know when it ends.
+        // The entry stays, because a child may outlive its parent.
+        let path = recording.open[&span.into_u64()].0.clone();
+        // The tests open this span themselves and know when it closes.
         if path != "request" {
-            noted.lines.push(format!("close {path}"));
+            recording.lines.push(format!("close {path}"));
         }
         true
     }
 }
 
-/// Hears nothing, and may change its mind.
-struct Fickle;
+/// Subscriber that enables nothing and whose interest cannot be cached.
+struct Disabled;
 
-impl Subscriber for Fickle {
+impl Subscriber for Disabled {
     fn register_callsite(&self, _metadata: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
     }
@@ -158,20 +159,20 @@ impl Subscriber for Fickle {
 #[derive(Default)]
 struct Fields {
     message: String,
-    noted: Vec<(&'static str, String)>,
+    recording: Vec<(&'static str, String)>,
 }
 
 impl Fields {
-    fn shown(&self) -> String {
-        self.noted.iter().fold(String::new(), |mut shown, (name, value)| {
-            write!(shown, " {name}={value}").unwrap();
-            shown
+    fn text(&self) -> String {
+        self.recording.iter().fold(String::new(), |mut text, (name, value)| {
+            write!(text, " {name}={value}").unwrap();
+            text
         })
     }
 
     fn only(mut self, name: &str) -> String {
-        self.noted.retain(|(noted, _)| *noted == name);
-        self.shown()
+        self.recording.retain(|(recording, _)| *recording == name);
+        self.text()
     }
 }
 
@@ -179,7 +180,7 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
-            name if NOTED.contains(&name) => self.noted.push((name, format!("{value:?}"))),
+            name if RECORDED_FIELDS.contains(&name) => self.recording.push((name, format!("{value:?}"))),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! An old index never reaches a new occupant, and every occupant is dropped once.
+//! A stale index never reaches a new occupant, and every occupant is dropped once.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use super::super::slab::{Occupant, Slab, SlotRef};
 use super::check;
 use crate::sync::Arc;
 
-/// An occupant with a name; loom notices who reads it while it is being written or taken out.
-struct Tenant {
+/// An occupant with a name; loom reports a read that races with writing it or taking it out.
+struct TestOccupant {
     name: &'static str,
-    slab: Arc<Slab<Tenant>>,
+    slab: Arc<Slab<TestOccupant>>,
     dropped: StdArc<AtomicUsize>,
 }
 
-impl Occupant for Tenant {
+impl Occupant for TestOccupant {
     fn take_next(&mut self) -> Option<SlotRef<Self>> {
         None
     }
@@ -26,64 +26,67 @@ impl Occupant for Tenant {
     }
 }
 
-impl Drop for Tenant {
+impl Drop for TestOccupant {
     fn drop(&mut self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A house with one room, and a count of those who left for good.
-fn house() -> (Arc<Slab<Tenant>>, StdArc<AtomicUsize>) {
+/// Creates a slab with one slot, and a count of dropped occupants.
+fn one_slot() -> (Arc<Slab<TestOccupant>>, StdArc<AtomicUsize>) {
     (Arc::new(Slab::new(1)), StdArc::default())
 }
 
-fn move_in(
-    slab: &Arc<Slab<Tenant>>,
+fn occupy(
+    slab: &Arc<Slab<TestOccupant>>,
     dropped: &StdArc<AtomicUsize>,
     name: &'static str,
-) -> Option<(SlotRef<Tenant>, SlotRef<Tenant>)> {
-    slab.occupy(Tenant { name, slab: slab.clone(), dropped: dropped.clone() }).ok()
+) -> Option<(SlotRef<TestOccupant>, SlotRef<TestOccupant>)> {
+    slab.occupy(TestOccupant { name, slab: slab.clone(), dropped: dropped.clone() }).ok()
 }
 
 #[test]
-fn an_old_index_never_reaches_the_new_occupant() {
+fn a_stale_index_never_reaches_the_new_occupant() {
     check(3, || {
-        let (slab, dropped) = house();
-        let (old, its_own) = move_in(&slab, &dropped, "old").unwrap();
+        let (slab, dropped) = one_slot();
+        let (old, second) = occupy(&slab, &dropped, "old").unwrap();
         let generation = old.generation();
-        let seeker = {
+        let reader = {
             let slab = slab.clone();
             thread::spawn(move || {
                 for _ in 0..2 {
                     let found = slab.find(0, generation);
-                    assert!(found.is_none_or(|found| found.occupant().name == "old"), "reached another");
+                    assert!(
+                        found.is_none_or(|found| found.occupant().name == "old"),
+                        "reached another occupant"
+                    );
                 }
             })
         };
-        drop((old, its_own));
-        // Refused while the seeker holds on to the old one.
-        let new = move_in(&slab, &dropped, "new");
+        drop((old, second));
+        // Rejected while the other thread holds the old one.
+        let new = occupy(&slab, &dropped, "new");
         if let Some((new, _)) = &new {
             assert_eq!((new.number(), new.generation(), new.occupant().name), (0, generation + 1, "new"));
             assert!(slab.find(0, generation + 1).is_some_and(|found| found.is(new)));
         }
         drop(new);
-        seeker.join().unwrap();
+        reader.join().unwrap();
         assert_eq!(dropped.load(Ordering::Relaxed), 2);
     });
 }
 
 #[test]
-fn the_last_of_three_references_drops_the_occupant_once() {
+fn the_last_of_three_references_drops_the_occupant() {
     check(3, || {
-        let (slab, dropped) = house();
-        let (first, second) = move_in(&slab, &dropped, "old").unwrap();
+        let (slab, dropped) = one_slot();
+        let (first, second) = occupy(&slab, &dropped, "old").unwrap();
         let generation = first.generation();
         let dropper = thread::spawn(move || {
             assert_eq!(second.occupant().name, "old");
             drop(second);
         });
-        let seeker = {
+        let reader = {
             let slab = slab.clone();
             thread::spawn(move || {
                 slab.find(0, generation).is_none_or(|found| found.clone().occupant().name == "old")
@@ -91,24 +94,24 @@ fn the_last_of_three_references_drops_the_occupant_once() {
         };
         drop(first);
         dropper.join().unwrap();
-        assert!(seeker.join().unwrap());
+        assert!(reader.join().unwrap());
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
-        assert!(move_in(&slab, &dropped, "new").is_some(), "the room is free again");
+        assert!(occupy(&slab, &dropped, "new").is_some(), "the slot is free again");
     });
 }
 
 #[test]
-fn a_look_at_every_occupant_drops_nobody_twice() {
+fn iterating_over_the_occupants_drops_none_twice() {
     check(3, || {
-        let (slab, dropped) = house();
-        let (first, second) = move_in(&slab, &dropped, "old").unwrap();
-        let looker = {
+        let (slab, dropped) = one_slot();
+        let (first, second) = occupy(&slab, &dropped, "old").unwrap();
+        let reader = {
             let slab = slab.clone();
             thread::spawn(move || slab.iter().for_each(|found| assert!(!found.occupant().name.is_empty())))
         };
         drop((first, second));
-        drop(move_in(&slab, &dropped, "new"));
-        looker.join().unwrap();
+        drop(occupy(&slab, &dropped, "new"));
+        reader.join().unwrap();
         assert_eq!(dropped.load(Ordering::Relaxed), 2);
     });
 }

@@ -1,4 +1,4 @@
-//! A reference that a waker leaves with a cell is taken over once, however the cell goes on.
+//! A reference that a waker returns to a cell is taken over once, whatever the cell does next.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,26 +9,26 @@ use super::super::state::{CellState, Notify, RETURNED, Release, SIGNAL};
 use super::check;
 use crate::sync::Arc;
 
-/// A cell nobody runs, and how many references were given up or taken over.
+/// A cell that is not running, and a count of the references that were dropped or taken over.
 #[derive(Clone)]
-struct Books {
+struct ReferenceModel {
     state: Arc<CellState>,
-    settled: StdArc<AtomicUsize>,
+    accounted: StdArc<AtomicUsize>,
 }
 
-impl Books {
+impl ReferenceModel {
     fn new() -> Self {
         let state = Arc::new(CellState::new());
         state.renew();
         assert_eq!(state.release(0), Release::Gone);
-        Self { state, settled: StdArc::default() }
+        Self { state, accounted: StdArc::default() }
     }
 
-    /// Does what a waker does that is used up on a worker.
+    /// Mirrors a waker that is consumed on a worker.
     fn wake(&self, run: impl FnOnce(&Self)) {
         let (notify, taken) = self.state.return_reference();
         if !taken {
-            self.settled.fetch_add(1, Ordering::Relaxed);
+            self.accounted.fetch_add(1, Ordering::Relaxed);
         }
         if notify == Notify::Schedule {
             run(self);
@@ -36,10 +36,10 @@ impl Books {
     }
 
     fn take_over(&self, flags: u32) {
-        self.settled.fetch_add(usize::from(flags & RETURNED != 0), Ordering::Relaxed);
+        self.accounted.fetch_add(usize::from(flags & RETURNED != 0), Ordering::Relaxed);
     }
 
-    fn hear(&self) {
+    fn process_signal(&self) {
         loop {
             self.take_over(self.state.lower(SIGNAL | RETURNED));
             if self.state.release(0) == Release::Gone {
@@ -48,28 +48,28 @@ impl Books {
         }
     }
 
-    fn end(&self) {
+    fn terminate(&self) {
         self.take_over(self.state.mark_dead());
     }
 }
 
-fn two_wakers(run: fn(&Books)) {
+fn two_wakers(run: fn(&ReferenceModel)) {
     check(3, move || {
-        let books = Books::new();
-        let other = books.clone();
+        let model = ReferenceModel::new();
+        let other = model.clone();
         let waker = thread::spawn(move || other.wake(run));
-        books.wake(run);
+        model.wake(run);
         waker.join().unwrap();
-        assert_eq!(books.settled.load(Ordering::Relaxed), 2, "a reference was lost, or taken over twice");
+        assert_eq!(model.accounted.load(Ordering::Relaxed), 2, "a reference was lost or taken over twice");
     });
 }
 
 #[test]
-fn two_wakers_leave_two_references_to_a_cell_that_goes_on() {
-    two_wakers(Books::hear);
+fn two_references_returned_to_a_running_cell_are_taken_over() {
+    two_wakers(ReferenceModel::process_signal);
 }
 
 #[test]
-fn two_wakers_leave_two_references_to_a_cell_that_ends() {
-    two_wakers(Books::end);
+fn two_references_returned_to_a_terminating_cell_are_taken_over() {
+    two_wakers(ReferenceModel::terminate);
 }

@@ -1,13 +1,13 @@
-//! Nobody is stranded, nothing is reordered, and one thread runs at a time.
+//! No message is stranded or reordered, and one thread runs the cell at a time.
 
 use loom::thread;
 
-use super::{Miniature, Order, SUSPEND, check};
+use super::{ModelCell, ModelCommand, SUSPEND, check};
 
 #[test]
 fn no_message_of_two_senders_is_stranded() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let sender = thread::spawn(move || {
             other.tell(1);
@@ -23,7 +23,7 @@ fn no_message_of_two_senders_is_stranded() {
 #[test]
 fn no_message_of_three_senders_is_stranded() {
     check(2, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let senders = [1, 2].map(|message| {
             let cell = cell.clone();
             thread::spawn(move || drop(cell.tell(message)))
@@ -35,18 +35,18 @@ fn no_message_of_three_senders_is_stranded() {
 }
 
 #[test]
-fn messages_held_back_by_a_suspension_are_handled_after_it() {
+fn messages_held_by_a_suspended_cell_are_handled_when_it_resumes() {
     check(2, || {
-        let cell = Miniature::new(8);
-        // Taken out of the lane together, so the second is held in the private half.
-        cell.lanes.push(SUSPEND);
-        cell.lanes.push(1);
+        let cell = ModelCell::new(8);
+        // Taken out of the queue together, so the second is held in the private half.
+        cell.queues.push(SUSPEND);
+        cell.queues.push(1);
         let other = cell.clone();
         let sender = thread::spawn(move || {
             other.tell(2);
             other.tell(3);
         });
-        cell.order(Order::Resume).unwrap();
+        cell.command(ModelCommand::Resume).unwrap();
         sender.join().unwrap();
         cell.assert_handled(&[&[SUSPEND, 1, 2, 3]]);
     });
@@ -55,12 +55,12 @@ fn messages_held_back_by_a_suspension_are_handled_after_it() {
 #[test]
 fn a_resume_that_races_with_the_suspension_is_not_lost() {
     check(2, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let first = cell.clone();
         let second = cell.clone();
         let threads = [
             thread::spawn(move || drop(first.tell(SUSPEND))),
-            thread::spawn(move || second.order(Order::Resume).unwrap()),
+            thread::spawn(move || second.command(ModelCommand::Resume).unwrap()),
         ];
         cell.tell(1);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -69,24 +69,24 @@ fn a_resume_that_races_with_the_suspension_is_not_lost() {
 }
 
 #[test]
-fn an_order_is_obeyed_however_it_meets_a_message() {
+fn a_system_message_that_races_with_a_user_message_is_processed() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         cell.tell(SUSPEND);
         let other = cell.clone();
         let sender = thread::spawn(move || {
             other.tell(1);
         });
-        cell.order(Order::Resume).unwrap();
+        cell.command(ModelCommand::Resume).unwrap();
         sender.join().unwrap();
         cell.assert_handled(&[&[SUSPEND, 1]]);
     });
 }
 
 #[test]
-fn what_a_waker_announces_is_seen_by_the_last_look() {
+fn every_wake_up_is_seen_by_the_runner() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let future = thread::spawn(move || {
             other.signal();
@@ -95,20 +95,20 @@ fn what_a_waker_announces_is_seen_by_the_last_look() {
         cell.tell(1);
         cell.signal();
         future.join().unwrap();
-        assert_eq!(cell.owner().heard, 3, "stranded: the last wake-up found nobody");
+        assert_eq!(cell.runner().signals, 3, "stranded: the last wake-up was lost");
     });
 }
 
 #[test]
-fn a_waker_reaches_a_suspended_cell() {
+fn a_wake_up_reaches_a_suspended_cell() {
     check(3, || {
-        let cell = Miniature::new(8);
+        let cell = ModelCell::new(8);
         let other = cell.clone();
         let future = thread::spawn(move || other.signal());
         cell.tell(SUSPEND);
         cell.tell(1);
         future.join().unwrap();
-        assert_eq!(cell.owner().heard, 1, "stranded: the wake-up found nobody");
+        assert_eq!(cell.runner().signals, 1, "stranded: the wake-up was lost");
         cell.assert_handled(&[&[SUSPEND]]);
     });
 }
