@@ -26,7 +26,7 @@ struct DemoStatsInner {
     pending: HashMap<u32, Instant>,
 }
 
-/// What one tenant got in the measured part of a phase.
+/// Totals of one tenant in the measured part of a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DemoTotals {
     /// Duration of the measured part.
@@ -48,7 +48,7 @@ pub struct DemoTotals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
     pub duration: Duration,
-    /// Whether the request still waits, so that `duration` is a lower bound.
+    /// The request is still queued, so `duration` is a lower bound.
     pub is_pending: bool,
 }
 
