@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::sample::{NoSample, Sample};
-use crate::settings::{self, BadSetting, Settings};
+use crate::settings::{self, SettingError, Settings};
 use crate::workload::{Contender, HeapGauge, Workload};
 
 const FAILED: u8 = 1;
@@ -49,19 +49,19 @@ enum Request {
     Run(&'static Contender, Workload, Settings),
 }
 
-fn parse(words: &[String]) -> Result<Request, Misuse> {
+fn parse(words: &[String]) -> Result<Request, UsageError> {
     if words.iter().any(|word| matches!(word.as_str(), "--help" | "-h")) {
         return Ok(Request::Help);
     }
-    let [contender, workload, settings @ ..] = words else { return Err(Misuse::TooFew) };
+    let [contender, workload, settings @ ..] = words else { return Err(UsageError::TooFew) };
     let Some(workload) = Workload::find(workload) else {
-        return Err(Misuse::UnknownWorkload { given: workload.clone() });
+        return Err(UsageError::UnknownWorkload { given: workload.clone() });
     };
     let found = workload.contenders().iter().find(|known| known.name == contender);
     let Some(contender) = found else {
-        return Err(Misuse::UnknownContender { given: contender.clone(), workload });
+        return Err(UsageError::UnknownContender { given: contender.clone(), workload });
     };
-    let settings = Settings::parse(settings.iter().map(String::as_str)).map_err(Misuse::BadSetting)?;
+    let settings = Settings::parse(settings.iter().map(String::as_str)).map_err(UsageError::SettingError)?;
     Ok(Request::Run(contender, workload, settings))
 }
 
@@ -95,14 +95,14 @@ pub(crate) fn listing() -> String {
 
 /// Why a command line makes no sense.
 #[derive(Debug)]
-enum Misuse {
+enum UsageError {
     TooFew,
     UnknownWorkload { given: String },
     UnknownContender { given: String, workload: Workload },
-    BadSetting(BadSetting),
+    SettingError(SettingError),
 }
 
-impl fmt::Display for Misuse {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooFew => f.write_str("a runtime and a workload are needed; see --help"),
@@ -110,7 +110,7 @@ impl fmt::Display for Misuse {
             Self::UnknownContender { given, workload } => {
                 write!(f, "nobody called `{given}` contends in `{}`; see --help", workload.name())
             }
-            Self::BadSetting(bad) => bad.fmt(f),
+            Self::SettingError(bad) => bad.fmt(f),
         }
     }
 }

@@ -88,7 +88,7 @@ impl Counter {
 
     /// What the actor does with a message that wants no answer.
     #[inline]
-    pub fn told(&mut self, value: u64) {
+    pub fn on_tell(&mut self, value: u64) {
         if let Some(delays) = &self.delays {
             delays.note(now_ns().saturating_sub(value));
         }
@@ -100,7 +100,7 @@ impl Counter {
 
     /// What the actor answers; the asker checks it.
     #[inline]
-    pub fn asked(&mut self, value: u64) -> u64 {
+    pub fn on_ask(&mut self, value: u64) -> u64 {
         value + 1
     }
 }
@@ -118,7 +118,7 @@ mod tests {
         counter.on_start();
         started.wait();
         for left in [1, 1, 0] {
-            counter.told(1);
+            counter.on_tell(1);
             assert_eq!(done.left.load(Ordering::Relaxed), left);
         }
         done.wait();
@@ -130,8 +130,8 @@ mod tests {
         let done = Latch::new(1);
         let delays = Delays::with_capacity(2);
         let mut counter = Counter::new(2, &started, &done).noting(delays.clone());
-        counter.told(now_ns());
-        counter.told(now_ns());
+        counter.on_tell(now_ns());
+        counter.on_tell(now_ns());
         assert_eq!(delays.take().len(), 2);
         assert!(delays.take().is_empty());
     }

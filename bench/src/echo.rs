@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A server that nobody has asked yet.
-pub(crate) struct Listening(SocketAddr);
+pub(crate) struct EchoServer(SocketAddr);
 
 /// A client that asks again and again.
 pub(crate) struct Echo {
@@ -32,7 +32,7 @@ pub(crate) struct Echo {
     client: JoinHandle<io::Result<Vec<u64>>>,
 }
 
-impl Listening {
+impl EchoServer {
     /// Starts the server as tasks of `tokio`, on a port of the system's choice.
     pub(crate) fn on(tokio: &Handle) -> Result<Self, NoSample> {
         let _inside = tokio.enter();
@@ -168,7 +168,7 @@ mod tests {
     fn the_client_hears_its_own_words() {
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap();
-        let echo = Listening::on(tokio.handle()).unwrap().ask().unwrap();
+        let echo = EchoServer::on(tokio.handle()).unwrap().ask().unwrap();
         assert!(!echo.stop().unwrap().is_empty());
     }
 }

@@ -13,10 +13,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use bench_figures::Random;
+use bench_support::SplitMix64;
 
 use self::args::{Options, Request};
-use self::child::{Children, Trouble};
+use self::child::{ChildError, Children};
 use self::score::{Entrant, Score};
 use crate::sample::Sample;
 use crate::workload::Workload;
@@ -63,8 +63,8 @@ fn run(options: &Options) -> io::Result<()> {
 ///
 /// Within a round the workloads come in random order, and within a workload its contenders do, one right after the
 /// other, so that they share whatever the machine goes through.
-fn play(options: &Options, run: impl Fn(&Entrant, Workload) -> Result<Sample, Trouble>) -> Vec<Score> {
-    let mut random = Random::new(options.seed);
+fn play(options: &Options, run: impl Fn(&Entrant, Workload) -> Result<Sample, ChildError>) -> Vec<Score> {
+    let mut random = SplitMix64::new(options.seed);
     let mut scores: Vec<_> = options.workloads.iter().map(|workload| options.score(*workload)).collect();
     let mut turns: Vec<_> = (0..scores.len()).collect();
     for round in 1..=options.rounds {
@@ -138,7 +138,7 @@ mod tests {
             if can(&entrant.label, workload) {
                 return Ok(Sample::default().with(workload.figure().name, 1.0));
             }
-            Err(Trouble::Unsupported("unsupported".to_owned()))
+            Err(ChildError::Unsupported("unsupported".to_owned()))
         });
         turns.into_inner()
     }

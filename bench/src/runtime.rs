@@ -26,7 +26,7 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     /// `lane` spreads tasks over threads where the runtime cannot move them by itself.
     fn spawn_task(&self, lane: usize, task: impl Future<Output = ()> + Send + 'static);
 
-    /// Spawns an actor that calls [`Counter::on_start`] first and then [`Counter::told`] or [`Counter::asked`] for
+    /// Spawns an actor that calls [`Counter::on_start`] first and then [`Counter::on_tell`] or [`Counter::on_ask`] for
     /// each message.
     ///
     /// Its mailbox is the one of the settings; `lane` is as for tasks.

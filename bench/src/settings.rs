@@ -69,15 +69,15 @@ impl Default for Settings {
 
 impl Settings {
     /// Reads `key=value` words.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, BadSetting> {
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, SettingError> {
         let mut settings = Self::default();
         let mut given = Vec::new();
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
-                return Err(BadSetting::NoPair { word: word.to_owned() });
+                return Err(SettingError::NoPair { word: word.to_owned() });
             };
             if given.contains(&key) {
-                return Err(BadSetting::Twice { key: key.to_owned() });
+                return Err(SettingError::Twice { key: key.to_owned() });
             }
             given.push(key);
             settings.set(key, value)?;
@@ -85,7 +85,7 @@ impl Settings {
         Ok(settings)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), BadSetting> {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         match key {
             "workers" => self.workers = count(key, value, WORKERS_MAX)?,
             "mailbox" if value == "unbounded" => self.mailbox = Mailbox::Unbounded,
@@ -94,7 +94,7 @@ impl Settings {
             "metrics" => self.metrics = switch(key, value)?,
             "echo" => self.echo = switch(key, value)?,
             "colocate" => self.colocate = switch(key, value)?,
-            _ => return Err(BadSetting::UnknownKey { key: key.to_owned() }),
+            _ => return Err(SettingError::UnknownKey { key: key.to_owned() }),
         }
         Ok(())
     }
@@ -105,29 +105,29 @@ impl Settings {
     }
 }
 
-fn count(key: &str, value: &str, max: usize) -> Result<NonZeroUsize, BadSetting> {
+fn count(key: &str, value: &str, max: usize) -> Result<NonZeroUsize, SettingError> {
     let wanted = || format!("a number from 1 to {max}");
     let count = value.parse().ok().filter(|count: &NonZeroUsize| count.get() <= max);
-    count.ok_or_else(|| BadSetting::bad_value(key, value, wanted()))
+    count.ok_or_else(|| SettingError::bad_value(key, value, wanted()))
 }
 
-fn scale(value: &str) -> Result<f64, BadSetting> {
+fn scale(value: &str) -> Result<f64, SettingError> {
     let wanted = || format!("a number from {} to {}", SCALE.start(), SCALE.end());
     let scale = value.parse().ok().filter(|scale| SCALE.contains(scale));
-    scale.ok_or_else(|| BadSetting::bad_value("scale", value, wanted()))
+    scale.ok_or_else(|| SettingError::bad_value("scale", value, wanted()))
 }
 
-fn switch(key: &str, value: &str) -> Result<Switch, BadSetting> {
+fn switch(key: &str, value: &str) -> Result<Switch, SettingError> {
     match value {
         "on" => Ok(Switch::On),
         "off" => Ok(Switch::Off),
-        _ => Err(BadSetting::bad_value(key, value, "`on` or `off`".to_owned())),
+        _ => Err(SettingError::bad_value(key, value, "`on` or `off`".to_owned())),
     }
 }
 
 /// Why a setting makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BadSetting {
+pub enum SettingError {
     /// A word without `=`.
     NoPair {
         /// The word as given.
@@ -154,13 +154,13 @@ pub enum BadSetting {
     },
 }
 
-impl BadSetting {
+impl SettingError {
     fn bad_value(key: &str, value: &str, wanted: String) -> Self {
         Self::BadValue { key: key.to_owned(), value: value.to_owned(), wanted }
     }
 }
 
-impl fmt::Display for BadSetting {
+impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPair { word } => write!(f, "`{word}` is no setting of the form key=value; see --help"),
@@ -171,7 +171,7 @@ impl fmt::Display for BadSetting {
     }
 }
 
-impl std::error::Error for BadSetting {}
+impl std::error::Error for SettingError {}
 
 #[cfg(test)]
 mod tests {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(settings.scaled(10), 1);
     }
 
-    fn read(line: &str) -> Result<Settings, BadSetting> {
+    fn read(line: &str) -> Result<Settings, SettingError> {
         Settings::parse(line.split_whitespace())
     }
 }

@@ -16,13 +16,13 @@ pub trait Skynet: Runtime {
     type NodeAddr: Clone + Send + 'static;
 
     /// What a node has in hand while it handles a message, and spawns its children with.
-    type Inside<'a>;
+    type NodeContext<'a>;
 
     /// Spawns a node from outside of every actor.
     fn spawn_root(&self) -> Self::NodeAddr;
 
     /// Spawns a node from inside another.
-    fn spawn_child(inside: &mut Self::Inside<'_>) -> Self::NodeAddr;
+    fn spawn_child(inside: &mut Self::NodeContext<'_>) -> Self::NodeAddr;
 
     /// Sends a node a message, from wherever.
     fn tell_node(to: &Self::NodeAddr, message: NodeMessage<Self::NodeAddr>);
@@ -60,31 +60,31 @@ pub enum Parent<A> {
 #[must_use]
 pub enum Next {
     /// It waits for more.
-    GoOn,
+    Continue,
     /// It is finished.
     Stop,
 }
 
 /// The state of a node.
 #[derive(Debug)]
-pub struct Node<A> {
+pub struct TreeNode<A> {
     parent: Option<Parent<A>>,
     unanswered: u64,
     sum: u64,
 }
 
-impl<A> Default for Node<A> {
+impl<A> Default for TreeNode<A> {
     fn default() -> Self {
         Self { parent: None, unanswered: CHILDREN, sum: 0 }
     }
 }
 
-impl<A: Clone> Node<A> {
+impl<A: Clone> TreeNode<A> {
     /// Handles a message; the runtime then does what the answer says.
     pub fn receive<R: Skynet<NodeAddr = A>>(
         &mut self,
         message: NodeMessage<A>,
-        inside: &mut R::Inside<'_>,
+        inside: &mut R::NodeContext<'_>,
     ) -> Next {
         match message {
             NodeMessage::Start { level: 0, number, parent, .. } => {
@@ -100,13 +100,13 @@ impl<A: Clone> Node<A> {
                         start(&node, level - 1, number * CHILDREN + child, Parent::Node(me.clone())),
                     );
                 }
-                Next::GoOn
+                Next::Continue
             }
             NodeMessage::Answer(sum) => {
                 self.sum += sum;
                 self.unanswered -= 1;
                 if self.unanswered != 0 {
-                    return Next::GoOn;
+                    return Next::Continue;
                 }
                 if let Some(parent) = self.parent.take() {
                     answer::<R>(parent, self.sum);

@@ -57,7 +57,7 @@ pub struct Contender {
 
 /// The figure by which a workload compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figure {
+pub struct MetricSpec {
     /// Its name in a sample.
     pub name: &'static str,
     /// Its unit, as the head of a table names it.
@@ -75,7 +75,7 @@ pub enum Better {
     Lower,
 }
 
-impl Figure {
+impl MetricSpec {
     const RATE: Self = Self { name: "rate", unit: "per second", better: Better::Higher };
     const DELAY: Self = Self { name: "p50_us", unit: "p50 µs", better: Better::Lower };
     const HEAP: Self = Self { name: "heap_bytes", unit: "bytes", better: Better::Lower };
@@ -150,7 +150,7 @@ impl Workload {
     }
 
     /// Names the figure by which it compares.
-    pub fn figure(self) -> Figure {
+    pub fn figure(self) -> MetricSpec {
         match self {
             Self::Tell1
             | Self::Mpsc4
@@ -159,12 +159,12 @@ impl Workload {
             | Self::Fan100
             | Self::Fan1000
             | Self::Skynet
-            | Self::Spawn => Figure::RATE,
+            | Self::Spawn => MetricSpec::RATE,
             Self::Wake | Self::Latency1 | Self::Latency10 | Self::Latency100 | Self::Latency1000 => {
-                Figure::DELAY
+                MetricSpec::DELAY
             }
-            Self::Heap => Figure::HEAP,
-            Self::Register => Figure::OP,
+            Self::Heap => MetricSpec::HEAP,
+            Self::Register => MetricSpec::OP,
         }
     }
 
@@ -194,11 +194,11 @@ pub fn run_flat<R: Runtime>(
     heap: Option<HeapGauge>,
 ) -> Result<Sample, NoSample> {
     match workload {
-        Workload::Tell1 => fan::run::<R>(settings, fan::Shape::TELL1),
-        Workload::Mpsc4 => fan::run::<R>(settings, fan::Shape::MPSC4),
-        Workload::Fan10 => fan::run::<R>(settings, fan::Shape::FAN10),
-        Workload::Fan100 => fan::run::<R>(settings, fan::Shape::FAN100),
-        Workload::Fan1000 => fan::run::<R>(settings, fan::Shape::FAN1000),
+        Workload::Tell1 => fan::run::<R>(settings, fan::FanShape::TELL1),
+        Workload::Mpsc4 => fan::run::<R>(settings, fan::FanShape::MPSC4),
+        Workload::Fan10 => fan::run::<R>(settings, fan::FanShape::FAN10),
+        Workload::Fan100 => fan::run::<R>(settings, fan::FanShape::FAN100),
+        Workload::Fan1000 => fan::run::<R>(settings, fan::FanShape::FAN1000),
         Workload::Ask => ask::run::<R>(settings),
         Workload::Skynet => Err(NoSample::Unsupported("its actors spawn no actors")),
         Workload::Spawn => spawn::run::<R>(settings),

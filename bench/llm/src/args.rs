@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use bench_figures::{Misuse, any_seed, list, number};
+use bench_support::{UsageError, any_seed, list, number};
 
 use crate::contender::{self, Contender};
 use crate::load::Target;
-use crate::workload::Workload;
+use crate::workload::LlmWorkload;
 
 const ROUNDS: usize = 7;
 const ROUNDS_MAX: u64 = 1000;
@@ -59,7 +59,7 @@ pub(crate) enum Request {
 pub(crate) struct Options {
     pub(crate) rounds: usize,
     contenders: Vec<&'static str>,
-    pub(crate) workloads: Vec<Workload>,
+    pub(crate) workloads: Vec<LlmWorkload>,
     pub(crate) scale: f64,
     pub(crate) seed: u64,
     pub(crate) json: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub(crate) struct Load {
 }
 
 /// Reads the words after the program's name.
-pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
+pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, UsageError> {
     let mut words = words.into_iter().peekable();
     match words.peek().map(String::as_str) {
         Some("backend") => return Ok(Request::Backend),
@@ -94,7 +94,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
     let mut options = Options {
         rounds: ROUNDS,
         contenders: contender::ALL.iter().map(|contender| contender.name).collect(),
-        workloads: Workload::ALL.to_vec(),
+        workloads: LlmWorkload::ALL.to_vec(),
         scale: 1.0,
         seed: any_seed(),
         json: None,
@@ -103,7 +103,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         litellm: "target/python-litellm/bin/litellm".into(),
     };
     while let Some(word) = words.next() {
-        let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
+        let mut value = |wanted| words.next().ok_or_else(|| UsageError::bad(&word, "", wanted));
         match word.as_str() {
             "--help" | "-h" => return Ok(Request::Help),
             "--rounds" => options.rounds = number(&word, &value("a number")?, 1..=ROUNDS_MAX)? as usize,
@@ -112,30 +112,30 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
                 options.contenders = list("contender", &value("names")?, known)?;
             }
             "--workloads" => {
-                let known = |name: &str| Workload::ALL.iter().copied().find(|own| own.name() == name);
+                let known = |name: &str| LlmWorkload::ALL.iter().copied().find(|own| own.name() == name);
                 options.workloads = list("workload", &value("names")?, known)?;
             }
             "--scale" => {
                 let given = value("a number")?;
                 let scale = given.parse().ok().filter(|scale| (0.0001..=1000.0).contains(scale));
                 options.scale =
-                    scale.ok_or_else(|| Misuse::bad(&word, &given, "a number from 0.0001 to 1000"))?;
+                    scale.ok_or_else(|| UsageError::bad(&word, &given, "a number from 0.0001 to 1000"))?;
             }
             "--seed" => options.seed = number(&word, &value("a number")?, 0..=u64::MAX)?,
             "--json" => options.json = Some(value("the name of a file")?.into()),
             "--evenkeel" => options.evenkeel = value("the name of a file")?.into(),
             "--python" => options.python = value("the name of a folder")?.into(),
             "--litellm" => options.litellm = value("the name of a file")?.into(),
-            _ => return Err(Misuse::UnknownWord { word }),
+            _ => return Err(UsageError::UnknownWord { word }),
         }
     }
     Ok(Request::Rounds(options))
 }
 
-fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
+fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, UsageError> {
     let address = words.next().unwrap_or_default();
     let address: SocketAddr =
-        address.parse().map_err(|_| Misuse::bad("load", &address, "an address like 127.0.0.1:7070"))?;
+        address.parse().map_err(|_| UsageError::bad("load", &address, "an address like 127.0.0.1:7070"))?;
     let mut count = |usual: usize, max| {
         words.next().map_or(Ok(usual), |given| Ok(number("load", &given, 1..=max)? as usize))
     };
@@ -150,7 +150,7 @@ pub(crate) fn help() -> String {
     let contenders: String =
         contender::ALL.iter().map(|one| format!("  {:17} {}\n", one.name, one.about)).collect();
     let workloads: String =
-        Workload::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
+        LlmWorkload::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
     format!("{HELP}\ncontenders:\n{contenders}\nworkloads:\n{workloads}{EXAMPLES}")
 }
 

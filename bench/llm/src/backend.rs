@@ -12,9 +12,9 @@ use memchr::memmem;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
 
-use crate::chat::{self, Delivery, MODEL};
+use crate::chat::{self, ChatMode, MODEL};
 use crate::clock::shared_ns;
-use bench_figures::{Body, Wire};
+use bench_support::{Body, HttpConnection};
 
 /// How many nodes it plays.
 pub(crate) const NODES: usize = 2;
@@ -28,7 +28,7 @@ pub(crate) fn main() -> io::Result<()> {
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let answers = Arc::new(Answers::new());
+        let answers = Arc::new(CannedResponses::new());
         for _ in 0..NODES {
             let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
             println!("{}", listener.local_addr()?);
@@ -39,14 +39,14 @@ pub(crate) fn main() -> io::Result<()> {
     })
 }
 
-struct Answers {
+struct CannedResponses {
     chat: Vec<u8>,
     models: Vec<u8>,
     health: Vec<u8>,
     missing: Vec<u8>,
 }
 
-impl Answers {
+impl CannedResponses {
     fn new() -> Self {
         let models = format!(
             "{{\"object\":\"list\",\"data\":[{{\"id\":\"{MODEL}\",\"object\":\"model\",\"created\":1760000000,\
@@ -71,20 +71,20 @@ impl Answers {
     }
 }
 
-async fn accept(listener: TcpListener, answers: Arc<Answers>) {
+async fn accept(listener: TcpListener, answers: Arc<CannedResponses>) {
     loop {
         // A connection that ended before it was taken is none; one that ends badly is noticed at its other end.
         let Ok((stream, _)) = listener.accept().await else { continue };
         let answers = answers.clone();
         tokio::spawn(async move {
-            if let Ok(wire) = Wire::new(stream) {
+            if let Ok(wire) = HttpConnection::new(stream) {
                 drop(serve(wire, &answers).await);
             }
         });
     }
 }
 
-async fn serve(mut wire: Wire, answers: &Answers) -> io::Result<()> {
+async fn serve(mut wire: HttpConnection, answers: &CannedResponses) -> io::Result<()> {
     let mut body = Vec::new();
     while let Some(mut head) = wire.head().await? {
         body.clear();
@@ -92,15 +92,15 @@ async fn serve(mut wire: Wire, answers: &Answers) -> io::Result<()> {
             body.extend_from_slice(wire.part(&mut head.body).await?);
         }
         match delivery(&body) {
-            Delivery::Whole => wire.write(answers.to(&head.line)).await?,
-            Delivery::Stream { frames, every_ms } => stream(&mut wire, frames, every_ms).await?,
+            ChatMode::Whole => wire.write(answers.to(&head.line)).await?,
+            ChatMode::Stream { frames, every_ms } => stream(&mut wire, frames, every_ms).await?,
         }
     }
     Ok(())
 }
 
 /// Reads how an answer is wanted, without reading the rest.
-fn delivery(body: &[u8]) -> Delivery {
+fn delivery(body: &[u8]) -> ChatMode {
     let number = |name: &str| {
         let digits = &body[memmem::find(body, name.as_bytes())? + name.len()..];
         let digits = digits.split(|byte| !byte.is_ascii_digit()).next()?;
@@ -108,13 +108,13 @@ fn delivery(body: &[u8]) -> Delivery {
     };
     match (number("\"every_ms\":"), number("\"max_tokens\":")) {
         (Some(every_ms), Some(frames)) => {
-            Delivery::Stream { frames: frames as usize, every_ms: u64::from(every_ms) }
+            ChatMode::Stream { frames: frames as usize, every_ms: u64::from(every_ms) }
         }
-        _ => Delivery::Whole,
+        _ => ChatMode::Whole,
     }
 }
 
-async fn stream(wire: &mut Wire, frames: usize, every_ms: u64) -> io::Result<()> {
+async fn stream(wire: &mut HttpConnection, frames: usize, every_ms: u64) -> io::Result<()> {
     wire.write(chat::STREAM_HEAD).await?;
     let mut due = Instant::now();
     for _ in 0..frames {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_the_question_asks_for_is_understood() {
-        for wanted in [Delivery::Whole, Delivery::Stream { frames: 12, every_ms: 3 }] {
+        for wanted in [ChatMode::Whole, ChatMode::Stream { frames: 12, every_ms: 3 }] {
             assert_eq!(delivery(&chat::request(0, "", wanted)), wanted);
         }
     }

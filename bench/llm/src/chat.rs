@@ -12,7 +12,7 @@ const BODY_BYTES: usize = 1024;
 
 /// How an answer is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delivery {
+pub(crate) enum ChatMode {
     Whole,
     /// In this many frames, one every so many milliseconds.
     Stream {
@@ -24,11 +24,11 @@ pub(crate) enum Delivery {
 /// Writes a whole request of about 1 KB.
 ///
 /// Conversations differ, as those of different users do: what chooses by prompt has something to choose by.
-pub(crate) fn request(conversation: usize, key: &str, delivery: Delivery) -> Vec<u8> {
+pub(crate) fn request(conversation: usize, key: &str, delivery: ChatMode) -> Vec<u8> {
     let stream = match delivery {
-        Delivery::Whole => String::new(),
+        ChatMode::Whole => String::new(),
         // An engine ignores fields that it does not know, and so does whoever passes them on.
-        Delivery::Stream { frames, every_ms } => format!(
+        ChatMode::Stream { frames, every_ms } => format!(
             ",\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\"max_tokens\":{frames},\"every_ms\":{every_ms}"
         ),
     };
@@ -105,13 +105,13 @@ mod tests {
 
     #[test]
     fn a_question_is_json_of_one_kilobyte_however_the_answer_is_wanted() {
-        for delivery in [Delivery::Whole, Delivery::Stream { frames: 100, every_ms: 20 }] {
+        for delivery in [ChatMode::Whole, ChatMode::Stream { frames: 100, every_ms: 20 }] {
             let request = String::from_utf8(request(7, "sk-1", delivery)).unwrap();
             let (head, body) = request.split_once("\r\n\r\n").unwrap();
             assert!(head.ends_with("content-length: 1024"), "{head}");
             assert_eq!(body.len(), 1024);
             let body: Value = serde_json::from_str(body).unwrap();
-            assert_eq!(body["stream"].as_bool().unwrap_or(false), delivery != Delivery::Whole);
+            assert_eq!(body["stream"].as_bool().unwrap_or(false), delivery != ChatMode::Whole);
         }
     }
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::load::{Callers, Target};
-use bench_figures::Process;
+use crate::load::{ClientPool, Target};
+use bench_support::Process;
 
 const READY_WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -26,15 +26,15 @@ const NOBODYS_KEY: &str = "sk-bench-0000000000000000";
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) takes: Takes,
+    pub(crate) takes: SupportedWorkloads,
     /// Which part of a turn's requests it is asked, lest a slow one never ends its turn.
     pub(crate) part: f64,
-    start: fn(&Place) -> io::Result<Started>,
+    start: fn(&Setup) -> io::Result<StartedProcess>,
 }
 
 /// Which workloads make sense for a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub(crate) enum SupportedWorkloads {
     Everything,
     /// Only that of many connections.
     Load,
@@ -52,7 +52,7 @@ pub(crate) const ALL: &[Contender] = &[
         evenkeel::tenants,
     ),
     Contender {
-        takes: Takes::Load,
+        takes: SupportedWorkloads::Load,
         ..contender(
             "evenkeel-queued",
             "the same with a slot for every second connection: each turn is decided; load only",
@@ -75,13 +75,13 @@ pub(crate) const ALL: &[Contender] = &[
 const fn contender(
     name: &'static str,
     about: &'static str,
-    start: fn(&Place) -> io::Result<Started>,
+    start: fn(&Setup) -> io::Result<StartedProcess>,
 ) -> Contender {
-    Contender { name, about, takes: Takes::Everything, part: 1.0, start }
+    Contender { name, about, takes: SupportedWorkloads::Everything, part: 1.0, start }
 }
 
 /// What a contender is started with.
-pub(crate) struct Place {
+pub(crate) struct Setup {
     /// The nodes.
     pub(crate) nodes: Vec<SocketAddr>,
     /// Where its files go.
@@ -95,13 +95,13 @@ pub(crate) struct Place {
 }
 
 /// A contender that was started.
-struct Started {
+struct StartedProcess {
     target: Target,
     process: Option<Process>,
 }
 
 /// A contender that answers.
-pub(crate) struct Running {
+pub(crate) struct RunningProxy {
     pub(crate) target: Target,
     process: Option<Process>,
     /// In bytes, before any load.
@@ -113,23 +113,23 @@ impl Contender {
     pub(crate) const DIRECT: &str = "direct";
 
     /// Starts it and waits until it answers; the error says what is missing.
-    pub(crate) async fn start(&self, label: &str, place: &Place) -> io::Result<Running> {
+    pub(crate) async fn start(&self, label: &str, place: &Setup) -> io::Result<RunningProxy> {
         let folder = place.folder.join(label.replace([' ', '(', ')'], ""));
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(&folder)?;
-        let place = Place {
+        let place = Setup {
             folder: folder.canonicalize()?,
             nodes: place.nodes.clone(),
             evenkeel: place.evenkeel.clone(),
             python: place.python.clone(),
             litellm: place.litellm.clone(),
         };
-        let Started { target, mut process } = (self.start)(&place)?;
+        let StartedProcess { target, mut process } = (self.start)(&place)?;
         let begun = Instant::now();
         loop {
-            let answered = Callers::open(&target, target.keys.len()).await;
+            let answered = ClientPool::open(&target, target.keys.len()).await;
             let Err(unanswered) = answered else { break };
             let gone = match &mut process {
                 Some(process) => !process.runs()?,
@@ -142,11 +142,11 @@ impl Contender {
             sleep(LOOK_EVERY).await;
         }
         let rss_idle = process.as_ref().map(Process::rss).transpose()?;
-        Ok(Running { target, process, rss_idle })
+        Ok(RunningProxy { target, process, rss_idle })
     }
 }
 
-impl Running {
+impl RunningProxy {
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         self.process.as_ref().map_or(Ok(Duration::ZERO), Process::cpu)
     }
@@ -161,8 +161,8 @@ impl Running {
     }
 }
 
-fn direct(place: &Place) -> io::Result<Started> {
-    Ok(Started { target: target(place.nodes.clone()), process: None })
+fn direct(place: &Setup) -> io::Result<StartedProcess> {
+    Ok(StartedProcess { target: target(place.nodes.clone()), process: None })
 }
 
 fn target(addresses: Vec<SocketAddr>) -> Target {

@@ -1,6 +1,6 @@
 //! The figures for programs.
 
-use bench_figures::{Line, Quartiles};
+use bench_support::{Quartiles, RowSamples};
 use serde_json::{Map, Value, json};
 
 use crate::args::Options;
@@ -26,7 +26,7 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
 
 fn rows(score: &Score) -> Vec<Value> {
     let compared = score.workload.figures().iter().filter_map(|figure| Some((figure.group?, figure.name)));
-    let row = |(group, figure): (&str, &str), line: &Line| {
+    let row = |(group, figure): (&str, &str), line: &RowSamples| {
         let own = line.quartiles(figure)?;
         let ratio = score.ratio(line, figure)?;
         Some(json!({
@@ -44,7 +44,7 @@ fn rows(score: &Score) -> Vec<Value> {
     compared.flat_map(|figure| score.lines.iter().filter_map(move |line| row(figure, line))).collect()
 }
 
-fn medians(score: &Score, line: &Line) -> Map<String, Value> {
+fn medians(score: &Score, line: &RowSamples) -> Map<String, Value> {
     let median = |name: &str| line.quartiles(name).map(|Quartiles { median, .. }| json!(median));
     let figures = score.workload.figures().iter();
     figures.filter_map(|figure| Some((figure.name.to_owned(), median(figure.name)?))).collect()

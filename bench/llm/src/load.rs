@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use memchr::memmem;
 
-use crate::chat::{DONE, Delivery, SENT, request};
+use crate::chat::{ChatMode, DONE, SENT, request};
 use crate::clock::shared_ns;
-use bench_figures::{Body, Wire};
+use bench_support::{Body, HttpConnection};
 
 /// A frame that is under way for longer has stalled.
 const STALLED_NS: u64 = 100_000_000;
@@ -29,37 +29,37 @@ pub(crate) struct Target {
 }
 
 /// Connections that have been answered once.
-pub(crate) struct Callers(Vec<Caller>);
+pub(crate) struct ClientPool(Vec<LoadClient>);
 
-struct Caller {
-    wire: Wire,
+struct LoadClient {
+    wire: HttpConnection,
     request: Vec<u8>,
 }
 
 /// How long everything took together, and every question by itself.
-pub(crate) struct Answered {
+pub(crate) struct LoadResult {
     pub(crate) wall: Duration,
     pub(crate) delays_ns: Vec<u64>,
 }
 
 /// How all frames travelled.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Streamed {
+pub(crate) struct StreamResult {
     pub(crate) delays_ns: Vec<u64>,
     pub(crate) stalled: usize,
 }
 
-impl Callers {
+impl ClientPool {
     /// Opens connections and asks on each once, so that what opens connections of its own has done so.
-    pub(crate) async fn open(target: &Target, count: usize) -> Result<Self, Unanswered> {
+    pub(crate) async fn open(target: &Target, count: usize) -> Result<Self, LoadError> {
         let mut tasks = Vec::new();
         for at in 0..count {
             let address = target.addresses[at % target.addresses.len()];
-            let request = request(at, &target.keys[at % target.keys.len()], Delivery::Whole);
+            let request = request(at, &target.keys[at % target.keys.len()], ChatMode::Whole);
             tasks.push(tokio::spawn(async move {
-                let mut caller = Caller { wire: Wire::connect(address).await?, request };
+                let mut caller = LoadClient { wire: HttpConnection::connect(address).await?, request };
                 caller.ask().await?;
-                Ok::<_, Unanswered>(caller)
+                Ok::<_, LoadError>(caller)
             }));
         }
         let mut callers = Vec::new();
@@ -70,7 +70,7 @@ impl Callers {
     }
 
     /// Asks `count` questions in all.
-    pub(crate) async fn ask(self, count: usize) -> Result<Answered, Unanswered> {
+    pub(crate) async fn ask(self, count: usize) -> Result<LoadResult, LoadError> {
         let begun = Instant::now();
         let left = Arc::new(AtomicUsize::new(count));
         let tasks: Vec<_> =
@@ -79,11 +79,11 @@ impl Callers {
         for task in tasks {
             delays_ns.append(&mut task.await.map_err(io::Error::other)??);
         }
-        Ok(Answered { wall: begun.elapsed(), delays_ns })
+        Ok(LoadResult { wall: begun.elapsed(), delays_ns })
     }
 }
 
-async fn ask_on(mut caller: Caller, left: Arc<AtomicUsize>) -> Result<Vec<u64>, Unanswered> {
+async fn ask_on(mut caller: LoadClient, left: Arc<AtomicUsize>) -> Result<Vec<u64>, LoadError> {
     let mut delays = Vec::new();
     while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
         let asked = Instant::now();
@@ -93,8 +93,8 @@ async fn ask_on(mut caller: Caller, left: Arc<AtomicUsize>) -> Result<Vec<u64>, 
     Ok(delays)
 }
 
-impl Caller {
-    async fn ask(&mut self) -> Result<(), Unanswered> {
+impl LoadClient {
+    async fn ask(&mut self) -> Result<(), LoadError> {
         self.wire.write(&self.request).await?;
         let mut body = head(&mut self.wire).await?;
         while body != Body::Done {
@@ -108,15 +108,15 @@ impl Caller {
 pub(crate) async fn stream(
     target: &Target,
     count: usize,
-    delivery: Delivery,
-) -> Result<Streamed, Unanswered> {
+    delivery: ChatMode,
+) -> Result<StreamResult, LoadError> {
     let mut tasks = Vec::new();
     for at in 0..count {
         let address = target.addresses[at % target.addresses.len()];
         let request = request(at, &target.keys[at % target.keys.len()], delivery);
         tasks.push(tokio::spawn(read_stream(address, request)));
     }
-    let mut all = Streamed::default();
+    let mut all = StreamResult::default();
     for task in tasks {
         let mut one = task.await.map_err(io::Error::other)??;
         all.delays_ns.append(&mut one.delays_ns);
@@ -125,11 +125,11 @@ pub(crate) async fn stream(
     Ok(all)
 }
 
-async fn read_stream(address: SocketAddr, request: Vec<u8>) -> Result<Streamed, Unanswered> {
-    let mut wire = Wire::connect(address).await?;
+async fn read_stream(address: SocketAddr, request: Vec<u8>) -> Result<StreamResult, LoadError> {
+    let mut wire = HttpConnection::connect(address).await?;
     wire.write(&request).await?;
     let mut body = head(&mut wire).await?;
-    let mut streamed = Streamed::default();
+    let mut streamed = StreamResult::default();
     let mut events = Vec::new();
     let mut done = false;
     while body != Body::Done {
@@ -145,10 +145,10 @@ async fn read_stream(address: SocketAddr, request: Vec<u8>) -> Result<Streamed, 
         }
         events.drain(..used);
     }
-    if done { Ok(streamed) } else { Err(Unanswered::Truncated) }
+    if done { Ok(streamed) } else { Err(LoadError::Truncated) }
 }
 
-impl Streamed {
+impl StreamResult {
     fn note(&mut self, delay_ns: u64) {
         self.delays_ns.push(delay_ns);
         self.stalled += usize::from(STALLED_NS < delay_ns);
@@ -161,8 +161,8 @@ fn sent_ns(event: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-async fn head(wire: &mut Wire) -> Result<Body, Unanswered> {
-    let head = wire.head().await?.ok_or(Unanswered::Closed)?;
+async fn head(wire: &mut HttpConnection) -> Result<Body, LoadError> {
+    let head = wire.head().await?.ok_or(LoadError::Closed)?;
     if head.line.get(9..12) == Some(b"200") {
         return Ok(head.body);
     }
@@ -173,25 +173,25 @@ async fn head(wire: &mut Wire) -> Result<Body, Unanswered> {
         said.extend_from_slice(wire.part(&mut body).await?);
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Err(Unanswered::Refused(format!("{}: {}", text(&line), text(&said))))
+    Err(LoadError::Refused(format!("{}: {}", text(&line), text(&said))))
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Unanswered {
+pub(crate) enum LoadError {
     Io(io::Error),
     Closed,
     Refused(String),
     Truncated,
 }
 
-impl From<io::Error> for Unanswered {
+impl From<io::Error> for LoadError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),

@@ -3,7 +3,7 @@
 //!
 //! Everybody stands between the same two nodes ([`backend`], a process of its own) and the same [`load`]; the nodes have
 //! their answers ready. [`rounds`] gives each [`contender`] its turn in every round, takes its processes' time from
-//! `/proc` ([`bench_figures::Process`]), and compares it with the baseline of the same round.
+//! `/proc` ([`bench_support::Process`]), and compares it with the baseline of the same round.
 
 mod args;
 mod backend;
@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use self::args::Request;
-use self::load::Callers;
+use self::load::ClientPool;
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 fn ask(load: &args::Load) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answered = runtime.block_on(async {
-        let callers = Callers::open(&load.target, load.connections).await?;
+        let callers = ClientPool::open(&load.target, load.connections).await?;
         callers.ask(load.requests).await
     });
     let answered = answered.map_err(|unanswered| io::Error::other(unanswered.to_string()))?;

@@ -7,13 +7,13 @@ use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bench_figures::{Line, Random, Trouble};
+use bench_support::{RowSamples, RunError, SplitMix64};
 
 use crate::args::Options;
 use crate::backend::NODES;
-use crate::contender::{self, Contender, Place, Running, Takes};
+use crate::contender::{self, Contender, RunningProxy, Setup, SupportedWorkloads};
 use crate::score::Score;
-use crate::workload::{Workload, mib};
+use crate::workload::{LlmWorkload, mib};
 use crate::{json, table};
 
 /// Where contenders have their files.
@@ -35,7 +35,7 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
         write(path, "")?;
     }
     let backend = Backend::start()?;
-    let place = Place {
+    let place = Setup {
         nodes: backend.nodes.clone(),
         folder: FOLDER.into(),
         // Contenders start in folders of their own.
@@ -57,10 +57,10 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
 struct Entrant {
     label: String,
     contender: &'static Contender,
-    running: Running,
+    running: RunningProxy,
 }
 
-async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
+async fn play(options: &Options, place: &Setup) -> io::Result<Outcome> {
     let (entrants, missing) = start(options, place).await;
     let baseline = entrants.iter().find(|entrant| entrant.label != Contender::DIRECT);
     let baseline = baseline.map(|entrant| entrant.label.clone());
@@ -68,13 +68,14 @@ async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
     let mut scores: Vec<_> = (options.workloads.iter())
         .map(|workload| {
             let takes = |entrant: &&Entrant| {
-                entrant.contender.takes == Takes::Everything || *workload == Workload::Load
+                entrant.contender.takes == SupportedWorkloads::Everything || *workload == LlmWorkload::Load
             };
-            let lines = entrants.iter().filter(takes).map(|entrant| Line::new(&entrant.label)).collect();
+            let lines =
+                entrants.iter().filter(takes).map(|entrant| RowSamples::new(&entrant.label)).collect();
             Score { workload: *workload, lines, baseline: baseline.clone() }
         })
         .collect();
-    let mut random = Random::new(options.seed);
+    let mut random = SplitMix64::new(options.seed);
     for round in 1..=options.rounds {
         random.shuffle(&mut scores);
         for score in &mut scores {
@@ -82,26 +83,26 @@ async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
             play_workload(score, &entrants, &mut random, options.scale).await;
         }
     }
-    scores.sort_by_key(|score| Workload::ALL.iter().position(|workload| *workload == score.workload));
+    scores.sort_by_key(|score| LlmWorkload::ALL.iter().position(|workload| *workload == score.workload));
     let idle =
         entrants.iter().filter_map(|entrant| Some((entrant.label.clone(), mib(entrant.running.rss_idle?))));
     Ok(Outcome { scores, idle: idle.collect(), missing })
 }
 
 /// Gives everybody a turn, one right after the other, so that they share whatever the machine goes through.
-async fn play_workload(score: &mut Score, entrants: &[Entrant], random: &mut Random, scale: f64) {
+async fn play_workload(score: &mut Score, entrants: &[Entrant], random: &mut SplitMix64, scale: f64) {
     let mut places: Vec<_> = (0..score.lines.len()).collect();
     random.shuffle(&mut places);
     for place in places {
         let line = &mut score.lines[place];
         let Some(entrant) = entrants.iter().find(|entrant| entrant.label == line.label) else { continue };
         let part = match score.workload {
-            Workload::Load | Workload::One => entrant.contender.part,
+            LlmWorkload::Load | LlmWorkload::One => entrant.contender.part,
             // Frames come at their own pace, however many were asked for.
-            Workload::Stream => 1.0,
+            LlmWorkload::Stream => 1.0,
         };
         let outcome = score.workload.run(&entrant.running, scale * part).await;
-        if let Err(Trouble(what)) = &outcome {
+        if let Err(RunError(what)) = &outcome {
             eprintln!("{}: {what}", line.label);
         }
         line.note(outcome);
@@ -110,7 +111,7 @@ async fn play_workload(score: &mut Score, entrants: &[Entrant], random: &mut Ran
 }
 
 /// Starts everybody who is wanted and can be; the baseline twice.
-async fn start(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, String)>) {
+async fn start(options: &Options, place: &Setup) -> (Vec<Entrant>, Vec<(String, String)>) {
     let mut entrants = Vec::new();
     let mut missing = Vec::new();
     for contender in contender::ALL.iter().filter(|contender| options.wants(contender)) {

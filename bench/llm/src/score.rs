@@ -1,24 +1,24 @@
 //! What the rounds gave, contender by contender, and how each compares with the baseline.
 
-use bench_figures::{Line, Quartiles, get};
+use bench_support::{Quartiles, RowSamples, get};
 
 use crate::contender::Contender;
-use crate::workload::Workload;
+use crate::workload::LlmWorkload;
 
 /// All rounds of one workload.
 pub(crate) struct Score {
-    pub(crate) workload: Workload,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) workload: LlmWorkload,
+    pub(crate) lines: Vec<RowSamples>,
     /// The label of whom the others are compared with.
     pub(crate) baseline: String,
 }
 
 impl Score {
-    pub(crate) fn line(&self, label: &str) -> Option<&Line> {
+    pub(crate) fn line(&self, label: &str) -> Option<&RowSamples> {
         self.lines.iter().find(|line| line.label == label)
     }
 
-    pub(crate) fn ratio(&self, line: &Line, figure: &str) -> Option<Quartiles> {
+    pub(crate) fn ratio(&self, line: &RowSamples, figure: &str) -> Option<Quartiles> {
         line.ratio(self.line(&self.baseline)?, figure)
     }
 
@@ -51,12 +51,12 @@ pub(crate) mod tests {
 
     pub(crate) fn score(figure: &'static str, lines: &[(&str, &[f64])]) -> Score {
         let line = |(label, figures): &(&str, &[f64])| {
-            let mut line = Line::new(label);
+            let mut line = RowSamples::new(label);
             figures.iter().for_each(|number| line.note(Ok(vec![(figure, *number)])));
             line
         };
         Score {
-            workload: Workload::Load,
+            workload: LlmWorkload::Load,
             lines: lines.iter().map(line).collect(),
             baseline: "haproxy".to_owned(),
         }

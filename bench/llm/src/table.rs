@@ -1,11 +1,11 @@
 //! The figures as tables that are also Markdown.
 
-use bench_figures::{Line, draw, short, times};
+use bench_support::{RowSamples, draw, short, times};
 
 use crate::args::Options;
 use crate::rounds::Outcome;
 use crate::score::Score;
-use crate::workload::Workload;
+use crate::workload::LlmWorkload;
 
 /// Draws a table per workload, under a line that says how to repeat them.
 pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
@@ -28,7 +28,7 @@ fn one(score: &Score, idle: &[(String, f64)]) -> String {
             columns.push(column(&head, score, |line| Some(times(score.ratio(line, figure.name)?))));
         }
     }
-    if score.workload == Workload::Load {
+    if score.workload == LlmWorkload::Load {
         columns.push(column("MiB idle", score, |line| {
             idle.iter().find(|(label, _)| *label == line.label).map(|(_, mib)| short(*mib))
         }));
@@ -40,7 +40,7 @@ fn one(score: &Score, idle: &[(String, f64)]) -> String {
 }
 
 /// A column, its head first.
-fn column(head: &str, score: &Score, cell: impl Fn(&Line) -> Option<String>) -> Vec<String> {
+fn column(head: &str, score: &Score, cell: impl Fn(&RowSamples) -> Option<String>) -> Vec<String> {
     let cells = score.lines.iter().map(|line| cell(line).unwrap_or_default());
     std::iter::once(head.to_owned()).chain(cells).collect()
 }

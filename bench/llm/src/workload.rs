@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use bench_figures::{Sample, Trouble, delays};
+use bench_support::{RunError, TurnSample, delays};
 use tokio::time::timeout;
 
-use crate::chat::Delivery;
-use crate::contender::Running;
-use crate::load::{Callers, Unanswered, stream};
+use crate::chat::ChatMode;
+use crate::contender::RunningProxy;
+use crate::load::{ClientPool, LoadError, stream};
 
 /// More than the slowest turn of a contender that answers at all.
 const TURN_MAX: Duration = Duration::from_secs(120);
@@ -20,7 +20,7 @@ const FRAME_EVERY_MS: u64 = 20;
 
 /// What is asked of everybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Workload {
+pub(crate) enum LlmWorkload {
     Load,
     One,
     Stream,
@@ -28,34 +28,34 @@ pub(crate) enum Workload {
 
 /// A figure, and how it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Figure {
+pub(crate) struct MetricColumn {
     pub(crate) name: &'static str,
     pub(crate) head: &'static str,
     /// The group under which ratios to the baseline are written, if they are.
     pub(crate) group: Option<&'static str>,
 }
 
-const fn figure(name: &'static str, head: &'static str) -> Figure {
-    Figure { name, head, group: None }
+const fn figure(name: &'static str, head: &'static str) -> MetricColumn {
+    MetricColumn { name, head, group: None }
 }
 
-const fn compared(group: &'static str, name: &'static str, head: &'static str) -> Figure {
-    Figure { name, head, group: Some(group) }
+const fn compared(group: &'static str, name: &'static str, head: &'static str) -> MetricColumn {
+    MetricColumn { name, head, group: Some(group) }
 }
 
-const LOAD_FIGURES: &[Figure] = &[
+const LOAD_FIGURES: &[MetricColumn] = &[
     compared("cpu", "cpu_us", "CPU µs/request"),
     compared("wall", "wall_us", "wall µs/request"),
     figure("rate", "requests/s"),
     compared("rss", "rss_mib", "MiB loaded"),
 ];
-const ONE_FIGURES: &[Figure] = &[
+const ONE_FIGURES: &[MetricColumn] = &[
     figure("p50_us", "p50 µs"),
     figure("p99_us", "p99 µs"),
     compared("added", "added_p50_us", "added p50 µs"),
     figure("added_p99_us", "added p99 µs"),
 ];
-const STREAM_FIGURES: &[Figure] = &[
+const STREAM_FIGURES: &[MetricColumn] = &[
     compared("frame", "cpu_us_per_frame", "CPU µs/frame"),
     figure("frames", "frames"),
     figure("stalled", "stalled > 100 ms"),
@@ -63,7 +63,7 @@ const STREAM_FIGURES: &[Figure] = &[
     figure("p99_us", "p99 µs"),
 ];
 
-impl Workload {
+impl LlmWorkload {
     pub(crate) const ALL: &[Self] = &[Self::Load, Self::One, Self::Stream];
 
     pub(crate) fn name(self) -> &'static str {
@@ -84,7 +84,7 @@ impl Workload {
         }
     }
 
-    pub(crate) fn figures(self) -> &'static [Figure] {
+    pub(crate) fn figures(self) -> &'static [MetricColumn] {
         match self {
             Self::Load => LOAD_FIGURES,
             Self::One => ONE_FIGURES,
@@ -93,7 +93,7 @@ impl Workload {
     }
 
     /// Gives a contender its turn; `scale` makes it longer or shorter.
-    pub(crate) async fn run(self, running: &Running, scale: f64) -> Result<Sample, Trouble> {
+    pub(crate) async fn run(self, running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
         let turn = async {
             match self {
                 Self::Load => load(running, scale).await,
@@ -101,12 +101,12 @@ impl Workload {
                 Self::Stream => frames(running, scale).await,
             }
         };
-        timeout(TURN_MAX, turn).await.unwrap_or(Err(Trouble("it took too long".to_owned())))
+        timeout(TURN_MAX, turn).await.unwrap_or(Err(RunError("it took too long".to_owned())))
     }
 }
 
-async fn load(running: &Running, scale: f64) -> Result<Sample, Trouble> {
-    let callers = Callers::open(&running.target, LOAD_CONNECTIONS).await?;
+async fn load(running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
+    let callers = ClientPool::open(&running.target, LOAD_CONNECTIONS).await?;
     let requests = scaled(LOAD_REQUESTS, scale).max(LOAD_CONNECTIONS);
     let before = running.cpu()?;
     let answered = callers.ask(requests).await?;
@@ -123,14 +123,14 @@ async fn load(running: &Running, scale: f64) -> Result<Sample, Trouble> {
     Ok(sample)
 }
 
-async fn one(running: &Running, scale: f64) -> Result<Sample, Trouble> {
-    let callers = Callers::open(&running.target, 1).await?;
+async fn one(running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
+    let callers = ClientPool::open(&running.target, 1).await?;
     let answered = callers.ask(scaled(ONE_REQUESTS, scale)).await?;
     Ok(delays(answered.delays_ns))
 }
 
-async fn frames(running: &Running, scale: f64) -> Result<Sample, Trouble> {
-    let delivery = Delivery::Stream { frames: scaled(FRAMES, scale), every_ms: FRAME_EVERY_MS };
+async fn frames(running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
+    let delivery = ChatMode::Stream { frames: scaled(FRAMES, scale), every_ms: FRAME_EVERY_MS };
     let before = running.cpu()?;
     let streamed = stream(&running.target, STREAMS as usize, delivery).await?;
     let cpu = running.cpu()?.saturating_sub(before);
@@ -152,8 +152,8 @@ pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / 1024.0 / 1024.0
 }
 
-impl From<Unanswered> for Trouble {
-    fn from(unanswered: Unanswered) -> Self {
+impl From<LoadError> for RunError {
+    fn from(unanswered: LoadError) -> Self {
         Self(unanswered.to_string())
     }
 }

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench_figures::{Misuse, any_seed, list, number};
+use bench_support::{UsageError, any_seed, list, number};
 
 use crate::case::Case;
 use crate::contender::{self, Contender};
-use crate::engine::Part;
+use crate::engine::EngineCase;
 
 const ROUNDS: usize = 5;
 const ROUNDS_MAX: u64 = 1000;
@@ -44,13 +44,13 @@ examples:
   cargo xtask bench queue -- engine --scale 0.01 --rounds 1
 ";
 
-/// What to do.
+/// EngineCaseKind to do.
 #[derive(Debug)]
 pub(crate) enum Request {
     Help,
     Rounds(Options),
     Engine(Options),
-    EnginePart(Part),
+    EnginePart(EngineCase),
     Load(Load),
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Load {
 }
 
 /// Reads the words after the program's name.
-pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
+pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, UsageError> {
     let mut words = words.into_iter().peekable();
     match words.peek().map(String::as_str) {
         Some("load") => return parse_load(words.skip(1)).map(Request::Load),
@@ -103,7 +103,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
 }
 
 /// Reads options; `None` when help is wanted.
-fn parse_options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, Misuse> {
+fn parse_options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, UsageError> {
     let mut options = Options {
         rounds: ROUNDS,
         contenders: contender::ALL.iter().map(|contender| contender.name).collect(),
@@ -115,7 +115,7 @@ fn parse_options(mut words: impl Iterator<Item = String>) -> Result<Option<Optio
         python: "target/python-bench/bin".into(),
     };
     while let Some(word) = words.next() {
-        let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
+        let mut value = |wanted| words.next().ok_or_else(|| UsageError::bad(&word, "", wanted));
         match word.as_str() {
             "--help" | "-h" => return Ok(None),
             "--rounds" => options.rounds = number(&word, &value("a number")?, 1..=ROUNDS_MAX)? as usize,
@@ -128,37 +128,37 @@ fn parse_options(mut words: impl Iterator<Item = String>) -> Result<Option<Optio
                 let given = value("a number")?;
                 let scale = given.parse().ok().filter(|scale| (0.0001..=1000.0).contains(scale));
                 options.scale =
-                    scale.ok_or_else(|| Misuse::bad(&word, &given, "a number from 0.0001 to 1000"))?;
+                    scale.ok_or_else(|| UsageError::bad(&word, &given, "a number from 0.0001 to 1000"))?;
             }
             "--seed" => options.seed = number(&word, &value("a number")?, 0..=u64::MAX)?,
             "--json" => options.json = Some(value("the name of a file")?.into()),
             "--evenkeel" => options.evenkeel = value("the name of a file")?.into(),
             "--python" => options.python = value("the name of a folder")?.into(),
-            _ => return Err(Misuse::UnknownWord { word }),
+            _ => return Err(UsageError::UnknownWord { word }),
         }
     }
     Ok(Some(options))
 }
 
-fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
+fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, UsageError> {
     let address = words.next().unwrap_or_default();
     let address: SocketAddr =
-        address.parse().map_err(|_| Misuse::bad("load", &address, "an address like 127.0.0.1:7070"))?;
+        address.parse().map_err(|_| UsageError::bad("load", &address, "an address like 127.0.0.1:7070"))?;
     let named = words.next().unwrap_or_default();
-    let case = case(&named).ok_or(Misuse::UnknownName { noun: "case", given: named })?;
+    let case = case(&named).ok_or(UsageError::UnknownName { noun: "case", given: named })?;
     let seconds = words.next().map_or(Ok(10), |given| number("load", &given, 1..=SECONDS_MAX))?;
     Ok(Load { address, case, span: Duration::from_secs(seconds), messages: seconds as usize * 5_000 })
 }
 
-fn parse_part(mut words: impl Iterator<Item = String>) -> Result<Part, Misuse> {
+fn parse_part(mut words: impl Iterator<Item = String>) -> Result<EngineCase, UsageError> {
     let name = words.next().unwrap_or_default();
     let mut next = || words.next().unwrap_or_default();
     let folder = PathBuf::from(next());
     let first = next();
     let second = next();
     let whole = |given: &str| number(&name, given, 0..=u64::MAX);
-    Part::of(&name, folder, whole(&first)? as usize, whole(&second)? as usize)
-        .ok_or(Misuse::UnknownName { noun: "part", given: name })
+    EngineCase::of(&name, folder, whole(&first)? as usize, whole(&second)? as usize)
+        .ok_or(UsageError::UnknownName { noun: "part", given: name })
 }
 
 fn case(name: &str) -> Option<Case> {

@@ -32,7 +32,7 @@ pub(crate) enum Protocol {
 }
 
 /// One connection.
-pub(crate) enum Client {
+pub(crate) enum QueueClient {
     Sqs(Sqs),
     Nats(Nats),
     Redis(Redis),
@@ -41,22 +41,27 @@ pub(crate) enum Client {
 }
 
 /// What acknowledges a message.
-pub(crate) type Receipt = Vec<u8>;
+pub(crate) type ReceiptHandle = Vec<u8>;
 
 impl Protocol {
     /// Connects, to one queue.
-    pub(crate) async fn connect(self, address: SocketAddr, queue: &str, number: usize) -> io::Result<Client> {
+    pub(crate) async fn connect(
+        self,
+        address: SocketAddr,
+        queue: &str,
+        number: usize,
+    ) -> io::Result<QueueClient> {
         Ok(match self {
-            Self::Sqs => Client::Sqs(Sqs::connect(address, queue, number).await?),
-            Self::Nats => Client::Nats(Nats::connect(address, queue, number).await?),
-            Self::Redis => Client::Redis(Redis::connect(address, queue, number).await?),
-            Self::Amqp => Client::Amqp(Amqp::connect(address, queue).await?),
-            Self::Beanstalk => Client::Beanstalk(Beanstalk::connect(address, queue).await?),
+            Self::Sqs => QueueClient::Sqs(Sqs::connect(address, queue, number).await?),
+            Self::Nats => QueueClient::Nats(Nats::connect(address, queue, number).await?),
+            Self::Redis => QueueClient::Redis(Redis::connect(address, queue, number).await?),
+            Self::Amqp => QueueClient::Amqp(Amqp::connect(address, queue).await?),
+            Self::Beanstalk => QueueClient::Beanstalk(Beanstalk::connect(address, queue).await?),
         })
     }
 }
 
-impl Client {
+impl QueueClient {
     /// Makes the queue.
     pub(crate) async fn create(&mut self) -> io::Result<()> {
         match self {
@@ -81,7 +86,7 @@ impl Client {
     }
 
     /// Receives up to so many messages, without waiting for any.
-    pub(crate) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(crate) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         match self {
             Self::Sqs(client) => client.receive(max).await,
             Self::Nats(client) => client.receive(max).await,
@@ -92,7 +97,7 @@ impl Client {
     }
 
     /// Acknowledges, so that none of these is delivered again.
-    pub(crate) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    pub(crate) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         match self {
             Self::Sqs(client) => client.acknowledge(receipts).await,
             Self::Nats(client) => client.acknowledge(receipts).await,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bench_figures::Process;
+use bench_support::Process;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -21,7 +21,7 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     protocol: Protocol,
-    programs: fn(&Place, SocketAddr) -> io::Result<Programs>,
+    programs: fn(&Setup, SocketAddr) -> io::Result<Programs>,
     /// Which part of what the others have to work off it is given, so that its turn ends.
     backlog_part: f64,
 }
@@ -80,7 +80,7 @@ pub(crate) const ALL: &[Contender] = &[
 
 /// What a contender is started with.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Setup {
     /// Where its files go.
     pub(crate) folder: PathBuf,
     /// Evenkeel's program.
@@ -101,13 +101,13 @@ pub(crate) struct Server {
 
 impl Contender {
     /// Starts it in an empty folder and waits until it has confirmed a message; the error says what is missing.
-    pub(crate) async fn start(&self, label: &str, place: &Place) -> io::Result<Server> {
+    pub(crate) async fn start(&self, label: &str, place: &Setup) -> io::Result<Server> {
         let folder = place.folder.join(label.replace([' ', '(', ')'], ""));
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(&folder)?;
-        let place = Place { folder: folder.canonicalize()?, ..place.clone() };
+        let place = Setup { folder: folder.canonicalize()?, ..place.clone() };
         let address = free_port()?;
         let log = place.folder.join("log");
         let Programs { mut server, before } = (self.programs)(&place, address)?;
@@ -164,7 +164,7 @@ async fn first_message(protocol: Protocol, address: SocketAddr) -> io::Result<()
     client.send(1).await
 }
 
-fn redis(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+fn redis(place: &Setup, address: SocketAddr) -> io::Result<Programs> {
     let port = address.port();
     let config = format!(
         "port {port}\nbind {}\ndir '{}'\nappendonly yes\nappendfsync always\nsave ''\nloglevel warning\n",
@@ -176,7 +176,7 @@ fn redis(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     Ok(command.into())
 }
 
-fn nats(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+fn nats(place: &Setup, address: SocketAddr) -> io::Result<Programs> {
     let program = program(place.python.join("nats-server"))?;
     let config = format!(
         "listen: '{address}'\njetstream {{\n  store_dir: '{}'\n  sync_interval: always\n}}\n",
@@ -189,7 +189,7 @@ fn nats(place: &Place, address: SocketAddr) -> io::Result<Programs> {
 
 /// A node of its own, that shares nothing with one that the system may run: neither Erlang's port mapper nor its cookie,
 /// which is in what it takes for its home.
-fn rabbitmq(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+fn rabbitmq(place: &Setup, address: SocketAddr) -> io::Result<Programs> {
     // The one that is in the path becomes another user.
     let program = program("/usr/lib/rabbitmq/bin/rabbitmq-server".into())?;
     let folder = &place.folder;
@@ -219,7 +219,7 @@ fn rabbitmq(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     Ok(Programs { server, before: Some((epmd, mapper)) })
 }
 
-fn beanstalkd(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+fn beanstalkd(place: &Setup, address: SocketAddr) -> io::Result<Programs> {
     let folder = place.folder.join("data");
     fs::create_dir(&folder)?;
     let mut command = Command::new("beanstalkd");
@@ -229,7 +229,7 @@ fn beanstalkd(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     Ok(command.into())
 }
 
-fn evenkeel(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+fn evenkeel(place: &Setup, address: SocketAddr) -> io::Result<Programs> {
     let program = program(place.evenkeel.clone())?;
     let config = format!("[server]\nlisten = '{address}'\n\n[queue]\ndurability = 'fsync'\n");
     let mut command = Command::new(program);
@@ -238,7 +238,7 @@ fn evenkeel(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     Ok(command.into())
 }
 
-fn written(place: &Place, name: &str, text: &str) -> io::Result<PathBuf> {
+fn written(place: &Setup, name: &str, text: &str) -> io::Result<PathBuf> {
     let path = place.folder.join(name);
     fs::write(&path, text)?;
     Ok(path)

@@ -3,7 +3,7 @@
 //! Every part is a process of its own in an empty folder, so that memory and CPU time are its own; parts alternate in
 //! rounds, and ratios are within a round.
 
-mod part;
+mod case;
 mod report;
 
 use std::fs;
@@ -11,13 +11,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bench_figures::{Line, Sample, Trouble};
+use bench_support::{RowSamples, RunError, TurnSample};
 use serde_json::Value;
 
 use crate::args::Options;
 use crate::disk;
 
-pub(crate) use part::{Part, run as part};
+pub(crate) use case::{EngineCase, run as part};
 
 const FOLDER: &str = "target/queue-bench/engine";
 /// How many messages are spread over how many keys; the first is a plain queue in order.
@@ -30,16 +30,16 @@ const PRODUCED: f64 = 20_000.0;
 const BACKLOG: f64 = 1_000_000.0;
 const BACKLOG_KEYS: usize = 1_000;
 
-/// What every part gave.
+/// EngineCaseKind every part gave.
 struct Outcome {
-    /// What a message costs with so many keys: sent, delivered and acknowledged; on disk.
-    keys: Vec<Line>,
+    /// EngineCaseKind a message costs with so many keys: sent, delivered and acknowledged; on disk.
+    keys: Vec<RowSamples>,
     /// The same in the book alone: in memory, one thread.
-    book: Vec<Line>,
+    book: Vec<RowSamples>,
     /// One queue with many producers, and flushes one after the other on the same disk.
-    producers: Line,
+    producers: RowSamples,
     /// A large backlog: opened, emptied, opened once more, and a queue that never had one.
-    backlog: Vec<Line>,
+    backlog: Vec<RowSamples>,
     filesystem: String,
     load: String,
 }
@@ -48,16 +48,16 @@ struct Outcome {
 pub(crate) fn main(options: &Options) -> io::Result<()> {
     let folder = PathBuf::from(FOLDER);
     fs::create_dir_all(&folder)?;
-    let lines = || KEYS.iter().map(|(label, _)| Line::new(label)).collect();
+    let lines = || KEYS.iter().map(|(label, _)| RowSamples::new(label)).collect();
     let mut outcome = Outcome {
         keys: lines(),
         book: lines(),
-        producers: Line::new("16 producers"),
+        producers: RowSamples::new("16 producers"),
         backlog: Vec::new(),
         filesystem: disk::filesystem(&folder)?,
         load: disk::load_average(),
     };
-    let scaled = |count: f64| ((count * options.scale) as usize).max(1).next_multiple_of(part::SENT_TOGETHER);
+    let scaled = |count: f64| ((count * options.scale) as usize).max(1).next_multiple_of(case::SENT_TOGETHER);
     for round in 1..=options.rounds {
         for (at, (label, keys)) in KEYS.iter().enumerate() {
             eprintln!("round {round}/{}: {label}", options.rounds);
@@ -77,16 +77,16 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
 }
 
 /// Once, because it is long: a backlog is made, found again, worked off, and its empty queue found again.
-fn backlog(folder: &Path, messages: usize) -> io::Result<Vec<Line>> {
+fn backlog(folder: &Path, messages: usize) -> io::Result<Vec<RowSamples>> {
     eprintln!("a backlog of {messages}");
     let place = empty(folder)?;
     let mut lines = Vec::new();
     for (label, part) in [("filled", "fill"), ("opened and emptied", "drain"), ("opened empty", "open")] {
-        let mut line = Line::new(label);
+        let mut line = RowSamples::new(label);
         line.note(ask(part, &place, BACKLOG_KEYS, messages));
         lines.push(line);
     }
-    let mut fresh = Line::new("never had any");
+    let mut fresh = RowSamples::new("never had any");
     fresh.note(ask("open", &empty(folder)?, BACKLOG_KEYS, messages));
     lines.push(fresh);
     Ok(lines)
@@ -102,17 +102,17 @@ fn empty(folder: &Path) -> io::Result<PathBuf> {
 }
 
 /// Runs a part in a process of its own, and reads its figures.
-fn ask(part: &str, folder: &Path, first: usize, second: usize) -> Result<Sample, Trouble> {
+fn ask(part: &str, folder: &Path, first: usize, second: usize) -> Result<TurnSample, RunError> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["engine-part", part]).arg(folder).args([first.to_string(), second.to_string()]);
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let said: Option<Value> = serde_json::from_str(text.trim()).ok();
     let Some(Value::Object(figures)) = said.filter(|_| output.status.success()) else {
-        let trouble = Trouble(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        let trouble = RunError(String::from_utf8_lossy(&output.stderr).trim().to_owned());
         eprintln!("{part}: {}", trouble.0);
         return Err(trouble);
     };
-    let known = |name: &str| part::FIGURES.iter().copied().find(|own| *own == name);
+    let known = |name: &str| case::FIGURES.iter().copied().find(|own| *own == name);
     Ok(figures.iter().filter_map(|(name, value)| Some((known(name)?, value.as_f64()?))).collect())
 }

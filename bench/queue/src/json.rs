@@ -1,6 +1,6 @@
 //! The figures for programs.
 
-use bench_figures::{Line, Quartiles};
+use bench_support::{Quartiles, RowSamples};
 use serde_json::{Map, Value, json};
 
 use crate::args::Options;
@@ -38,7 +38,7 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
 }
 
 fn rows(score: &Score) -> Vec<Value> {
-    let row = |(group, figure): (&str, &str), line: &Line| {
+    let row = |(group, figure): (&str, &str), line: &RowSamples| {
         let own = line.quartiles(figure)?;
         let ratio = score.ratio(line, figure)?;
         Some(json!({
@@ -57,7 +57,7 @@ fn rows(score: &Score) -> Vec<Value> {
     compared.flat_map(|figure| score.lines.iter().filter_map(move |line| row(figure, line))).collect()
 }
 
-fn medians(line: &Line) -> Map<String, Value> {
+fn medians(line: &RowSamples) -> Map<String, Value> {
     let median = |name: &str| line.quartiles(name).map(|Quartiles { median, .. }| json!(median));
     FIGURES.iter().filter_map(|name| Some(((*name).to_owned(), median(name)?))).collect()
 }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn rows_have_ratios_and_what_is_missing_says_why() {
         let line = |label: &str, us: f64| {
-            let mut line = Line::new(label);
+            let mut line = RowSamples::new(label);
             line.note(Ok(vec![("wall_us", us), ("cpu_us", us / 2.0)]));
             line
         };

@@ -8,13 +8,13 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bench_figures::{Sample, Trouble, delays};
+use bench_support::{RunError, TurnSample, delays};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::args::Load;
 use crate::case::{CONSUMERS, Case};
-use crate::client::{Client, Protocol, Receipt};
+use crate::client::{Protocol, QueueClient, ReceiptHandle};
 use crate::contender::Server;
 
 const TURN_MAX: Duration = Duration::from_secs(60);
@@ -27,14 +27,19 @@ const FILLERS: usize = 16;
 const FILL_BATCH: usize = 10;
 
 /// What a load did.
-pub(crate) struct Done {
+pub(crate) struct LoadResult {
     pub(crate) messages: usize,
     pub(crate) wall: Duration,
     delays_ns: Vec<u64>,
 }
 
 /// Gives a server its turn; `scale` makes it longer or shorter.
-pub(crate) async fn turn(case: Case, server: &Server, queue: &str, scale: f64) -> Result<Sample, Trouble> {
+pub(crate) async fn turn(
+    case: Case,
+    server: &Server,
+    queue: &str,
+    scale: f64,
+) -> Result<TurnSample, RunError> {
     let turn = async {
         create(server, queue).await?;
         match case {
@@ -53,11 +58,14 @@ pub(crate) async fn turn(case: Case, server: &Server, queue: &str, scale: f64) -
     };
     let local = LocalSet::new();
     let turn = local.run_until(timeout(TURN_MAX, turn));
-    turn.await.unwrap_or_else(|_| Err(io::Error::other("it took too long"))).map_err(Trouble::from)
+    turn.await.unwrap_or_else(|_| Err(io::Error::other("it took too long"))).map_err(RunError::from)
 }
 
 /// Takes the server's time while a load runs.
-async fn measure(server: &Server, load: impl Future<Output = io::Result<Done>>) -> io::Result<Sample> {
+async fn measure(
+    server: &Server,
+    load: impl Future<Output = io::Result<LoadResult>>,
+) -> io::Result<TurnSample> {
     let before = server.process.cpu()?;
     let done = load.await?;
     let cpu = server.process.cpu()?.saturating_sub(before);
@@ -77,7 +85,7 @@ pub(crate) async fn create(server: &Server, queue: &str) -> io::Result<()> {
 }
 
 /// Opens connections to a queue.
-pub(crate) async fn connect(server: &Server, queue: &str, count: usize) -> io::Result<Vec<Client>> {
+pub(crate) async fn connect(server: &Server, queue: &str, count: usize) -> io::Result<Vec<QueueClient>> {
     open(server.protocol, server.address, queue, count).await
 }
 
@@ -86,7 +94,7 @@ async fn open(
     address: std::net::SocketAddr,
     queue: &str,
     count: usize,
-) -> io::Result<Vec<Client>> {
+) -> io::Result<Vec<QueueClient>> {
     let mut clients = Vec::new();
     for number in 0..count {
         clients.push(protocol.connect(address, queue, number).await?);
@@ -95,9 +103,9 @@ async fn open(
 }
 
 /// Sends for so long; all that was begun is waited for.
-pub(crate) async fn send(clients: Vec<Client>, batch: usize, span: Duration) -> io::Result<Done> {
+pub(crate) async fn send(clients: Vec<QueueClient>, batch: usize, span: Duration) -> io::Result<LoadResult> {
     let begun = Instant::now();
-    let producer = |mut client: Client| async move {
+    let producer = |mut client: QueueClient| async move {
         let mut delays = Vec::new();
         while begun.elapsed() < span {
             let asked = Instant::now();
@@ -107,7 +115,7 @@ pub(crate) async fn send(clients: Vec<Client>, batch: usize, span: Duration) -> 
         Ok(delays)
     };
     let delays_ns = all(clients.into_iter().map(|client| spawn_local(producer(client)))).await?;
-    Ok(Done { messages: delays_ns.len() * batch, wall: begun.elapsed(), delays_ns })
+    Ok(LoadResult { messages: delays_ns.len() * batch, wall: begun.elapsed(), delays_ns })
 }
 
 /// Sends so many messages, or a few more; says how many.
@@ -115,10 +123,10 @@ pub(crate) async fn fill(server: &Server, queue: &str, wanted: f64) -> io::Resul
     fill_by(connect(server, queue, FILLERS).await?, wanted as usize).await
 }
 
-async fn fill_by(clients: Vec<Client>, wanted: usize) -> io::Result<usize> {
+async fn fill_by(clients: Vec<QueueClient>, wanted: usize) -> io::Result<usize> {
     let at_once = clients.len() * FILL_BATCH;
     let batches = wanted.div_ceil(at_once);
-    let filler = |mut client: Client| async move {
+    let filler = |mut client: QueueClient| async move {
         for _ in 0..batches {
             client.send(FILL_BATCH).await?;
         }
@@ -129,16 +137,16 @@ async fn fill_by(clients: Vec<Client>, wanted: usize) -> io::Result<usize> {
 }
 
 /// Empties a queue of `count` messages; a delay is that of a receive and its acknowledgement.
-pub(crate) async fn take(clients: Vec<Client>, batch: usize, count: usize) -> io::Result<Done> {
+pub(crate) async fn take(clients: Vec<QueueClient>, batch: usize, count: usize) -> io::Result<LoadResult> {
     let begun = Instant::now();
     let left = Rc::new(Cell::new(count));
-    let consumer = |mut client: Client| {
+    let consumer = |mut client: QueueClient| {
         let left = left.clone();
         async move {
             let mut delays = Vec::new();
             while 0 < left.get() {
                 let asked = Instant::now();
-                let receipts: Vec<Receipt> = client.receive(batch).await?;
+                let receipts: Vec<ReceiptHandle> = client.receive(batch).await?;
                 if receipts.is_empty() {
                     sleep(NOTHING_WAIT).await;
                     continue;
@@ -152,7 +160,7 @@ pub(crate) async fn take(clients: Vec<Client>, batch: usize, count: usize) -> io
         }
     };
     let delays_ns = all(clients.into_iter().map(|client| spawn_local(consumer(client)))).await?;
-    Ok(Done { messages: count, wall: begun.elapsed(), delays_ns })
+    Ok(LoadResult { messages: count, wall: begun.elapsed(), delays_ns })
 }
 
 /// What was delivered twice would have left something behind.

@@ -7,12 +7,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bench_figures::{Line, Quartiles, Random, Trouble};
+use bench_support::{Quartiles, RowSamples, RunError, SplitMix64};
 
 use crate::args::Options;
 use crate::case::Case;
-use crate::contender::{self, Contender, Place, Server};
-use crate::syncs::{self, Syncs};
+use crate::contender::{self, Contender, Server, Setup};
+use crate::syncs::{self, FsyncCounts};
 use crate::{disk, json, load, table};
 
 /// Where contenders have their files.
@@ -22,7 +22,7 @@ const FOLDER: &str = "target/queue-bench";
 pub(crate) struct Outcome {
     pub(crate) scores: Vec<Score>,
     /// Labels with how often each flushes.
-    pub(crate) syncs: Vec<(String, Syncs)>,
+    pub(crate) syncs: Vec<(String, FsyncCounts)>,
     /// Labels with the reason why there is no row.
     pub(crate) missing: Vec<(String, String)>,
     /// The disk, and how long a flush takes, round by round.
@@ -35,12 +35,12 @@ pub(crate) struct Outcome {
 /// All rounds of one case.
 pub(crate) struct Score {
     pub(crate) case: Case,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<RowSamples>,
 }
 
 impl Score {
     /// Compares with the baseline, which is the first line.
-    pub(crate) fn ratio(&self, line: &Line, figure: &str) -> Option<Quartiles> {
+    pub(crate) fn ratio(&self, line: &RowSamples, figure: &str) -> Option<Quartiles> {
         line.ratio(self.lines.first()?, figure)
     }
 }
@@ -51,7 +51,7 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
     if let Some(path) = &options.json {
         write(path, "")?;
     }
-    let place = Place {
+    let place = Setup {
         folder: FOLDER.into(),
         // Contenders start in folders of their own.
         evenkeel: std::path::absolute(&options.evenkeel)?,
@@ -74,12 +74,12 @@ struct Entrant {
     contender: &'static Contender,
 }
 
-async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
+async fn play(options: &Options, place: &Setup) -> io::Result<Outcome> {
     let (entrants, missing) = try_all(options, place).await;
     if entrants.is_empty() {
         return Err(io::Error::other("nobody could be started"));
     }
-    let line = |entrant: &Entrant| Line::new(&entrant.label);
+    let line = |entrant: &Entrant| RowSamples::new(&entrant.label);
     let score = |case: &Case| Score { case: *case, lines: entrants.iter().map(line).collect() };
     let mut outcome = Outcome {
         scores: options.cases.iter().map(score).collect(),
@@ -89,7 +89,7 @@ async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
         sync_us: Vec::new(),
         loads: Vec::new(),
     };
-    let mut random = Random::new(options.seed);
+    let mut random = SplitMix64::new(options.seed);
     for round in 1..=options.rounds {
         outcome.loads.push(disk::load_average());
         outcome.sync_us.push(disk::sync_us(&place.folder)?);
@@ -112,13 +112,13 @@ async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
 }
 
 /// Gives everybody a turn, one right after the other, so that they share whatever the machine goes through.
-async fn play_case(score: &mut Score, servers: &[Server], random: &mut Random, scale: f64) {
+async fn play_case(score: &mut Score, servers: &[Server], random: &mut SplitMix64, scale: f64) {
     let mut places: Vec<_> = (0..servers.len()).collect();
     random.shuffle(&mut places);
     for place in places {
         let line = &mut score.lines[place];
         let outcome = load::turn(score.case, &servers[place], &score.case.name(), scale).await;
-        if let Err(Trouble(what)) = &outcome {
+        if let Err(RunError(what)) = &outcome {
             eprintln!("{}: {what}", line.label);
         }
         line.note(outcome);
@@ -126,7 +126,7 @@ async fn play_case(score: &mut Score, servers: &[Server], random: &mut Random, s
 }
 
 /// Finds out who can be started; the baseline is there twice.
-async fn try_all(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, String)>) {
+async fn try_all(options: &Options, place: &Setup) -> (Vec<Entrant>, Vec<(String, String)>) {
     let mut entrants = Vec::new();
     let mut missing = Vec::new();
     for contender in contender::ALL.iter().filter(|contender| options.wants(contender)) {
@@ -146,7 +146,7 @@ async fn try_all(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String
     (entrants, missing)
 }
 
-async fn count_syncs(entrants: &[Entrant], servers: &[Server], folder: &Path) -> Vec<(String, Syncs)> {
+async fn count_syncs(entrants: &[Entrant], servers: &[Server], folder: &Path) -> Vec<(String, FsyncCounts)> {
     let folder: PathBuf = folder.to_owned();
     let mut counted = Vec::new();
     for (entrant, server) in entrants.iter().zip(servers) {

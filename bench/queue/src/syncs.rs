@@ -11,7 +11,7 @@ use tokio::task::LocalSet;
 use tokio::time::sleep;
 
 use crate::contender::Server;
-use crate::load::{Done, connect, create, fill, send, take};
+use crate::load::{LoadResult, connect, create, fill, send, take};
 
 const CALLS: &str = "trace=fsync,fdatasync,sync_file_range,syncfs";
 const SPAN: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ const TAKEN: f64 = 160.0;
 
 /// Flushes per message, batches of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Syncs {
+pub(crate) struct FsyncCounts {
     /// With one producer.
     pub(crate) alone: f64,
     /// With 16 producers.
@@ -31,33 +31,33 @@ pub(crate) struct Syncs {
 }
 
 /// Watches a server for a moment.
-pub(crate) async fn count(server: &Server, folder: &Path) -> io::Result<Syncs> {
+pub(crate) async fn count(server: &Server, folder: &Path) -> io::Result<FsyncCounts> {
     LocalSet::new().run_until(count_all(server, &folder.join("strace"))).await
 }
 
-async fn count_all(server: &Server, out: &Path) -> io::Result<Syncs> {
+async fn count_all(server: &Server, out: &Path) -> io::Result<FsyncCounts> {
     create(server, "syncs").await?;
     let alone = per_message(server, out, send(connect(server, "syncs", 1).await?, 1, SPAN)).await?;
     let among = per_message(server, out, send(connect(server, "syncs", 16).await?, 1, SPAN)).await?;
     create(server, "taken").await?;
     let count = fill(server, "taken", TAKEN).await?;
     let taken = per_message(server, out, take(connect(server, "taken", 1).await?, 1, count)).await?;
-    Ok(Syncs { alone, among, taken })
+    Ok(FsyncCounts { alone, among, taken })
 }
 
 async fn per_message(
     server: &Server,
     out: &Path,
-    load: impl Future<Output = io::Result<Done>>,
+    load: impl Future<Output = io::Result<LoadResult>>,
 ) -> io::Result<f64> {
-    let watcher = Watcher::attach(server.process.id(), out).await?;
+    let watcher = Strace::attach(server.process.id(), out).await?;
     let done = load.await?;
     Ok(watcher.detach(out)? as f64 / done.messages as f64)
 }
 
-struct Watcher(Child);
+struct Strace(Child);
 
-impl Watcher {
+impl Strace {
     async fn attach(pid: u32, out: &Path) -> io::Result<Self> {
         let said = out.with_extension("said");
         let mut command = Command::new("strace");
@@ -88,7 +88,7 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for Strace {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             self.interrupt();

@@ -1,6 +1,6 @@
 //! The figures as tables that are also Markdown.
 
-use bench_figures::{Line, draw, short, times};
+use bench_support::{RowSamples, draw, short, times};
 
 use crate::args::Options;
 use crate::rounds::{Outcome, Score};
@@ -35,8 +35,8 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
 fn one(score: &Score) -> String {
     let baseline = score.lines.first().map_or("", |line| line.label.as_str());
     let head = format!("× {baseline}");
-    let median = |line: &Line, figure: &str| Some(short(line.quartiles(figure)?.median));
-    let ratio = |line: &Line, figure: &str| Some(times(score.ratio(line, figure)?));
+    let median = |line: &RowSamples, figure: &str| Some(short(line.quartiles(figure)?.median));
+    let ratio = |line: &RowSamples, figure: &str| Some(times(score.ratio(line, figure)?));
     let mut columns = vec![
         column("contender", score, |line| Some(line.label.clone())),
         column("messages/s", score, |line| median(line, "rate")),
@@ -53,7 +53,7 @@ fn one(score: &Score) -> String {
 }
 
 /// A column, its head first.
-fn column(head: &str, score: &Score, cell: impl Fn(&Line) -> Option<String>) -> Vec<String> {
+fn column(head: &str, score: &Score, cell: impl Fn(&RowSamples) -> Option<String>) -> Vec<String> {
     let cells = score.lines.iter().map(|line| cell(line).unwrap_or_default());
     std::iter::once(head.to_owned()).chain(cells).collect()
 }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::score::{Entrant, Line, Score};
-use crate::settings::{self, BadSetting, Settings};
+use super::score::{Entrant, RowSamples, Score};
+use crate::settings::{self, SettingError, Settings};
 use crate::workload::{Contender, Workload};
 use crate::{cli, runtimes};
 
@@ -66,12 +66,12 @@ impl Options {
             Workload::Register => entrants(workload.contenders(), &[], &self.settings),
             _ => self.runtimes.clone(),
         };
-        Score { workload, lines: entrants.into_iter().map(Line::new).collect() }
+        Score { workload, lines: entrants.into_iter().map(RowSamples::new).collect() }
     }
 }
 
 /// Reads the words after the program's name.
-pub(super) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
+pub(super) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, UsageError> {
     let mut words = words.into_iter();
     let mut rounds = ROUNDS;
     let mut timeout = TIMEOUT_SECS;
@@ -81,7 +81,7 @@ pub(super) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
     let mut workloads = String::new();
     let mut settings = Vec::new();
     while let Some(word) = words.next() {
-        let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
+        let mut value = |wanted| words.next().ok_or_else(|| UsageError::bad(&word, "", wanted));
         match word.as_str() {
             "--help" | "-h" => return Ok(Request::Help),
             "--rounds" => rounds = number(&word, &value("a number")?, 1..=ROUNDS_MAX as u64)? as usize,
@@ -91,7 +91,7 @@ pub(super) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
             "--workloads" => workloads = value("names")?,
             "--scale" => settings.push(format!("scale={}", value("a number")?)),
             "--json" => json = Some(value("the name of a file")?.into()),
-            flag if flag.starts_with('-') => return Err(Misuse::UnknownFlag { flag: word }),
+            flag if flag.starts_with('-') => return Err(UsageError::UnknownFlag { flag: word }),
             _ => settings.push(word),
         }
     }
@@ -107,10 +107,10 @@ pub(super) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
     }))
 }
 
-fn number(flag: &str, given: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Misuse> {
+fn number(flag: &str, given: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, UsageError> {
     let wanted = format!("a number from {} to {}", range.start(), range.end());
     let number = given.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| Misuse::bad(flag, given, &wanted))
+    number.ok_or_else(|| UsageError::bad(flag, given, &wanted))
 }
 
 /// Reads some number of the world, for a run that nobody wants to repeat.
@@ -118,24 +118,25 @@ fn any_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_000)
 }
 
-fn parse_workloads(list: &str) -> Result<Vec<Workload>, Misuse> {
+fn parse_workloads(list: &str) -> Result<Vec<Workload>, UsageError> {
     if list.is_empty() {
         return Ok(Workload::ALL.into());
     }
-    let find =
-        |name: &str| Workload::find(name).ok_or_else(|| Misuse::UnknownWorkload { given: name.to_owned() });
+    let find = |name: &str| {
+        Workload::find(name).ok_or_else(|| UsageError::UnknownWorkload { given: name.to_owned() })
+    };
     let mut workloads = Vec::new();
     for name in list.split(',') {
         let workload = find(name)?;
         if workloads.contains(&workload) {
-            return Err(Misuse::TwiceNamed { label: name.to_owned() });
+            return Err(UsageError::TwiceNamed { label: name.to_owned() });
         }
         workloads.push(workload);
     }
     Ok(workloads)
 }
 
-fn parse_runtimes(list: &str, settings: &[String]) -> Result<Vec<Entrant>, Misuse> {
+fn parse_runtimes(list: &str, settings: &[String]) -> Result<Vec<Entrant>, UsageError> {
     if list.is_empty() {
         return Ok(entrants(runtimes::ALL, &[], settings));
     }
@@ -144,7 +145,7 @@ fn parse_runtimes(list: &str, settings: &[String]) -> Result<Vec<Entrant>, Misus
     for label in list.split(',') {
         let entrant = parse_runtime(label, settings)?;
         if named.iter().any(|other| other.label == entrant.label) {
-            return Err(Misuse::TwiceNamed { label: entrant.label });
+            return Err(UsageError::TwiceNamed { label: entrant.label });
         }
         if entrant.label != baseline[0].name {
             named.push(entrant);
@@ -154,11 +155,11 @@ fn parse_runtimes(list: &str, settings: &[String]) -> Result<Vec<Entrant>, Misus
 }
 
 /// Reads `NAME[@KEY=VALUE]...`; what is set there wins over what is set for everybody.
-fn parse_runtime(label: &str, settings: &[String]) -> Result<Entrant, Misuse> {
+fn parse_runtime(label: &str, settings: &[String]) -> Result<Entrant, UsageError> {
     let mut parts = label.split('@');
     let name = parts.next().unwrap_or_default();
     let found = runtimes::ALL.iter().find(|known| known.name == name);
-    let contender = found.ok_or_else(|| Misuse::UnknownRuntime { given: name.to_owned() })?;
+    let contender = found.ok_or_else(|| UsageError::UnknownRuntime { given: name.to_owned() })?;
     let own: Vec<String> = parts.map(str::to_owned).collect();
     check(&own)?;
     let overridden = |word: &&String| own.iter().any(|own| key(own) == key(word));
@@ -171,8 +172,8 @@ fn key(word: &str) -> &str {
     word.split('=').next().unwrap_or_default()
 }
 
-fn check(settings: &[String]) -> Result<(), Misuse> {
-    Settings::parse(settings.iter().map(String::as_str)).map(drop).map_err(Misuse::BadSetting)
+fn check(settings: &[String]) -> Result<(), UsageError> {
+    Settings::parse(settings.iter().map(String::as_str)).map(drop).map_err(UsageError::SettingError)
 }
 
 /// Puts the first contender, the baseline, in twice: how far it is from itself is the noise of the machine.
@@ -196,22 +197,22 @@ pub(super) fn help() -> String {
 
 /// Why a command line makes no sense.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Misuse {
+pub(super) enum UsageError {
     UnknownFlag { flag: String },
     BadValue { flag: String, given: String, wanted: String },
     UnknownWorkload { given: String },
     UnknownRuntime { given: String },
     TwiceNamed { label: String },
-    BadSetting(BadSetting),
+    SettingError(SettingError),
 }
 
-impl Misuse {
+impl UsageError {
     fn bad(flag: &str, given: &str, wanted: &str) -> Self {
         Self::BadValue { flag: flag.to_owned(), given: given.to_owned(), wanted: wanted.to_owned() }
     }
 }
 
-impl fmt::Display for Misuse {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownFlag { flag } => write!(f, "no flag is called `{flag}`; see --help"),
@@ -219,7 +220,7 @@ impl fmt::Display for Misuse {
             Self::UnknownWorkload { given } => write!(f, "no workload is called `{given}`; see --help"),
             Self::UnknownRuntime { given } => write!(f, "no runtime is called `{given}`; see --help"),
             Self::TwiceNamed { label } => write!(f, "`{label}` is named twice"),
-            Self::BadSetting(bad) => bad.fmt(f),
+            Self::SettingError(bad) => bad.fmt(f),
         }
     }
 }
@@ -283,7 +284,7 @@ pub(super) mod tests {
         assert!(help().contains("--runtimes LIST"));
     }
 
-    fn read(line: &str) -> Result<Request, Misuse> {
+    fn read(line: &str) -> Result<Request, UsageError> {
         parse(line.split_whitespace().map(str::to_owned))
     }
 

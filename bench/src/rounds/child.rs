@@ -25,7 +25,7 @@ pub(super) struct Children {
 
 /// Why a child gave no sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum ChildError {
     /// The contender cannot do it; it need not be asked again.
     Unsupported(String),
     /// It was not ready within the limit, and was killed.
@@ -34,7 +34,7 @@ pub(super) enum Trouble {
     Failed(String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ChildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsupported(what) | Self::Failed(what) => f.write_str(what),
@@ -59,7 +59,7 @@ impl Children {
     }
 
     /// Runs one child and reads its sample.
-    pub(super) fn run(&self, entrant: &Entrant, workload: Workload) -> Result<Sample, Trouble> {
+    pub(super) fn run(&self, entrant: &Entrant, workload: Workload) -> Result<Sample, ChildError> {
         let program = if workload == Workload::Heap { &self.mem } else { &self.bench };
         let mut command = Command::new(program);
         command.args([entrant.contender.name, workload.name()]).args(&entrant.settings);
@@ -67,8 +67,8 @@ impl Children {
     }
 }
 
-fn run(mut command: Command, timeout: Duration) -> Result<Sample, Trouble> {
-    let failed = |error: io::Error| Trouble::Failed(error.to_string());
+fn run(mut command: Command, timeout: Duration) -> Result<Sample, ChildError> {
+    let failed = |error: io::Error| ChildError::Failed(error.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let out = reader(child.stdout.take());
@@ -79,7 +79,7 @@ fn run(mut command: Command, timeout: Duration) -> Result<Sample, Trouble> {
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
             child.kill().map_err(failed)?;
             child.wait().map_err(failed)?;
-            return Err(Trouble::TimedOut(timeout));
+            return Err(ChildError::TimedOut(timeout));
         }
     };
     let status = child.wait().map_err(failed)?;
@@ -101,17 +101,17 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     text
 }
 
-fn read(status: ExitStatus, out: &str, err: &str) -> Result<Sample, Trouble> {
+fn read(status: ExitStatus, out: &str, err: &str) -> Result<Sample, ChildError> {
     let said = err.lines().next_back().unwrap_or_default();
     // The name of the program in front says nothing in a table of its runs.
     let said = said.split_once(": ").map_or(said, |(_, said)| said).to_owned();
     if status.code() == Some(i32::from(UNSUPPORTED)) {
-        return Err(Trouble::Unsupported(said));
+        return Err(ChildError::Unsupported(said));
     }
     if !status.success() {
-        return Err(Trouble::Failed(if said.is_empty() { status.to_string() } else { said }));
+        return Err(ChildError::Failed(if said.is_empty() { status.to_string() } else { said }));
     }
-    Sample::parse(out).ok_or_else(|| Trouble::Failed(format!("no figures in `{}`", out.trim())))
+    Sample::parse(out).ok_or_else(|| ChildError::Failed(format!("no figures in `{}`", out.trim())))
 }
 
 #[cfg(test)]
@@ -128,11 +128,11 @@ mod tests {
     fn the_exit_code_tells_what_cannot_be_done_from_what_went_wrong() {
         assert_eq!(
             shell("echo 'actor-bench: unsupported: no wings' >&2; exit 3"),
-            Err(Trouble::Unsupported("unsupported: no wings".to_owned()))
+            Err(ChildError::Unsupported("unsupported: no wings".to_owned()))
         );
-        assert_eq!(shell("echo 'actor-bench: fell' >&2; exit 1"), Err(Trouble::Failed("fell".to_owned())));
-        assert_eq!(shell("kill -9 $$"), Err(Trouble::Failed("signal: 9 (SIGKILL)".to_owned())));
-        assert_eq!(shell("echo hello"), Err(Trouble::Failed("no figures in `hello`".to_owned())));
+        assert_eq!(shell("echo 'actor-bench: fell' >&2; exit 1"), Err(ChildError::Failed("fell".to_owned())));
+        assert_eq!(shell("kill -9 $$"), Err(ChildError::Failed("signal: 9 (SIGKILL)".to_owned())));
+        assert_eq!(shell("echo hello"), Err(ChildError::Failed("no figures in `hello`".to_owned())));
     }
 
     #[test]
@@ -140,16 +140,16 @@ mod tests {
         let limit = Duration::from_millis(1);
         let mut command = Command::new("sh");
         command.args(["-c", "exec sleep 1000"]);
-        assert_eq!(run(command, limit), Err(Trouble::TimedOut(limit)));
+        assert_eq!(run(command, limit), Err(ChildError::TimedOut(limit)));
     }
 
     #[test]
     fn a_child_that_says_too_much_is_heard_in_part() {
         let endless = shell("yes | head -c 1000000; exit 0");
-        assert!(matches!(endless, Err(Trouble::Failed(_))), "{endless:?}");
+        assert!(matches!(endless, Err(ChildError::Failed(_))), "{endless:?}");
     }
 
-    fn shell(script: &str) -> Result<Sample, Trouble> {
+    fn shell(script: &str) -> Result<Sample, ChildError> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         run(command, Duration::from_secs(30))

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::args::Options;
-use super::score::{Line, Score};
+use super::score::{RowSamples, Score};
 
 /// Writes one object per row that has figures under `rows`, named `workload/contender`, and the others under `missing`.
 ///
@@ -33,7 +33,7 @@ pub(super) fn all(scores: &[Score], options: &Options) -> String {
     format!("{all:#}\n")
 }
 
-fn row(score: &Score, line: &Line, name: &str) -> Option<Value> {
+fn row(score: &Score, line: &RowSamples, name: &str) -> Option<Value> {
     let figure = score.workload.figure();
     let own = line.quartiles(figure.name)?;
     let ratio = score.ratio(line)?;
@@ -58,7 +58,7 @@ fn row(score: &Score, line: &Line, name: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::super::args::tests::options;
-    use super::super::child::Trouble;
+    use super::super::child::ChildError;
     use super::super::score::tests::score;
     use super::*;
     use crate::workload::Workload;
@@ -67,7 +67,7 @@ mod tests {
     fn rows_have_figures_and_what_has_none_says_why() {
         let mut score =
             score(Workload::Tell1, &[("tokio-mpsc", &[4.0, 6.0]), ("own", &[8.0, 18.0]), ("other", &[])]);
-        score.lines[2].note(1, Err(Trouble::Failed("fell".to_owned())));
+        score.lines[2].note(1, Err(ChildError::Failed("fell".to_owned())));
         let all: Value =
             serde_json::from_str(&all(&[score], &options("--seed 5 --rounds 2 echo=on"))).unwrap();
         assert_eq!(all["better"], "higher");

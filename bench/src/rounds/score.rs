@@ -1,11 +1,11 @@
 //! What the rounds of one workload gave, contender by contender, and how each compares with the baseline.
 
-use bench_figures::Quartiles;
+use bench_support::Quartiles;
 
-use super::child::Trouble;
+use super::child::ChildError;
 use super::table::short;
 use crate::sample::Sample;
-use crate::workload::{Better, Contender, Figure, Workload};
+use crate::workload::{Better, Contender, MetricSpec, Workload};
 
 /// A contender with the settings it runs under, as the rows of a table name it.
 #[derive(Clone)]
@@ -17,25 +17,25 @@ pub(super) struct Entrant {
 }
 
 /// All rounds of one entrant.
-pub(super) struct Line {
+pub(super) struct RowSamples {
     pub(super) entrant: Entrant,
     /// In the order of the rounds; `None` where there was trouble.
     samples: Vec<Option<Sample>>,
-    last_trouble: Option<Trouble>,
+    last_trouble: Option<ChildError>,
 }
 
-impl Line {
+impl RowSamples {
     pub(super) fn new(entrant: Entrant) -> Self {
         Self { entrant, samples: Vec::new(), last_trouble: None }
     }
 
     /// Tells whether another try would end as the last one did.
     pub(super) fn never_again(&self) -> bool {
-        matches!(self.last_trouble, Some(Trouble::Unsupported(_)))
+        matches!(self.last_trouble, Some(ChildError::Unsupported(_)))
     }
 
     /// Writes down how a round, counted from 1, ended.
-    pub(super) fn note(&mut self, round: usize, outcome: Result<Sample, Trouble>) {
+    pub(super) fn note(&mut self, round: usize, outcome: Result<Sample, ChildError>) {
         self.samples.resize(round - 1, None);
         match outcome {
             Ok(sample) => self.samples.push(Some(sample)),
@@ -72,7 +72,7 @@ impl Line {
     }
 
     /// Compares with the baseline of the same round; more than 1 is better than the baseline, whatever is compared.
-    pub(super) fn ratio(&self, baseline: &Self, figure: Figure) -> Option<Quartiles> {
+    pub(super) fn ratio(&self, baseline: &Self, figure: MetricSpec) -> Option<Quartiles> {
         let pairs = self.samples.iter().zip(&baseline.samples);
         Quartiles::of(pairs.filter_map(|(own, base)| {
             let own = own.as_ref()?.get(figure.name)?;
@@ -88,19 +88,19 @@ impl Line {
 /// All rounds of one workload; its first line is the baseline.
 pub(super) struct Score {
     pub(super) workload: Workload,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<RowSamples>,
 }
 
 impl Score {
-    pub(super) fn ratio(&self, line: &Line) -> Option<Quartiles> {
+    pub(super) fn ratio(&self, line: &RowSamples) -> Option<Quartiles> {
         self.lines.first().and_then(|baseline| line.ratio(baseline, self.workload.figure()))
     }
 
     /// Says in a line how one turn went, for whoever waits for the end.
-    pub(super) fn tell(&self, place: usize, outcome: &Result<Sample, Trouble>) -> String {
+    pub(super) fn tell(&self, place: usize, outcome: &Result<Sample, ChildError>) -> String {
         let workload = self.workload.name();
         let label = &self.lines[place].entrant.label;
-        let Figure { name, unit, .. } = self.workload.figure();
+        let MetricSpec { name, unit, .. } = self.workload.figure();
         match outcome {
             Ok(sample) => {
                 let figure = sample.get(name).map_or("no figure".to_owned(), short);
@@ -137,10 +137,10 @@ pub(super) mod tests {
     #[test]
     fn a_round_without_a_figure_of_both_is_left_out() {
         let mut score = score(Workload::Tell1, &[("base", &[10.0]), ("own", &[20.0])]);
-        score.lines[0].note(2, Err(Trouble::TimedOut(Duration::from_secs(9))));
+        score.lines[0].note(2, Err(ChildError::TimedOut(Duration::from_secs(9))));
         score.lines[1].note(2, Ok(Sample::default().with("rate", 70.0)));
         score.lines[0].note(3, Ok(Sample::default().with("rate", 10.0)));
-        score.lines[1].note(3, Err(Trouble::Failed("broken".to_owned())));
+        score.lines[1].note(3, Err(ChildError::Failed("broken".to_owned())));
         assert_eq!(score.ratio(&score.lines[1]).map(|ratio| ratio.median), Some(2.0));
         assert_eq!(score.lines[0].trouble().as_deref(), Some("timed out after 9 s (1 of 3 rounds)"));
         assert_eq!(score.lines[1].trouble().as_deref(), Some("broken (1 of 3 rounds)"));
@@ -150,7 +150,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_unsupported_is_not_tried_again() {
         let mut score = score(Workload::Tell1, &[("base", &[10.0]), ("own", &[])]);
-        score.lines[1].note(1, Err(Trouble::Unsupported("unsupported: no wings".to_owned())));
+        score.lines[1].note(1, Err(ChildError::Unsupported("unsupported: no wings".to_owned())));
         assert!(score.lines[1].never_again());
         assert_eq!(score.lines[1].trouble().as_deref(), Some("unsupported: no wings"));
         assert_eq!(score.ratio(&score.lines[1]), None);
@@ -160,7 +160,8 @@ pub(super) mod tests {
     pub(in super::super) fn score(workload: Workload, lines: &[(&str, &[f64])]) -> Score {
         let line = |(label, figures): &(&str, &[f64])| {
             let contender = &workload.contenders()[0];
-            let mut line = Line::new(Entrant { label: (*label).to_owned(), contender, settings: Vec::new() });
+            let mut line =
+                RowSamples::new(Entrant { label: (*label).to_owned(), contender, settings: Vec::new() });
             for (at, figure) in figures.iter().enumerate() {
                 let sample =
                     Sample::default().with(workload.figure().name, *figure).with("cpu_ns_per_op", 123.4);

@@ -1,9 +1,9 @@
 //! The figures as tables that are also Markdown.
 
-use bench_figures::Quartiles;
+use bench_support::Quartiles;
 
 use super::args::Options;
-use super::score::{Line, Score};
+use super::score::{RowSamples, Score};
 use crate::workload::{Better, Workload};
 
 /// Draws a table per workload, under a line that says how to repeat them.
@@ -52,7 +52,7 @@ impl Column {
 fn columns(score: &Score) -> Vec<Column> {
     let figure = score.workload.figure();
     let baseline = score.lines.first().map_or("", |line| &line.entrant.label);
-    let right = |head: &str, cell: &dyn Fn(&Line) -> Option<String>| {
+    let right = |head: &str, cell: &dyn Fn(&RowSamples) -> Option<String>| {
         Column::new(Align::Right, head, score.lines.iter().map(|line| cell(line).unwrap_or_default()))
     };
     let mut columns = vec![
@@ -74,7 +74,7 @@ fn columns(score: &Score) -> Vec<Column> {
 /// Lists the figures that have no column yet.
 fn extra_figures(score: &Score) -> Vec<String> {
     let mut extra: Vec<String> = Vec::new();
-    for name in score.lines.iter().flat_map(Line::figures) {
+    for name in score.lines.iter().flat_map(RowSamples::figures) {
         if !is_shown(score.workload, name) && extra.iter().all(|known| known != name) {
             extra.push(name.to_owned());
         }
@@ -146,7 +146,7 @@ fn draw(columns: &[Column]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::args::tests::options;
-    use super::super::child::Trouble;
+    use super::super::child::ChildError;
     use super::super::score::tests::score;
     use super::*;
 
@@ -166,14 +166,14 @@ mod tests {
 | slow               |       5000 |     4500–5500 |       123 |        0.001 | 0.001–0.001 |
 ";
         assert_eq!(one(&score), table);
-        score.lines[2].note(3, Err(Trouble::Failed("fell".to_owned())));
+        score.lines[2].note(3, Err(ChildError::Failed("fell".to_owned())));
         assert!(one(&score).contains("| fell (1 of 3 rounds) |\n"), "{}", one(&score));
     }
 
     #[test]
     fn whoever_gave_nothing_has_a_row_that_says_why() {
         let mut score = score(Workload::Wake, &[("tokio-mpsc", &[9.0]), ("own", &[])]);
-        score.lines[1].note(1, Err(Trouble::Unsupported("unsupported: no wings".to_owned())));
+        score.lines[1].note(1, Err(ChildError::Unsupported("unsupported: no wings".to_owned())));
         let row = "| own        |        |           |           |              |           | unsupported: no wings |\n";
         assert!(one(&score).ends_with(row), "{}", one(&score));
     }

@@ -10,7 +10,7 @@ use crate::counter::Counter;
 use crate::runtime::Runtime;
 use crate::sample::NoSample;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Actix(Vec<ArbiterHandle>);
 
@@ -36,7 +36,7 @@ impl Handler<Tell> for CounterActor {
     type Result = ();
 
     fn handle(&mut self, message: Tell, _: &mut Self::Context) {
-        self.0.told(message.0);
+        self.0.on_tell(message.0);
     }
 }
 
@@ -44,7 +44,7 @@ impl Handler<Ask> for CounterActor {
     type Result = u64;
 
     fn handle(&mut self, message: Ask, _: &mut Self::Context) -> u64 {
-        self.0.asked(message.0)
+        self.0.on_ask(message.0)
     }
 }
 
@@ -101,15 +101,15 @@ fn idle_system() -> Result<System, NoSample> {
 
 /// Arbiters for the children of one node, in turn; the other nodes' children stay where their parent is.
 #[derive(Default)]
-pub(super) struct Nursery {
+pub(super) struct ChildArbiters {
     arbiters: Vec<ArbiterHandle>,
     spawned: usize,
 }
 
 #[derive(Default)]
 pub(super) struct NodeActor {
-    node: Node<Addr<NodeActor>>,
-    nursery: Nursery,
+    node: TreeNode<Addr<NodeActor>>,
+    nursery: ChildArbiters,
 }
 
 impl Actor for NodeActor {
@@ -132,14 +132,14 @@ impl Handler<NodeMessage<Addr<Self>>> for NodeActor {
 
 impl Skynet for Actix {
     type NodeAddr = Addr<NodeActor>;
-    type Inside<'a> = Nursery;
+    type NodeContext<'a> = ChildArbiters;
 
     fn spawn_root(&self) -> Addr<NodeActor> {
-        let nursery = Nursery { arbiters: self.0.clone(), spawned: 0 };
-        NodeActor::start_in_arbiter(self.lane(0), move |_| NodeActor { node: Node::default(), nursery })
+        let nursery = ChildArbiters { arbiters: self.0.clone(), spawned: 0 };
+        NodeActor::start_in_arbiter(self.lane(0), move |_| NodeActor { node: TreeNode::default(), nursery })
     }
 
-    fn spawn_child(nursery: &mut Nursery) -> Addr<NodeActor> {
+    fn spawn_child(nursery: &mut ChildArbiters) -> Addr<NodeActor> {
         if nursery.arbiters.is_empty() {
             return NodeActor::default().start();
         }

@@ -11,7 +11,7 @@ use crate::sample::{NoSample, Sample};
 use crate::settings::{Mailbox, Settings, Switch};
 use crate::skynet::CHILDREN;
 use crate::workload::{HeapGauge, Workload};
-use crate::workloads::fan::Shape;
+use crate::workloads::fan::FanShape;
 use crate::workloads::{ask, skynet, spawn};
 
 const SOURCE: &str = include_str!("../../foreign/beam/bench.erl");
@@ -21,7 +21,7 @@ const OTHER_PROCESSES: u64 = 1024;
 
 /// Runs a workload on a VM that weighs its own actors, so no gauge of this process is asked.
 pub(super) fn run(workload: Workload, settings: &Settings, _: Option<HeapGauge>) -> Result<Sample, NoSample> {
-    let part = Part::of(workload, settings)?;
+    let part = ErlangCase::of(workload, settings)?;
     let module = compiled()?;
     let mut vm = vm(&module, &part, settings).spawn().map_err(|error| not_started("erl", &error))?;
     // The VM ends when its standard input does, also where this process is killed.
@@ -33,14 +33,14 @@ pub(super) fn run(workload: Workload, settings: &Settings, _: Option<HeapGauge>)
 
 /// What `bench.erl` is asked for.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct ErlangCase {
     name: &'static str,
     counts: Vec<u64>,
     /// How many actors live at once, at most.
     actors: u64,
 }
 
-impl Part {
+impl ErlangCase {
     fn of(workload: Workload, settings: &Settings) -> Result<Self, NoSample> {
         if settings.mailbox != Mailbox::Unbounded {
             return Err(NoSample::Unsupported("mailboxes have no bound"));
@@ -49,11 +49,11 @@ impl Part {
             return Err(NoSample::Unsupported("no tokio runtime to run an echo server on"));
         }
         match workload {
-            Workload::Tell1 => Ok(Self::fan(Shape::TELL1, settings)),
-            Workload::Mpsc4 => Ok(Self::fan(Shape::MPSC4, settings)),
-            Workload::Fan10 => Ok(Self::fan(Shape::FAN10, settings)),
-            Workload::Fan100 => Ok(Self::fan(Shape::FAN100, settings)),
-            Workload::Fan1000 => Ok(Self::fan(Shape::FAN1000, settings)),
+            Workload::Tell1 => Ok(Self::fan(FanShape::TELL1, settings)),
+            Workload::Mpsc4 => Ok(Self::fan(FanShape::MPSC4, settings)),
+            Workload::Fan10 => Ok(Self::fan(FanShape::FAN10, settings)),
+            Workload::Fan100 => Ok(Self::fan(FanShape::FAN100, settings)),
+            Workload::Fan1000 => Ok(Self::fan(FanShape::FAN1000, settings)),
             Workload::Ask => {
                 Ok(Self { name: "ask", counts: vec![settings.scaled(ask::QUESTIONS)], actors: 1 })
             }
@@ -72,7 +72,7 @@ impl Part {
         }
     }
 
-    fn fan(shape: Shape, settings: &Settings) -> Self {
+    fn fan(shape: FanShape, settings: &Settings) -> Self {
         let actors = shape.actors as u64;
         Self { name: "fan", counts: vec![actors, shape.turns(settings), shape.producers as u64], actors }
     }
@@ -84,7 +84,7 @@ impl Part {
 }
 
 /// Prepares a VM with as many schedulers as there are workers, and everything else as it comes.
-fn vm(module: &Path, part: &Part, settings: &Settings) -> Command {
+fn vm(module: &Path, part: &ErlangCase, settings: &Settings) -> Command {
     let workers = settings.workers;
     let mut vm = Command::new("erl");
     vm.args(["-noshell", "+S", &format!("{workers}:{workers}")]);
@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     fn the_largest_settings_are_within_the_vms_limit() {
-        let part = Part::of(Workload::Skynet, &settings("scale=100")).unwrap();
+        let part = ErlangCase::of(Workload::Skynet, &settings("scale=100")).unwrap();
         assert!(part.actors + OTHER_PROCESSES < 134_217_727);
     }
 
     #[test]
     fn a_vm_whose_starter_is_gone_ends() {
-        let part = Part { name: "ask", counts: vec![u64::MAX], actors: 1 };
+        let part = ErlangCase { name: "ask", counts: vec![u64::MAX], actors: 1 };
         let mut vm = vm(module(), &part, &Settings::default());
         let ended = vm.stdin(Stdio::null()).output().unwrap();
         let said = "erl ended with exit status: 1: whoever started this is gone";
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_run_that_goes_wrong_says_why() {
-        let part = Part { name: "teleport", counts: vec![1], actors: 1 };
+        let part = ErlangCase { name: "teleport", counts: vec![1], actors: 1 };
         let mut vm = vm(module(), &part, &Settings::default()).spawn().unwrap();
         let alive = vm.stdin.take();
         let outcome = read(&vm.wait_with_output().unwrap());
@@ -205,7 +205,7 @@ mod tests {
 
     fn line(workload: &str, words: &str) -> String {
         let settings = settings(words);
-        let part = Part::of(Workload::find(workload).unwrap(), &settings).unwrap();
+        let part = ErlangCase::of(Workload::find(workload).unwrap(), &settings).unwrap();
         let vm = vm(Path::new("module"), &part, &settings);
         let words: Vec<_> = vm.get_args().map(|word| word.to_string_lossy()).collect();
         let hidden = ["-noshell", "-pa", "module", "-run", "bench", "main"];

@@ -45,9 +45,9 @@ impl Runtime for CrossbeamThreads {
             counter.on_start();
             for message in mailbox {
                 match message {
-                    Message::Tell(value) => counter.told(value),
+                    Message::Tell(value) => counter.on_tell(value),
                     // An asker that went away needs no answer.
-                    Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+                    Message::Ask(value, asked) => drop(asked.send(counter.on_ask(value))),
                 }
             }
         });

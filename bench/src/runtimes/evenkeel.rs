@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, MailboxOptions, Metrics,
-    OverflowStrategy, Props, ReadyQueueScheduler, Reply,
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, HandlerResult, MailboxOptions,
+    Metrics, OverflowStrategy, Props, ReadyQueueScheduler, Reply,
 };
 use tokio::runtime::{Handle, Runtime as Tokio};
 
@@ -16,27 +16,27 @@ use crate::counter::Counter;
 use crate::runtime::Runtime;
 use crate::sample::NoSample;
 use crate::settings::{Mailbox, Settings, Switch};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 /// Producers are tasks of the actors' own workers.
-pub(super) type Evenkeel = OnTokio<Inside>;
+pub(super) type Evenkeel = OnTokio<OnWorkers>;
 /// Producers are plain tokio tasks.
-pub(super) type EvenkeelTokio = OnTokio<Beside>;
+pub(super) type EvenkeelTokio = OnTokio<BesideWorkers>;
 
 /// Tasks run where actors do.
-pub(super) struct Inside;
+pub(super) struct OnWorkers;
 /// Tasks run beside the actors' workers.
-pub(super) struct Beside;
+pub(super) struct BesideWorkers;
 
 /// Where a workload's own tasks run.
-pub(super) trait Place: Send + Sync + 'static {
+pub(super) trait TaskPlacement: Send + Sync + 'static {
     fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static)
     where
         Self: Sized;
     fn yield_now() -> impl Future<Output = ()> + Send;
 }
 
-impl Place for Inside {
+impl TaskPlacement for OnWorkers {
     fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static) {
         runtime.system.spawn_task(task).expect("there is room for a task");
     }
@@ -54,7 +54,7 @@ impl Place for Inside {
     }
 }
 
-impl Place for Beside {
+impl TaskPlacement for BesideWorkers {
     fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static) {
         drop(runtime.tokio.spawn(task));
     }
@@ -83,16 +83,16 @@ pub(super) struct CounterActor(Counter);
 impl Actor for CounterActor {
     type Msg = Message;
 
-    fn started(&mut self, _: &mut Context<'_, Self>) -> Handled<Message> {
+    fn started(&mut self, _: &mut Context<'_, Self>) -> HandlerResult<Message> {
         self.0.on_start();
         Ok(Flow::Continue)
     }
 
     #[inline]
-    fn receive(&mut self, message: Message, _: &mut Context<'_, Self>) -> Handled<Message> {
+    fn receive(&mut self, message: Message, _: &mut Context<'_, Self>) -> HandlerResult<Message> {
         match message {
-            Message::Tell(value) => self.0.told(value),
-            Message::Ask(value, reply) => drop(reply.send(self.0.asked(value))),
+            Message::Tell(value) => self.0.on_tell(value),
+            Message::Ask(value, reply) => drop(reply.send(self.0.on_ask(value))),
         }
         Ok(Flow::Continue)
     }
@@ -114,7 +114,7 @@ impl Addr {
     }
 }
 
-impl<P: Place> Runtime for OnTokio<P> {
+impl<P: TaskPlacement> Runtime for OnTokio<P> {
     type Addr = Addr;
 
     fn start(settings: &Settings) -> Result<Self, NoSample> {
@@ -173,7 +173,7 @@ impl<P: Place> Runtime for OnTokio<P> {
 
 /// A node, and what its children are made from.
 pub(super) struct NodeActor {
-    node: Node<ActorRef<NodeInbox>>,
+    node: TreeNode<ActorRef<NodeInbox>>,
     nodes: Props<NodeActor>,
 }
 
@@ -185,29 +185,29 @@ pub(super) struct SpawnChild<'a>(&'a mut dyn FnMut() -> ActorRef<NodeInbox>);
 
 impl NodeActor {
     fn new(nodes: &Props<NodeActor>) -> Self {
-        Self { node: Node::default(), nodes: nodes.clone() }
+        Self { node: TreeNode::default(), nodes: nodes.clone() }
     }
 }
 
 impl Actor for NodeActor {
     type Msg = NodeInbox;
 
-    fn receive(&mut self, message: NodeInbox, context: &mut Context<'_, Self>) -> Handled<NodeInbox> {
+    fn receive(&mut self, message: NodeInbox, context: &mut Context<'_, Self>) -> HandlerResult<NodeInbox> {
         let Self { node, nodes } = self;
         let mut spawn = || {
             let child = context.spawn_value(NodeActor::new(nodes), nodes);
             child.expect("there is room for an actor")
         };
         match node.receive::<Evenkeel>(message.0, &mut SpawnChild(&mut spawn)) {
-            Next::GoOn => Ok(Flow::Continue),
+            Next::Continue => Ok(Flow::Continue),
             Next::Stop => Ok(Flow::Stop),
         }
     }
 }
 
-impl<P: Place> Skynet for OnTokio<P> {
+impl<P: TaskPlacement> Skynet for OnTokio<P> {
     type NodeAddr = ActorRef<NodeInbox>;
-    type Inside<'a> = SpawnChild<'a>;
+    type NodeContext<'a> = SpawnChild<'a>;
 
     fn spawn_root(&self) -> ActorRef<NodeInbox> {
         let spawned = self.system.spawn_value(NodeActor::new(&self.nodes), &self.nodes);

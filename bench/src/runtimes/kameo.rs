@@ -13,7 +13,7 @@ use crate::counter::Counter;
 use crate::runtime::Runtime;
 use crate::sample::NoSample;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Kameo {
     tokio: Tokio,
@@ -39,7 +39,7 @@ impl Message<Tell> for CounterActor {
     type Reply = ();
 
     async fn handle(&mut self, message: Tell, _: &mut Context<Self, ()>) {
-        self.0.told(message.0);
+        self.0.on_tell(message.0);
     }
 }
 
@@ -47,7 +47,7 @@ impl Message<Ask> for CounterActor {
     type Reply = u64;
 
     async fn handle(&mut self, message: Ask, _: &mut Context<Self, u64>) -> u64 {
-        self.0.asked(message.0)
+        self.0.on_ask(message.0)
     }
 }
 
@@ -87,7 +87,7 @@ impl Runtime for Kameo {
 }
 
 #[derive(Default)]
-pub(super) struct NodeActor(Node<ActorRef<NodeActor>>);
+pub(super) struct NodeActor(TreeNode<ActorRef<NodeActor>>);
 
 impl Actor for NodeActor {
     type Args = Self;
@@ -110,7 +110,7 @@ impl Message<NodeMessage<ActorRef<Self>>> for NodeActor {
 
 impl Skynet for Kameo {
     type NodeAddr = ActorRef<NodeActor>;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> ActorRef<NodeActor> {
         let _inside = self.tokio.enter();

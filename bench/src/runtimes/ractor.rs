@@ -10,7 +10,7 @@ use crate::counter::Counter;
 use crate::runtime::Runtime;
 use crate::sample::NoSample;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Ractor(Tokio);
 
@@ -42,8 +42,8 @@ impl Actor for CounterActor {
         counter: &mut Counter,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Tell(value) => counter.told(value),
-            Message::Ask(value, asked) => asked.send(counter.asked(value))?,
+            Message::Tell(value) => counter.on_tell(value),
+            Message::Ask(value, asked) => asked.send(counter.on_ask(value))?,
         }
         Ok(())
     }
@@ -96,24 +96,24 @@ fn spawn<A: Actor>(actor: A, arguments: A::Arguments) -> ActorRef<A::Msg> {
 
 struct NodeActor;
 
-type NodeTold = NodeMessage<NodeAddr>;
+type NodeMsg = NodeMessage<NodeAddr>;
 
 #[derive(Clone)]
-pub(super) struct NodeAddr(ActorRef<NodeTold>);
+pub(super) struct NodeAddr(ActorRef<NodeMsg>);
 
 impl Actor for NodeActor {
-    type Msg = NodeTold;
-    type State = Node<NodeAddr>;
+    type Msg = NodeMsg;
+    type State = TreeNode<NodeAddr>;
     type Arguments = ();
 
-    async fn pre_start(&self, _: ActorRef<NodeTold>, (): ()) -> Result<Self::State, ActorProcessingErr> {
-        Ok(Node::default())
+    async fn pre_start(&self, _: ActorRef<NodeMsg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+        Ok(TreeNode::default())
     }
 
     async fn handle(
         &self,
-        me: ActorRef<NodeTold>,
-        message: NodeTold,
+        me: ActorRef<NodeMsg>,
+        message: NodeMsg,
         node: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         if node.receive::<Ractor>(message, &mut ()) == Next::Stop {
@@ -125,7 +125,7 @@ impl Actor for NodeActor {
 
 impl Skynet for Ractor {
     type NodeAddr = NodeAddr;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> NodeAddr {
         let _inside = self.0.enter();
@@ -136,7 +136,7 @@ impl Skynet for Ractor {
         NodeAddr(spawn(NodeActor, ()))
     }
 
-    fn tell_node(to: &NodeAddr, message: NodeTold) {
+    fn tell_node(to: &NodeAddr, message: NodeMsg) {
         to.0.cast(message).expect("a node lives until its last child has answered");
     }
 }

@@ -12,7 +12,7 @@ use crate::counter::Counter;
 use crate::runtime::Runtime;
 use crate::sample::NoSample;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct SeedSketch {
     tokio: Tokio,
@@ -45,11 +45,11 @@ impl Runtime for SeedSketch {
         counter.on_start();
         self.scheduler.spawn(move |envelope| {
             match open(envelope) {
-                Message::Tell(value) => counter.told(value),
+                Message::Tell(value) => counter.on_tell(value),
                 // An asker that went away needs no answer.
-                Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+                Message::Ask(value, asked) => drop(asked.send(counter.on_ask(value))),
             }
-            Next::GoOn
+            Next::Continue
         })
     }
 
@@ -76,7 +76,7 @@ fn open<M: 'static>(envelope: Envelope) -> M {
 
 impl Skynet for SeedSketch {
     type NodeAddr = Addr;
-    type Inside<'a> = Scheduler;
+    type NodeContext<'a> = Scheduler;
 
     fn spawn_root(&self) -> Addr {
         spawn_node(self.scheduler.clone())
@@ -92,7 +92,7 @@ impl Skynet for SeedSketch {
 }
 
 fn spawn_node(mut inside: Scheduler) -> Addr {
-    let mut node = Node::default();
+    let mut node = TreeNode::default();
     let scheduler = inside.clone();
     scheduler.spawn(move |envelope| node.receive::<SeedSketch>(open(envelope), &mut inside))
 }

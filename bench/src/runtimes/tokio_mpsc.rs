@@ -9,7 +9,7 @@ use crate::counter::Counter;
 use crate::runtime::Runtime;
 use crate::sample::NoSample;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct TokioMpsc {
     tokio: Tokio,
@@ -92,9 +92,9 @@ async fn send(addr: &Addr, message: Message) {
 #[inline]
 fn receive(counter: &mut Counter, message: Message) {
     match message {
-        Message::Tell(value) => counter.told(value),
+        Message::Tell(value) => counter.on_tell(value),
         // An asker that went away needs no answer.
-        Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+        Message::Ask(value, asked) => drop(asked.send(counter.on_ask(value))),
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) struct NodeAddr(mpsc::UnboundedSender<NodeMessage<NodeAddr>>);
 
 impl Skynet for TokioMpsc {
     type NodeAddr = NodeAddr;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> NodeAddr {
         let _inside = self.tokio.enter();
@@ -122,7 +122,7 @@ impl Skynet for TokioMpsc {
 fn spawn_node() -> NodeAddr {
     let (addr, mut mailbox) = mpsc::unbounded_channel();
     tokio::spawn(async move {
-        let mut node = Node::default();
+        let mut node = TreeNode::default();
         while let Some(message) = mailbox.recv().await {
             if node.receive::<TokioMpsc>(message, &mut ()) == Next::Stop {
                 break;

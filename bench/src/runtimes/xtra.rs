@@ -9,7 +9,7 @@ use crate::counter::Counter;
 use crate::runtime::Runtime;
 use crate::sample::NoSample;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Xtra {
     tokio: Tokio,
@@ -36,7 +36,7 @@ impl Handler<Tell> for CounterActor {
     type Return = ();
 
     async fn handle(&mut self, message: Tell, _: &mut Context<Self>) {
-        self.0.told(message.0);
+        self.0.on_tell(message.0);
     }
 }
 
@@ -44,7 +44,7 @@ impl Handler<Ask> for CounterActor {
     type Return = u64;
 
     async fn handle(&mut self, message: Ask, _: &mut Context<Self>) -> u64 {
-        self.0.asked(message.0)
+        self.0.on_ask(message.0)
     }
 }
 
@@ -84,7 +84,7 @@ impl Runtime for Xtra {
 }
 
 #[derive(Default)]
-pub(super) struct NodeActor(Node<Address<NodeActor>>);
+pub(super) struct NodeActor(TreeNode<Address<NodeActor>>);
 
 impl Actor for NodeActor {
     type Stop = ();
@@ -104,7 +104,7 @@ impl Handler<NodeMessage<Address<Self>>> for NodeActor {
 
 impl Skynet for Xtra {
     type NodeAddr = Address<NodeActor>;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> Address<NodeActor> {
         let _inside = self.tokio.enter();

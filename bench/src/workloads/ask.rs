@@ -3,15 +3,15 @@
 use std::sync::mpsc;
 
 use crate::counter::{Counter, Latch};
+use crate::harness::Harness;
 use crate::runtime::Runtime;
 use crate::sample::{NoSample, Sample};
 use crate::settings::{Settings, Switch};
-use crate::stage::Stage;
 
 pub(crate) const QUESTIONS: u64 = 200_000;
 
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+    let mut stage = Harness::<R>::set(settings)?;
     let questions = settings.scaled(QUESTIONS);
     let started = Latch::new(1);
     let unused = Latch::new(1);

@@ -1,22 +1,22 @@
 //! Producers tell actors, round robin, as fast as they can.
 
 use crate::counter::{Counter, Latch};
+use crate::harness::Harness;
 use crate::runtime::Runtime;
 use crate::sample::{NoSample, Sample};
 use crate::settings::Settings;
-use crate::stage::Stage;
 use crate::workloads::YIELD_EVERY;
 
 /// How many tell how many how often.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct FanShape {
     pub(crate) actors: usize,
     /// Messages for each actor, before scaling.
     pub(crate) each: u64,
     pub(crate) producers: usize,
 }
 
-impl Shape {
+impl FanShape {
     pub(crate) const TELL1: Self = Self { actors: 1, each: 1_000_000, producers: 1 };
     pub(crate) const MPSC4: Self = Self { actors: 1, each: 1_000_000, producers: 4 };
     pub(crate) const FAN10: Self = Self { actors: 10, each: 100_000, producers: 4 };
@@ -29,8 +29,8 @@ impl Shape {
     }
 }
 
-pub(crate) fn run<R: Runtime>(settings: &Settings, shape: Shape) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+pub(crate) fn run<R: Runtime>(settings: &Settings, shape: FanShape) -> Result<Sample, NoSample> {
+    let mut stage = Harness::<R>::set(settings)?;
     let turns = shape.turns(settings);
     let each = turns * shape.producers as u64;
     let started = Latch::new(shape.actors as u64);

@@ -5,17 +5,17 @@
 
 use crate::clock::now_ns;
 use crate::counter::{Counter, Delays, Latch};
+use crate::harness::Harness;
 use crate::runtime::Runtime;
 use crate::sample::{NoSample, Sample};
 use crate::settings::Settings;
-use crate::stage::Stage;
 
 const MESSAGES: u64 = 200_000;
 const PRODUCERS: usize = 4;
 const BURST: u64 = 64;
 
 pub(crate) fn run<R: Runtime>(settings: &Settings, actors: usize) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+    let mut stage = Harness::<R>::set(settings)?;
     let turns = (settings.scaled(MESSAGES) / (actors * PRODUCERS) as u64).max(1);
     let each = turns * PRODUCERS as u64;
     let started = Latch::new(actors as u64);

@@ -2,15 +2,15 @@
 
 use std::sync::mpsc;
 
+use crate::harness::Harness;
 use crate::sample::{NoSample, Sample};
 use crate::settings::Settings;
 use crate::skynet::{CHILDREN, Parent, Skynet, start};
-use crate::stage::Stage;
 
 const LEAVES: u64 = 1_000_000;
 
 pub(crate) fn run<R: Skynet>(settings: &Settings) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+    let mut stage = Harness::<R>::set(settings)?;
     let level = level(settings);
     let leaves = CHILDREN.pow(level);
     let (answered, answer) = mpsc::channel();

@@ -1,17 +1,17 @@
 //! Actors that start and then sit idle: how long that takes, and what they weigh.
 
 use crate::counter::{Counter, Latch};
+use crate::harness::Harness;
 use crate::runtime::Runtime;
 use crate::sample::{NoSample, Sample};
 use crate::settings::Settings;
-use crate::stage::Stage;
 use crate::workload::HeapGauge;
 
 pub(crate) const ACTORS: u64 = 100_000;
 
 /// Takes the time until the last actor's start hook has run.
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+    let mut stage = Harness::<R>::set(settings)?;
     let count = count::<R>(settings);
     let started = Latch::new(count as u64);
     let done = Latch::new(count as u64);
@@ -26,7 +26,7 @@ pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
 
 /// Weighs actors that have started, and again after each has received its first message.
 pub(crate) fn weigh<R: Runtime>(settings: &Settings, heap: HeapGauge) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+    let mut stage = Harness::<R>::set(settings)?;
     let count = count::<R>(settings);
     let started = Latch::new(count as u64);
     let done = Latch::new(count as u64);

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use crate::clock::now_ns;
 use crate::counter::{Counter, Delays, Latch};
+use crate::harness::Harness;
 use crate::runtime::Runtime;
 use crate::sample::{NoSample, Sample};
 use crate::settings::Settings;
-use crate::stage::Stage;
 
 const MESSAGES: u64 = 10_000;
 /// Long enough for the actor, and mostly for its worker, to go to sleep.
 const PAUSE: Duration = Duration::from_micros(50);
 
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+    let mut stage = Harness::<R>::set(settings)?;
     let messages = settings.scaled(MESSAGES);
     let started = Latch::new(1);
     let done = Latch::new(1);

@@ -5,10 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, missing, target};
-use bench_figures::Process;
+use super::{Setup, StartedProcess, free_port, log, missing, target};
+use bench_support::Process;
 
-pub(super) fn envoy(place: &Place) -> io::Result<Started> {
+pub(super) fn envoy(place: &Setup) -> io::Result<StartedProcess> {
     let program = place.python.join("envoy");
     if !program.is_file() {
         return Err(missing(&program));
@@ -21,7 +21,7 @@ pub(super) fn envoy(place: &Place) -> io::Result<Started> {
     // What hands connections over to a next process is shared by all that run on a machine.
     command.arg("--disable-hot-restart").current_dir(&place.folder);
     let process = Process::start(&mut command, &log(&place.folder))?;
-    Ok(Started { target: target(vec![address]), process: Some(process) })
+    Ok(StartedProcess { target: target(vec![address]), process: Some(process) })
 }
 
 /// Writes a configuration without access log, admin port, or limit to how long a stream takes.

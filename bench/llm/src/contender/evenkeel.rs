@@ -4,25 +4,25 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, target};
+use super::{Setup, StartedProcess, free_port, log, target};
 use crate::chat::MODEL;
 use crate::load::Target;
-use bench_figures::Process;
+use bench_support::Process;
 
 const TENANTS: usize = 4;
 /// For each of the two nodes: half of what 16 connections would take.
 const SLOTS_FEW: usize = 4;
 const SLOTS_MANY: usize = 256;
 
-pub(super) fn open(place: &Place) -> io::Result<Started> {
+pub(super) fn open(place: &Setup) -> io::Result<StartedProcess> {
     start(place, SLOTS_MANY, &[])
 }
 
-pub(super) fn tenants(place: &Place) -> io::Result<Started> {
+pub(super) fn tenants(place: &Setup) -> io::Result<StartedProcess> {
     start(place, SLOTS_MANY, &keys(place)?)
 }
 
-pub(super) fn queued(place: &Place) -> io::Result<Started> {
+pub(super) fn queued(place: &Setup) -> io::Result<StartedProcess> {
     start(place, SLOTS_FEW, &keys(place)?)
 }
 
@@ -32,11 +32,11 @@ struct Key {
     hash: String,
 }
 
-fn keys(place: &Place) -> io::Result<Vec<Key>> {
+fn keys(place: &Setup) -> io::Result<Vec<Key>> {
     (0..TENANTS).map(|_| make_key(place)).collect()
 }
 
-fn make_key(place: &Place) -> io::Result<Key> {
+fn make_key(place: &Setup) -> io::Result<Key> {
     let made = Command::new(&place.evenkeel).args(["tenant", "key"]).output()?;
     let said = String::from_utf8_lossy(&made.stdout).into_owned();
     let mut lines = said.lines();
@@ -46,7 +46,7 @@ fn make_key(place: &Place) -> io::Result<Key> {
     }
 }
 
-fn start(place: &Place, slots: usize, keys: &[Key]) -> io::Result<Started> {
+fn start(place: &Setup, slots: usize, keys: &[Key]) -> io::Result<StartedProcess> {
     if !place.evenkeel.is_file() {
         let what = format!(
             "{} is missing; build it with `cargo build --release -p evenkeel`",
@@ -76,5 +76,5 @@ fn start(place: &Place, slots: usize, keys: &[Key]) -> io::Result<Started> {
     let process = Process::start(command.current_dir(&place.folder), &log(&place.folder))?;
     let open = target(vec![address]);
     let keys = if keys.is_empty() { open.keys } else { keys.iter().map(|key| key.key.clone()).collect() };
-    Ok(Started { target: Target { addresses: open.addresses, keys }, process: Some(process) })
+    Ok(StartedProcess { target: Target { addresses: open.addresses, keys }, process: Some(process) })
 }

@@ -5,12 +5,12 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, missing, target};
+use super::{Setup, StartedProcess, free_port, log, missing, target};
 use crate::chat::MODEL;
 use crate::load::Target;
-use bench_figures::Process;
+use bench_support::Process;
 
-pub(super) fn litellm(place: &Place) -> io::Result<Started> {
+pub(super) fn litellm(place: &Setup) -> io::Result<StartedProcess> {
     if !place.litellm.is_file() {
         return Err(missing(&place.litellm));
     }
@@ -28,7 +28,7 @@ pub(super) fn litellm(place: &Place) -> io::Result<Started> {
     command.env("LITELLM_MODE", "PRODUCTION").env_remove("DATABASE_URL").current_dir(&place.folder);
     let process = Process::start(&mut command, &log(&place.folder))?;
     let target = Target { keys: vec![key], ..target(vec![address]) };
-    Ok(Started { target, process: Some(process) })
+    Ok(StartedProcess { target, process: Some(process) })
 }
 
 fn make_key() -> io::Result<String> {

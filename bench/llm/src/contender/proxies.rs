@@ -4,10 +4,10 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, target};
-use bench_figures::Process;
+use super::{Setup, StartedProcess, free_port, log, target};
+use bench_support::Process;
 
-pub(super) fn haproxy(place: &Place) -> io::Result<Started> {
+pub(super) fn haproxy(place: &Setup) -> io::Result<StartedProcess> {
     let address = free_port()?;
     let servers: String = (place.nodes.iter().enumerate())
         .map(|(at, node)| format!("  server n{at} {node} check inter 2s\n"))
@@ -23,10 +23,10 @@ pub(super) fn haproxy(place: &Place) -> io::Result<Started> {
     let mut command = program("haproxy");
     command.arg("-db").arg("-f").arg(&file);
     let process = Process::start(&mut command, &log(&place.folder))?;
-    Ok(Started { target: target(vec![address]), process: Some(process) })
+    Ok(StartedProcess { target: target(vec![address]), process: Some(process) })
 }
 
-pub(super) fn nginx(place: &Place) -> io::Result<Started> {
+pub(super) fn nginx(place: &Setup) -> io::Result<StartedProcess> {
     let address = free_port()?;
     let servers: String = place.nodes.iter().map(|node| format!("    server {node};\n")).collect();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -48,7 +48,7 @@ pub(super) fn nginx(place: &Place) -> io::Result<Started> {
     let mut command = program("nginx");
     command.arg("-e").arg("stderr").arg("-p").arg(&place.folder).arg("-c").arg(&file);
     let process = Process::start(&mut command, &log(&place.folder))?;
-    Ok(Started { target: target(vec![address]), process: Some(process) })
+    Ok(StartedProcess { target: target(vec![address]), process: Some(process) })
 }
 
 /// A program that Debian keeps where only root looks.

@@ -3,18 +3,18 @@
 use std::io;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, missing, target};
-use bench_figures::Process;
+use super::{Setup, StartedProcess, free_port, log, missing, target};
+use bench_support::Process;
 
-pub(super) fn vllm_router(place: &Place) -> io::Result<Started> {
+pub(super) fn vllm_router(place: &Setup) -> io::Result<StartedProcess> {
     start(place, "vllm-router", &[], "warning")
 }
 
-pub(super) fn smg(place: &Place) -> io::Result<Started> {
+pub(super) fn smg(place: &Setup) -> io::Result<StartedProcess> {
     start(place, "smg", &["launch"], "warn")
 }
 
-fn start(place: &Place, program: &str, first: &[&str], level: &str) -> io::Result<Started> {
+fn start(place: &Setup, program: &str, first: &[&str], level: &str) -> io::Result<StartedProcess> {
     let path = place.python.join(program);
     if !path.is_file() {
         return Err(missing(&path));
@@ -27,5 +27,5 @@ fn start(place: &Place, program: &str, first: &[&str], level: &str) -> io::Resul
     command.args(["--prometheus-host", "127.0.0.1", "--prometheus-port"]).arg(metrics.port().to_string());
     command.args(["--policy", "round_robin", "--log-level", level]).current_dir(&place.folder);
     let process = Process::start(&mut command, &log(&place.folder))?;
-    Ok(Started { target: target(vec![address]), process: Some(process) })
+    Ok(StartedProcess { target: target(vec![address]), process: Some(process) })
 }

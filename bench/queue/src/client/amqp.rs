@@ -7,10 +7,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bench_figures::Wire;
+use bench_support::HttpConnection;
 use tokio::time::timeout;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, refused};
 
 /// How long a consumer waits for what the server sends by itself, before it has found nothing.
 const DELIVERY_WAIT: Duration = Duration::from_millis(5);
@@ -45,7 +45,7 @@ const CONFIRM_SELECT: Method = (85, 10);
 const CONFIRM_SELECT_OK: Method = (85, 11);
 
 pub(crate) struct Amqp {
-    wire: Wire,
+    wire: HttpConnection,
     queue: String,
     publish: Vec<u8>,
     /// How many messages were sent, which is also the number of the last one.
@@ -62,7 +62,7 @@ enum Consumer {
 
 impl Amqp {
     pub(super) async fn connect(address: SocketAddr, queue: &str) -> io::Result<Self> {
-        let mut wire = Wire::connect(address).await?;
+        let mut wire = HttpConnection::connect(address).await?;
         wire.write(b"AMQP\0\0\x09\x01").await?;
         let publish = publish(queue);
         let mut client = Self { wire, queue: queue.to_owned(), publish, sent: 0, consumer: Consumer::Absent };
@@ -100,7 +100,7 @@ impl Amqp {
         Ok(())
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         if self.consumer == Consumer::Absent {
             self.consume(max).await?;
         }
@@ -127,7 +127,7 @@ impl Amqp {
         Ok(())
     }
 
-    async fn delivery(&mut self) -> io::Result<Receipt> {
+    async fn delivery(&mut self) -> io::Result<ReceiptHandle> {
         let arguments = self.expect(DELIVER).await?;
         let tag_length = usize::from(arguments.first().copied().unwrap_or_default());
         let receipt =
@@ -142,7 +142,7 @@ impl Amqp {
     }
 
     /// Acknowledges everything up to the last of these, which are all that this connection has in hand.
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         const MULTIPLE: u8 = 1;
         let Some(last) = receipts.last() else { return Ok(()) };
         self.wire.write(&method(CHANNEL, ACK, &[last, &[MULTIPLE][..]].concat())).await

@@ -3,22 +3,22 @@
 use std::io;
 use std::net::SocketAddr;
 
-use bench_figures::Wire;
+use bench_support::HttpConnection;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, refused};
 
 /// For how long a message is its consumer's, in seconds: longer than any turn.
 const HOLD_SECS: u32 = 120;
 
 pub(crate) struct Beanstalk {
-    wire: Wire,
+    wire: HttpConnection,
     put: Vec<u8>,
 }
 
 impl Beanstalk {
     pub(super) async fn connect(address: SocketAddr, queue: &str) -> io::Result<Self> {
         let put = format!("put 0 0 {HOLD_SECS} {}\r\n{}\r\n", body().len(), body()).into_bytes();
-        let mut client = Self { wire: Wire::connect(address).await?, put };
+        let mut client = Self { wire: HttpConnection::connect(address).await?, put };
         let hello = format!("use {queue}\r\nwatch {queue}\r\nignore default\r\n");
         client.wire.write(hello.as_bytes()).await?;
         client.expect(b"USING ").await?;
@@ -35,7 +35,7 @@ impl Beanstalk {
         Ok(())
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         self.wire.write(&b"reserve-with-timeout 0\r\n".repeat(max)).await?;
         let mut receipts = Vec::with_capacity(max);
         for _ in 0..max {
@@ -57,8 +57,8 @@ impl Beanstalk {
         Ok(receipts)
     }
 
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
-        let delete = |receipt: &Receipt| [b"delete ", receipt.as_slice(), b"\r\n"].concat();
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
+        let delete = |receipt: &ReceiptHandle| [b"delete ", receipt.as_slice(), b"\r\n"].concat();
         self.wire.write(&receipts.iter().flat_map(delete).collect::<Vec<_>>()).await?;
         for _ in receipts {
             self.expect(b"DELETED").await?;

@@ -5,17 +5,17 @@
 use std::io;
 use std::net::SocketAddr;
 
-use bench_figures::Wire;
+use bench_support::HttpConnection;
 use memchr::memmem;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, refused};
 
 const CONSUMER: &str = "c";
 /// More than any consumer has in hand here.
 const PENDING_MAX: u32 = 10_000;
 
 pub(crate) struct Nats {
-    wire: Wire,
+    wire: HttpConnection,
     queue: String,
     /// Where answers go.
     inbox: String,
@@ -32,7 +32,7 @@ struct Message {
 
 impl Nats {
     pub(super) async fn connect(address: SocketAddr, queue: &str, number: usize) -> io::Result<Self> {
-        let mut wire = Wire::connect(address).await?;
+        let mut wire = HttpConnection::connect(address).await?;
         let info = wire.line().await?;
         if !info.starts_with(b"INFO ") {
             return Err(refused(info));
@@ -79,7 +79,7 @@ impl Nats {
         Ok(())
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         let wish = format!("{{\"batch\":{max},\"no_wait\":true}}");
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{CONSUMER}", self.queue);
         self.wire.write(&publish(&next, &self.inbox, &wish)).await?;
@@ -100,7 +100,7 @@ impl Nats {
         Ok(receipts)
     }
 
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         let mut all = Vec::new();
         for receipt in receipts {
             all.extend(publish(&String::from_utf8_lossy(receipt), &self.inbox, "+ACK"));

@@ -3,14 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 
-use bench_figures::Wire;
+use bench_support::HttpConnection;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, refused};
 
 const GROUP: &str = "g";
 
 pub(crate) struct Redis {
-    wire: Wire,
+    wire: HttpConnection,
     queue: String,
     consumer: String,
     add: Vec<u8>,
@@ -27,7 +27,7 @@ enum Reply {
 impl Redis {
     pub(super) async fn connect(address: SocketAddr, queue: &str, number: usize) -> io::Result<Self> {
         Ok(Self {
-            wire: Wire::connect(address).await?,
+            wire: HttpConnection::connect(address).await?,
             queue: queue.to_owned(),
             consumer: format!("c{number}"),
             add: command(&[b"XADD", queue.as_bytes(), b"*", b"b", body().as_bytes()]),
@@ -49,7 +49,7 @@ impl Redis {
         Ok(())
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         let count = max.to_string();
         let read = command(&[
             b"XREADGROUP",
@@ -73,7 +73,7 @@ impl Redis {
         Ok(entries.flatten().filter_map(id).collect())
     }
 
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         let ids = receipts.iter().map(Vec::as_slice);
         let ack: [&[u8]; 3] = [b"XACK", self.queue.as_bytes(), GROUP.as_bytes()];
         let delete: [&[u8]; 2] = [b"XDEL", self.queue.as_bytes()];

@@ -3,15 +3,15 @@
 use std::io;
 use std::net::SocketAddr;
 
-use bench_figures::{Body, Wire};
+use bench_support::{Body, HttpConnection};
 use memchr::memmem;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, refused};
 
 const RECEIPT: &[u8] = b"\"ReceiptHandle\":\"";
 
 pub(crate) struct Sqs {
-    wire: Wire,
+    wire: HttpConnection,
     queue: String,
     url: String,
     /// Every producer is a tenant of its own.
@@ -25,7 +25,7 @@ pub(crate) struct Sqs {
 impl Sqs {
     pub(super) async fn connect(address: SocketAddr, queue: &str, number: usize) -> io::Result<Self> {
         Ok(Self {
-            wire: Wire::connect(address).await?,
+            wire: HttpConnection::connect(address).await?,
             queue: queue.to_owned(),
             url: format!("http://{address}/000000000000/{queue}"),
             tenant: number,
@@ -47,7 +47,7 @@ impl Sqs {
         if sent == count { Ok(()) } else { Err(refused(&self.answer)) }
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         self.ask_prepared("ReceiveMessage", max).await?;
         let receipt = |at: usize| {
             let rest = &self.answer[at + RECEIPT.len()..];
@@ -56,8 +56,8 @@ impl Sqs {
         Ok(memmem::find_iter(&self.answer, RECEIPT).map(receipt).collect())
     }
 
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
-        let text = |receipt: &Receipt| String::from_utf8_lossy(receipt).into_owned();
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
+        let text = |receipt: &ReceiptHandle| String::from_utf8_lossy(receipt).into_owned();
         if let [receipt] = receipts {
             let body = format!("{{\"QueueUrl\":\"{}\",\"ReceiptHandle\":\"{}\"}}", self.url, text(receipt));
             return self.ask(&request("DeleteMessage", &body)).await;

@@ -1,6 +1,6 @@
 //! What the parts gave, as tables that are also Markdown.
 
-use bench_figures::{Line, Quartiles, draw, short, times};
+use bench_support::{Quartiles, RowSamples, draw, short, times};
 
 use super::Outcome;
 use crate::args::Options;
@@ -35,7 +35,7 @@ pub(super) fn all(outcome: &Outcome, options: &Options) -> String {
     text
 }
 
-fn compared(lines: &[Line], figures: &[(&str, &str)]) -> String {
+fn compared(lines: &[RowSamples], figures: &[(&str, &str)]) -> String {
     let mut columns = vec![labels(lines)];
     for (name, head) in figures {
         columns.push(column(head, lines, |line| median(line, name)));
@@ -44,7 +44,7 @@ fn compared(lines: &[Line], figures: &[(&str, &str)]) -> String {
     draw(&columns)
 }
 
-fn producers(line: &Line) -> String {
+fn producers(line: &RowSamples) -> String {
     let (Some(rate), Some(sync)) = (line.quartiles("send_rate"), line.quartiles("sync_us")) else {
         return "no figures\n".to_owned();
     };
@@ -58,22 +58,22 @@ fn producers(line: &Line) -> String {
     )
 }
 
-fn plain(lines: &[Line], figures: &[(&str, &str)]) -> String {
+fn plain(lines: &[RowSamples], figures: &[(&str, &str)]) -> String {
     let mut columns = vec![labels(lines)];
     columns.extend(figures.iter().map(|(name, head)| column(head, lines, |line| median(line, name))));
     draw(&columns)
 }
 
-fn labels(lines: &[Line]) -> Vec<String> {
+fn labels(lines: &[RowSamples]) -> Vec<String> {
     column("", lines, |line| Some(line.label.clone()))
 }
 
-fn median(line: &Line, figure: &str) -> Option<String> {
+fn median(line: &RowSamples, figure: &str) -> Option<String> {
     line.quartiles(figure).map(|Quartiles { median, .. }| short(median))
 }
 
 /// A column, its head first.
-fn column(head: &str, lines: &[Line], cell: impl Fn(&Line) -> Option<String>) -> Vec<String> {
+fn column(head: &str, lines: &[RowSamples], cell: impl Fn(&RowSamples) -> Option<String>) -> Vec<String> {
     let cells = lines.iter().map(|line| cell(line).unwrap_or_default());
     std::iter::once(head.to_owned()).chain(cells).collect()
 }

@@ -132,25 +132,25 @@ struct ActorCell {
 }
 
 #[derive(Default)]
-struct Slot {
+struct MailboxSlot {
     generation: u32,
     actor: Option<(Arc<ActorCell>, Arc<QueueMailbox>)>,
 }
 
 #[derive(Default)]
-struct Slots {
-    slots: Vec<Slot>,
+struct MailboxSlots {
+    slots: Vec<MailboxSlot>,
     free: Vec<u32>,
 }
 
 #[derive(Default)]
-struct MailboxRegistry(RwLock<Slots>);
+struct MailboxRegistry(RwLock<MailboxSlots>);
 
 impl MailboxRegistry {
     fn register_mailbox(&self, cell: Arc<ActorCell>, mailbox: Arc<QueueMailbox>) -> MailboxIndex {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let slot = all.free.pop().unwrap_or_else(|| {
-            all.slots.push(Slot::default());
+            all.slots.push(MailboxSlot::default());
             all.slots.len() as u32 - 1
         });
         let entry = &mut all.slots[slot as usize];

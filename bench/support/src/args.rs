@@ -4,15 +4,20 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Reads a number within bounds.
-pub fn number(flag: &str, given: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Misuse> {
+pub fn number(flag: &str, given: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, UsageError> {
     let wanted = format!("a number from {} to {}", range.start(), range.end());
     let number = given.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| Misuse::bad(flag, given, &wanted))
+    number.ok_or_else(|| UsageError::bad(flag, given, &wanted))
 }
 
 /// Reads names with commas between them.
-pub fn list<T>(noun: &'static str, given: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Misuse> {
-    let find = |name: &str| known(name).ok_or_else(|| Misuse::UnknownName { noun, given: name.to_owned() });
+pub fn list<T>(
+    noun: &'static str,
+    given: &str,
+    known: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>, UsageError> {
+    let find =
+        |name: &str| known(name).ok_or_else(|| UsageError::UnknownName { noun, given: name.to_owned() });
     given.split(',').map(find).collect()
 }
 
@@ -23,7 +28,7 @@ pub fn any_seed() -> u64 {
 
 /// Why a command line makes no sense.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Misuse {
+pub enum UsageError {
     /// A word that means nothing.
     UnknownWord {
         /// The word.
@@ -47,14 +52,14 @@ pub enum Misuse {
     },
 }
 
-impl Misuse {
+impl UsageError {
     /// Says that a flag takes something else.
     pub fn bad(flag: &str, given: &str, wanted: &str) -> Self {
         Self::BadValue { flag: flag.to_owned(), given: given.to_owned(), wanted: wanted.to_owned() }
     }
 }
 
-impl fmt::Display for Misuse {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownWord { word } => write!(f, "nobody knows `{word}`; see --help"),

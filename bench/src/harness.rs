@@ -3,32 +3,32 @@
 use std::time::Instant;
 
 use crate::clock::process_cpu;
-use crate::echo::{Echo, Listening};
+use crate::echo::{Echo, EchoServer};
 use crate::runtime::Runtime;
 use crate::sample::{NoSample, Sample};
 use crate::settings::{Settings, Switch};
 
 /// A runtime that is ready to be measured.
-pub struct Stage<R> {
+pub struct Harness<R> {
     /// The runtime.
     pub runtime: R,
-    echo: Option<Listening>,
+    echo: Option<EchoServer>,
 }
 
 /// A measurement that is under way.
-pub struct Take {
+pub struct Measurement {
     echo: Option<Echo>,
     cpu: std::time::Duration,
     wall: Instant,
 }
 
-impl<R: Runtime> Stage<R> {
+impl<R: Runtime> Harness<R> {
     /// Starts the runtime, and the echo server where the settings want one.
     pub fn set(settings: &Settings) -> Result<Self, NoSample> {
         let runtime = R::start(settings)?;
         let echo = match (settings.echo, runtime.tokio()) {
             (Switch::Off, _) => None,
-            (Switch::On, Some(tokio)) => Some(Listening::on(tokio)?),
+            (Switch::On, Some(tokio)) => Some(EchoServer::on(tokio)?),
             (Switch::On, None) => {
                 return Err(NoSample::Unsupported("no tokio runtime to run an echo server on"));
             }
@@ -37,13 +37,13 @@ impl<R: Runtime> Stage<R> {
     }
 
     /// Starts the stopwatch; from here on the echo server is asked, too.
-    pub fn start(&mut self) -> Result<Take, NoSample> {
-        let echo = self.echo.take().map(Listening::ask).transpose()?;
-        Ok(Take { echo, cpu: process_cpu(), wall: Instant::now() })
+    pub fn start(&mut self) -> Result<Measurement, NoSample> {
+        let echo = self.echo.take().map(EchoServer::ask).transpose()?;
+        Ok(Measurement { echo, cpu: process_cpu(), wall: Instant::now() })
     }
 
     /// Stops the stopwatch after `ops` operations.
-    pub fn stop(self, take: Take, ops: u64) -> Result<Sample, NoSample> {
+    pub fn stop(self, take: Measurement, ops: u64) -> Result<Sample, NoSample> {
         let wall = take.wall.elapsed();
         let cpu = process_cpu().saturating_sub(take.cpu);
         let sample = Sample::new(ops, wall, cpu);

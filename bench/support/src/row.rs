@@ -5,36 +5,36 @@ use std::io;
 use crate::Quartiles;
 
 /// Named figures of one turn.
-pub type Sample = Vec<(&'static str, f64)>;
+pub type TurnSample = Vec<(&'static str, f64)>;
 
 /// Why a turn gave no sample.
 #[derive(Clone, Debug)]
-pub struct Trouble(pub String);
+pub struct RunError(pub String);
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for RunError {
     fn from(error: io::Error) -> Self {
         Self(error.to_string())
     }
 }
 
 /// All rounds of one contender in one workload.
-pub struct Line {
+pub struct RowSamples {
     /// What its row is called.
     pub label: String,
     /// In the order of the rounds; `None` where there was trouble.
-    samples: Vec<Option<Sample>>,
+    samples: Vec<Option<TurnSample>>,
     /// The last trouble it had.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<RunError>,
 }
 
-impl Line {
+impl RowSamples {
     /// Begins without rounds.
     pub fn new(label: &str) -> Self {
         Self { label: label.to_owned(), samples: Vec::new(), trouble: None }
     }
 
     /// Writes down how the next round ended.
-    pub fn note(&mut self, outcome: Result<Sample, Trouble>) {
+    pub fn note(&mut self, outcome: Result<TurnSample, RunError>) {
         match outcome {
             Ok(sample) => self.samples.push(Some(sample)),
             Err(trouble) => {
@@ -45,12 +45,12 @@ impl Line {
     }
 
     /// What the last round gave.
-    pub fn last(&self) -> Option<&Sample> {
+    pub fn last(&self) -> Option<&TurnSample> {
         self.samples.last()?.as_ref()
     }
 
     /// What the last round gave, to add to it.
-    pub fn last_mut(&mut self) -> Option<&mut Sample> {
+    pub fn last_mut(&mut self) -> Option<&mut TurnSample> {
         self.samples.last_mut()?.as_mut()
     }
 
@@ -70,14 +70,14 @@ impl Line {
 }
 
 /// Reads a figure of a sample.
-pub fn get(sample: &Sample, name: &str) -> Option<f64> {
+pub fn get(sample: &TurnSample, name: &str) -> Option<f64> {
     sample.iter().find(|(own, _)| *own == name).map(|(_, figure)| *figure)
 }
 
 /// Half and 99 of 100 delays, in microseconds; nothing of no delays.
-pub fn delays(mut delays_ns: Vec<u64>) -> Sample {
+pub fn delays(mut delays_ns: Vec<u64>) -> TurnSample {
     delays_ns.sort_unstable();
-    let Some(last) = delays_ns.len().checked_sub(1) else { return Sample::new() };
+    let Some(last) = delays_ns.len().checked_sub(1) else { return TurnSample::new() };
     let at = |percent: usize| delays_ns[last * percent / 100] as f64 / 1e3;
     vec![("p50_us", at(50)), ("p99_us", at(99))]
 }
@@ -99,7 +99,7 @@ mod tests {
     fn a_round_with_trouble_compares_with_nothing() {
         let mut baseline = line(&[1.0]);
         let mut own = line(&[2.0]);
-        baseline.note(Err(Trouble("fell".to_owned())));
+        baseline.note(Err(RunError("fell".to_owned())));
         own.note(Ok(vec![("cpu_us", 100.0)]));
         assert_eq!(own.ratio(&baseline, "cpu_us").map(|ratio| ratio.upper), Some(2.0));
     }
@@ -111,8 +111,8 @@ mod tests {
         assert_eq!(delays(Vec::new()), []);
     }
 
-    fn line(figures: &[f64]) -> Line {
-        let mut line = Line::new("own");
+    fn line(figures: &[f64]) -> RowSamples {
+        let mut line = RowSamples::new("own");
         figures.iter().for_each(|number| line.note(Ok(vec![("cpu_us", *number)])));
         line
     }

@@ -1,9 +1,9 @@
-//! Random order that a seed repeats.
+//! SplitMix64 order that a seed repeats.
 
 /// SplitMix64.
-pub struct Random(u64);
+pub struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     /// Starts a sequence.
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_and_everybody_comes_first_now_and_then() {
-        let mut random = Random::new(1);
+        let mut random = SplitMix64::new(1);
         let mut first = [0; 5];
         for _ in 0..500 {
             let mut items: Vec<_> = (0..5).collect();
@@ -52,7 +52,7 @@ mod tests {
 
     fn order(seed: u64) -> Vec<u32> {
         let mut items: Vec<_> = (0..20).collect();
-        Random::new(seed).shuffle(&mut items);
+        SplitMix64::new(seed).shuffle(&mut items);
         items
     }
 }

@@ -14,7 +14,7 @@ const HEAD_MAX: usize = 64 * 1024;
 const READ_AT_ONCE: usize = 16 * 1024;
 
 /// One connection, and what was read from it and not yet used.
-pub struct Wire {
+pub struct HttpConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
     start: usize,
@@ -47,7 +47,7 @@ pub enum Body {
     Done,
 }
 
-impl Wire {
+impl HttpConnection {
     /// Connects.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::new(TcpStream::connect(address).await?)
@@ -248,8 +248,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let mut sender = Wire::connect(listener.local_addr().unwrap()).await.unwrap();
-            let mut reader = Wire::new(listener.accept().await.unwrap().0).unwrap();
+            let mut sender = HttpConnection::connect(listener.local_addr().unwrap()).await.unwrap();
+            let mut reader = HttpConnection::new(listener.accept().await.unwrap().0).unwrap();
             assert!(!reader.has_unread());
             sender.write(b"ab").await.unwrap();
             reader.arrival().await.unwrap();
@@ -265,8 +265,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
-            let mut sender = Wire::connect(listener.local_addr()?).await?;
-            let mut reader = Wire::new(listener.accept().await?.0)?;
+            let mut sender = HttpConnection::connect(listener.local_addr()?).await?;
+            let mut reader = HttpConnection::new(listener.accept().await?.0)?;
             let text = text.to_owned();
             tokio::spawn(async move {
                 for byte in text.bytes() {
@@ -278,7 +278,7 @@ mod tests {
         })
     }
 
-    async fn messages(reader: &mut Wire) -> io::Result<Vec<(String, String)>> {
+    async fn messages(reader: &mut HttpConnection) -> io::Result<Vec<(String, String)>> {
         let mut messages = Vec::new();
         while let Some(mut head) = reader.head().await? {
             let mut body = Vec::new();

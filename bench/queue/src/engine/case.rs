@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::Book;
-use evenkeel_queue::message::{Appended, Header};
-use evenkeel_queue::queue::Want;
-use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::message::{AppendedMessage, MessageMeta};
+use evenkeel_queue::queue::ReceiveOptions;
+use evenkeel_queue::queue_state::QueueState;
+use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
-use evenkeel_queue::{Draft, Durability, Epoch, KeyId, Queue, QueueId, QueueSettings, Queues, Seq, Wall};
+use evenkeel_queue::{
+    Durability, Epoch, KeyId, NewMessage, Queue, QueueId, QueueSettings, Queues, Seq, UnixMillis,
+};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 
@@ -45,10 +47,10 @@ pub(super) const FIGURES: &[&str] = &[
     "one_us",
 ];
 
-/// What to do.
+/// EngineCaseKind to do.
 #[derive(Debug)]
-pub(crate) struct Part {
-    what: What,
+pub(crate) struct EngineCase {
+    what: EngineCaseKind,
     folder: PathBuf,
     /// Keys, or producers.
     first: usize,
@@ -56,7 +58,7 @@ pub(crate) struct Part {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum EngineCaseKind {
     Book,
     Keys,
     Producers,
@@ -67,16 +69,16 @@ enum What {
 
 type Figures = Map<String, Value>;
 
-impl Part {
+impl EngineCase {
     /// Finds a part by its name.
     pub(crate) fn of(name: &str, folder: PathBuf, first: usize, messages: usize) -> Option<Self> {
         let what = match name {
-            "book" => What::Book,
-            "keys" => What::Keys,
-            "producers" => What::Producers,
-            "fill" => What::Fill,
-            "drain" => What::Drain,
-            "open" => What::Open,
+            "book" => EngineCaseKind::Book,
+            "keys" => EngineCaseKind::Keys,
+            "producers" => EngineCaseKind::Producers,
+            "fill" => EngineCaseKind::Fill,
+            "drain" => EngineCaseKind::Drain,
+            "open" => EngineCaseKind::Open,
             _ => return None,
         };
         Some(Self { what, folder, first, messages })
@@ -84,9 +86,9 @@ impl Part {
 }
 
 /// Does a part, and prints its figures.
-pub(crate) fn run(part: &Part) -> io::Result<()> {
+pub(crate) fn run(part: &EngineCase) -> io::Result<()> {
     let mut figures = Figures::new();
-    if let What::Book = part.what {
+    if let EngineCaseKind::Book = part.what {
         figures.insert("book_ns".to_owned(), json!(book(part.first, part.messages)?));
         return crate::print(&format!("{}\n", Value::Object(figures)));
     }
@@ -95,17 +97,17 @@ pub(crate) fn run(part: &Part) -> io::Result<()> {
     crate::print(&format!("{}\n", Value::Object(figures)))
 }
 
-async fn on_disk(part: &Part, figures: &mut Figures) -> io::Result<()> {
+async fn on_disk(part: &EngineCase, figures: &mut Figures) -> io::Result<()> {
     let begun = Instant::now();
     let store = DiskStore::open(&part.folder, DiskOptions::default()).map_err(io::Error::other)?;
     let queues = Queues::open(Arc::new(store), 10).await.map_err(io::Error::other)?;
-    let durability = if let What::Fill = part.what { Durability::Os } else { Durability::Fsync };
+    let durability = if let EngineCaseKind::Fill = part.what { Durability::Os } else { Durability::Fsync };
     let settings = QueueSettings { durability, ..QueueSettings::default() };
     let queue = queues.create("jobs", settings, String::new()).await.map_err(io::Error::other)?.queue();
     let opened = begun.elapsed();
     match part.what {
-        What::Book => {}
-        What::Keys => {
+        EngineCaseKind::Book => {}
+        EngineCaseKind::Keys => {
             // A key's first message costs more, because the key is written down with it.
             let first = part.first.next_multiple_of(SENT_TOGETHER);
             let mut untold = Figures::new();
@@ -114,9 +116,9 @@ async fn on_disk(part: &Part, figures: &mut Figures) -> io::Result<()> {
             send(&queue, FILLERS, FILL_BATCH, part.first, part.messages, figures).await?;
             take(&queue, part.messages, figures).await?;
         }
-        What::Producers => send(&queue, part.first, 1, part.first, part.messages, figures).await?,
-        What::Fill => send(&queue, FILLERS, FILL_BATCH, part.first, part.messages, figures).await?,
-        What::Drain => {
+        EngineCaseKind::Producers => send(&queue, part.first, 1, part.first, part.messages, figures).await?,
+        EngineCaseKind::Fill => send(&queue, FILLERS, FILL_BATCH, part.first, part.messages, figures).await?,
+        EngineCaseKind::Drain => {
             figures.insert("open_ms".to_owned(), json!(opened.as_secs_f64() * 1e3));
             figures.insert("rss_mib".to_owned(), json!(rss_mib()?));
             let first = Instant::now();
@@ -126,7 +128,7 @@ async fn on_disk(part: &Part, figures: &mut Figures) -> io::Result<()> {
             take(&queue, part.messages - 1, figures).await?;
             probe(&queue, figures).await?;
         }
-        What::Open => {
+        EngineCaseKind::Open => {
             figures.insert("open_ms".to_owned(), json!(opened.as_secs_f64() * 1e3));
             figures.insert("rss_mib".to_owned(), json!(rss_mib()?));
             probe(&queue, figures).await?;
@@ -152,8 +154,9 @@ async fn send(
     let producer = |number: usize, queue: Queue, names: Arc<[Arc<str>]>| async move {
         for turn in 0..batches {
             let first = (number * batches + turn) * batch;
-            let draft =
-                |at: usize| Draft::new(vec![b'x'; BODY_BYTES]).of(names[(first + at) % names.len()].clone());
+            let draft = |at: usize| {
+                NewMessage::new(vec![b'x'; BODY_BYTES]).of(names[(first + at) % names.len()].clone())
+            };
             queue.enqueue((0..batch).map(draft).collect()).await.map_err(io::Error::other)?;
         }
         Ok::<_, io::Error>(())
@@ -197,7 +200,7 @@ async fn take(queue: &Queue, messages: usize, figures: &mut Figures) -> io::Resu
     Ok(())
 }
 
-/// What the queue answers when it is empty, and when it has one message: middle of some tries.
+/// EngineCaseKind the queue answers when it is empty, and when it has one message: middle of some tries.
 async fn probe(queue: &Queue, figures: &mut Figures) -> io::Result<()> {
     let mut none = Vec::new();
     let mut one = Vec::new();
@@ -211,7 +214,7 @@ async fn probe(queue: &Queue, figures: &mut Figures) -> io::Result<()> {
     }
     figures.insert("first_us".to_owned(), json!(none[0].as_secs_f64() * 1e6));
     for _ in 0..PROBES {
-        queue.enqueue(vec![Draft::new(vec![b'x'; BODY_BYTES])]).await.map_err(io::Error::other)?;
+        queue.enqueue(vec![NewMessage::new(vec![b'x'; BODY_BYTES])]).await.map_err(io::Error::other)?;
         let begun = Instant::now();
         let found = queue.receive(want(1, Duration::from_secs(1))).await.map_err(io::Error::other)?;
         one.push(begun.elapsed());
@@ -232,8 +235,8 @@ async fn acknowledge(queue: &Queue, found: &[evenkeel_queue::Delivery]) -> io::R
     Ok(())
 }
 
-fn want(max: usize, wait: Duration) -> Want {
-    Want { max, lease: None, wait }
+fn want(max: usize, wait: Duration) -> ReceiveOptions {
+    ReceiveOptions { max, lease: None, wait }
 }
 
 fn note(
@@ -252,10 +255,10 @@ fn note(
 /// Nanoseconds that a message costs in the book: taken in, leased in its turn, acknowledged.
 fn book(keys: usize, messages: usize) -> io::Result<f64> {
     let settings = QueueSettings::default();
-    let mut book = Book::new(Epoch(1), &settings, (1, 2)).map_err(io::Error::other)?;
+    let mut book = QueueState::new(Epoch(1), &settings, (1, 2)).map_err(io::Error::other)?;
     let names: Vec<Arc<str>> = (0..keys).map(|key| format!("t{key}").into()).collect();
-    let draft = Draft::new("");
-    let now = Wall(1);
+    let draft = NewMessage::new("");
+    let now = UnixMillis(1);
     // As many wait at a time as every key can have in memory: nothing is read from a store here.
     let waiting = (2 * keys).max(200);
     let cpu_before = cpu();
@@ -264,7 +267,7 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
     while done < messages {
         while sent < done + waiting {
             let key = sent % keys;
-            let header = Header {
+            let header = MessageMeta {
                 seq: Seq(sent as u64 + 1),
                 sent_at: now,
                 size: 1,
@@ -272,7 +275,7 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
                 from: None,
                 expires_at: None,
             };
-            let message = Appended {
+            let message = AppendedMessage {
                 key: KeyId(key as u32),
                 name: names[key].clone(),
                 weight: None,
@@ -284,12 +287,12 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
             sent += 1;
         }
         for _ in 0..waiting / BATCH {
-            let taken = book.take(now, BATCH, Duration::from_secs(30)).map_err(io::Error::other)?;
+            let taken = book.lease_messages(now, BATCH, Duration::from_secs(30)).map_err(io::Error::other)?;
             if taken.leased.is_empty() {
                 return Err(io::Error::other("the book delivered nothing"));
             }
             for leased in taken.leased {
-                let claim = Claim {
+                let claim = DeliveryId {
                     queue: QueueId(1),
                     key: leased.key,
                     seq: leased.header.seq,
@@ -297,7 +300,7 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
                     attempt: leased.delivered.number(),
                 };
                 book.ack(claim).map_err(io::Error::other)?;
-                book.acked(leased.header.seq);
+                book.confirm_removal(leased.header.seq);
                 done += 1;
             }
         }
