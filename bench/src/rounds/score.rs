@@ -63,7 +63,7 @@ impl RowSamples {
     }
 
     pub(super) fn quartiles(&self, figure: &str) -> Option<Quartiles> {
-        Quartiles::of(self.samples.iter().flatten().filter_map(|sample| sample.get(figure)))
+        Quartiles::from_values(self.samples.iter().flatten().filter_map(|sample| sample.get(figure)))
     }
 
     /// Names the figures of its samples.
@@ -74,7 +74,7 @@ impl RowSamples {
     /// Compares with the baseline of the same round; more than 1 is better than the baseline, whatever is compared.
     pub(super) fn ratio(&self, baseline: &Self, figure: MetricSpec) -> Option<Quartiles> {
         let pairs = self.samples.iter().zip(&baseline.samples);
-        Quartiles::of(pairs.filter_map(|(own, base)| {
+        Quartiles::from_values(pairs.filter_map(|(own, base)| {
             let own = own.as_ref()?.get(figure.name)?;
             let base = base.as_ref()?.get(figure.name)?;
             Some(match figure.better {

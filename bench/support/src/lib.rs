@@ -1,5 +1,5 @@
-//! What every comparison in rounds needs: a random order that can be repeated, the middle of many figures, tables; and
-//! for those that compare servers, their processes, a connection to them and the args of their command lines.
+//! Shared parts of the benchmark suites: a repeatable random order, quartiles and tables; and for suites that compare
+//! servers, process control, a minimal HTTP/1.1 connection and common command-line values.
 
 mod args;
 mod http;
@@ -9,10 +9,10 @@ mod quartiles;
 mod row;
 mod table;
 
-pub use args::{UsageError, any_seed, list, number};
+pub use args::{parse_scale, time_seed};
 pub use http::{Body, Head, HttpConnection};
 pub use order::SplitMix64;
 pub use process::Process;
 pub use quartiles::Quartiles;
-pub use row::{RowSamples, RunError, TurnSample, delays, get};
-pub use table::{draw, short, times};
+pub use row::{RowSamples, RunError, TurnSample, get, latency_percentiles};
+pub use table::{draw, format_ratio, short};

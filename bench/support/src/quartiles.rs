@@ -1,29 +1,31 @@
-//! The middle of some figures, and the middles of their halves.
+//! Quartiles.
 
-/// The middle of some figures, and the middles of their halves.
+/// Median and quartiles of a set of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quartiles {
-    /// A quarter of the figures is below.
+    /// The first quartile.
     pub lower: f64,
-    /// Half of the figures is below.
+    /// The second quartile.
     pub median: f64,
-    /// A quarter of the figures is above.
+    /// The third quartile.
     pub upper: f64,
 }
 
 impl Quartiles {
-    /// Sorts the figures; between two of them it takes a point on the line from one to the other.
-    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut figures: Vec<_> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
-        figures.sort_by(f64::total_cmp);
-        let last = figures.len().checked_sub(1)? as f64;
-        let at = |part: f64| {
-            let place = part * last;
-            let below = figures[place.floor() as usize];
-            let above = figures[place.ceil() as usize];
-            below + (above - below) * place.fract()
+    /// Computes the quartiles with linear interpolation; ignores values that are not finite.
+    ///
+    /// `None` if no value is left.
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<_> = values.into_iter().filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let last = values.len().checked_sub(1)? as f64;
+        let quantile = |part: f64| {
+            let position = part * last;
+            let below = values[position.floor() as usize];
+            let above = values[position.ceil() as usize];
+            below + (above - below) * position.fract()
         };
-        Some(Self { lower: at(0.25), median: at(0.5), upper: at(0.75) })
+        Some(Self { lower: quantile(0.25), median: quantile(0.5), upper: quantile(0.75) })
     }
 }
 
@@ -32,15 +34,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quartiles_lie_between_figures() {
+    fn quartiles_are_interpolated() {
         let quartiles = Quartiles { lower: 1.75, median: 2.5, upper: 3.25 };
-        assert_eq!(Quartiles::of([4.0, 1.0, 3.0, 2.0]), Some(quartiles));
-        assert_eq!(Quartiles::of([7.0]), Some(Quartiles { lower: 7.0, median: 7.0, upper: 7.0 }));
+        assert_eq!(Quartiles::from_values([4.0, 1.0, 3.0, 2.0]), Some(quartiles));
+        assert_eq!(Quartiles::from_values([7.0]), Some(Quartiles { lower: 7.0, median: 7.0, upper: 7.0 }));
     }
 
     #[test]
-    fn nothing_has_no_middle() {
-        assert_eq!(Quartiles::of([]), None);
-        assert_eq!(Quartiles::of([f64::NAN, f64::INFINITY]), None);
+    fn no_finite_values_have_no_quartiles() {
+        assert_eq!(Quartiles::from_values([]), None);
+        assert_eq!(Quartiles::from_values([f64::NAN, f64::INFINITY]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! One part, in a process of its own; its figures go to the standard output as a line of JSON.
+//! One engine case, run in a process of its own; its metrics go to standard output as a line of JSON.
 
 use std::fs;
 use std::io;
@@ -25,21 +25,21 @@ const BATCH: usize = 10;
 const CONSUMERS: usize = 4;
 const FILLERS: usize = 16;
 const FILL_BATCH: usize = 100;
-/// All fillers' batches once: numbers of messages are multiples of it.
+/// One batch of every filler: message counts are multiples of it.
 pub(super) const SENT_TOGETHER: usize = FILLERS * FILL_BATCH;
-/// How long a consumer waits for a first message before it looks whether there is any left.
+/// Long-polling time of a consumer before it checks whether messages are left.
 const RECEIVE_WAIT: Duration = Duration::from_millis(50);
-/// Far more than it takes to deliver everything.
+/// Time limit, far above what it takes to deliver everything.
 const TAKE_MAX: Duration = Duration::from_secs(300);
 const PROBES: usize = 200;
 
-/// Every figure that a part may print.
-pub(super) const FIGURES: &[&str] = &[
+/// Every metric that a case may print.
+pub(super) const METRICS: &[&str] = &[
     "send_cpu_us",
     "send_rate",
     "take_cpu_us",
     "take_rate",
-    "book_ns",
+    "state_ns",
     "open_ms",
     "rss_mib",
     "first_us",
@@ -47,19 +47,20 @@ pub(super) const FIGURES: &[&str] = &[
     "one_us",
 ];
 
-/// EngineCaseKind to do.
-#[derive(Debug)]
+/// Arguments of `queue-bench engine-case`.
+#[derive(Debug, clap::Args)]
 pub(crate) struct EngineCase {
-    what: EngineCaseKind,
-    folder: PathBuf,
-    /// Keys, or producers.
-    first: usize,
+    kind: EngineCaseKind,
+    directory: PathBuf,
+    /// Number of keys, or of producers
+    #[arg(value_name = "KEYS")]
+    width: usize,
     messages: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum EngineCaseKind {
-    Book,
+    State,
     Keys,
     Producers,
     Fill,
@@ -67,199 +68,191 @@ enum EngineCaseKind {
     Open,
 }
 
-type Figures = Map<String, Value>;
+type Metrics = Map<String, Value>;
 
-impl EngineCase {
-    /// Finds a part by its name.
-    pub(crate) fn of(name: &str, folder: PathBuf, first: usize, messages: usize) -> Option<Self> {
-        let what = match name {
-            "book" => EngineCaseKind::Book,
-            "keys" => EngineCaseKind::Keys,
-            "producers" => EngineCaseKind::Producers,
-            "fill" => EngineCaseKind::Fill,
-            "drain" => EngineCaseKind::Drain,
-            "open" => EngineCaseKind::Open,
-            _ => return None,
-        };
-        Some(Self { what, folder, first, messages })
-    }
+/// Runs a case and prints its metrics.
+pub(crate) fn run(case: &EngineCase) -> io::Result<()> {
+    let metrics = if let EngineCaseKind::State = case.kind {
+        metrics([("state_ns", state_ns(case.width, case.messages)?)])
+    } else {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(on_disk(case))?
+    };
+    crate::print(&format!("{}\n", Value::Object(metrics)))
 }
 
-/// Does a part, and prints its figures.
-pub(crate) fn run(part: &EngineCase) -> io::Result<()> {
-    let mut figures = Figures::new();
-    if let EngineCaseKind::Book = part.what {
-        figures.insert("book_ns".to_owned(), json!(book(part.first, part.messages)?));
-        return crate::print(&format!("{}\n", Value::Object(figures)));
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(on_disk(part, &mut figures))?;
-    crate::print(&format!("{}\n", Value::Object(figures)))
-}
-
-async fn on_disk(part: &EngineCase, figures: &mut Figures) -> io::Result<()> {
-    let begun = Instant::now();
-    let store = DiskStore::open(&part.folder, DiskOptions::default()).map_err(io::Error::other)?;
+async fn on_disk(case: &EngineCase) -> io::Result<Metrics> {
+    let mut metrics = Metrics::new();
+    let started = Instant::now();
+    let store = DiskStore::open(&case.directory, DiskOptions::default()).map_err(io::Error::other)?;
     let queues = Queues::open(Arc::new(store), 10).await.map_err(io::Error::other)?;
-    let durability = if let EngineCaseKind::Fill = part.what { Durability::Os } else { Durability::Fsync };
+    let durability = if let EngineCaseKind::Fill = case.kind { Durability::Os } else { Durability::Fsync };
     let settings = QueueSettings { durability, ..QueueSettings::default() };
     let queue = queues.create("jobs", settings, String::new()).await.map_err(io::Error::other)?.queue();
-    let opened = begun.elapsed();
-    match part.what {
-        EngineCaseKind::Book => {}
+    let opened = started.elapsed();
+    match case.kind {
+        EngineCaseKind::State => {}
         EngineCaseKind::Keys => {
-            // A key's first message costs more, because the key is written down with it.
-            let first = part.first.next_multiple_of(SENT_TOGETHER);
-            let mut untold = Figures::new();
-            send(&queue, FILLERS, FILL_BATCH, part.first, first, &mut untold).await?;
-            take(&queue, first, &mut untold).await?;
-            send(&queue, FILLERS, FILL_BATCH, part.first, part.messages, figures).await?;
-            take(&queue, part.messages, figures).await?;
+            // The first message of a key also stores the key, so it is sent before measuring.
+            let warm_up = case.width.next_multiple_of(SENT_TOGETHER);
+            send(&queue, Producers::filling(case.width), warm_up).await?;
+            take(&queue, warm_up).await?;
+            metrics.extend(send(&queue, Producers::filling(case.width), case.messages).await?);
+            metrics.extend(take(&queue, case.messages).await?);
         }
-        EngineCaseKind::Producers => send(&queue, part.first, 1, part.first, part.messages, figures).await?,
-        EngineCaseKind::Fill => send(&queue, FILLERS, FILL_BATCH, part.first, part.messages, figures).await?,
+        EngineCaseKind::Producers => {
+            let producers = Producers { count: case.width, batch: 1, keys: case.width };
+            metrics.extend(send(&queue, producers, case.messages).await?);
+        }
+        EngineCaseKind::Fill => {
+            metrics.extend(send(&queue, Producers::filling(case.width), case.messages).await?);
+        }
         EngineCaseKind::Drain => {
-            figures.insert("open_ms".to_owned(), json!(opened.as_secs_f64() * 1e3));
-            figures.insert("rss_mib".to_owned(), json!(rss_mib()?));
+            metrics.insert("open_ms".to_owned(), json!(opened.as_secs_f64() * 1e3));
+            metrics.insert("rss_mib".to_owned(), json!(rss_mib()?));
             let first = Instant::now();
-            let one = queue.receive(want(1, Duration::ZERO)).await.map_err(io::Error::other)?;
-            figures.insert("first_us".to_owned(), json!(first.elapsed().as_secs_f64() * 1e6));
+            let one = queue.receive(receive_options(1, Duration::ZERO)).await.map_err(io::Error::other)?;
+            metrics.insert("first_us".to_owned(), json!(first.elapsed().as_secs_f64() * 1e6));
             acknowledge(&queue, &one).await?;
-            take(&queue, part.messages - 1, figures).await?;
-            probe(&queue, figures).await?;
+            metrics.extend(take(&queue, case.messages - 1).await?);
+            metrics.extend(probe(&queue).await?);
         }
         EngineCaseKind::Open => {
-            figures.insert("open_ms".to_owned(), json!(opened.as_secs_f64() * 1e3));
-            figures.insert("rss_mib".to_owned(), json!(rss_mib()?));
-            probe(&queue, figures).await?;
+            metrics.insert("open_ms".to_owned(), json!(opened.as_secs_f64() * 1e3));
+            metrics.insert("rss_mib".to_owned(), json!(rss_mib()?));
+            metrics.extend(probe(&queue).await?);
         }
     }
     queues.shutdown().await;
-    Ok(())
+    Ok(metrics)
 }
 
-/// Sends from many producers.
-async fn send(
-    queue: &Queue,
-    producers: usize,
+#[derive(Clone, Copy)]
+struct Producers {
+    count: usize,
     batch: usize,
     keys: usize,
-    messages: usize,
-    figures: &mut Figures,
-) -> io::Result<()> {
+}
+
+impl Producers {
+    fn filling(keys: usize) -> Self {
+        Self { count: FILLERS, batch: FILL_BATCH, keys }
+    }
+}
+
+/// Sends from several producers concurrently.
+async fn send(queue: &Queue, producers: Producers, messages: usize) -> io::Result<Metrics> {
+    let Producers { count, batch, keys } = producers;
     let names: Arc<[Arc<str>]> = (0..keys).map(|key| format!("t{key}").into()).collect();
-    let cpu = cpu();
-    let begun = Instant::now();
-    let batches = messages / producers / batch;
+    let cpu_before = cpu();
+    let started = Instant::now();
+    let batches = messages / count / batch;
     let producer = |number: usize, queue: Queue, names: Arc<[Arc<str>]>| async move {
-        for turn in 0..batches {
-            let first = (number * batches + turn) * batch;
-            let draft = |at: usize| {
-                NewMessage::new(vec![b'x'; BODY_BYTES]).of(names[(first + at) % names.len()].clone())
+        for batch_index in 0..batches {
+            let first = (number * batches + batch_index) * batch;
+            let message = |index: usize| {
+                NewMessage::new(vec![b'x'; BODY_BYTES]).of(names[(first + index) % names.len()].clone())
             };
-            queue.enqueue((0..batch).map(draft).collect()).await.map_err(io::Error::other)?;
+            queue.enqueue((0..batch).map(message).collect()).await.map_err(io::Error::other)?;
         }
         Ok::<_, io::Error>(())
     };
     let tasks: Vec<_> =
-        (0..producers).map(|number| tokio::spawn(producer(number, queue.clone(), names.clone()))).collect();
+        (0..count).map(|number| tokio::spawn(producer(number, queue.clone(), names.clone()))).collect();
     for task in tasks {
         task.await.map_err(io::Error::other)??;
     }
-    note(figures, "send_cpu_us", "send_rate", messages, cpu, begun);
-    Ok(())
+    let cpu_us = cpu_us_per_message(cpu_before, messages);
+    let rate = messages as f64 / started.elapsed().as_secs_f64();
+    Ok(metrics([("send_cpu_us", cpu_us), ("send_rate", rate)]))
 }
 
-/// Receives and acknowledges everything.
-async fn take(queue: &Queue, messages: usize, figures: &mut Figures) -> io::Result<()> {
-    let cpu = cpu();
-    let begun = Instant::now();
+/// Receives and acknowledges all messages.
+async fn take(queue: &Queue, messages: usize) -> io::Result<Metrics> {
+    let cpu_before = cpu();
+    let started = Instant::now();
     let left = Arc::new(AtomicUsize::new(messages));
     let consumer = |queue: Queue, left: Arc<AtomicUsize>| async move {
-        while 0 < left.load(Ordering::Relaxed) {
-            let found = queue.receive(want(BATCH, RECEIVE_WAIT)).await.map_err(io::Error::other)?;
-            acknowledge(&queue, &found).await?;
-            let before = left.fetch_sub(found.len(), Ordering::Relaxed);
-            if before < found.len() || TAKE_MAX < begun.elapsed() {
+        while left.load(Ordering::Relaxed) > 0 {
+            let deliveries =
+                queue.receive(receive_options(BATCH, RECEIVE_WAIT)).await.map_err(io::Error::other)?;
+            acknowledge(&queue, &deliveries).await?;
+            let before = left.fetch_sub(deliveries.len(), Ordering::Relaxed);
+            if before < deliveries.len() || started.elapsed() > TAKE_MAX {
                 return Err(io::Error::other(format!(
-                    "{before} messages were left, and {} came",
-                    found.len()
+                    "{before} messages were left, but {} were delivered",
+                    deliveries.len()
                 )));
             }
         }
-        Ok::<_, io::Error>(begun.elapsed())
+        Ok::<_, io::Error>(started.elapsed())
     };
     let tasks: Vec<_> = (0..CONSUMERS).map(|_| tokio::spawn(consumer(queue.clone(), left.clone()))).collect();
-    // The first to see that none is left; others may wait a moment longer for one.
+    // The first consumer to see that none is left; the others may still be in a long poll.
     let mut wall = TAKE_MAX;
     for task in tasks {
         wall = wall.min(task.await.map_err(io::Error::other)??);
     }
-    note(figures, "take_cpu_us", "take_rate", messages, cpu, begun);
-    figures.insert("take_rate".to_owned(), json!(messages as f64 / wall.as_secs_f64()));
-    Ok(())
+    let cpu_us = cpu_us_per_message(cpu_before, messages);
+    Ok(metrics([("take_cpu_us", cpu_us), ("take_rate", messages as f64 / wall.as_secs_f64())]))
 }
 
-/// EngineCaseKind the queue answers when it is empty, and when it has one message: middle of some tries.
-async fn probe(queue: &Queue, figures: &mut Figures) -> io::Result<()> {
+/// Measures receives on an empty queue (the first, and the median) and on a queue with one message (the median).
+async fn probe(queue: &Queue) -> io::Result<Metrics> {
     let mut none = Vec::new();
     let mut one = Vec::new();
     for _ in 0..PROBES {
-        let begun = Instant::now();
-        let found = queue.receive(want(1, Duration::ZERO)).await.map_err(io::Error::other)?;
-        none.push(begun.elapsed());
-        if !found.is_empty() {
+        let started = Instant::now();
+        let deliveries = queue.receive(receive_options(1, Duration::ZERO)).await.map_err(io::Error::other)?;
+        none.push(started.elapsed());
+        if !deliveries.is_empty() {
             return Err(io::Error::other("the queue is not empty"));
         }
     }
-    figures.insert("first_us".to_owned(), json!(none[0].as_secs_f64() * 1e6));
+    let mut metrics = metrics([("first_us", none[0].as_secs_f64() * 1e6)]);
     for _ in 0..PROBES {
         queue.enqueue(vec![NewMessage::new(vec![b'x'; BODY_BYTES])]).await.map_err(io::Error::other)?;
-        let begun = Instant::now();
-        let found = queue.receive(want(1, Duration::from_secs(1))).await.map_err(io::Error::other)?;
-        one.push(begun.elapsed());
-        acknowledge(queue, &found).await?;
+        let started = Instant::now();
+        let deliveries =
+            queue.receive(receive_options(1, Duration::from_secs(1))).await.map_err(io::Error::other)?;
+        one.push(started.elapsed());
+        acknowledge(queue, &deliveries).await?;
     }
-    for (name, mut took) in [("none_us", none), ("one_us", one)] {
-        took.sort_unstable();
-        figures.insert(name.to_owned(), json!(took[PROBES / 2].as_secs_f64() * 1e6));
+    for (name, mut durations) in [("none_us", none), ("one_us", one)] {
+        durations.sort_unstable();
+        metrics.insert(name.to_owned(), json!(durations[PROBES / 2].as_secs_f64() * 1e6));
+    }
+    Ok(metrics)
+}
+
+async fn acknowledge(queue: &Queue, deliveries: &[evenkeel_queue::Delivery]) -> io::Result<()> {
+    let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
+    for result in queue.ack(&receipts).await {
+        result.map_err(io::Error::other)?;
     }
     Ok(())
 }
 
-async fn acknowledge(queue: &Queue, found: &[evenkeel_queue::Delivery]) -> io::Result<()> {
-    let receipts: Vec<_> = found.iter().map(|delivery| delivery.receipt.clone()).collect();
-    for answer in queue.ack(&receipts).await {
-        answer.map_err(io::Error::other)?;
-    }
-    Ok(())
-}
-
-fn want(max: usize, wait: Duration) -> ReceiveOptions {
+fn receive_options(max: usize, wait: Duration) -> ReceiveOptions {
     ReceiveOptions { max, lease: None, wait }
 }
 
-fn note(
-    figures: &mut Figures,
-    cpu_us: &str,
-    rate: &str,
-    messages: usize,
-    cpu_before: Duration,
-    begun: Instant,
-) {
-    let spent = cpu().saturating_sub(cpu_before);
-    figures.insert(cpu_us.to_owned(), json!(spent.as_secs_f64() * 1e6 / messages as f64));
-    figures.insert(rate.to_owned(), json!(messages as f64 / begun.elapsed().as_secs_f64()));
+fn cpu_us_per_message(cpu_before: Duration, messages: usize) -> f64 {
+    cpu().saturating_sub(cpu_before).as_secs_f64() * 1e6 / messages as f64
 }
 
-/// Nanoseconds that a message costs in the book: taken in, leased in its turn, acknowledged.
-fn book(keys: usize, messages: usize) -> io::Result<f64> {
+fn metrics<const N: usize>(values: [(&str, f64); N]) -> Metrics {
+    values.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
+}
+
+/// Measures the CPU nanoseconds per message in the queue state alone: appended, leased in DRR order, acknowledged.
+fn state_ns(keys: usize, messages: usize) -> io::Result<f64> {
     let settings = QueueSettings::default();
-    let mut book = QueueState::new(Epoch(1), &settings, (1, 2)).map_err(io::Error::other)?;
+    let mut state = QueueState::new(Epoch(1), &settings, (1, 2)).map_err(io::Error::other)?;
     let names: Vec<Arc<str>> = (0..keys).map(|key| format!("t{key}").into()).collect();
-    let draft = NewMessage::new("");
+    let template = NewMessage::new("");
     let now = UnixMillis(1);
-    // As many wait at a time as every key can have in memory: nothing is read from a store here.
+    // At most as many wait as fit into the prefetch windows, because there is no store to read from.
     let waiting = (2 * keys).max(200);
     let cpu_before = cpu();
     let mut done = 0_usize;
@@ -281,26 +274,27 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
                 weight: None,
                 header,
                 not_before: None,
-                payload: draft.payload.clone(),
+                payload: template.payload.clone(),
             };
-            book.append(now, message).map_err(io::Error::other)?;
+            state.append(now, message).map_err(io::Error::other)?;
             sent += 1;
         }
         for _ in 0..waiting / BATCH {
-            let taken = book.lease_messages(now, BATCH, Duration::from_secs(30)).map_err(io::Error::other)?;
-            if taken.leased.is_empty() {
-                return Err(io::Error::other("the book delivered nothing"));
+            let batch =
+                state.lease_messages(now, BATCH, Duration::from_secs(30)).map_err(io::Error::other)?;
+            if batch.leased.is_empty() {
+                return Err(io::Error::other("the queue state delivered nothing"));
             }
-            for leased in taken.leased {
-                let claim = DeliveryId {
+            for leased in batch.leased {
+                let delivery = DeliveryId {
                     queue: QueueId(1),
                     key: leased.key,
                     seq: leased.header.seq,
                     epoch: Epoch(1),
                     attempt: leased.delivered.number(),
                 };
-                book.ack(claim).map_err(io::Error::other)?;
-                book.confirm_removal(leased.header.seq);
+                state.ack(delivery).map_err(io::Error::other)?;
+                state.confirm_removal(leased.header.seq);
                 done += 1;
             }
         }
@@ -308,7 +302,7 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
     Ok(cpu().saturating_sub(cpu_before).as_secs_f64() * 1e9 / done as f64)
 }
 
-/// How long all threads of this process have run.
+/// Returns the CPU time of all threads of this process.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -318,5 +312,5 @@ fn rss_mib() -> io::Result<f64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kib.ok_or_else(|| io::Error::other("a process without VmRSS"))? / 1024.0)
+    Ok(kib.ok_or_else(|| io::Error::other("process status has no VmRSS"))? / 1024.0)
 }
