@@ -1,21 +1,20 @@
-//! Where a workload plays: a started runtime, the echo server beside it if wanted, and the stopwatch.
+//! Measurement harness: a started runtime, the optional echo server, and the timer.
 
 use std::time::Instant;
 
 use crate::clock::process_cpu;
 use crate::echo::{Echo, EchoServer};
 use crate::runtime::Runtime;
-use crate::sample::{NoSample, Sample};
+use crate::sample::{Sample, SampleError};
 use crate::settings::{Settings, Switch};
 
-/// A runtime that is ready to be measured.
+/// A started runtime.
 pub struct Harness<R> {
-    /// The runtime.
     pub runtime: R,
     echo: Option<EchoServer>,
 }
 
-/// A measurement that is under way.
+/// A running measurement.
 pub struct Measurement {
     echo: Option<Echo>,
     cpu: std::time::Duration,
@@ -23,42 +22,42 @@ pub struct Measurement {
 }
 
 impl<R: Runtime> Harness<R> {
-    /// Starts the runtime, and the echo server where the settings want one.
-    pub fn set(settings: &Settings) -> Result<Self, NoSample> {
+    /// Starts the runtime, and the echo server if the settings ask for one.
+    pub fn start(settings: &Settings) -> Result<Self, SampleError> {
         let runtime = R::start(settings)?;
         let echo = match (settings.echo, runtime.tokio()) {
             (Switch::Off, _) => None,
-            (Switch::On, Some(tokio)) => Some(EchoServer::on(tokio)?),
+            (Switch::On, Some(tokio)) => Some(EchoServer::start(tokio)?),
             (Switch::On, None) => {
-                return Err(NoSample::Unsupported("no tokio runtime to run an echo server on"));
+                return Err(SampleError::Unsupported("no tokio runtime to run an echo server on"));
             }
         };
         Ok(Self { runtime, echo })
     }
 
-    /// Starts the stopwatch; from here on the echo server is asked, too.
-    pub fn start(&mut self) -> Result<Measurement, NoSample> {
-        let echo = self.echo.take().map(EchoServer::ask).transpose()?;
+    /// Starts the timer and the echo client.
+    pub fn begin(&mut self) -> Result<Measurement, SampleError> {
+        let echo = self.echo.take().map(EchoServer::start_client).transpose()?;
         Ok(Measurement { echo, cpu: process_cpu(), wall: Instant::now() })
     }
 
-    /// Stops the stopwatch after `ops` operations.
-    pub fn stop(self, take: Measurement, ops: u64) -> Result<Sample, NoSample> {
-        let wall = take.wall.elapsed();
-        let cpu = process_cpu().saturating_sub(take.cpu);
+    /// Stops the timer after `ops` operations and returns the sample.
+    pub fn finish(self, measurement: Measurement, ops: u64) -> Result<Sample, SampleError> {
+        let wall = measurement.wall.elapsed();
+        let cpu = process_cpu().saturating_sub(measurement.cpu);
         let sample = Sample::new(ops, wall, cpu);
-        let Some(echo) = take.echo else {
-            self.leave();
+        let Some(echo) = measurement.echo else {
+            self.leak();
             return Ok(sample);
         };
-        let delays = echo.stop()?;
-        self.leave();
-        let asked = delays.len() as f64;
-        Ok(sample.with_delays("echo_", delays).with("echo_count", asked))
+        let latencies = echo.stop()?;
+        self.leak();
+        let count = latencies.len() as f64;
+        Ok(sample.with_latencies("echo_", latencies).with("echo_count", count))
     }
 
-    /// Leaves the runtime to the end of the process: taking a million actors apart is no part of any figure.
-    fn leave(self) {
+    /// Leaks the runtime: dropping a million actors would only delay the end of the process.
+    fn leak(self) {
         std::mem::forget(self.runtime);
     }
 }

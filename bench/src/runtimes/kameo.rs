@@ -1,4 +1,4 @@
-//! kameo 0.22: a task per actor around a tokio mpsc channel of boxed signals.
+//! kameo 0.22: a task per actor and a tokio mpsc channel of boxed signals.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,7 +11,7 @@ use tokio::runtime::{Handle, Runtime as Tokio};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
 use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
@@ -54,7 +54,7 @@ impl Message<Ask> for CounterActor {
 impl Runtime for Kameo {
     type Addr = ActorRef<CounterActor>;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         Ok(Self { tokio: super::tokio_runtime(settings.workers)?, mailbox: settings.mailbox })
     }
 
@@ -63,10 +63,10 @@ impl Runtime for Kameo {
     }
 
     fn spawn_actor(&self, _: usize, counter: Counter) -> ActorRef<CounterActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         let mailbox = match self.mailbox {
             Mailbox::Unbounded => mailbox::unbounded(),
-            Mailbox::Bounded(places) => mailbox::bounded(places.get()),
+            Mailbox::Bounded(capacity) => mailbox::bounded(capacity.get()),
         };
         CounterActor::spawn_with_mailbox(counter, mailbox)
     }
@@ -78,7 +78,7 @@ impl Runtime for Kameo {
 
     #[inline]
     async fn ask(addr: &ActorRef<CounterActor>, value: u64) -> u64 {
-        addr.ask(Ask(value)).send().await.expect("the actor answers every question")
+        addr.ask(Ask(value)).send().await.expect("the actor replies to every ask")
     }
 
     fn tokio(&self) -> Option<&Handle> {
@@ -113,7 +113,7 @@ impl Skynet for Kameo {
     type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> ActorRef<NodeActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         Self::spawn_child(&mut ())
     }
 
@@ -122,6 +122,6 @@ impl Skynet for Kameo {
     }
 
     fn tell_node(to: &ActorRef<NodeActor>, message: NodeMessage<ActorRef<NodeActor>>) {
-        to.tell(message).try_send().expect("a node lives until its last child has answered");
+        to.tell(message).try_send().expect("a node lives until its last child has replied");
     }
 }

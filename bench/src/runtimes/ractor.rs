@@ -8,7 +8,7 @@ use tokio::runtime::{Handle, Runtime as Tokio};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
 use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
@@ -43,7 +43,7 @@ impl Actor for CounterActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Message::Tell(value) => counter.on_tell(value),
-            Message::Ask(value, asked) => asked.send(counter.on_ask(value))?,
+            Message::Ask(value, reply) => reply.send(counter.on_ask(value))?,
         }
         Ok(())
     }
@@ -52,9 +52,9 @@ impl Actor for CounterActor {
 impl Runtime for Ractor {
     type Addr = ActorRef<Message>;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         if settings.mailbox != Mailbox::Unbounded {
-            return Err(NoSample::Unsupported("mailboxes have no limit"));
+            return Err(SampleError::Unsupported("mailboxes are unbounded"));
         }
         super::tokio_runtime(settings.workers).map(Self)
     }
@@ -64,7 +64,7 @@ impl Runtime for Ractor {
     }
 
     fn spawn_actor(&self, _: usize, counter: Counter) -> ActorRef<Message> {
-        let _inside = self.0.enter();
+        let _guard = self.0.enter();
         spawn(CounterActor, counter)
     }
 
@@ -75,10 +75,10 @@ impl Runtime for Ractor {
 
     #[inline]
     async fn ask(addr: &ActorRef<Message>, value: u64) -> u64 {
-        let answer = addr.call(|asked| Message::Ask(value, asked), None).await;
-        match answer.expect("the actor lives until the process ends") {
-            CallResult::Success(answer) => answer,
-            CallResult::Timeout | CallResult::SenderError => unreachable!("the actor answers every question"),
+        let reply = addr.call(|reply| Message::Ask(value, reply), None).await;
+        match reply.expect("the actor lives until the process ends") {
+            CallResult::Success(value) => value,
+            CallResult::Timeout | CallResult::SenderError => unreachable!("the actor replies to every ask"),
         }
     }
 
@@ -87,7 +87,7 @@ impl Runtime for Ractor {
     }
 }
 
-/// Spawns without waiting for the start, as the other runtimes do.
+/// Spawns without waiting for the start hook, like the other runtimes.
 fn spawn<A: Actor>(actor: A, arguments: A::Arguments) -> ActorRef<A::Msg> {
     let (addr, _) =
         ActorRuntime::spawn_instant(None, actor, arguments).expect("an actor without a name can start");
@@ -112,12 +112,12 @@ impl Actor for NodeActor {
 
     async fn handle(
         &self,
-        me: ActorRef<NodeMsg>,
+        self_ref: ActorRef<NodeMsg>,
         message: NodeMsg,
         node: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         if node.receive::<Ractor>(message, &mut ()) == Next::Stop {
-            me.stop(None);
+            self_ref.stop(None);
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Skynet for Ractor {
     type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> NodeAddr {
-        let _inside = self.0.enter();
+        let _guard = self.0.enter();
         NodeAddr(spawn(NodeActor, ()))
     }
 
@@ -137,6 +137,6 @@ impl Skynet for Ractor {
     }
 
     fn tell_node(to: &NodeAddr, message: NodeMsg) {
-        to.0.cast(message).expect("a node lives until its last child has answered");
+        to.0.cast(message).expect("a node lives until its last child has replied");
     }
 }

@@ -1,4 +1,4 @@
-//! xtra 0.6: a task per actor; its mailbox is a heap of priorities and a queue behind a lock.
+//! xtra 0.6: a task per actor; its mailbox is a priority heap and a queue behind a lock.
 
 use std::future::Future;
 
@@ -7,7 +7,7 @@ use xtra::prelude::{Actor, Address, Context, Handler, Mailbox as XtraMailbox};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
 use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
@@ -51,7 +51,7 @@ impl Handler<Ask> for CounterActor {
 impl Runtime for Xtra {
     type Addr = Address<CounterActor>;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         Ok(Self { tokio: super::tokio_runtime(settings.workers)?, mailbox: settings.mailbox })
     }
 
@@ -60,10 +60,10 @@ impl Runtime for Xtra {
     }
 
     fn spawn_actor(&self, _: usize, counter: Counter) -> Address<CounterActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         let mailbox = match self.mailbox {
             Mailbox::Unbounded => XtraMailbox::unbounded(),
-            Mailbox::Bounded(places) => XtraMailbox::bounded(places.get()),
+            Mailbox::Bounded(capacity) => XtraMailbox::bounded(capacity.get()),
         };
         xtra::spawn_tokio(CounterActor(counter), mailbox)
     }
@@ -75,7 +75,7 @@ impl Runtime for Xtra {
 
     #[inline]
     async fn ask(addr: &Address<CounterActor>, value: u64) -> u64 {
-        addr.send(Ask(value)).await.expect("the actor answers every question")
+        addr.send(Ask(value)).await.expect("the actor replies to every ask")
     }
 
     fn tokio(&self) -> Option<&Handle> {
@@ -107,7 +107,7 @@ impl Skynet for Xtra {
     type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> Address<NodeActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         Self::spawn_child(&mut ())
     }
 
@@ -116,8 +116,8 @@ impl Skynet for Xtra {
     }
 
     fn tell_node(to: &Address<NodeActor>, message: NodeMessage<Address<NodeActor>>) {
-        // An unbounded mailbox takes a message at the first poll; nothing is blocked.
+        // Sending to an unbounded mailbox completes at the first poll, so this does not block.
         let sent = futures_lite::future::block_on(to.send(message).detach());
-        drop(sent.expect("a node lives until its last child has answered"));
+        drop(sent.expect("a node lives until its last child has replied"));
     }
 }
