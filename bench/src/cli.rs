@@ -17,22 +17,25 @@ pub const UNSUPPORTED: u8 = 3;
 /// Runs one workload on one runtime and prints one line of metrics
 #[derive(Debug, Parser)]
 #[command(after_help = format!("{}\n{}", listing(), settings::HELP))]
-struct Cli {
+struct SingleRunArgs {
+    /// One of the runtimes below
     #[arg(value_name = "RUNTIME")]
     contender: String,
+    /// One of the workloads below
     #[arg(value_parser = Workload::parse)]
     workload: Workload,
+    /// Settings, see below
     #[arg(value_name = "KEY=VALUE")]
     settings: Vec<String>,
 }
 
 /// Runs the requested workload and prints a line of `key=value` pairs.
 pub fn main(program: &'static str, heap: Option<HeapGauge>) -> ExitCode {
-    let mut command = Cli::command().name(program);
+    let mut command = SingleRunArgs::command().name(program);
     let matches = command.get_matches_mut();
-    let run = Cli::from_arg_matches(&matches)
+    let run = SingleRunArgs::from_arg_matches(&matches)
         .and_then(|cli| cli.resolve().map_err(|error| command.error(ErrorKind::ValueValidation, error)));
-    let Run { contender, workload, settings } = run.unwrap_or_else(|error| error.exit());
+    let ResolvedRun { contender, workload, settings } = run.unwrap_or_else(|error| error.exit());
     let (error, code) = match (contender.run)(workload, &settings, heap) {
         Ok(sample) => return print_sample(program, &sample),
         Err(error @ SampleError::Unsupported(_)) => (error, UNSUPPORTED),
@@ -53,21 +56,21 @@ fn print_sample(program: &str, sample: &Sample) -> ExitCode {
 }
 
 /// A command line whose names have been looked up.
-struct Run {
+struct ResolvedRun {
     contender: &'static Contender,
     workload: Workload,
     settings: Settings,
 }
 
-impl Cli {
-    fn resolve(self) -> Result<Run, UsageError> {
+impl SingleRunArgs {
+    fn resolve(self) -> Result<ResolvedRun, UsageError> {
         let workload = self.workload;
         let found = workload.contenders().iter().find(|known| known.name == self.contender);
         let Some(contender) = found else {
             return Err(UsageError::UnknownContender { given: self.contender, workload: workload.name() });
         };
         let settings = Settings::parse(self.settings.iter().map(String::as_str))?;
-        Ok(Run { contender, workload, settings })
+        Ok(ResolvedRun { contender, workload, settings })
     }
 }
 
@@ -120,16 +123,16 @@ mod tests {
 
     #[test]
     fn help_names_every_runtime_workload_and_setting() {
-        let help = Cli::command().render_help().to_string();
+        let help = SingleRunArgs::command().render_help().to_string();
         for name in ["tokio-mpsc", "seed-sketch", "dash-set", "tell1", "register", "workers=N", "echo=on|off"]
         {
             assert!(help.contains(name), "{name}");
         }
     }
 
-    fn parse(line: &str) -> Result<Run, String> {
+    fn parse(line: &str) -> Result<ResolvedRun, String> {
         let words = std::iter::once("actor-bench").chain(line.split_whitespace());
-        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        let cli = SingleRunArgs::try_parse_from(words).map_err(|error| error.to_string())?;
         cli.resolve().map_err(|error| error.to_string())
     }
 }

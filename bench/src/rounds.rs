@@ -17,7 +17,7 @@ use bench_support::SplitMix64;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use self::args::{Cli, Options};
+use self::args::{Options, RoundsArgs};
 use self::child::{ChildError, Children};
 use self::score::{Entrant, Score};
 use crate::sample::Sample;
@@ -25,9 +25,9 @@ use crate::workload::Workload;
 
 /// Runs the rounds, prints a table per workload, and writes the JSON results if requested.
 pub fn main() -> ExitCode {
-    let resolved = Cli::parse().resolve();
-    let options =
-        resolved.unwrap_or_else(|error| Cli::command().error(ErrorKind::ValueValidation, error).exit());
+    let resolved = RoundsArgs::parse().resolve();
+    let options = resolved
+        .unwrap_or_else(|error| RoundsArgs::command().error(ErrorKind::ValueValidation, error).exit());
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -24,7 +24,7 @@ Examples:
     after_help = after_help(),
     args_conflicts_with_subcommands = true
 )]
-pub(crate) struct Cli {
+pub(crate) struct LlmBenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
     #[command(flatten)]
@@ -118,7 +118,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        LlmBenchArgs::command().debug_assert();
     }
 
     #[test]
@@ -159,8 +159,8 @@ pub(crate) mod tests {
         }
     }
 
-    fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(std::iter::once("llm-bench").chain(line.split_whitespace()))
+    fn parse(line: &str) -> Result<LlmBenchArgs, clap::Error> {
+        LlmBenchArgs::try_parse_from(std::iter::once("llm-bench").chain(line.split_whitespace()))
     }
 
     pub(crate) fn options(line: &str) -> Options {

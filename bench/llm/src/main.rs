@@ -21,11 +21,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use self::args::{Cli, Command, LoadArgs};
+use self::args::{Command, LlmBenchArgs, LoadArgs};
 use self::load::{ClientPool, Target};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = LlmBenchArgs::parse();
     let result = match &cli.command {
         Some(Command::Backend) => backend::main(),
         Some(Command::Load(args)) => run_load(args),

@@ -28,7 +28,7 @@ Examples:
     after_help = after_help(),
     args_conflicts_with_subcommands = true
 )]
-pub(crate) struct Cli {
+pub(crate) struct QueueBenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
     #[command(flatten)]
@@ -117,7 +117,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        QueueBenchArgs::command().debug_assert();
     }
 
     #[test]
@@ -152,8 +152,8 @@ pub(crate) mod tests {
         }
     }
 
-    fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(std::iter::once("queue-bench").chain(line.split_whitespace()))
+    fn parse(line: &str) -> Result<QueueBenchArgs, clap::Error> {
+        QueueBenchArgs::try_parse_from(std::iter::once("queue-bench").chain(line.split_whitespace()))
     }
 
     pub(crate) fn options(line: &str) -> Options {

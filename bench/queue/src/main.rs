@@ -22,10 +22,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use self::args::{Cli, Command};
+use self::args::{Command, QueueBenchArgs};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = QueueBenchArgs::parse();
     let result = match &cli.command {
         Some(Command::Engine(options)) => engine::main(options),
         Some(Command::EngineCase(case)) => engine::run_case(case),

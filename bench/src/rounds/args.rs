@@ -26,12 +26,11 @@ Tables go to standard output, progress to standard error.";
     override_usage = "cargo xtask bench actor [-- [OPTIONS] [KEY=VALUE]...]",
     after_help = format!("{}\n{}\n{EXAMPLES}", cli::listing(), settings::HELP)
 )]
-pub(super) struct Cli {
+pub(super) struct RoundsArgs {
     /// Number of rounds; each runtime runs each workload once per round
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Comma-separated runtimes [default: all]; the baseline always runs, twice. NAME@KEY=VALUE adds a row
-    /// for NAME with another setting
+    /// Comma-separated runtimes [default: all]; the baseline always runs, twice; NAME@KEY=VALUE overrides a setting
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     runtimes: Vec<String>,
     /// Comma-separated workloads [default: all]
@@ -77,7 +76,7 @@ impl Options {
     }
 }
 
-impl Cli {
+impl RoundsArgs {
     /// Looks up the names and checks the settings.
     pub(super) fn resolve(self) -> Result<Options, UsageError> {
         let mut settings = self.settings;
@@ -181,7 +180,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        RoundsArgs::command().debug_assert();
     }
 
     #[test]
@@ -241,7 +240,7 @@ pub(super) mod tests {
     }
 
     fn read(line: &str) -> Result<Options, String> {
-        let cli = Cli::try_parse_from(std::iter::once("actor-rounds").chain(line.split_whitespace()));
+        let cli = RoundsArgs::try_parse_from(std::iter::once("actor-rounds").chain(line.split_whitespace()));
         cli.map_err(|error| error.to_string())?.resolve().map_err(|error| error.to_string())
     }
 

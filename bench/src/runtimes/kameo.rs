@@ -117,7 +117,7 @@ impl Skynet for Kameo {
         Self::spawn_child(&mut ())
     }
 
-    fn spawn_child((): &mut ()) -> ActorRef<NodeActor> {
+    fn spawn_child(_: &mut ()) -> ActorRef<NodeActor> {
         NodeActor::spawn_with_mailbox(NodeActor::default(), mailbox::unbounded())
     }
 

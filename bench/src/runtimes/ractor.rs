@@ -106,7 +106,7 @@ impl Actor for NodeActor {
     type State = TreeNode<NodeAddr>;
     type Arguments = ();
 
-    async fn pre_start(&self, _: ActorRef<NodeMsg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+    async fn pre_start(&self, _: ActorRef<NodeMsg>, _: ()) -> Result<Self::State, ActorProcessingErr> {
         Ok(TreeNode::default())
     }
 
@@ -132,7 +132,7 @@ impl Skynet for Ractor {
         NodeAddr(spawn(NodeActor, ()))
     }
 
-    fn spawn_child((): &mut ()) -> NodeAddr {
+    fn spawn_child(_: &mut ()) -> NodeAddr {
         NodeAddr(spawn(NodeActor, ()))
     }
 

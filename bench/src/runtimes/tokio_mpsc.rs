@@ -110,7 +110,7 @@ impl Skynet for TokioMpsc {
         spawn_node()
     }
 
-    fn spawn_child((): &mut ()) -> NodeAddr {
+    fn spawn_child(_: &mut ()) -> NodeAddr {
         spawn_node()
     }
 

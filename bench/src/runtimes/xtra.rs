@@ -111,7 +111,7 @@ impl Skynet for Xtra {
         Self::spawn_child(&mut ())
     }
 
-    fn spawn_child((): &mut ()) -> Address<NodeActor> {
+    fn spawn_child(_: &mut ()) -> Address<NodeActor> {
         xtra::spawn_tokio(NodeActor::default(), XtraMailbox::unbounded())
     }
 

@@ -22,27 +22,28 @@ const BODY: u8 = 3;
 const CHANNEL: u16 = 1;
 
 /// Class ID and method ID.
-type Method = (u16, u16);
+#[derive(Clone, Copy)]
+struct Method(u16, u16);
 
-const START: Method = (10, 10);
-const START_OK: Method = (10, 11);
-const TUNE: Method = (10, 30);
-const TUNE_OK: Method = (10, 31);
-const OPEN: Method = (10, 40);
-const OPEN_OK: Method = (10, 41);
-const CHANNEL_OPEN: Method = (20, 10);
-const CHANNEL_OPEN_OK: Method = (20, 11);
-const DECLARE: Method = (50, 10);
-const DECLARE_OK: Method = (50, 11);
-const QOS: Method = (60, 10);
-const QOS_OK: Method = (60, 11);
-const CONSUME: Method = (60, 20);
-const CONSUME_OK: Method = (60, 21);
-const PUBLISH: Method = (60, 40);
-const DELIVER: Method = (60, 60);
-const ACK: Method = (60, 80);
-const CONFIRM_SELECT: Method = (85, 10);
-const CONFIRM_SELECT_OK: Method = (85, 11);
+const START: Method = Method(10, 10);
+const START_OK: Method = Method(10, 11);
+const TUNE: Method = Method(10, 30);
+const TUNE_OK: Method = Method(10, 31);
+const OPEN: Method = Method(10, 40);
+const OPEN_OK: Method = Method(10, 41);
+const CHANNEL_OPEN: Method = Method(20, 10);
+const CHANNEL_OPEN_OK: Method = Method(20, 11);
+const DECLARE: Method = Method(50, 10);
+const DECLARE_OK: Method = Method(50, 11);
+const QOS: Method = Method(60, 10);
+const QOS_OK: Method = Method(60, 11);
+const CONSUME: Method = Method(60, 20);
+const CONSUME_OK: Method = Method(60, 21);
+const PUBLISH: Method = Method(60, 40);
+const DELIVER: Method = Method(60, 60);
+const ACK: Method = Method(60, 80);
+const CONFIRM_SELECT: Method = Method(85, 10);
+const CONFIRM_SELECT_OK: Method = Method(85, 11);
 
 pub(crate) struct Amqp {
     connection: HttpConnection,
@@ -215,7 +216,7 @@ fn method(channel: u16, method: Method, arguments: &[u8]) -> Vec<u8> {
     frame(METHOD, channel, &[&method_id(method)[..], arguments].concat())
 }
 
-fn method_id((class, method): Method) -> [u8; 4] {
+fn method_id(Method(class, method): Method) -> [u8; 4] {
     let [a, b] = class.to_be_bytes();
     let [c, d] = method.to_be_bytes();
     [a, b, c, d]

@@ -51,10 +51,12 @@ pub(super) const METRICS: &[&str] = &[
 #[derive(Debug, clap::Args)]
 pub(crate) struct EngineCase {
     kind: EngineCaseKind,
+    /// Directory of the queue's store
     directory: PathBuf,
     /// Number of keys, or of producers
     #[arg(value_name = "KEYS")]
     width: usize,
+    /// Number of messages
     messages: usize,
 }
 
