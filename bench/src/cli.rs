@@ -1,41 +1,52 @@
-//! The command line of `actor-bench` and `actor-mem`: one contender, one workload, one line of figures.
+//! Command line of `actor-bench` and `actor-mem`: one contender, one workload, one line of metrics.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::sample::{NoSample, Sample};
-use crate::settings::{self, BadSetting, Settings};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+use crate::sample::{Sample, SampleError};
+use crate::settings::{self, SettingError, Settings};
 use crate::workload::{Contender, HeapGauge, Workload};
 
 const FAILED: u8 = 1;
-const MISUSED: u8 = 2;
-/// The exit code of a run whose contender cannot do what was asked.
+/// Exit code of a run whose contender does not support the workload or a setting.
 pub const UNSUPPORTED: u8 = 3;
 
-/// Runs what the command line asks for and prints a line of `key=value` words.
-pub fn main(program: &str, heap: Option<HeapGauge>) -> ExitCode {
-    let words: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let (error, code) = match parse(&words) {
-        Ok(Request::Help) => return print(program, &help(program)),
-        Ok(Request::Run(contender, workload, settings)) => match (contender.run)(workload, &settings, heap) {
-            Ok(sample) => return print_sample(program, &sample),
-            Err(error @ NoSample::Unsupported(_)) => (error.to_string(), UNSUPPORTED),
-            Err(error @ NoSample::Failed(_)) => (error.to_string(), FAILED),
-        },
-        Err(misuse) => (misuse.to_string(), MISUSED),
+/// Runs one workload on one runtime and prints one line of metrics
+#[derive(Debug, Parser)]
+#[command(after_help = format!("{}\n{}", listing(), settings::HELP))]
+struct SingleRunArgs {
+    /// One of the runtimes below
+    #[arg(value_name = "RUNTIME")]
+    contender: String,
+    /// One of the workloads below
+    #[arg(value_parser = Workload::parse)]
+    workload: Workload,
+    /// Settings, see below
+    #[arg(value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+}
+
+/// Runs the requested workload and prints a line of `key=value` pairs.
+pub fn main(program: &'static str, heap: Option<HeapGauge>) -> ExitCode {
+    let mut command = SingleRunArgs::command().name(program);
+    let matches = command.get_matches_mut();
+    let run = SingleRunArgs::from_arg_matches(&matches)
+        .and_then(|cli| cli.resolve().map_err(|error| command.error(ErrorKind::ValueValidation, error)));
+    let ResolvedRun { contender, workload, settings } = run.unwrap_or_else(|error| error.exit());
+    let (error, code) = match (contender.run)(workload, &settings, heap) {
+        Ok(sample) => return print_sample(program, &sample),
+        Err(error @ SampleError::Unsupported(_)) => (error, UNSUPPORTED),
+        Err(error @ SampleError::Failed(_)) => (error, FAILED),
     };
     eprintln!("{program}: {error}");
     ExitCode::from(code)
 }
 
 fn print_sample(program: &str, sample: &Sample) -> ExitCode {
-    print(program, &format!("{sample}\n"))
-}
-
-fn print(program: &str, text: &str) -> ExitCode {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    match writeln!(io::stdout().lock(), "{sample}") {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{program}: {error}");
@@ -44,75 +55,51 @@ fn print(program: &str, text: &str) -> ExitCode {
     }
 }
 
-enum Request {
-    Help,
-    Run(&'static Contender, Workload, Settings),
+/// A command line whose names have been looked up.
+struct ResolvedRun {
+    contender: &'static Contender,
+    workload: Workload,
+    settings: Settings,
 }
 
-fn parse(words: &[String]) -> Result<Request, Misuse> {
-    if words.iter().any(|word| matches!(word.as_str(), "--help" | "-h")) {
-        return Ok(Request::Help);
+impl SingleRunArgs {
+    fn resolve(self) -> Result<ResolvedRun, UsageError> {
+        let workload = self.workload;
+        let found = workload.contenders().iter().find(|known| known.name == self.contender);
+        let Some(contender) = found else {
+            return Err(UsageError::UnknownContender { given: self.contender, workload: workload.name() });
+        };
+        let settings = Settings::parse(self.settings.iter().map(String::as_str))?;
+        Ok(ResolvedRun { contender, workload, settings })
     }
-    let [contender, workload, settings @ ..] = words else { return Err(Misuse::TooFew) };
-    let Some(workload) = Workload::find(workload) else {
-        return Err(Misuse::UnknownWorkload { given: workload.clone() });
-    };
-    let found = workload.contenders().iter().find(|known| known.name == contender);
-    let Some(contender) = found else {
-        return Err(Misuse::UnknownContender { given: contender.clone(), workload });
-    };
-    let settings = Settings::parse(settings.iter().map(String::as_str)).map_err(Misuse::BadSetting)?;
-    Ok(Request::Run(contender, workload, settings))
 }
 
-fn help(program: &str) -> String {
-    let mut text = format!(
-        "{program}: runs one workload on one runtime and prints one line of figures\n\n\
-         usage: {program} RUNTIME WORKLOAD [KEY=VALUE]...\n"
-    );
-    text += &listing();
-    text += &format!("\n{}\nexample:\n  {program} ractor tell1 workers=1 scale=0.1\n", settings::HELP);
-    text
-}
-
-/// Lists runtimes and workloads, as both programs' help shows them.
+/// Lists runtimes and workloads, for the help of both programs.
 pub(crate) fn listing() -> String {
     let mut text = String::new();
     let mut list = |title: &str, rows: Vec<(&str, &str)>| {
-        text += &format!("\n{title}:\n");
+        text += &format!("{title}:\n");
         for (name, about) in rows {
             text += &format!("  {name:<18} {about}\n");
         }
+        text += "\n";
     };
     let contenders = |workload: Workload| {
         workload.contenders().iter().map(|contender| (contender.name, contender.about)).collect()
     };
-    list("runtimes", contenders(Workload::Tell1));
-    list("instead of runtimes, in the workload `register`", contenders(Workload::Register));
-    list("workloads", Workload::ALL.map(|workload| (workload.name(), workload.about())).into());
+    list("Runtimes", contenders(Workload::Tell1));
+    list("Contenders of the workload `register`, instead of runtimes", contenders(Workload::Register));
+    list("Workloads", Workload::ALL.map(|workload| (workload.name(), workload.about())).into());
+    text.truncate(text.trim_end().len() + 1);
     text
 }
 
-/// Why a command line makes no sense.
-#[derive(Debug)]
-enum Misuse {
-    TooFew,
-    UnknownWorkload { given: String },
-    UnknownContender { given: String, workload: Workload },
-    BadSetting(BadSetting),
-}
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooFew => f.write_str("a runtime and a workload are needed; see --help"),
-            Self::UnknownWorkload { given } => write!(f, "no workload is called `{given}`; see --help"),
-            Self::UnknownContender { given, workload } => {
-                write!(f, "nobody called `{given}` contends in `{}`; see --help", workload.name())
-            }
-            Self::BadSetting(bad) => bad.fmt(f),
-        }
-    }
+#[derive(Debug, thiserror::Error)]
+enum UsageError {
+    #[error("`{given}` is not a contender of the workload `{workload}`")]
+    UnknownContender { given: String, workload: &'static str },
+    #[error(transparent)]
+    Setting(#[from] SettingError),
 }
 
 #[cfg(test)]
@@ -120,26 +107,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_said() {
-        for (line, said) in [
-            ("", "a runtime and a workload are needed; see --help"),
-            ("ractor", "a runtime and a workload are needed; see --help"),
-            ("ractor teleport", "no workload is called `teleport`; see --help"),
-            ("rector ask", "nobody called `rector` contends in `ask`; see --help"),
-            ("ractor register", "nobody called `ractor` contends in `register`; see --help"),
-            ("ractor ask fast", "`fast` is no setting of the form key=value; see --help"),
+    fn usage_errors_name_the_bad_argument() {
+        for (line, expected) in [
+            ("", "required arguments were not provided"),
+            ("ractor", "required arguments were not provided"),
+            ("ractor teleport", "invalid value 'teleport' for '<WORKLOAD>': unknown workload"),
+            ("rector ask", "`rector` is not a contender of the workload `ask`"),
+            ("ractor register", "`ractor` is not a contender of the workload `register`"),
+            ("ractor ask fast", "`fast` is not of the form KEY=VALUE"),
         ] {
-            let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(parse(&words).err().map(|misuse| misuse.to_string()).as_deref(), Some(said), "{line}");
+            let error = parse(line).err().unwrap_or_default();
+            assert!(error.contains(expected), "{line}: {error}");
         }
     }
 
     #[test]
     fn help_names_every_runtime_workload_and_setting() {
-        let help = help("actor-bench");
+        let help = SingleRunArgs::command().render_help().to_string();
         for name in ["tokio-mpsc", "seed-sketch", "dash-set", "tell1", "register", "workers=N", "echo=on|off"]
         {
             assert!(help.contains(name), "{name}");
         }
+    }
+
+    fn parse(line: &str) -> Result<ResolvedRun, String> {
+        let words = std::iter::once("actor-bench").chain(line.split_whitespace());
+        let cli = SingleRunArgs::try_parse_from(words).map_err(|error| error.to_string())?;
+        cli.resolve().map_err(|error| error.to_string())
     }
 }

@@ -1,4 +1,4 @@
-//! The state of the actor that most workloads use: it counts, and says when it has seen enough.
+//! State of the actor that most workloads use: it counts messages and signals when it has seen enough.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::now_ns;
 
-/// A countdown that wakes the thread that made it.
+/// Countdown latch that wakes the thread that created it.
 #[derive(Debug)]
 pub struct Latch {
     left: AtomicU64,
@@ -15,19 +15,19 @@ pub struct Latch {
 }
 
 impl Latch {
-    /// Makes a latch for the calling thread to wait at.
+    /// Creates a latch that the calling thread can wait on.
     pub fn new(count: u64) -> Arc<Self> {
         Arc::new(Self { left: AtomicU64::new(count), waiter: thread::current() })
     }
 
-    /// Counts one down, from any thread; the last one wakes the waiter.
+    /// Counts down by one, from any thread; the last call wakes the waiter.
     pub fn count_down(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.waiter.unpark();
         }
     }
 
-    /// Waits until all are counted down.
+    /// Waits until the count is zero.
     pub fn wait(&self) {
         while self.left.load(Ordering::Acquire) != 0 {
             thread::park_timeout(Duration::from_millis(200));
@@ -35,62 +35,62 @@ impl Latch {
     }
 }
 
-/// Nanoseconds from send to receive, as one actor saw them.
+/// Latencies from send to receive in nanoseconds, measured by one actor.
 #[derive(Clone, Debug)]
-pub struct Delays(Arc<Mutex<Vec<u64>>>);
+pub struct Latencies(Arc<Mutex<Vec<u64>>>);
 
-impl Delays {
-    /// Makes room for `count` of them, so that none is ever moved while time is taken.
+impl Latencies {
+    /// Preallocates space for `count` latencies, so that nothing is reallocated while measuring.
     pub fn with_capacity(count: u64) -> Self {
         Self(Arc::new(Mutex::new(Vec::with_capacity(count as usize))))
     }
 
-    /// Takes out what was noted.
+    /// Removes and returns the recorded latencies.
     pub fn take(&self) -> Vec<u64> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn note(&self, delay: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(delay);
+    fn record(&self, latency: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(latency);
     }
 }
 
-/// What an actor of any runtime is around.
+/// State shared by the actors of all runtimes.
 #[derive(Debug)]
 pub struct Counter {
     seen: u64,
     expected: u64,
     done: Arc<Latch>,
     started: Option<Arc<Latch>>,
-    delays: Option<Delays>,
+    latencies: Option<Latencies>,
 }
 
 impl Counter {
-    /// Makes a counter that counts `done` down once it has seen `expected` messages.
+    /// Creates a counter that counts `done` down once it has seen `expected` messages.
     ///
     /// `started` is counted down by the actor's start hook.
     pub fn new(expected: u64, started: &Arc<Latch>, done: &Arc<Latch>) -> Self {
-        Self { seen: 0, expected, done: done.clone(), started: Some(started.clone()), delays: None }
+        Self { seen: 0, expected, done: done.clone(), started: Some(started.clone()), latencies: None }
     }
 
-    /// Makes it read every message as the time of its sending and note the delay.
+    /// Treats the value of every message as its send time and records the latency.
     #[must_use]
-    pub fn noting(self, delays: Delays) -> Self {
-        Self { delays: Some(delays), ..self }
+    pub fn recording(self, latencies: Latencies) -> Self {
+        Self { latencies: Some(latencies), ..self }
     }
 
-    /// What the actor's start hook calls, on a worker where the runtime has such a hook.
+    /// Called by the actor's start hook.
     pub fn on_start(&mut self) {
         if let Some(started) = self.started.take() {
             started.count_down();
         }
     }
 
-    /// What the actor does with a message that wants no answer.
+    /// Handles a tell.
     #[inline]
-    pub fn told(&mut self, value: u64) {
-        if let Some(delays) = &self.delays {
-            delays.note(now_ns().saturating_sub(value));
+    pub fn on_tell(&mut self, value: u64) {
+        if let Some(latencies) = &self.latencies {
+            latencies.record(now_ns().saturating_sub(value));
         }
         self.seen += 1;
         if self.seen == self.expected {
@@ -98,9 +98,9 @@ impl Counter {
         }
     }
 
-    /// What the actor answers; the asker checks it.
+    /// Handles an ask and returns the reply, which the caller checks.
     #[inline]
-    pub fn asked(&mut self, value: u64) -> u64 {
+    pub fn on_ask(&mut self, value: u64) -> u64 {
         value + 1
     }
 }
@@ -118,21 +118,21 @@ mod tests {
         counter.on_start();
         started.wait();
         for left in [1, 1, 0] {
-            counter.told(1);
+            counter.on_tell(1);
             assert_eq!(done.left.load(Ordering::Relaxed), left);
         }
         done.wait();
     }
 
     #[test]
-    fn delays_are_noted_only_where_they_are_wanted() {
+    fn latencies_are_recorded_on_request() {
         let started = Latch::new(1);
         let done = Latch::new(1);
-        let delays = Delays::with_capacity(2);
-        let mut counter = Counter::new(2, &started, &done).noting(delays.clone());
-        counter.told(now_ns());
-        counter.told(now_ns());
-        assert_eq!(delays.take().len(), 2);
-        assert!(delays.take().is_empty());
+        let latencies = Latencies::with_capacity(2);
+        let mut counter = Counter::new(2, &started, &done).recording(latencies.clone());
+        counter.on_tell(now_ns());
+        counter.on_tell(now_ns());
+        assert_eq!(latencies.take().len(), 2);
+        assert!(latencies.take().is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! An HTTP/1.1 echo server on the runtime under test, and a client outside of it that times each answer.
+//! An HTTP/1.1 echo server on the runtime under test, and a client on its own thread that measures each response.
 //!
-//! It shows whether actors leave the runtime's other guests alone. The parser knows what its own client sends: a head
-//! of at most 1 KiB with a `content-length` of at most as much, then the body, over a connection that is kept.
+//! It shows whether actors starve other tasks of the runtime. The parser only handles what the client sends: keep-alive
+//! requests with a head and a `content-length` body of at most 1 KiB each.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,31 +13,31 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 
 const MESSAGE_MAX: usize = 1024;
 const HEAD_END: &[u8] = b"\r\n\r\n";
 const REQUEST: &[u8] = b"POST /echo HTTP/1.1\r\nhost: bench\r\ncontent-length: 16\r\n\r\nsixteen letters!";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\nsixteen letters!";
-/// Between an answer and the next question, so that the client takes little of the machine it shares.
+/// Pause between requests, so that the client takes little CPU time from the runtime.
 const PAUSE: Duration = Duration::from_micros(200);
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
+const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// A server that nobody has asked yet.
-pub(crate) struct Listening(SocketAddr);
+/// A listening server without a client.
+pub(crate) struct EchoServer(SocketAddr);
 
-/// A client that asks again and again.
+/// A client that sends requests until it is stopped.
 pub(crate) struct Echo {
-    enough: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     client: JoinHandle<io::Result<Vec<u64>>>,
 }
 
-impl Listening {
-    /// Starts the server as tasks of `tokio`, on a port of the system's choice.
-    pub(crate) fn on(tokio: &Handle) -> Result<Self, NoSample> {
-        let _inside = tokio.enter();
+impl EchoServer {
+    /// Starts the server as tasks of `tokio`, on any free port.
+    pub(crate) fn start(tokio: &Handle) -> Result<Self, SampleError> {
+        let _guard = tokio.enter();
         let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| failed("server", &error))?;
-        let listening = Self(listener.local_addr().map_err(|error| failed("server", &error))?);
+        let server = Self(listener.local_addr().map_err(|error| failed("server", &error))?);
         listener.set_nonblocking(true).map_err(|error| failed("server", &error))?;
         let listener =
             tokio::net::TcpListener::from_std(listener).map_err(|error| failed("server", &error))?;
@@ -46,62 +46,62 @@ impl Listening {
                 tokio::spawn(serve(stream));
             }
         });
-        Ok(listening)
+        Ok(server)
     }
 
-    /// Starts the client as a thread, and returns once its first question was answered.
-    pub(crate) fn ask(self) -> Result<Echo, NoSample> {
+    /// Starts the client thread; returns after the first response.
+    pub(crate) fn start_client(self) -> Result<Echo, SampleError> {
         let mut stream = connect(self.0).map_err(|error| failed("client", &error))?;
-        ask(&mut stream).map_err(|error| failed("client", &error))?;
-        let enough = Arc::new(AtomicBool::new(false));
-        let heard = enough.clone();
+        send_request(&mut stream).map_err(|error| failed("client", &error))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
         let client = thread::spawn(move || {
-            let mut delays = Vec::new();
+            let mut latencies = Vec::new();
             loop {
-                delays.push(ask(&mut stream)?.as_nanos() as u64);
-                if heard.load(Ordering::Relaxed) {
-                    return Ok(delays);
+                latencies.push(send_request(&mut stream)?.as_nanos() as u64);
+                if stopped.load(Ordering::Relaxed) {
+                    return Ok(latencies);
                 }
                 thread::sleep(PAUSE);
             }
         });
-        Ok(Echo { enough, client })
+        Ok(Echo { stop, client })
     }
 }
 
 impl Echo {
-    /// Ends the client and returns how long each answer, of at least one, took in nanoseconds.
-    pub(crate) fn stop(self) -> Result<Vec<u64>, NoSample> {
-        self.enough.store(true, Ordering::Relaxed);
-        let asked =
-            self.client.join().map_err(|_| NoSample::Failed("the echo client panicked".to_owned()))?;
-        asked.map_err(|error| failed("client", &error))
+    /// Stops the client and returns the latency of each response in nanoseconds, at least one.
+    pub(crate) fn stop(self) -> Result<Vec<u64>, SampleError> {
+        self.stop.store(true, Ordering::Relaxed);
+        let result =
+            self.client.join().map_err(|_| SampleError::Failed("the echo client panicked".to_owned()))?;
+        result.map_err(|error| failed("client", &error))
     }
 }
 
-fn failed(side: &str, error: &io::Error) -> NoSample {
-    NoSample::Failed(format!("echo {side}: {error}"))
+fn failed(side: &str, error: &io::Error) -> SampleError {
+    SampleError::Failed(format!("echo {side}: {error}"))
 }
 
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(to)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
+    stream.set_read_timeout(Some(RESPONSE_WAIT_MAX))?;
     Ok(stream)
 }
 
-fn ask(stream: &mut TcpStream) -> io::Result<Duration> {
-    let asked = Instant::now();
+fn send_request(stream: &mut TcpStream) -> io::Result<Duration> {
+    let sent = Instant::now();
     stream.write_all(REQUEST)?;
-    let mut answer = [0; RESPONSE.len()];
-    stream.read_exact(&mut answer)?;
-    if answer != RESPONSE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the echo is not what was sent"));
+    let mut response = [0; RESPONSE.len()];
+    stream.read_exact(&mut response)?;
+    if response != RESPONSE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the response is not the request body"));
     }
-    Ok(asked.elapsed())
+    Ok(sent.elapsed())
 }
 
-/// Answers one connection until it closes or says something else than HTTP.
+/// Serves one connection until it closes or sends invalid HTTP.
 async fn serve(mut stream: tokio::net::TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut received = Vec::with_capacity(2 * MESSAGE_MAX);
@@ -122,11 +122,11 @@ async fn serve(mut stream: tokio::net::TcpStream) -> io::Result<()> {
 
 /// Finds where the body of the first request starts and ends; `None` while it is incomplete.
 fn parse(received: &[u8]) -> io::Result<Option<(usize, usize)>> {
-    let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let invalid = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let Some(head) = received.windows(HEAD_END.len()).position(|four| four == HEAD_END) else {
         return if received.len() <= MESSAGE_MAX { Ok(None) } else { Err(invalid("the head is too long")) };
     };
-    let text = std::str::from_utf8(&received[..head]).map_err(|_| invalid("the head is no text"))?;
+    let text = std::str::from_utf8(&received[..head]).map_err(|_| invalid("the head is not UTF-8"))?;
     let lines = text.lines().skip(1).filter_map(|line| line.split_once(':'));
     let mut lengths = lines.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length = match lengths.next() {
@@ -134,7 +134,7 @@ fn parse(received: &[u8]) -> io::Result<Option<(usize, usize)>> {
         None => Some(0),
     };
     let body = head + HEAD_END.len();
-    let end = body + length.ok_or_else(|| invalid("the content-length is no length of ours"))?;
+    let end = body + length.ok_or_else(|| invalid("invalid content-length"))?;
     Ok((end <= received.len()).then_some((body, end)))
 }
 
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_found_once_its_last_byte_is_there() {
+    fn a_request_is_parsed_once_it_is_complete() {
         for length in 0..REQUEST.len() {
             assert_eq!(parse(&REQUEST[..length]).unwrap(), None, "{length}");
         }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_no_length_ends_the_connection() {
+    fn a_head_that_is_too_long_and_an_invalid_length_are_errors() {
         assert!(parse(&[b'x'; MESSAGE_MAX]).is_ok());
         assert!(parse(&[b'x'; MESSAGE_MAX + 1]).is_err());
         for length in ["1025", "-1", "many", ""] {
@@ -165,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn the_client_hears_its_own_words() {
+    fn the_client_receives_what_it_sent() {
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap();
-        let echo = Listening::on(tokio.handle()).unwrap().ask().unwrap();
+        let echo = EchoServer::start(tokio.handle()).unwrap().start_client().unwrap();
         assert!(!echo.stop().unwrap().is_empty());
     }
 }

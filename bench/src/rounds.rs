@@ -1,7 +1,7 @@
-//! `actor-rounds`: every contender in a fresh process, alternating within rounds, compared round by round.
+//! `actor-rounds`: every contender in a new process, alternating within rounds, compared round by round.
 //!
-//! Bound: a run takes at most rounds × contenders × workloads × the time limit of a child. A machine that is slow for
-//! longer than a workload's turn in a round is slow for all its contenders, and drops out of the ratios.
+//! Limits: a benchmark takes at most rounds × contenders × workloads × the time limit of a child process. A slow phase of the
+//! machine that outlasts a workload's part of a round slows down all contenders alike and cancels out in the ratios.
 
 mod args;
 mod child;
@@ -13,45 +13,38 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use bench_figures::Random;
+use bench_support::SplitMix64;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
-use self::args::{Options, Request};
-use self::child::{Children, Trouble};
+use self::args::{Options, RoundsArgs};
+use self::child::{ChildError, Children};
 use self::score::{Entrant, Score};
 use crate::sample::Sample;
 use crate::workload::Workload;
 
-const FAILED: u8 = 1;
-const MISUSED: u8 = 2;
-
-/// Runs what the command line asks for, prints a table per workload, and writes the figures where they are wanted.
+/// Runs the rounds, prints a table per workload, and writes the JSON results if requested.
 pub fn main() -> ExitCode {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let outcome = match args::parse(words) {
-        Ok(Request::Help) => print(&args::help()),
-        Ok(Request::Run(options)) => run(&options),
-        Err(misuse) => {
-            eprintln!("actor-rounds: {misuse}");
-            return ExitCode::from(MISUSED);
-        }
-    };
-    match outcome {
+    let resolved = RoundsArgs::parse().resolve();
+    let options = resolved
+        .unwrap_or_else(|error| RoundsArgs::command().error(ErrorKind::ValueValidation, error).exit());
+    match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("actor-rounds: {error}");
-            ExitCode::from(FAILED)
+            ExitCode::FAILURE
         }
     }
 }
 
 fn run(options: &Options) -> io::Result<()> {
     let children = Children::beside_this_program(options.timeout)?;
-    // Tried before the first round: nobody should wait an hour to hear that a folder is missing.
+    // Fails before the first round if the file cannot be written.
     if let Some(path) = &options.json {
         write(path, "")?;
     }
     eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
-    let scores = play(options, |entrant, workload| children.run(entrant, workload));
+    let scores = run_rounds(options, |entrant, workload| children.run(entrant, workload));
     print(&table::all(&scores, options))?;
     match &options.json {
         Some(path) => write(path, &json::all(&scores, options)),
@@ -59,29 +52,32 @@ fn run(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Plays all rounds.
+/// Runs all rounds.
 ///
-/// Within a round the workloads come in random order, and within a workload its contenders do, one right after the
-/// other, so that they share whatever the machine goes through.
-fn play(options: &Options, run: impl Fn(&Entrant, Workload) -> Result<Sample, Trouble>) -> Vec<Score> {
-    let mut random = Random::new(options.seed);
+/// The order of workloads within a round is random, and so is the order of contenders within a workload. Contenders run right
+/// after each other, so that all see the same state of the machine.
+fn run_rounds(
+    options: &Options,
+    run: impl Fn(&Entrant, Workload) -> Result<Sample, ChildError>,
+) -> Vec<Score> {
+    let mut random = SplitMix64::new(options.seed);
     let mut scores: Vec<_> = options.workloads.iter().map(|workload| options.score(*workload)).collect();
-    let mut turns: Vec<_> = (0..scores.len()).collect();
+    let mut order: Vec<_> = (0..scores.len()).collect();
     for round in 1..=options.rounds {
-        random.shuffle(&mut turns);
-        for turn in &turns {
-            let score = &mut scores[*turn];
-            let mut places: Vec<_> = (0..score.lines.len()).collect();
-            random.shuffle(&mut places);
-            for place in places {
-                let line = &score.lines[place];
-                if line.never_again() {
+        random.shuffle(&mut order);
+        for index in &order {
+            let score = &mut scores[*index];
+            let mut row_order: Vec<_> = (0..score.rows.len()).collect();
+            random.shuffle(&mut row_order);
+            for row_index in row_order {
+                let row = &score.rows[row_index];
+                if row.is_unsupported() {
                     continue;
                 }
-                let outcome = run(&line.entrant, score.workload);
-                let told = score.tell(place, &outcome);
-                eprintln!("round {round}/{}: {told}", options.rounds);
-                score.lines[place].note(round, outcome);
+                let outcome = run(&row.entrant, score.workload);
+                let progress = score.describe(row_index, &outcome);
+                eprintln!("round {round}/{}: {progress}", options.rounds);
+                score.rows[row_index].record(round, outcome);
             }
         }
     }
@@ -89,8 +85,8 @@ fn play(options: &Options, run: impl Fn(&Entrant, Workload) -> Result<Sample, Tr
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    std::fs::write(path, text).map_err(named)
+    let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    std::fs::write(path, text).map_err(with_path)
 }
 
 fn print(text: &str) -> io::Result<()> {
@@ -104,7 +100,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn contenders_of_a_workload_take_turns_right_after_each_other_in_every_round() {
+    fn contenders_of_a_workload_run_right_after_each_other_in_every_round() {
         let turns =
             turns("--seed 3 --rounds 4 --runtimes kameo,xtra --workloads ask,tell1,wake", |_, _| true);
         assert_eq!(turns.len(), 4 * 3 * 4);
@@ -123,22 +119,22 @@ mod tests {
     }
 
     #[test]
-    fn whoever_cannot_do_it_is_asked_once() {
-        let line = "--rounds 5 --runtimes kameo --workloads ask";
-        let turns = turns(line, |label, _| label != "kameo");
+    fn an_unsupported_contender_runs_once() {
+        let args = "--rounds 5 --runtimes kameo --workloads ask";
+        let turns = turns(args, |label, _| label != "kameo");
         assert_eq!(turns.iter().filter(|(_, label)| label == "kameo").count(), 1);
         assert_eq!(turns.len(), 5 * 2 + 1);
     }
 
-    /// Plays the rounds a command line asks for, with children that only say whether they can do it.
-    fn turns(line: &str, can: impl Fn(&str, Workload) -> bool) -> Vec<(&'static str, String)> {
+    /// Runs the rounds with fake children, which only report whether they support the workload.
+    fn turns(args: &str, supports: impl Fn(&str, Workload) -> bool) -> Vec<(&'static str, String)> {
         let turns = RefCell::new(Vec::new());
-        play(&options(line), |entrant, workload| {
+        run_rounds(&options(args), |entrant, workload| {
             turns.borrow_mut().push((workload.name(), entrant.label.clone()));
-            if can(&entrant.label, workload) {
-                return Ok(Sample::default().with(workload.figure().name, 1.0));
+            if supports(&entrant.label, workload) {
+                return Ok(Sample::default().with(workload.metric().name, 1.0));
             }
-            Err(Trouble::Unsupported("unsupported".to_owned()))
+            Err(ChildError::Unsupported("unsupported".to_owned()))
         });
         turns.into_inner()
     }

@@ -1,4 +1,4 @@
-//! Every runtime there is, one file each.
+//! Runtime adapters, one file each.
 
 mod actix;
 mod beam;
@@ -14,22 +14,20 @@ use std::num::NonZeroUsize;
 
 use tokio::runtime::{Builder, Runtime as Tokio};
 
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::workload::{Contender, run, run_flat};
 
-/// The runtimes, the baseline first.
-///
-/// A new one is a file beside the others, its `mod` above, and a line here.
+/// All runtimes, the baseline first.
 pub const ALL: &[Contender] = &[
     Contender { name: "tokio-mpsc", about: "a tokio task per actor", run: run::<tokio_mpsc::TokioMpsc> },
     Contender {
         name: "evenkeel",
-        about: "ours; tasks on the actors' workers",
+        about: "this project; tasks on the actors' workers",
         run: run::<evenkeel::Evenkeel>,
     },
     Contender {
         name: "evenkeel-tokio",
-        about: "ours; tasks as plain tokio tasks beside",
+        about: "this project; tasks as plain tokio tasks",
         run: run::<evenkeel::EvenkeelTokio>,
     },
     Contender {
@@ -43,15 +41,15 @@ pub const ALL: &[Contender] = &[
     Contender { name: "xtra", about: "xtra 0.6", run: run::<xtra::Xtra> },
     Contender {
         name: "seed-sketch",
-        about: "the seed's scheduler sketch, taken literally",
+        about: "the scheduler sketch of the specification, built literally",
         run: run::<seed_sketch::SeedSketch>,
     },
-    Contender { name: "beam", about: "Erlang/OTP as installed, a process per actor", run: beam::run },
+    Contender { name: "beam", about: "the installed Erlang/OTP, a process per actor", run: beam::run },
 ];
 
-/// Builds the tokio runtime that most of them run on.
-fn tokio_runtime(workers: NonZeroUsize) -> Result<Tokio, NoSample> {
+/// Builds the tokio runtime that most adapters run on.
+fn tokio_runtime(workers: NonZeroUsize) -> Result<Tokio, SampleError> {
     let mut builder = Builder::new_multi_thread();
     let built = builder.worker_threads(workers.get()).enable_all().build();
-    built.map_err(|error| NoSample::Failed(format!("tokio did not start: {error}")))
+    built.map_err(|error| SampleError::Failed(format!("tokio did not start: {error}")))
 }

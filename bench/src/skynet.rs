@@ -1,115 +1,111 @@
-//! Skynet: a tree in which every inner node has ten children, every leaf answers its number, and parents sum up.
+//! Skynet: a tree in which every inner node has ten children, every leaf replies with its number, and parents add up.
 //!
-//! A node is an actor: spawned by its parent, told where it stands by a message, stopped once it has answered. What a
-//! node does is written here; a runtime only says how its actors spawn, tell and stop.
+//! A node is an actor: its parent spawns it and sends it its position; it stops once it has replied. The logic of a node is
+//! here; a runtime only provides spawn, tell and stop.
 
 use std::sync::mpsc;
 
 use crate::runtime::Runtime;
 
-/// How many children an inner node has.
+/// Children of an inner node.
 pub const CHILDREN: u64 = 10;
 
 /// A runtime whose actors can spawn actors.
 pub trait Skynet: Runtime {
-    /// The address of a node; its mailbox takes a [`NodeMessage::Start`] and ten answers without waiting.
+    /// Address of a node; its mailbox has room for a [`NodeMessage::Start`] and ten replies.
     type NodeAddr: Clone + Send + 'static;
 
-    /// What a node has in hand while it handles a message, and spawns its children with.
-    type Inside<'a>;
+    /// Context for spawning children while a node handles a message.
+    type NodeContext<'a>;
 
-    /// Spawns a node from outside of every actor.
+    /// Spawns a node from outside any actor.
     fn spawn_root(&self) -> Self::NodeAddr;
 
-    /// Spawns a node from inside another.
-    fn spawn_child(inside: &mut Self::Inside<'_>) -> Self::NodeAddr;
+    /// Spawns a child of the current node.
+    fn spawn_child(context: &mut Self::NodeContext<'_>) -> Self::NodeAddr;
 
-    /// Sends a node a message, from wherever.
+    /// Sends a message to a node, from any thread.
     fn tell_node(to: &Self::NodeAddr, message: NodeMessage<Self::NodeAddr>);
 }
 
-/// What a node is told.
+/// Messages of a node.
 #[derive(Debug)]
 pub enum NodeMessage<A> {
-    /// Where it stands; the first message of every node.
+    /// Position in the tree; the first message of every node.
     Start {
-        /// How many levels of nodes are below; a leaf has none.
+        /// Number of levels below; zero for a leaf.
         level: u32,
-        /// Its number within its level.
+        /// Index within the level.
         number: u64,
-        /// Its own address, for its children to answer to.
-        me: A,
-        /// Whom it answers.
+        /// The node's own address, to which its children reply.
+        self_ref: A,
         parent: Parent<A>,
     },
-    /// What a child answers: the sum of the leaves below it.
-    Answer(u64),
+    /// Reply of a child: the sum of the leaves below it.
+    Sum(u64),
 }
 
-/// Whom a node answers.
+/// Receiver of a node's sum.
 #[derive(Debug)]
 pub enum Parent<A> {
-    /// The node that spawned it.
     Node(A),
-    /// Whoever started the tree.
+    /// The workload that started the tree.
     Workload(mpsc::Sender<u64>),
 }
 
-/// Whether an actor goes on after a message.
+/// Next state of an actor after a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// It waits for more.
-    GoOn,
-    /// It is finished.
+    Continue,
     Stop,
 }
 
-/// The state of a node.
+/// State of a node.
 #[derive(Debug)]
-pub struct Node<A> {
+pub struct TreeNode<A> {
     parent: Option<Parent<A>>,
-    unanswered: u64,
+    outstanding: u64,
     sum: u64,
 }
 
-impl<A> Default for Node<A> {
+impl<A> Default for TreeNode<A> {
     fn default() -> Self {
-        Self { parent: None, unanswered: CHILDREN, sum: 0 }
+        Self { parent: None, outstanding: CHILDREN, sum: 0 }
     }
 }
 
-impl<A: Clone> Node<A> {
-    /// Handles a message; the runtime then does what the answer says.
+impl<A: Clone> TreeNode<A> {
+    /// Handles a message.
     pub fn receive<R: Skynet<NodeAddr = A>>(
         &mut self,
         message: NodeMessage<A>,
-        inside: &mut R::Inside<'_>,
+        context: &mut R::NodeContext<'_>,
     ) -> Next {
         match message {
             NodeMessage::Start { level: 0, number, parent, .. } => {
-                answer::<R>(parent, number);
+                reply::<R>(parent, number);
                 Next::Stop
             }
-            NodeMessage::Start { level, number, me, parent } => {
+            NodeMessage::Start { level, number, self_ref, parent } => {
                 self.parent = Some(parent);
                 for child in 0..CHILDREN {
-                    let node = R::spawn_child(inside);
+                    let node = R::spawn_child(context);
                     R::tell_node(
                         &node,
-                        start(&node, level - 1, number * CHILDREN + child, Parent::Node(me.clone())),
+                        start(&node, level - 1, number * CHILDREN + child, Parent::Node(self_ref.clone())),
                     );
                 }
-                Next::GoOn
+                Next::Continue
             }
-            NodeMessage::Answer(sum) => {
+            NodeMessage::Sum(sum) => {
                 self.sum += sum;
-                self.unanswered -= 1;
-                if self.unanswered != 0 {
-                    return Next::GoOn;
+                self.outstanding -= 1;
+                if self.outstanding != 0 {
+                    return Next::Continue;
                 }
                 if let Some(parent) = self.parent.take() {
-                    answer::<R>(parent, self.sum);
+                    reply::<R>(parent, self.sum);
                 }
                 Next::Stop
             }
@@ -117,15 +113,15 @@ impl<A: Clone> Node<A> {
     }
 }
 
-/// Makes the first message of a node.
-pub fn start<A: Clone>(me: &A, level: u32, number: u64, parent: Parent<A>) -> NodeMessage<A> {
-    NodeMessage::Start { level, number, me: me.clone(), parent }
+/// Builds the first message of a node.
+pub fn start<A: Clone>(self_ref: &A, level: u32, number: u64, parent: Parent<A>) -> NodeMessage<A> {
+    NodeMessage::Start { level, number, self_ref: self_ref.clone(), parent }
 }
 
-fn answer<R: Skynet>(parent: Parent<R::NodeAddr>, sum: u64) {
+fn reply<R: Skynet>(parent: Parent<R::NodeAddr>, sum: u64) {
     match parent {
-        Parent::Node(parent) => R::tell_node(&parent, NodeMessage::Answer(sum)),
-        // Nobody listens any more only after the workload gave up.
+        Parent::Node(parent) => R::tell_node(&parent, NodeMessage::Sum(sum)),
+        // The receiver is only gone if the workload failed.
         Parent::Workload(workload) => drop(workload.send(sum)),
     }
 }

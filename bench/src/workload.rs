@@ -1,13 +1,12 @@
-//! The workloads: what each is called, what it does, who contends in it, and which figure decides.
+//! The workloads: name, description, contenders and headline metric of each.
 
 use crate::runtime::Runtime;
 use crate::runtimes;
-use crate::sample::{NoSample, Sample};
+use crate::sample::{Sample, SampleError};
 use crate::settings::Settings;
 use crate::skynet::Skynet;
 use crate::workloads::{ask, fan, latency, register, skynet, spawn, wake};
 
-/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// One producer tells one actor.
@@ -28,62 +27,58 @@ pub enum Workload {
     Spawn,
     /// Memory of an idle actor.
     Heap,
-    /// A foreign thread tells an idle actor.
+    /// A thread outside the runtime tells an idle actor.
     Wake,
-    /// Delays from send to receive, 1 actor.
+    /// Latency from send to receive, 1 actor.
     Latency1,
-    /// Delays from send to receive, 10 actors.
+    /// Latency from send to receive, 10 actors.
     Latency10,
-    /// Delays from send to receive, 100 actors.
+    /// Latency from send to receive, 100 actors.
     Latency100,
-    /// Delays from send to receive, 1000 actors.
+    /// Latency from send to receive, 1000 actors.
     Latency1000,
-    /// Ways to remember that a mailbox is ready.
+    /// Data structures that track which mailboxes are ready.
     Register,
 }
 
-/// Reads how many bytes of heap are in use; only `actor-mem` counts them.
+/// Returns the bytes of heap in use; only `actor-mem` counts them.
 pub type HeapGauge = fn() -> usize;
 
-/// One of those that a workload compares.
+/// A runtime, or a data structure in the workload `register`.
 pub struct Contender {
-    /// Its name on the command line and in tables.
+    /// Name on the command line and in tables.
     pub name: &'static str,
-    /// What it is, in a phrase.
+    /// Short description.
     pub about: &'static str,
-    /// Runs a workload on it.
-    pub run: fn(Workload, &Settings, Option<HeapGauge>) -> Result<Sample, NoSample>,
+    pub run: fn(Workload, &Settings, Option<HeapGauge>) -> Result<Sample, SampleError>,
 }
 
-/// The figure by which a workload compares.
+/// The headline metric of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figure {
-    /// Its name in a sample.
+pub struct MetricSpec {
+    /// Name in a sample.
     pub name: &'static str,
-    /// Its unit, as the head of a table names it.
+    /// Unit, used as the column heading.
     pub unit: &'static str,
-    /// Which of two is the better one.
     pub better: Better,
 }
 
-/// Which of two figures is the better one.
+/// Direction of improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// The higher one.
     Higher,
-    /// The lower one.
     Lower,
 }
 
-impl Figure {
+impl MetricSpec {
     const RATE: Self = Self { name: "rate", unit: "per second", better: Better::Higher };
-    const DELAY: Self = Self { name: "p50_us", unit: "p50 µs", better: Better::Lower };
+    const LATENCY: Self = Self { name: "p50_us", unit: "p50 µs", better: Better::Lower };
     const HEAP: Self = Self { name: "heap_bytes", unit: "bytes", better: Better::Lower };
-    const OP: Self = Self { name: "ns_per_op", unit: "ns", better: Better::Lower };
+    const TIME_PER_OP: Self = Self { name: "ns_per_op", unit: "ns", better: Better::Lower };
 }
 
 impl Workload {
-    /// Every workload, in the order of the tables.
+    /// All workloads, in table order.
     pub const ALL: [Self; 15] = [
         Self::Tell1,
         Self::Mpsc4,
@@ -102,12 +97,12 @@ impl Workload {
         Self::Register,
     ];
 
-    /// Finds a workload by its name.
-    pub fn find(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|workload| workload.name() == name)
+    /// Parses a workload name.
+    pub fn parse(name: &str) -> Result<Self, &'static str> {
+        Self::ALL.into_iter().find(|workload| workload.name() == name).ok_or("unknown workload")
     }
 
-    /// Names it as on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tell1 => "tell1",
@@ -128,29 +123,29 @@ impl Workload {
         }
     }
 
-    /// Says what it does, in a phrase.
+    /// Returns a short description.
     pub fn about(self) -> &'static str {
         match self {
             Self::Tell1 => "one producer tells one actor 1 M times",
             Self::Mpsc4 => "four producers tell one actor 1 M times",
-            Self::Ask => "one task asks one actor 200 k times, one question in flight",
+            Self::Ask => "one task asks one actor 200 k times, one ask in flight",
             Self::Fan10 => "four producers tell each of 10 actors 100 k times",
             Self::Fan100 => "four producers tell each of 100 actors 10 k times",
             Self::Fan1000 => "four producers tell each of 1000 actors 1 k times",
-            Self::Skynet => "a tree of 1 M leaf actors, ten children each, summed up",
+            Self::Skynet => "a tree of 1 M leaf actors, ten children per node, summed up",
             Self::Spawn => "100 k actors start",
             Self::Heap => "bytes of heap per idle actor, of 100 k",
-            Self::Wake => "a foreign thread tells an idle actor 10 k times; delay to receive",
-            Self::Latency1 => "four producers in bursts of 64; delay to receive, 1 actor",
-            Self::Latency10 => "four producers in bursts of 64; delay to receive, 10 actors",
-            Self::Latency100 => "four producers in bursts of 64; delay to receive, 100 actors",
-            Self::Latency1000 => "four producers in bursts of 64; delay to receive, 1000 actors",
+            Self::Wake => "a thread outside the runtime tells an idle actor 10 k times; latency to receive",
+            Self::Latency1 => "four producers in bursts of 64; latency to receive, 1 actor",
+            Self::Latency10 => "four producers in bursts of 64; latency to receive, 10 actors",
+            Self::Latency100 => "four producers in bursts of 64; latency to receive, 100 actors",
+            Self::Latency1000 => "four producers in bursts of 64; latency to receive, 1000 actors",
             Self::Register => "ten threads mark mailboxes as ready; time per mark",
         }
     }
 
-    /// Names the figure by which it compares.
-    pub fn figure(self) -> Figure {
+    /// Returns the headline metric.
+    pub fn metric(self) -> MetricSpec {
         match self {
             Self::Tell1
             | Self::Mpsc4
@@ -159,16 +154,16 @@ impl Workload {
             | Self::Fan100
             | Self::Fan1000
             | Self::Skynet
-            | Self::Spawn => Figure::RATE,
+            | Self::Spawn => MetricSpec::RATE,
             Self::Wake | Self::Latency1 | Self::Latency10 | Self::Latency100 | Self::Latency1000 => {
-                Figure::DELAY
+                MetricSpec::LATENCY
             }
-            Self::Heap => Figure::HEAP,
-            Self::Register => Figure::OP,
+            Self::Heap => MetricSpec::HEAP,
+            Self::Register => MetricSpec::TIME_PER_OP,
         }
     }
 
-    /// Lists who contends in it, the baseline first.
+    /// Returns the contenders, the baseline first.
     pub fn contenders(self) -> &'static [Contender] {
         if self == Self::Register { register::CONTENDERS } else { runtimes::ALL }
     }
@@ -179,7 +174,7 @@ pub fn run<R: Skynet>(
     workload: Workload,
     settings: &Settings,
     heap: Option<HeapGauge>,
-) -> Result<Sample, NoSample> {
+) -> Result<Sample, SampleError> {
     if workload == Workload::Skynet {
         skynet::run::<R>(settings)
     } else {
@@ -192,26 +187,26 @@ pub fn run_flat<R: Runtime>(
     workload: Workload,
     settings: &Settings,
     heap: Option<HeapGauge>,
-) -> Result<Sample, NoSample> {
+) -> Result<Sample, SampleError> {
     match workload {
-        Workload::Tell1 => fan::run::<R>(settings, fan::Shape::TELL1),
-        Workload::Mpsc4 => fan::run::<R>(settings, fan::Shape::MPSC4),
-        Workload::Fan10 => fan::run::<R>(settings, fan::Shape::FAN10),
-        Workload::Fan100 => fan::run::<R>(settings, fan::Shape::FAN100),
-        Workload::Fan1000 => fan::run::<R>(settings, fan::Shape::FAN1000),
+        Workload::Tell1 => fan::run::<R>(settings, fan::FanShape::TELL1),
+        Workload::Mpsc4 => fan::run::<R>(settings, fan::FanShape::MPSC4),
+        Workload::Fan10 => fan::run::<R>(settings, fan::FanShape::FAN10),
+        Workload::Fan100 => fan::run::<R>(settings, fan::FanShape::FAN100),
+        Workload::Fan1000 => fan::run::<R>(settings, fan::FanShape::FAN1000),
         Workload::Ask => ask::run::<R>(settings),
-        Workload::Skynet => Err(NoSample::Unsupported("its actors spawn no actors")),
+        Workload::Skynet => Err(SampleError::Unsupported("its actors cannot spawn actors")),
         Workload::Spawn => spawn::run::<R>(settings),
         Workload::Heap => match heap {
-            Some(gauge) => spawn::weigh::<R>(settings, gauge),
-            None => Err(NoSample::Unsupported("only actor-mem counts bytes")),
+            Some(gauge) => spawn::measure_heap::<R>(settings, gauge),
+            None => Err(SampleError::Unsupported("only actor-mem counts bytes")),
         },
         Workload::Wake => wake::run::<R>(settings),
         Workload::Latency1 => latency::run::<R>(settings, 1),
         Workload::Latency10 => latency::run::<R>(settings, 10),
         Workload::Latency100 => latency::run::<R>(settings, 100),
         Workload::Latency1000 => latency::run::<R>(settings, 1000),
-        Workload::Register => Err(NoSample::Unsupported("register compares sets, not runtimes")),
+        Workload::Register => Err(SampleError::Unsupported("register compares sets, not runtimes")),
     }
 }
 
@@ -220,15 +215,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_is_found_by_its_own_name() {
+    fn every_workload_name_parses() {
         for workload in Workload::ALL {
-            assert_eq!(Workload::find(workload.name()), Some(workload));
+            assert_eq!(Workload::parse(workload.name()), Ok(workload));
         }
-        assert_eq!(Workload::find("tell2"), None);
+        assert_eq!(Workload::parse("tell2"), Err("unknown workload"));
     }
 
     #[test]
-    fn contenders_have_names_of_their_own() {
+    fn contender_names_are_unique() {
         for workload in Workload::ALL {
             let mut names: Vec<_> = workload.contenders().iter().map(|contender| contender.name).collect();
             let count = names.len();

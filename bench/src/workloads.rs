@@ -1,4 +1,4 @@
-//! One file per workload, each written once for all runtimes.
+//! Implementations of the workloads, each for all runtimes.
 
 pub(crate) mod ask;
 pub(crate) mod fan;
@@ -8,5 +8,5 @@ pub(crate) mod skynet;
 pub(crate) mod spawn;
 pub(crate) mod wake;
 
-/// After so many messages a producer lets others run; an unbounded one would own its worker.
+/// Number of messages after which a producer yields; otherwise it would monopolize its worker.
 const YIELD_EVERY: u64 = 128;

@@ -1,4 +1,4 @@
-//! Config files.
+//! Fuzzes the parser of configuration files.
 #![no_main]
 
 #[path = "../../crates/evenkeel/tests/it/checks/config.rs"]

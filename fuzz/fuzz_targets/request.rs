@@ -1,4 +1,4 @@
-//! Bodies of requests.
+//! Fuzzes the parser of LLM request bodies.
 #![no_main]
 
 #[path = "../../crates/evenkeel-llm/tests/it/checks/request.rs"]

@@ -1,4 +1,4 @@
-//! Streams of events.
+//! Fuzzes the scanner of server-sent events.
 #![no_main]
 
 #[path = "../../crates/evenkeel-llm/tests/it/checks/sse.rs"]

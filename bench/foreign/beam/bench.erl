@@ -1,59 +1,59 @@
-%% The workloads on the BEAM: a process per actor, plain messages, nothing tuned.
+%% The workloads on the BEAM: a process per actor, plain messages, default settings.
 %%
-%% Told by src/runtimes/beam.rs how many of everything there are; says one line of key=value words, or on the standard
-%% error why it could not. Ends with its starter.
+%% src/runtimes/beam.rs passes the counts. Prints one line of key=value pairs, or the reason of a failure to standard error.
+%% Exits when its parent process does.
 
 -module(bench).
 -export([main/1]).
 
 main([Workload | Counts]) ->
-    spawn(fun end_with_starter/0),
+    spawn(fun exit_with_parent/0),
     {_, Run} = spawn_monitor(fun() -> exit({measured, run(Workload, lists:map(fun list_to_integer/1, Counts))}) end),
     receive
-        {'DOWN', Run, process, _, {measured, Figures}} ->
-            Words = [io_lib:format("~s=~.6f", [Name, float(Figure)]) || {Name, Figure} <- Figures],
+        {'DOWN', Run, process, _, {measured, Metrics}} ->
+            Words = [io_lib:format("~s=~.6f", [Name, float(Value)]) || {Name, Value} <- Metrics],
             io:put_chars([lists:join(" ", Words), "\n"]),
             halt(0);
         {'DOWN', Run, process, _, Reason} ->
             fail(io_lib:format("~0p", [Reason]))
     end.
 
-%% The starter holds the other end of the standard input for as long as it lives.
-end_with_starter() ->
+%% The parent process holds the other end of standard input for as long as it lives.
+exit_with_parent() ->
     case io:get_line("") of
-        eof -> fail("whoever started this is gone");
-        _ -> end_with_starter()
+        eof -> fail("the parent process has exited");
+        _ -> exit_with_parent()
     end.
 
-fail(Why) ->
-    io:put_chars(standard_error, [Why, "\n"]),
+fail(Reason) ->
+    io:put_chars(standard_error, [Reason, "\n"]),
     halt(1).
 
-run("fan", [Actors, Turns, Producers]) -> fan(Actors, Turns, Producers);
-run("ask", [Questions]) -> ask_in_turn(Questions);
+run("fan", [Actors, Passes, Producers]) -> fan(Actors, Passes, Producers);
+run("ask", [Asks]) -> ask_in_sequence(Asks);
 run("skynet", [Children, Level]) -> skynet(Children, Level);
 run("spawn", [Count]) -> spawn_all(Count);
-run("heap", [Count]) -> weigh(Count).
+run("heap", [Count]) -> measure_heap(Count).
 
-%% Producers tell every actor the number of the turn. They need not yield: the BEAM preempts.
-fan(Actors, Turns, Producers) ->
-    Each = Turns * Producers,
+%% Producers send every actor the number of the pass. They need not yield because the BEAM preempts.
+fan(Actors, Passes, Producers) ->
+    Each = Passes * Producers,
     {Started, Done} = {latch(Actors), latch(Actors)},
     Counters = [spawn_counter(Each, Started, Done) || _ <- lists:seq(1, Actors)],
     wait(Started),
-    {ok, Figures} = measure(Each * Actors, fun() ->
-        [spawn_link(fun() -> produce(Counters, Turns) end) || _ <- lists:seq(1, Producers)],
+    {ok, Metrics} = measure(Each * Actors, fun() ->
+        [spawn_link(fun() -> produce(Counters, Passes) end) || _ <- lists:seq(1, Producers)],
         wait(Done)
     end),
-    Sum = Producers * Turns * (Turns + 1) div 2,
+    Sum = Producers * Passes * (Passes + 1) div 2,
     [verify("the sum of an actor", sum(Counter), Sum) || Counter <- Counters],
-    Figures.
+    Metrics.
 
 produce(_, 0) ->
     ok;
-produce(Counters, Turn) ->
-    tell_each(Counters, Turn),
-    produce(Counters, Turn - 1).
+produce(Counters, Pass) ->
+    tell_each(Counters, Pass),
+    produce(Counters, Pass - 1).
 
 tell_each([Counter | Others], Value) ->
     Counter ! {tell, Value},
@@ -61,29 +61,29 @@ tell_each([Counter | Others], Value) ->
 tell_each([], _) ->
     ok.
 
-ask_in_turn(Questions) ->
+ask_in_sequence(Asks) ->
     {Started, Done} = {latch(1), latch(1)},
     Counter = spawn_counter(1, Started, Done),
     wait(Started),
     Self = self(),
-    {Last, Figures} = measure(Questions, fun() ->
-        spawn_link(fun() -> Self ! {last, ask_on(Counter, Questions, 0)} end),
+    {Last, Metrics} = measure(Asks, fun() ->
+        spawn_link(fun() -> Self ! {last, ask_repeatedly(Counter, Asks, 0)} end),
         receive {last, Value} -> Value end
     end),
-    verify("the last answer", Last, Questions),
-    Figures.
+    verify("the last reply", Last, Asks),
+    Metrics.
 
-ask_on(_, 0, Value) -> Value;
-ask_on(Counter, Left, Value) -> ask_on(Counter, Left - 1, ask(Counter, Value)).
+ask_repeatedly(_, 0, Value) -> Value;
+ask_repeatedly(Counter, Left, Value) -> ask_repeatedly(Counter, Left - 1, ask(Counter, Value)).
 
 skynet(Children, Level) ->
     Leaves = power(Children, Level),
-    {Sum, Figures} = measure(Leaves, fun() ->
+    {Sum, Metrics} = measure(Leaves, fun() ->
         spawn_node(Children, Level, 0),
-        receive {answer, Answer} -> Answer end
+        receive {node_sum, Total} -> Total end
     end),
     verify("the sum of the leaves", Sum, Leaves * (Leaves - 1) div 2),
-    Figures.
+    Metrics.
 
 power(_, 0) -> 1;
 power(Base, Exponent) -> Base * power(Base, Exponent - 1).
@@ -94,46 +94,46 @@ spawn_node(Children, Level, Number) ->
 be_node(Children) ->
     receive
         {start, 0, Number, Parent} ->
-            Parent ! {answer, Number};
+            Parent ! {node_sum, Number};
         {start, Level, Number, Parent} ->
             [spawn_node(Children, Level - 1, Number * Children + Child) || Child <- lists:seq(0, Children - 1)],
-            Parent ! {answer, sum_answers(Children, 0)}
+            Parent ! {node_sum, sum_replies(Children, 0)}
     end.
 
-sum_answers(0, Sum) -> Sum;
-sum_answers(Left, Sum) -> receive {answer, Answer} -> sum_answers(Left - 1, Sum + Answer) end.
+sum_replies(0, Sum) -> Sum;
+sum_replies(Left, Sum) -> receive {node_sum, Child} -> sum_replies(Left - 1, Sum + Child) end.
 
 spawn_all(Count) ->
     {Started, Done} = {latch(Count), latch(Count)},
-    {Counters, Figures} = measure(Count, fun() ->
+    {Counters, Metrics} = measure(Count, fun() ->
         Counters = [spawn_counter(1, Started, Done) || _ <- lists:seq(1, Count)],
         wait(Started),
         Counters
     end),
     verify_alive(Counters),
-    Figures.
+    Metrics.
 
-weigh(Count) ->
+measure_heap(Count) ->
     {Started, Done} = {latch(Count), latch(Count)},
-    {{Counters, Bytes}, Figures} = measure(Count, fun() ->
-        Before = bytes_of_others(),
+    {{Counters, Bytes}, Metrics} = measure(Count, fun() ->
+        Before = allocated_bytes(),
         Counters = [spawn_counter(1, Started, Done) || _ <- lists:seq(1, Count)],
         wait(Started),
-        Idle = bytes_of_others(),
+        Idle = allocated_bytes(),
         tell_each(Counters, 1),
         wait(Done),
-        Touched = bytes_of_others(),
+        Touched = allocated_bytes(),
         {Counters, [{heap_bytes, (Idle - Before) / Count}, {touched_bytes, (Touched - Before) / Count}]}
     end),
     verify_alive(Counters),
-    Figures ++ Bytes.
+    Metrics ++ Bytes.
 
-%% What the VM's allocators have handed out, but for the list of addresses, which is no actor's.
-bytes_of_others() ->
+%% Bytes allocated by the VM, without this process, which holds the list of addresses.
+allocated_bytes() ->
     {memory, Own} = process_info(self(), memory),
     erlang:memory(total) - Own.
 
-%% The actor of most workloads: counts what it is told, and says when that is all.
+%% The actor of most workloads: counts messages and signals when it has seen all of them.
 spawn_counter(Expected, Started, Done) ->
     spawn(fun() ->
         count_down(Started),
@@ -147,26 +147,26 @@ be_counter(Seen, Sum, Expected, Done) ->
             be_counter(Expected, Sum + Value, Expected, Done);
         {tell, Value} ->
             be_counter(Seen + 1, Sum + Value, Expected, Done);
-        {ask, Asker, Question, Value} ->
-            Asker ! {Question, Value + 1},
+        {ask, Asker, Ref, Value} ->
+            Asker ! {Ref, Value + 1},
             be_counter(Seen, Sum, Expected, Done);
-        {sum, Asker, Question} ->
-            Asker ! {Question, Sum},
+        {sum, Asker, Ref} ->
+            Asker ! {Ref, Sum},
             be_counter(Seen, Sum, Expected, Done)
     end.
 
-%% The reference makes the receive skip whatever else waits; gen_server's calls do the same, and monitor besides.
+%% The reference lets the receive skip other messages in the mailbox; gen_server:call does the same, plus a monitor.
 ask(Counter, Value) ->
-    Question = make_ref(),
-    Counter ! {ask, self(), Question, Value},
-    receive {Question, Answer} -> Answer end.
+    Ref = make_ref(),
+    Counter ! {ask, self(), Ref, Value},
+    receive {Ref, Reply} -> Reply end.
 
 sum(Counter) ->
-    Question = make_ref(),
-    Counter ! {sum, self(), Question},
-    receive {Question, Sum} -> Sum end.
+    Ref = make_ref(),
+    Counter ! {sum, self(), Ref},
+    receive {Ref, Sum} -> Sum end.
 
-%% A countdown; the last one wakes the process that made it.
+%% A countdown latch; the last count wakes the process that created it.
 latch(Count) ->
     Left = atomics:new(1, []),
     atomics:put(Left, 1, Count),
@@ -182,7 +182,7 @@ wait({Left, _}) ->
     receive {open, Left} -> ok end.
 
 verify(_, Expected, Expected) -> ok;
-verify(What, Got, Expected) -> exit({What, Got, 'instead of', Expected}).
+verify(Name, Got, Expected) -> exit({Name, Got, 'instead of', Expected}).
 
 verify_alive(Counters) ->
     Alive = length(lists:filter(fun is_process_alive/1, Counters)),
@@ -194,15 +194,15 @@ measure(Ops, Work) ->
     Result = Work(),
     WallNs = erlang:monotonic_time(nanosecond) - Wall,
     CpuNs = cpu_ns() - Cpu,
-    Figures = [{ops, Ops}, {secs, WallNs / 1.0e9}, {rate, Ops * 1.0e9 / WallNs}, {cpu_ns_per_op, CpuNs / Ops}],
-    {Result, Figures}.
+    Metrics = [{ops, Ops}, {secs, WallNs / 1.0e9}, {rate, Ops * 1.0e9 / WallNs}, {cpu_ns_per_op, CpuNs / Ops}],
+    {Result, Metrics}.
 
 %% User and system time of all threads. statistics(runtime) would be user time alone, in milliseconds.
 cpu_ns() ->
     Threads = "/proc/self/task",
     case file:list_dir(Threads) of
         {ok, Ids} -> lists:sum([thread_cpu_ns(filename:join([Threads, Id, "schedstat"])) || Id <- Ids]);
-        {error, Why} -> exit({"no CPU time without", Threads, Why})
+        {error, Reason} -> exit({"cannot read CPU time from", Threads, Reason})
     end.
 
 thread_cpu_ns(File) ->

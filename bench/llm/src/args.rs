@@ -1,198 +1,169 @@
-//! The command line.
+//! Command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use bench_figures::{Misuse, any_seed, list, number};
+use bench_support::{parse_scale, time_seed};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand};
 
 use crate::contender::{self, Contender};
-use crate::load::Target;
-use crate::workload::Workload;
+use crate::workload::LlmWorkload;
 
-const ROUNDS: usize = 7;
-const ROUNDS_MAX: u64 = 1000;
-const CONNECTIONS_MAX: u64 = 10_000;
-const REQUESTS_MAX: u64 = 1_000_000_000;
-
-const HELP: &str = "\
-llm-bench: compares what stands in front of model servers, in alternating rounds
-
-usage: cargo xtask bench llm [-- [OPTION]...]
-
-options:
-  --rounds N         how often everybody has a turn (7)
-  --contenders LIST  names with commas between them (all); direct and haproxy always run, haproxy twice
-  --workloads LIST   names with commas between them (all)
-  --scale F          makes every turn longer or shorter (1)
-  --seed N           repeats the order of another run
-  --json FILE        also write the figures to FILE, for `cargo xtask bench compare`
-  --evenkeel FILE    the program to measure (target/release/evenkeel)
-  --python FOLDER    where Python's programs are (target/python-bench/bin)
-  --litellm FILE     LiteLLM's program (target/python-litellm/bin/litellm)
-  --help             show this
-
-for a profiler, alone:
-  llm-bench backend                                     two nodes; prints their addresses
-  llm-bench load ADDR [CONNECTIONS [REQUESTS [KEY]]]    asks whoever is there
-
-Tables go to the standard output, progress to the standard error.
-";
-
-const EXAMPLES: &str = "
-examples:
-  cargo xtask bench llm -- --scale 0.02 --rounds 1                       does everything run?
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask bench llm -- --scale 0.02 --rounds 1          smoke test, takes seconds
   cargo xtask bench llm -- --contenders evenkeel,nginx --workloads load --rounds 21
-  cargo xtask bench llm -- --json target/llm.json
-";
+  cargo xtask bench llm -- --json target/llm.json";
 
-/// What to do.
-#[derive(Debug)]
-pub(crate) enum Request {
-    Help,
-    Backend,
-    Load(Load),
-    Rounds(Options),
+/// Compares the CPU time, latency and memory of LLM gateways and proxies in alternating rounds
+#[derive(Debug, Parser)]
+#[command(
+    name = "llm-bench",
+    override_usage = "cargo xtask bench llm [-- [OPTIONS]]\n       llm-bench <COMMAND>",
+    after_help = after_help(),
+    args_conflicts_with_subcommands = true
+)]
+pub(crate) struct LlmBenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
-/// Which rounds to play, and where the figures go.
-#[derive(Debug)]
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run only the two model servers and print their addresses (for profiling)
+    Backend,
+    /// Run only the load generator against a gateway (for profiling)
+    Load(LoadArgs),
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Options {
-    pub(crate) rounds: usize,
-    contenders: Vec<&'static str>,
-    pub(crate) workloads: Vec<Workload>,
+    /// Number of rounds; each contender runs each workload once per round
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Comma-separated contenders [default: all]; direct and haproxy always run, haproxy twice
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = contender_names(), hide_possible_values = true)]
+    contenders: Vec<String>,
+    /// Comma-separated workloads [default: all]
+    #[arg(long = "workloads", value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
+    named_workloads: Vec<LlmWorkload>,
+    /// Factor on the length of every turn, from 0.0001 to 1000
+    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = parse_scale)]
     pub(crate) scale: f64,
+    /// Seed of the random order, to repeat an earlier run [default: from the clock]
+    #[arg(long, value_name = "N", default_value_t = time_seed(), hide_default_value = true)]
     pub(crate) seed: u64,
+    /// Also write the results to FILE, for `cargo xtask bench compare`
+    #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// The evenkeel binary to measure
+    #[arg(long, value_name = "FILE", default_value = "target/release/evenkeel")]
     pub(crate) evenkeel: PathBuf,
+    /// Directory of the programs from Python packages
+    #[arg(long, value_name = "DIR", default_value = "target/python-bench/bin")]
     pub(crate) python: PathBuf,
+    /// The litellm program
+    #[arg(long, value_name = "FILE", default_value = "target/python-litellm/bin/litellm")]
     pub(crate) litellm: PathBuf,
 }
 
 impl Options {
-    pub(crate) fn wants(&self, contender: &Contender) -> bool {
-        let always = contender::ALL.iter().take(2).any(|first| first.name == contender.name);
-        always || self.contenders.contains(&contender.name)
+    pub(crate) fn includes(&self, contender: &Contender) -> bool {
+        let is_baseline = contender::ALL.iter().take(2).any(|first| first.name == contender.name);
+        is_baseline || self.contenders.is_empty() || self.contenders.iter().any(|name| name == contender.name)
+    }
+
+    pub(crate) fn workloads(&self) -> &[LlmWorkload] {
+        if self.named_workloads.is_empty() { LlmWorkload::ALL } else { &self.named_workloads }
     }
 }
 
-/// A load without rounds.
-#[derive(Debug)]
-pub(crate) struct Load {
-    pub(crate) target: Target,
-    pub(crate) connections: usize,
-    pub(crate) requests: usize,
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Address of the gateway, for example 127.0.0.1:7070
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: SocketAddr,
+    /// Number of connections
+    #[arg(default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) connections: u32,
+    /// Total number of requests
+    #[arg(default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
+    pub(crate) requests: u32,
+    /// API key sent with every request
+    #[arg(default_value = "sk-none")]
+    pub(crate) key: String,
 }
 
-/// Reads the words after the program's name.
-pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
-    let mut words = words.into_iter().peekable();
-    match words.peek().map(String::as_str) {
-        Some("backend") => return Ok(Request::Backend),
-        Some("load") => return parse_load(words.skip(1)).map(Request::Load),
-        _ => {}
-    }
-    let mut options = Options {
-        rounds: ROUNDS,
-        contenders: contender::ALL.iter().map(|contender| contender.name).collect(),
-        workloads: Workload::ALL.to_vec(),
-        scale: 1.0,
-        seed: any_seed(),
-        json: None,
-        evenkeel: "target/release/evenkeel".into(),
-        python: "target/python-bench/bin".into(),
-        litellm: "target/python-litellm/bin/litellm".into(),
-    };
-    while let Some(word) = words.next() {
-        let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
-        match word.as_str() {
-            "--help" | "-h" => return Ok(Request::Help),
-            "--rounds" => options.rounds = number(&word, &value("a number")?, 1..=ROUNDS_MAX)? as usize,
-            "--contenders" => {
-                let known = |name: &str| contender::ALL.iter().map(|one| one.name).find(|own| *own == name);
-                options.contenders = list("contender", &value("names")?, known)?;
-            }
-            "--workloads" => {
-                let known = |name: &str| Workload::ALL.iter().copied().find(|own| own.name() == name);
-                options.workloads = list("workload", &value("names")?, known)?;
-            }
-            "--scale" => {
-                let given = value("a number")?;
-                let scale = given.parse().ok().filter(|scale| (0.0001..=1000.0).contains(scale));
-                options.scale =
-                    scale.ok_or_else(|| Misuse::bad(&word, &given, "a number from 0.0001 to 1000"))?;
-            }
-            "--seed" => options.seed = number(&word, &value("a number")?, 0..=u64::MAX)?,
-            "--json" => options.json = Some(value("the name of a file")?.into()),
-            "--evenkeel" => options.evenkeel = value("the name of a file")?.into(),
-            "--python" => options.python = value("the name of a folder")?.into(),
-            "--litellm" => options.litellm = value("the name of a file")?.into(),
-            _ => return Err(Misuse::UnknownWord { word }),
-        }
-    }
-    Ok(Request::Rounds(options))
+fn contender_names() -> PossibleValuesParser {
+    contender::ALL.iter().map(|contender| contender.name).collect::<Vec<_>>().into()
 }
 
-fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
-    let address = words.next().unwrap_or_default();
-    let address: SocketAddr =
-        address.parse().map_err(|_| Misuse::bad("load", &address, "an address like 127.0.0.1:7070"))?;
-    let mut count = |usual: usize, max| {
-        words.next().map_or(Ok(usual), |given| Ok(number("load", &given, 1..=max)? as usize))
-    };
-    let connections = count(16, CONNECTIONS_MAX)?;
-    let requests = count(20_000, REQUESTS_MAX)?;
-    let key = words.next().unwrap_or_else(|| "sk-none".to_owned());
-    Ok(Load { target: Target { addresses: vec![address], keys: vec![key] }, connections, requests })
-}
-
-/// Writes what `--help` shows.
-pub(crate) fn help() -> String {
+fn after_help() -> String {
     let contenders: String =
         contender::ALL.iter().map(|one| format!("  {:17} {}\n", one.name, one.about)).collect();
     let workloads: String =
-        Workload::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
-    format!("{HELP}\ncontenders:\n{contenders}\nworkloads:\n{workloads}{EXAMPLES}")
+        LlmWorkload::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
+    format!(
+        "Contenders:\n{contenders}\nWorkloads:\n{workloads}\n{EXAMPLES}\n\nTables go to standard output, progress to standard error."
+    )
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
-    fn without_words_everybody_does_everything_seven_times() {
+    fn the_command_line_is_well_formed() {
+        LlmBenchArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn by_default_every_contender_runs_every_workload_seven_times() {
         let options = options("");
-        assert_eq!((options.rounds, options.workloads.len()), (7, 3));
-        assert!(contender::ALL.iter().all(|contender| options.wants(contender)));
+        assert_eq!((options.rounds, options.workloads().len()), (7, 3));
+        assert!(contender::ALL.iter().all(|contender| options.includes(contender)));
     }
 
     #[test]
-    fn the_baseline_runs_whoever_is_named() {
+    fn the_baseline_runs_whichever_contenders_are_named() {
         let options = options("--contenders nginx");
-        let wanted: Vec<_> =
-            contender::ALL.iter().filter(|one| options.wants(one)).map(|one| one.name).collect();
-        assert_eq!(wanted, ["direct", "haproxy", "nginx"]);
+        let included: Vec<_> =
+            contender::ALL.iter().filter(|one| options.includes(one)).map(|one| one.name).collect();
+        assert_eq!(included, ["direct", "haproxy", "nginx"]);
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
-        for (line, said) in [
-            ("--fast", "nobody knows `--fast`; see --help"),
-            ("--rounds 0", "--rounds takes a number from 1 to 1000, not `0`"),
-            ("--rounds", "--rounds takes a number, not ``"),
-            ("--scale 0", "--scale takes a number from 0.0001 to 1000, not `0`"),
-            ("--contenders traefik", "no contender is called `traefik`; see --help"),
-            ("--workloads a", "no workload is called `a`; see --help"),
-            ("load here", "load takes an address like 127.0.0.1:7070, not `here`"),
+    fn lists_are_separated_by_commas() {
+        let options = options("--workloads one,stream --contenders smg,envoy");
+        assert_eq!(options.workloads(), [LlmWorkload::One, LlmWorkload::Stream]);
+        assert_eq!(options.contenders, ["smg", "envoy"]);
+    }
+
+    #[test]
+    fn usage_errors_name_the_bad_argument() {
+        for (line, expected) in [
+            ("--fast", "unexpected argument '--fast'"),
+            ("--rounds 0", "'0' for '--rounds <N>': 0 is not in 1..=1000"),
+            ("--rounds", "a value is required for '--rounds <N>'"),
+            ("--scale 0", "'0' for '--scale <F>': expected a number from 0.0001 to 1000"),
+            ("--contenders traefik", "'traefik' for '--contenders <LIST>'"),
+            ("--workloads a", "'a' for '--workloads <LIST>'"),
+            ("load here", "'here' for '<ADDR>'"),
         ] {
-            let misuse = parse(line.split_whitespace().map(str::to_owned)).unwrap_err();
-            assert_eq!(misuse.to_string(), said, "{line}");
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
         }
+    }
+
+    fn parse(line: &str) -> Result<LlmBenchArgs, clap::Error> {
+        LlmBenchArgs::try_parse_from(std::iter::once("llm-bench").chain(line.split_whitespace()))
     }
 
     pub(crate) fn options(line: &str) -> Options {
-        match parse(line.split_whitespace().map(str::to_owned)) {
-            Ok(Request::Rounds(options)) => options,
-            other => unreachable!("{line}: {other:?}"),
-        }
+        parse(line).unwrap().options
     }
 }

@@ -1,35 +1,34 @@
-//! The question that everybody passes on and the answer that comes back.
+//! The chat request that every contender forwards, and its response.
 
-/// The model of every question.
 pub(crate) const MODEL: &str = "bench";
-/// How a frame says when it was sent, in what it says to the user: some pass on no field that they do not know.
+/// Marks a frame's send time. It is part of the text because some gateways drop unknown fields.
 pub(crate) const SENT: &str = "sent_ns:";
-/// How a stream ends.
+/// End-of-stream marker.
 pub(crate) const DONE: &str = "[DONE]";
 
-/// How long a question is, but for its head.
+/// Size of a request body.
 const BODY_BYTES: usize = 1024;
 
-/// How an answer is wanted.
+/// Response mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delivery {
+pub(crate) enum ChatMode {
     Whole,
-    /// In this many frames, one every so many milliseconds.
+    /// Server-sent events: `frames` frames, one every `interval_ms`.
     Stream {
         frames: usize,
-        every_ms: u64,
+        interval_ms: u64,
     },
 }
 
-/// Writes a whole request of about 1 KB.
+/// Builds a request with a body of 1 KiB.
 ///
-/// Conversations differ, as those of different users do: what chooses by prompt has something to choose by.
-pub(crate) fn request(conversation: usize, key: &str, delivery: Delivery) -> Vec<u8> {
-    let stream = match delivery {
-        Delivery::Whole => String::new(),
-        // An engine ignores fields that it does not know, and so does whoever passes them on.
-        Delivery::Stream { frames, every_ms } => format!(
-            ",\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\"max_tokens\":{frames},\"every_ms\":{every_ms}"
+/// Prompts differ by conversation, so that gateways that route by prompt have something to route by.
+pub(crate) fn request(conversation: usize, key: &str, mode: ChatMode) -> Vec<u8> {
+    let stream = match mode {
+        ChatMode::Whole => String::new(),
+        // Engines ignore unknown fields, and gateways forward them.
+        ChatMode::Stream { frames, interval_ms } => format!(
+            ",\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\"max_tokens\":{frames},\"interval_ms\":{interval_ms}"
         ),
     };
     let begin = format!(
@@ -48,18 +47,18 @@ pub(crate) fn request(conversation: usize, key: &str, delivery: Delivery) -> Vec
     (head + &body).into_bytes()
 }
 
-/// The answer to a question, as a whole.
-pub(crate) fn answer() -> Vec<u8> {
-    let said = "A first rate had three masts and a bowsprit, each mast in three parts. ".repeat(6);
+/// Builds a whole (not streamed) response.
+pub(crate) fn response() -> Vec<u8> {
+    let text = "A first rate had three masts and a bowsprit, each mast in three parts. ".repeat(6);
     let body = format!(
         "{{\"id\":\"chatcmpl-8f14e45fceea167a\",\"object\":\"chat.completion\",\"created\":1760000000,\"model\":\"{MODEL}\",\
-         \"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":\"{said}\"}},\"logprobs\":null,\
+         \"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":\"{text}\"}},\"logprobs\":null,\
          \"finish_reason\":\"stop\"}}],\"usage\":{{\"prompt_tokens\":256,\"completion_tokens\":96,\"total_tokens\":352}}}}"
     );
     json(200, &body)
 }
 
-/// An answer of JSON.
+/// Builds a JSON response.
 pub(crate) fn json(status: u16, body: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 {status} -\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -68,11 +67,11 @@ pub(crate) fn json(status: u16, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The head of an answer in frames.
+/// Response head of a stream.
 pub(crate) const STREAM_HEAD: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// A frame with one token in it, as a chunk.
+/// Builds a frame with one token, as a chunk.
 pub(crate) fn frame(sent_ns: u64) -> Vec<u8> {
     chunk(&format!(
         "data: {{\"id\":\"chatcmpl-8f14e45fceea167a\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\
@@ -81,7 +80,7 @@ pub(crate) fn frame(sent_ns: u64) -> Vec<u8> {
     ))
 }
 
-/// The end of an answer in frames: usage, the last event, the last chunk.
+/// Builds the end of a stream: usage, end-of-stream marker, last chunk.
 pub(crate) fn stream_end(frames: usize) -> Vec<u8> {
     let usage = format!(
         "data: {{\"id\":\"chatcmpl-8f14e45fceea167a\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\
@@ -104,22 +103,22 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn a_question_is_json_of_one_kilobyte_however_the_answer_is_wanted() {
-        for delivery in [Delivery::Whole, Delivery::Stream { frames: 100, every_ms: 20 }] {
-            let request = String::from_utf8(request(7, "sk-1", delivery)).unwrap();
+    fn a_request_body_is_1_kib_of_json_in_every_mode() {
+        for mode in [ChatMode::Whole, ChatMode::Stream { frames: 100, interval_ms: 20 }] {
+            let request = String::from_utf8(request(7, "sk-1", mode)).unwrap();
             let (head, body) = request.split_once("\r\n\r\n").unwrap();
             assert!(head.ends_with("content-length: 1024"), "{head}");
             assert_eq!(body.len(), 1024);
             let body: Value = serde_json::from_str(body).unwrap();
-            assert_eq!(body["stream"].as_bool().unwrap_or(false), delivery != Delivery::Whole);
+            assert_eq!(body["stream"].as_bool().unwrap_or(false), mode != ChatMode::Whole);
         }
     }
 
     #[test]
-    fn answers_and_frames_are_json() {
-        let answer = String::from_utf8(answer()).unwrap();
-        let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-        assert_eq!(answer["usage"]["completion_tokens"], 96);
+    fn responses_and_frames_are_json() {
+        let response = String::from_utf8(response()).unwrap();
+        let response: Value = serde_json::from_str(response.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(response["usage"]["completion_tokens"], 96);
         let frame = String::from_utf8(frame(5)).unwrap();
         let data = frame.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
         let data: Value = serde_json::from_str(data).unwrap();

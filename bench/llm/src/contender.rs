@@ -1,5 +1,5 @@
-//! Who stands between the load and the nodes, and how each is set up: as its documentation says, with connections kept
-//! open on both sides, as many threads as it takes by itself, and no log of requests.
+//! The gateways and proxies that are compared. Each is configured as its documentation says: keep-alive on both sides, its
+//! default number of threads, no access log.
 
 mod envoy;
 mod evenkeel;
@@ -15,58 +15,57 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::load::{Callers, Target};
-use bench_figures::Process;
+use crate::load::{ClientPool, Target};
+use bench_support::Process;
 
 const READY_WAIT_MAX: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-const NOBODYS_KEY: &str = "sk-bench-0000000000000000";
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const UNUSED_KEY: &str = "sk-bench-0000000000000000";
 
-/// A contender by name.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) takes: Takes,
-    /// Which part of a turn's requests it is asked, lest a slow one never ends its turn.
-    pub(crate) part: f64,
-    start: fn(&Place) -> io::Result<Started>,
+    pub(crate) supports: SupportedWorkloads,
+    /// Fraction of the requests that it gets, so that the turn of a slow contender ends.
+    pub(crate) request_fraction: f64,
+    start: fn(&Setup) -> io::Result<StartedProcess>,
 }
 
-/// Which workloads make sense for a contender.
+/// Workloads that make sense for a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
-    Everything,
-    /// Only that of many connections.
+pub(crate) enum SupportedWorkloads {
+    All,
+    /// Only [`LlmWorkload::Load`](crate::workload::LlmWorkload::Load).
     Load,
 }
 
-/// Everyone, in the order of the tables; after `direct`, the first that can be started is the baseline.
+/// All contenders, in table order. The first after `direct` that can be started is the baseline.
 pub(crate) const ALL: &[Contender] = &[
-    contender(Contender::DIRECT, "nobody", direct),
-    contender("haproxy", "HAProxy as Debian has it, leastconn", proxies::haproxy),
-    contender("nginx", "nginx as Debian has it, least_conn", proxies::nginx),
-    contender("evenkeel", "no tenants: everybody may ask", evenkeel::open),
+    contender(Contender::DIRECT, "no gateway, straight to the model servers", direct),
+    contender("haproxy", "HAProxy from Debian, leastconn", proxies::haproxy),
+    contender("nginx", "nginx from Debian, least_conn", proxies::nginx),
+    contender("evenkeel", "no tenants, open to every client", evenkeel::open),
     contender(
         "evenkeel-tenants",
-        "four tenants with keys, weights and limits; a slot for every connection",
+        "four tenants with API keys, weights and limits; a slot for every connection",
         evenkeel::tenants,
     ),
     Contender {
-        takes: Takes::Load,
+        supports: SupportedWorkloads::Load,
         ..contender(
             "evenkeel-queued",
-            "the same with a slot for every second connection: each turn is decided; load only",
+            "the same with a slot for every second connection, so that requests queue; load only",
             evenkeel::queued,
         )
     },
-    contender("vllm-router", "the Python package, round_robin", routers::vllm_router),
-    contender("smg", "the Python package, round_robin", routers::smg),
-    contender("envoy", "the Python package's program, ROUND_ROBIN, two workers", envoy::envoy),
+    contender("vllm-router", "from its Python package, round_robin", routers::vllm_router),
+    contender("smg", "from its Python package, round_robin", routers::smg),
+    contender("envoy", "from a Python package, ROUND_ROBIN, two workers", envoy::envoy),
     Contender {
-        part: 0.05,
+        request_fraction: 0.05,
         ..contender(
             "litellm",
-            "the Python package's proxy, simple-shuffle, one worker; a twentieth of the requests",
+            "LiteLLM's proxy from its Python package, simple-shuffle, one worker; a twentieth of the requests",
             litellm::litellm,
         )
     },
@@ -75,78 +74,76 @@ pub(crate) const ALL: &[Contender] = &[
 const fn contender(
     name: &'static str,
     about: &'static str,
-    start: fn(&Place) -> io::Result<Started>,
+    start: fn(&Setup) -> io::Result<StartedProcess>,
 ) -> Contender {
-    Contender { name, about, takes: Takes::Everything, part: 1.0, start }
+    Contender { name, about, supports: SupportedWorkloads::All, request_fraction: 1.0, start }
 }
 
-/// What a contender is started with.
-pub(crate) struct Place {
-    /// The nodes.
+/// Input for starting a contender.
+pub(crate) struct Setup {
     pub(crate) nodes: Vec<SocketAddr>,
-    /// Where its files go.
-    pub(crate) folder: PathBuf,
-    /// Evenkeel's program.
+    /// Directory for configuration, data and logs.
+    pub(crate) directory: PathBuf,
     pub(crate) evenkeel: PathBuf,
-    /// Where Python's programs are.
+    /// Directory of the programs from Python packages.
     pub(crate) python: PathBuf,
-    /// LiteLLM's program, whose packages are no others' versions.
+    /// The litellm program, in an environment of its own because its package versions conflict with the others.
     pub(crate) litellm: PathBuf,
 }
 
-/// A contender that was started.
-struct Started {
+/// A contender that may not be ready yet.
+struct StartedProcess {
     target: Target,
     process: Option<Process>,
 }
 
-/// A contender that answers.
-pub(crate) struct Running {
+/// A contender that has served a request.
+pub(crate) struct RunningProxy {
     pub(crate) target: Target,
     process: Option<Process>,
-    /// In bytes, before any load.
+    /// Resident memory in bytes before any load.
     pub(crate) rss_idle: Option<u64>,
 }
 
 impl Contender {
-    /// The name of the row in which nobody is in between.
+    /// Name of the row without a gateway.
     pub(crate) const DIRECT: &str = "direct";
 
-    /// Starts it and waits until it answers; the error says what is missing.
-    pub(crate) async fn start(&self, label: &str, place: &Place) -> io::Result<Running> {
-        let folder = place.folder.join(label.replace([' ', '(', ')'], ""));
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
+    /// Starts the contender and waits until it serves a request.
+    pub(crate) async fn start(&self, label: &str, setup: &Setup) -> io::Result<RunningProxy> {
+        let directory = setup.directory.join(label.replace([' ', '(', ')'], ""));
+        if directory.exists() {
+            fs::remove_dir_all(&directory)?;
         }
-        fs::create_dir_all(&folder)?;
-        let place = Place {
-            folder: folder.canonicalize()?,
-            nodes: place.nodes.clone(),
-            evenkeel: place.evenkeel.clone(),
-            python: place.python.clone(),
-            litellm: place.litellm.clone(),
+        fs::create_dir_all(&directory)?;
+        let setup = Setup {
+            directory: directory.canonicalize()?,
+            nodes: setup.nodes.clone(),
+            evenkeel: setup.evenkeel.clone(),
+            python: setup.python.clone(),
+            litellm: setup.litellm.clone(),
         };
-        let Started { target, mut process } = (self.start)(&place)?;
-        let begun = Instant::now();
+        let StartedProcess { target, mut process } = (self.start)(&setup)?;
+        let started = Instant::now();
         loop {
-            let answered = Callers::open(&target, target.keys.len()).await;
-            let Err(unanswered) = answered else { break };
-            let gone = match &mut process {
-                Some(process) => !process.runs()?,
+            let served = ClientPool::open(&target, target.keys.len()).await;
+            let Err(error) = served else { break };
+            let exited = match &mut process {
+                Some(process) => !process.is_running()?,
                 None => false,
             };
-            if gone || READY_WAIT_MAX < begun.elapsed() {
-                let said = last_words(&log(&place.folder));
-                return Err(io::Error::other(format!("it does not answer ({unanswered}); it said: {said}")));
+            if exited || started.elapsed() > READY_WAIT_MAX {
+                let last_line = last_log_line(&log(&setup.directory));
+                return Err(io::Error::other(format!("not ready: {error}; last log line: {last_line}")));
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
         let rss_idle = process.as_ref().map(Process::rss).transpose()?;
-        Ok(Running { target, process, rss_idle })
+        Ok(RunningProxy { target, process, rss_idle })
     }
 }
 
-impl Running {
+impl RunningProxy {
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         self.process.as_ref().map_or(Ok(Duration::ZERO), Process::cpu)
     }
@@ -155,34 +152,34 @@ impl Running {
         self.process.as_ref().map(Process::rss).transpose()
     }
 
-    /// Whether there is anybody whose time could be taken.
-    pub(crate) fn is_somebody(&self) -> bool {
+    /// Reports whether there is a gateway process to measure.
+    pub(crate) fn has_process(&self) -> bool {
         self.process.is_some()
     }
 }
 
-fn direct(place: &Place) -> io::Result<Started> {
-    Ok(Started { target: target(place.nodes.clone()), process: None })
+fn direct(setup: &Setup) -> io::Result<StartedProcess> {
+    Ok(StartedProcess { target: target(setup.nodes.clone()), process: None })
 }
 
 fn target(addresses: Vec<SocketAddr>) -> Target {
-    Target { addresses, keys: vec![NOBODYS_KEY.to_owned()] }
+    Target { addresses, keys: vec![UNUSED_KEY.to_owned()] }
 }
 
 fn missing(program: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", program.display()))
 }
 
-fn log(folder: &Path) -> PathBuf {
-    folder.join("log")
+fn log(directory: &Path) -> PathBuf {
+    directory.join("log")
 }
 
-fn last_words(log: &Path) -> String {
-    let said = fs::read_to_string(log).unwrap_or_default();
-    said.trim().lines().next_back().unwrap_or("nothing").to_owned()
+fn last_log_line(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.trim().lines().next_back().unwrap_or("(empty)").to_owned()
 }
 
-/// Finds a port that nobody has; whoever is to listen there must be quick.
+/// Returns a free port. Another process could take it before the contender does.
 fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?.local_addr()
 }

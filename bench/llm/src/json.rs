@@ -1,17 +1,17 @@
-//! The figures for programs.
+//! Results as JSON, for `cargo xtask bench compare`.
 
-use bench_figures::{Line, Quartiles};
+use bench_support::{Quartiles, RowSamples};
 use serde_json::{Map, Value, json};
 
 use crate::args::Options;
 use crate::rounds::Outcome;
 use crate::score::Score;
 
-/// Writes one object per compared figure under `rows`, named `group/contender`; a lower `ratio` is better.
+/// Writes one object per compared metric under `rows`, named `group/contender`; a lower `ratio` is better.
 pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
     let mut rows: Vec<_> = outcome.scores.iter().flat_map(rows).collect();
     rows.extend(idle_rows(outcome));
-    let missing = outcome.missing.iter().map(|(name, why)| json!({ "name": name, "why": why }));
+    let missing = outcome.missing.iter().map(|(name, reason)| json!({ "name": name, "why": reason }));
     let all = json!({
         "suite": "llm",
         "better": "lower",
@@ -25,29 +25,29 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
 }
 
 fn rows(score: &Score) -> Vec<Value> {
-    let compared = score.workload.figures().iter().filter_map(|figure| Some((figure.group?, figure.name)));
-    let row = |(group, figure): (&str, &str), line: &Line| {
-        let own = line.quartiles(figure)?;
-        let ratio = score.ratio(line, figure)?;
+    let compared = score.workload.metrics().iter().filter_map(|metric| Some((metric.group?, metric.name)));
+    let to_json = |(group, metric): (&str, &str), row: &RowSamples| {
+        let own = row.quartiles(metric)?;
+        let ratio = score.ratio(row, metric)?;
         Some(json!({
-            "name": format!("{group}/{}", line.label),
-            "figure": figure,
+            "name": format!("{group}/{}", row.label),
+            "figure": metric,
             "median": own.median,
             "lower": own.lower,
             "upper": own.upper,
             "ratio": ratio.median,
             "ratio_lower": ratio.lower,
             "ratio_upper": ratio.upper,
-            "medians": medians(score, line),
+            "medians": medians(score, row),
         }))
     };
-    compared.flat_map(|figure| score.lines.iter().filter_map(move |line| row(figure, line))).collect()
+    compared.flat_map(|metric| score.rows.iter().filter_map(move |row| to_json(metric, row))).collect()
 }
 
-fn medians(score: &Score, line: &Line) -> Map<String, Value> {
-    let median = |name: &str| line.quartiles(name).map(|Quartiles { median, .. }| json!(median));
-    let figures = score.workload.figures().iter();
-    figures.filter_map(|figure| Some((figure.name.to_owned(), median(figure.name)?))).collect()
+fn medians(score: &Score, row: &RowSamples) -> Map<String, Value> {
+    let median = |name: &str| row.quartiles(name).map(|Quartiles { median, .. }| json!(median));
+    let metrics = score.workload.metrics().iter();
+    metrics.filter_map(|metric| Some((metric.name.to_owned(), median(metric.name)?))).collect()
 }
 
 fn idle_rows(outcome: &Outcome) -> Vec<Value> {
@@ -69,7 +69,7 @@ mod tests {
     use crate::score::tests::score;
 
     #[test]
-    fn rows_have_ratios_and_what_is_missing_says_why() {
+    fn rows_have_ratios_and_missing_contenders_a_reason() {
         let outcome = Outcome {
             scores: vec![score("cpu_us", &[("direct", &[]), ("haproxy", &[2.0]), ("own", &[3.0])])],
             idle: vec![("haproxy".to_owned(), 10.0), ("own".to_owned(), 5.0)],

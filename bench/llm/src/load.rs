@@ -1,9 +1,9 @@
-//! The load: connections kept open, each asking again as soon as it was answered, or each reading one stream.
+//! Load generator: keep-alive connections that send the next request as soon as the response is complete, or that read
+//! one stream each.
 //!
-//! One thread asks for all, by a parser that reads no more than where answers end, so that the cores are free for
-//! whoever is measured.
+//! One thread drives all connections, and its parser only finds where responses end, so that the cores are left to the
+//! contender.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,146 +12,140 @@ use std::time::{Duration, Instant};
 
 use memchr::memmem;
 
-use crate::chat::{DONE, Delivery, SENT, request};
+use crate::chat::{ChatMode, DONE, SENT, request};
 use crate::clock::shared_ns;
-use bench_figures::{Body, Wire};
+use bench_support::{Body, HttpConnection};
 
-/// A frame that is under way for longer has stalled.
+/// A frame that takes longer than this has stalled.
 const STALLED_NS: u64 = 100_000_000;
 
-/// Whom to ask, and as whom.
+/// Addresses and API keys, assigned to connections round robin.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    /// Connections go to them in turn.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Connections have them in turn.
     pub(crate) keys: Vec<String>,
 }
 
-/// Connections that have been answered once.
-pub(crate) struct Callers(Vec<Caller>);
+/// Warmed-up connections: each has received one response.
+pub(crate) struct ClientPool(Vec<LoadClient>);
 
-struct Caller {
-    wire: Wire,
+struct LoadClient {
+    connection: HttpConnection,
     request: Vec<u8>,
 }
 
-/// How long everything took together, and every question by itself.
-pub(crate) struct Answered {
+/// Total time and the latency of each request.
+pub(crate) struct LoadResult {
     pub(crate) wall: Duration,
-    pub(crate) delays_ns: Vec<u64>,
+    pub(crate) latencies_ns: Vec<u64>,
 }
 
-/// How all frames travelled.
+/// Latency of each frame.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Streamed {
-    pub(crate) delays_ns: Vec<u64>,
+pub(crate) struct StreamResult {
+    pub(crate) latencies_ns: Vec<u64>,
     pub(crate) stalled: usize,
 }
 
-impl Callers {
-    /// Opens connections and asks on each once, so that what opens connections of its own has done so.
-    pub(crate) async fn open(target: &Target, count: usize) -> Result<Self, Unanswered> {
+impl ClientPool {
+    /// Opens connections and sends one request on each, so that the contender's upstream connections are open too.
+    pub(crate) async fn open(target: &Target, count: usize) -> Result<Self, LoadError> {
         let mut tasks = Vec::new();
-        for at in 0..count {
-            let address = target.addresses[at % target.addresses.len()];
-            let request = request(at, &target.keys[at % target.keys.len()], Delivery::Whole);
+        for index in 0..count {
+            let address = target.addresses[index % target.addresses.len()];
+            let request = request(index, &target.keys[index % target.keys.len()], ChatMode::Whole);
             tasks.push(tokio::spawn(async move {
-                let mut caller = Caller { wire: Wire::connect(address).await?, request };
-                caller.ask().await?;
-                Ok::<_, Unanswered>(caller)
+                let mut client = LoadClient { connection: HttpConnection::connect(address).await?, request };
+                client.send().await?;
+                Ok::<_, LoadError>(client)
             }));
         }
-        let mut callers = Vec::new();
+        let mut clients = Vec::new();
         for task in tasks {
-            callers.push(task.await.map_err(io::Error::other)??);
+            clients.push(task.await.map_err(io::Error::other)??);
         }
-        Ok(Self(callers))
+        Ok(Self(clients))
     }
 
-    /// Asks `count` questions in all.
-    pub(crate) async fn ask(self, count: usize) -> Result<Answered, Unanswered> {
-        let begun = Instant::now();
+    /// Sends `count` requests in total, over all connections.
+    pub(crate) async fn send(self, count: usize) -> Result<LoadResult, LoadError> {
+        let started = Instant::now();
         let left = Arc::new(AtomicUsize::new(count));
         let tasks: Vec<_> =
-            self.0.into_iter().map(|caller| tokio::spawn(ask_on(caller, left.clone()))).collect();
-        let mut delays_ns = Vec::with_capacity(count);
+            self.0.into_iter().map(|client| tokio::spawn(send_until_done(client, left.clone()))).collect();
+        let mut latencies_ns = Vec::with_capacity(count);
         for task in tasks {
-            delays_ns.append(&mut task.await.map_err(io::Error::other)??);
+            latencies_ns.append(&mut task.await.map_err(io::Error::other)??);
         }
-        Ok(Answered { wall: begun.elapsed(), delays_ns })
+        Ok(LoadResult { wall: started.elapsed(), latencies_ns })
     }
 }
 
-async fn ask_on(mut caller: Caller, left: Arc<AtomicUsize>) -> Result<Vec<u64>, Unanswered> {
-    let mut delays = Vec::new();
+async fn send_until_done(mut client: LoadClient, left: Arc<AtomicUsize>) -> Result<Vec<u64>, LoadError> {
+    let mut latencies = Vec::new();
     while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-        let asked = Instant::now();
-        caller.ask().await?;
-        delays.push(asked.elapsed().as_nanos() as u64);
+        let sent = Instant::now();
+        client.send().await?;
+        latencies.push(sent.elapsed().as_nanos() as u64);
     }
-    Ok(delays)
+    Ok(latencies)
 }
 
-impl Caller {
-    async fn ask(&mut self) -> Result<(), Unanswered> {
-        self.wire.write(&self.request).await?;
-        let mut body = head(&mut self.wire).await?;
+impl LoadClient {
+    async fn send(&mut self) -> Result<(), LoadError> {
+        self.connection.write(&self.request).await?;
+        let mut body = read_head(&mut self.connection).await?;
         while body != Body::Done {
-            self.wire.part(&mut body).await?;
+            self.connection.part(&mut body).await?;
         }
         Ok(())
     }
 }
 
-/// Reads streams, all at once, each on a connection of its own.
-pub(crate) async fn stream(
-    target: &Target,
-    count: usize,
-    delivery: Delivery,
-) -> Result<Streamed, Unanswered> {
+/// Reads `count` streams concurrently, each on its own connection.
+pub(crate) async fn stream(target: &Target, count: usize, mode: ChatMode) -> Result<StreamResult, LoadError> {
     let mut tasks = Vec::new();
-    for at in 0..count {
-        let address = target.addresses[at % target.addresses.len()];
-        let request = request(at, &target.keys[at % target.keys.len()], delivery);
+    for index in 0..count {
+        let address = target.addresses[index % target.addresses.len()];
+        let request = request(index, &target.keys[index % target.keys.len()], mode);
         tasks.push(tokio::spawn(read_stream(address, request)));
     }
-    let mut all = Streamed::default();
+    let mut total = StreamResult::default();
     for task in tasks {
         let mut one = task.await.map_err(io::Error::other)??;
-        all.delays_ns.append(&mut one.delays_ns);
-        all.stalled += one.stalled;
+        total.latencies_ns.append(&mut one.latencies_ns);
+        total.stalled += one.stalled;
     }
-    Ok(all)
+    Ok(total)
 }
 
-async fn read_stream(address: SocketAddr, request: Vec<u8>) -> Result<Streamed, Unanswered> {
-    let mut wire = Wire::connect(address).await?;
-    wire.write(&request).await?;
-    let mut body = head(&mut wire).await?;
-    let mut streamed = Streamed::default();
+async fn read_stream(address: SocketAddr, request: Vec<u8>) -> Result<StreamResult, LoadError> {
+    let mut connection = HttpConnection::connect(address).await?;
+    connection.write(&request).await?;
+    let mut body = read_head(&mut connection).await?;
+    let mut result = StreamResult::default();
     let mut events = Vec::new();
     let mut done = false;
     while body != Body::Done {
-        events.extend_from_slice(wire.part(&mut body).await?);
+        events.extend_from_slice(connection.part(&mut body).await?);
         let mut used = 0;
         while let Some(length) = memmem::find(&events[used..], b"\n\n") {
             let event = &events[used..used + length];
             used += length + 2;
             match sent_ns(event) {
-                Some(sent) => streamed.note(shared_ns().saturating_sub(sent)),
+                Some(sent) => result.record(shared_ns().saturating_sub(sent)),
                 None => done |= memmem::find(event, DONE.as_bytes()).is_some(),
             }
         }
         events.drain(..used);
     }
-    if done { Ok(streamed) } else { Err(Unanswered::Truncated) }
+    if done { Ok(result) } else { Err(LoadError::Truncated) }
 }
 
-impl Streamed {
-    fn note(&mut self, delay_ns: u64) {
-        self.delays_ns.push(delay_ns);
-        self.stalled += usize::from(STALLED_NS < delay_ns);
+impl StreamResult {
+    fn record(&mut self, latency_ns: u64) {
+        self.latencies_ns.push(latency_ns);
+        self.stalled += usize::from(latency_ns > STALLED_NS);
     }
 }
 
@@ -161,43 +155,29 @@ fn sent_ns(event: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-async fn head(wire: &mut Wire) -> Result<Body, Unanswered> {
-    let head = wire.head().await?.ok_or(Unanswered::Closed)?;
+async fn read_head(connection: &mut HttpConnection) -> Result<Body, LoadError> {
+    let head = connection.head().await?.ok_or(LoadError::Closed)?;
     if head.line.get(9..12) == Some(b"200") {
         return Ok(head.body);
     }
     let line = head.line;
-    let mut body = head.body;
-    let mut said = Vec::new();
-    while body != Body::Done {
-        said.extend_from_slice(wire.part(&mut body).await?);
+    let mut rest = head.body;
+    let mut body = Vec::new();
+    while rest != Body::Done {
+        body.extend_from_slice(connection.part(&mut rest).await?);
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Err(Unanswered::Refused(format!("{}: {}", text(&line), text(&said))))
+    Err(LoadError::Status { line: text(&line), body: text(&body) })
 }
 
-/// Why there is no answer.
-#[derive(Debug)]
-pub(crate) enum Unanswered {
-    Io(io::Error),
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("connection closed before the response")]
     Closed,
-    Refused(String),
+    #[error("{line}: {body}")]
+    Status { line: String, body: String },
+    #[error("stream ended without the end-of-stream marker")]
     Truncated,
-}
-
-impl From<io::Error> for Unanswered {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::Closed => f.write_str("the connection ended instead of an answer"),
-            Self::Refused(what) => f.write_str(what),
-            Self::Truncated => f.write_str("a stream ended without its last event"),
-        }
-    }
 }

@@ -1,9 +1,8 @@
-//! `cargo xtask bench llm`: what a request costs on its way through Evenkeel's LLM door, and through what one would
-//! otherwise put there.
+//! `cargo xtask bench llm`: measures what Evenkeel's LLM API adds to a request, beside other gateways and proxies.
 //!
-//! Everybody stands between the same two nodes ([`backend`], a process of its own) and the same [`load`]; the nodes have
-//! their answers ready. [`rounds`] gives each [`contender`] its turn in every round, takes its processes' time from
-//! `/proc` ([`bench_figures::Process`]), and compares it with the baseline of the same round.
+//! Every contender stands between the same two model servers ([`backend`], a separate process with canned responses) and
+//! the same [`load`]. [`rounds`] runs each [`contender`] once per round and workload, reads its CPU time and memory from
+//! `/proc` ([`bench_support::Process`]), and compares it with the baseline of the same round.
 
 mod args;
 mod backend;
@@ -20,43 +19,38 @@ mod workload;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use self::args::Request;
-use self::load::Callers;
+use clap::Parser;
 
-const FAILED: u8 = 1;
-const MISUSED: u8 = 2;
+use self::args::{Command, LlmBenchArgs, LoadArgs};
+use self::load::{ClientPool, Target};
 
 fn main() -> ExitCode {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let outcome = match args::parse(words) {
-        Ok(Request::Help) => print(&args::help()),
-        Ok(Request::Backend) => backend::main(),
-        Ok(Request::Load(load)) => ask(&load),
-        Ok(Request::Rounds(options)) => rounds::main(&options),
-        Err(misuse) => {
-            eprintln!("llm-bench: {misuse}");
-            return ExitCode::from(MISUSED);
-        }
+    let cli = LlmBenchArgs::parse();
+    let result = match &cli.command {
+        Some(Command::Backend) => backend::main(),
+        Some(Command::Load(args)) => run_load(args),
+        None => rounds::main(&cli.options),
     };
-    match outcome {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("llm-bench: {error}");
-            ExitCode::from(FAILED)
+            ExitCode::FAILURE
         }
     }
 }
 
-/// Asks whoever is at an address, for a profiler that watches it.
-fn ask(load: &args::Load) -> io::Result<()> {
+/// Sends load to one gateway, for profiling it.
+fn run_load(args: &LoadArgs) -> io::Result<()> {
+    let target = Target { addresses: vec![args.address], keys: vec![args.key.clone()] };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answered = runtime.block_on(async {
-        let callers = Callers::open(&load.target, load.connections).await?;
-        callers.ask(load.requests).await
+    let result = runtime.block_on(async {
+        let clients = ClientPool::open(&target, args.connections as usize).await?;
+        clients.send(args.requests as usize).await
     });
-    let answered = answered.map_err(|unanswered| io::Error::other(unanswered.to_string()))?;
-    let rate = answered.delays_ns.len() as f64 / answered.wall.as_secs_f64();
-    print(&format!("{} answers, {rate:.0} a second\n", answered.delays_ns.len()))
+    let result = result.map_err(io::Error::other)?;
+    let rate = result.latencies_ns.len() as f64 / result.wall.as_secs_f64();
+    print(&format!("{} responses, {rate:.0} per second\n", result.latencies_ns.len()))
 }
 
 fn print(text: &str) -> io::Result<()> {

@@ -1,51 +1,50 @@
-//! Everybody is started once; in every round each has a turn at every workload, in random order.
+//! Alternating rounds: every contender is started once; in each round it runs every workload once, in random order.
 //!
-//! Bound: a run takes at most rounds × contenders × workloads × the limit of a turn. What is slow for longer than a
-//! workload's part of a round is slow for all, and drops out of the ratios.
+//! Limits: a benchmark takes at most rounds × contenders × workloads × the time limit of a turn. A slow phase of the machine
+//! that outlasts a workload's part of a round slows down all contenders alike and cancels out in the ratios.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bench_figures::{Line, Random, Trouble};
+use bench_support::{RowSamples, SplitMix64};
 
 use crate::args::Options;
 use crate::backend::NODES;
-use crate::contender::{self, Contender, Place, Running, Takes};
+use crate::contender::{self, Contender, RunningProxy, Setup, SupportedWorkloads};
 use crate::score::Score;
-use crate::workload::{Workload, mib};
+use crate::workload::{LlmWorkload, mib};
 use crate::{json, table};
 
-/// Where contenders have their files.
-const FOLDER: &str = "target/llm-bench";
+/// Directory of the contenders' files.
+const DIRECTORY: &str = "target/llm-bench";
 
-/// Everything that a run gave.
 pub(crate) struct Outcome {
     pub(crate) scores: Vec<Score>,
-    /// Labels with memory before any load, in MiB.
+    /// Labels with the memory in MiB before any load.
     pub(crate) idle: Vec<(String, f64)>,
-    /// Labels with the reason why there is no row.
+    /// Labels of contenders that could not be started, with the reason.
     pub(crate) missing: Vec<(String, String)>,
 }
 
-/// Runs what the options ask for, prints tables, and writes the figures where they are wanted.
+/// Runs the rounds, prints the tables, and writes the JSON results if requested.
 pub(crate) fn main(options: &Options) -> io::Result<()> {
-    // Tried before the first round: nobody should wait to hear that a folder is missing.
+    // Fails before the first round if the file cannot be written.
     if let Some(path) = &options.json {
         write(path, "")?;
     }
     let backend = Backend::start()?;
-    let place = Place {
+    let setup = Setup {
         nodes: backend.nodes.clone(),
-        folder: FOLDER.into(),
-        // Contenders start in folders of their own.
+        directory: DIRECTORY.into(),
+        // Contenders run in their own directories.
         evenkeel: std::path::absolute(&options.evenkeel)?,
         python: std::path::absolute(&options.python)?,
         litellm: std::path::absolute(&options.litellm)?,
     };
     eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(play(options, &place))?;
+    let outcome = runtime.block_on(run_rounds(options, &setup))?;
     crate::print(&table::all(&outcome, options))?;
     match &options.json {
         Some(path) => write(path, &json::all(&outcome, options)),
@@ -53,67 +52,68 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
     }
 }
 
-/// A contender with its row's label.
+/// A running contender with the label of its row.
 struct Entrant {
     label: String,
     contender: &'static Contender,
-    running: Running,
+    running: RunningProxy,
 }
 
-async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
-    let (entrants, missing) = start(options, place).await;
+async fn run_rounds(options: &Options, setup: &Setup) -> io::Result<Outcome> {
+    let (entrants, missing) = start_all(options, setup).await;
     let baseline = entrants.iter().find(|entrant| entrant.label != Contender::DIRECT);
     let baseline = baseline.map(|entrant| entrant.label.clone());
-    let baseline = baseline.ok_or_else(|| io::Error::other("nobody could be started"))?;
-    let mut scores: Vec<_> = (options.workloads.iter())
+    let baseline = baseline.ok_or_else(|| io::Error::other("no contender could be started"))?;
+    let mut scores: Vec<_> = (options.workloads().iter())
         .map(|workload| {
-            let takes = |entrant: &&Entrant| {
-                entrant.contender.takes == Takes::Everything || *workload == Workload::Load
+            let supports = |entrant: &&Entrant| {
+                entrant.contender.supports == SupportedWorkloads::All || *workload == LlmWorkload::Load
             };
-            let lines = entrants.iter().filter(takes).map(|entrant| Line::new(&entrant.label)).collect();
-            Score { workload: *workload, lines, baseline: baseline.clone() }
+            let rows =
+                entrants.iter().filter(supports).map(|entrant| RowSamples::new(&entrant.label)).collect();
+            Score { workload: *workload, rows, baseline: baseline.clone() }
         })
         .collect();
-    let mut random = Random::new(options.seed);
+    let mut random = SplitMix64::new(options.seed);
     for round in 1..=options.rounds {
         random.shuffle(&mut scores);
         for score in &mut scores {
             eprintln!("round {round}/{}: {}", options.rounds, score.workload.name());
-            play_workload(score, &entrants, &mut random, options.scale).await;
+            run_workload(score, &entrants, &mut random, options.scale).await;
         }
     }
-    scores.sort_by_key(|score| Workload::ALL.iter().position(|workload| *workload == score.workload));
+    scores.sort_by_key(|score| LlmWorkload::ALL.iter().position(|workload| *workload == score.workload));
     let idle =
         entrants.iter().filter_map(|entrant| Some((entrant.label.clone(), mib(entrant.running.rss_idle?))));
     Ok(Outcome { scores, idle: idle.collect(), missing })
 }
 
-/// Gives everybody a turn, one right after the other, so that they share whatever the machine goes through.
-async fn play_workload(score: &mut Score, entrants: &[Entrant], random: &mut Random, scale: f64) {
-    let mut places: Vec<_> = (0..score.lines.len()).collect();
-    random.shuffle(&mut places);
-    for place in places {
-        let line = &mut score.lines[place];
-        let Some(entrant) = entrants.iter().find(|entrant| entrant.label == line.label) else { continue };
-        let part = match score.workload {
-            Workload::Load | Workload::One => entrant.contender.part,
-            // Frames come at their own pace, however many were asked for.
-            Workload::Stream => 1.0,
+/// Runs the contenders right after each other, so that all see the same state of the machine.
+async fn run_workload(score: &mut Score, entrants: &[Entrant], random: &mut SplitMix64, scale: f64) {
+    let mut order: Vec<_> = (0..score.rows.len()).collect();
+    random.shuffle(&mut order);
+    for index in order {
+        let row = &mut score.rows[index];
+        let Some(entrant) = entrants.iter().find(|entrant| entrant.label == row.label) else { continue };
+        let fraction = match score.workload {
+            LlmWorkload::Load | LlmWorkload::One => entrant.contender.request_fraction,
+            // Frames arrive at a fixed pace, so a slow contender takes no longer.
+            LlmWorkload::Stream => 1.0,
         };
-        let outcome = score.workload.run(&entrant.running, scale * part).await;
-        if let Err(Trouble(what)) = &outcome {
-            eprintln!("{}: {what}", line.label);
+        let outcome = score.workload.run(&entrant.running, scale * fraction).await;
+        if let Err(error) = &outcome {
+            eprintln!("{}: {error}", row.label);
         }
-        line.note(outcome);
+        row.record(outcome);
     }
-    score.note_added();
+    score.record_overhead();
 }
 
-/// Starts everybody who is wanted and can be; the baseline twice.
-async fn start(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, String)>) {
+/// Starts all selected contenders, the baseline twice; returns those that could not be started with the reason.
+async fn start_all(options: &Options, setup: &Setup) -> (Vec<Entrant>, Vec<(String, String)>) {
     let mut entrants = Vec::new();
     let mut missing = Vec::new();
-    for contender in contender::ALL.iter().filter(|contender| options.wants(contender)) {
+    for contender in contender::ALL.iter().filter(|contender| options.includes(contender)) {
         let again = format!("{} (again)", contender.name);
         let labels = if entrants.len() == 1 {
             vec![contender.name.to_owned(), again]
@@ -122,10 +122,10 @@ async fn start(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, 
         };
         for label in labels {
             eprintln!("starting {label}");
-            match contender.start(&label, place).await {
+            match contender.start(&label, setup).await {
                 Ok(running) => entrants.push(Entrant { label, contender, running }),
                 Err(error) => {
-                    eprintln!("{label} is left out: {error}");
+                    eprintln!("skipping {label}: {error}");
                     missing.push((label, error.to_string()));
                     break;
                 }
@@ -135,9 +135,9 @@ async fn start(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, 
     (entrants, missing)
 }
 
-/// The nodes, in a process of their own.
+/// The process of the model servers.
 struct Backend {
-    /// Ends with its standard input, which ends with this.
+    /// Exits when its standard input is closed, which dropping this does.
     _child: Child,
     nodes: Vec<std::net::SocketAddr>,
 }
@@ -150,13 +150,13 @@ impl Backend {
         let nodes: Vec<_> =
             (lines.into_iter().flatten().take(NODES)).filter_map(|line| line.ok()?.parse().ok()).collect();
         if nodes.len() < NODES {
-            return Err(io::Error::other("the backend did not start"));
+            return Err(io::Error::other("backend did not start"));
         }
         Ok(Self { _child: child, nodes })
     }
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    std::fs::write(path, text).map_err(named)
+    let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    std::fs::write(path, text).map_err(with_path)
 }

@@ -1,36 +1,36 @@
-//! What the rounds gave, contender by contender, and how each compares with the baseline.
+//! Results of one workload, and ratios to the baseline.
 
-use bench_figures::{Line, Quartiles, get};
+use bench_support::{Quartiles, RowSamples, get};
 
 use crate::contender::Contender;
-use crate::workload::Workload;
+use crate::workload::LlmWorkload;
 
 /// All rounds of one workload.
 pub(crate) struct Score {
-    pub(crate) workload: Workload,
-    pub(crate) lines: Vec<Line>,
-    /// The label of whom the others are compared with.
+    pub(crate) workload: LlmWorkload,
+    pub(crate) rows: Vec<RowSamples>,
+    /// Label of the row that the others are compared with.
     pub(crate) baseline: String,
 }
 
 impl Score {
-    pub(crate) fn line(&self, label: &str) -> Option<&Line> {
-        self.lines.iter().find(|line| line.label == label)
+    pub(crate) fn row(&self, label: &str) -> Option<&RowSamples> {
+        self.rows.iter().find(|row| row.label == label)
     }
 
-    pub(crate) fn ratio(&self, line: &Line, figure: &str) -> Option<Quartiles> {
-        line.ratio(self.line(&self.baseline)?, figure)
+    pub(crate) fn ratio(&self, row: &RowSamples, metric: &str) -> Option<Quartiles> {
+        row.ratio(self.row(&self.baseline)?, metric)
     }
 
-    /// Writes down, for the round that just ended, what everybody added to the delay without anybody.
-    pub(crate) fn note_added(&mut self) {
-        let direct = self.line(Contender::DIRECT).and_then(|line| line.last().cloned());
+    /// Adds to the last round's samples the latency above `direct`.
+    pub(crate) fn record_overhead(&mut self) {
+        let direct = self.row(Contender::DIRECT).and_then(|row| row.last().cloned());
         let Some(direct) = direct else { return };
-        for line in self.lines.iter_mut().filter(|line| line.label != Contender::DIRECT) {
-            let Some(sample) = line.last_mut() else { continue };
-            for (whole, added) in [("p50_us", "added_p50_us"), ("p99_us", "added_p99_us")] {
-                if let (Some(own), Some(least)) = (get(sample, whole), get(&direct, whole)) {
-                    sample.push((added, own - least));
+        for row in self.rows.iter_mut().filter(|row| row.label != Contender::DIRECT) {
+            let Some(sample) = row.last_mut() else { continue };
+            for (total, added) in [("p50_us", "added_p50_us"), ("p99_us", "added_p99_us")] {
+                if let (Some(own), Some(direct)) = (get(sample, total), get(&direct, total)) {
+                    sample.push((added, own - direct));
                 }
             }
         }
@@ -42,22 +42,22 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_what_nobody_would_have_taken_off() {
+    fn the_overhead_is_the_latency_above_direct() {
         let mut score = score("p50_us", &[("direct", &[30.0]), ("haproxy", &[70.0])]);
-        score.note_added();
-        assert_eq!(score.lines[1].quartiles("added_p50_us").map(|added| added.median), Some(40.0));
-        assert_eq!(score.lines[0].quartiles("added_p50_us"), None);
+        score.record_overhead();
+        assert_eq!(score.rows[1].quartiles("added_p50_us").map(|added| added.median), Some(40.0));
+        assert_eq!(score.rows[0].quartiles("added_p50_us"), None);
     }
 
-    pub(crate) fn score(figure: &'static str, lines: &[(&str, &[f64])]) -> Score {
-        let line = |(label, figures): &(&str, &[f64])| {
-            let mut line = Line::new(label);
-            figures.iter().for_each(|number| line.note(Ok(vec![(figure, *number)])));
-            line
+    pub(crate) fn score(metric: &'static str, rows: &[(&str, &[f64])]) -> Score {
+        let row = |(label, values): &(&str, &[f64])| {
+            let mut row = RowSamples::new(label);
+            values.iter().for_each(|value| row.record(Ok(vec![(metric, *value)])));
+            row
         };
         Score {
-            workload: Workload::Load,
-            lines: lines.iter().map(line).collect(),
+            workload: LlmWorkload::Load,
+            rows: rows.iter().map(row).collect(),
             baseline: "haproxy".to_owned(),
         }
     }

@@ -1,69 +1,68 @@
-//! The three workloads, and what a turn of each measures.
+//! The three workloads and their metrics.
 
 use std::time::Duration;
 
-use bench_figures::{Sample, Trouble, delays};
+use bench_support::{RunError, TurnSample, latency_percentiles};
 use tokio::time::timeout;
 
-use crate::chat::Delivery;
-use crate::contender::Running;
-use crate::load::{Callers, Unanswered, stream};
+use crate::chat::ChatMode;
+use crate::contender::RunningProxy;
+use crate::load::{ClientPool, LoadError, stream};
 
-/// More than the slowest turn of a contender that answers at all.
+/// Time limit of a turn, well above the slowest contender's.
 const TURN_MAX: Duration = Duration::from_secs(120);
 const LOAD_CONNECTIONS: usize = 16;
 const LOAD_REQUESTS: f64 = 20_000.0;
 const ONE_REQUESTS: f64 = 3_000.0;
 const STREAMS: f64 = 64.0;
 const FRAMES: f64 = 100.0;
-const FRAME_EVERY_MS: u64 = 20;
+const FRAME_INTERVAL_MS: u64 = 20;
 
-/// What is asked of everybody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Workload {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LlmWorkload {
     Load,
     One,
     Stream,
 }
 
-/// A figure, and how it is shown.
+/// A metric and its table column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Figure {
+pub(crate) struct MetricColumn {
     pub(crate) name: &'static str,
-    pub(crate) head: &'static str,
-    /// The group under which ratios to the baseline are written, if they are.
+    pub(crate) heading: &'static str,
+    /// Name of the metric's rows in the JSON results; `None` if it is not compared with the baseline.
     pub(crate) group: Option<&'static str>,
 }
 
-const fn figure(name: &'static str, head: &'static str) -> Figure {
-    Figure { name, head, group: None }
+const fn plain(name: &'static str, heading: &'static str) -> MetricColumn {
+    MetricColumn { name, heading, group: None }
 }
 
-const fn compared(group: &'static str, name: &'static str, head: &'static str) -> Figure {
-    Figure { name, head, group: Some(group) }
+const fn compared(group: &'static str, name: &'static str, heading: &'static str) -> MetricColumn {
+    MetricColumn { name, heading, group: Some(group) }
 }
 
-const LOAD_FIGURES: &[Figure] = &[
+const LOAD_METRICS: &[MetricColumn] = &[
     compared("cpu", "cpu_us", "CPU µs/request"),
     compared("wall", "wall_us", "wall µs/request"),
-    figure("rate", "requests/s"),
+    plain("rate", "requests/s"),
     compared("rss", "rss_mib", "MiB loaded"),
 ];
-const ONE_FIGURES: &[Figure] = &[
-    figure("p50_us", "p50 µs"),
-    figure("p99_us", "p99 µs"),
+const ONE_METRICS: &[MetricColumn] = &[
+    plain("p50_us", "p50 µs"),
+    plain("p99_us", "p99 µs"),
     compared("added", "added_p50_us", "added p50 µs"),
-    figure("added_p99_us", "added p99 µs"),
+    plain("added_p99_us", "added p99 µs"),
 ];
-const STREAM_FIGURES: &[Figure] = &[
+const STREAM_METRICS: &[MetricColumn] = &[
     compared("frame", "cpu_us_per_frame", "CPU µs/frame"),
-    figure("frames", "frames"),
-    figure("stalled", "stalled > 100 ms"),
-    figure("p50_us", "p50 µs"),
-    figure("p99_us", "p99 µs"),
+    plain("frames", "frames"),
+    plain("stalled", "stalled > 100 ms"),
+    plain("p50_us", "p50 µs"),
+    plain("p99_us", "p99 µs"),
 ];
 
-impl Workload {
+impl LlmWorkload {
     pub(crate) const ALL: &[Self] = &[Self::Load, Self::One, Self::Stream];
 
     pub(crate) fn name(self) -> &'static str {
@@ -76,24 +75,28 @@ impl Workload {
 
     pub(crate) fn about(self) -> String {
         match self {
-            Self::Load => format!("{LOAD_CONNECTIONS} connections, each asking again once answered"),
-            Self::One => "one connection".to_owned(),
+            Self::Load => {
+                format!("{LOAD_CONNECTIONS} connections, each sends the next request after the response")
+            }
+            Self::One => "one connection, one request at a time".to_owned(),
             Self::Stream => {
-                format!("{STREAMS} streams at once, {FRAMES} frames each, one every {FRAME_EVERY_MS} ms")
+                format!(
+                    "{STREAMS} concurrent streams, {FRAMES} frames each, one every {FRAME_INTERVAL_MS} ms"
+                )
             }
         }
     }
 
-    pub(crate) fn figures(self) -> &'static [Figure] {
+    pub(crate) fn metrics(self) -> &'static [MetricColumn] {
         match self {
-            Self::Load => LOAD_FIGURES,
-            Self::One => ONE_FIGURES,
-            Self::Stream => STREAM_FIGURES,
+            Self::Load => LOAD_METRICS,
+            Self::One => ONE_METRICS,
+            Self::Stream => STREAM_METRICS,
         }
     }
 
-    /// Gives a contender its turn; `scale` makes it longer or shorter.
-    pub(crate) async fn run(self, running: &Running, scale: f64) -> Result<Sample, Trouble> {
+    /// Runs the workload on a contender; `scale` multiplies the number of requests or frames.
+    pub(crate) async fn run(self, running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
         let turn = async {
             match self {
                 Self::Load => load(running, scale).await,
@@ -101,20 +104,22 @@ impl Workload {
                 Self::Stream => frames(running, scale).await,
             }
         };
-        timeout(TURN_MAX, turn).await.unwrap_or(Err(Trouble("it took too long".to_owned())))
+        timeout(TURN_MAX, turn)
+            .await
+            .unwrap_or(Err(RunError(format!("timed out after {} s", TURN_MAX.as_secs()))))
     }
 }
 
-async fn load(running: &Running, scale: f64) -> Result<Sample, Trouble> {
-    let callers = Callers::open(&running.target, LOAD_CONNECTIONS).await?;
+async fn load(running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
+    let clients = ClientPool::open(&running.target, LOAD_CONNECTIONS).await?;
     let requests = scaled(LOAD_REQUESTS, scale).max(LOAD_CONNECTIONS);
     let before = running.cpu()?;
-    let answered = callers.ask(requests).await?;
+    let result = clients.send(requests).await?;
     let cpu = running.cpu()?.saturating_sub(before);
     let us = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
     let mut sample =
-        vec![("wall_us", us(answered.wall)), ("rate", requests as f64 / answered.wall.as_secs_f64())];
-    if running.is_somebody() {
+        vec![("wall_us", us(result.wall)), ("rate", requests as f64 / result.wall.as_secs_f64())];
+    if running.has_process() {
         sample.push(("cpu_us", us(cpu)));
     }
     if let Some(rss) = running.rss()? {
@@ -123,23 +128,23 @@ async fn load(running: &Running, scale: f64) -> Result<Sample, Trouble> {
     Ok(sample)
 }
 
-async fn one(running: &Running, scale: f64) -> Result<Sample, Trouble> {
-    let callers = Callers::open(&running.target, 1).await?;
-    let answered = callers.ask(scaled(ONE_REQUESTS, scale)).await?;
-    Ok(delays(answered.delays_ns))
+async fn one(running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
+    let clients = ClientPool::open(&running.target, 1).await?;
+    let result = clients.send(scaled(ONE_REQUESTS, scale)).await?;
+    Ok(latency_percentiles(result.latencies_ns))
 }
 
-async fn frames(running: &Running, scale: f64) -> Result<Sample, Trouble> {
-    let delivery = Delivery::Stream { frames: scaled(FRAMES, scale), every_ms: FRAME_EVERY_MS };
+async fn frames(running: &RunningProxy, scale: f64) -> Result<TurnSample, RunError> {
+    let mode = ChatMode::Stream { frames: scaled(FRAMES, scale), interval_ms: FRAME_INTERVAL_MS };
     let before = running.cpu()?;
-    let streamed = stream(&running.target, STREAMS as usize, delivery).await?;
+    let result = stream(&running.target, STREAMS as usize, mode).await?;
     let cpu = running.cpu()?.saturating_sub(before);
-    let passed = streamed.delays_ns.len();
-    let mut sample = vec![("frames", passed as f64), ("stalled", streamed.stalled as f64)];
-    if running.is_somebody() {
-        sample.push(("cpu_us_per_frame", cpu.as_secs_f64() * 1e6 / passed as f64));
+    let received = result.latencies_ns.len();
+    let mut sample = vec![("frames", received as f64), ("stalled", result.stalled as f64)];
+    if running.has_process() {
+        sample.push(("cpu_us_per_frame", cpu.as_secs_f64() * 1e6 / received as f64));
     }
-    sample.extend(delays(streamed.delays_ns));
+    sample.extend(latency_percentiles(result.latencies_ns));
     Ok(sample)
 }
 
@@ -147,13 +152,12 @@ fn scaled(count: f64, scale: f64) -> usize {
     ((count * scale) as usize).max(1)
 }
 
-/// Counts bytes in larger units.
 pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / 1024.0 / 1024.0
 }
 
-impl From<Unanswered> for Trouble {
-    fn from(unanswered: Unanswered) -> Self {
-        Self(unanswered.to_string())
+impl From<LoadError> for RunError {
+    fn from(error: LoadError) -> Self {
+        Self(error.to_string())
     }
 }

@@ -1,219 +1,162 @@
-//! The command line.
+//! Command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use bench_figures::{Misuse, any_seed, list, number};
+use bench_support::{parse_scale, time_seed};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand};
 
 use crate::case::Case;
 use crate::contender::{self, Contender};
-use crate::engine::Part;
+use crate::engine::EngineCase;
 
-const ROUNDS: usize = 5;
-const ROUNDS_MAX: u64 = 1000;
-const SECONDS_MAX: u64 = 3600;
+const OUTPUT: &str =
+    "Tables go to standard output, progress to standard error. Files are in target/queue-bench.";
 
-const HELP: &str = "\
-queue-bench: compares durable queues, in alternating rounds; everything confirmed is on disk
-
-usage: cargo xtask bench queue [-- [OPTION]...]           Evenkeel's SQS door beside other queues
-       cargo xtask bench queue -- engine [OPTION]...      the engine by itself: keys, turns, backlogs
-
-options:
-  --rounds N         how often everybody has a turn (5)
-  --scale F          makes every turn longer or shorter (1)
-  --seed N           repeats the order of another run
-  --contenders LIST  names with commas between them (all); redis always runs, twice
-  --cases LIST       names with commas between them (all)
-  --json FILE        also write the figures to FILE, for `cargo xtask bench compare`
-  --evenkeel FILE    the program to measure (target/release/evenkeel)
-  --python FOLDER    where Python's programs are (target/python-bench/bin)
-  --help             show this
-
-for a profiler, alone:
-  queue-bench load ADDR CASE [SECONDS]                    speaks SQS to whoever is there
-
-Tables go to the standard output, progress to the standard error. Files are in target/queue-bench.
-";
-
-const EXAMPLES: &str = "
-examples:
-  cargo xtask bench queue -- --scale 0.05 --rounds 1                      does everything run?
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask bench queue -- --scale 0.05 --rounds 1        smoke test, takes seconds
   cargo xtask bench queue -- --contenders evenkeel --cases send1x16,take1 --rounds 21
-  cargo xtask bench queue -- engine --scale 0.01 --rounds 1
-";
+  cargo xtask bench queue -- engine --scale 0.01 --rounds 1";
 
-/// What to do.
-#[derive(Debug)]
-pub(crate) enum Request {
-    Help,
-    Rounds(Options),
-    Engine(Options),
-    EnginePart(Part),
-    Load(Load),
+/// Compares durable queues in alternating rounds; every confirmed message is on disk
+#[derive(Debug, Parser)]
+#[command(
+    name = "queue-bench",
+    override_usage = "cargo xtask bench queue [-- [OPTIONS]]\n       cargo xtask bench queue -- engine [OPTIONS]\n       queue-bench load <ADDR> <CASE> [SECONDS]",
+    after_help = after_help(),
+    args_conflicts_with_subcommands = true
+)]
+pub(crate) struct QueueBenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
-/// Which rounds to play, and where the figures go.
-#[derive(Debug)]
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure the queue engine alone: keys, producers, backlog
+    Engine(Options),
+    /// Run one engine measurement in this process and print its results as JSON
+    #[command(hide = true)]
+    EngineCase(EngineCase),
+    /// Run only the load generator against an SQS server (for profiling)
+    Load(LoadArgs),
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Options {
-    pub(crate) rounds: usize,
-    contenders: Vec<&'static str>,
-    pub(crate) cases: Vec<Case>,
+    /// Number of rounds; each contender runs each case once per round
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Factor on the length of every turn, from 0.0001 to 1000
+    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = parse_scale)]
     pub(crate) scale: f64,
+    /// Seed of the random order, to repeat an earlier run [default: from the clock]
+    #[arg(long, value_name = "N", default_value_t = time_seed(), hide_default_value = true)]
     pub(crate) seed: u64,
+    /// Comma-separated contenders [default: all]; redis always runs, twice
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = contender_names(), hide_possible_values = true)]
+    contenders: Vec<String>,
+    /// Comma-separated cases [default: all]
+    #[arg(long = "cases", value_name = "LIST", value_delimiter = ',', value_parser = Case::parse)]
+    named_cases: Vec<Case>,
+    /// Also write the results to FILE, for `cargo xtask bench compare`
+    #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// The evenkeel binary to measure
+    #[arg(long, value_name = "FILE", default_value = "target/release/evenkeel")]
     pub(crate) evenkeel: PathBuf,
+    /// Directory of the programs from Python packages
+    #[arg(long, value_name = "DIR", default_value = "target/python-bench/bin")]
     pub(crate) python: PathBuf,
 }
 
 impl Options {
-    pub(crate) fn wants(&self, contender: &Contender) -> bool {
-        contender.name == contender::ALL[0].name || self.contenders.contains(&contender.name)
+    pub(crate) fn includes(&self, contender: &Contender) -> bool {
+        let is_baseline = contender.name == contender::ALL[0].name;
+        is_baseline || self.contenders.is_empty() || self.contenders.iter().any(|name| name == contender.name)
+    }
+
+    pub(crate) fn cases(&self) -> &[Case] {
+        if self.named_cases.is_empty() { Case::ALL } else { &self.named_cases }
     }
 }
 
-/// A load without rounds.
-#[derive(Debug)]
-pub(crate) struct Load {
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Address of the SQS server, for example 127.0.0.1:7070
+    #[arg(value_name = "ADDR")]
     pub(crate) address: SocketAddr,
+    /// Case to run
+    #[arg(value_parser = Case::parse)]
     pub(crate) case: Case,
-    /// For how long messages are sent.
-    pub(crate) span: Duration,
-    /// How many messages are taken.
-    pub(crate) messages: usize,
+    /// Duration of a send case; a take case receives 5000 messages per second of it
+    #[arg(default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
 }
 
-/// Reads the words after the program's name.
-pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
-    let mut words = words.into_iter().peekable();
-    match words.peek().map(String::as_str) {
-        Some("load") => return parse_load(words.skip(1)).map(Request::Load),
-        Some("engine-part") => return parse_part(words.skip(1)).map(Request::EnginePart),
-        Some("engine") => {
-            words.next();
-            return Ok(match parse_options(words)? {
-                Some(options) => Request::Engine(options),
-                None => Request::Help,
-            });
-        }
-        _ => {}
-    }
-    Ok(parse_options(words)?.map_or(Request::Help, Request::Rounds))
+fn contender_names() -> PossibleValuesParser {
+    contender::ALL.iter().map(|contender| contender.name).collect::<Vec<_>>().into()
 }
 
-/// Reads options; `None` when help is wanted.
-fn parse_options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, Misuse> {
-    let mut options = Options {
-        rounds: ROUNDS,
-        contenders: contender::ALL.iter().map(|contender| contender.name).collect(),
-        cases: Case::ALL.to_vec(),
-        scale: 1.0,
-        seed: any_seed(),
-        json: None,
-        evenkeel: "target/release/evenkeel".into(),
-        python: "target/python-bench/bin".into(),
-    };
-    while let Some(word) = words.next() {
-        let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
-        match word.as_str() {
-            "--help" | "-h" => return Ok(None),
-            "--rounds" => options.rounds = number(&word, &value("a number")?, 1..=ROUNDS_MAX)? as usize,
-            "--contenders" => {
-                let known = |name: &str| contender::ALL.iter().map(|one| one.name).find(|own| *own == name);
-                options.contenders = list("contender", &value("names")?, known)?;
-            }
-            "--cases" => options.cases = list("case", &value("names")?, case)?,
-            "--scale" => {
-                let given = value("a number")?;
-                let scale = given.parse().ok().filter(|scale| (0.0001..=1000.0).contains(scale));
-                options.scale =
-                    scale.ok_or_else(|| Misuse::bad(&word, &given, "a number from 0.0001 to 1000"))?;
-            }
-            "--seed" => options.seed = number(&word, &value("a number")?, 0..=u64::MAX)?,
-            "--json" => options.json = Some(value("the name of a file")?.into()),
-            "--evenkeel" => options.evenkeel = value("the name of a file")?.into(),
-            "--python" => options.python = value("the name of a folder")?.into(),
-            _ => return Err(Misuse::UnknownWord { word }),
-        }
-    }
-    Ok(Some(options))
-}
-
-fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
-    let address = words.next().unwrap_or_default();
-    let address: SocketAddr =
-        address.parse().map_err(|_| Misuse::bad("load", &address, "an address like 127.0.0.1:7070"))?;
-    let named = words.next().unwrap_or_default();
-    let case = case(&named).ok_or(Misuse::UnknownName { noun: "case", given: named })?;
-    let seconds = words.next().map_or(Ok(10), |given| number("load", &given, 1..=SECONDS_MAX))?;
-    Ok(Load { address, case, span: Duration::from_secs(seconds), messages: seconds as usize * 5_000 })
-}
-
-fn parse_part(mut words: impl Iterator<Item = String>) -> Result<Part, Misuse> {
-    let name = words.next().unwrap_or_default();
-    let mut next = || words.next().unwrap_or_default();
-    let folder = PathBuf::from(next());
-    let first = next();
-    let second = next();
-    let whole = |given: &str| number(&name, given, 0..=u64::MAX);
-    Part::of(&name, folder, whole(&first)? as usize, whole(&second)? as usize)
-        .ok_or(Misuse::UnknownName { noun: "part", given: name })
-}
-
-fn case(name: &str) -> Option<Case> {
-    Case::ALL.iter().copied().find(|case| case.name() == name)
-}
-
-/// Writes what `--help` shows.
-pub(crate) fn help() -> String {
+fn after_help() -> String {
     let contenders: String =
         contender::ALL.iter().map(|one| format!("  {:17} {}\n", one.name, one.about)).collect();
     let cases: String =
         Case::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
-    format!("{HELP}\ncontenders:\n{contenders}\ncases:\n{cases}{EXAMPLES}")
+    format!("Contenders:\n{contenders}\nCases:\n{cases}\n{EXAMPLES}\n\n{OUTPUT}")
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
-    fn without_words_everybody_does_everything_five_times() {
+    fn the_command_line_is_well_formed() {
+        QueueBenchArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn by_default_every_contender_runs_every_case_five_times() {
         let options = options("");
-        assert_eq!((options.rounds, options.cases.len()), (5, 8));
-        assert!(contender::ALL.iter().all(|contender| options.wants(contender)));
+        assert_eq!((options.rounds, options.cases().len()), (5, 8));
+        assert!(contender::ALL.iter().all(|contender| options.includes(contender)));
     }
 
     #[test]
-    fn the_baseline_runs_whoever_is_named() {
+    fn the_baseline_runs_whichever_contenders_are_named() {
         let options = options("--contenders evenkeel --cases send1x16,take10");
-        let wanted: Vec<_> =
-            contender::ALL.iter().filter(|one| options.wants(one)).map(|one| one.name).collect();
-        assert_eq!(wanted, ["redis", "evenkeel"]);
-        assert_eq!(options.cases, [Case::Send { batch: 1, producers: 16 }, Case::Take { batch: 10 }]);
+        let included: Vec<_> =
+            contender::ALL.iter().filter(|one| options.includes(one)).map(|one| one.name).collect();
+        assert_eq!(included, ["redis", "evenkeel"]);
+        assert_eq!(options.cases(), [Case::Send { batch: 1, producers: 16 }, Case::Take { batch: 10 }]);
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
-        for (line, said) in [
-            ("--fast", "nobody knows `--fast`; see --help"),
-            ("--rounds 0", "--rounds takes a number from 1 to 1000, not `0`"),
-            ("engine --rounds", "--rounds takes a number, not ``"),
-            ("--contenders kafka", "no contender is called `kafka`; see --help"),
-            ("--cases a", "no case is called `a`; see --help"),
-            ("load here", "load takes an address like 127.0.0.1:7070, not `here`"),
-            ("load 127.0.0.1:1 a", "no case is called `a`; see --help"),
+    fn usage_errors_name_the_bad_argument() {
+        for (line, expected) in [
+            ("--fast", "unexpected argument '--fast'"),
+            ("--rounds 0", "'0' for '--rounds <N>': 0 is not in 1..=1000"),
+            ("engine --rounds", "a value is required for '--rounds <N>'"),
+            ("--contenders kafka", "'kafka' for '--contenders <LIST>'"),
+            ("--cases a", "'a' for '--cases <LIST>': unknown case"),
+            ("load here", "'here' for '<ADDR>'"),
+            ("load 127.0.0.1:1 a", "'a' for '<CASE>': unknown case"),
         ] {
-            let misuse = parse(line.split_whitespace().map(str::to_owned)).unwrap_err();
-            assert_eq!(misuse.to_string(), said, "{line}");
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
         }
+    }
+
+    fn parse(line: &str) -> Result<QueueBenchArgs, clap::Error> {
+        QueueBenchArgs::try_parse_from(std::iter::once("queue-bench").chain(line.split_whitespace()))
     }
 
     pub(crate) fn options(line: &str) -> Options {
-        match parse(line.split_whitespace().map(str::to_owned)) {
-            Ok(Request::Rounds(options)) => options,
-            other => unreachable!("{line}: {other:?}"),
-        }
+        parse(line).unwrap().options
     }
 }

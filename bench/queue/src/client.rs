@@ -1,7 +1,7 @@
-//! A connection to a queue, in the words of each.
+//! Client connections, one per protocol.
 //!
-//! Every call returns once the server has confirmed all of it. Bodies are text of 1 KB; a batch is what the protocol has
-//! for one: a batch request (SQS), or requests written together whose answers are read together (the others).
+//! Guarantees: a call returns once the server has confirmed all of it. Bodies are 1 KiB of text. A batch is one batch
+//! request (SQS) or a pipeline of requests written together (the others).
 
 mod amqp;
 mod beanstalk;
@@ -18,10 +18,9 @@ pub(crate) use nats::Nats;
 pub(crate) use redis::Redis;
 pub(crate) use sqs::Sqs;
 
-/// How long every message's body is.
+/// Size of a message body.
 pub(crate) const BODY_BYTES: usize = 1024;
 
-/// Which protocol a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Sqs,
@@ -31,8 +30,8 @@ pub(crate) enum Protocol {
     Beanstalk,
 }
 
-/// One connection.
-pub(crate) enum Client {
+/// A connection to one queue.
+pub(crate) enum QueueClient {
     Sqs(Sqs),
     Nats(Nats),
     Redis(Redis),
@@ -40,36 +39,41 @@ pub(crate) enum Client {
     Beanstalk(Beanstalk),
 }
 
-/// What acknowledges a message.
-pub(crate) type Receipt = Vec<u8>;
+/// Identifies a delivery in an acknowledgement.
+pub(crate) type ReceiptHandle = Vec<u8>;
 
 impl Protocol {
-    /// Connects, to one queue.
-    pub(crate) async fn connect(self, address: SocketAddr, queue: &str, number: usize) -> io::Result<Client> {
+    /// Opens a connection for one queue; `number` distinguishes the clients.
+    pub(crate) async fn connect(
+        self,
+        address: SocketAddr,
+        queue: &str,
+        number: usize,
+    ) -> io::Result<QueueClient> {
         Ok(match self {
-            Self::Sqs => Client::Sqs(Sqs::connect(address, queue, number).await?),
-            Self::Nats => Client::Nats(Nats::connect(address, queue, number).await?),
-            Self::Redis => Client::Redis(Redis::connect(address, queue, number).await?),
-            Self::Amqp => Client::Amqp(Amqp::connect(address, queue).await?),
-            Self::Beanstalk => Client::Beanstalk(Beanstalk::connect(address, queue).await?),
+            Self::Sqs => QueueClient::Sqs(Sqs::connect(address, queue, number).await?),
+            Self::Nats => QueueClient::Nats(Nats::connect(address, queue, number).await?),
+            Self::Redis => QueueClient::Redis(Redis::connect(address, queue, number).await?),
+            Self::Amqp => QueueClient::Amqp(Amqp::connect(address, queue).await?),
+            Self::Beanstalk => QueueClient::Beanstalk(Beanstalk::connect(address, queue).await?),
         })
     }
 }
 
-impl Client {
-    /// Makes the queue.
+impl QueueClient {
+    /// Creates the queue.
     pub(crate) async fn create(&mut self) -> io::Result<()> {
         match self {
             Self::Sqs(client) => client.create().await,
             Self::Nats(client) => client.create().await,
             Self::Redis(client) => client.create().await,
             Self::Amqp(client) => client.create().await,
-            // Whoever uses a tube makes it.
+            // A tube is created on first use.
             Self::Beanstalk(_) => Ok(()),
         }
     }
 
-    /// Sends so many messages.
+    /// Sends `count` messages.
     pub(crate) async fn send(&mut self, count: usize) -> io::Result<()> {
         match self {
             Self::Sqs(client) => client.send(count).await,
@@ -80,8 +84,8 @@ impl Client {
         }
     }
 
-    /// Receives up to so many messages, without waiting for any.
-    pub(crate) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    /// Receives up to `max` messages without waiting.
+    pub(crate) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         match self {
             Self::Sqs(client) => client.receive(max).await,
             Self::Nats(client) => client.receive(max).await,
@@ -91,8 +95,8 @@ impl Client {
         }
     }
 
-    /// Acknowledges, so that none of these is delivered again.
-    pub(crate) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    /// Acknowledges deliveries, so that they are not redelivered.
+    pub(crate) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         match self {
             Self::Sqs(client) => client.acknowledge(receipts).await,
             Self::Nats(client) => client.acknowledge(receipts).await,
@@ -103,12 +107,12 @@ impl Client {
     }
 }
 
-/// Text of so many bytes.
+/// Returns a message body.
 fn body() -> String {
     let text = "a job of some tenant, to be done once and not lost; ";
     text.chars().cycle().take(BODY_BYTES).collect()
 }
 
-fn refused(what: &[u8]) -> io::Error {
-    io::Error::other(format!("refused: {}", String::from_utf8_lossy(&what[..what.len().min(300)])))
+fn unexpected(reply: &[u8]) -> io::Error {
+    io::Error::other(format!("unexpected reply: {}", String::from_utf8_lossy(&reply[..reply.len().min(300)])))
 }

@@ -1,4 +1,5 @@
-//! Who keeps the messages: each is a process, set up to have on disk what it confirmed, in an empty folder.
+//! The queue servers that are compared. Each runs in an empty directory and is configured so that a confirmed message is
+//! on disk.
 
 use std::fs;
 use std::io;
@@ -7,153 +8,151 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bench_figures::Process;
+use bench_support::Process;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::client::Protocol;
 
 const READY_WAIT_MAX: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A contender by name.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     protocol: Protocol,
-    programs: fn(&Place, SocketAddr) -> io::Result<Programs>,
-    /// Which part of what the others have to work off it is given, so that its turn ends.
-    backlog_part: f64,
+    programs: fn(&Setup, SocketAddr) -> io::Result<Programs>,
+    /// Fraction of the backlog that it gets in take cases, so that the turn of a slow contender ends.
+    backlog_fraction: f64,
 }
 
-/// What a contender consists of.
+/// The programs of a contender.
 struct Programs {
     server: Command,
-    /// What must listen before the server starts, and where.
-    before: Option<(Command, SocketAddr)>,
+    /// A helper that must listen at the address before the server starts.
+    helper: Option<(Command, SocketAddr)>,
 }
 
 impl From<Command> for Programs {
     fn from(server: Command) -> Self {
-        Self { server, before: None }
+        Self { server, helper: None }
     }
 }
 
-/// Everyone, in the order of the tables; the first that can be started is the baseline.
+/// All contenders, in table order. The first that can be started is the baseline.
 pub(crate) const ALL: &[Contender] = &[
     Contender {
         name: "redis",
-        about: "Redis Streams as Debian has it, appendonly yes, appendfsync always",
+        about: "Redis Streams from Debian, appendonly yes, appendfsync always",
         protocol: Protocol::Redis,
         programs: redis,
-        backlog_part: 1.0,
+        backlog_fraction: 1.0,
     },
     Contender {
         name: "nats",
-        about: "NATS JetStream, the Python package's program, file storage, sync_interval always",
+        about: "NATS JetStream from a Python package, file storage, sync_interval always",
         protocol: Protocol::Nats,
         programs: nats,
-        backlog_part: 1.0,
+        backlog_fraction: 1.0,
     },
     Contender {
         name: "rabbitmq",
-        about: "RabbitMQ as Debian has it, quorum queues, confirms, acknowledgements by hand",
+        about: "RabbitMQ from Debian, quorum queues, publisher confirms, manual acks",
         protocol: Protocol::Amqp,
         programs: rabbitmq,
-        backlog_part: 1.0,
+        backlog_fraction: 1.0,
     },
     Contender {
         name: "beanstalkd",
-        about: "beanstalkd as Debian has it, -b with -f0",
+        about: "beanstalkd from Debian, -b with -f0",
         protocol: Protocol::Beanstalk,
         programs: beanstalkd,
-        backlog_part: 0.1,
+        backlog_fraction: 0.1,
     },
     Contender {
         name: "evenkeel",
-        about: "evenkeel serve, its SQS door, durability fsync, everybody may ask",
+        about: "evenkeel serve, SQS API, durability fsync, open to every client",
         protocol: Protocol::Sqs,
         programs: evenkeel,
-        backlog_part: 1.0,
+        backlog_fraction: 1.0,
     },
 ];
 
-/// What a contender is started with.
+/// Input for starting a contender.
 #[derive(Clone)]
-pub(crate) struct Place {
-    /// Where its files go.
-    pub(crate) folder: PathBuf,
-    /// Evenkeel's program.
+pub(crate) struct Setup {
+    /// Directory for configuration, data and logs.
+    pub(crate) directory: PathBuf,
     pub(crate) evenkeel: PathBuf,
-    /// Where Python's programs are.
+    /// Directory of the programs from Python packages.
     pub(crate) python: PathBuf,
 }
 
-/// A contender that answers.
+/// A contender that has confirmed a message.
 pub(crate) struct Server {
     pub(crate) protocol: Protocol,
     pub(crate) address: SocketAddr,
     pub(crate) process: Process,
-    pub(crate) backlog_part: f64,
-    /// Ends after the server.
-    _before: Option<Process>,
+    pub(crate) backlog_fraction: f64,
+    /// Dropped, and so stopped, after the server.
+    _helper: Option<Process>,
 }
 
 impl Contender {
-    /// Starts it in an empty folder and waits until it has confirmed a message; the error says what is missing.
-    pub(crate) async fn start(&self, label: &str, place: &Place) -> io::Result<Server> {
-        let folder = place.folder.join(label.replace([' ', '(', ')'], ""));
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
+    /// Starts the contender in an empty directory and waits until it has confirmed a message.
+    pub(crate) async fn start(&self, label: &str, setup: &Setup) -> io::Result<Server> {
+        let directory = setup.directory.join(label.replace([' ', '(', ')'], ""));
+        if directory.exists() {
+            fs::remove_dir_all(&directory)?;
         }
-        fs::create_dir_all(&folder)?;
-        let place = Place { folder: folder.canonicalize()?, ..place.clone() };
+        fs::create_dir_all(&directory)?;
+        let setup = Setup { directory: directory.canonicalize()?, ..setup.clone() };
         let address = free_port()?;
-        let log = place.folder.join("log");
-        let Programs { mut server, before } = (self.programs)(&place, address)?;
-        let before = match before {
-            Some((command, listens)) => Some(started_before(command, listens, &place.folder).await?),
+        let log = setup.directory.join("log");
+        let Programs { mut server, helper } = (self.programs)(&setup, address)?;
+        let helper = match helper {
+            Some((command, address)) => Some(start_helper(command, address, &setup.directory).await?),
             None => None,
         };
-        let mut process = started(server.current_dir(&place.folder), &log)?;
-        let begun = Instant::now();
+        let mut process = start_process(server.current_dir(&setup.directory), &log)?;
+        let started = Instant::now();
         loop {
             let first = timeout(READY_WAIT_MAX, first_message(self.protocol, address)).await;
-            let Err(unanswered) = first.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) else {
+            let Err(error) = first.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) else {
                 break;
             };
-            if !process.runs()? || READY_WAIT_MAX < begun.elapsed() {
-                let said = last_words(&log);
-                return Err(io::Error::other(format!("it does not answer ({unanswered}); it said: {said}")));
+            if !process.is_running()? || started.elapsed() > READY_WAIT_MAX {
+                let last_line = last_log_line(&log);
+                return Err(io::Error::other(format!("not ready: {error}; last log line: {last_line}")));
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
-        let Self { protocol, backlog_part, .. } = *self;
-        Ok(Server { protocol, address, process, backlog_part, _before: before })
+        let Self { protocol, backlog_fraction, .. } = *self;
+        Ok(Server { protocol, address, process, backlog_fraction, _helper: helper })
     }
 }
 
-fn started(command: &mut Command, log: &Path) -> io::Result<Process> {
-    let started = Process::start(command, log);
-    started.map_err(|error| match error.kind() {
+fn start_process(command: &mut Command, log: &Path) -> io::Result<Process> {
+    let process = Process::start(command, log);
+    process.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => missing(Path::new(command.get_program())),
         _ => error,
     })
 }
 
-async fn started_before(mut command: Command, listens: SocketAddr, folder: &Path) -> io::Result<Process> {
-    let log = folder.join("log-before");
-    let mut process = started(command.current_dir(folder), &log)?;
-    let begun = Instant::now();
-    while TcpStream::connect(listens).await.is_err() {
-        if !process.runs()? || READY_WAIT_MAX < begun.elapsed() {
+async fn start_helper(mut command: Command, address: SocketAddr, directory: &Path) -> io::Result<Process> {
+    let log = directory.join("log-helper");
+    let mut process = start_process(command.current_dir(directory), &log)?;
+    let started = Instant::now();
+    while TcpStream::connect(address).await.is_err() {
+        if !process.is_running()? || started.elapsed() > READY_WAIT_MAX {
             let program = command.get_program().to_string_lossy();
             return Err(io::Error::other(format!(
-                "{program} does not listen; it said: {}",
-                last_words(&log)
+                "{program} does not listen on {address}; last log line: {}",
+                last_log_line(&log)
             )));
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
     Ok(process)
 }
@@ -164,82 +163,80 @@ async fn first_message(protocol: Protocol, address: SocketAddr) -> io::Result<()
     client.send(1).await
 }
 
-fn redis(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+fn redis(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
     let port = address.port();
     let config = format!(
         "port {port}\nbind {}\ndir '{}'\nappendonly yes\nappendfsync always\nsave ''\nloglevel warning\n",
         address.ip(),
-        place.folder.display()
+        setup.directory.display()
     );
     let mut command = Command::new("redis-server");
-    command.arg(written(place, "redis.conf", &config)?);
+    command.arg(write_file(setup, "redis.conf", &config)?);
     Ok(command.into())
 }
 
-fn nats(place: &Place, address: SocketAddr) -> io::Result<Programs> {
-    let program = program(place.python.join("nats-server"))?;
+fn nats(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
+    let program = program(setup.python.join("nats-server"))?;
     let config = format!(
         "listen: '{address}'\njetstream {{\n  store_dir: '{}'\n  sync_interval: always\n}}\n",
-        place.folder.join("data").display()
+        setup.directory.join("data").display()
     );
     let mut command = Command::new(program);
-    command.arg("--config").arg(written(place, "nats.conf", &config)?);
+    command.arg("--config").arg(write_file(setup, "nats.conf", &config)?);
     Ok(command.into())
 }
 
-/// A node of its own, that shares nothing with one that the system may run: neither Erlang's port mapper nor its cookie,
-/// which is in what it takes for its home.
-fn rabbitmq(place: &Place, address: SocketAddr) -> io::Result<Programs> {
-    // The one that is in the path becomes another user.
+/// Configures a node that is isolated from a RabbitMQ of the system: its own port mapper (epmd), and its own Erlang cookie
+/// because HOME points to its directory.
+fn rabbitmq(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
+    // The wrapper in PATH switches to another user.
     let program = program("/usr/lib/rabbitmq/bin/rabbitmq-server".into())?;
-    let folder = &place.folder;
+    let directory = &setup.directory;
     let config = format!(
         "listeners.tcp.1 = {address}\nlog.file = false\nlog.console = true\nlog.console.level = error\n"
     );
-    let mapper = free_port()?;
-    let peers = free_port()?;
+    let epmd_address = free_port()?;
+    let distribution = free_port()?;
     let mut server = Command::new(program);
     server
-        .env("HOME", folder)
-        .env("RABBITMQ_CONFIG_FILE", written(place, "rabbitmq.conf", &config)?)
-        .env("RABBITMQ_CONF_ENV_FILE", written(place, "rabbitmq-env.conf", "")?)
-        .env("RABBITMQ_ENABLED_PLUGINS_FILE", written(place, "enabled_plugins", "[].\n")?)
-        .env("RABBITMQ_MNESIA_BASE", folder.join("data"))
-        .env("RABBITMQ_LOG_BASE", folder.join("logs"))
-        .env("RABBITMQ_PID_FILE", folder.join("pid"))
+        .env("HOME", directory)
+        .env("RABBITMQ_CONFIG_FILE", write_file(setup, "rabbitmq.conf", &config)?)
+        .env("RABBITMQ_CONF_ENV_FILE", write_file(setup, "rabbitmq-env.conf", "")?)
+        .env("RABBITMQ_ENABLED_PLUGINS_FILE", write_file(setup, "enabled_plugins", "[].\n")?)
+        .env("RABBITMQ_MNESIA_BASE", directory.join("data"))
+        .env("RABBITMQ_LOG_BASE", directory.join("logs"))
+        .env("RABBITMQ_PID_FILE", directory.join("pid"))
         .env("RABBITMQ_NODENAME", "bench@localhost")
-        .env("RABBITMQ_DIST_PORT", peers.port().to_string())
+        .env("RABBITMQ_DIST_PORT", distribution.port().to_string())
         .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
-        .env("ERL_EPMD_PORT", mapper.port().to_string())
-        // Without it a shell stays before the server, which would be ended in its place.
+        .env("ERL_EPMD_PORT", epmd_address.port().to_string())
+        // Otherwise a shell stays in front of the server and receives the SIGTERM instead.
         .env("RUNNING_UNDER_SYSTEMD", "true");
-    // One that the server had to start would outlive it.
+    // An epmd started by the server would outlive it.
     let mut epmd = Command::new("epmd");
-    epmd.args(["-address", &mapper.ip().to_string(), "-port", &mapper.port().to_string()]);
-    Ok(Programs { server, before: Some((epmd, mapper)) })
+    epmd.args(["-address", &epmd_address.ip().to_string(), "-port", &epmd_address.port().to_string()]);
+    Ok(Programs { server, helper: Some((epmd, epmd_address)) })
 }
 
-fn beanstalkd(place: &Place, address: SocketAddr) -> io::Result<Programs> {
-    let folder = place.folder.join("data");
-    fs::create_dir(&folder)?;
+fn beanstalkd(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
+    let data = setup.directory.join("data");
+    fs::create_dir(&data)?;
     let mut command = Command::new("beanstalkd");
-    command
-        .args(["-l", &address.ip().to_string(), "-p", &address.port().to_string(), "-f0", "-b"])
-        .arg(folder);
+    command.args(["-l", &address.ip().to_string(), "-p", &address.port().to_string(), "-f0", "-b"]).arg(data);
     Ok(command.into())
 }
 
-fn evenkeel(place: &Place, address: SocketAddr) -> io::Result<Programs> {
-    let program = program(place.evenkeel.clone())?;
+fn evenkeel(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
+    let program = program(setup.evenkeel.clone())?;
     let config = format!("[server]\nlisten = '{address}'\n\n[queue]\ndurability = 'fsync'\n");
     let mut command = Command::new(program);
-    command.arg("serve").arg("--config").arg(written(place, "evenkeel.toml", &config)?);
-    command.arg("--data-dir").arg(place.folder.join("data"));
+    command.arg("serve").arg("--config").arg(write_file(setup, "evenkeel.toml", &config)?);
+    command.arg("--data-dir").arg(setup.directory.join("data"));
     Ok(command.into())
 }
 
-fn written(place: &Place, name: &str, text: &str) -> io::Result<PathBuf> {
-    let path = place.folder.join(name);
+fn write_file(setup: &Setup, name: &str, text: &str) -> io::Result<PathBuf> {
+    let path = setup.directory.join(name);
     fs::write(&path, text)?;
     Ok(path)
 }
@@ -255,12 +252,12 @@ fn missing(program: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", program.display()))
 }
 
-fn last_words(log: &Path) -> String {
-    let said = fs::read_to_string(log).unwrap_or_default();
-    said.trim().lines().next_back().unwrap_or("nothing").to_owned()
+fn last_log_line(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.trim().lines().next_back().unwrap_or("(empty)").to_owned()
 }
 
-/// Finds a port that nobody has; whoever is to listen there must be quick.
+/// Returns a free port. Another process could take it before the contender does.
 fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?.local_addr()
 }

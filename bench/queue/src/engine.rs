@@ -1,9 +1,9 @@
-//! The queue's engine by itself, without a door: what keys and turns cost, what a backlog costs, and what is left of one.
+//! The queue engine without a server: cost per key and per scheduling decision, group commit, and a large backlog.
 //!
-//! Every part is a process of its own in an empty folder, so that memory and CPU time are its own; parts alternate in
-//! rounds, and ratios are within a round.
+//! Every engine case is a process of its own in an empty directory, so that its memory and CPU time are its own. Cases
+//! alternate in rounds, and ratios are taken within a round.
 
-mod part;
+mod case;
 mod report;
 
 use std::fs;
@@ -11,108 +11,107 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bench_figures::{Line, Sample, Trouble};
+use bench_support::{RowSamples, RunError, TurnSample};
 use serde_json::Value;
 
 use crate::args::Options;
 use crate::disk;
 
-pub(crate) use part::{Part, run as part};
+pub(crate) use case::{EngineCase, run as run_case};
 
-const FOLDER: &str = "target/queue-bench/engine";
-/// How many messages are spread over how many keys; the first is a plain queue in order.
+const DIRECTORY: &str = "target/queue-bench/engine";
+/// Rows by number of keys; one key is a plain FIFO queue.
 const KEYS: &[(&str, usize)] =
     &[("1 key", 1), ("1 key (again)", 1), ("16 keys", 16), ("1 000 keys", 1_000), ("100 000 keys", 100_000)];
 const MESSAGES: f64 = 100_000.0;
-const BOOK_MESSAGES: f64 = 1_000_000.0;
+const STATE_MESSAGES: f64 = 1_000_000.0;
 const PRODUCERS: usize = 16;
 const PRODUCED: f64 = 20_000.0;
 const BACKLOG: f64 = 1_000_000.0;
 const BACKLOG_KEYS: usize = 1_000;
 
-/// What every part gave.
 struct Outcome {
-    /// What a message costs with so many keys: sent, delivered and acknowledged; on disk.
-    keys: Vec<Line>,
-    /// The same in the book alone: in memory, one thread.
-    book: Vec<Line>,
-    /// One queue with many producers, and flushes one after the other on the same disk.
-    producers: Line,
-    /// A large backlog: opened, emptied, opened once more, and a queue that never had one.
-    backlog: Vec<Line>,
+    /// Cost of a durable message by number of keys: sent, delivered and acknowledged.
+    keys: Vec<RowSamples>,
+    /// The same for the queue state alone: in memory, one thread.
+    state: Vec<RowSamples>,
+    /// One queue with many producers, and the fsync latency of the same disk.
+    producers: RowSamples,
+    /// A large backlog: reopened, drained, reopened empty, and a new queue for comparison.
+    backlog: Vec<RowSamples>,
     filesystem: String,
     load: String,
 }
 
-/// Runs every part, and prints what they gave.
+/// Runs every engine case and prints the results.
 pub(crate) fn main(options: &Options) -> io::Result<()> {
-    let folder = PathBuf::from(FOLDER);
-    fs::create_dir_all(&folder)?;
-    let lines = || KEYS.iter().map(|(label, _)| Line::new(label)).collect();
+    let directory = PathBuf::from(DIRECTORY);
+    fs::create_dir_all(&directory)?;
+    let rows = || KEYS.iter().map(|(label, _)| RowSamples::new(label)).collect();
     let mut outcome = Outcome {
-        keys: lines(),
-        book: lines(),
-        producers: Line::new("16 producers"),
+        keys: rows(),
+        state: rows(),
+        producers: RowSamples::new("16 producers"),
         backlog: Vec::new(),
-        filesystem: disk::filesystem(&folder)?,
+        filesystem: disk::filesystem(&directory)?,
         load: disk::load_average(),
     };
-    let scaled = |count: f64| ((count * options.scale) as usize).max(1).next_multiple_of(part::SENT_TOGETHER);
+    let scaled = |count: f64| ((count * options.scale) as usize).max(1).next_multiple_of(case::SENT_TOGETHER);
     for round in 1..=options.rounds {
-        for (at, (label, keys)) in KEYS.iter().enumerate() {
+        for (index, (label, keys)) in KEYS.iter().enumerate() {
             eprintln!("round {round}/{}: {label}", options.rounds);
-            outcome.book[at].note(ask("book", &folder, *keys, scaled(BOOK_MESSAGES)));
-            outcome.keys[at].note(ask("keys", &empty(&folder)?, *keys, scaled(MESSAGES)));
+            outcome.state[index].record(run_child("state", &directory, *keys, scaled(STATE_MESSAGES)));
+            outcome.keys[index].record(run_child("keys", &empty_store(&directory)?, *keys, scaled(MESSAGES)));
         }
         eprintln!("round {round}/{}: producers", options.rounds);
-        let sync_us = disk::sync_us(&folder)?;
-        let mut produced = ask("producers", &empty(&folder)?, PRODUCERS, scaled(PRODUCED));
+        let sync_us = disk::sync_us(&directory)?;
+        let mut produced = run_child("producers", &empty_store(&directory)?, PRODUCERS, scaled(PRODUCED));
         if let Ok(sample) = &mut produced {
             sample.push(("sync_us", sync_us));
         }
-        outcome.producers.note(produced);
+        outcome.producers.record(produced);
     }
-    outcome.backlog = backlog(&folder, scaled(BACKLOG))?;
+    outcome.backlog = run_backlog(&directory, scaled(BACKLOG))?;
     crate::print(&report::all(&outcome, options))
 }
 
-/// Once, because it is long: a backlog is made, found again, worked off, and its empty queue found again.
-fn backlog(folder: &Path, messages: usize) -> io::Result<Vec<Line>> {
-    eprintln!("a backlog of {messages}");
-    let place = empty(folder)?;
-    let mut lines = Vec::new();
-    for (label, part) in [("filled", "fill"), ("opened and emptied", "drain"), ("opened empty", "open")] {
-        let mut line = Line::new(label);
-        line.note(ask(part, &place, BACKLOG_KEYS, messages));
-        lines.push(line);
+/// Fills a backlog, reopens and drains it, and reopens the empty queue. Runs once because it is slow.
+fn run_backlog(directory: &Path, messages: usize) -> io::Result<Vec<RowSamples>> {
+    eprintln!("backlog of {messages} messages");
+    let store = empty_store(directory)?;
+    let mut rows = Vec::new();
+    for (label, case) in [("filled", "fill"), ("reopened and drained", "drain"), ("reopened empty", "open")] {
+        let mut row = RowSamples::new(label);
+        row.record(run_child(case, &store, BACKLOG_KEYS, messages));
+        rows.push(row);
     }
-    let mut fresh = Line::new("never had any");
-    fresh.note(ask("open", &empty(folder)?, BACKLOG_KEYS, messages));
-    lines.push(fresh);
-    Ok(lines)
+    let mut fresh = RowSamples::new("new, never filled");
+    fresh.record(run_child("open", &empty_store(directory)?, BACKLOG_KEYS, messages));
+    rows.push(fresh);
+    Ok(rows)
 }
 
-/// An empty folder for one part.
-fn empty(folder: &Path) -> io::Result<PathBuf> {
-    let place = folder.join("store");
-    if place.exists() {
-        fs::remove_dir_all(&place)?;
+/// Returns the path of the store after deleting what an earlier case left there.
+fn empty_store(directory: &Path) -> io::Result<PathBuf> {
+    let store = directory.join("store");
+    if store.exists() {
+        fs::remove_dir_all(&store)?;
     }
-    Ok(place)
+    Ok(store)
 }
 
-/// Runs a part in a process of its own, and reads its figures.
-fn ask(part: &str, folder: &Path, first: usize, second: usize) -> Result<Sample, Trouble> {
+/// Runs an engine case in a child process and reads its metrics.
+fn run_child(case: &str, directory: &Path, width: usize, messages: usize) -> Result<TurnSample, RunError> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["engine-part", part]).arg(folder).args([first.to_string(), second.to_string()]);
+    command.args(["engine-case", case]).arg(directory).args([width.to_string(), messages.to_string()]);
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let said: Option<Value> = serde_json::from_str(text.trim()).ok();
-    let Some(Value::Object(figures)) = said.filter(|_| output.status.success()) else {
-        let trouble = Trouble(String::from_utf8_lossy(&output.stderr).trim().to_owned());
-        eprintln!("{part}: {}", trouble.0);
-        return Err(trouble);
+    let parsed: Option<Value> = serde_json::from_str(text.trim()).ok();
+    let Some(Value::Object(metrics)) = parsed.filter(|_| output.status.success()) else {
+        let error = RunError(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        eprintln!("{case}: {error}");
+        return Err(error);
     };
-    let known = |name: &str| part::FIGURES.iter().copied().find(|own| *own == name);
-    Ok(figures.iter().filter_map(|(name, value)| Some((known(name)?, value.as_f64()?))).collect())
+    let known = |name: &str| case::METRICS.iter().copied().find(|known| *known == name);
+    Ok(metrics.iter().filter_map(|(name, value)| Some((known(name)?, value.as_f64()?))).collect())
 }

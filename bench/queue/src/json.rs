@@ -1,24 +1,24 @@
-//! The figures for programs.
+//! Results as JSON, for `cargo xtask bench compare`.
 
-use bench_figures::{Line, Quartiles};
+use bench_support::{Quartiles, RowSamples};
 use serde_json::{Map, Value, json};
 
 use crate::args::Options;
 use crate::rounds::{Outcome, Score};
 
-/// What is compared, by the last word of a row's group: less is better.
+/// Compared metrics, by the suffix of their rows' group; lower is better.
 const COMPARED: &[(&str, &str)] = &[("wall", "wall_us"), ("cpu", "cpu_us")];
-const FIGURES: &[&str] = &["rate", "wall_us", "cpu_us", "p50_us", "p99_us"];
+const METRICS: &[&str] = &["rate", "wall_us", "cpu_us", "p50_us", "p99_us"];
 
-/// Writes one object per compared figure under `rows`, named `case-figure/contender`; a lower `ratio` is better.
+/// Writes one object per compared metric under `rows`, named `case-metric/contender`; a lower `ratio` is better.
 pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
-    let missing = outcome.missing.iter().map(|(name, why)| json!({ "name": name, "why": why }));
+    let missing = outcome.missing.iter().map(|(name, reason)| json!({ "name": name, "why": reason }));
     let syncs = outcome.syncs.iter().map(|(name, syncs)| {
         json!({
             "name": name,
-            "per_message_alone": syncs.alone,
-            "per_message_among_16": syncs.among,
-            "per_message_taken": syncs.taken,
+            "per_message_alone": syncs.one_producer,
+            "per_message_among_16": syncs.many_producers,
+            "per_message_taken": syncs.one_consumer,
         })
     });
     let all = json!({
@@ -38,28 +38,28 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
 }
 
 fn rows(score: &Score) -> Vec<Value> {
-    let row = |(group, figure): (&str, &str), line: &Line| {
-        let own = line.quartiles(figure)?;
-        let ratio = score.ratio(line, figure)?;
+    let to_json = |(group, metric): (&str, &str), row: &RowSamples| {
+        let own = row.quartiles(metric)?;
+        let ratio = score.ratio(row, metric)?;
         Some(json!({
-            "name": format!("{}-{group}/{}", score.case.name(), line.label),
-            "figure": figure,
+            "name": format!("{}-{group}/{}", score.case.name(), row.label),
+            "figure": metric,
             "median": own.median,
             "lower": own.lower,
             "upper": own.upper,
             "ratio": ratio.median,
             "ratio_lower": ratio.lower,
             "ratio_upper": ratio.upper,
-            "medians": medians(line),
+            "medians": medians(row),
         }))
     };
     let compared = COMPARED.iter().copied();
-    compared.flat_map(|figure| score.lines.iter().filter_map(move |line| row(figure, line))).collect()
+    compared.flat_map(|metric| score.rows.iter().filter_map(move |row| to_json(metric, row))).collect()
 }
 
-fn medians(line: &Line) -> Map<String, Value> {
-    let median = |name: &str| line.quartiles(name).map(|Quartiles { median, .. }| json!(median));
-    FIGURES.iter().filter_map(|name| Some(((*name).to_owned(), median(name)?))).collect()
+fn medians(row: &RowSamples) -> Map<String, Value> {
+    let median = |name: &str| row.quartiles(name).map(|Quartiles { median, .. }| json!(median));
+    METRICS.iter().filter_map(|name| Some(((*name).to_owned(), median(name)?))).collect()
 }
 
 #[cfg(test)]
@@ -69,14 +69,13 @@ mod tests {
     use crate::case::Case;
 
     #[test]
-    fn rows_have_ratios_and_what_is_missing_says_why() {
-        let line = |label: &str, us: f64| {
-            let mut line = Line::new(label);
-            line.note(Ok(vec![("wall_us", us), ("cpu_us", us / 2.0)]));
-            line
+    fn rows_have_ratios_and_missing_contenders_a_reason() {
+        let row = |label: &str, us: f64| {
+            let mut row = RowSamples::new(label);
+            row.record(Ok(vec![("wall_us", us), ("cpu_us", us / 2.0)]));
+            row
         };
-        let score =
-            Score { case: Case::Take { batch: 10 }, lines: vec![line("redis", 2.0), line("own", 3.0)] };
+        let score = Score { case: Case::Take { batch: 10 }, rows: vec![row("redis", 2.0), row("own", 3.0)] };
         let outcome = Outcome {
             scores: vec![score],
             syncs: Vec::new(),

@@ -1,49 +1,55 @@
-//! The load: connections kept open, each with the next request as soon as the one before was confirmed.
+//! Load generator: persistent connections that send the next request as soon as the previous one is confirmed.
 //!
-//! One thread speaks for all, and reads no more of an answer than what it must know, so that the cores are free for
-//! whoever is measured. Bound: a turn ends after a minute, whatever the server does.
+//! One thread drives all connections and parses only what it needs, so that the cores are left to the contender.
+//! Limits: a turn ends after a minute, whatever the server does.
 
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bench_figures::{Sample, Trouble, delays};
+use bench_support::{RunError, TurnSample, latency_percentiles};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::args::Load;
+use crate::args::LoadArgs;
 use crate::case::{CONSUMERS, Case};
-use crate::client::{Client, Protocol, Receipt};
+use crate::client::{Protocol, QueueClient, ReceiptHandle};
 use crate::contender::Server;
 
 const TURN_MAX: Duration = Duration::from_secs(60);
-const SEND_SPAN: Duration = Duration::from_millis(1_000);
-/// What consumers find.
+const SEND_DURATION: Duration = Duration::from_millis(1_000);
+/// Number of messages in the queue when the consumers start.
 const BACKLOG: f64 = 6_000.0;
-/// How long a consumer waits that found nothing.
-const NOTHING_WAIT: Duration = Duration::from_millis(1);
+/// Pause of a consumer after an empty receive.
+const EMPTY_PAUSE: Duration = Duration::from_millis(1);
+/// Backlog of a profiled take case, per second of its duration.
+const TAKEN_PER_SECOND: usize = 5_000;
 const FILLERS: usize = 16;
 const FILL_BATCH: usize = 10;
 
-/// What a load did.
-pub(crate) struct Done {
+pub(crate) struct LoadResult {
     pub(crate) messages: usize,
     pub(crate) wall: Duration,
-    delays_ns: Vec<u64>,
+    latencies_ns: Vec<u64>,
 }
 
-/// Gives a server its turn; `scale` makes it longer or shorter.
-pub(crate) async fn turn(case: Case, server: &Server, queue: &str, scale: f64) -> Result<Sample, Trouble> {
+/// Runs a case on a server; `scale` multiplies its duration or backlog.
+pub(crate) async fn turn(
+    case: Case,
+    server: &Server,
+    queue: &str,
+    scale: f64,
+) -> Result<TurnSample, RunError> {
     let turn = async {
         create(server, queue).await?;
         match case {
             Case::Send { batch, producers } => {
                 let clients = connect(server, queue, producers).await?;
-                measure(server, send(clients, batch, SEND_SPAN.mul_f64(scale))).await
+                measure(server, send(clients, batch, SEND_DURATION.mul_f64(scale))).await
             }
             Case::Take { batch } => {
-                let backlog = fill(server, queue, BACKLOG * server.backlog_part * scale).await?;
+                let backlog = fill(server, queue, BACKLOG * server.backlog_fraction * scale).await?;
                 let clients = connect(server, queue, CONSUMERS).await?;
                 let sample = measure(server, take(clients, batch, backlog)).await?;
                 check_empty(server, queue).await?;
@@ -53,31 +59,36 @@ pub(crate) async fn turn(case: Case, server: &Server, queue: &str, scale: f64) -
     };
     let local = LocalSet::new();
     let turn = local.run_until(timeout(TURN_MAX, turn));
-    turn.await.unwrap_or_else(|_| Err(io::Error::other("it took too long"))).map_err(Trouble::from)
+    turn.await
+        .unwrap_or_else(|_| Err(io::Error::other(format!("timed out after {} s", TURN_MAX.as_secs()))))
+        .map_err(RunError::from)
 }
 
-/// Takes the server's time while a load runs.
-async fn measure(server: &Server, load: impl Future<Output = io::Result<Done>>) -> io::Result<Sample> {
+/// Runs a load and measures the server's CPU time meanwhile.
+async fn measure(
+    server: &Server,
+    load: impl Future<Output = io::Result<LoadResult>>,
+) -> io::Result<TurnSample> {
     let before = server.process.cpu()?;
-    let done = load.await?;
+    let result = load.await?;
     let cpu = server.process.cpu()?.saturating_sub(before);
-    let us = |time: Duration| time.as_secs_f64() * 1e6 / done.messages as f64;
+    let us = |time: Duration| time.as_secs_f64() * 1e6 / result.messages as f64;
     let mut sample = vec![
-        ("rate", done.messages as f64 / done.wall.as_secs_f64()),
-        ("wall_us", us(done.wall)),
+        ("rate", result.messages as f64 / result.wall.as_secs_f64()),
+        ("wall_us", us(result.wall)),
         ("cpu_us", us(cpu)),
     ];
-    sample.extend(delays(done.delays_ns));
+    sample.extend(latency_percentiles(result.latencies_ns));
     Ok(sample)
 }
 
-/// Makes a queue.
+/// Creates a queue.
 pub(crate) async fn create(server: &Server, queue: &str) -> io::Result<()> {
     server.protocol.connect(server.address, queue, 0).await?.create().await
 }
 
-/// Opens connections to a queue.
-pub(crate) async fn connect(server: &Server, queue: &str, count: usize) -> io::Result<Vec<Client>> {
+/// Opens `count` connections to a queue.
+pub(crate) async fn connect(server: &Server, queue: &str, count: usize) -> io::Result<Vec<QueueClient>> {
     open(server.protocol, server.address, queue, count).await
 }
 
@@ -86,7 +97,7 @@ async fn open(
     address: std::net::SocketAddr,
     queue: &str,
     count: usize,
-) -> io::Result<Vec<Client>> {
+) -> io::Result<Vec<QueueClient>> {
     let mut clients = Vec::new();
     for number in 0..count {
         clients.push(protocol.connect(address, queue, number).await?);
@@ -94,79 +105,87 @@ async fn open(
     Ok(clients)
 }
 
-/// Sends for so long; all that was begun is waited for.
-pub(crate) async fn send(clients: Vec<Client>, batch: usize, span: Duration) -> io::Result<Done> {
-    let begun = Instant::now();
-    let producer = |mut client: Client| async move {
-        let mut delays = Vec::new();
-        while begun.elapsed() < span {
-            let asked = Instant::now();
+/// Sends for `duration`, then waits for the outstanding confirmations.
+pub(crate) async fn send(
+    clients: Vec<QueueClient>,
+    batch: usize,
+    duration: Duration,
+) -> io::Result<LoadResult> {
+    let started = Instant::now();
+    let producer = |mut client: QueueClient| async move {
+        let mut latencies = Vec::new();
+        while started.elapsed() < duration {
+            let sent = Instant::now();
             client.send(batch).await?;
-            delays.push(asked.elapsed().as_nanos() as u64);
+            latencies.push(sent.elapsed().as_nanos() as u64);
         }
-        Ok(delays)
+        Ok(latencies)
     };
-    let delays_ns = all(clients.into_iter().map(|client| spawn_local(producer(client)))).await?;
-    Ok(Done { messages: delays_ns.len() * batch, wall: begun.elapsed(), delays_ns })
+    let latencies_ns = join_all(clients.into_iter().map(|client| spawn_local(producer(client)))).await?;
+    Ok(LoadResult { messages: latencies_ns.len() * batch, wall: started.elapsed(), latencies_ns })
 }
 
-/// Sends so many messages, or a few more; says how many.
-pub(crate) async fn fill(server: &Server, queue: &str, wanted: f64) -> io::Result<usize> {
-    fill_by(connect(server, queue, FILLERS).await?, wanted as usize).await
+/// Sends at least `count` messages and returns how many.
+pub(crate) async fn fill(server: &Server, queue: &str, count: f64) -> io::Result<usize> {
+    fill_with(connect(server, queue, FILLERS).await?, count as usize).await
 }
 
-async fn fill_by(clients: Vec<Client>, wanted: usize) -> io::Result<usize> {
-    let at_once = clients.len() * FILL_BATCH;
-    let batches = wanted.div_ceil(at_once);
-    let filler = |mut client: Client| async move {
+async fn fill_with(clients: Vec<QueueClient>, count: usize) -> io::Result<usize> {
+    let per_round = clients.len() * FILL_BATCH;
+    let batches = count.div_ceil(per_round);
+    let filler = |mut client: QueueClient| async move {
         for _ in 0..batches {
             client.send(FILL_BATCH).await?;
         }
         Ok(Vec::<()>::new())
     };
-    all(clients.into_iter().map(|client| spawn_local(filler(client)))).await?;
-    Ok(batches * at_once)
+    join_all(clients.into_iter().map(|client| spawn_local(filler(client)))).await?;
+    Ok(batches * per_round)
 }
 
-/// Empties a queue of `count` messages; a delay is that of a receive and its acknowledgement.
-pub(crate) async fn take(clients: Vec<Client>, batch: usize, count: usize) -> io::Result<Done> {
-    let begun = Instant::now();
+/// Drains a queue of `count` messages; a latency covers a receive and its acknowledgement.
+pub(crate) async fn take(clients: Vec<QueueClient>, batch: usize, count: usize) -> io::Result<LoadResult> {
+    let started = Instant::now();
     let left = Rc::new(Cell::new(count));
-    let consumer = |mut client: Client| {
+    let consumer = |mut client: QueueClient| {
         let left = left.clone();
         async move {
-            let mut delays = Vec::new();
-            while 0 < left.get() {
-                let asked = Instant::now();
-                let receipts: Vec<Receipt> = client.receive(batch).await?;
+            let mut latencies = Vec::new();
+            while left.get() > 0 {
+                let sent = Instant::now();
+                let receipts: Vec<ReceiptHandle> = client.receive(batch).await?;
                 if receipts.is_empty() {
-                    sleep(NOTHING_WAIT).await;
+                    sleep(EMPTY_PAUSE).await;
                     continue;
                 }
                 client.acknowledge(&receipts).await?;
-                let still = left.get().checked_sub(receipts.len());
-                left.set(still.ok_or_else(|| io::Error::other("more was delivered than was sent"))?);
-                delays.push(asked.elapsed().as_nanos() as u64);
+                let remaining = left.get().checked_sub(receipts.len());
+                left.set(
+                    remaining.ok_or_else(|| io::Error::other("more messages were delivered than sent"))?,
+                );
+                latencies.push(sent.elapsed().as_nanos() as u64);
             }
-            Ok(delays)
+            Ok(latencies)
         }
     };
-    let delays_ns = all(clients.into_iter().map(|client| spawn_local(consumer(client)))).await?;
-    Ok(Done { messages: count, wall: begun.elapsed(), delays_ns })
+    let latencies_ns = join_all(clients.into_iter().map(|client| spawn_local(consumer(client)))).await?;
+    Ok(LoadResult { messages: count, wall: started.elapsed(), latencies_ns })
 }
 
-/// What was delivered twice would have left something behind.
+/// Checks that the queue is empty: after a duplicate delivery, some other message would be left.
 async fn check_empty(server: &Server, queue: &str) -> io::Result<()> {
     let mut client = server.protocol.connect(server.address, queue, CONSUMERS).await?;
     let left = client.receive(1).await?;
     if left.is_empty() {
         Ok(())
     } else {
-        Err(io::Error::other("a message was acknowledged and is still there"))
+        Err(io::Error::other("the queue is not empty although every message was acknowledged"))
     }
 }
 
-async fn all<T: 'static>(tasks: impl Iterator<Item = JoinHandle<io::Result<Vec<T>>>>) -> io::Result<Vec<T>> {
+async fn join_all<T: 'static>(
+    tasks: impl Iterator<Item = JoinHandle<io::Result<Vec<T>>>>,
+) -> io::Result<Vec<T>> {
     let tasks: Vec<_> = tasks.collect();
     let mut results = Vec::new();
     for task in tasks {
@@ -175,20 +194,22 @@ async fn all<T: 'static>(tasks: impl Iterator<Item = JoinHandle<io::Result<Vec<T
     Ok(results)
 }
 
-/// Sends to, or takes from, an SQS server that somebody else watches.
-pub(crate) fn main(load: &Load) -> io::Result<()> {
+/// Runs a case on an SQS server, for profiling it.
+pub(crate) fn main(args: &LoadArgs) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let connect = |count| open(Protocol::Sqs, load.address, "profiled", count);
+    let duration = Duration::from_secs(args.seconds.into());
+    let messages = args.seconds as usize * TAKEN_PER_SECOND;
+    let connect = |count| open(Protocol::Sqs, args.address, "profiled", count);
     LocalSet::new().block_on(&runtime, async {
         connect(1).await?.remove(0).create().await?;
-        let done = match load.case {
-            Case::Send { batch, producers } => send(connect(producers).await?, batch, load.span).await?,
+        let result = match args.case {
+            Case::Send { batch, producers } => send(connect(producers).await?, batch, duration).await?,
             Case::Take { batch } => {
-                let count = fill_by(connect(FILLERS).await?, load.messages).await?;
+                let count = fill_with(connect(FILLERS).await?, messages).await?;
                 take(connect(CONSUMERS).await?, batch, count).await?
             }
         };
-        let rate = done.messages as f64 / done.wall.as_secs_f64();
-        crate::print(&format!("{} messages, {rate:.0} a second\n", done.messages))
+        let rate = result.messages as f64 / result.wall.as_secs_f64();
+        crate::print(&format!("{} messages, {rate:.0} per second\n", result.messages))
     })
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask bench queue`: what a durable message costs through Evenkeel's SQS door, and through other queues.
+//! `cargo xtask bench queue`: measures what a durable message costs in Evenkeel's SQS API, beside other queues.
 //!
-//! Every [`contender`] is a server process of its own, started anew in an empty folder of the same disk for every
-//! round; one thread of load speaks to each in its own protocol ([`client`]). [`rounds`] gives everybody a turn at every
-//! [`case`] in every round, takes the servers' time from `/proc`, and compares with the baseline of the same round.
-//! [`syncs`] counts that every server really flushes. [`engine`] measures the queue's engine by itself, in this process.
+//! Every [`contender`] is a separate server process, started in an empty directory of the same disk for every round. One
+//! load-generator thread speaks each server's own protocol ([`client`]). [`rounds`] runs each contender once per round and
+//! [`case`], reads its CPU time from `/proc`, and compares it with the baseline of the same round. [`syncs`] checks that
+//! every server calls fsync. [`engine`] measures the queue engine without a server.
 
 mod args;
 mod case;
@@ -20,29 +20,23 @@ mod table;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use self::args::Request;
+use clap::Parser;
 
-const FAILED: u8 = 1;
-const MISUSED: u8 = 2;
+use self::args::{Command, QueueBenchArgs};
 
 fn main() -> ExitCode {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let outcome = match args::parse(words) {
-        Ok(Request::Help) => print(&args::help()),
-        Ok(Request::Rounds(options)) => rounds::main(&options),
-        Ok(Request::Engine(options)) => engine::main(&options),
-        Ok(Request::EnginePart(part)) => engine::part(&part),
-        Ok(Request::Load(load)) => load::main(&load),
-        Err(misuse) => {
-            eprintln!("queue-bench: {misuse}");
-            return ExitCode::from(MISUSED);
-        }
+    let cli = QueueBenchArgs::parse();
+    let result = match &cli.command {
+        Some(Command::Engine(options)) => engine::main(options),
+        Some(Command::EngineCase(case)) => engine::run_case(case),
+        Some(Command::Load(args)) => load::main(args),
+        None => rounds::main(&cli.options),
     };
-    match outcome {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("queue-bench: {error}");
-            ExitCode::from(FAILED)
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,66 +1,66 @@
-//! In every round everybody is started in an empty folder and has a turn at every case, in random order.
+//! Alternating rounds: in each round every contender is started in an empty directory and runs every case once, in random
+//! order.
 //!
-//! Bound: a run takes at most rounds × contenders × cases × the limit of a turn. What is slow for longer than a case's
-//! part of a round is slow for all, and drops out of the ratios.
+//! Limits: a benchmark takes at most rounds × contenders × cases × the time limit of a turn. A slow phase of the machine that
+//! outlasts a case's part of a round slows down all contenders alike and cancels out in the ratios.
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use bench_figures::{Line, Quartiles, Random, Trouble};
+use bench_support::{Quartiles, RowSamples, SplitMix64};
 
 use crate::args::Options;
 use crate::case::Case;
-use crate::contender::{self, Contender, Place, Server};
-use crate::syncs::{self, Syncs};
+use crate::contender::{self, Contender, Server, Setup};
+use crate::syncs::{self, FsyncCounts};
 use crate::{disk, json, load, table};
 
-/// Where contenders have their files.
-const FOLDER: &str = "target/queue-bench";
+/// Directory of the contenders' files.
+const DIRECTORY: &str = "target/queue-bench";
 
-/// Everything that a run gave.
 pub(crate) struct Outcome {
     pub(crate) scores: Vec<Score>,
-    /// Labels with how often each flushes.
-    pub(crate) syncs: Vec<(String, Syncs)>,
-    /// Labels with the reason why there is no row.
+    /// Labels with their fsync counts.
+    pub(crate) syncs: Vec<(String, FsyncCounts)>,
+    /// Labels of contenders that could not be started, with the reason.
     pub(crate) missing: Vec<(String, String)>,
-    /// The disk, and how long a flush takes, round by round.
     pub(crate) filesystem: String,
+    /// Median fsync latency, by round.
     pub(crate) sync_us: Vec<f64>,
-    /// How busy the machine was before each round.
+    /// Load average before each round.
     pub(crate) loads: Vec<String>,
 }
 
 /// All rounds of one case.
 pub(crate) struct Score {
     pub(crate) case: Case,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) rows: Vec<RowSamples>,
 }
 
 impl Score {
-    /// Compares with the baseline, which is the first line.
-    pub(crate) fn ratio(&self, line: &Line, figure: &str) -> Option<Quartiles> {
-        line.ratio(self.lines.first()?, figure)
+    /// Returns the ratio to the baseline, which is the first row.
+    pub(crate) fn ratio(&self, row: &RowSamples, metric: &str) -> Option<Quartiles> {
+        row.ratio(self.rows.first()?, metric)
     }
 }
 
-/// Runs what the options ask for, prints tables, and writes the figures where they are wanted.
+/// Runs the rounds, prints the tables, and writes the JSON results if requested.
 pub(crate) fn main(options: &Options) -> io::Result<()> {
-    // Tried before the first round: nobody should wait to hear that a folder is missing.
+    // Fails before the first round if the file cannot be written.
     if let Some(path) = &options.json {
         write(path, "")?;
     }
-    let place = Place {
-        folder: FOLDER.into(),
-        // Contenders start in folders of their own.
+    let setup = Setup {
+        directory: DIRECTORY.into(),
+        // Contenders run in their own directories.
         evenkeel: std::path::absolute(&options.evenkeel)?,
         python: std::path::absolute(&options.python)?,
     };
-    fs::create_dir_all(&place.folder)?;
+    fs::create_dir_all(&setup.directory)?;
     eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(play(options, &place))?;
+    let outcome = runtime.block_on(run_rounds(options, &setup))?;
     crate::print(&table::all(&outcome, options))?;
     match &options.json {
         Some(path) => write(path, &json::all(&outcome, options)),
@@ -68,77 +68,77 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
     }
 }
 
-/// A contender with its row's label.
+/// A contender with the label of its row.
 struct Entrant {
     label: String,
     contender: &'static Contender,
 }
 
-async fn play(options: &Options, place: &Place) -> io::Result<Outcome> {
-    let (entrants, missing) = try_all(options, place).await;
+async fn run_rounds(options: &Options, setup: &Setup) -> io::Result<Outcome> {
+    let (entrants, missing) = try_all(options, setup).await;
     if entrants.is_empty() {
-        return Err(io::Error::other("nobody could be started"));
+        return Err(io::Error::other("no contender could be started"));
     }
-    let line = |entrant: &Entrant| Line::new(&entrant.label);
-    let score = |case: &Case| Score { case: *case, lines: entrants.iter().map(line).collect() };
+    let row = |entrant: &Entrant| RowSamples::new(&entrant.label);
+    let score = |case: &Case| Score { case: *case, rows: entrants.iter().map(row).collect() };
     let mut outcome = Outcome {
-        scores: options.cases.iter().map(score).collect(),
+        scores: options.cases().iter().map(score).collect(),
         syncs: Vec::new(),
         missing,
-        filesystem: disk::filesystem(&place.folder)?,
+        filesystem: disk::filesystem(&setup.directory)?,
         sync_us: Vec::new(),
         loads: Vec::new(),
     };
-    let mut random = Random::new(options.seed);
+    let mut random = SplitMix64::new(options.seed);
     for round in 1..=options.rounds {
         outcome.loads.push(disk::load_average());
-        outcome.sync_us.push(disk::sync_us(&place.folder)?);
+        outcome.sync_us.push(disk::sync_us(&setup.directory)?);
         let mut servers = Vec::new();
         for Entrant { label, contender } in &entrants {
-            servers.push(contender.start(label, place).await?);
+            servers.push(contender.start(label, setup).await?);
         }
         if round == 1 {
-            outcome.syncs = count_syncs(&entrants, &servers, &place.folder).await;
+            outcome.syncs = count_syncs(&entrants, &servers, &setup.directory).await;
         }
         let mut order: Vec<_> = (0..outcome.scores.len()).collect();
         random.shuffle(&mut order);
-        for at in order {
-            let score = &mut outcome.scores[at];
+        for index in order {
+            let score = &mut outcome.scores[index];
             eprintln!("round {round}/{}: {}", options.rounds, score.case.name());
-            play_case(score, &servers, &mut random, options.scale).await;
+            run_case(score, &servers, &mut random, options.scale).await;
         }
     }
     Ok(outcome)
 }
 
-/// Gives everybody a turn, one right after the other, so that they share whatever the machine goes through.
-async fn play_case(score: &mut Score, servers: &[Server], random: &mut Random, scale: f64) {
-    let mut places: Vec<_> = (0..servers.len()).collect();
-    random.shuffle(&mut places);
-    for place in places {
-        let line = &mut score.lines[place];
-        let outcome = load::turn(score.case, &servers[place], &score.case.name(), scale).await;
-        if let Err(Trouble(what)) = &outcome {
-            eprintln!("{}: {what}", line.label);
+/// Runs the contenders right after each other, so that all see the same state of the machine.
+async fn run_case(score: &mut Score, servers: &[Server], random: &mut SplitMix64, scale: f64) {
+    let mut order: Vec<_> = (0..servers.len()).collect();
+    random.shuffle(&mut order);
+    for index in order {
+        let row = &mut score.rows[index];
+        let outcome = load::turn(score.case, &servers[index], &score.case.name(), scale).await;
+        if let Err(error) = &outcome {
+            eprintln!("{}: {error}", row.label);
         }
-        line.note(outcome);
+        row.record(outcome);
     }
 }
 
-/// Finds out who can be started; the baseline is there twice.
-async fn try_all(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, String)>) {
+/// Finds the contenders that can be started; the baseline is included twice.
+async fn try_all(options: &Options, setup: &Setup) -> (Vec<Entrant>, Vec<(String, String)>) {
     let mut entrants = Vec::new();
     let mut missing = Vec::new();
-    for contender in contender::ALL.iter().filter(|contender| options.wants(contender)) {
+    for contender in contender::ALL.iter().filter(|contender| options.includes(contender)) {
         let label = contender.name.to_owned();
-        match contender.start(&label, place).await {
+        match contender.start(&label, setup).await {
             Ok(_) => {
                 let again = entrants.is_empty().then(|| format!("{label} (again)"));
                 let labels = std::iter::once(label).chain(again);
                 entrants.extend(labels.map(|label| Entrant { label, contender }));
             }
             Err(error) => {
-                eprintln!("{label} is left out: {error}");
+                eprintln!("skipping {label}: {error}");
                 missing.push((label, error.to_string()));
             }
         }
@@ -146,19 +146,22 @@ async fn try_all(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String
     (entrants, missing)
 }
 
-async fn count_syncs(entrants: &[Entrant], servers: &[Server], folder: &Path) -> Vec<(String, Syncs)> {
-    let folder: PathBuf = folder.to_owned();
+async fn count_syncs(
+    entrants: &[Entrant],
+    servers: &[Server],
+    directory: &Path,
+) -> Vec<(String, FsyncCounts)> {
     let mut counted = Vec::new();
     for (entrant, server) in entrants.iter().zip(servers) {
-        match syncs::count(server, &folder).await {
+        match syncs::count(server, directory).await {
             Ok(syncs) => counted.push((entrant.label.clone(), syncs)),
-            Err(error) => eprintln!("how often {} flushes was not counted: {error}", entrant.label),
+            Err(error) => eprintln!("could not count the fsync calls of {}: {error}", entrant.label),
         }
     }
     counted
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    fs::write(path, text).map_err(named)
+    let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    fs::write(path, text).map_err(with_path)
 }

@@ -1,4 +1,4 @@
-//! Counts how often a server flushes, by `strace`, while it confirms messages: equal durability is seen, not believed.
+//! Counts a server's fsync calls with `strace` while it confirms messages, so that equal durability is verified.
 
 use std::fs;
 use std::io;
@@ -11,84 +11,83 @@ use tokio::task::LocalSet;
 use tokio::time::sleep;
 
 use crate::contender::Server;
-use crate::load::{Done, connect, create, fill, send, take};
+use crate::load::{LoadResult, connect, create, fill, send, take};
 
 const CALLS: &str = "trace=fsync,fdatasync,sync_file_range,syncfs";
 const SPAN: Duration = Duration::from_millis(500);
 const ATTACH_WAIT_MAX: Duration = Duration::from_secs(10);
-/// How many messages are taken.
-const TAKEN: f64 = 160.0;
+/// Number of messages that the consumer receives.
+const CONSUMED: f64 = 160.0;
 
-/// Flushes per message, batches of 1.
+/// Fsync calls per message, in batches of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Syncs {
-    /// With one producer.
-    pub(crate) alone: f64,
-    /// With 16 producers.
-    pub(crate) among: f64,
-    /// With one consumer that receives and acknowledges.
-    pub(crate) taken: f64,
+pub(crate) struct FsyncCounts {
+    pub(crate) one_producer: f64,
+    /// 16 producers.
+    pub(crate) many_producers: f64,
+    /// One consumer that receives and acknowledges.
+    pub(crate) one_consumer: f64,
 }
 
-/// Watches a server for a moment.
-pub(crate) async fn count(server: &Server, folder: &Path) -> io::Result<Syncs> {
-    LocalSet::new().run_until(count_all(server, &folder.join("strace"))).await
+/// Traces a server under three short loads.
+pub(crate) async fn count(server: &Server, directory: &Path) -> io::Result<FsyncCounts> {
+    LocalSet::new().run_until(count_all(server, &directory.join("strace"))).await
 }
 
-async fn count_all(server: &Server, out: &Path) -> io::Result<Syncs> {
+async fn count_all(server: &Server, out: &Path) -> io::Result<FsyncCounts> {
     create(server, "syncs").await?;
-    let alone = per_message(server, out, send(connect(server, "syncs", 1).await?, 1, SPAN)).await?;
-    let among = per_message(server, out, send(connect(server, "syncs", 16).await?, 1, SPAN)).await?;
+    let one_producer = per_message(server, out, send(connect(server, "syncs", 1).await?, 1, SPAN)).await?;
+    let many_producers = per_message(server, out, send(connect(server, "syncs", 16).await?, 1, SPAN)).await?;
     create(server, "taken").await?;
-    let count = fill(server, "taken", TAKEN).await?;
-    let taken = per_message(server, out, take(connect(server, "taken", 1).await?, 1, count)).await?;
-    Ok(Syncs { alone, among, taken })
+    let count = fill(server, "taken", CONSUMED).await?;
+    let one_consumer = per_message(server, out, take(connect(server, "taken", 1).await?, 1, count)).await?;
+    Ok(FsyncCounts { one_producer, many_producers, one_consumer })
 }
 
 async fn per_message(
     server: &Server,
     out: &Path,
-    load: impl Future<Output = io::Result<Done>>,
+    load: impl Future<Output = io::Result<LoadResult>>,
 ) -> io::Result<f64> {
-    let watcher = Watcher::attach(server.process.id(), out).await?;
-    let done = load.await?;
-    Ok(watcher.detach(out)? as f64 / done.messages as f64)
+    let strace = Strace::attach(server.process.id(), out).await?;
+    let result = load.await?;
+    Ok(strace.detach(out)? as f64 / result.messages as f64)
 }
 
-struct Watcher(Child);
+struct Strace(Child);
 
-impl Watcher {
+impl Strace {
     async fn attach(pid: u32, out: &Path) -> io::Result<Self> {
-        let said = out.with_extension("said");
+        let messages = out.with_extension("stderr");
         let mut command = Command::new("strace");
         command.args(["-f", "-c", "-e", CALLS, "-p", &pid.to_string(), "-o"]).arg(out);
-        let child = command.stdin(Stdio::null()).stderr(fs::File::create(&said)?).spawn()?;
-        let mut watcher = Self(child);
-        let begun = Instant::now();
-        while !fs::read_to_string(&said)?.contains("attached") {
-            if watcher.0.try_wait()?.is_some() || ATTACH_WAIT_MAX < begun.elapsed() {
+        let child = command.stdin(Stdio::null()).stderr(fs::File::create(&messages)?).spawn()?;
+        let mut strace = Self(child);
+        let started = Instant::now();
+        while !fs::read_to_string(&messages)?.contains("attached") {
+            if strace.0.try_wait()?.is_some() || started.elapsed() > ATTACH_WAIT_MAX {
                 return Err(io::Error::other("strace could not attach"));
             }
             sleep(Duration::from_millis(10)).await;
         }
-        Ok(watcher)
+        Ok(strace)
     }
 
-    /// Ends watching; adds up the calls.
+    /// Stops tracing and returns the number of calls.
     fn detach(mut self, out: &Path) -> io::Result<u64> {
         self.interrupt();
         self.0.wait()?;
-        Ok(calls(&fs::read_to_string(out)?))
+        Ok(sum_calls(&fs::read_to_string(out)?))
     }
 
     fn interrupt(&self) {
         let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        // One that is gone already cannot be told to go.
+        // strace may have exited already.
         let _ = pid.map(|pid| kill_process(pid, Signal::INT));
     }
 }
 
-impl Drop for Watcher {
+impl Drop for Strace {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             self.interrupt();
@@ -97,14 +96,14 @@ impl Drop for Watcher {
     }
 }
 
-/// Reads the calls of a summary: the fourth column, but for the total.
-fn calls(summary: &str) -> u64 {
-    let of_line = |line: &str| {
+/// Sums the `calls` column of an strace summary, without the total.
+fn sum_calls(summary: &str) -> u64 {
+    let calls_of_line = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
         let name = words.last().filter(|name| name.contains("sync"))?;
         words.get(3).filter(|calls| *calls != name)?.parse::<u64>().ok()
     };
-    summary.lines().filter_map(of_line).sum()
+    summary.lines().filter_map(calls_of_line).sum()
 }
 
 #[cfg(test)]
@@ -121,7 +120,7 @@ mod tests {
 ------ ----------- ----------- --------- --------- ----------------
 100.00    0.110000         100      1020         1 total
 ";
-        assert_eq!(calls(summary), 1020);
-        assert_eq!(calls(""), 0);
+        assert_eq!(sum_calls(summary), 1020);
+        assert_eq!(sum_calls(""), 0);
     }
 }

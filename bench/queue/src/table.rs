@@ -1,15 +1,15 @@
-//! The figures as tables that are also Markdown.
+//! Results as Markdown tables.
 
-use bench_figures::{Line, draw, short, times};
+use bench_support::{RowSamples, draw, format_ratio, short};
 
 use crate::args::Options;
 use crate::rounds::{Outcome, Score};
 
-/// Draws a table per case, under lines that say how to repeat them and where they come from.
+/// Draws one table per case, after lines with the parameters of the run and the state of the machine.
 pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
     let sync_us: Vec<_> = outcome.sync_us.iter().map(|us| short(*us)).collect();
     let mut text = format!(
-        "rounds: {}, seed: {}, scale: {}\non {}; a flush takes {} µs (p50, by round); load average before each round: {}\n",
+        "rounds: {}, seed: {}, scale: {}\non {}; fsync takes {} µs (p50, by round); load average before each round: {}\n",
         options.rounds,
         options.seed,
         options.scale,
@@ -19,41 +19,41 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
     );
     for (label, syncs) in &outcome.syncs {
         text += &format!(
-            "{label} flushes {:.2} times a message with one producer, {:.2} times with 16, {:.2} times with one consumer (strace)\n",
-            syncs.alone, syncs.among, syncs.taken
+            "{label}: {:.2} fsyncs per message with one producer, {:.2} with 16, {:.2} with one consumer (strace)\n",
+            syncs.one_producer, syncs.many_producers, syncs.one_consumer
         );
     }
     for score in &outcome.scores {
         text += &one(score);
     }
-    for (label, why) in &outcome.missing {
-        text += &format!("\n{label} is left out: {why}\n");
+    for (label, reason) in &outcome.missing {
+        text += &format!("\n{label} was skipped: {reason}\n");
     }
     text
 }
 
 fn one(score: &Score) -> String {
-    let baseline = score.lines.first().map_or("", |line| line.label.as_str());
-    let head = format!("× {baseline}");
-    let median = |line: &Line, figure: &str| Some(short(line.quartiles(figure)?.median));
-    let ratio = |line: &Line, figure: &str| Some(times(score.ratio(line, figure)?));
+    let baseline = score.rows.first().map_or("", |row| row.label.as_str());
+    let heading = format!("× {baseline}");
+    let median = |row: &RowSamples, metric: &str| Some(short(row.quartiles(metric)?.median));
+    let ratio = |row: &RowSamples, metric: &str| Some(format_ratio(score.ratio(row, metric)?));
     let mut columns = vec![
-        column("contender", score, |line| Some(line.label.clone())),
-        column("messages/s", score, |line| median(line, "rate")),
-        column(&head, score, |line| ratio(line, "rate")),
-        column("CPU µs/message", score, |line| median(line, "cpu_us")),
-        column(&head, score, |line| ratio(line, "cpu_us")),
-        column("p50 µs", score, |line| median(line, "p50_us")),
-        column("p99 µs", score, |line| median(line, "p99_us")),
+        column("contender", score, |row| Some(row.label.clone())),
+        column("messages/s", score, |row| median(row, "rate")),
+        column(&heading, score, |row| ratio(row, "rate")),
+        column("CPU µs/message", score, |row| median(row, "cpu_us")),
+        column(&heading, score, |row| ratio(row, "cpu_us")),
+        column("p50 µs", score, |row| median(row, "p50_us")),
+        column("p99 µs", score, |row| median(row, "p99_us")),
     ];
-    if score.lines.iter().any(|line| line.trouble.is_some()) {
-        columns.push(column("note", score, |line| line.trouble.as_ref().map(|trouble| trouble.0.clone())));
+    if score.rows.iter().any(|row| row.last_error.is_some()) {
+        columns.push(column("note", score, |row| row.last_error.as_ref().map(ToString::to_string)));
     }
     format!("\n## {}: {}\n\n{}", score.case.name(), score.case.about(), draw(&columns))
 }
 
-/// A column, its head first.
-fn column(head: &str, score: &Score, cell: impl Fn(&Line) -> Option<String>) -> Vec<String> {
-    let cells = score.lines.iter().map(|line| cell(line).unwrap_or_default());
-    std::iter::once(head.to_owned()).chain(cells).collect()
+/// Builds a column with its heading first.
+fn column(heading: &str, score: &Score, cell: impl Fn(&RowSamples) -> Option<String>) -> Vec<String> {
+    let cells = score.rows.iter().map(|row| cell(row).unwrap_or_default());
+    std::iter::once(heading.to_owned()).chain(cells).collect()
 }

@@ -1,4 +1,4 @@
-//! One workload on one runtime, with the system's allocator.
+//! Runs one workload on one runtime, with the system allocator.
 
 use std::process::ExitCode;
 

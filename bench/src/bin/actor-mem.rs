@@ -1,4 +1,4 @@
-//! One workload on one runtime, with an allocator that counts bytes; for the workload `heap`.
+//! Runs one workload on one runtime, with an allocator that counts bytes; for the workload `heap`.
 
 use std::alloc::System;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Alternating rounds of all runtimes and workloads, as tables.
+//! Compares all runtimes in alternating rounds and prints tables.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,5 @@
-//! A child process: one contender, one workload, within a time limit.
+//! A child process: one contender, one workload, one time limit.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
@@ -13,38 +12,31 @@ use crate::cli::UNSUPPORTED;
 use crate::sample::Sample;
 use crate::workload::Workload;
 
-/// More than any child of ours says.
+/// More than any child process prints.
 const OUTPUT_MAX: u64 = 64 * 1024;
 
-/// The programs that children run.
+/// The programs of the child processes.
 pub(super) struct Children {
     bench: PathBuf,
     mem: PathBuf,
     timeout: Duration,
 }
 
-/// Why a child gave no sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// The contender cannot do it; it need not be asked again.
+/// A child process that produced no sample.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ChildError {
+    /// The contender does not support the workload; retrying is pointless.
+    #[error("{0}")]
     Unsupported(String),
-    /// It was not ready within the limit, and was killed.
+    /// The child was killed at the time limit.
+    #[error("timed out after {} s", .0.as_secs())]
     TimedOut(Duration),
-    /// Anything else.
+    #[error("{0}")]
     Failed(String),
 }
 
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unsupported(what) | Self::Failed(what) => f.write_str(what),
-            Self::TimedOut(limit) => write!(f, "timed out after {} s", limit.as_secs()),
-        }
-    }
-}
-
 impl Children {
-    /// Finds `actor-bench` and `actor-mem` where this program is.
+    /// Finds `actor-bench` and `actor-mem` next to this program.
     pub(super) fn beside_this_program(timeout: Duration) -> io::Result<Self> {
         let this = std::env::current_exe()?;
         let beside = |name: &str| {
@@ -52,14 +44,15 @@ impl Children {
             if path.is_file() {
                 return Ok(path);
             }
-            let what = format!("{} is missing; build it with `cargo build --release --bins`", path.display());
-            Err(io::Error::new(io::ErrorKind::NotFound, what))
+            let message =
+                format!("{} is missing; build it with `cargo build --release --bins`", path.display());
+            Err(io::Error::new(io::ErrorKind::NotFound, message))
         };
         Ok(Self { bench: beside("actor-bench")?, mem: beside("actor-mem")?, timeout })
     }
 
-    /// Runs one child and reads its sample.
-    pub(super) fn run(&self, entrant: &Entrant, workload: Workload) -> Result<Sample, Trouble> {
+    /// Runs one child process and parses its sample.
+    pub(super) fn run(&self, entrant: &Entrant, workload: Workload) -> Result<Sample, ChildError> {
         let program = if workload == Workload::Heap { &self.mem } else { &self.bench };
         let mut command = Command::new(program);
         command.args([entrant.contender.name, workload.name()]).args(&entrant.settings);
@@ -67,51 +60,51 @@ impl Children {
     }
 }
 
-fn run(mut command: Command, timeout: Duration) -> Result<Sample, Trouble> {
-    let failed = |error: io::Error| Trouble::Failed(error.to_string());
+fn run(mut command: Command, timeout: Duration) -> Result<Sample, ChildError> {
+    let failed = |error: io::Error| ChildError::Failed(error.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let out = reader(child.stdout.take());
     let err = reader(child.stderr.take());
-    // A child's output ends when the child does.
+    // The pipe closes when the child exits.
     let out = match out.recv_timeout(timeout) {
         Ok(text) => text,
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
             child.kill().map_err(failed)?;
             child.wait().map_err(failed)?;
-            return Err(Trouble::TimedOut(timeout));
+            return Err(ChildError::TimedOut(timeout));
         }
     };
     let status = child.wait().map_err(failed)?;
     read(status, &out, &err.recv().unwrap_or_default())
 }
 
-/// Reads a pipe on a thread of its own, so that neither pipe can fill up while the other is read.
+/// Reads a pipe on its own thread, so that neither pipe fills up while the other is read.
 fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     let (done, text) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
-            // What was read before an error is all there is to show.
+            // On an error, the output read so far is used.
             drop(pipe.take(OUTPUT_MAX).read_to_end(&mut bytes));
         }
-        // Nobody listens to a child that was killed.
+        // The receiver is gone if the child was killed.
         drop(done.send(String::from_utf8_lossy(&bytes).into_owned()));
     });
     text
 }
 
-fn read(status: ExitStatus, out: &str, err: &str) -> Result<Sample, Trouble> {
-    let said = err.lines().next_back().unwrap_or_default();
-    // The name of the program in front says nothing in a table of its runs.
-    let said = said.split_once(": ").map_or(said, |(_, said)| said).to_owned();
+fn read(status: ExitStatus, out: &str, err: &str) -> Result<Sample, ChildError> {
+    let last_line = err.lines().next_back().unwrap_or_default();
+    // Drops the program name in front.
+    let message = last_line.split_once(": ").map_or(last_line, |(_, message)| message).to_owned();
     if status.code() == Some(i32::from(UNSUPPORTED)) {
-        return Err(Trouble::Unsupported(said));
+        return Err(ChildError::Unsupported(message));
     }
     if !status.success() {
-        return Err(Trouble::Failed(if said.is_empty() { status.to_string() } else { said }));
+        return Err(ChildError::Failed(if message.is_empty() { status.to_string() } else { message }));
     }
-    Sample::parse(out).ok_or_else(|| Trouble::Failed(format!("no figures in `{}`", out.trim())))
+    Sample::parse(out).ok_or_else(|| ChildError::Failed(format!("no metrics in `{}`", out.trim())))
 }
 
 #[cfg(test)]
@@ -119,20 +112,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_figures_is_a_sample() {
+    fn a_line_of_metrics_is_a_sample() {
         let sample = Sample::default().with("ops", 1.0).with("rate", 2.0);
         assert_eq!(shell("echo ops=1 rate=2"), Ok(sample));
     }
 
     #[test]
-    fn the_exit_code_tells_what_cannot_be_done_from_what_went_wrong() {
+    fn the_exit_code_distinguishes_unsupported_from_failed() {
         assert_eq!(
-            shell("echo 'actor-bench: unsupported: no wings' >&2; exit 3"),
-            Err(Trouble::Unsupported("unsupported: no wings".to_owned()))
+            shell("echo 'actor-bench: unsupported: no skynet' >&2; exit 3"),
+            Err(ChildError::Unsupported("unsupported: no skynet".to_owned()))
         );
-        assert_eq!(shell("echo 'actor-bench: fell' >&2; exit 1"), Err(Trouble::Failed("fell".to_owned())));
-        assert_eq!(shell("kill -9 $$"), Err(Trouble::Failed("signal: 9 (SIGKILL)".to_owned())));
-        assert_eq!(shell("echo hello"), Err(Trouble::Failed("no figures in `hello`".to_owned())));
+        assert_eq!(
+            shell("echo 'actor-bench: crashed' >&2; exit 1"),
+            Err(ChildError::Failed("crashed".to_owned()))
+        );
+        assert_eq!(shell("kill -9 $$"), Err(ChildError::Failed("signal: 9 (SIGKILL)".to_owned())));
+        assert_eq!(shell("echo hello"), Err(ChildError::Failed("no metrics in `hello`".to_owned())));
     }
 
     #[test]
@@ -140,16 +136,16 @@ mod tests {
         let limit = Duration::from_millis(1);
         let mut command = Command::new("sh");
         command.args(["-c", "exec sleep 1000"]);
-        assert_eq!(run(command, limit), Err(Trouble::TimedOut(limit)));
+        assert_eq!(run(command, limit), Err(ChildError::TimedOut(limit)));
     }
 
     #[test]
-    fn a_child_that_says_too_much_is_heard_in_part() {
+    fn the_output_of_a_child_is_truncated() {
         let endless = shell("yes | head -c 1000000; exit 0");
-        assert!(matches!(endless, Err(Trouble::Failed(_))), "{endless:?}");
+        assert!(matches!(endless, Err(ChildError::Failed(_))), "{endless:?}");
     }
 
-    fn shell(script: &str) -> Result<Sample, Trouble> {
+    fn shell(script: &str) -> Result<Sample, ChildError> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         run(command, Duration::from_secs(30))

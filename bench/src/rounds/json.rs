@@ -1,23 +1,23 @@
-//! The figures for programs.
+//! Results as JSON, for `cargo xtask bench compare`.
 
 use serde_json::{Map, Value, json};
 
 use super::args::Options;
-use super::score::{Line, Score};
+use super::score::{RowSamples, Score};
 
-/// Writes one object per row that has figures under `rows`, named `workload/contender`, and the others under `missing`.
+/// Writes one object per row with results under `rows`, named `workload/contender`, and the others under `missing`.
 ///
-/// `ratio` compares with the first row of the same workload and is higher for what is better, as `better` says for
-/// whoever also reads files in which it is not.
+/// `ratio` compares with the first row of the same workload. Here a higher ratio is better; `better` records that, because in
+/// the files of other suites a lower one is.
 pub(super) fn all(scores: &[Score], options: &Options) -> String {
     let mut rows = Vec::new();
     let mut missing = Vec::new();
     for score in scores {
-        for line in &score.lines {
-            let name = format!("{}/{}", score.workload.name(), line.entrant.label);
-            match row(score, line, &name) {
-                Some(row) => rows.push(row),
-                None => missing.push(json!({ "name": name, "why": line.trouble() })),
+        for row in &score.rows {
+            let name = format!("{}/{}", score.workload.name(), row.entrant.label);
+            match to_json(score, row, &name) {
+                Some(value) => rows.push(value),
+                None => missing.push(json!({ "name": name, "why": row.error() })),
             }
         }
     }
@@ -33,24 +33,24 @@ pub(super) fn all(scores: &[Score], options: &Options) -> String {
     format!("{all:#}\n")
 }
 
-fn row(score: &Score, line: &Line, name: &str) -> Option<Value> {
-    let figure = score.workload.figure();
-    let own = line.quartiles(figure.name)?;
-    let ratio = score.ratio(line)?;
-    let medians: Map<String, Value> = line
-        .figures()
-        .filter_map(|name| Some((name.to_owned(), json!(line.quartiles(name)?.median))))
+fn to_json(score: &Score, row: &RowSamples, name: &str) -> Option<Value> {
+    let metric = score.workload.metric();
+    let own = row.quartiles(metric.name)?;
+    let ratio = score.ratio(row)?;
+    let medians: Map<String, Value> = row
+        .metrics()
+        .filter_map(|name| Some((name.to_owned(), json!(row.quartiles(name)?.median))))
         .collect();
     Some(json!({
         "name": name,
-        "figure": figure.name,
+        "figure": metric.name,
         "median": own.median,
         "lower": own.lower,
         "upper": own.upper,
         "ratio": ratio.median,
         "ratio_lower": ratio.lower,
         "ratio_upper": ratio.upper,
-        "rounds": line.count(),
+        "rounds": row.count(),
         "medians": medians,
     }))
 }
@@ -58,16 +58,16 @@ fn row(score: &Score, line: &Line, name: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::super::args::tests::options;
-    use super::super::child::Trouble;
+    use super::super::child::ChildError;
     use super::super::score::tests::score;
     use super::*;
     use crate::workload::Workload;
 
     #[test]
-    fn rows_have_figures_and_what_has_none_says_why() {
+    fn rows_have_results_and_missing_rows_a_reason() {
         let mut score =
             score(Workload::Tell1, &[("tokio-mpsc", &[4.0, 6.0]), ("own", &[8.0, 18.0]), ("other", &[])]);
-        score.lines[2].note(1, Err(Trouble::Failed("fell".to_owned())));
+        score.rows[2].record(1, Err(ChildError::Failed("crashed".to_owned())));
         let all: Value =
             serde_json::from_str(&all(&[score], &options("--seed 5 --rounds 2 echo=on"))).unwrap();
         assert_eq!(all["better"], "higher");
@@ -83,6 +83,6 @@ mod tests {
                 "medians": { "rate": 13.0, "cpu_ns_per_op": 123.4 }
             })
         );
-        assert_eq!(all["missing"], json!([{ "name": "tell1/other", "why": "fell (1 of 1 rounds)" }]));
+        assert_eq!(all["missing"], json!([{ "name": "tell1/other", "why": "crashed (1 of 1 rounds)" }]));
     }
 }

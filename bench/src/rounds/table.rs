@@ -1,15 +1,15 @@
-//! The figures as tables that are also Markdown.
+//! Results as Markdown tables.
 
-use bench_figures::Quartiles;
+use bench_support::Quartiles;
 
 use super::args::Options;
-use super::score::{Line, Score};
+use super::score::{RowSamples, Score};
 use crate::workload::{Better, Workload};
 
-/// Draws a table per workload, under a line that says how to repeat them.
+/// Draws one table per workload, after a heading with the parameters that repeat the run.
 pub(super) fn all(scores: &[Score], options: &Options) -> String {
     let settings =
-        if options.settings.is_empty() { "as usual".to_owned() } else { options.settings.join(" ") };
+        if options.settings.is_empty() { "defaults".to_owned() } else { options.settings.join(" ") };
     let mut text = format!("rounds: {}, seed: {}, settings: {settings}\n", options.rounds, options.seed);
     for score in scores {
         text += &one(score);
@@ -19,13 +19,13 @@ pub(super) fn all(scores: &[Score], options: &Options) -> String {
 
 fn one(score: &Score) -> String {
     let workload = score.workload;
-    let direction = match workload.figure().better {
+    let direction = match workload.metric().better {
         Better::Higher => "higher is better",
         Better::Lower => "lower is better",
     };
     let mut columns = columns(score);
-    if score.lines.iter().any(|line| line.trouble().is_some()) {
-        let notes = score.lines.iter().map(|line| line.trouble().unwrap_or_default());
+    if score.rows.iter().any(|row| row.error().is_some()) {
+        let notes = score.rows.iter().map(|row| row.error().unwrap_or_default());
         columns.push(Column::new(Align::Left, "note", notes));
     }
     format!("\n## {}: {} ({direction})\n\n{}", workload.name(), workload.about(), draw(&columns))
@@ -33,7 +33,7 @@ fn one(score: &Score) -> String {
 
 struct Column {
     align: Align,
-    /// The head first.
+    /// The heading comes first.
     cells: Vec<String>,
 }
 
@@ -44,73 +44,73 @@ enum Align {
 }
 
 impl Column {
-    fn new(align: Align, head: &str, cells: impl Iterator<Item = String>) -> Self {
-        Self { align, cells: std::iter::once(head.to_owned()).chain(cells).collect() }
+    fn new(align: Align, heading: &str, cells: impl Iterator<Item = String>) -> Self {
+        Self { align, cells: std::iter::once(heading.to_owned()).chain(cells).collect() }
     }
 }
 
 fn columns(score: &Score) -> Vec<Column> {
-    let figure = score.workload.figure();
-    let baseline = score.lines.first().map_or("", |line| &line.entrant.label);
-    let right = |head: &str, cell: &dyn Fn(&Line) -> Option<String>| {
-        Column::new(Align::Right, head, score.lines.iter().map(|line| cell(line).unwrap_or_default()))
+    let metric = score.workload.metric();
+    let baseline = score.rows.first().map_or("", |row| &row.entrant.label);
+    let right = |heading: &str, cell: &dyn Fn(&RowSamples) -> Option<String>| {
+        Column::new(Align::Right, heading, score.rows.iter().map(|row| cell(row).unwrap_or_default()))
     };
     let mut columns = vec![
-        Column::new(Align::Left, "runtime", score.lines.iter().map(|line| line.entrant.label.clone())),
-        right(figure.unit, &|line| Some(short(line.quartiles(figure.name)?.median))),
-        right("quartiles", &|line| Some(span(line.quartiles(figure.name)?, short))),
-        right("CPU ns/op", &|line| Some(short(line.quartiles("cpu_ns_per_op")?.median))),
-        right(&format!("× {baseline}"), &|line| Some(times(score.ratio(line)?.median))),
-        right("quartiles", &|line| Some(span(score.ratio(line)?, times))),
+        Column::new(Align::Left, "runtime", score.rows.iter().map(|row| row.entrant.label.clone())),
+        right(metric.unit, &|row| Some(short(row.quartiles(metric.name)?.median))),
+        right("quartiles", &|row| Some(range(row.quartiles(metric.name)?, short))),
+        right("CPU ns/op", &|row| Some(short(row.quartiles("cpu_ns_per_op")?.median))),
+        right(&format!("× {baseline}"), &|row| Some(format_ratio(score.ratio(row)?.median))),
+        right("quartiles", &|row| Some(range(score.ratio(row)?, format_ratio))),
     ];
-    for name in extra_figures(score) {
-        columns.push(right(&name.replace("_us", " µs").replace('_', " "), &|line| {
-            Some(short(line.quartiles(&name)?.median))
+    for name in extra_metrics(score) {
+        columns.push(right(&name.replace("_us", " µs").replace('_', " "), &|row| {
+            Some(short(row.quartiles(&name)?.median))
         }));
     }
     columns
 }
 
-/// Lists the figures that have no column yet.
-fn extra_figures(score: &Score) -> Vec<String> {
+/// Lists the metrics that have no column yet.
+fn extra_metrics(score: &Score) -> Vec<String> {
     let mut extra: Vec<String> = Vec::new();
-    for name in score.lines.iter().flat_map(Line::figures) {
-        if !is_shown(score.workload, name) && extra.iter().all(|known| known != name) {
+    for name in score.rows.iter().flat_map(RowSamples::metrics) {
+        if !has_column(score.workload, name) && extra.iter().all(|known| known != name) {
             extra.push(name.to_owned());
         }
     }
     extra
 }
 
-fn is_shown(workload: Workload, name: &str) -> bool {
+fn has_column(workload: Workload, name: &str) -> bool {
     match (name, workload) {
         ("ops" | "secs" | "cpu_ns_per_op", _) => true,
-        // Elsewhere the rate is either the figure itself or says only how long the workload paused.
+        // In other workloads the rate is the headline metric, or it only reflects the pauses of the workload.
         ("rate", Workload::Latency1 | Workload::Latency10 | Workload::Latency100 | Workload::Latency1000) => {
             false
         }
         ("rate", _) => true,
-        (name, workload) => name == workload.figure().name,
+        (name, workload) => name == workload.metric().name,
     }
 }
 
-fn span(quartiles: Quartiles, shown: impl Fn(f64) -> String) -> String {
-    format!("{}–{}", shown(quartiles.lower), shown(quartiles.upper))
+fn range(quartiles: Quartiles, format: impl Fn(f64) -> String) -> String {
+    format!("{}–{}", format(quartiles.lower), format(quartiles.upper))
 }
 
-/// Writes a figure with two or three digits that count.
-pub(super) fn short(figure: f64) -> String {
-    match figure.abs() {
-        size if size >= 1e6 => format!("{:.2} M", figure / 1e6),
-        size if size >= 1e4 => format!("{:.0} k", figure / 1e3),
-        size if size >= 1e2 => format!("{figure:.0}"),
-        size if size >= 1e1 => format!("{figure:.1}"),
-        _ => format!("{figure:.2}"),
+/// Formats a number with two or three significant digits.
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1e6 => format!("{:.2} M", value / 1e6),
+        size if size >= 1e4 => format!("{:.0} k", value / 1e3),
+        size if size >= 1e2 => format!("{value:.0}"),
+        size if size >= 1e1 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
     }
 }
 
-/// Writes a ratio, with a third digit where two would hide who is how slow.
-fn times(ratio: f64) -> String {
+/// Formats a ratio, with three decimals for small ones so that slow contenders can be told apart.
+fn format_ratio(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") }
 }
 
@@ -146,12 +146,12 @@ fn draw(columns: &[Column]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::args::tests::options;
-    use super::super::child::Trouble;
+    use super::super::child::ChildError;
     use super::super::score::tests::score;
     use super::*;
 
     #[test]
-    fn a_table_is_aligned_and_has_notes_only_for_trouble() {
+    fn a_table_is_aligned_and_has_notes_only_for_errors() {
         let mut score = score(
             Workload::Tell1,
             &[("tokio-mpsc", &[4e6, 6e6]), ("tokio-mpsc (again)", &[4e6, 6e6]), ("slow", &[4e3, 6e3])],
@@ -166,27 +166,27 @@ mod tests {
 | slow               |       5000 |     4500–5500 |       123 |        0.001 | 0.001–0.001 |
 ";
         assert_eq!(one(&score), table);
-        score.lines[2].note(3, Err(Trouble::Failed("fell".to_owned())));
-        assert!(one(&score).contains("| fell (1 of 3 rounds) |\n"), "{}", one(&score));
+        score.rows[2].record(3, Err(ChildError::Failed("crashed".to_owned())));
+        assert!(one(&score).contains("| crashed (1 of 3 rounds) |\n"), "{}", one(&score));
     }
 
     #[test]
-    fn whoever_gave_nothing_has_a_row_that_says_why() {
+    fn a_contender_without_results_has_a_row_with_the_reason() {
         let mut score = score(Workload::Wake, &[("tokio-mpsc", &[9.0]), ("own", &[])]);
-        score.lines[1].note(1, Err(Trouble::Unsupported("unsupported: no wings".to_owned())));
-        let row = "| own        |        |           |           |              |           | unsupported: no wings |\n";
+        score.rows[1].record(1, Err(ChildError::Unsupported("unsupported: no skynet".to_owned())));
+        let row = "| own        |        |           |           |              |           | unsupported: no skynet |\n";
         assert!(one(&score).ends_with(row), "{}", one(&score));
     }
 
     #[test]
-    fn the_first_line_says_how_to_repeat_the_run() {
-        assert_eq!(all(&[], &options("--seed 5")), "rounds: 7, seed: 5, settings: as usual\n");
-        let told = all(&[], &options("--seed 5 --rounds 9 echo=on --scale 2"));
-        assert_eq!(told, "rounds: 9, seed: 5, settings: echo=on scale=2\n");
+    fn the_first_line_has_the_parameters_of_the_run() {
+        assert_eq!(all(&[], &options("--seed 5")), "rounds: 7, seed: 5, settings: defaults\n");
+        let text = all(&[], &options("--seed 5 --rounds 9 echo=on --scale 2"));
+        assert_eq!(text, "rounds: 9, seed: 5, settings: echo=on scale=2\n");
     }
 
     #[test]
-    fn figures_are_short() {
+    fn numbers_are_short() {
         let shown = [1_234_567.0, 45_678.0, 1234.0, 12.34, 1.234, 0.0].map(short);
         assert_eq!(shown, ["1.23 M", "46 k", "1234", "12.3", "1.23", "0.00"]);
     }

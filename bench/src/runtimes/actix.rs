@@ -1,4 +1,4 @@
-//! actix 0.13: an arbiter (a loop on one thread) per worker; an actor stays on the arbiter it started on.
+//! actix 0.13: an arbiter (an event loop on one thread) per worker; an actor stays on the arbiter it started on.
 
 use std::future::Future;
 use std::sync::mpsc;
@@ -8,9 +8,9 @@ use actix::prelude::*;
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Actix(Vec<ArbiterHandle>);
 
@@ -36,7 +36,7 @@ impl Handler<Tell> for CounterActor {
     type Result = ();
 
     fn handle(&mut self, message: Tell, _: &mut Self::Context) {
-        self.0.told(message.0);
+        self.0.on_tell(message.0);
     }
 }
 
@@ -44,17 +44,17 @@ impl Handler<Ask> for CounterActor {
     type Result = u64;
 
     fn handle(&mut self, message: Ask, _: &mut Self::Context) -> u64 {
-        self.0.asked(message.0)
+        self.0.on_ask(message.0)
     }
 }
 
 impl Runtime for Actix {
     type Addr = Addr<CounterActor>;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         if settings.mailbox != Mailbox::Unbounded {
-            return Err(NoSample::Unsupported(
-                "`do_send` ignores a mailbox's limit, `send` waits for the answer",
+            return Err(SampleError::Unsupported(
+                "`do_send` ignores the mailbox capacity, `send` waits for the reply",
             ));
         }
         System::set_current(idle_system()?);
@@ -62,12 +62,12 @@ impl Runtime for Actix {
         Ok(Self(arbiters.collect()))
     }
 
-    fn spawn_task(&self, lane: usize, task: impl Future<Output = ()> + Send + 'static) {
-        assert!(self.lane(lane).spawn(task), "an arbiter lives until the process ends");
+    fn spawn_task(&self, thread: usize, task: impl Future<Output = ()> + Send + 'static) {
+        assert!(self.arbiter(thread).spawn(task), "an arbiter lives until the process ends");
     }
 
-    fn spawn_actor(&self, lane: usize, counter: Counter) -> Addr<CounterActor> {
-        CounterActor::start_in_arbiter(self.lane(lane), move |_| CounterActor(counter))
+    fn spawn_actor(&self, thread: usize, counter: Counter) -> Addr<CounterActor> {
+        CounterActor::start_in_arbiter(self.arbiter(thread), move |_| CounterActor(counter))
     }
 
     #[inline]
@@ -77,39 +77,39 @@ impl Runtime for Actix {
 
     #[inline]
     async fn ask(addr: &Addr<CounterActor>, value: u64) -> u64 {
-        addr.send(Ask(value)).await.expect("the actor answers every question")
+        addr.send(Ask(value)).await.expect("the actor replies to every ask")
     }
 }
 
 impl Actix {
-    fn lane(&self, lane: usize) -> &ArbiterHandle {
-        &self.0[lane % self.0.len()]
+    fn arbiter(&self, thread: usize) -> &ArbiterHandle {
+        &self.0[thread % self.0.len()]
     }
 }
 
-/// Starts a system on a thread of its own: its loop is no worker, it only idles.
-fn idle_system() -> Result<System, NoSample> {
+/// Starts a system on its own thread; its event loop stays idle and is not a worker.
+fn idle_system() -> Result<System, SampleError> {
     let (started, system) = mpsc::channel();
     thread::spawn(move || {
         let runner = System::new();
-        // Whoever started the thread waits below.
+        // The receiver is waiting below.
         runner.block_on(async { drop(started.send(System::current())) });
         runner.run()
     });
-    system.recv().map_err(|_| NoSample::Failed("actix's system did not start".to_owned()))
+    system.recv().map_err(|_| SampleError::Failed("actix's system did not start".to_owned()))
 }
 
-/// Arbiters for the children of one node, in turn; the other nodes' children stay where their parent is.
+/// Arbiters for the root's children, round robin; the children of other nodes stay on their parent's arbiter.
 #[derive(Default)]
-pub(super) struct Nursery {
+pub(super) struct ChildArbiters {
     arbiters: Vec<ArbiterHandle>,
     spawned: usize,
 }
 
 #[derive(Default)]
 pub(super) struct NodeActor {
-    node: Node<Addr<NodeActor>>,
-    nursery: Nursery,
+    node: TreeNode<Addr<NodeActor>>,
+    children: ChildArbiters,
 }
 
 impl Actor for NodeActor {
@@ -124,7 +124,7 @@ impl Handler<NodeMessage<Addr<Self>>> for NodeActor {
     type Result = ();
 
     fn handle(&mut self, message: NodeMessage<Addr<Self>>, context: &mut Self::Context) {
-        if self.node.receive::<Actix>(message, &mut self.nursery) == Next::Stop {
+        if self.node.receive::<Actix>(message, &mut self.children) == Next::Stop {
             context.stop();
         }
     }
@@ -132,19 +132,22 @@ impl Handler<NodeMessage<Addr<Self>>> for NodeActor {
 
 impl Skynet for Actix {
     type NodeAddr = Addr<NodeActor>;
-    type Inside<'a> = Nursery;
+    type NodeContext<'a> = ChildArbiters;
 
     fn spawn_root(&self) -> Addr<NodeActor> {
-        let nursery = Nursery { arbiters: self.0.clone(), spawned: 0 };
-        NodeActor::start_in_arbiter(self.lane(0), move |_| NodeActor { node: Node::default(), nursery })
+        let children = ChildArbiters { arbiters: self.0.clone(), spawned: 0 };
+        NodeActor::start_in_arbiter(self.arbiter(0), move |_| NodeActor {
+            node: TreeNode::default(),
+            children,
+        })
     }
 
-    fn spawn_child(nursery: &mut Nursery) -> Addr<NodeActor> {
-        if nursery.arbiters.is_empty() {
+    fn spawn_child(children: &mut ChildArbiters) -> Addr<NodeActor> {
+        if children.arbiters.is_empty() {
             return NodeActor::default().start();
         }
-        let arbiter = &nursery.arbiters[nursery.spawned % nursery.arbiters.len()];
-        nursery.spawned += 1;
+        let arbiter = &children.arbiters[children.spawned % children.arbiters.len()];
+        children.spawned += 1;
         NodeActor::start_in_arbiter(arbiter, |_| NodeActor::default())
     }
 

@@ -1,62 +1,64 @@
-//! Erlang's virtual machine, in a process of its own: `foreign/beam/bench.erl` writes the workloads once more.
+//! The Erlang virtual machine, in a separate process: `foreign/beam/bench.erl` implements the workloads in Erlang.
 //!
-//! Bound: a run compiles the module at most once, and the VM ends with the process that started it.
+//! Limits: a run compiles the module at most once, and the VM exits when its parent process does.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::sample::{NoSample, Sample};
+use crate::sample::{Sample, SampleError};
 use crate::settings::{Mailbox, Settings, Switch};
 use crate::skynet::CHILDREN;
 use crate::workload::{HeapGauge, Workload};
-use crate::workloads::fan::Shape;
+use crate::workloads::fan::FanShape;
 use crate::workloads::{ask, skynet, spawn};
 
 const SOURCE: &str = include_str!("../../foreign/beam/bench.erl");
 
-/// Processes that the VM may have besides the actors.
+/// Extra process slots for the VM itself.
 const OTHER_PROCESSES: u64 = 1024;
 
-/// Runs a workload on a VM that weighs its own actors, so no gauge of this process is asked.
-pub(super) fn run(workload: Workload, settings: &Settings, _: Option<HeapGauge>) -> Result<Sample, NoSample> {
-    let part = Part::of(workload, settings)?;
+/// Runs a workload on a VM. The VM measures its own memory, so the heap gauge of this process is not used.
+pub(super) fn run(
+    workload: Workload,
+    settings: &Settings,
+    _: Option<HeapGauge>,
+) -> Result<Sample, SampleError> {
+    let case = ErlangCase::new(workload, settings)?;
     let module = compiled()?;
-    let mut vm = vm(&module, &part, settings).spawn().map_err(|error| not_started("erl", &error))?;
-    // The VM ends when its standard input does, also where this process is killed.
-    let alive = vm.stdin.take();
-    let ended = vm.wait_with_output();
-    drop(alive);
-    read(&ended.map_err(failed)?)
+    let mut vm = vm(&module, &case, settings).spawn().map_err(|error| not_started("erl", &error))?;
+    // The VM exits when its standard input is closed, even if this process is killed.
+    let keep_alive = vm.stdin.take();
+    let output = vm.wait_with_output();
+    drop(keep_alive);
+    read(&output.map_err(failed)?)
 }
 
-/// What `bench.erl` is asked for.
+/// Arguments of `bench.erl`.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct ErlangCase {
     name: &'static str,
     counts: Vec<u64>,
-    /// How many actors live at once, at most.
+    /// Maximum number of live actors.
     actors: u64,
 }
 
-impl Part {
-    fn of(workload: Workload, settings: &Settings) -> Result<Self, NoSample> {
+impl ErlangCase {
+    fn new(workload: Workload, settings: &Settings) -> Result<Self, SampleError> {
         if settings.mailbox != Mailbox::Unbounded {
-            return Err(NoSample::Unsupported("mailboxes have no bound"));
+            return Err(SampleError::Unsupported("mailboxes are unbounded"));
         }
         if settings.echo == Switch::On {
-            return Err(NoSample::Unsupported("no tokio runtime to run an echo server on"));
+            return Err(SampleError::Unsupported("no tokio runtime to run an echo server on"));
         }
         match workload {
-            Workload::Tell1 => Ok(Self::fan(Shape::TELL1, settings)),
-            Workload::Mpsc4 => Ok(Self::fan(Shape::MPSC4, settings)),
-            Workload::Fan10 => Ok(Self::fan(Shape::FAN10, settings)),
-            Workload::Fan100 => Ok(Self::fan(Shape::FAN100, settings)),
-            Workload::Fan1000 => Ok(Self::fan(Shape::FAN1000, settings)),
-            Workload::Ask => {
-                Ok(Self { name: "ask", counts: vec![settings.scaled(ask::QUESTIONS)], actors: 1 })
-            }
+            Workload::Tell1 => Ok(Self::fan(FanShape::TELL1, settings)),
+            Workload::Mpsc4 => Ok(Self::fan(FanShape::MPSC4, settings)),
+            Workload::Fan10 => Ok(Self::fan(FanShape::FAN10, settings)),
+            Workload::Fan100 => Ok(Self::fan(FanShape::FAN100, settings)),
+            Workload::Fan1000 => Ok(Self::fan(FanShape::FAN1000, settings)),
+            Workload::Ask => Ok(Self { name: "ask", counts: vec![settings.scaled(ask::ASKS)], actors: 1 }),
             Workload::Skynet => {
                 let level = skynet::level(settings);
                 let nodes = (0..=level).map(|level| CHILDREN.pow(level)).sum();
@@ -64,17 +66,17 @@ impl Part {
             }
             Workload::Spawn => Ok(Self::idle("spawn", settings)),
             Workload::Heap => Ok(Self::idle("heap", settings)),
-            Workload::Wake => Err(NoSample::Unsupported("no foreign thread can tell a process")),
+            Workload::Wake => Err(SampleError::Unsupported("no thread outside the VM can send to a process")),
             Workload::Latency1 | Workload::Latency10 | Workload::Latency100 | Workload::Latency1000 => {
-                Err(NoSample::Unsupported("bench.erl takes no delays"))
+                Err(SampleError::Unsupported("bench.erl measures no latencies"))
             }
-            Workload::Register => Err(NoSample::Unsupported("register compares sets, not runtimes")),
+            Workload::Register => Err(SampleError::Unsupported("register compares sets, not runtimes")),
         }
     }
 
-    fn fan(shape: Shape, settings: &Settings) -> Self {
+    fn fan(shape: FanShape, settings: &Settings) -> Self {
         let actors = shape.actors as u64;
-        Self { name: "fan", counts: vec![actors, shape.turns(settings), shape.producers as u64], actors }
+        Self { name: "fan", counts: vec![actors, shape.passes(settings), shape.producers as u64], actors }
     }
 
     fn idle(name: &'static str, settings: &Settings) -> Self {
@@ -83,38 +85,38 @@ impl Part {
     }
 }
 
-/// Prepares a VM with as many schedulers as there are workers, and everything else as it comes.
-fn vm(module: &Path, part: &Part, settings: &Settings) -> Command {
+/// Prepares a VM with one scheduler per worker and default settings otherwise.
+fn vm(module: &Path, case: &ErlangCase, settings: &Settings) -> Command {
     let workers = settings.workers;
     let mut vm = Command::new("erl");
     vm.args(["-noshell", "+S", &format!("{workers}:{workers}")]);
-    // The largest settings stay below the most that a VM takes, 134 million.
-    vm.args(["+P", &(part.actors + OTHER_PROCESSES).to_string()]);
-    vm.arg("-pa").arg(module).args(["-run", "bench", "main", part.name]);
-    vm.args(part.counts.iter().map(u64::to_string));
+    // The largest settings stay below the VM's limit of 134 million processes.
+    vm.args(["+P", &(case.actors + OTHER_PROCESSES).to_string()]);
+    vm.arg("-pa").arg(module).args(["-run", "bench", "main", case.name]);
+    vm.args(case.counts.iter().map(u64::to_string));
     vm.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     vm
 }
 
-fn read(ended: &Output) -> Result<Sample, NoSample> {
-    let out = String::from_utf8_lossy(&ended.stdout);
-    let err = String::from_utf8_lossy(&ended.stderr);
-    if !ended.status.success() {
-        let why = err.lines().next_back().unwrap_or("it did not say why");
-        return Err(NoSample::Failed(format!("erl ended with {}: {why}", ended.status)));
+fn read(output: &Output) -> Result<Sample, SampleError> {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let reason = err.lines().next_back().unwrap_or("no message");
+        return Err(SampleError::Failed(format!("erl exited with {}: {reason}", output.status)));
     }
-    Sample::parse(&out).ok_or_else(|| NoSample::Failed(format!("no figures in `{}`", out.trim())))
+    Sample::parse(&out).ok_or_else(|| SampleError::Failed(format!("no metrics in `{}`", out.trim())))
 }
 
-/// Names the folder of the compiled module, beside this program; compiles it where there is none of this build.
-fn compiled() -> Result<PathBuf, NoSample> {
+/// Returns the directory of the compiled module, next to this program; compiles it unless it is newer than the program.
+fn compiled() -> Result<PathBuf, SampleError> {
     let program = std::env::current_exe().map_err(failed)?;
-    let folder = program.with_file_name("beam");
-    let module = folder.join("bench.beam");
+    let directory = program.with_file_name("beam");
+    let module = directory.join("bench.beam");
     if !is_newer(&module, &program).map_err(failed)? {
-        compile(&folder, &module)?;
+        compile(&directory, &module)?;
     }
-    Ok(folder)
+    Ok(directory)
 }
 
 fn is_newer(module: &Path, program: &Path) -> io::Result<bool> {
@@ -125,9 +127,9 @@ fn is_newer(module: &Path, program: &Path) -> io::Result<bool> {
     }
 }
 
-/// Compiles in a folder of this process's own, so that others who do the same find a whole module or none.
-fn compile(folder: &Path, module: &Path) -> Result<(), NoSample> {
-    let own = folder.join(std::process::id().to_string());
+/// Compiles in a directory of this process, then renames, so that concurrent runs never see a partial module.
+fn compile(directory: &Path, module: &Path) -> Result<(), SampleError> {
+    let own = directory.join(std::process::id().to_string());
     let source = own.join("bench.erl");
     fs::create_dir_all(&own).map_err(failed)?;
     fs::write(&source, SOURCE).map_err(failed)?;
@@ -135,8 +137,8 @@ fn compile(folder: &Path, module: &Path) -> Result<(), NoSample> {
     let outcome = match erlc {
         Ok(erlc) if erlc.status.success() => fs::rename(own.join("bench.beam"), module).map_err(failed),
         Ok(erlc) => {
-            let said = String::from_utf8_lossy(&erlc.stdout);
-            Err(NoSample::Failed(format!("erlc: {}", said.lines().next().unwrap_or_default())))
+            let text = String::from_utf8_lossy(&erlc.stdout);
+            Err(SampleError::Failed(format!("erlc: {}", text.lines().next().unwrap_or_default())))
         }
         Err(error) => Err(not_started("erlc", &error)),
     };
@@ -144,17 +146,17 @@ fn compile(folder: &Path, module: &Path) -> Result<(), NoSample> {
     outcome
 }
 
-fn not_started(program: &str, error: &io::Error) -> NoSample {
-    NoSample::Failed(match error.kind() {
+fn not_started(program: &str, error: &io::Error) -> SampleError {
+    SampleError::Failed(match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("{program} is missing; `apt-get install erlang-base` brings it")
+            format!("{program} is not installed; try `apt-get install erlang-base`")
         }
-        _ => format!("{program} cannot be started: {error}"),
+        _ => format!("could not start {program}: {error}"),
     })
 }
 
-fn failed(error: io::Error) -> NoSample {
-    NoSample::Failed(format!("the module of the BEAM: {error}"))
+fn failed(error: io::Error) -> SampleError {
+    SampleError::Failed(format!("BEAM module: {error}"))
 }
 
 #[cfg(test)]
@@ -163,7 +165,7 @@ mod tests {
     use std::sync::LazyLock;
 
     #[test]
-    fn the_vm_is_asked_for_what_the_others_do() {
+    fn the_vm_runs_the_same_counts_as_the_other_runtimes() {
         assert_eq!(line("mpsc4", ""), "+S 2:2 +P 1025 fan 1 250000 4");
         assert_eq!(line("fan1000", "workers=1"), "+S 1:1 +P 2024 fan 1000 250 4");
         assert_eq!(line("ask", "scale=0.5"), "+S 2:2 +P 1025 ask 100000");
@@ -173,47 +175,47 @@ mod tests {
 
     #[test]
     fn the_largest_settings_are_within_the_vms_limit() {
-        let part = Part::of(Workload::Skynet, &settings("scale=100")).unwrap();
-        assert!(part.actors + OTHER_PROCESSES < 134_217_727);
+        let case = ErlangCase::new(Workload::Skynet, &settings("scale=100")).unwrap();
+        assert!(case.actors + OTHER_PROCESSES < 134_217_727);
     }
 
     #[test]
-    fn a_vm_whose_starter_is_gone_ends() {
-        let part = Part { name: "ask", counts: vec![u64::MAX], actors: 1 };
-        let mut vm = vm(module(), &part, &Settings::default());
-        let ended = vm.stdin(Stdio::null()).output().unwrap();
-        let said = "erl ended with exit status: 1: whoever started this is gone";
-        assert_eq!(read(&ended), Err(NoSample::Failed(said.to_owned())));
+    fn a_vm_exits_when_its_parent_does() {
+        let case = ErlangCase { name: "ask", counts: vec![u64::MAX], actors: 1 };
+        let mut vm = vm(module(), &case, &Settings::default());
+        let output = vm.stdin(Stdio::null()).output().unwrap();
+        let expected = "erl exited with exit status: 1: the parent process has exited";
+        assert_eq!(read(&output), Err(SampleError::Failed(expected.to_owned())));
     }
 
     #[test]
-    fn a_run_that_goes_wrong_says_why() {
-        let part = Part { name: "teleport", counts: vec![1], actors: 1 };
-        let mut vm = vm(module(), &part, &Settings::default()).spawn().unwrap();
-        let alive = vm.stdin.take();
+    fn a_failed_run_reports_the_reason() {
+        let case = ErlangCase { name: "teleport", counts: vec![1], actors: 1 };
+        let mut vm = vm(module(), &case, &Settings::default()).spawn().unwrap();
+        let keep_alive = vm.stdin.take();
         let outcome = read(&vm.wait_with_output().unwrap());
-        drop(alive);
-        let Err(NoSample::Failed(why)) = outcome else { panic!("{outcome:?}") };
-        assert!(why.starts_with("erl ended with exit status: 1: {function_clause,"), "{why}");
+        drop(keep_alive);
+        let Err(SampleError::Failed(reason)) = outcome else { panic!("{outcome:?}") };
+        assert!(reason.starts_with("erl exited with exit status: 1: {function_clause,"), "{reason}");
     }
 
-    /// Compiled once for all tests, which share the folder of one process.
+    /// Compiles the module once for all tests, which share the directory of one process.
     fn module() -> &'static Path {
         static MODULE: LazyLock<PathBuf> = LazyLock::new(|| compiled().unwrap());
         &MODULE
     }
 
-    fn line(workload: &str, words: &str) -> String {
-        let settings = settings(words);
-        let part = Part::of(Workload::find(workload).unwrap(), &settings).unwrap();
-        let vm = vm(Path::new("module"), &part, &settings);
-        let words: Vec<_> = vm.get_args().map(|word| word.to_string_lossy()).collect();
+    fn line(workload: &str, pairs: &str) -> String {
+        let settings = settings(pairs);
+        let case = ErlangCase::new(Workload::parse(workload).unwrap(), &settings).unwrap();
+        let vm = vm(Path::new("module"), &case, &settings);
+        let args: Vec<_> = vm.get_args().map(|arg| arg.to_string_lossy()).collect();
         let hidden = ["-noshell", "-pa", "module", "-run", "bench", "main"];
-        let shown = words.iter().filter(|word| !hidden.contains(&word.as_ref()));
+        let shown = args.iter().filter(|arg| !hidden.contains(&arg.as_ref()));
         shown.map(AsRef::as_ref).collect::<Vec<_>>().join(" ")
     }
 
-    fn settings(words: &str) -> Settings {
-        Settings::parse(words.split_whitespace()).unwrap()
+    fn settings(pairs: &str) -> Settings {
+        Settings::parse(pairs.split_whitespace()).unwrap()
     }
 }

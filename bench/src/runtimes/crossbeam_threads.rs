@@ -1,4 +1,4 @@
-//! A thread per actor around a crossbeam channel: what the kernel alone can do.
+//! A thread and a crossbeam channel per actor: scheduling by the kernel alone.
 
 use std::future::Future;
 use std::thread::Builder;
@@ -7,7 +7,7 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
 
 const STACK_BYTES: usize = 64 * 1024;
@@ -24,11 +24,11 @@ pub(super) enum Message {
 impl Runtime for CrossbeamThreads {
     type Addr = Sender<Message>;
 
-    /// A usual limit on a user's threads is a few times higher.
+    /// The usual thread limit of a user is a few times higher.
     const ACTORS_MAX: usize = 5000;
 
-    /// The kernel schedules threads on all cores, whatever the settings say of workers.
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    /// Ignores the number of workers: the kernel schedules threads on all cores.
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         Ok(Self { mailbox: settings.mailbox })
     }
 
@@ -39,15 +39,15 @@ impl Runtime for CrossbeamThreads {
     fn spawn_actor(&self, _: usize, mut counter: Counter) -> Sender<Message> {
         let (addr, mailbox) = match self.mailbox {
             Mailbox::Unbounded => unbounded(),
-            Mailbox::Bounded(places) => bounded(places.get()),
+            Mailbox::Bounded(capacity) => bounded(capacity.get()),
         };
         spawn(move || {
             counter.on_start();
             for message in mailbox {
                 match message {
-                    Message::Tell(value) => counter.told(value),
-                    // An asker that went away needs no answer.
-                    Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+                    Message::Tell(value) => counter.on_tell(value),
+                    // The caller may have dropped its receiver.
+                    Message::Ask(value, reply) => drop(reply.send(counter.on_ask(value))),
                 }
             }
         });
@@ -61,16 +61,16 @@ impl Runtime for CrossbeamThreads {
 
     #[inline]
     async fn ask(addr: &Sender<Message>, value: u64) -> u64 {
-        let (asked, answer) = bounded(1);
-        addr.send(Message::Ask(value, asked)).expect("the actor lives as long as its address");
-        answer.recv().expect("the actor answers every question")
+        let (reply, response) = bounded(1);
+        addr.send(Message::Ask(value, reply)).expect("the actor lives as long as its address");
+        response.recv().expect("the actor replies to every ask")
     }
 
-    /// The kernel preempts a thread; there is nothing to give up.
+    /// Does nothing: the kernel preempts threads.
     async fn yield_now() {}
 }
 
 fn spawn(body: impl FnOnce() + Send + 'static) {
     let spawned = Builder::new().stack_size(STACK_BYTES).spawn(body);
-    spawned.expect("the system has a few thousand threads to give");
+    spawned.expect("the system allows a few thousand threads");
 }

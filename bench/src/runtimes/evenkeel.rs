@@ -1,5 +1,5 @@
-//! Ours, on tokio, with supervision and metrics on: producers and askers are tasks of the actors' own workers, or
-//! plain tokio tasks beside them.
+//! `evenkeel-actor` on tokio, with supervision and metrics. Producers and askers run on the actors' workers or as plain tokio
+//! tasks.
 
 use std::future::{Future, poll_fn};
 use std::num::NonZeroUsize;
@@ -7,38 +7,38 @@ use std::task::Poll;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, MailboxOptions, Metrics,
-    OverflowStrategy, Props, ReadyQueueScheduler, Reply,
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, HandlerResult, MailboxOptions,
+    Metrics, OverflowStrategy, Props, ReadyQueueScheduler, Reply,
 };
 use tokio::runtime::{Handle, Runtime as Tokio};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings, Switch};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
-/// Producers are tasks of the actors' own workers.
-pub(super) type Evenkeel = OnTokio<Inside>;
-/// Producers are plain tokio tasks.
-pub(super) type EvenkeelTokio = OnTokio<Beside>;
+/// Runs producers on the actors' workers.
+pub(super) type Evenkeel = OnTokio<OnWorkers>;
+/// Runs producers as plain tokio tasks.
+pub(super) type EvenkeelTokio = OnTokio<BesideWorkers>;
 
-/// Tasks run where actors do.
-pub(super) struct Inside;
-/// Tasks run beside the actors' workers.
-pub(super) struct Beside;
+/// Tasks run on the actors' workers.
+pub(super) struct OnWorkers;
+/// Tasks run as plain tokio tasks.
+pub(super) struct BesideWorkers;
 
-/// Where a workload's own tasks run.
-pub(super) trait Place: Send + Sync + 'static {
+/// Placement of the workload's tasks.
+pub(super) trait TaskPlacement: Send + Sync + 'static {
     fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static)
     where
         Self: Sized;
     fn yield_now() -> impl Future<Output = ()> + Send;
 }
 
-impl Place for Inside {
+impl TaskPlacement for OnWorkers {
     fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        runtime.system.spawn_task(task).expect("there is room for a task");
+        runtime.system.spawn_task(task).expect("the task limit is not reached");
     }
 
     async fn yield_now() {
@@ -54,7 +54,7 @@ impl Place for Inside {
     }
 }
 
-impl Place for Beside {
+impl TaskPlacement for BesideWorkers {
     fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static) {
         drop(runtime.tokio.spawn(task));
     }
@@ -70,7 +70,7 @@ pub(super) struct OnTokio<P> {
     counters: Props<CounterActor>,
     nodes: Props<NodeActor>,
     bounded: bool,
-    place: std::marker::PhantomData<P>,
+    placement: std::marker::PhantomData<P>,
 }
 
 pub(super) enum Message {
@@ -83,22 +83,22 @@ pub(super) struct CounterActor(Counter);
 impl Actor for CounterActor {
     type Msg = Message;
 
-    fn started(&mut self, _: &mut Context<'_, Self>) -> Handled<Message> {
+    fn started(&mut self, _: &mut Context<'_, Self>) -> HandlerResult<Message> {
         self.0.on_start();
         Ok(Flow::Continue)
     }
 
     #[inline]
-    fn receive(&mut self, message: Message, _: &mut Context<'_, Self>) -> Handled<Message> {
+    fn receive(&mut self, message: Message, _: &mut Context<'_, Self>) -> HandlerResult<Message> {
         match message {
-            Message::Tell(value) => self.0.told(value),
-            Message::Ask(value, reply) => drop(reply.send(self.0.asked(value))),
+            Message::Tell(value) => self.0.on_tell(value),
+            Message::Ask(value, reply) => drop(reply.send(self.0.on_ask(value))),
         }
         Ok(Flow::Continue)
     }
 }
 
-/// An address, and whether its mailbox may be full.
+/// An address; senders to a bounded mailbox may have to wait.
 #[derive(Clone)]
 pub(super) enum Addr {
     Unbounded(ActorRef<Message>),
@@ -114,10 +114,10 @@ impl Addr {
     }
 }
 
-impl<P: Place> Runtime for OnTokio<P> {
+impl<P: TaskPlacement> Runtime for OnTokio<P> {
     type Addr = Addr;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         let tokio = super::tokio_runtime(settings.workers)?;
         let metrics = match settings.metrics {
             Switch::On => Metrics::On,
@@ -126,16 +126,16 @@ impl<P: Place> Runtime for OnTokio<P> {
         let config = ActorSystemConfig { metrics, ..ActorSystemConfig::with_workers(settings.workers) };
         let system = ActorSystemRunner::new(config)
             .start(TokioRuntime::new(tokio.handle().clone()))
-            .map_err(|error| NoSample::Failed(format!("the system did not start: {error}")))?;
-        let (places, bounded) = match settings.mailbox {
-            // Four thousand million messages: nobody gets there.
+            .map_err(|error| SampleError::Failed(format!("actor system did not start: {error}")))?;
+        let (capacity, bounded) = match settings.mailbox {
+            // Four billion messages are never reached.
             Mailbox::Unbounded => (NonZeroUsize::new(u32::MAX as usize).unwrap_or(NonZeroUsize::MIN), false),
-            Mailbox::Bounded(places) => (places, true),
+            Mailbox::Bounded(capacity) => (capacity, true),
         };
-        let options = MailboxOptions::bounded(places).overflow(OverflowStrategy::BlockProducer);
+        let options = MailboxOptions::bounded(capacity).overflow(OverflowStrategy::BlockProducer);
         let counters = Props::of_values().mailbox(options).build();
         let nodes = Props::of_values().build();
-        Ok(Self { system, tokio, counters, nodes, bounded, place: std::marker::PhantomData })
+        Ok(Self { system, tokio, counters, nodes, bounded, placement: std::marker::PhantomData })
     }
 
     fn spawn_task(&self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
@@ -144,7 +144,7 @@ impl<P: Place> Runtime for OnTokio<P> {
 
     fn spawn_actor(&self, _: usize, counter: Counter) -> Addr {
         let spawned = self.system.spawn_value(CounterActor(counter), &self.counters);
-        let actor = spawned.expect("there is room for an actor");
+        let actor = spawned.expect("the actor limit is not reached");
         if self.bounded { Addr::Bounded(actor) } else { Addr::Unbounded(actor) }
     }
 
@@ -158,8 +158,8 @@ impl<P: Place> Runtime for OnTokio<P> {
 
     #[inline]
     async fn ask(addr: &Addr, value: u64) -> u64 {
-        let answer = addr.actor().ask(|reply| Message::Ask(value, reply)).await;
-        answer.expect("the actor answers every question")
+        let reply = addr.actor().ask(|reply| Message::Ask(value, reply)).await;
+        reply.expect("the actor replies to every ask")
     }
 
     fn yield_now() -> impl Future<Output = ()> + Send {
@@ -171,51 +171,51 @@ impl<P: Place> Runtime for OnTokio<P> {
     }
 }
 
-/// A node, and what its children are made from.
+/// A tree node with the props of its children.
 pub(super) struct NodeActor {
-    node: Node<ActorRef<NodeInbox>>,
+    node: TreeNode<ActorRef<NodeInbox>>,
     nodes: Props<NodeActor>,
 }
 
-/// What a node is told: the message refers to addresses of its own kind.
+/// Newtype that breaks the type cycle: a node's message contains addresses of nodes.
 pub(super) struct NodeInbox(NodeMessage<ActorRef<NodeInbox>>);
 
-/// A node's context, as far as its children need it.
+/// Spawns a child of the current node.
 pub(super) struct SpawnChild<'a>(&'a mut dyn FnMut() -> ActorRef<NodeInbox>);
 
 impl NodeActor {
     fn new(nodes: &Props<NodeActor>) -> Self {
-        Self { node: Node::default(), nodes: nodes.clone() }
+        Self { node: TreeNode::default(), nodes: nodes.clone() }
     }
 }
 
 impl Actor for NodeActor {
     type Msg = NodeInbox;
 
-    fn receive(&mut self, message: NodeInbox, context: &mut Context<'_, Self>) -> Handled<NodeInbox> {
+    fn receive(&mut self, message: NodeInbox, context: &mut Context<'_, Self>) -> HandlerResult<NodeInbox> {
         let Self { node, nodes } = self;
         let mut spawn = || {
             let child = context.spawn_value(NodeActor::new(nodes), nodes);
-            child.expect("there is room for an actor")
+            child.expect("the actor limit is not reached")
         };
         match node.receive::<Evenkeel>(message.0, &mut SpawnChild(&mut spawn)) {
-            Next::GoOn => Ok(Flow::Continue),
+            Next::Continue => Ok(Flow::Continue),
             Next::Stop => Ok(Flow::Stop),
         }
     }
 }
 
-impl<P: Place> Skynet for OnTokio<P> {
+impl<P: TaskPlacement> Skynet for OnTokio<P> {
     type NodeAddr = ActorRef<NodeInbox>;
-    type Inside<'a> = SpawnChild<'a>;
+    type NodeContext<'a> = SpawnChild<'a>;
 
     fn spawn_root(&self) -> ActorRef<NodeInbox> {
         let spawned = self.system.spawn_value(NodeActor::new(&self.nodes), &self.nodes);
-        spawned.expect("there is room for an actor")
+        spawned.expect("the actor limit is not reached")
     }
 
-    fn spawn_child(inside: &mut SpawnChild<'_>) -> ActorRef<NodeInbox> {
-        (inside.0)()
+    fn spawn_child(context: &mut SpawnChild<'_>) -> ActorRef<NodeInbox> {
+        (context.0)()
     }
 
     fn tell_node(to: &ActorRef<NodeInbox>, message: NodeMessage<ActorRef<NodeInbox>>) {

@@ -1,4 +1,4 @@
-//! kameo 0.22: a task per actor around a tokio mpsc channel of boxed signals.
+//! kameo 0.22: a task per actor and a tokio mpsc channel of boxed signals.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,9 +11,9 @@ use tokio::runtime::{Handle, Runtime as Tokio};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Kameo {
     tokio: Tokio,
@@ -39,7 +39,7 @@ impl Message<Tell> for CounterActor {
     type Reply = ();
 
     async fn handle(&mut self, message: Tell, _: &mut Context<Self, ()>) {
-        self.0.told(message.0);
+        self.0.on_tell(message.0);
     }
 }
 
@@ -47,14 +47,14 @@ impl Message<Ask> for CounterActor {
     type Reply = u64;
 
     async fn handle(&mut self, message: Ask, _: &mut Context<Self, u64>) -> u64 {
-        self.0.asked(message.0)
+        self.0.on_ask(message.0)
     }
 }
 
 impl Runtime for Kameo {
     type Addr = ActorRef<CounterActor>;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         Ok(Self { tokio: super::tokio_runtime(settings.workers)?, mailbox: settings.mailbox })
     }
 
@@ -63,10 +63,10 @@ impl Runtime for Kameo {
     }
 
     fn spawn_actor(&self, _: usize, counter: Counter) -> ActorRef<CounterActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         let mailbox = match self.mailbox {
             Mailbox::Unbounded => mailbox::unbounded(),
-            Mailbox::Bounded(places) => mailbox::bounded(places.get()),
+            Mailbox::Bounded(capacity) => mailbox::bounded(capacity.get()),
         };
         CounterActor::spawn_with_mailbox(counter, mailbox)
     }
@@ -78,7 +78,7 @@ impl Runtime for Kameo {
 
     #[inline]
     async fn ask(addr: &ActorRef<CounterActor>, value: u64) -> u64 {
-        addr.ask(Ask(value)).send().await.expect("the actor answers every question")
+        addr.ask(Ask(value)).send().await.expect("the actor replies to every ask")
     }
 
     fn tokio(&self) -> Option<&Handle> {
@@ -87,7 +87,7 @@ impl Runtime for Kameo {
 }
 
 #[derive(Default)]
-pub(super) struct NodeActor(Node<ActorRef<NodeActor>>);
+pub(super) struct NodeActor(TreeNode<ActorRef<NodeActor>>);
 
 impl Actor for NodeActor {
     type Args = Self;
@@ -110,18 +110,18 @@ impl Message<NodeMessage<ActorRef<Self>>> for NodeActor {
 
 impl Skynet for Kameo {
     type NodeAddr = ActorRef<NodeActor>;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> ActorRef<NodeActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         Self::spawn_child(&mut ())
     }
 
-    fn spawn_child((): &mut ()) -> ActorRef<NodeActor> {
+    fn spawn_child(_: &mut ()) -> ActorRef<NodeActor> {
         NodeActor::spawn_with_mailbox(NodeActor::default(), mailbox::unbounded())
     }
 
     fn tell_node(to: &ActorRef<NodeActor>, message: NodeMessage<ActorRef<NodeActor>>) {
-        to.tell(message).try_send().expect("a node lives until its last child has answered");
+        to.tell(message).try_send().expect("a node lives until its last child has replied");
     }
 }

@@ -8,9 +8,9 @@ use tokio::runtime::{Handle, Runtime as Tokio};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Ractor(Tokio);
 
@@ -42,8 +42,8 @@ impl Actor for CounterActor {
         counter: &mut Counter,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Tell(value) => counter.told(value),
-            Message::Ask(value, asked) => asked.send(counter.asked(value))?,
+            Message::Tell(value) => counter.on_tell(value),
+            Message::Ask(value, reply) => reply.send(counter.on_ask(value))?,
         }
         Ok(())
     }
@@ -52,9 +52,9 @@ impl Actor for CounterActor {
 impl Runtime for Ractor {
     type Addr = ActorRef<Message>;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         if settings.mailbox != Mailbox::Unbounded {
-            return Err(NoSample::Unsupported("mailboxes have no limit"));
+            return Err(SampleError::Unsupported("mailboxes are unbounded"));
         }
         super::tokio_runtime(settings.workers).map(Self)
     }
@@ -64,7 +64,7 @@ impl Runtime for Ractor {
     }
 
     fn spawn_actor(&self, _: usize, counter: Counter) -> ActorRef<Message> {
-        let _inside = self.0.enter();
+        let _guard = self.0.enter();
         spawn(CounterActor, counter)
     }
 
@@ -75,10 +75,10 @@ impl Runtime for Ractor {
 
     #[inline]
     async fn ask(addr: &ActorRef<Message>, value: u64) -> u64 {
-        let answer = addr.call(|asked| Message::Ask(value, asked), None).await;
-        match answer.expect("the actor lives until the process ends") {
-            CallResult::Success(answer) => answer,
-            CallResult::Timeout | CallResult::SenderError => unreachable!("the actor answers every question"),
+        let reply = addr.call(|reply| Message::Ask(value, reply), None).await;
+        match reply.expect("the actor lives until the process ends") {
+            CallResult::Success(value) => value,
+            CallResult::Timeout | CallResult::SenderError => unreachable!("the actor replies to every ask"),
         }
     }
 
@@ -87,7 +87,7 @@ impl Runtime for Ractor {
     }
 }
 
-/// Spawns without waiting for the start, as the other runtimes do.
+/// Spawns without waiting for the start hook, like the other runtimes.
 fn spawn<A: Actor>(actor: A, arguments: A::Arguments) -> ActorRef<A::Msg> {
     let (addr, _) =
         ActorRuntime::spawn_instant(None, actor, arguments).expect("an actor without a name can start");
@@ -96,28 +96,28 @@ fn spawn<A: Actor>(actor: A, arguments: A::Arguments) -> ActorRef<A::Msg> {
 
 struct NodeActor;
 
-type NodeTold = NodeMessage<NodeAddr>;
+type NodeMsg = NodeMessage<NodeAddr>;
 
 #[derive(Clone)]
-pub(super) struct NodeAddr(ActorRef<NodeTold>);
+pub(super) struct NodeAddr(ActorRef<NodeMsg>);
 
 impl Actor for NodeActor {
-    type Msg = NodeTold;
-    type State = Node<NodeAddr>;
+    type Msg = NodeMsg;
+    type State = TreeNode<NodeAddr>;
     type Arguments = ();
 
-    async fn pre_start(&self, _: ActorRef<NodeTold>, (): ()) -> Result<Self::State, ActorProcessingErr> {
-        Ok(Node::default())
+    async fn pre_start(&self, _: ActorRef<NodeMsg>, _: ()) -> Result<Self::State, ActorProcessingErr> {
+        Ok(TreeNode::default())
     }
 
     async fn handle(
         &self,
-        me: ActorRef<NodeTold>,
-        message: NodeTold,
+        self_ref: ActorRef<NodeMsg>,
+        message: NodeMsg,
         node: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         if node.receive::<Ractor>(message, &mut ()) == Next::Stop {
-            me.stop(None);
+            self_ref.stop(None);
         }
         Ok(())
     }
@@ -125,18 +125,18 @@ impl Actor for NodeActor {
 
 impl Skynet for Ractor {
     type NodeAddr = NodeAddr;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> NodeAddr {
-        let _inside = self.0.enter();
+        let _guard = self.0.enter();
         NodeAddr(spawn(NodeActor, ()))
     }
 
-    fn spawn_child((): &mut ()) -> NodeAddr {
+    fn spawn_child(_: &mut ()) -> NodeAddr {
         NodeAddr(spawn(NodeActor, ()))
     }
 
-    fn tell_node(to: &NodeAddr, message: NodeTold) {
-        to.0.cast(message).expect("a node lives until its last child has answered");
+    fn tell_node(to: &NodeAddr, message: NodeMsg) {
+        to.0.cast(message).expect("a node lives until its last child has replied");
     }
 }

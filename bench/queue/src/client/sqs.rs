@@ -1,85 +1,85 @@
-//! SQS in its JSON protocol, over HTTP/1.1 with the connection kept open; unsigned.
+//! SQS over its JSON protocol: HTTP/1.1 with keep-alive, unsigned requests.
 
 use std::io;
 use std::net::SocketAddr;
 
-use bench_figures::{Body, Wire};
+use bench_support::{Body, HttpConnection};
 use memchr::memmem;
 
-use super::{Receipt, body, refused};
+use super::{ReceiptHandle, body, unexpected};
 
 const RECEIPT: &[u8] = b"\"ReceiptHandle\":\"";
 
 pub(crate) struct Sqs {
-    wire: Wire,
+    connection: HttpConnection,
     queue: String,
     url: String,
-    /// Every producer is a tenant of its own.
+    /// Each client is a separate tenant.
     tenant: usize,
     body: String,
-    /// The requests that are the same every time, by how many messages are sent, or wanted.
+    /// Reusable requests by operation and number of messages.
     prepared: Vec<(&'static str, usize, Vec<u8>)>,
-    answer: Vec<u8>,
+    response: Vec<u8>,
 }
 
 impl Sqs {
     pub(super) async fn connect(address: SocketAddr, queue: &str, number: usize) -> io::Result<Self> {
         Ok(Self {
-            wire: Wire::connect(address).await?,
+            connection: HttpConnection::connect(address).await?,
             queue: queue.to_owned(),
             url: format!("http://{address}/000000000000/{queue}"),
             tenant: number,
             body: body(),
             prepared: Vec::new(),
-            answer: Vec::new(),
+            response: Vec::new(),
         })
     }
 
     pub(super) async fn create(&mut self) -> io::Result<()> {
         let request = request("CreateQueue", &format!("{{\"QueueName\":\"{}\"}}", self.queue));
-        self.ask(&request).await
+        self.call(&request).await
     }
 
     pub(super) async fn send(&mut self, count: usize) -> io::Result<()> {
         let operation = if count == 1 { "SendMessage" } else { "SendMessageBatch" };
-        self.ask_prepared(operation, count).await?;
-        let sent = memmem::find_iter(&self.answer, b"\"MessageId\":").count();
-        if sent == count { Ok(()) } else { Err(refused(&self.answer)) }
+        self.send_prepared(operation, count).await?;
+        let sent = memmem::find_iter(&self.response, b"\"MessageId\":").count();
+        if sent == count { Ok(()) } else { Err(unexpected(&self.response)) }
     }
 
-    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
-        self.ask_prepared("ReceiveMessage", max).await?;
-        let receipt = |at: usize| {
-            let rest = &self.answer[at + RECEIPT.len()..];
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<ReceiptHandle>> {
+        self.send_prepared("ReceiveMessage", max).await?;
+        let receipt = |start: usize| {
+            let rest = &self.response[start + RECEIPT.len()..];
             rest.split(|byte| *byte == b'"').next().unwrap_or_default().to_vec()
         };
-        Ok(memmem::find_iter(&self.answer, RECEIPT).map(receipt).collect())
+        Ok(memmem::find_iter(&self.response, RECEIPT).map(receipt).collect())
     }
 
-    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
-        let text = |receipt: &Receipt| String::from_utf8_lossy(receipt).into_owned();
+    pub(super) async fn acknowledge(&mut self, receipts: &[ReceiptHandle]) -> io::Result<()> {
+        let text = |receipt: &ReceiptHandle| String::from_utf8_lossy(receipt).into_owned();
         if let [receipt] = receipts {
             let body = format!("{{\"QueueUrl\":\"{}\",\"ReceiptHandle\":\"{}\"}}", self.url, text(receipt));
-            return self.ask(&request("DeleteMessage", &body)).await;
+            return self.call(&request("DeleteMessage", &body)).await;
         }
         let entries: Vec<_> = (receipts.iter().enumerate())
-            .map(|(at, receipt)| format!("{{\"Id\":\"{at}\",\"ReceiptHandle\":\"{}\"}}", text(receipt)))
+            .map(|(index, receipt)| format!("{{\"Id\":\"{index}\",\"ReceiptHandle\":\"{}\"}}", text(receipt)))
             .collect();
         let body = format!("{{\"QueueUrl\":\"{}\",\"Entries\":[{}]}}", self.url, entries.join(","));
-        self.ask(&request("DeleteMessageBatch", &body)).await?;
-        let failed = memmem::find(&self.answer, b"SenderFault").is_some();
-        if failed { Err(refused(&self.answer)) } else { Ok(()) }
+        self.call(&request("DeleteMessageBatch", &body)).await?;
+        let failed = memmem::find(&self.response, b"SenderFault").is_some();
+        if failed { Err(unexpected(&self.response)) } else { Ok(()) }
     }
 
-    async fn ask_prepared(&mut self, operation: &'static str, count: usize) -> io::Result<()> {
-        let known = self.prepared.iter().position(|(of, at, _)| (*of, *at) == (operation, count));
+    async fn send_prepared(&mut self, operation: &'static str, count: usize) -> io::Result<()> {
+        let known = self.prepared.iter().position(|(name, size, _)| (*name, *size) == (operation, count));
         let (_, _, request) = match known {
-            Some(at) => self.prepared.swap_remove(at),
+            Some(index) => self.prepared.swap_remove(index),
             None => (operation, count, request(operation, &self.parameters(operation, count))),
         };
-        let asked = self.ask(&request).await;
+        let result = self.call(&request).await;
         self.prepared.push((operation, count, request));
-        asked
+        result
     }
 
     fn parameters(&self, operation: &str, count: usize) -> String {
@@ -93,8 +93,10 @@ impl Sqs {
                 )
             }
             "SendMessageBatch" => {
-                let entry = |at: usize| {
-                    format!("{{\"Id\":\"{at}\",\"MessageBody\":\"{body}\",\"MessageGroupId\":\"t{tenant}\"}}")
+                let entry = |index: usize| {
+                    format!(
+                        "{{\"Id\":\"{index}\",\"MessageBody\":\"{body}\",\"MessageGroupId\":\"t{tenant}\"}}"
+                    )
                 };
                 let entries: Vec<_> = (0..count).map(entry).collect();
                 format!("{{\"QueueUrl\":\"{url}\",\"Entries\":[{}]}}", entries.join(","))
@@ -103,16 +105,16 @@ impl Sqs {
         }
     }
 
-    /// Asks, and keeps the answer's body.
-    async fn ask(&mut self, request: &[u8]) -> io::Result<()> {
-        self.wire.write(request).await?;
-        let head = self.wire.head().await?;
+    /// Sends a request and stores the response body.
+    async fn call(&mut self, request: &[u8]) -> io::Result<()> {
+        self.connection.write(request).await?;
+        let head = self.connection.head().await?;
         let mut head = head.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
-        self.answer.clear();
+        self.response.clear();
         while head.body != Body::Done {
-            self.answer.extend_from_slice(self.wire.part(&mut head.body).await?);
+            self.response.extend_from_slice(self.connection.part(&mut head.body).await?);
         }
-        if head.line.get(9..12) == Some(b"200") { Ok(()) } else { Err(refused(&self.answer)) }
+        if head.line.get(9..12) == Some(b"200") { Ok(()) } else { Err(unexpected(&self.response)) }
     }
 }
 

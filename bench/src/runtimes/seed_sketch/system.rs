@@ -1,8 +1,8 @@
-//! Coordinator, mailbox, registry and worker loop as the seed sketches them.
+//! Coordinator, mailbox, registry and worker loop as the specification sketches them.
 //!
-//! The coordinator's methods take `&mut self`, so one mutex is around all of it; a concurrent set keeps a mailbox from
-//! being queued twice; the registry is behind a lock; a batch is a fresh `Vec` with one lock per message. One thing is
-//! not literal: a mailbox that becomes ready while it runs is remembered, for the sketch's own rule loses it and hangs.
+//! The coordinator's methods take `&mut self`, so it needs one mutex around it; a concurrent set keeps a mailbox from being
+//! queued twice; the registry is behind a lock; a batch is a new `Vec`, with one lock per message. One deviation: a mailbox
+//! that becomes ready while it runs is remembered, because the sketch's own rule loses the wake-up and hangs.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ trait ReadyQueueCoordinator: Send + Sync {
     fn handle_invoke_result(&mut self, index: MailboxIndex, result: InvokeResult);
 }
 
-/// A list of wakers stands for the sketch's signal channel: the same shape with fewer copies.
+/// Uses a list of wakers instead of the sketch's signal channel, which copies more.
 #[derive(Default)]
 struct DefaultReadyQueueCoordinator {
     queue: VecDeque<MailboxIndex>,
@@ -132,25 +132,25 @@ struct ActorCell {
 }
 
 #[derive(Default)]
-struct Slot {
+struct MailboxSlot {
     generation: u32,
     actor: Option<(Arc<ActorCell>, Arc<QueueMailbox>)>,
 }
 
 #[derive(Default)]
-struct Slots {
-    slots: Vec<Slot>,
+struct MailboxSlots {
+    slots: Vec<MailboxSlot>,
     free: Vec<u32>,
 }
 
 #[derive(Default)]
-struct MailboxRegistry(RwLock<Slots>);
+struct MailboxRegistry(RwLock<MailboxSlots>);
 
 impl MailboxRegistry {
     fn register_mailbox(&self, cell: Arc<ActorCell>, mailbox: Arc<QueueMailbox>) -> MailboxIndex {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let slot = all.free.pop().unwrap_or_else(|| {
-            all.slots.push(Slot::default());
+            all.slots.push(MailboxSlot::default());
             all.slots.len() as u32 - 1
         });
         let entry = &mut all.slots[slot as usize];
@@ -187,7 +187,7 @@ impl MailboxRegistry {
     }
 }
 
-/// A running system, as an actor or a task holds it.
+/// Handle to a running system.
 #[derive(Clone)]
 pub(in super::super) struct Scheduler {
     coordinator: Arc<Mutex<dyn ReadyQueueCoordinator>>,

@@ -1,15 +1,15 @@
-//! Random order that a seed repeats.
+//! Repeatable random order.
 
-/// SplitMix64.
-pub struct Random(u64);
+/// The SplitMix64 generator: the same seed gives the same order.
+pub struct SplitMix64(u64);
 
-impl Random {
-    /// Starts a sequence.
+impl SplitMix64 {
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Puts `items` in any order, each as likely as another up to one in 2^32.
+    /// Shuffles `items` (Fisher-Yates); the modulo bias is below 2^-32.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.next() % (last as u64 + 1);
@@ -31,14 +31,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_order_and_another_gives_another() {
+    fn a_seed_repeats_its_order_and_another_seed_gives_another() {
         assert_eq!(order(7), order(7));
         assert_ne!(order(7), order(8));
     }
 
     #[test]
-    fn nothing_is_lost_and_everybody_comes_first_now_and_then() {
-        let mut random = Random::new(1);
+    fn a_shuffle_loses_nothing_and_every_item_comes_first_sometimes() {
+        let mut random = SplitMix64::new(1);
         let mut first = [0; 5];
         for _ in 0..500 {
             let mut items: Vec<_> = (0..5).collect();
@@ -52,7 +52,7 @@ mod tests {
 
     fn order(seed: u64) -> Vec<u32> {
         let mut items: Vec<_> = (0..20).collect();
-        Random::new(seed).shuffle(&mut items);
+        SplitMix64::new(seed).shuffle(&mut items);
         items
     }
 }

@@ -1,6 +1,7 @@
-//! A contender's processes: started, looked at through `/proc`, ended.
+//! A contender's processes: start, CPU time and memory from `/proc`, stop.
 //!
-//! Bound: at most 64 processes a contender; one that does not end within five seconds of being asked is killed.
+//! Limits: at most 64 processes per contender are counted. A process that has not exited five seconds after SIGTERM is
+//! killed.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,53 +13,54 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PROCESSES_MAX: usize = 64;
-const END_WAIT_MAX: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const STOP_WAIT_MAX: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A program that runs until this is dropped.
+/// A running program, stopped on drop.
 pub struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts a program; what it says goes to a file.
+    /// Starts a program; standard output and standard error go to `log`.
     pub fn start(command: &mut Command, log: &Path) -> io::Result<Self> {
         let file = File::create(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         Ok(Self { child: command.spawn()? })
     }
 
-    /// Names it.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it still runs.
-    pub fn runs(&mut self) -> io::Result<bool> {
+    /// Reports whether the process is still running.
+    pub fn is_running(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Adds up how long all threads of it and its children have run, in user and in system mode.
+    /// Returns the CPU time (user and system) of all threads of the process and its descendants.
     pub fn cpu(&self) -> io::Result<Duration> {
         let mut ns = 0;
-        for pid in family(self.child.id())? {
-            // What `stat` has as ticks of 10 ms, the scheduler has in nanoseconds.
-            for text in of_tasks(pid, "schedstat")? {
-                ns += first_number(&text).ok_or_else(|| io::Error::other("schedstat has no number"))?;
+        for pid in process_tree(self.child.id())? {
+            // `schedstat` counts nanoseconds; `stat` only counts ticks of 10 ms.
+            for text in read_task_files(pid, "schedstat")? {
+                ns += first_number(&text).ok_or_else(|| io::Error::other("schedstat contains no number"))?;
             }
         }
         Ok(Duration::from_nanos(ns))
     }
 
-    /// Adds up the memory of it and its children that is in memory, in bytes; pages they share count for each.
+    /// Returns the resident memory of the process and its descendants in bytes; shared pages count once per process.
     pub fn rss(&self) -> io::Result<u64> {
         let mut kib = 0;
-        for pid in family(self.child.id())? {
-            let Some(status) = unless_gone(fs::read_to_string(format!("/proc/{pid}/status")))? else {
+        for pid in process_tree(self.child.id())? {
+            let Some(status) = unless_exited(fs::read_to_string(format!("/proc/{pid}/status")))? else {
                 continue;
             };
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-            kib += line.and_then(first_number).ok_or_else(|| io::Error::other("a process without VmRSS"))?;
+            kib +=
+                line.and_then(first_number).ok_or_else(|| io::Error::other("process status has no VmRSS"))?;
         }
         Ok(kib * 1024)
     }
@@ -67,43 +69,44 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // One that is gone already cannot be told to go.
+        // The process may have exited already.
         let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
-        let asked = Instant::now();
+        let signalled = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
-            if END_WAIT_MAX < asked.elapsed() {
+            if signalled.elapsed() > STOP_WAIT_MAX {
                 drop(self.child.kill());
                 drop(self.child.wait());
                 return;
             }
-            sleep(LOOK_EVERY);
+            sleep(POLL_INTERVAL);
         }
     }
 }
 
-fn family(first: u32) -> io::Result<Vec<u32>> {
-    let mut all = vec![first];
-    let mut at = 0;
-    while at < all.len() && all.len() < PROCESSES_MAX {
-        for children in of_tasks(all[at], "children")? {
+/// Returns the process and its descendants.
+fn process_tree(root: u32) -> io::Result<Vec<u32>> {
+    let mut all = vec![root];
+    let mut index = 0;
+    while index < all.len() && all.len() < PROCESSES_MAX {
+        for children in read_task_files(all[index], "children")? {
             all.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         }
-        at += 1;
+        index += 1;
     }
     Ok(all)
 }
 
-/// Reads a file of every thread of a process; threads and processes that ended meanwhile have none.
-fn of_tasks(pid: u32, file: &str) -> io::Result<Vec<String>> {
+/// Reads a file of every thread of a process; skips threads and processes that have exited.
+fn read_task_files(pid: u32, file: &str) -> io::Result<Vec<String>> {
     let mut texts = Vec::new();
-    let Some(tasks) = unless_gone(fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(texts) };
+    let Some(tasks) = unless_exited(fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(texts) };
     for task in tasks {
-        texts.extend(unless_gone(fs::read_to_string(task?.path().join(file)))?);
+        texts.extend(unless_exited(fs::read_to_string(task?.path().join(file)))?);
     }
     Ok(texts)
 }
 
-fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+fn unless_exited<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     const NO_SUCH_PROCESS: i32 = 3;
     match read {
         Ok(value) => Ok(Some(value)),
@@ -123,7 +126,7 @@ mod tests {
     use std::hint::black_box;
 
     #[test]
-    fn what_children_do_counts() {
+    fn the_work_of_child_processes_counts() {
         let log = std::env::temp_dir().join(format!("bench-process-{}", std::process::id()));
         let script = "sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; exec sleep 1000'";
         let started =
@@ -131,12 +134,12 @@ mod tests {
         while !fs::read_to_string(&log).unwrap().contains("done") {
             black_box(());
         }
-        assert_eq!(family(started.child.id()).unwrap().len(), 2);
-        assert!(Duration::from_millis(5) < started.cpu().unwrap());
-        assert!(500_000 < started.rss().unwrap());
+        assert_eq!(process_tree(started.child.id()).unwrap().len(), 2);
+        assert!(started.cpu().unwrap() > Duration::from_millis(5));
+        assert!(started.rss().unwrap() > 500_000);
         fs::remove_file(log).unwrap();
-        // Its child outlives a shell that was told to end; this one is told, too.
-        let child = family(started.child.id()).unwrap()[1];
+        // The child would outlive its shell, so it is signalled as well.
+        let child = process_tree(started.child.id()).unwrap()[1];
         kill_process(Pid::from_raw(child as i32).unwrap(), Signal::TERM).unwrap();
     }
 }

@@ -1,7 +1,7 @@
-//! One socket, and as little of HTTP/1.1 as a fast backend and a cheap load generator need.
+//! A minimal HTTP/1.1 connection: as much of the protocol as a fast backend and a cheap load generator need.
 //!
-//! Bound: a head has at most 64 KiB. Nothing is checked that the programs under test have not already checked; what
-//! makes no sense is an error, never a guess.
+//! Limits: a message head has at most 64 KiB. The programs under test have already validated the traffic, so only framing
+//! is checked; bad framing is an error.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,60 +11,60 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const HEAD_MAX: usize = 64 * 1024;
-const READ_AT_ONCE: usize = 16 * 1024;
+const READ_CHUNK: usize = 16 * 1024;
 
-/// One connection, and what was read from it and not yet used.
-pub struct Wire {
+/// A connection with its read buffer.
+pub struct HttpConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
     start: usize,
 }
 
-/// The first lines of a message.
+/// The parts of a message head that callers use.
 pub struct Head {
     /// The request line or the status line.
     pub line: Vec<u8>,
-    /// What follows.
+    /// Framing of the body that follows.
     pub body: Body,
 }
 
-/// What is left of a body.
+/// The unread rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes.
+    /// Remaining bytes of a body with a `Content-Length`.
     Bytes(usize),
-    /// Everything until the connection ends.
+    /// Everything until the peer closes the connection.
     UntilClose,
-    /// A chunk begins.
+    /// A chunk size line comes next.
     ChunkHead,
-    /// So many bytes of a chunk.
+    /// Remaining bytes of a chunk.
     Chunk(usize),
-    /// The end of a chunk.
+    /// The line break after a chunk.
     ChunkEnd,
-    /// Fields after the last chunk.
+    /// Trailer fields after the last chunk.
     Trailer,
-    /// Nothing.
+    /// The body has been read to its end.
     Done,
 }
 
-impl Wire {
-    /// Connects.
+impl HttpConnection {
+    /// Opens a connection.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::new(TcpStream::connect(address).await?)
     }
 
-    /// Takes a socket that is connected.
+    /// Wraps a connected socket and sets TCP_NODELAY.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(READ_AT_ONCE), start: 0 })
+        Ok(Self { stream, buffer: Vec::with_capacity(READ_CHUNK), start: 0 })
     }
 
-    /// Writes everything.
+    /// Writes all of `bytes`.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
-    /// Reads a head; `None` if the other end closed instead of beginning one.
+    /// Reads a message head; `None` if the peer closed the connection before the first byte.
     pub async fn head(&mut self) -> io::Result<Option<Head>> {
         loop {
             if let Some(length) = memmem::find(self.unused(), b"\r\n\r\n") {
@@ -72,33 +72,33 @@ impl Wire {
                 self.start += length + 4;
                 return Ok(Some(head));
             }
-            if HEAD_MAX < self.unused().len() {
-                return Err(garbled("a head that does not end"));
+            if self.unused().len() > HEAD_MAX {
+                return Err(invalid("message head is too long"));
             }
             if self.read().await? == 0 {
-                return if self.unused().is_empty() { Ok(None) } else { Err(cut()) };
+                return if self.unused().is_empty() { Ok(None) } else { Err(closed_early()) };
             }
         }
     }
 
-    /// Reads the next part of a body as soon as there is any; empty at its end.
+    /// Reads the next part of a body as soon as it arrives; empty at the end of the body.
     pub async fn part(&mut self, body: &mut Body) -> io::Result<&[u8]> {
-        let wanted = loop {
+        let length = loop {
             match *body {
                 Body::Done => break 0,
                 Body::Bytes(0) => *body = Body::Done,
                 Body::Chunk(0) => *body = Body::ChunkEnd,
                 Body::Bytes(left) | Body::Chunk(left) => {
                     if self.unused().is_empty() && self.read().await? == 0 {
-                        return Err(cut());
+                        return Err(closed_early());
                     }
-                    let here = left.min(self.unused().len());
+                    let available = left.min(self.unused().len());
                     *body = if *body == Body::Bytes(left) {
-                        Body::Bytes(left - here)
+                        Body::Bytes(left - available)
                     } else {
-                        Body::Chunk(left - here)
+                        Body::Chunk(left - available)
                     };
-                    break here;
+                    break available;
                 }
                 Body::UntilClose => {
                     if self.unused().is_empty() && self.read().await? == 0 {
@@ -113,17 +113,17 @@ impl Wire {
                     };
                 }
                 Body::ChunkEnd if self.line().await?.is_empty() => *body = Body::ChunkHead,
-                Body::ChunkEnd => return Err(garbled("a chunk longer than it says")),
+                Body::ChunkEnd => return Err(invalid("chunk is longer than its size")),
                 Body::Trailer if self.line().await?.is_empty() => *body = Body::Done,
                 Body::Trailer => {}
             }
         };
         let from = self.start;
-        self.start += wanted;
-        Ok(&self.buffer[from..from + wanted])
+        self.start += length;
+        Ok(&self.buffer[from..from + length])
     }
 
-    /// Reads a line, without its end.
+    /// Reads a line without its line break.
     pub async fn line(&mut self) -> io::Result<&[u8]> {
         loop {
             if let Some(length) = memmem::find(self.unused(), b"\r\n") {
@@ -131,30 +131,30 @@ impl Wire {
                 self.start += length + 2;
                 return Ok(&self.buffer[from..from + length]);
             }
-            if HEAD_MAX < self.unused().len() {
-                return Err(garbled("a line that does not end"));
+            if self.unused().len() > HEAD_MAX {
+                return Err(invalid("line is too long"));
             }
             if self.read().await? == 0 {
-                return Err(cut());
+                return Err(closed_early());
             }
         }
     }
 
-    /// Waits until there is something to read; nothing is lost if nobody waits to the end.
-    pub async fn arrival(&mut self) -> io::Result<()> {
-        if self.unused().is_empty() && self.read().await? == 0 { Err(cut()) } else { Ok(()) }
+    /// Waits until data can be read. Cancel-safe.
+    pub async fn readable(&mut self) -> io::Result<()> {
+        if self.unused().is_empty() && self.read().await? == 0 { Err(closed_early()) } else { Ok(()) }
     }
 
-    /// Whether something arrived that was not read yet.
+    /// Reports whether the buffer holds unread data.
     pub fn has_unread(&self) -> bool {
         !self.unused().is_empty()
     }
 
-    /// Reads so many bytes.
-    pub async fn exact(&mut self, count: usize) -> io::Result<&[u8]> {
+    /// Reads exactly `count` bytes.
+    pub async fn read_exact(&mut self, count: usize) -> io::Result<&[u8]> {
         while self.unused().len() < count {
             if self.read().await? == 0 {
-                return Err(cut());
+                return Err(closed_early());
             }
         }
         let from = self.start;
@@ -169,7 +169,7 @@ impl Wire {
     async fn read(&mut self) -> io::Result<usize> {
         self.buffer.drain(..self.start);
         self.start = 0;
-        self.buffer.reserve(READ_AT_ONCE);
+        self.buffer.reserve(READ_CHUNK);
         self.stream.read_buf(&mut self.buffer).await
     }
 }
@@ -177,15 +177,17 @@ impl Wire {
 fn parse(head: &[u8]) -> io::Result<Head> {
     let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let line = lines.next().unwrap_or_default().to_vec();
-    // A request without a length has no body; an answer without one lasts until the connection ends.
+    // A request without a length has no body; a response without one ends with the connection.
     let mut body = if line.starts_with(b"HTTP/") { Body::UntilClose } else { Body::Done };
     for field in lines {
-        let Some(colon) = memchr::memchr(b':', field) else { return Err(garbled("a field without a colon")) };
+        let Some(colon) = memchr::memchr(b':', field) else {
+            return Err(invalid("header field without a colon"));
+        };
         let name = &field[..colon];
         let value = field[colon + 1..].trim_ascii();
         if name.eq_ignore_ascii_case(b"content-length") {
             let length = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-            body = Body::Bytes(length.ok_or_else(|| garbled("a length that is no number"))?);
+            body = Body::Bytes(length.ok_or_else(|| invalid("Content-Length is not a number"))?);
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             body = Body::ChunkHead;
         }
@@ -196,15 +198,15 @@ fn parse(head: &[u8]) -> io::Result<Head> {
 fn chunk_length(line: &[u8]) -> io::Result<usize> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let length = std::str::from_utf8(digits).ok().and_then(|digits| usize::from_str_radix(digits, 16).ok());
-    length.ok_or_else(|| garbled("a chunk without a length"))
+    length.ok_or_else(|| invalid("chunk size is not a number"))
 }
 
-fn garbled(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+fn invalid(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
-fn cut() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended within a message")
+fn closed_early() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed in the middle of a message")
 }
 
 #[cfg(test)]
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_garbled_is_an_error() {
+    fn truncated_and_malformed_messages_are_errors() {
         for text in [
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhell",
             "HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",
@@ -244,19 +246,19 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_is_there_to_be_read_and_an_end_is_no_arrival() {
+    fn received_data_is_readable_and_a_close_is_an_error() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let mut sender = Wire::connect(listener.local_addr().unwrap()).await.unwrap();
-            let mut reader = Wire::new(listener.accept().await.unwrap().0).unwrap();
+            let mut sender = HttpConnection::connect(listener.local_addr().unwrap()).await.unwrap();
+            let mut reader = HttpConnection::new(listener.accept().await.unwrap().0).unwrap();
             assert!(!reader.has_unread());
             sender.write(b"ab").await.unwrap();
-            reader.arrival().await.unwrap();
+            reader.readable().await.unwrap();
             assert!(reader.has_unread());
-            assert_eq!(reader.exact(2).await.unwrap(), b"ab");
+            assert_eq!(reader.read_exact(2).await.unwrap(), b"ab");
             drop(sender);
-            assert!(reader.arrival().await.is_err());
+            assert!(reader.readable().await.is_err());
         });
     }
 
@@ -265,8 +267,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
-            let mut sender = Wire::connect(listener.local_addr()?).await?;
-            let mut reader = Wire::new(listener.accept().await?.0)?;
+            let mut sender = HttpConnection::connect(listener.local_addr()?).await?;
+            let mut reader = HttpConnection::new(listener.accept().await?.0)?;
             let text = text.to_owned();
             tokio::spawn(async move {
                 for byte in text.bytes() {
@@ -278,7 +280,7 @@ mod tests {
         })
     }
 
-    async fn messages(reader: &mut Wire) -> io::Result<Vec<(String, String)>> {
+    async fn messages(reader: &mut HttpConnection) -> io::Result<Vec<(String, String)>> {
         let mut messages = Vec::new();
         while let Some(mut head) = reader.head().await? {
             let mut body = Vec::new();

@@ -1,8 +1,8 @@
-//! Figures as tables that are also Markdown.
+//! Markdown tables, aligned for reading as plain text.
 
 use crate::Quartiles;
 
-/// Draws columns, their heads first, as a table that is also Markdown.
+/// Draws columns, each with its heading first, as a Markdown table.
 pub fn draw(columns: &[Vec<String>]) -> String {
     let widths: Vec<_> = columns
         .iter()
@@ -10,16 +10,16 @@ pub fn draw(columns: &[Vec<String>]) -> String {
         .collect();
     let mut text = String::new();
     for row in 0..columns.first().map_or(0, Vec::len) {
-        for (at, (column, width)) in columns.iter().zip(&widths).enumerate() {
+        for (index, (column, width)) in columns.iter().zip(&widths).enumerate() {
             let cell = &column[row];
             let width = *width;
-            text += &if at == 0 { format!("| {cell:width$} |") } else { format!(" {cell:>width$} |") };
+            text += &if index == 0 { format!("| {cell:width$} |") } else { format!(" {cell:>width$} |") };
         }
         text += "\n";
         if row == 0 {
-            for (at, width) in widths.iter().enumerate() {
+            for (index, width) in widths.iter().enumerate() {
                 let dashes = "-".repeat(*width);
-                text += &if at == 0 { format!("| {dashes} |") } else { format!(" {}: |", &dashes[1..]) };
+                text += &if index == 0 { format!("| {dashes} |") } else { format!(" {}: |", &dashes[1..]) };
             }
             text += "\n";
         }
@@ -27,17 +27,17 @@ pub fn draw(columns: &[Vec<String>]) -> String {
     text
 }
 
-/// Writes a figure with about three digits.
-pub fn short(figure: f64) -> String {
-    match figure.abs() {
-        size if size < 10.0 => format!("{figure:.2}"),
-        size if size < 100.0 => format!("{figure:.1}"),
-        _ => format!("{figure:.0}"),
+/// Formats a number with about three significant digits.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        size if size < 10.0 => format!("{value:.2}"),
+        size if size < 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
     }
 }
 
-/// Writes a ratio, and between which quartiles it is the middle.
-pub fn times(Quartiles { lower, median, upper }: Quartiles) -> String {
+/// Formats a ratio with its quartiles.
+pub fn format_ratio(Quartiles { lower, median, upper }: Quartiles) -> String {
     format!("{median:.2} ({lower:.2}–{upper:.2})")
 }
 
