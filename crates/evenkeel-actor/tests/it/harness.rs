@@ -1,4 +1,4 @@
-//! Test harness, the only module that builds systems and actors: a system in virtual time and scripted actors.
+//! Test harness that hides the API from most tests: a system in virtual time and scripted actors.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -404,7 +404,7 @@ impl Actor for Puppet {
         }
         match signal {
             Signal::Terminated { cause, .. } => {
-                self.record(format_args!("terminated: {}", termination_text(&cause)))
+                self.record(format_args!("terminated: {}", termination_text(&cause)));
             }
             Signal::ChildFailed(failure) => {
                 self.record(format_args!(

@@ -35,7 +35,7 @@ fn unstashing_one_takes_the_oldest_and_leaves_the_rest() {
         assert_eq!(harness.lines(), ["a 9", "a 1"]);
         actor.tell(run(|me, ctx| me.record(format_args!("has {} stashed", ctx.stashed()))));
         actor.tell(run(|_, ctx| assert!(ctx.unstash() && ctx.unstash() && !ctx.unstash())));
-        assert_eq!(harness.lines(), ["a has 2 aside", "a 2", "a 3"]);
+        assert_eq!(harness.lines(), ["a has 2 stashed", "a 2", "a 3"]);
     });
 }
 

@@ -17,9 +17,9 @@ use crate::harness::*;
 fn the_last_requested_worker_count_is_reached() {
     explore(|harness| {
         for number in [5, 1, 64, 2, 2, 3] {
-            set(harness, number);
+            set_workers(harness, number);
             harness.run();
-            assert_eq!((active(harness), harness.system.workers()), (number, workers(number)));
+            assert_eq!((active_workers(harness), harness.system.workers()), (number, workers(number)));
             assert_eq!(
                 harness.runtime.tasks(),
                 number + 1,
@@ -33,11 +33,11 @@ fn the_last_requested_worker_count_is_reached() {
 fn a_worker_wanted_again_while_exiting_stays_or_is_replaced() {
     explore(|harness| {
         for round in 0..20 {
-            [1, 4, 2, 4].into_iter().for_each(|number| set(harness, number));
+            [1, 4, 2, 4].into_iter().for_each(|number| set_workers(harness, number));
             let busy = harness.spawn(harness.puppet("busy"));
             (0..round).for_each(|number| busy.tell(record(number)));
             harness.run();
-            assert_eq!(active(harness), 4);
+            assert_eq!(active_workers(harness), 4);
         }
     });
 }
@@ -60,7 +60,7 @@ fn a_handler_may_change_the_number_of_workers() {
             let expected: Vec<_> = (0..30).map(|number| format!("{name} {number}")).collect();
             assert_eq!(of_one, expected.iter().collect::<Vec<_>>());
         }
-        assert_eq!(active(harness), harness.system.workers().get());
+        assert_eq!(active_workers(harness), harness.system.workers().get());
     });
 }
 
@@ -70,7 +70,7 @@ fn the_work_of_an_exiting_worker_is_done_by_a_parked_one() {
     explore(|harness| {
         let actors = [harness.recorder("a"), harness.recorder("b"), harness.recorder("c")];
         for round in 0..10 {
-            set(harness, 2);
+            set_workers(harness, 2);
             harness.run();
             let targets = actors.clone();
             let system = harness.system.clone();
@@ -79,7 +79,7 @@ fn the_work_of_an_exiting_worker_is_done_by_a_parked_one() {
                 system.set_workers(workers(1)).unwrap();
             }));
             assert_eq!(harness.lines().len(), 2, "round {round}");
-            assert_eq!(active(harness), 1);
+            assert_eq!(active_workers(harness), 1);
         }
     });
 }
@@ -95,18 +95,18 @@ fn the_work_of_many_exiting_workers_is_done_by_the_remaining_one() {
             system.set_workers(workers(1)).unwrap();
         }));
         assert_eq!(harness.lines().len(), 40);
-        assert_eq!(active(harness), 1);
+        assert_eq!(active_workers(harness), 1);
     });
 }
 
 #[test]
 fn more_workers_than_workers_max_are_rejected_with_a_message() {
     explore_with(ActorSystemConfig { workers_max: workers(3), ..config() }, |harness| {
-        set(harness, 3);
+        set_workers(harness, 3);
         let error = harness.system.set_workers(workers(4)).unwrap_err();
         assert_eq!(error.to_string(), "workers is 4, above workers_max 3");
         harness.run();
-        assert_eq!((active(harness), harness.system.workers()), (3, workers(3)));
+        assert_eq!((active_workers(harness), harness.system.workers()), (3, workers(3)));
     });
 }
 
@@ -124,7 +124,7 @@ fn a_workers_max_below_the_worker_count_is_rejected() {
 #[test]
 fn a_stopping_system_does_not_change_its_worker_count() {
     explore(|harness| {
-        set(harness, 4);
+        set_workers(harness, 4);
         harness.system.force_stop();
         assert_eq!(harness.system.set_workers(workers(2)), Err(SetWorkersError::Stopping));
         harness.run();
@@ -201,8 +201,8 @@ struct LimitedRuntime {
 impl RuntimeHandle for LimitedRuntime {
     fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
         let one_less = |left: usize| left.checked_sub(1);
-        let room = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-        room.map_err(|_| RuntimeSpawnError)?;
+        let accepted = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        accepted.map_err(|_| RuntimeSpawnError)?;
         self.inner.spawn(task)
     }
 
@@ -223,10 +223,10 @@ fn workers(number: usize) -> NonZeroUsize {
     NonZeroUsize::new(number).unwrap()
 }
 
-fn set(harness: &Harness, number: usize) {
+fn set_workers(harness: &Harness, number: usize) {
     harness.system.set_workers(workers(number)).unwrap();
 }
 
-fn active(harness: &Harness) -> usize {
+fn active_workers(harness: &Harness) -> usize {
     harness.metric(names::WORKERS_ACTIVE, &[]) as usize
 }
