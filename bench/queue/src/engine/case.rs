@@ -153,7 +153,7 @@ async fn send(queue: &Queue, producers: Producers, messages: usize) -> io::Resul
         for batch_index in 0..batches {
             let first = (number * batches + batch_index) * batch;
             let message = |index: usize| {
-                NewMessage::new(vec![b'x'; BODY_BYTES]).of(names[(first + index) % names.len()].clone())
+                NewMessage::new(vec![b'x'; BODY_BYTES]).for_key(names[(first + index) % names.len()].clone())
             };
             queue.enqueue((0..batch).map(message).collect()).await.map_err(io::Error::other)?;
         }
@@ -262,7 +262,7 @@ fn state_ns(keys: usize, messages: usize) -> io::Result<f64> {
     while done < messages {
         while sent < done + waiting {
             let key = sent % keys;
-            let header = MessageMeta {
+            let meta = MessageMeta {
                 seq: Seq(sent as u64 + 1),
                 sent_at: now,
                 size: 1,
@@ -274,7 +274,7 @@ fn state_ns(keys: usize, messages: usize) -> io::Result<f64> {
                 key: KeyId(key as u32),
                 name: names[key].clone(),
                 weight: None,
-                header,
+                meta,
                 not_before: None,
                 payload: template.payload.clone(),
             };
@@ -291,12 +291,12 @@ fn state_ns(keys: usize, messages: usize) -> io::Result<f64> {
                 let delivery = DeliveryId {
                     queue: QueueId(1),
                     key: leased.key,
-                    seq: leased.header.seq,
+                    seq: leased.meta.seq,
                     epoch: Epoch(1),
-                    attempt: leased.delivered.number(),
+                    attempt: leased.deliveries.number(),
                 };
                 state.ack(delivery).map_err(io::Error::other)?;
-                state.confirm_removal(leased.header.seq);
+                state.confirm_removal(leased.meta.seq);
                 done += 1;
             }
         }
