@@ -2,7 +2,8 @@
 
 use super::completion::Finish;
 use super::slots::SlotPool;
-use std::fmt::Write;
+use evenkeel_policy::exposition::{MetricKind, SampleValue, SeriesName, write_head};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one model.
@@ -28,38 +29,45 @@ impl Counters {
 /// Renders the Prometheus page.
 pub(super) fn text(models: &[String], slots: &SlotPool, counters: &[Counters]) -> String {
     let mut text = String::new();
-    let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    family(&mut text, "num_requests_running", "gauge", "requests that hold a slot");
-    for (index, model) in models.iter().enumerate() {
-        sample(&mut text, "num_requests_running", model, "", u64::from(slots.load_of(index).running));
-    }
-    family(&mut text, "num_requests_waiting", "gauge", "requests that wait for a slot");
-    for (index, model) in models.iter().enumerate() {
-        sample(&mut text, "num_requests_waiting", model, "", u64::from(slots.load_of(index).waiting));
-    }
-    family(&mut text, "prompt_tokens_total", "counter", "prompt tokens processed");
-    for (model, counters) in models.iter().zip(counters) {
-        sample(&mut text, "prompt_tokens_total", model, "", value(&counters.prompt_tokens));
-    }
-    family(&mut text, "generation_tokens_total", "counter", "tokens generated");
-    for (model, counters) in models.iter().zip(counters) {
-        sample(&mut text, "generation_tokens_total", model, "", value(&counters.generation_tokens));
-    }
-    family(&mut text, "request_success_total", "counter", "requests completed");
-    for (model, counters) in models.iter().zip(counters) {
-        let name = "request_success_total";
-        sample(&mut text, name, model, ",finished_reason=\"stop\"", value(&counters.finished_stop));
-        sample(&mut text, name, model, ",finished_reason=\"length\"", value(&counters.finished_length));
-    }
+    write(&mut text, models, slots, counters).expect("writing to a string cannot fail");
     text
 }
 
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
-    writeln!(text, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}")
-        .expect("writing to a string cannot fail");
+fn write(out: &mut String, models: &[String], slots: &SlotPool, counters: &[Counters]) -> fmt::Result {
+    let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    write_head(out, "vllm:num_requests_running", Some("requests that hold a slot"), MetricKind::Gauge)?;
+    for (index, model) in models.iter().enumerate() {
+        sample(out, "vllm:num_requests_running", model, None, u64::from(slots.load_of(index).running))?;
+    }
+    write_head(out, "vllm:num_requests_waiting", Some("requests that wait for a slot"), MetricKind::Gauge)?;
+    for (index, model) in models.iter().enumerate() {
+        sample(out, "vllm:num_requests_waiting", model, None, u64::from(slots.load_of(index).waiting))?;
+    }
+    write_head(out, "vllm:prompt_tokens_total", Some("prompt tokens processed"), MetricKind::Counter)?;
+    for (model, counters) in models.iter().zip(counters) {
+        sample(out, "vllm:prompt_tokens_total", model, None, value(&counters.prompt_tokens))?;
+    }
+    write_head(out, "vllm:generation_tokens_total", Some("tokens generated"), MetricKind::Counter)?;
+    for (model, counters) in models.iter().zip(counters) {
+        sample(out, "vllm:generation_tokens_total", model, None, value(&counters.generation_tokens))?;
+    }
+    let name = "vllm:request_success_total";
+    write_head(out, name, Some("requests completed"), MetricKind::Counter)?;
+    for (model, counters) in models.iter().zip(counters) {
+        sample(out, name, model, Some("stop"), value(&counters.finished_stop))?;
+        sample(out, name, model, Some("length"), value(&counters.finished_length))?;
+    }
+    Ok(())
 }
 
-fn sample(text: &mut String, name: &str, model: &str, labels: &str, value: u64) {
-    writeln!(text, "vllm:{name}{{model_name=\"{model}\"{labels}}} {value}")
-        .expect("writing to a string cannot fail");
+fn sample(
+    out: &mut String,
+    name: &str,
+    model: &str,
+    finished_reason: Option<&str>,
+    value: u64,
+) -> fmt::Result {
+    let reason = finished_reason.map(|reason| ("finished_reason", reason));
+    let labels = core::iter::once(("model_name", model)).chain(reason);
+    SeriesName { name, labels }.write_sample(out, SampleValue::Count(value))
 }
