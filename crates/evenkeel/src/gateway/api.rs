@@ -28,6 +28,8 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
             async { Ok(response) }
         })
     };
+    // `POST /` is the endpoint of SQS clients.
+    routes.add(Method::GET, "/", Access::Public, respond(|_| json_response(StatusCode::OK, &about())))?;
     routes.add(Method::GET, "/metrics", metrics, respond(metrics_page))?;
     let config = respond(|core| json_response(StatusCode::OK, &core.state.lock().config.effective.to_json()));
     routes.add(Method::GET, "/api/config", Access::Admin, config)?;
@@ -53,6 +55,23 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, remove)
 }
 
+/// Describes the product and its APIs; public, so it contains nothing about this installation.
+fn about() -> Value {
+    json!({
+        "name": "evenkeel",
+        "version": env!("CARGO_PKG_VERSION"),
+        "apis": [
+            {"name": "openai", "path": "/v1"},
+            {"name": "anthropic", "path": "/v1/messages"},
+            {"name": "sqs", "path": "/"},
+            {"name": "queues", "path": "/api/queues"},
+            {"name": "admin", "path": "/api/openapi.json"},
+        ],
+        "metrics": "/metrics",
+        "health": ["/livez", "/readyz"],
+    })
+}
+
 fn metrics_page(core: &Core) -> Response {
     let mut response = Response::new(body::full(core.metrics()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
@@ -60,9 +79,7 @@ fn metrics_page(core: &Core) -> Response {
 }
 
 fn openapi() -> Response {
-    let mut response = Response::new(body::full(OPENAPI));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    body::json_response(StatusCode::OK, body::full(OPENAPI))
 }
 
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
@@ -164,8 +181,5 @@ fn with_key(name: &str, key: Option<Secret<String>>) -> Value {
 }
 
 pub(super) fn json_response(status: StatusCode, value: &Value) -> Response {
-    let mut response = Response::new(body::full(value.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    body::json_response(status, body::full(value.to_string()))
 }

@@ -21,10 +21,10 @@ fn an_added_node_survives_a_crash_and_a_removed_one_stays_removed() {
     for name in ["kept", "drained", "removed"] {
         let added = server.post("/api/nodes", &add(name));
         assert_eq!((added.status, added.json()), (201, json!({"name": name, "until_restart": false})));
-        let line = server.wait_log("takes work");
+        let line = server.wait_log("in rotation");
         assert_eq!(
             (&line["node"], &line["message"]),
-            (&json!(name), &json!(format!("node {name} takes work")))
+            (&json!(name), &json!(format!("node {name:?}: in rotation")))
         );
     }
     assert_eq!(server.post("/api/nodes", &add("kept")).status, 400);
@@ -33,7 +33,11 @@ fn an_added_node_survives_a_crash_and_a_removed_one_stays_removed() {
         server.delete("/api/nodes/removed").json(),
         json!({"name": "removed", "until_restart": false})
     );
-    assert_eq!(server.wait_log("is gone")["message"], "node removed is gone", "named to the end");
+    assert_eq!(
+        server.wait_log(": removed")["message"],
+        "node \"removed\": removed",
+        "the name is logged to the end"
+    );
     assert_eq!(server.delete("/api/nodes/removed").status, 404);
     server.signal("KILL");
     server.wait();

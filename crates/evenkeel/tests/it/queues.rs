@@ -187,16 +187,19 @@ fn a_key_at_its_limits_is_throttled_and_explained() {
     assert_eq!((&throttled["reason"], throttled["until_ms"].is_u64()), (&json!("rate"), true));
     let id = server.get("/api/queues/q/messages").json()["messages"][0]["id"].as_str().unwrap().to_owned();
     let message = json_of(200, &server.get(&format!("/api/queues/q/messages/{id}")));
-    assert!(message["explanation"].as_str().unwrap().contains("has used up its rate until "), "{message}");
+    assert!(
+        message["explanation"].as_str().unwrap().contains("rate limit reached, next delivery in "),
+        "{message}"
+    );
     dir.run(&["queue", "limit", "q", "a", "--rate", "none"]).ok();
     assert_eq!(receive(&server, "q", &json!({"max": 10, "wait_ms": 20_000})).len(), 5);
     for (bad, message) in [
-        (json!({}), "nothing is to be set"),
+        (json!({}), "no field is set"),
         (
             json!({"wait": 1}),
-            "unknown field \"wait\"; there is weight, concurrency_max, rate_per_second, burst",
+            "unknown field \"wait\", expected weight, concurrency_max, rate_per_second, burst",
         ),
-        (json!({"burst": 5}), "a burst is of a rate"),
+        (json!({"burst": 5}), "a burst needs a rate_per_second"),
         (json!({"concurrency_max": 0}), "concurrency_max: "),
         (json!({"rate_per_second": 0}), "a rate is between 0.001 and 1000000 per second"),
     ] {
@@ -240,7 +243,7 @@ fn an_expired_message_is_not_delivered_also_after_a_crash() {
     while json_of(200, &server.get("/api/queues/q"))["expired"] != 1 {}
     let explained = |id: &str| server.get(&format!("/api/queues/q/messages/{id}"));
     let text = json_of(200, &explained(&kept))["explanation"].to_string();
-    assert!(text.contains("; it expires at "), "{text}");
+    assert!(text.contains("; expires in "), "{text}");
     assert!(error_of(404, &explained(&expired)).contains("acknowledged, expired, or never sent"));
     let page = server.get("/metrics").body;
     assert!(page.contains("evenkeel_queue_expired_total{queue=\"q\"} 1"), "{page}");
@@ -259,9 +262,9 @@ fn invalid_input_is_reported_and_changes_nothing() {
     let (_folder, server) = start("native-bad");
     json_of(201, &put(&server, "/api/queues/q", &json!({})));
     let put_error = |body: Value| error_of(400, &put(&server, "/api/queues/q", &body));
-    assert!(put_error(json!({"leese_ms": 1})).contains("unknown setting \"leese_ms\"; there is "));
+    assert!(put_error(json!({"leese_ms": 1})).contains("unknown setting \"leese_ms\", expected "));
     assert_eq!(put_error(json!({"wait_ms": 20_001})), "wait_ms 20001 is not between 0 and 20000");
-    assert!(put_error(json!({"lease_ms": "long"})).starts_with("settings cannot be read: "));
+    assert!(put_error(json!({"lease_ms": "long"})).starts_with("invalid settings: "));
     assert!(
         put_error(json!({"dead_letters": {"queue": "q", "after": 3}})).contains("its own dead-letter queue")
     );
@@ -269,7 +272,7 @@ fn invalid_input_is_reported_and_changes_nothing() {
     assert_eq!(error_of(404, &unknown), "there is no queue \"none\"");
     let send_error = |body: Value| error_of(400, &server.post("/api/queues/q/messages", &body));
     assert!(send_error(json!({"body": "x", "fairnes_key": "a"})).contains("unknown field `fairnes_key`"));
-    assert!(send_error(json!({"messages": []})).contains("no messages"));
+    assert!(send_error(json!({"messages": []})).contains("messages is empty"));
     assert!(send_error(json!({"messages": [{"body": "x"}, {"key": 1}]})).contains("unknown field `key`"));
     assert!(send_error(json!({"body": "x", "weight": 0})).contains("weight"));
     assert!(send_error(json!({"body": "x", "delay_ms": 900_001})).contains("not between 0 and 900000"));
@@ -283,11 +286,11 @@ fn invalid_input_is_reported_and_changes_nothing() {
     assert!(send_error(json!({"body": "x", "ttl_ms": 1.5})).contains("invalid type: floating point"));
     assert!(send_error(json!({"body": "x", "fairness_key": ""})).contains("1 to 256 bytes"));
     assert_eq!(send_error(json!(["x"])), "the body is not a JSON object");
-    assert!(send_error(json!({"messages": [["x"]]})).contains("not an object"));
+    assert!(send_error(json!({"messages": [["x"]]})).contains("messages must contain objects only"));
     assert!(error_of(400, &server.get("/api/queues/q/keys?mox=1")).contains("unknown parameter \"mox\""));
     assert!(error_of(400, &server.get("/api/queues/q/messages/7")).contains("not a message id"));
     assert_eq!(error_of(404, &server.get("/api/queues/none")), "there is no queue \"none\"");
-    assert_eq!(error_of(405, &server.get("/api/queues/q/ack")), "this path takes POST");
+    assert_eq!(error_of(405, &server.get("/api/queues/q/ack")), "method not allowed: this path accepts POST");
     assert_eq!(server.get("/api/queues/q/nothing").status, 404);
     assert!(error_of(400, &put(&server, "/api/queues/a%20b", &json!({}))).contains("letters, digits"));
     assert_eq!(json_of(200, &server.get("/api/queues/q"))["pending"], 0);
@@ -434,7 +437,7 @@ fn commands_create_fill_inspect_redrive_and_empty_queues() {
     assert_eq!((&settings["durability"], &settings["dead_letters"]["queue"]), (&json!("os"), &json!("dead")));
     let id = dir.run(&["queue", "send", "jobs", "--key", "acme", "--ttl", "3600000", "hello"]).ok();
     let text = dir.run(&["queue", "explain", "jobs", id.trim()]).ok();
-    assert!(text.contains("0 messages of its key come first") && text.contains("it expires at"), "{text}");
+    assert!(text.contains("0 messages of its key come first") && text.contains("expires in"), "{text}");
     assert!(dir.run(&["queue", "peek", "jobs"]).ok().contains("acme"));
     // Delivered once and never acknowledged, it goes to the dead-letter queue.
     receive(&server, "jobs", &json!({"wait_ms": 20_000}));

@@ -118,7 +118,7 @@ fn a_queue_at_its_key_limit_rejects_another_group_and_restarts() {
     success(&send_to(&server, "a"));
     success(&send_to(&server, "b"));
     let rejected = send_to(&server, "c");
-    assert!(rejected.status == 403 && rejected.body.contains("2 fairness keys are known"), "{rejected:?}");
+    assert!(rejected.status == 403 && rejected.body.contains("2 fairness keys are in use"), "{rejected:?}");
     drop(server);
     let server = ServerProcess::start(&dir, &[]);
     success(&send_to(&server, "a"));

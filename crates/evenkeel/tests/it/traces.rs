@@ -46,7 +46,7 @@ fn a_request_is_traced_from_its_client_to_its_node() {
         ("evenkeel.queue_wait_ms", json!("0")),
         ("evenkeel.attempts", json!("1")),
         ("evenkeel.stream", json!(false)),
-        ("evenkeel.ending", json!("served")),
+        ("evenkeel.outcome", json!("served")),
     ] {
         assert_eq!(attribute(request, name), value, "{name} of {request:#}");
     }
@@ -73,7 +73,7 @@ fn the_trace_of_a_failed_request_has_the_error() {
     let attempt = &spans["attempt"];
     assert_eq!((&request["status"]["code"], &attempt["status"]["code"]), (&json!(2), &json!(2)));
     assert_eq!(attribute(request, "error.type"), "bad_upstream");
-    assert_eq!(attribute(request, "evenkeel.ending"), "refused");
+    assert_eq!(attribute(request, "evenkeel.outcome"), "refused");
     assert_eq!(request["parentSpanId"], Value::Null, "the trace starts here");
 }
 
@@ -102,7 +102,7 @@ fn the_last_spans_reach_the_collector_when_the_gateway_stops() {
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     let spans = collector.spans(2);
-    assert_eq!(attribute(&spans["POST /v1/chat/completions"], "evenkeel.ending"), "served");
+    assert_eq!(attribute(&spans["POST /v1/chat/completions"], "evenkeel.outcome"), "served");
 }
 
 #[test]

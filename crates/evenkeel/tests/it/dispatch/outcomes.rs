@@ -67,15 +67,15 @@ fn an_unfinished_job_has_a_status() {
         ids[..2].iter().find(|id| explanation(id).contains(sent)).cloned()
     });
     let other = ids.iter().find(|id| **id != sent).unwrap();
-    test.wait_explanation(other, "attempt 1: waits for a free slot since");
+    test.wait_explanation(other, "attempt 1: waiting for a free slot since");
     test.wait_explanation(&ids[2], "0 messages of its key come first");
     let early = test.result(&sent);
     assert_eq!(early.status, 404);
-    assert!(early.body.contains("yet: in_flight, delivered for the 1. time"), "{early:?}");
+    assert!(early.body.contains("yet: in_flight, in flight: delivered once"), "{early:?}");
     let totals = test.server.get("/api/queues/jobs").json();
     assert_eq!((&totals["in_flight"], &totals["pending"]), (&json!(2), &json!(1)));
     let unknown = test.result("00000001-0000-0002-0000-000000000003");
-    assert!(unknown.body.contains("expired, consumed by somebody, or never sent"), "{unknown:?}");
+    assert!(unknown.body.contains("expired, acknowledged by a consumer, or never sent"), "{unknown:?}");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn between_attempts_the_status_names_the_error_and_the_next_attempt() {
     test.node.post("/sim/fault", &json!({"kind": "500-burst", "count": 1}));
     let id = test.send_one(&job());
     // The error is recorded before the job is nacked.
-    let text = test.wait_explanation(&id, "given back after 1 deliveries; due at ");
+    let text = test.wait_explanation(&id, "delayed: delivered once, next delivery in ");
     assert!(text.contains("attempt 1 failed at ") && text.contains("502, "), "{text}");
 }
 
@@ -133,7 +133,7 @@ fn while_its_only_node_is_drained_a_job_waits_without_counting_attempts() {
     let id = test.send_one(&job());
     let text = wait_for("a reason", || {
         let text = test.explain(&id)["explanation"].as_str()?.to_owned();
-        (text.contains("503, ") || text.contains("waits for a free slot")).then_some(text)
+        (text.contains("503, ") || text.contains("waiting for a free slot")).then_some(text)
     });
     test.dir.run(&["node", "resume", "one"]).ok();
     let result = test.wait_result(&id);

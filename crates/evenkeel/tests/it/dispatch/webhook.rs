@@ -123,7 +123,7 @@ fn a_job_whose_worker_dies_is_done_by_the_next_one() {
     drop(stuck);
     test.wait_explanation(&id, "/jobs: ");
     // Without a worker it keeps failing, and is not lost.
-    test.wait_explanation(&id, "host not reached");
+    test.wait_explanation(&id, "could not connect");
     let next = Worker::start(|_| respond(200, "\"done\""));
     let reply = read(test.server.send("PUT", "/api/queues/jobs", "", &dispatch_to(&next, 1)));
     assert_eq!(reply.status, 200);
