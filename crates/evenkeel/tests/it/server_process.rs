@@ -54,10 +54,13 @@ impl ServerProcess {
     }
 
     fn wait_started(mut self) -> Self {
-        let started = self.wait_log("started");
-        let url = started["url"].as_str().unwrap();
-        self.address = url.split("://").nth(1).unwrap().parse().unwrap();
-        self
+        loop {
+            // Dispatch of a queue may start, and log so, before the listener.
+            let line = self.wait_log("started");
+            let Some(url) = line["url"].as_str() else { continue };
+            self.address = url.split("://").nth(1).unwrap().parse().unwrap();
+            return self;
+        }
     }
 
     /// Waits for a log line whose message contains this text.
