@@ -76,8 +76,8 @@ impl Upstream {
     /// Sends a request with filtered headers and waits for the response head.
     ///
     /// The request's URI is a path, to which the origin's base path is prepended; `Host` and `Content-Length` are set
-    /// here. If a reused connection is closed before any part of a response arrives, the request is sent again, once, on
-    /// a new connection. Dropping the future closes the connection.
+    /// here. If a reused connection is closed before any part of a response arrives, the request is sent again, once,
+    /// on a new connection. Dropping the future closes the connection.
     pub async fn send_filtered(
         &self,
         origin: &Origin,

@@ -255,7 +255,7 @@ impl RequestParser {
     }
 }
 
-/// Finds the known name that equals `name` without regard to case, as in Go's parser, which also folds letters like `ſ`.
+/// Finds the known name that equals `name` if case is ignored, as Go's parser does, even for letters like `ſ`.
 fn find_folded<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<usize> {
     if name.is_ascii() {
         return known.position(|known| known.eq_ignore_ascii_case(name));
