@@ -100,8 +100,8 @@ impl AttemptError {
 
 /// Decides by its status whether a node's response goes to the client.
 ///
-/// Client errors do. So does 501: were a missing feature a node failure, one client asking for it could open every
-/// circuit breaker. A node that rejects our API key has failed, whatever the client's key was.
+/// Client errors do, and so does 501: if a missing feature counted as a node failure, a single client that asks for it
+/// could open every circuit breaker. A node that rejects our API key has failed, whatever the client's key was.
 pub(crate) fn classify_status(status: StatusCode, headers: &HeaderMap) -> Result<(), AttemptError> {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {

@@ -1,6 +1,6 @@
 //! Error bodies in the format of the API that was called: OpenAI's, or Anthropic's on `/v1/messages`.
 //!
-//! Guarantees: every error response of the LLM API says how long the request was queued, 0 if it never was.
+//! Guarantees: every error response of the LLM API has the time that the request was queued, 0 if it never was.
 
 use bytes::Bytes;
 use evenkeel_server::api_error::ApiError;
@@ -33,7 +33,7 @@ fn anthropic(error: ApiError, request_id: &HeaderValue) -> Response {
     response
 }
 
-/// Sets the header that says the request was not queued.
+/// Sets the queue-wait header to 0.
 pub(crate) fn with_zero_wait(mut response: Response) -> Response {
     response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from_static("0"));
     response

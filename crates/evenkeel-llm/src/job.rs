@@ -18,7 +18,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 
 use crate::api::LlmApi;
-use crate::deadline::Deadline;
+use crate::deadline::ClientDeadlines;
 use crate::headers;
 use crate::proxy::{AcceptedRequest, DispatchListener, ProxyRequest};
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
@@ -110,7 +110,7 @@ impl LlmApi {
             trace,
         };
         let charged_tenant = tenant.clone();
-        let deadline = Deadline::default();
+        let deadline = ClientDeadlines::default();
         let result = context.serve(AcceptedRequest { tenant, request, head, body, deadline }).await;
         let response = result.inspect_err(|error| {
             context.trace.rejected(error, context.waited);

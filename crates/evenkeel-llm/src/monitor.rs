@@ -1,7 +1,7 @@
 //! Monitoring of nodes: active health checks, discovery of engine and models, scraping of engine load.
 //!
 //! One actor per node runs discovery; it has a child per path for health checks and one for load scrapes, if the engine
-//! reports its load. Their findings are reported as they are; the pipeline and the node registry decide what to do.
+//! reports its load. The actors only report findings; the pipeline and the node registry act on them.
 //!
 //! Guarantees: an actor that fails is restarted within half a minute.
 //!

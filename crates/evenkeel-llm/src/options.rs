@@ -23,7 +23,7 @@ pub struct LlmOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
     Fixed(u32),
-    /// As many requests as keep the time to first token close to an idle node's.
+    /// The highest limit that keeps the time to first token close to that of an idle node.
     Adaptive,
 }
 

@@ -23,7 +23,7 @@ use http::{HeaderValue, Request};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::LlmApi;
-use crate::deadline::Deadline;
+use crate::deadline::ClientDeadlines;
 use crate::error::{self, AttemptError};
 use crate::error_format::{self, ANTHROPIC_ID};
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
@@ -61,7 +61,7 @@ pub(crate) struct AcceptedRequest {
     pub(crate) request: LlmRequest,
     pub(crate) head: Parts,
     pub(crate) body: Bytes,
-    pub(crate) deadline: Deadline,
+    pub(crate) deadline: ClientDeadlines,
 }
 
 /// Handles a request for a model.
@@ -94,7 +94,7 @@ impl ProxyRequest {
         if self.endpoint == Endpoint::Other {
             check_path(call.request.uri().path())?;
         }
-        let deadline = Deadline::from_headers(call.request.headers(), Instant::now)?;
+        let deadline = ClientDeadlines::from_headers(call.request.headers(), Instant::now)?;
         let body = call.read_body().await?;
         let (head, _) = call.request.into_parts();
         let may_be_form = matches!(self.endpoint, Endpoint::Transcription | Endpoint::Other);
@@ -150,7 +150,7 @@ impl ProxyRequest {
         tenant: &Tenant,
         request: &LlmRequest,
         reservation: &TokenReservation,
-        deadline: Deadline,
+        deadline: ClientDeadlines,
     ) -> SlotFuture {
         let estimate = reservation.estimate();
         self.llm.scheduler.submit(Arrival {
@@ -159,12 +159,12 @@ impl ProxyRequest {
             cost: estimate.cost(),
             upfront: match request.mode {
                 ResponseMode::Stream => Usage { output: 0, ..estimate }.cost(),
-                // Its progress is unknown until it ends.
-                ResponseMode::Whole => estimate.cost(),
+                // The progress of a non-streamed response is unknown until it ends.
+                ResponseMode::NonStreaming => estimate.cost(),
             },
             affinity: request.affinity,
             deadline: match self.priority {
-                Priority::Interactive => deadline.wait_max(Instant::now, self.llm.wait_max),
+                Priority::Interactive => deadline.queue_timeout(Instant::now, self.llm.wait_max),
                 Priority::Background => Some(JOB_WAIT_MAX),
             },
             request: score::RequestKind::Infer,
@@ -208,8 +208,8 @@ impl ProxyRequest {
             (ResponseMode::Stream, Some(max)) => {
                 timeout(max, exchange).await.unwrap_or(Err(AttemptError::FirstByteTimeout))
             }
-            // The first byte of a whole response comes only after all of it was generated.
-            (ResponseMode::Stream | ResponseMode::Whole, _) => exchange.await,
+            // A non-streamed response sends its first byte when generation is complete.
+            (ResponseMode::Stream | ResponseMode::NonStreaming, _) => exchange.await,
         };
         result.inspect_err(|error| {
             let request_id = self.id.to_str().unwrap_or_default();

@@ -110,7 +110,7 @@ impl Endpoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResponseMode {
     #[default]
-    Whole,
+    NonStreaming,
     /// As events, while it is generated.
     Stream,
 }
@@ -133,9 +133,9 @@ pub struct LlmRequest {
     /// Estimated prompt tokens.
     pub input_tokens: u64,
     /// Limit of output tokens, over all choices; `None` if unlimited.
-    pub output_max: Option<u64>,
-    /// Output tokens, where the request determines them.
-    pub output_known: Option<u64>,
+    pub output_tokens_max: Option<u64>,
+    /// Exact number of output tokens, where the request determines it.
+    pub output_tokens_exact: Option<u64>,
     /// Hash shared by requests that should go to the same node.
     pub affinity: Option<u64>,
     splice: Option<Splice>,

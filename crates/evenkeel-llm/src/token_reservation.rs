@@ -1,4 +1,5 @@
-//! A request's tokens, counted against its tenant's tokens per minute: estimated on arrival, settled at its end.
+//! Reservation of a request's tokens against its tenant's tokens per minute: the estimate is reserved on arrival, and
+//! corrected to the actual usage at the end.
 //!
 //! Guarantees: a reservation is settled exactly once, however the request ends; a request without a first byte costs
 //! nothing.

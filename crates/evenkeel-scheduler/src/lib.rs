@@ -2,8 +2,8 @@
 //!
 //! Every call into the pipeline collects its effects (events, wakers, the next timer) while it holds the lock, and
 //! records the events and wakes the tasks after releasing it. The decision about a queued request and the waker of its
-//! task are guarded by the same lock, which rules out a lost wake-up. [`SlotFuture`] and [`SlotGuard`] are drop guards:
-//! dropping either returns what it holds.
+//! task are guarded by the same lock, which rules out a lost wake-up. Dropping a
+//! [`SlotFuture`] removes its request from the queue; dropping a [`SlotGuard`] releases its slot.
 //!
 //! Guarantees: the lock is never held across an await, a wake-up or a call to the observer.
 //!
@@ -166,7 +166,7 @@ impl RequestScheduler {
         read(&self.state.lock().pipeline)
     }
 
-    /// Cancels a request that has cost `so_far`, and releases whatever it holds.
+    /// Cancels a request that has cost `so_far`, and releases its queue entry or slot.
     fn cancel(&self, handle: &RequestHandle, so_far: Cost) {
         let now = self.now();
         let mut state = self.state.lock();

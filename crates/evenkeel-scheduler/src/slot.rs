@@ -1,6 +1,6 @@
 //! Drop guards of a request: [`SlotFuture`] while it is queued, [`SlotGuard`] while a node serves it.
 //!
-//! Guarantees: whatever a guard holds is released exactly once: when it is handed on, completed, or dropped. A poll
+//! Guarantees: a queue entry or slot is released exactly once: when it is handed on, completed, or dropped. A poll
 //! that finds no decision stores its waker under the same lock, so there is no lost wake-up.
 
 use core::pin::Pin;

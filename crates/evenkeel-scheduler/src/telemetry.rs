@@ -1,4 +1,4 @@
-//! Converts the pipeline's events to telemetry's: adds durations, and what only the scheduler sees.
+//! Converts the pipeline's events to telemetry events: adds durations, and the steps that only the scheduler knows.
 
 use evenkeel_pipeline as pipeline;
 use evenkeel_pipeline::{AdminState, BreakerState, Rejection};
@@ -6,7 +6,7 @@ use evenkeel_policy::id::{NodeId, RequestId, TenantId};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::{Event, NodeEvent, RejectReason, Step};
 
-/// Id of requests that never entered the pipeline; far above those that it assigns.
+/// ID of requests that never entered the pipeline; the pipeline never assigns it.
 const OUTSIDE: RequestId = RequestId(u64::MAX);
 
 /// Returns the event of a step that only the scheduler sees.

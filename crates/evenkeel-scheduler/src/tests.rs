@@ -25,7 +25,7 @@ async fn a_free_slot_is_granted_without_parking() {
 }
 
 #[tokio::test]
-async fn a_freed_slot_wakes_exactly_one_and_is_reserved_for_it() {
+async fn a_freed_slot_wakes_exactly_one_request_and_is_reserved_for_it() {
     let scheduler = scheduler_with(&[1]);
     let slot = scheduler.submit(arrival(0)).await.unwrap();
     let wakers = [TestWaker::new(), TestWaker::new()];
@@ -79,7 +79,7 @@ async fn a_cancelled_request_is_charged_what_it_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends_at_the_timeout() {
+async fn a_queued_request_is_rejected_at_its_timeout() {
     let scheduler = scheduler_with(&[1]);
     let _slot = scheduler.submit(arrival(0)).await.unwrap();
     let rejected = scheduler.submit(arrival(0)).await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Response body, which holds its connection until its end.
+//! Response body, which owns its connection until the last byte.
 
 use core::fmt;
 use core::pin::Pin;
@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::UpstreamError;
 use super::connection::Connection;
 use super::framing::Framing;
-use super::pool::{ConnectionPool, HostPool};
+use super::pool::{ConnectionPool, OriginPool};
 
 /// Response body. Reading it to its end returns the connection to the pool; dropping it earlier closes the connection.
 ///
@@ -23,22 +23,26 @@ pub struct UpstreamBody {
 
 struct ActiveConnection {
     connection: Box<Connection>,
-    host: Arc<HostPool>,
+    origin: Arc<OriginPool>,
     pool: Arc<ConnectionPool>,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(connection: Box<Connection>, host: Arc<HostPool>, pool: Arc<ConnectionPool>) -> Self {
-        let mut body = Self { active: Some(ActiveConnection { connection, host, pool }) };
+    pub(super) fn new(
+        connection: Box<Connection>,
+        origin: Arc<OriginPool>,
+        pool: Arc<ConnectionPool>,
+    ) -> Self {
+        let mut body = Self { active: Some(ActiveConnection { connection, origin, pool }) };
         body.release_at_end();
         body
     }
 
-    /// Returns the connection to the pool as soon as the body is complete: its reader may not poll again.
+    /// Returns the connection to the pool as soon as the body is complete, because its reader may not poll again.
     fn release_at_end(&mut self) {
         let is_done = |active: &mut ActiveConnection| active.connection.framing() == Framing::Done;
         if let Some(active) = self.active.take_if(is_done) {
-            active.pool.put(&active.host, active.connection);
+            active.pool.put(&active.origin, active.connection);
         }
     }
 }

@@ -49,7 +49,7 @@ async fn resolve(origin: &Origin) -> Result<Vec<SocketAddr>, UpstreamError> {
     }
 }
 
-/// Tries addresses in turn; each gets an equal share of the remaining time.
+/// Tries the addresses in turn; each gets an equal share of the remaining time.
 async fn connect_any(addresses: Vec<SocketAddr>, deadline: Instant) -> Result<TcpStream, UpstreamError> {
     let mut last = UpstreamError::Resolve { error: "no address".to_owned() };
     let mut remaining = u32::try_from(addresses.len()).unwrap_or(u32::MAX);

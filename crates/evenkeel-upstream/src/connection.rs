@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection, driven by the task that uses it, without a task or a channel in between.
 //!
-//! Limits: reads only when polled for more, at most [`READ_BYTES`] ahead; while it is polled, the peer may be silent for
-//! at most `silence_max`.
+//! Limits: reads only when polled, at most [`READ_BYTES`] ahead. While the connection is polled, the peer may be silent
+//! for at most `silence_max`.
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::connect::Transport;
 use super::framing::{Framing, FramingError};
 use super::head::{self, ConnectionReuse, HeadReader};
-use super::pool::{ConnectionCount, Counters};
+use super::pool::{OpenConnectionGuard, PoolCounters};
 use super::response_parser::invalid_framing;
 use super::{HeaderFilter, Origin, UpstreamError, after};
 
@@ -26,10 +26,10 @@ use super::{HeaderFilter, Origin, UpstreamError, after};
 const READ_BYTES: usize = 16 * 1024;
 /// Free space below which a new read buffer is allocated.
 const READ_BYTES_MIN: usize = 4 * 1024;
-/// Largest body that is copied behind its head: one write is cheaper than a vectored one.
-const JOINED_MAX: usize = 4 * 1024;
+/// Largest request body that is copied after its head: one plain write is cheaper than a vectored one.
+const COALESCED_BODY_MAX: usize = 4 * 1024;
 
-/// A connection and its current exchange.
+/// A connection and its current request and response.
 pub(super) struct Connection {
     transport: Transport,
     /// Received bytes that are not consumed yet.
@@ -46,11 +46,11 @@ pub(super) struct Connection {
     silence_max: Duration,
     timer: Pin<Box<Sleep>>,
     /// Deadline for the peer's next bytes, while the connection is polled.
-    silent_until: Option<Instant>,
-    _open: ConnectionCount,
+    silence_deadline: Option<Instant>,
+    _open: OpenConnectionGuard,
 }
 
-/// Earlier use of a connection.
+/// Distinguishes new connections from reused ones, which the peer may have closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionAge {
     New,
@@ -64,11 +64,11 @@ enum SendState {
     Unchecked,
     Started,
     Done,
-    /// The peer accepts no more bytes; it may have responded all the same.
+    /// The peer accepts no more bytes, but may have sent a response.
     Failed,
 }
 
-/// Failure of an exchange, and its progress until then.
+/// Failure of an exchange, and the progress it had made.
 #[derive(Debug)]
 pub(super) struct ExchangeError {
     pub(super) error: UpstreamError,
@@ -86,7 +86,7 @@ pub(super) enum Progress {
 }
 
 impl Connection {
-    pub(super) fn new(transport: Transport, silence_max: Duration, counters: &Arc<Counters>) -> Self {
+    pub(super) fn new(transport: Transport, silence_max: Duration, counters: &Arc<PoolCounters>) -> Self {
         Self {
             transport,
             input: BytesMut::new(),
@@ -100,8 +100,8 @@ impl Connection {
             reuse: ConnectionReuse::KeepAlive,
             silence_max,
             timer: Box::pin(sleep(silence_max)),
-            silent_until: None,
-            _open: ConnectionCount::count(counters),
+            silence_deadline: None,
+            _open: OpenConnectionGuard::new(counters),
         }
     }
 
@@ -116,7 +116,7 @@ impl Connection {
         self.head.clear();
         self.head_sent = 0;
         head::write(&mut self.head, origin, request, filter);
-        if request.body().len() <= JOINED_MAX {
+        if request.body().len() <= COALESCED_BODY_MAX {
             self.head.extend_from_slice(request.body());
         } else {
             self.body = request.body().clone();
@@ -132,8 +132,8 @@ impl Connection {
 
     fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, ExchangeError>> {
         if self.sending == SendState::Unchecked {
-            // Bytes received before the request are no response to it. From here on the user's task is woken, not the
-            // idle reaper.
+            // Bytes received before the request was sent are not its response. This poll also replaces the
+            // reaper's waker with the caller's.
             if let Poll::Ready(read) = self.poll_read(cx) {
                 return Poll::Ready(Err(ExchangeError {
                     error: closed(read.err()),
@@ -147,7 +147,7 @@ impl Connection {
             if !self.input.is_empty() {
                 match self.head_reader.take(&mut self.input, &self.method) {
                     Ok(Some(head)) => {
-                        self.silent_until = None;
+                        self.silence_deadline = None;
                         self.framing = head.body;
                         self.reuse = head.reuse;
                         return Poll::Ready(Ok(head.response));
@@ -177,7 +177,7 @@ impl Connection {
         loop {
             match self.framing.take(&mut self.input) {
                 Ok(Some(part)) => {
-                    self.silent_until = None;
+                    self.silence_deadline = None;
                     return Poll::Ready(Ok(Some(part)));
                 }
                 Ok(None) if self.framing == Framing::Done => return Poll::Ready(Ok(None)),
@@ -199,12 +199,12 @@ impl Connection {
         }
     }
 
-    /// Returns the state of the response body.
+    /// Returns the framing state of the response body.
     pub(super) fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// Sends as much as the peer accepts.
+    /// Sends as much of the request as the peer accepts.
     fn send(&mut self, cx: &mut Context<'_>) {
         if self.sending == SendState::Started
             && let Poll::Ready(sent) = self.poll_send(cx)
@@ -246,8 +246,8 @@ impl Connection {
 
     /// Completes once the peer has been silent for too long; time in which the connection is not polled does not count.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let until = *self.silent_until.get_or_insert_with(|| after(self.silence_max));
-        // A timer that is set too early is reset only when it fires, once in many requests.
+        let until = *self.silence_deadline.get_or_insert_with(|| after(self.silence_max));
+        // A timer that would fire too early is reset only when it fires, which is once in many requests.
         if until < self.timer.deadline() || self.timer.is_elapsed() {
             self.timer.as_mut().reset(until);
         }
@@ -260,15 +260,15 @@ impl Connection {
         }
     }
 
-    /// Registers `reaper` instead of the user's waker; returns false if the connection cannot be reused.
-    pub(super) fn park(&mut self, reaper: &Waker) -> bool {
-        self.silent_until = None;
+    /// Registers the reaper's waker instead of the caller's; returns false if the connection cannot be reused.
+    pub(super) fn prepare_for_reuse(&mut self, reaper: &Waker) -> bool {
+        self.silence_deadline = None;
         let is_complete =
             self.sending == SendState::Done && self.framing == Framing::Done && self.input.is_empty();
         if !is_complete || self.reuse == ConnectionReuse::Close {
             return false;
         }
-        // The running timer would otherwise keep the last user's waker.
+        // Otherwise the running timer would keep the last caller's waker.
         let _ = self.timer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         self.poll_idle(reaper)
     }

@@ -5,7 +5,7 @@
 pub enum UpstreamError {
     #[error("could not resolve the host name: {error}")]
     Resolve { error: String },
-    /// No address of the host accepts connections; `error` is that of the last one.
+    /// No address of the host accepts connections; `error` is the failure of the last address.
     #[error("could not connect: {error}")]
     Connect { error: String },
     /// Not connected within `connect_timeout`.
@@ -22,7 +22,7 @@ pub enum UpstreamError {
     Closed { error: String },
     #[error("response is not valid HTTP: {error}")]
     Malformed { error: String },
-    /// The connection closed within the body.
+    /// The connection closed within the body, or the chunked encoding is invalid.
     #[error("response truncated: {error}")]
     Truncated { error: String },
 }

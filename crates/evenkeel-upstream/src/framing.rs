@@ -10,7 +10,7 @@ const LINE_MAX: usize = 4 * 1024;
 /// Longest trailer section.
 const TRAILERS_MAX: usize = 16 * 1024;
 
-/// State of a body: the part that is expected next.
+/// State of a body, named after the part that is expected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     Done,
@@ -40,7 +40,9 @@ impl Framing {
         if length == 0 { Self::Done } else { Self::Bytes(length) }
     }
 
-    /// Takes the next part of the body from the input, without a copy; `None` if there is none.
+    /// Takes the next part of the body from the input, without copying.
+    ///
+    /// Returns `None` if more input is needed or the body is complete.
     pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramingError> {
         self.skip_framing(input)?;
         let (Self::Bytes(left) | Self::Chunk(left)) = *self else {
@@ -49,20 +51,20 @@ impl Framing {
         if input.is_empty() {
             return Ok(None);
         }
-        let here = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
-        let part = input.split_to(here).freeze();
-        *self = match (*self, left - here as u64) {
+        let available = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+        let part = input.split_to(available).freeze();
+        *self = match (*self, left - available as u64) {
             (Self::Bytes(_), 0) => Self::Done,
             (Self::Bytes(_), left) => Self::Bytes(left),
             (_, 0) => Self::ChunkEnd,
             (_, left) => Self::Chunk(left),
         };
-        // A reader that has the last part may not poll again, so the end is detected with it.
+        // The reader may not poll again after the last part, so the end is detected together with it.
         self.skip_framing(input)?;
         Ok(Some(part))
     }
 
-    /// Skips everything that is not part of the body itself.
+    /// Skips chunk sizes, line ends and trailers.
     fn skip_framing(&mut self, input: &mut BytesMut) -> Result<(), FramingError> {
         loop {
             let line_max = match self {
@@ -79,7 +81,7 @@ impl Framing {
             }
             let line = input.split_to(end + 1);
             let line = line.strip_suffix(b"\r\n").ok_or(FramingError)?;
-            // Some parsers take a bare CR for a line end, and would see another chunk.
+            // Some parsers treat a bare CR as a line end, and would frame the chunks differently.
             if line.contains(&b'\r') {
                 return Err(FramingError);
             }

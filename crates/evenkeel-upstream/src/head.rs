@@ -1,6 +1,6 @@
 //! HTTP/1.1 heads: writes requests, parses responses.
 //!
-//! Guarantees: a head that two parsers could read differently, above all one with two lengths, is an error.
+//! Guarantees: a head that two parsers could interpret differently (such as one with two lengths) is an error.
 //!
 //! Limits: a response head has at most [`HEAD_BYTES_MAX`] bytes and [`HEADERS_MAX`] headers.
 
@@ -15,8 +15,8 @@ use super::{HeaderFilter, Origin, UpstreamError};
 /// Longest response head, including interim responses before it.
 pub(super) const HEAD_BYTES_MAX: usize = 256 * 1024;
 const HEADERS_MAX: usize = 128;
-/// Number of headers that most responses stay below.
-const HEADERS_USUAL: usize = 32;
+/// Number of headers that fits most responses.
+const HEADERS_TYPICAL: usize = 32;
 const VERSION_PREFIX: &[u8] = b"HTTP/1.";
 
 /// Writes a request head: the origin's base path is prepended to the path, `Host` and `Content-Length` are set here.
@@ -56,7 +56,7 @@ fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Use of a connection after a response.
+/// Reusability of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {
     KeepAlive,
@@ -73,7 +73,7 @@ pub(super) struct ResponseHead {
 /// Incremental reader of a response head.
 #[derive(Debug, Default)]
 pub(super) struct HeadReader {
-    /// Bytes of the input that were searched for the end of the head.
+    /// Number of input bytes already searched for the end of the head.
     searched: usize,
     /// Bytes of the heads consumed so far, including interim responses (1xx).
     consumed: usize,
@@ -91,7 +91,7 @@ impl HeadReader {
             self.searched = 0;
             self.consumed += len;
             let bytes = input.split_to(len).freeze();
-            let mut few = [httparse::EMPTY_HEADER; HEADERS_USUAL];
+            let mut few = [httparse::EMPTY_HEADER; HEADERS_TYPICAL];
             let head = match parse(&bytes, &mut few, method) {
                 Err(httparse::Error::TooManyHeaders) => {
                     parse(&bytes, &mut [httparse::EMPTY_HEADER; HEADERS_MAX], method)
@@ -109,7 +109,7 @@ impl HeadReader {
         self.consumed == 0 && input.is_empty()
     }
 
-    /// Finds the end of the head, and searches no byte twice.
+    /// Finds the end of the head without searching a byte twice.
     fn find_end(&mut self, input: &[u8]) -> Result<Option<usize>, UpstreamError> {
         let prefix = VERSION_PREFIX.len().min(input.len());
         if input[..prefix] != VERSION_PREFIX[..prefix] {
@@ -117,7 +117,7 @@ impl HeadReader {
         }
         let mut end = None;
         for at in memchr_iter(b'\n', &input[self.searched..]).map(|at| self.searched + at) {
-            // Some parsers take a bare LF for a line end, and would see another head.
+            // Some parsers treat a bare LF as a line end, and would parse the head differently.
             if !input[..at].ends_with(b"\r") {
                 return Err(malformed("a line of the head does not end with CRLF"));
             }
@@ -188,11 +188,11 @@ fn parse_head(
         (false, Some(length)) => Framing::from_length(length),
         (false, None) => Framing::UntilClose,
     };
-    // A 204 that announces a body may send one.
-    let is_doubtful =
+    // A 204 with a length or a transfer encoding may be followed by a body.
+    let may_have_body =
         status == StatusCode::NO_CONTENT && (framing.chunked || framing.length.is_some_and(|len| len > 0));
     let is_reusable =
-        !framing.close && !is_doubtful && (framing.keep_alive || !is_old) && body != Framing::UntilClose;
+        !framing.close && !may_have_body && (framing.keep_alive || !is_old) && body != Framing::UntilClose;
     let reuse = if is_reusable { ConnectionReuse::KeepAlive } else { ConnectionReuse::Close };
     *response.status_mut() = status;
     *response.version_mut() = if is_old { Version::HTTP_10 } else { Version::HTTP_11 };

@@ -7,8 +7,8 @@
 //! Guarantees: a request is resent at most once, and only on a reused connection that the peer had closed before
 //! sending any part of a response. A response that two parsers could frame differently is an error.
 //!
-//! Limits: at most `max_idle_per_host` idle connections per host, each for at most `idle_timeout`; `connect_timeout` for
-//! name resolution, TCP and TLS together; `request_timeout` until the response head, and then between two chunks.
+//! Limits: at most `max_idle_per_host` idle connections per origin, each for at most `idle_timeout`; `connect_timeout`
+//! for name resolution, TCP and TLS together; `request_timeout` until the response head, and then between two chunks.
 
 mod body;
 mod connect;
@@ -48,7 +48,7 @@ pub struct Upstream {
     pool: Arc<ConnectionPool>,
 }
 
-/// Selection of the request headers to send, and headers to send in addition.
+/// Filter that drops and adds headers of a request.
 #[derive(Clone, Copy)]
 pub struct HeaderFilter<'a> {
     /// Reports whether a header of the request is sent.
@@ -76,21 +76,21 @@ impl Upstream {
     /// Sends a request with filtered headers and waits for the response head.
     ///
     /// The request's URI is a path, to which the origin's base path is prepended; `Host` and `Content-Length` are set
-    /// here. If a reused connection turns out to be closed before any part of a response, the request is sent again on
-    /// a new one, once. Dropping the future closes the connection.
+    /// here. If a reused connection is closed before any part of a response arrives, the request is sent again, once,
+    /// on a new connection. Dropping the future closes the connection.
     pub async fn send_filtered(
         &self,
         origin: &Origin,
         request: &Request<Bytes>,
         filter: HeaderFilter<'_>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        let host = self.pool.host(origin);
-        if let Some(mut connection) = self.pool.take(&host) {
+        let origin_pool = self.pool.origin_pool(origin);
+        if let Some(mut connection) = self.pool.take(&origin_pool) {
             match connection.exchange(origin, request, filter, ConnectionAge::Reused).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
                     let pool = self.pool.clone();
-                    return Ok(response.map(|()| UpstreamBody::new(connection, host, pool)));
+                    return Ok(response.map(|()| UpstreamBody::new(connection, origin_pool, pool)));
                 }
                 Err(failure) if !is_stale(&failure) => return Err(failure.error),
                 Err(_) => {}
@@ -100,12 +100,14 @@ impl Upstream {
         let timeout = self.settings.request_timeout;
         let mut connection = Box::new(Connection::new(transport, timeout, &self.pool.counters));
         match connection.exchange(origin, request, filter, ConnectionAge::New).await {
-            Ok(response) => Ok(response.map(|()| UpstreamBody::new(connection, host, self.pool.clone()))),
+            Ok(response) => {
+                Ok(response.map(|()| UpstreamBody::new(connection, origin_pool, self.pool.clone())))
+            }
             Err(failure) => Err(failure.error),
         }
     }
 
-    /// Returns the counters of the connection pool.
+    /// Returns the statistics of the connection pool.
     pub fn stats(&self) -> PoolStats {
         self.pool.counters.stats()
     }
@@ -128,7 +130,7 @@ fn is_stale(failure: &ExchangeError) -> bool {
     }
 }
 
-/// Returns the time `delay` from now; a delay that overflows the clock is thirty years.
+/// Returns the time `delay` from now; a delay that overflows the clock is capped at thirty years.
 fn after(delay: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(delay).unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 86_400))

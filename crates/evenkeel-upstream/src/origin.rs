@@ -25,7 +25,7 @@ struct Inner {
 impl Origin {
     /// Parses a URL.
     ///
-    /// A trailing `/v1`, which clients' base URLs have, is dropped, because the paths of requests contain it.
+    /// A trailing `/v1`, as in the base URLs of clients, is dropped, because request paths contain it.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         if url.contains('#') {
             return Err(UrlError::Fragment);
@@ -47,7 +47,7 @@ impl Origin {
         if host.is_empty() {
             return Err(UrlError::Host);
         }
-        // `http` takes `host:` and `host:99999` for an authority without a port.
+        // The `http` crate parses `host:` and `host:99999` as authorities without a port.
         let port = match authority.as_str().strip_prefix(authority.host()) {
             Some("") => {
                 if tls {
@@ -86,7 +86,7 @@ impl Origin {
         (&self.0.host, self.0.port)
     }
 
-    /// Returns the name that the certificate must have; `None` without TLS.
+    /// Returns the name that the certificate must be valid for; `None` without TLS.
     pub(super) fn tls_name(&self) -> Option<&ServerName<'static>> {
         self.0.name.as_ref()
     }

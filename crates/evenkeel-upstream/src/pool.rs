@@ -1,9 +1,9 @@
-//! Connection pool: keep-alive connections per host, reused last in, first out, and closed by the idle reaper.
+//! Connection pool: keep-alive connections per origin (scheme, host and port), reused last in, first out.
 //!
-//! The idle reaper is one task. It closes connections that have been idle for `idle_timeout`, and those that the peer
-//! closed or wrote to.
+//! The idle reaper is one task. It closes connections that have been idle for `idle_timeout`, and those on which the
+//! peer closed or sent unexpected bytes.
 //!
-//! Limits: at most `max_idle_per_host` idle connections per host.
+//! Limits: at most `max_idle_per_host` idle connections per origin.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,23 +19,24 @@ use tokio::time::{Instant, sleep_until};
 use super::connection::Connection;
 use super::{Origin, after};
 
-/// Idle connections by host.
+/// Idle connections by origin.
 pub(super) struct ConnectionPool {
-    hosts: RwLock<HashMap<Arc<str>, Arc<HostPool>>>,
-    idle_max: usize,
-    idle_time_max: Duration,
-    pub(super) counters: Arc<Counters>,
-    reaper: Arc<IdleReaper>,
-    /// Wakes the reaper; registered with every idle connection.
+    /// By [`Origin::key`].
+    origins: RwLock<HashMap<Arc<str>, Arc<OriginPool>>>,
+    max_idle_per_host: usize,
+    idle_timeout: Duration,
+    pub(super) counters: Arc<PoolCounters>,
+    wakeup: Arc<ReaperWakeup>,
+    /// Waker made of `wakeup`; registered with every idle connection.
     waker: Waker,
-    has_reaper: AtomicBool,
+    reaper_spawned: AtomicBool,
 }
 
-/// Wakes the task that closes idle connections.
+/// Wake-up of the idle reaper.
 #[derive(Default)]
-struct IdleReaper(Notify);
+struct ReaperWakeup(Notify);
 
-impl Wake for IdleReaper {
+impl Wake for ReaperWakeup {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -45,9 +46,9 @@ impl Wake for IdleReaper {
     }
 }
 
-/// Idle connections to one host, oldest first.
+/// Idle connections to one origin, oldest first.
 #[derive(Default)]
-pub(super) struct HostPool(Mutex<Vec<IdleConnection>>);
+pub(super) struct OriginPool(Mutex<Vec<IdleConnection>>);
 
 struct IdleConnection {
     connection: Box<Connection>,
@@ -55,29 +56,30 @@ struct IdleConnection {
 }
 
 impl ConnectionPool {
-    pub(super) fn new(idle_max: usize, idle_time_max: Duration) -> Self {
-        let reaper = Arc::<IdleReaper>::default();
+    pub(super) fn new(max_idle_per_host: usize, idle_timeout: Duration) -> Self {
+        let wakeup = Arc::<ReaperWakeup>::default();
         Self {
-            hosts: RwLock::default(),
-            idle_max,
-            idle_time_max,
+            origins: RwLock::default(),
+            max_idle_per_host,
+            idle_timeout,
             counters: Arc::default(),
-            waker: Waker::from(reaper.clone()),
-            reaper,
-            has_reaper: AtomicBool::new(false),
+            waker: Waker::from(wakeup.clone()),
+            wakeup,
+            reaper_spawned: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn host(&self, origin: &Origin) -> Arc<HostPool> {
-        if let Some(host) = self.hosts.read().get(origin.key()) {
-            return host.clone();
+    /// Returns the pool of an origin, and creates it on first use.
+    pub(super) fn origin_pool(&self, origin: &Origin) -> Arc<OriginPool> {
+        if let Some(pool) = self.origins.read().get(origin.key()) {
+            return pool.clone();
         }
-        self.hosts.write().entry(origin.key().clone()).or_default().clone()
+        self.origins.write().entry(origin.key().clone()).or_default().clone()
     }
 
-    /// Takes the most recently used connection to a host.
-    pub(super) fn take(&self, host: &HostPool) -> Option<Box<Connection>> {
-        let mut idle = host.0.lock();
+    /// Takes the most recently used connection; `None` if there is none or it has expired.
+    pub(super) fn take(&self, origin: &OriginPool) -> Option<Box<Connection>> {
+        let mut idle = origin.0.lock();
         let last = idle.pop()?;
         if last.expires_at <= Instant::now() {
             // The others have been idle for longer, so they have expired too.
@@ -91,37 +93,38 @@ impl ConnectionPool {
     }
 
     /// Returns a connection to the pool, or closes it if it cannot be reused or the pool is full.
-    pub(super) fn put(self: &Arc<Self>, host: &HostPool, mut connection: Box<Connection>) {
-        if !connection.park(&self.waker) {
+    pub(super) fn put(self: &Arc<Self>, origin: &OriginPool, mut connection: Box<Connection>) {
+        if !connection.prepare_for_reuse(&self.waker) {
             return;
         }
-        let expires_at = after(self.idle_time_max);
-        let mut idle = host.0.lock();
-        if idle.len() >= self.idle_max {
+        let expires_at = after(self.idle_timeout);
+        let mut idle = origin.0.lock();
+        if idle.len() >= self.max_idle_per_host {
             return;
         }
         idle.push(IdleConnection { connection, expires_at });
         drop(idle);
         self.counters.idle.fetch_add(1, Ordering::Relaxed);
-        if !self.has_reaper.load(Ordering::Relaxed) && !self.has_reaper.swap(true, Ordering::Relaxed) {
-            tokio::spawn(reap_idle(Arc::downgrade(self), self.reaper.clone()));
+        if !self.reaper_spawned.load(Ordering::Relaxed) && !self.reaper_spawned.swap(true, Ordering::Relaxed)
+        {
+            tokio::spawn(reap_idle(Arc::downgrade(self), self.wakeup.clone()));
         }
     }
 
-    /// Closes idle connections that timed out or that the peer closed; returns when to run next.
-    fn close_expired(&self) -> Instant {
+    /// Closes idle connections that expired, that the peer closed, or on which it sent bytes; returns when to run next.
+    fn close_unusable(&self) -> Instant {
         let now = Instant::now();
-        let mut next = after(self.idle_time_max);
-        let mut hosts = self.hosts.write();
-        hosts.retain(|_, host| {
-            let mut idle = host.0.lock();
+        let mut next = after(self.idle_timeout);
+        let mut origins = self.origins.write();
+        origins.retain(|_, origin| {
+            let mut idle = origin.0.lock();
             let before = idle.len();
-            idle.retain_mut(|idle| now < idle.expires_at && idle.connection.poll_idle(&self.waker));
+            idle.retain_mut(|entry| now < entry.expires_at && entry.connection.poll_idle(&self.waker));
             self.counters.idle.fetch_sub(before - idle.len(), Ordering::Relaxed);
             if let Some(oldest) = idle.first() {
                 next = next.min(oldest.expires_at);
             }
-            !idle.is_empty() || Arc::strong_count(host) > 1
+            !idle.is_empty() || Arc::strong_count(origin) > 1
         });
         next
     }
@@ -129,29 +132,29 @@ impl ConnectionPool {
 
 impl Drop for ConnectionPool {
     fn drop(&mut self) {
-        self.reaper.0.notify_one();
+        self.wakeup.0.notify_one();
     }
 }
 
-async fn reap_idle(pool: Weak<ConnectionPool>, reaper: Arc<IdleReaper>) {
-    while let Some(next) = pool.upgrade().map(|pool| pool.close_expired()) {
+/// Runs the idle reaper until the pool is dropped.
+async fn reap_idle(pool: Weak<ConnectionPool>, wakeup: Arc<ReaperWakeup>) {
+    while let Some(next) = pool.upgrade().map(|pool| pool.close_unusable()) {
         tokio::select! {
             () = sleep_until(next) => {}
-            () = reaper.0.notified() => {}
+            () = wakeup.0.notified() => {}
         }
     }
 }
 
-/// Counters of the pool.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct PoolCounters {
     open: AtomicUsize,
     idle: AtomicUsize,
     created: AtomicU64,
     reused: AtomicU64,
 }
 
-impl Counters {
+impl PoolCounters {
     pub(super) fn count_reuse(&self) {
         self.reused.fetch_add(1, Ordering::Relaxed);
     }
@@ -167,19 +170,19 @@ impl Counters {
     }
 }
 
-/// Drop guard that counts an open connection.
+/// Drop guard that counts a connection as open.
 #[derive(Debug)]
-pub(super) struct ConnectionCount(Arc<Counters>);
+pub(super) struct OpenConnectionGuard(Arc<PoolCounters>);
 
-impl ConnectionCount {
-    pub(super) fn count(counters: &Arc<Counters>) -> Self {
+impl OpenConnectionGuard {
+    pub(super) fn new(counters: &Arc<PoolCounters>) -> Self {
         counters.open.fetch_add(1, Ordering::Relaxed);
         counters.created.fetch_add(1, Ordering::Relaxed);
         Self(counters.clone())
     }
 }
 
-impl Drop for ConnectionCount {
+impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -211,15 +214,15 @@ mod tests {
     /// Creates a client whose pool has no reaper task, so that tests can observe its wake-ups.
     fn without_reaper() -> Upstream {
         let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::default());
-        upstream.pool.has_reaper.store(true, Ordering::Relaxed);
+        upstream.pool.reaper_spawned.store(true, Ordering::Relaxed);
         upstream
     }
 
     fn is_reaper_woken(upstream: &Upstream) -> bool {
-        pin!(upstream.pool.reaper.0.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        pin!(upstream.pool.wakeup.0.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
-    async fn host() -> (TcpListener, Origin) {
+    async fn bind_origin() -> (TcpListener, Origin) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let origin = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         (listener, origin)
@@ -228,7 +231,7 @@ mod tests {
     #[tokio::test]
     async fn requests_on_reused_connections_do_not_wake_the_reaper() {
         let upstream = without_reaper();
-        let (listener, origin) = host().await;
+        let (listener, origin) = bind_origin().await;
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 4096];
@@ -244,9 +247,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_sent_on_an_idle_connection_is_not_taken_for_the_next_one() {
+    async fn bytes_received_on_an_idle_connection_are_not_read_as_the_next_response() {
         let upstream = without_reaper();
-        let (listener, origin) = host().await;
+        let (listener, origin) = bind_origin().await;
         let serving = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 4096]).await.unwrap();

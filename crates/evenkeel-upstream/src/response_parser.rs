@@ -1,4 +1,4 @@
-//! Parses a response without a connection, with the same code as a connection, for tests and fuzzing.
+//! Parses a response without a socket, with the parser that connections use, for tests and fuzzing.
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response};
@@ -10,11 +10,11 @@ use super::head::{ConnectionReuse, HeadReader, ResponseHead};
 /// A parsed response.
 #[derive(Debug)]
 pub struct ParsedResponse {
-    /// Head, and the body as far as it was received.
+    /// Head and the received part of the body.
     pub response: Response<Bytes>,
-    /// All of the body was received; always false for a body that ends with its connection.
+    /// Reports that the whole body was received; always false for a body that ends when the connection closes.
     pub is_complete: bool,
-    /// The connection could be reused.
+    /// Reports that the connection can be reused.
     pub is_reusable: bool,
     /// Bytes after the response.
     pub rest: Bytes,

@@ -59,7 +59,7 @@ async fn discover_over(
     Ok(Discovery { engine: Some(engine), models: list.map(|list| list.models), slots })
 }
 
-/// Reports whether a node is overloaded or still loading; its reply then says nothing about it.
+/// Reports whether a node is overloaded or still loading; its reply then identifies neither engine nor models.
 fn is_busy(reply: &NodeReply) -> bool {
     matches!(reply.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }

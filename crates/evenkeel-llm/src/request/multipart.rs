@@ -1,8 +1,8 @@
-//! Requests with a file, as `multipart/form-data`: the model is one of the fields.
+//! Parses `multipart/form-data` requests (file uploads) for the `model` and `stream` fields.
 //!
-//! Guarantees: a repeated field that the gateway acts on is rejected.
+//! Guarantees: a form that repeats `model` or `stream` is rejected.
 //!
-//! Limits: at most [`PARTS_MAX`] fields, of which only the model's name is copied.
+//! Limits: at most [`PARTS_MAX`] parts; only the model's name is copied.
 
 use bytes::Bytes;
 use evenkeel_server::api_error::ApiError;
@@ -12,12 +12,12 @@ use super::{IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ResponseMode};
 
 const PARTS_MAX: usize = 64;
 /// Longest boundary that RFC 2046 allows.
-const BOUNDARY_MAX: usize = 70;
+const BOUNDARY_BYTES_MAX: usize = 70;
 /// Approximate bytes of audio or image per token.
 const BYTES_PER_TOKEN: u64 = 1_024;
 
 impl LlmRequest {
-    /// Parses a form; `None` if the content type is not a form's.
+    /// Parses a form; `None` if the content type is not `multipart/form-data`.
     pub fn parse_form(content_type: &[u8], body: &Bytes) -> Option<Result<Self, ApiError>> {
         const FORM: &[u8] = b"multipart/form-data";
         let is_form = content_type.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM));
@@ -31,37 +31,40 @@ fn parse(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
     let mut model = None;
     let mut stream = None;
     for part in parts(boundary, body)? {
-        let Some((head, value)) = split(part) else { return Err(not_a_form()) };
-        let field = match field_name(head) {
-            Some(b"model") => &mut model,
-            Some(b"stream") => &mut stream,
+        let Some((head, value)) = split_part(part) else { return Err(invalid_form()) };
+        let (name, field) = match field_name(head) {
+            Some(b"model") => ("model", &mut model),
+            Some(b"stream") => ("stream", &mut stream),
             Some(_) => continue,
-            None => return Err(not_a_form()),
+            None => return Err(invalid_form()),
         };
         if field.replace(value).is_some() {
-            return Err(ApiError::invalid("a field of the form is given twice"));
+            return Err(ApiError::invalid(format!("form field `{name}` appears more than once")));
         }
     }
     let param = || Some("model".to_owned());
-    let missing = || ApiError::Invalid { message: "the form has no model".to_owned(), param: param() };
+    let missing =
+        || ApiError::Invalid { message: "form field `model` is missing".to_owned(), param: param() };
     let model = core::str::from_utf8(model.ok_or_else(missing)?).ok().map(str::trim);
     let model = model.filter(|name| (1..=MODEL_BYTES_MAX).contains(&name.len())).ok_or_else(|| {
-        ApiError::Invalid { message: "the form's model is not a valid name".to_owned(), param: param() }
+        let message =
+            format!("form field `model` is not a valid model name (1 to {MODEL_BYTES_MAX} bytes of UTF-8)");
+        ApiError::Invalid { message, param: param() }
     })?;
     Ok(LlmRequest {
         model: model.to_owned(),
-        mode: if stream == Some(b"true") { ResponseMode::Stream } else { ResponseMode::Whole },
+        mode: if stream == Some(b"true") { ResponseMode::Stream } else { ResponseMode::NonStreaming },
         usage: IncludeUsage::NotRequested,
         input_tokens: body.len() as u64 / BYTES_PER_TOKEN + 1,
-        output_max: None,
-        output_known: None,
+        output_tokens_max: None,
+        output_tokens_exact: None,
         affinity: None,
         splice: None,
     })
 }
 
-fn not_a_form() -> ApiError {
-    ApiError::invalid("the body is not a form")
+fn invalid_form() -> ApiError {
+    ApiError::invalid("the body is not valid multipart/form-data")
 }
 
 /// Finds the boundary in the content type.
@@ -71,7 +74,7 @@ fn boundary(content_type: &[u8]) -> Option<&[u8]> {
         |parameter: &&[u8]| parameter.get(..9).is_some_and(|name| name.eq_ignore_ascii_case(b"boundary="));
     let value = &parameters.into_iter().find(is_boundary)?[9..];
     let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-    (1..=BOUNDARY_MAX).contains(&value.len()).then_some(value)
+    (1..=BOUNDARY_BYTES_MAX).contains(&value.len()).then_some(value)
 }
 
 /// Splits a body at its boundaries; the parts include their headers.
@@ -81,16 +84,16 @@ fn parts<'a>(boundary: &[u8], body: &'a [u8]) -> Result<Vec<&'a [u8]>, ApiError>
     // The first boundary may start the body, without a line end before it.
     let mut rest = match body.strip_prefix(&delimiter[2..]) {
         Some(rest) => rest,
-        None => &body[finder.find(body).ok_or_else(not_a_form)? + delimiter.len()..],
+        None => &body[finder.find(body).ok_or_else(invalid_form)? + delimiter.len()..],
     };
     let mut parts = Vec::new();
     while !rest.starts_with(b"--") {
-        // Blanks may follow a boundary. The line end stays: it may start the next boundary.
-        let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-        let part = &rest[blanks..];
-        let end = finder.find(part).filter(|_| part.starts_with(b"\r\n")).ok_or_else(not_a_form)?;
+        // Skip transport padding after the boundary. Keep the CRLF: in an empty part it also begins the next delimiter.
+        let padding = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let part = &rest[padding..];
+        let end = finder.find(part).filter(|_| part.starts_with(b"\r\n")).ok_or_else(invalid_form)?;
         if parts.len() >= PARTS_MAX {
-            return Err(ApiError::invalid(format!("the form has more than {PARTS_MAX} fields")));
+            return Err(ApiError::invalid(format!("the form has more than {PARTS_MAX} parts")));
         }
         parts.push(&part[..end]);
         rest = &part[end + delimiter.len()..];
@@ -99,7 +102,7 @@ fn parts<'a>(boundary: &[u8], body: &'a [u8]) -> Result<Vec<&'a [u8]>, ApiError>
 }
 
 /// Splits a part into its headers and its value.
-fn split(part: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_part(part: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = memmem::find(part, b"\r\n\r\n")?;
     Some((&part[..end], &part[end + 4..]))
 }
@@ -129,7 +132,7 @@ mod tests {
             ("language", "en"),
         ]);
         let request = request.unwrap();
-        assert_eq!((request.model.as_str(), request.mode), ("whisper-1", ResponseMode::Whole));
+        assert_eq!((request.model.as_str(), request.mode), ("whisper-1", ResponseMode::NonStreaming));
         assert!(request.input_tokens > 10);
         let streamed = parse_fields(&[("stream", "true"), ("model", "m")]).unwrap();
         assert_eq!(streamed.mode, ResponseMode::Stream);
@@ -142,13 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_form_is_rejected() {
+    fn a_form_with_a_repeated_field_an_invalid_model_or_too_many_parts_is_rejected() {
         let message = |fields: &[(&str, &str)]| parse_fields(fields).unwrap_err().to_string();
-        assert_eq!(message(&[("model", "a"), ("model", "b")]), "a field of the form is given twice");
-        assert_eq!(message(&[("file", "a")]), "the form has no model");
-        assert_eq!(message(&[("model", "")]), "the form's model is not a valid name");
+        assert_eq!(message(&[("model", "a"), ("model", "b")]), "form field `model` appears more than once");
+        assert_eq!(message(&[("file", "a")]), "form field `model` is missing");
+        assert_eq!(
+            message(&[("model", "")]),
+            "form field `model` is not a valid model name (1 to 256 bytes of UTF-8)"
+        );
         let many: Vec<_> = (0..=PARTS_MAX).map(|_| ("other", "x")).collect();
-        assert_eq!(message(&many), "the form has more than 64 fields");
+        assert_eq!(message(&many), "the form has more than 64 parts");
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub(super) struct RequestParser {
     /// Splice that sets `include_usage`; `None` if the client sets it.
     usage_splice: Option<Splice>,
     estimate: TokenEstimate,
-    output_max: Option<(u8, u64)>,
+    output_tokens_max: Option<(u8, u64)>,
     choices: u64,
     prompts: u64,
     affinity: Affinity,
@@ -98,10 +98,10 @@ impl RequestParser {
             endpoint,
             seen: 0,
             model: None,
-            mode: ResponseMode::Whole,
+            mode: ResponseMode::NonStreaming,
             usage_splice: Some(Splice { range: inside..inside, text }),
             estimate: TokenEstimate::default(),
-            output_max: None,
+            output_tokens_max: None,
             choices: 1,
             prompts: 1,
             affinity: Affinity::default(),
@@ -114,7 +114,7 @@ impl RequestParser {
         parser.finish()
     }
 
-    /// Looks up a field; rejects a repeated one, and one that only case-insensitive parsers would take for ours.
+    /// Looks up a field; rejects it if it is repeated, or if only a case-insensitive parser would recognize its name.
     fn field(&mut self, name: Text<'_>) -> Result<Option<(&'static str, Field)>, ParseError> {
         let Some(name) = name.decoded() else {
             return Err(ApiError::invalid("a field name in the body is not valid Unicode").into());
@@ -165,9 +165,9 @@ impl RequestParser {
             Field::Schema => self.estimate.count(cursor, ContentKind::Schema)?,
             Field::OutputMax(rank) => {
                 if let Some(tokens) = read_count(name, cursor)?
-                    && self.output_max.is_none_or(|(other, _)| other < rank)
+                    && self.output_tokens_max.is_none_or(|(other, _)| other < rank)
                 {
-                    self.output_max = Some((rank, tokens));
+                    self.output_tokens_max = Some((rank, tokens));
                 }
             }
             Field::Choices => {
@@ -223,13 +223,13 @@ impl RequestParser {
         let usage =
             if self.usage_splice.is_none() { IncludeUsage::Requested } else { IncludeUsage::NotRequested };
         let has_include_usage = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
-        let output_max = if self.endpoint.has_no_tokens() {
+        let output_tokens_max = if self.endpoint.has_no_tokens() {
             Some(0)
         } else {
             let choices = self.choices.max(1).saturating_mul(self.prompts);
-            self.output_max.map(|(_, tokens)| tokens.saturating_mul(choices))
+            self.output_tokens_max.map(|(_, tokens)| tokens.saturating_mul(choices))
         };
-        let (input_tokens, output_known) = match self.endpoint {
+        let (input_tokens, output_tokens_exact) = match self.endpoint {
             // No model processes the prompt.
             Endpoint::CountTokens => (1, None),
             Endpoint::Speech => {
@@ -244,8 +244,8 @@ impl RequestParser {
             mode: self.mode,
             usage,
             input_tokens,
-            output_max,
-            output_known,
+            output_tokens_max,
+            output_tokens_exact,
             splice: self.usage_splice.filter(|_| has_include_usage && self.mode == ResponseMode::Stream),
         })
     }
@@ -255,7 +255,7 @@ impl RequestParser {
     }
 }
 
-/// Finds the one of `known` that some parser takes `name` for: Go's ignores case, even of letters like `ſ`.
+/// Finds the known name that equals `name` if case is ignored, as Go's parser does, even for letters like `ſ`.
 fn find_folded<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<usize> {
     if name.is_ascii() {
         return known.position(|known| known.eq_ignore_ascii_case(name));

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 #[test]
 fn a_plain_chat_is_parsed() {
     let request = chat(json!({"max_tokens": 50})).unwrap();
-    assert_eq!((request.model.as_str(), request.mode), ("m", ResponseMode::Whole));
-    assert_eq!((request.usage, request.output_max), (IncludeUsage::NotRequested, Some(50)));
+    assert_eq!((request.model.as_str(), request.mode), ("m", ResponseMode::NonStreaming));
+    assert_eq!((request.usage, request.output_tokens_max), (IncludeUsage::NotRequested, Some(50)));
     assert!(request.affinity.is_some());
 }
 
@@ -98,9 +98,9 @@ fn the_newest_name_of_the_output_limit_counts_in_any_order() {
         let body = format!(r#"{{"model":"m","{first}":{{}},"{second}":{{}}}}"#);
         let value = |name: &str| if name == "max_tokens" { "5" } else { "9" };
         let body = body.replacen("{}", value(first), 1).replacen("{}", value(second), 1);
-        assert_eq!(parse(Endpoint::Other, &body).output_max, Some(9), "{body}");
+        assert_eq!(parse(Endpoint::Other, &body).output_tokens_max, Some(9), "{body}");
     }
-    assert_eq!(parse(Endpoint::Other, r#"{"model":"m","max_output_tokens":4}"#).output_max, Some(4));
+    assert_eq!(parse(Endpoint::Other, r#"{"model":"m","max_output_tokens":4}"#).output_tokens_max, Some(4));
 }
 
 #[test]
@@ -117,14 +117,14 @@ fn the_output_limit_applies_to_every_choice_of_every_prompt() {
         (r#""one","n":null"#, 1),
     ] {
         let body = format!(r#"{{"model":"m","max_tokens":10,"prompt":{prompt}}}"#);
-        assert_eq!(parse(Endpoint::Completions, &body).output_max, Some(10 * choices), "{prompt}");
+        assert_eq!(parse(Endpoint::Completions, &body).output_tokens_max, Some(10 * choices), "{prompt}");
     }
 }
 
 #[test]
 fn embeddings_have_no_output_tokens() {
     let request = parse(Endpoint::Embeddings, r#"{"model":"m","input":["four","five5"],"max_tokens":9}"#);
-    assert_eq!((request.input_tokens, request.output_max, request.affinity), (3, Some(0), None));
+    assert_eq!((request.input_tokens, request.output_tokens_max, request.affinity), (3, Some(0), None));
     assert_eq!(parse(Endpoint::Embeddings, r#"{"model":"m","input":[[1,2],[3]]}"#).input_tokens, 3);
 }
 
@@ -226,14 +226,14 @@ fn the_turns_of_a_responses_conversation_share_an_affinity() {
 fn counting_tokens_costs_next_to_nothing() {
     let body = r#"{"model":"m","messages":[{"role":"user","content":"a long story"}]}"#;
     let request = parse(Endpoint::CountTokens, body);
-    assert_eq!((request.input_tokens, request.output_max), (1, Some(0)));
+    assert_eq!((request.input_tokens, request.output_tokens_max), (1, Some(0)));
     assert!(parse(Endpoint::Messages, body).input_tokens > 1);
 }
 
 #[test]
 fn the_text_determines_the_length_of_speech() {
     let request = parse(Endpoint::Speech, r#"{"model":"m","voice":"alloy","input":"eight by"}"#);
-    assert_eq!((request.input_tokens, request.output_known), (2, Some(12)));
+    assert_eq!((request.input_tokens, request.output_tokens_exact), (2, Some(12)));
 }
 
 fn parse(endpoint: Endpoint, body: &str) -> LlmRequest {

@@ -45,7 +45,8 @@ impl FirstEventReader {
         }
     }
 
-    /// Reports whether a stream that ends here is truncated: within its first event, which is no end-of-stream marker.
+    /// Reports whether a stream that ends here is truncated: it ends within its first event, which is not
+    /// the end-of-stream marker.
     pub(crate) fn is_truncated(&self) -> bool {
         !self.held.is_empty() && !SseEvent::read(&self.held).done
     }

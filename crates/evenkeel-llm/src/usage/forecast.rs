@@ -39,13 +39,16 @@ impl Forecast {
     /// Estimates the usage of a request.
     pub fn usage(&self, tenant: TenantId, model: ModelId, request: &LlmRequest) -> Usage {
         let known = self.by_tenant.mean(&(tenant, model)).or_else(|| self.by_model.mean(&model));
-        let output = match (request.output_known, known, request.output_max) {
+        let output = match (request.output_tokens_exact, known, request.output_tokens_max) {
             (Some(output), ..) => output,
             (None, Some(mean), _) => mean.round() as u64,
             (None, None, Some(_)) => OUTPUT_DEFAULT_MAX,
             (None, None, None) => OUTPUT_DEFAULT,
         };
-        Usage { input: request.input_tokens, output: output.min(request.output_max.unwrap_or(u64::MAX)) }
+        Usage {
+            input: request.input_tokens,
+            output: output.min(request.output_tokens_max.unwrap_or(u64::MAX)),
+        }
     }
 
     /// Records the usage of a complete request.
@@ -170,12 +173,12 @@ mod tests {
         assert_eq!(output(&forecast, ALICE, None), OUTPUT_DEFAULT);
     }
 
-    fn output(forecast: &Forecast, tenant: TenantId, output_max: Option<u64>) -> u64 {
-        forecast.usage(tenant, MODEL, &request(output_max)).output
+    fn output(forecast: &Forecast, tenant: TenantId, output_tokens_max: Option<u64>) -> u64 {
+        forecast.usage(tenant, MODEL, &request(output_tokens_max)).output
     }
 
-    fn request(output_max: Option<u64>) -> LlmRequest {
-        let limit = output_max.map_or(String::new(), |max| format!(r#","max_tokens":{max}"#));
+    fn request(output_tokens_max: Option<u64>) -> LlmRequest {
+        let limit = output_tokens_max.map_or(String::new(), |max| format!(r#","max_tokens":{max}"#));
         let body = Bytes::from(format!(r#"{{"model":"m","prompt":"hello"{limit}}}"#));
         LlmRequest::parse(Endpoint::Completions, &body).unwrap()
     }

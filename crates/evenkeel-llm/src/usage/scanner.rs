@@ -1,23 +1,23 @@
 //! Finds `usage` in a JSON body while it passes through, without buffering the body.
 //!
-//! Limits: buffers at most [`VALUE_BYTES_MAX`] bytes of the value of `usage`; a longer one is ignored.
+//! Limits: buffers at most [`VALUE_BYTES_MAX`] + 1 bytes of the value of `usage`; a value over the limit is ignored.
 
 use super::{Usage, UsageFields};
 use crate::json::Cursor;
 
-/// Longest `usage` object.
+/// Maximum length of the `usage` value, in bytes.
 const VALUE_BYTES_MAX: usize = 4_096;
-const NAME: &[u8] = b"usage";
+const FIELD_NAME: &[u8] = b"usage";
 
 /// Scanner of a JSON body in chunks of any size.
 ///
-/// The body must be JSON; in anything else it finds nothing.
+/// The body must be JSON; for anything else the result is unspecified.
 #[derive(Clone, Debug, Default)]
 pub struct UsageScanner {
     depth: u32,
     state: ScanState,
-    /// Match of the outermost object's last string with [`NAME`].
-    name: NameMatch,
+    /// Match of the current key of the top-level object with [`FIELD_NAME`].
+    field: FieldState,
     value: Vec<u8>,
     fields: UsageFields,
 }
@@ -26,35 +26,35 @@ pub struct UsageScanner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ScanState {
     #[default]
-    Between,
-    InText,
+    OutsideString,
+    InString,
     Escaped,
 }
 
-/// Match of a field's name with [`NAME`].
+/// State of the current field of the top-level object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum NameMatch {
+enum FieldState {
     #[default]
     Other,
-    /// This many bytes match so far.
-    Partial(usize),
-    /// The name matches; its colon may still follow.
-    Found,
-    /// Its value is being buffered.
-    InValue,
+    /// This many bytes of the key match [`FIELD_NAME`] so far.
+    Matching(usize),
+    /// The string matches; it is the key, or a string value.
+    Matched,
+    /// The value of `usage` is being buffered.
+    Buffering,
 }
 
 impl UsageScanner {
     /// Scans the next chunk.
     pub fn scan(&mut self, chunk: &[u8]) {
         for &byte in chunk {
-            if self.name == NameMatch::InValue {
+            if self.field == FieldState::Buffering {
                 self.buffer(byte);
             }
             match self.state {
-                ScanState::Between => self.between(byte),
-                ScanState::Escaped => self.state = ScanState::InText,
-                ScanState::InText => self.in_text(byte),
+                ScanState::OutsideString => self.outside_string(byte),
+                ScanState::Escaped => self.state = ScanState::InString,
+                ScanState::InString => self.in_string(byte),
             }
         }
     }
@@ -64,56 +64,56 @@ impl UsageScanner {
         self.fields.usage()
     }
 
-    fn between(&mut self, byte: u8) {
+    fn outside_string(&mut self, byte: u8) {
         match byte {
             b'"' => {
-                self.state = ScanState::InText;
+                self.state = ScanState::InString;
                 if self.depth == 1 {
-                    self.name = NameMatch::Partial(0);
+                    self.field = FieldState::Matching(0);
                 }
             }
-            b'{' if self.depth == 1 && self.name == NameMatch::Found => {
+            b'{' if self.depth == 1 && self.field == FieldState::Matched => {
                 self.depth = 2;
-                self.name = NameMatch::InValue;
+                self.field = FieldState::Buffering;
                 self.value.clear();
                 self.value.push(b'{');
             }
             b'{' | b'[' => {
-                // An outermost array has no field of ours.
+                // A top-level array has no `usage` field: start at depth 2, so that nothing in it counts as top level.
                 self.depth = if self.depth == 0 && byte == b'[' { 2 } else { self.depth.saturating_add(1) };
             }
             b'}' | b']' => {
                 self.depth = self.depth.saturating_sub(1);
-                if self.depth == 1 && self.name == NameMatch::InValue {
-                    self.read_value();
+                if self.depth == 1 && self.field == FieldState::Buffering {
+                    self.parse_value();
                 }
             }
-            b',' if self.depth == 1 => self.name = NameMatch::Other,
+            b',' if self.depth == 1 => self.field = FieldState::Other,
             _ => {}
         }
     }
 
-    fn in_text(&mut self, byte: u8) {
-        match (byte, self.name) {
-            (b'"', name) => {
-                self.state = ScanState::Between;
+    fn in_string(&mut self, byte: u8) {
+        match (byte, self.field) {
+            (b'"', field) => {
+                self.state = ScanState::OutsideString;
                 if self.depth == 1 {
-                    self.name = if name == NameMatch::Partial(NAME.len()) {
-                        NameMatch::Found
+                    self.field = if field == FieldState::Matching(FIELD_NAME.len()) {
+                        FieldState::Matched
                     } else {
-                        NameMatch::Other
+                        FieldState::Other
                     };
                 }
             }
             (b'\\', _) => {
                 self.state = ScanState::Escaped;
                 if self.depth == 1 {
-                    self.name = NameMatch::Other;
+                    self.field = FieldState::Other;
                 }
             }
-            (byte, NameMatch::Partial(so_far)) if self.depth == 1 => {
-                let fits = NAME.get(so_far) == Some(&byte);
-                self.name = if fits { NameMatch::Partial(so_far + 1) } else { NameMatch::Other };
+            (byte, FieldState::Matching(so_far)) if self.depth == 1 => {
+                let fits = FIELD_NAME.get(so_far) == Some(&byte);
+                self.field = if fits { FieldState::Matching(so_far + 1) } else { FieldState::Other };
             }
             _ => {}
         }
@@ -125,8 +125,8 @@ impl UsageScanner {
         }
     }
 
-    fn read_value(&mut self) {
-        self.name = NameMatch::Other;
+    fn parse_value(&mut self) {
+        self.field = FieldState::Other;
         if self.value.len() > VALUE_BYTES_MAX {
             return;
         }

@@ -79,7 +79,7 @@ fn hostile_nesting_is_rejected_without_a_deep_stack() {
 
 #[test]
 fn numbers_of_any_size_and_notation_are_accepted() {
-    for (number, output_max) in [
+    for (number, output_tokens_max) in [
         ("7", Some(7)),
         ("7.0", Some(7)),
         ("1e3", Some(1_000)),
@@ -94,10 +94,14 @@ fn numbers_of_any_size_and_notation_are_accepted() {
         (&"9".repeat(5_000), Some(u64::MAX)),
     ] {
         let body = format!(r#"{{"model":"m","max_tokens":{number},"n":1}}"#);
-        assert_eq!(parse(Endpoint::Completions, &body).unwrap().output_max, output_max, "{number}");
+        assert_eq!(
+            parse(Endpoint::Completions, &body).unwrap().output_tokens_max,
+            output_tokens_max,
+            "{number}"
+        );
     }
     let body = r#"{"model":"m","max_tokens":18446744073709551615,"n":18446744073709551615}"#;
-    assert_eq!(parse(Endpoint::Completions, body).unwrap().output_max, Some(u64::MAX));
+    assert_eq!(parse(Endpoint::Completions, body).unwrap().output_tokens_max, Some(u64::MAX));
 }
 
 /// Generates `stream_options`, and whether they include usage.
@@ -194,7 +198,7 @@ proptest! {
         let request = parse(Endpoint::Completions, &body).unwrap();
         let parsed = (request.model, request.mode, request.usage);
         prop_assert_eq!(parsed, (model, ResponseMode::Stream, usage));
-        prop_assert_eq!(request.output_max, Some(tokens * choices));
+        prop_assert_eq!(request.output_tokens_max, Some(tokens * choices));
         checks::request::check(body.as_bytes());
     }
 

@@ -1,4 +1,4 @@
-//! Failed exchanges: which error each is, and when a request is sent again.
+//! Failed exchanges: their error variants, and when a request is resent.
 
 use http::StatusCode;
 
@@ -126,7 +126,7 @@ async fn response_to(raw: &str) -> Result<String, UpstreamError> {
 }
 
 #[tokio::test]
-async fn a_response_before_the_request_was_read_is_accepted() {
+async fn a_response_sent_before_the_request_was_read_is_accepted() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let origin = stub.origin();

@@ -135,7 +135,7 @@ async fn the_most_recently_used_connection_is_reused_first() {
 }
 
 #[tokio::test]
-async fn base_paths_of_one_host_share_its_connections() {
+async fn base_paths_of_one_origin_share_its_connections() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let mut peer = first_exchange(&upstream, &stub).await;
@@ -175,7 +175,7 @@ async fn the_idle_reaper_notices_a_closed_connection() {
 }
 
 #[tokio::test]
-async fn unsolicited_bytes_are_not_taken_for_a_response() {
+async fn unsolicited_bytes_are_not_read_as_a_response() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let origin = stub.origin();

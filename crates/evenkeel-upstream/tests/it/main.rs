@@ -1,4 +1,4 @@
-//! The HTTP client to nodes against real sockets on loopback.
+//! Tests of the HTTP client over real sockets on loopback.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod checks;

@@ -131,7 +131,7 @@ async fn invalid_chunks_truncate_the_response() {
 }
 
 #[tokio::test]
-async fn a_response_without_a_body_has_none_whatever_its_length() {
+async fn a_response_that_cannot_have_a_body_has_none_whatever_its_content_length() {
     let head = Request::head("/v1/models").body(Bytes::new()).unwrap();
     for (raw, request, status, reuse) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", &head, 200, Reusable),
@@ -260,7 +260,7 @@ async fn a_request_is_not_resent_after_an_interim_response() {
 }
 
 #[tokio::test]
-async fn bytes_after_a_chunked_response_are_not_taken_for_the_next_one() {
+async fn bytes_after_a_chunked_response_are_not_read_as_the_next_response() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let (mut peer, mut body) = stream(&upstream, &stub).await;

@@ -15,14 +15,14 @@ async fn response_while_full(headers: Headers) -> ReadResponse {
     let received = engine.next_request().await;
     let shared = gateway.clone();
     let second = tokio::spawn(async move { shared.post_with(CHAT, headers, CHAT_BODY).await });
-    gateway.until_waiting(1).await;
+    gateway.wait_until_queued(1).await;
     tokio::time::pause();
     let response = second.await.unwrap();
     tokio::time::resume();
     assert_eq!(gateway.llm.update_gauges().queue_size, 0, "the request has left the queue");
     received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
     response
 }
 
@@ -34,7 +34,7 @@ async fn a_request_leaves_the_queue_at_the_clients_deadline() {
         &[("x-stainless-timeout", "2.5"), ("x-request-timeout-ms", "20000")],
     ] {
         let response = response_while_full(headers).await;
-        assert_eq!(response.code(), (504, "wait_timeout".to_owned()), "{headers:?}");
+        assert_eq!(response.status_and_code(), (504, "wait_timeout".to_owned()), "{headers:?}");
         let waited: u32 = response.header("x-queue-wait-ms").parse().unwrap();
         assert!((2_400..10_000).contains(&waited), "{headers:?}: {waited}");
     }
@@ -44,7 +44,7 @@ async fn a_request_leaves_the_queue_at_the_clients_deadline() {
 async fn a_client_cannot_lengthen_its_wait() {
     for headers in [&[("x-request-timeout-ms", "600000")][..], &[("x-stainless-timeout", "-5")]] {
         let response = response_while_full(headers).await;
-        assert_eq!(response.code(), (504, "wait_timeout".to_owned()), "{headers:?}");
+        assert_eq!(response.status_and_code(), (504, "wait_timeout".to_owned()), "{headers:?}");
         assert!(response.header("x-queue-wait-ms").parse::<u32>().unwrap() >= 30_000, "{headers:?}");
     }
 }
@@ -60,23 +60,23 @@ async fn a_client_deadline_does_not_count_against_the_node() {
         });
         let received = engine.next_request().await;
         tokio::time::pause();
-        assert_eq!(pending.await.unwrap().code(), (504, "upstream_timeout".to_owned()));
+        assert_eq!(pending.await.unwrap().status_and_code(), (504, "upstream_timeout".to_owned()));
         tokio::time::resume();
         assert!(received.ended.await.is_err(), "the connection is closed, so that the engine stops");
     }
-    let page = gateway.registry.render();
+    let metrics = gateway.registry.render();
     let line = r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="cancelled"} 10"#;
-    assert!(page.lines().any(|found| found == line), "{page}");
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
     assert_eq!(gateway.status().await["nodes"][0]["breaker"], "closed");
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
 async fn an_invalid_request_timeout_is_rejected_and_an_invalid_sdk_timeout_is_not() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let rejected = gateway.post_with(CHAT, &[("x-request-timeout-ms", "soon")], CHAT_BODY).await;
-    assert_eq!(rejected.code(), (400, "invalid_request".to_owned()));
+    assert_eq!(rejected.status_and_code(), (400, "invalid_request".to_owned()));
     assert_eq!(rejected.json()["error"]["param"], "x-request-timeout-ms");
     assert_eq!(gateway.post_with(CHAT, &[("x-stainless-timeout", "soon")], CHAT_BODY).await.status, 200);
 }

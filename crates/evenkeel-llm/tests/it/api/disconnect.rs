@@ -16,12 +16,12 @@ async fn a_client_that_disconnects_while_queued_leaves_the_queue() {
     let first = gateway.spawn_chat("none", CHAT_BODY);
     let received = engine.next_request().await;
     let second = gateway.spawn_chat("none", CHAT_BODY);
-    gateway.until_waiting(1).await;
+    gateway.wait_until_queued(1).await;
     second.abort();
-    gateway.until_waiting(0).await;
+    gateway.wait_until_queued(0).await;
     received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
     assert!(!engine.has_request(), "a cancelled request was sent to a node");
     assert_eq!(gateway.status().await["counts"]["cancelled"], 1);
 }
@@ -33,12 +33,12 @@ async fn a_client_that_disconnects_before_the_first_byte_releases_the_slot_and_t
     let first = gateway.spawn_chat("none", CHAT_BODY);
     let received = engine.next_request().await;
     let second = gateway.spawn_chat("none", CHAT_BODY);
-    gateway.until_waiting(1).await;
+    gateway.wait_until_queued(1).await;
     first.abort();
     assert!(received.ended.await.is_err(), "the node's connection is closed");
     engine.next_request().await.reply_json(COMPLETION);
     assert_eq!(second.await.unwrap().status, 200);
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -58,18 +58,18 @@ async fn a_client_that_disconnects_mid_stream_is_charged_what_it_received() {
     next_chunk(&mut body).await.unwrap();
     drop((body, client));
     assert!(ended.await.is_err(), "the node's connection is closed");
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
     let status = gateway.status().await;
     let served = status["tenants"][0]["served_cost"].as_u64().unwrap();
     assert!((4..100).contains(&served), "two tokens and the prompt, not the estimate: {served}");
-    let page = gateway.registry.render();
+    let metrics = gateway.registry.render();
     let line = r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="cancelled"} 1"#;
-    assert!(page.lines().any(|found| found == line), "{page}");
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
 }
 
 #[tokio::test]
 async fn many_disconnects_leak_nothing() {
-    let url = Engine::always(|received| {
+    let url = Engine::reply_always_with(|received| {
         let (sender, _) = received.stream();
         event(&sender, DELTA);
         tokio::spawn(async move { sender.closed().await });
@@ -100,5 +100,5 @@ async fn many_disconnects_leak_nothing() {
     for client in clients {
         client.await.unwrap();
     }
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }

@@ -63,7 +63,7 @@ impl Engine {
     }
 
     /// Starts a server that handles every request with `reply`; returns its URL.
-    pub(crate) async fn always(reply: impl Fn(EngineRequest) + Send + 'static) -> String {
+    pub(crate) async fn reply_always_with(reply: impl Fn(EngineRequest) + Send + 'static) -> String {
         let mut engine = Self::start().await;
         let url = engine.url.clone();
         tokio::spawn(async move {

@@ -24,7 +24,7 @@ async fn closed_url() -> String {
 
 /// Sends conversations until the faulty node was picked, and checks that every client gets a good response.
 async fn assert_fails_over(faulty: String, mode: ResponseMode, failure: &str) {
-    let healthy = Engine::always(|received| {
+    let healthy = Engine::reply_always_with(|received| {
         if received.body.windows(13).any(|part| part == b"include_usage") {
             let (sender, _) = received.stream();
             events(&sender, &[DELTA, "[DONE]"]);
@@ -42,10 +42,10 @@ async fn assert_fails_over(faulty: String, mode: ResponseMode, failure: &str) {
         assert!(!response.body.contains("error"), "{}", response.body);
         let status = gateway.status().await;
         if status["counts"]["retried"].as_u64() == Some(1) {
-            let page = gateway.registry.render();
+            let metrics = gateway.registry.render();
             let line = format!(r#"evenkeel_failed_over_total{{pool="llm",failure="{failure}"}} 1"#);
-            assert!(page.lines().any(|found| found == line), "no {line} in {page}");
-            return gateway.until_idle().await;
+            assert!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
+            return gateway.wait_until_idle().await;
         }
     }
     panic!("the faulty node was never picked");
@@ -53,81 +53,85 @@ async fn assert_fails_over(faulty: String, mode: ResponseMode, failure: &str) {
 
 #[tokio::test]
 async fn an_unreachable_node_fails_over() {
-    assert_fails_over(closed_url().await, ResponseMode::Whole, "unreachable").await;
+    assert_fails_over(closed_url().await, ResponseMode::NonStreaming, "unreachable").await;
 }
 
 #[tokio::test]
 async fn a_server_error_fails_over() {
-    let faulty = Engine::always(|received| received.reply(500, JSON, "{}")).await;
-    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
+    let faulty = Engine::reply_always_with(|received| received.reply(500, JSON, "{}")).await;
+    assert_fails_over(faulty, ResponseMode::NonStreaming, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_node_that_rejects_our_key_fails_over() {
-    let faulty = Engine::always(|received| received.reply(401, JSON, "{}")).await;
-    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
+    let faulty = Engine::reply_always_with(|received| received.reply(401, JSON, "{}")).await;
+    assert_fails_over(faulty, ResponseMode::NonStreaming, "bad_response").await;
 }
 
 #[tokio::test]
 async fn an_overloaded_node_fails_over_and_cools_down() {
-    let faulty = Engine::always(|received| received.reply(429, &[("retry-after", "30")], "")).await;
-    assert_fails_over(faulty, ResponseMode::Whole, "busy").await;
+    let faulty =
+        Engine::reply_always_with(|received| received.reply(429, &[("retry-after", "30")], "")).await;
+    assert_fails_over(faulty, ResponseMode::NonStreaming, "busy").await;
 }
 
 #[tokio::test]
 async fn a_response_that_is_not_json_fails_over() {
-    let faulty = Engine::always(|received| received.reply(200, JSON, r#"{"choices":[{"#)).await;
-    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
+    let faulty = Engine::reply_always_with(|received| received.reply(200, JSON, r#"{"choices":[{"#)).await;
+    assert_fails_over(faulty, ResponseMode::NonStreaming, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_response_truncated_before_its_first_byte_to_the_client_fails_over() {
-    let faulty = Engine::always(|received| {
+    let faulty = Engine::reply_always_with(|received| {
         let (sender, _) = received.begin(JSON);
         sender.send(Ok("{".into())).unwrap();
         sender.send(Err(BodyAbort)).unwrap();
     })
     .await;
-    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
+    assert_fails_over(faulty, ResponseMode::NonStreaming, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_stream_truncated_before_its_first_event_fails_over() {
-    let faulty = Engine::always(|received| received.stream().0.send(Err(BodyAbort)).unwrap()).await;
+    let faulty =
+        Engine::reply_always_with(|received| received.stream().0.send(Err(BodyAbort)).unwrap()).await;
     assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
 async fn an_empty_stream_fails_over() {
-    let faulty = Engine::always(|received| drop(received.stream())).await;
+    let faulty = Engine::reply_always_with(|received| drop(received.stream())).await;
     assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_an_invalid_event_fails_over() {
-    let faulty =
-        Engine::always(|received| events(&received.stream().0, &["<html>busy</html>", DELTA, "[DONE]"]))
-            .await;
+    let faulty = Engine::reply_always_with(|received| {
+        events(&received.stream().0, &["<html>busy</html>", DELTA, "[DONE]"])
+    })
+    .await;
     assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_an_error_fails_over() {
     let error = r#"{"error":{"message":"CUDA error","type":"InternalServerError","code":500}}"#;
-    let faulty = Engine::always(move |received| events(&received.stream().0, &[error, "[DONE]"])).await;
+    let faulty =
+        Engine::reply_always_with(move |received| events(&received.stream().0, &[error, "[DONE]"])).await;
     assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_an_overload_error_fails_over_and_its_node_cools_down() {
     let error = r#"{"error":{"message":"try later","type":"overloaded_error"}}"#;
-    let faulty = Engine::always(move |received| events(&received.stream().0, &[error])).await;
+    let faulty = Engine::reply_always_with(move |received| events(&received.stream().0, &[error])).await;
     assert_fails_over(faulty, ResponseMode::Stream, "busy").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_ends_within_its_first_event_fails_over() {
-    let faulty = Engine::always(|received| {
+    let faulty = Engine::reply_always_with(|received| {
         received.stream().0.send(Ok(bytes::Bytes::from_static(b"data: {\"choices\":[{"))).unwrap();
     })
     .await;
@@ -137,27 +141,32 @@ async fn a_stream_that_ends_within_its_first_event_fails_over() {
 #[tokio::test]
 async fn when_every_stream_begins_with_an_error_the_client_gets_an_error_status() {
     let url =
-        Engine::always(|received| events(&received.stream().0, &[r#"{"error":"out of memory"}"#])).await;
+        Engine::reply_always_with(|received| events(&received.stream().0, &[r#"{"error":"out of memory"}"#]))
+            .await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
-    assert_eq!(gateway.post(CHAT, CHAT_STREAM_BODY).await.code(), (502, "bad_upstream".to_owned()));
-    gateway.until_idle().await;
+    assert_eq!(
+        gateway.post(CHAT, CHAT_STREAM_BODY).await.status_and_code(),
+        (502, "bad_upstream".to_owned())
+    );
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_a_client_error_goes_to_the_client_and_does_not_count_against_the_node() {
     let error = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
-    let url = Engine::always(move |received| events(&received.stream().0, &[error, "[DONE]"])).await;
+    let url =
+        Engine::reply_always_with(move |received| events(&received.stream().0, &[error, "[DONE]"])).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     for _ in 0..10 {
         let response = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!((response.status, response.body), (200, format!("data: {error}\n\ndata: [DONE]\n\n")));
     }
-    let page = gateway.registry.render();
+    let metrics = gateway.registry.render();
     assert!(
-        page.contains(r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="served"} 10"#),
-        "{page}"
+        metrics.contains(r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="served"} 10"#),
+        "{metrics}"
     );
-    assert!(page.contains(r#"evenkeel_cost_units_total{pool="llm",tenant="open"} 0"#), "{page}");
+    assert!(metrics.contains(r#"evenkeel_cost_units_total{pool="llm",tenant="open"} 0"#), "{metrics}");
     assert_eq!(gateway.status().await["nodes"][0]["breaker"], "closed");
 }
 
@@ -167,7 +176,8 @@ async fn a_late_first_byte_fails_over() {
     let mut quick = Engine::start().await;
     let nodes = vec![node("slow", &slow.url, 1)];
     let first_byte_max = Some(Duration::from_secs(3));
-    let gateway = Gateway::with(LlmOptions { nodes, first_byte_max, ..LlmOptions::default() }, vec![]).await;
+    let gateway =
+        Gateway::start_with(LlmOptions { nodes, first_byte_max, ..LlmOptions::default() }, vec![]).await;
     let gateway = Arc::new(gateway);
     let pending = gateway.spawn_chat("none", CHAT_STREAM_BODY);
     // The head alone does not count as the first byte.
@@ -181,16 +191,16 @@ async fn a_late_first_byte_fails_over() {
     assert!(ended.await.is_err(), "the slow node's connection is closed");
     drop(sender);
     tokio::time::resume();
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
 async fn when_no_node_is_left_the_client_gets_the_last_failure() {
     let gateway = Gateway::with_nodes(vec![node("a", &closed_url().await, 1)]).await;
     let response = gateway.post(CHAT, CHAT_BODY).await;
-    assert_eq!(response.code(), (502, "bad_upstream".to_owned()));
+    assert_eq!(response.status_and_code(), (502, "bad_upstream".to_owned()));
     assert_eq!(response.header("x-queue-wait-ms"), "0");
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -217,7 +227,7 @@ async fn a_node_failure_mid_stream_is_an_error_event() {
             serde_json::from_str(last.strip_prefix("data: ").unwrap().trim_end()).unwrap();
         assert_eq!(error["error"]["code"], "bad_upstream");
         assert_eq!(next_chunk(&mut body).await, None, "there is no end-of-stream marker");
-        gateway.until_idle().await;
+        gateway.wait_until_idle().await;
     }
 }
 
@@ -241,12 +251,12 @@ async fn a_stalled_stream_ends_with_an_error_event() {
     assert!(ended.await.is_err(), "the node's connection is closed");
     drop(sender);
     tokio::time::resume();
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
 async fn a_stream_without_an_end_of_stream_marker_is_not_complete() {
-    let url = Engine::always(|received| event(&received.stream().0, DELTA)).await;
+    let url = Engine::reply_always_with(|received| event(&received.stream().0, DELTA)).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let response = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert!(response.body.contains("bad_upstream") && !response.body.contains("[DONE]"), "{}", response.body);
@@ -274,15 +284,15 @@ async fn a_truncated_response_aborts_the_clients_connection() {
     assert_eq!(next_chunk(&mut body).await, Some("started".to_owned()));
     sender.send(Err(BodyAbort)).unwrap();
     assert!(body.collect().await.is_err(), "a truncated response looked complete");
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
 async fn an_overloaded_pool_is_a_full_queue_with_retry_after() {
-    let url = Engine::always(|received| received.reply(503, &[("retry-after", "40")], "")).await;
+    let url = Engine::reply_always_with(|received| received.reply(503, &[("retry-after", "40")], "")).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let response = gateway.post(CHAT, CHAT_BODY).await;
-    assert_eq!(response.code(), (503, "queue_full".to_owned()));
+    assert_eq!(response.status_and_code(), (503, "queue_full".to_owned()));
     assert_eq!((response.header("retry-after"), response.header("x-queue-size")), ("40", "0"));
     assert_eq!(gateway.status().await["nodes"][0]["breaker"], "closed");
 }
@@ -293,19 +303,19 @@ async fn a_full_queue_rejects_with_its_size() {
     let mut options = LlmOptions { nodes: vec![node("a", &engine.url, 1)], ..LlmOptions::default() };
     options.pipeline.load.wait_queue.max_waiting = 1;
     options.pipeline.load.backpressure.max_queue_size = 1;
-    let gateway = Arc::new(Gateway::with(options, vec![]).await);
+    let gateway = Arc::new(Gateway::start_with(options, vec![]).await);
     let first = gateway.spawn_chat("none", CHAT_BODY);
     let received = engine.next_request().await;
     let second = gateway.spawn_chat("none", CHAT_BODY);
-    gateway.until_waiting(1).await;
+    gateway.wait_until_queued(1).await;
     let response = gateway.post(CHAT, CHAT_BODY).await;
-    assert_eq!(response.code(), (503, "queue_full".to_owned()));
+    assert_eq!(response.status_and_code(), (503, "queue_full".to_owned()));
     assert_eq!(response.header("x-queue-size"), "1");
     assert!(response.header("retry-after").parse::<u32>().unwrap() >= 1);
     received.reply_json(COMPLETION);
     engine.next_request().await.reply_json(COMPLETION);
     assert_eq!((first.await.unwrap().status, second.await.unwrap().status), (200, 200));
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -319,13 +329,13 @@ async fn a_queue_timeout_reports_the_time_queued() {
         let response = client.send(Method::POST, "none", CHAT, CHAT_BODY).await;
         read_response(response).await
     });
-    gateway.until_waiting(1).await;
+    gateway.wait_until_queued(1).await;
     tokio::time::pause();
     let read = second.await.unwrap();
     tokio::time::resume();
-    assert_eq!(read.code(), (504, "wait_timeout".to_owned()));
+    assert_eq!(read.status_and_code(), (504, "wait_timeout".to_owned()));
     assert!(read.header("x-queue-wait-ms").parse::<u32>().unwrap() >= 30_000);
     received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }

@@ -50,12 +50,19 @@ impl ReadResponse {
     }
 
     /// Returns the status and the error code.
-    pub(crate) fn code(&self) -> (u16, String) {
+    pub(crate) fn status_and_code(&self) -> (u16, String) {
         (self.status, self.json()["error"]["code"].as_str().unwrap_or("none").to_owned())
     }
 
+    pub(crate) fn has_header(&self, name: &str) -> bool {
+        self.headers.contains_key(name)
+    }
+
+    /// Returns a header's value; panics if it is missing.
+    #[track_caller]
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("none", |value| value.to_str().unwrap())
+        let value = self.headers.get(name).unwrap_or_else(|| panic!("no header {name}"));
+        value.to_str().unwrap()
     }
 }
 
@@ -78,10 +85,10 @@ pub(crate) fn tenant(name: &str) -> TenantSettings {
 
 impl Gateway {
     pub(crate) async fn with_nodes(nodes: Vec<NodeOptions>) -> Self {
-        Self::with(LlmOptions { nodes, ..LlmOptions::default() }, vec![]).await
+        Self::start_with(LlmOptions { nodes, ..LlmOptions::default() }, vec![]).await
     }
 
-    pub(crate) async fn with(options: LlmOptions, tenants: Vec<TenantSettings>) -> Self {
+    pub(crate) async fn start_with(options: LlmOptions, tenants: Vec<TenantSettings>) -> Self {
         Self::start(options, tenants, None).await
     }
 
@@ -162,14 +169,14 @@ impl Gateway {
     }
 
     /// Waits until `count` requests are queued.
-    pub(crate) async fn until_waiting(&self, count: usize) {
+    pub(crate) async fn wait_until_queued(&self, count: usize) {
         while self.llm.update_gauges().queue_size != count {
             tokio::task::yield_now().await;
         }
     }
 
     /// Waits until nothing is queued or in flight and no connection is active, and checks that nothing is leaked.
-    pub(crate) async fn until_idle(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         loop {
             let status = self.status().await;
             let remaining = [&status["in_flight"], &status["waiting"], &status["pool"]["active_connections"]];
@@ -181,7 +188,7 @@ impl Gateway {
                 );
                 let tenants = status["tenants"].as_array().unwrap();
                 assert!(
-                    tenants.iter().all(|it| it["in_flight"] == 0 && it["in_flight_cost"] == 0),
+                    tenants.iter().all(|tenant| tenant["in_flight"] == 0 && tenant["in_flight_cost"] == 0),
                     "{status}"
                 );
                 return;

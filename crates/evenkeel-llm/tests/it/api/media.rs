@@ -12,7 +12,7 @@ async fn a_rerank_is_charged_its_input() {
         (r#"{"results":[],"usage":{"total_tokens":12}}"#, 12),
         (r#"{"results":[],"meta":{"billed_units":{"search_units":1}}}"#, 5),
     ] {
-        let url = Engine::always(move |received| received.reply_json(reply)).await;
+        let url = Engine::reply_always_with(move |received| received.reply_json(reply)).await;
         let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
         assert_eq!(gateway.post("/v1/rerank", body).await.body, reply);
         assert_cost(&gateway, cost);
@@ -23,7 +23,7 @@ async fn a_rerank_is_charged_its_input() {
 async fn speech_is_charged_by_its_text() {
     let audio = [0_u8, 255, 1, 254].repeat(1_000);
     let reply = audio.clone();
-    let url = Engine::always(move |received| received.reply(200, WAV, reply.clone())).await;
+    let url = Engine::reply_always_with(move |received| received.reply(200, WAV, reply.clone())).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let body = r#"{"model":"m","voice":"alloy","input":"four by five is 20."}"#;
     let mut client = gateway.client().await;
@@ -31,7 +31,7 @@ async fn speech_is_charged_by_its_text() {
     assert_eq!(response.headers()["content-type"], "audio/wav");
     let received = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
     assert_eq!(received, audio);
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
     assert_cost(&gateway, 5 + 2 * 30);
 }
 
@@ -43,7 +43,7 @@ async fn a_transcription_is_charged_by_its_audio_and_its_text() {
         ("application/json", r#"{"text":"it says very little"}"#, 3 + 2 * (30 / 4)),
         ("text/plain", "it says very little", 3 + 2 * (19 / 4)),
     ] {
-        let url = Engine::always(move |received| {
+        let url = Engine::reply_always_with(move |received| {
             assert!(received.headers["content-type"].to_str().unwrap().starts_with("multipart/form-data"));
             received.reply(200, &[("content-type", kind)], reply);
         })
@@ -61,14 +61,14 @@ async fn a_transcription_is_charged_by_its_audio_and_its_text() {
             .unwrap();
         let response = super::harness::read_response(client.request(request).await).await;
         assert_eq!((response.status, response.body.as_str()), (200, reply));
-        gateway.until_idle().await;
+        gateway.wait_until_idle().await;
         assert_cost(&gateway, cost);
     }
 }
 
 #[track_caller]
 fn assert_cost(gateway: &Gateway, cost: u64) {
-    let page = gateway.registry.render();
+    let metrics = gateway.registry.render();
     let line = format!(r#"evenkeel_cost_units_total{{pool="llm",tenant="open"}} {cost}"#);
-    assert!(page.lines().any(|found| found == line), "no {line} in {page}");
+    assert!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
 }

@@ -19,7 +19,7 @@ async fn a_draining_node_finishes_its_requests_and_gets_no_new_ones() {
     let received = engine.next_request().await;
     gateway.llm.drain_node("a").unwrap();
     assert_eq!(gateway.status().await["nodes"][0]["admin_state"], "draining");
-    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (404, "model_not_found".to_owned()));
     received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
     gateway.llm.resume_node("a").unwrap();
@@ -30,9 +30,9 @@ async fn a_draining_node_finishes_its_requests_and_gets_no_new_ones() {
 
 #[tokio::test]
 async fn a_node_is_added_and_removed() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let gateway = Gateway::with_nodes(vec![]).await;
-    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (404, "model_not_found".to_owned()));
     gateway.llm.add_node(node("gpu 1", &url, 3)).unwrap();
     assert_eq!(
         gateway.llm.add_node(node("gpu 1", &url, 3)),
@@ -53,7 +53,7 @@ async fn a_node_is_added_and_removed() {
 
 #[tokio::test]
 async fn metric_series_of_removed_nodes_are_dropped() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let gateway = Gateway::with_nodes(vec![]).await;
     let render = || {
         gateway.llm.update_gauges();
@@ -65,7 +65,7 @@ async fn metric_series_of_removed_nodes_are_dropped() {
         gateway.llm.add_node(node(&name, &url, 1)).unwrap();
         if number % 100 == 99 {
             assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status, 200);
-            gateway.until_idle().await;
+            gateway.wait_until_idle().await;
             let page = render();
             let dispatched = format!("evenkeel_dispatched_total{{pool=\"llm\",node=\"{name}\"}} 1");
             assert!(page.contains(&dispatched), "no series of {name}");
@@ -111,7 +111,7 @@ async fn a_conversation_returns_to_its_node() {
 
 #[tokio::test]
 async fn a_node_with_several_paths_is_reached_over_the_working_ones() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed_url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -127,7 +127,7 @@ async fn a_node_with_several_paths_is_reached_over_the_working_ones() {
 
 #[tokio::test]
 async fn the_models_of_a_node_without_a_configured_list_are_discovered() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let gateway = Gateway::with_nodes(vec![NodeOptions { models: vec![], ..node("a", &url, 1) }]).await;
     let body = r#"{"model":"found","messages":[]}"#;
     loop {
@@ -135,10 +135,10 @@ async fn the_models_of_a_node_without_a_configured_list_are_discovered() {
         if response.status == 200 {
             break;
         }
-        assert_eq!(response.code(), (503, "not_ready".to_owned()));
+        assert_eq!(response.status_and_code(), (503, "not_ready".to_owned()));
         assert_eq!(response.header("retry-after"), "1");
     }
-    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (404, "model_not_found".to_owned()));
 }
 
 #[tokio::test]
@@ -148,10 +148,10 @@ async fn an_unreachable_node_does_not_keep_discovery_pending() {
     drop(listener);
     let gateway =
         Gateway::with_nodes(vec![NodeOptions { models: vec![], ..node("a", &closed_url, 1) }]).await;
-    while gateway.post(CHAT, CHAT_BODY).await.code().1 == "not_ready" {
+    while gateway.post(CHAT, CHAT_BODY).await.status_and_code().1 == "not_ready" {
         tokio::task::yield_now().await;
     }
-    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (404, "model_not_found".to_owned()));
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn an_api_that_is_shutting_down_rejects_new_requests() {
     let first = gateway.spawn_chat("none", CHAT_BODY);
     let received = engine.next_request().await;
     gateway.llm.shutdown();
-    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (503, "shutting_down".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (503, "shutting_down".to_owned()));
     received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
 }

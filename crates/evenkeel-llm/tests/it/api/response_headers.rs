@@ -9,7 +9,7 @@ use super::harness::{CHAT, CHAT_BODY, COMPLETION, Gateway, node, tenant};
 
 #[tokio::test]
 async fn every_response_has_a_request_id_and_its_queue_wait() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let tenants = vec![
         tenant("any"),
         TenantSettings { rpm: Some(0), ..tenant("off") },
@@ -18,7 +18,7 @@ async fn every_response_has_a_request_id_and_its_queue_wait() {
         TenantSettings { models: vec!["other".to_owned()], ..tenant("narrow") },
     ];
     let options = LlmOptions { nodes: vec![node("a", &url, 8)], ..LlmOptions::default() };
-    let gateway = Gateway::with(options, tenants).await;
+    let gateway = Gateway::start_with(options, tenants).await;
     let get = Method::GET;
     let post = Method::POST;
     let unknown = CHAT_BODY.replace("\"m\"", "\"unknown\"");

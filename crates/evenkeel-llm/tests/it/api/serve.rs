@@ -29,7 +29,7 @@ async fn a_whole_chat_is_passed_through_unchanged() {
     assert!(response.header("x-request-id").starts_with("req-"));
     let status = gateway.status().await;
     assert_eq!(status["tenants"][0]["served_cost"], 3 + 2 * 4);
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_stream_passes_through_and_its_usage_is_hidden_unless_requested() {
 
 #[tokio::test]
 async fn requested_usage_is_not_hidden() {
-    let url = Engine::always(|received| {
+    let url = Engine::reply_always_with(|received| {
         let (sender, _) = received.stream();
         events(&sender, &[DELTA, USAGE, "[DONE]"]);
     })
@@ -105,13 +105,13 @@ async fn a_node_without_a_key_gets_none() {
 
 #[tokio::test]
 async fn a_client_error_is_passed_through_and_costs_nothing() {
-    let url = Engine::always(|received| {
+    let url = Engine::reply_always_with(|received| {
         received.reply(422, &[("content-type", "application/json")], r#"{"error":{"code":"of the engine"}}"#);
     })
     .await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     for _ in 0..10 {
-        assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (422, "of the engine".to_owned()));
+        assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (422, "of the engine".to_owned()));
     }
     let status = gateway.status().await;
     assert_eq!(
@@ -122,7 +122,7 @@ async fn a_client_error_is_passed_through_and_costs_nothing() {
 
 #[tokio::test]
 async fn other_paths_under_v1_go_to_a_node_with_their_model() {
-    let url = Engine::always(|received| {
+    let url = Engine::reply_always_with(|received| {
         assert_eq!(received.path, "/v1/rerank");
         received.reply(200, &[("content-type", "audio/mpeg")], "any bytes");
     })
@@ -130,7 +130,7 @@ async fn other_paths_under_v1_go_to_a_node_with_their_model() {
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let response = gateway.post("/v1/rerank", r#"{"model":"m","query":"q","documents":["d"]}"#).await;
     assert_eq!((response.status, response.body.as_str()), (200, "any bytes"));
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_path_that_leaves_v1_reaches_no_node() {
     let mut engine = Engine::start().await;
     let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
     let response = gateway.post("/v1/../metrics", r#"{"model":"m"}"#).await;
-    assert_eq!(response.code(), (404, "unknown_url".to_owned()));
+    assert_eq!(response.status_and_code(), (404, "unknown_url".to_owned()));
     assert!(!engine.has_request());
 }
 
@@ -146,7 +146,7 @@ async fn a_path_that_leaves_v1_reaches_no_node() {
 async fn a_small_json_response_is_buffered_and_a_large_one_is_streamed() {
     let huge = "x".repeat(300_000);
     let reply = huge.clone();
-    let url = Engine::always(move |received| {
+    let url = Engine::reply_always_with(move |received| {
         let times = if received.body.len() == CHAT_BODY.len() { 1 } else { 9 };
         let (sender, _) = received.begin(&[("content-type", "application/json")]);
         let write = |text: &str| sender.send(Ok(text.to_owned().into())).unwrap();
@@ -161,7 +161,7 @@ async fn a_small_json_response_is_buffered_and_a_large_one_is_streamed() {
     assert_eq!(joined.header("content-length"), joined.body.len().to_string());
     let passed = gateway.post(CHAT, &format!(" {CHAT_BODY}")).await;
     assert_eq!(passed.json()["text"].as_str().unwrap().len(), 9 * 300_000);
-    gateway.until_idle().await;
+    gateway.wait_until_idle().await;
     assert_eq!(gateway.status().await["tenants"][0]["served_cost"], 14);
 }
 
@@ -169,9 +169,9 @@ async fn a_small_json_response_is_buffered_and_a_large_one_is_streamed() {
 async fn invalid_requests_reach_no_node() {
     let mut engine = Engine::start().await;
     let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
-    assert_eq!(gateway.post(CHAT, "{").await.code(), (400, "invalid_request".to_owned()));
+    assert_eq!(gateway.post(CHAT, "{").await.status_and_code(), (400, "invalid_request".to_owned()));
     let unknown = gateway.post(CHAT, r#"{"model":"other","messages":[]}"#).await;
-    assert_eq!(unknown.code(), (404, "model_not_found".to_owned()));
+    assert_eq!(unknown.status_and_code(), (404, "model_not_found".to_owned()));
     assert_eq!(unknown.header("x-queue-wait-ms"), "0");
     assert!(!engine.has_request());
     assert_eq!(gateway.call(Method::GET, "none", CHAT, "").await.status, 405);
@@ -179,10 +179,10 @@ async fn invalid_requests_reach_no_node() {
 
 #[tokio::test]
 async fn every_step_is_counted_in_the_metrics() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     gateway.post(CHAT, CHAT_BODY).await;
-    let page = gateway.registry.render();
+    let metrics = gateway.registry.render();
     for line in [
         r#"evenkeel_accepted_total{pool="llm",tenant="open"} 1"#,
         r#"evenkeel_admitted_total{pool="llm",tenant="open"} 1"#,
@@ -190,6 +190,6 @@ async fn every_step_is_counted_in_the_metrics() {
         r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="served"} 1"#,
         r#"llm_router_request_duration_seconds_count 1"#,
     ] {
-        assert!(page.lines().any(|found| found == line), "no {line} in {page}");
+        assert!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
     }
 }

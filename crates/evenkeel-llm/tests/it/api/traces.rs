@@ -91,7 +91,7 @@ async fn a_disconnect_and_a_mid_stream_failure_have_different_outcomes() {
 
 #[tokio::test]
 async fn a_rejection_has_its_error_code() {
-    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let narrow = TenantSettings { models: vec!["other".to_owned()], ..tenant("narrow") };
     let gateway = Arc::new(Gateway::traced(vec![node("a", &url, 1)], vec![narrow]).await);
     assert_eq!(gateway.post_as("narrow", CHAT, CHAT_BODY).await.status, 403);

@@ -66,8 +66,8 @@ fn check_forwarded(endpoint: Endpoint, request: &LlmRequest, body: &Bytes) {
     assert_eq!(again.usage, IncludeUsage::Requested);
     assert_eq!(again.forwarded(&forwarded), forwarded);
     assert_eq!(
-        (&again.model, again.mode, again.input_tokens, again.output_max, again.affinity),
-        (&request.model, request.mode, request.input_tokens, request.output_max, request.affinity)
+        (&again.model, again.mode, again.input_tokens, again.output_tokens_max, again.affinity),
+        (&request.model, request.mode, request.input_tokens, request.output_tokens_max, request.affinity)
     );
     // `serde_json` rejects numbers beyond f64 and lone surrogates.
     let (Ok(mut expected), Ok(sent)) =

@@ -1,4 +1,4 @@
-//! A response is parsed or rejected the same, wherever it is cut into chunks.
+//! Checks that a response is parsed or rejected the same way, wherever it is cut into chunks.
 
 use evenkeel_upstream::UpstreamError;
 use evenkeel_upstream::response_parser::parse_response;
@@ -7,7 +7,7 @@ use http::Method;
 /// Number of places at which fuzzing cuts a response; tests cut it at every byte.
 const CUTS: usize = 16;
 
-/// Everything that the parser says about a response.
+/// Complete result of parsing a response.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Incomplete,
@@ -23,7 +23,7 @@ enum Outcome {
     InvalidBody,
 }
 
-/// Checks a response to a request with a body and to one for the head only.
+/// Checks a response, once as the response to a POST and once to a HEAD request.
 pub(crate) fn check(raw: &[u8]) {
     check_cuts(raw, 1 + raw.len() / CUTS);
 }
