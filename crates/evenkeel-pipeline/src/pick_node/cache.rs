@@ -1,6 +1,6 @@
 //! Affinity cache: the node that last served an affinity key, so that a conversation returns to a warm cache.
 //!
-//! Limits: at most `max_capacity` entries, none older than `ttl` since its last use; the least recently used goes first.
+//! Limits: at most `max_capacity` entries, none older than `ttl` since its last use; evicts the least recently used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
