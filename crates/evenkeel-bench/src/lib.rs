@@ -1,7 +1,7 @@
-//! Micro benchmarks of the scheduling decisions, each against the simpler mechanism it replaces.
+//! Microbenchmarks of scheduling decisions, each compared with the simpler mechanism that it replaces.
 //!
-//! A [`suite`] lists groups; a group compares contenders with a baseline; [`measure`] alternates them within a round
-//! and compares them round by round; [`report`] formats the results. Results of one machine, and how to repeat them:
+//! A [`suite`] lists groups; a group compares candidates with a baseline; [`measure`] alternates them within a round
+//! and compares them round by round; [`report`] formats the results. Results from one machine and how to reproduce them:
 //! `docs/benchmarks.md`.
 
 pub mod args;

@@ -1,7 +1,6 @@
-//! Accept: requests as the driver submits them, and the record the pipeline keeps of each.
+//! Accept: requests as the driver submits them, and the pipeline's record of each.
 //!
-//! Guarantees: a record exists from the request's arrival to its single end; the id of an ended request never matches
-//! a live one.
+//! Guarantees: a record exists from the request's arrival until it ends; ids are never reused.
 
 mod requests;
 
@@ -20,7 +19,7 @@ pub enum Priority {
     /// A client waits for the response.
     #[default]
     Interactive,
-    /// No client waits: it only gets slots that no interactive request can use, and takes no queue capacity from them.
+    /// No client waits: it only gets slots that no interactive request can use, and uses none of their queue capacity.
     Background,
 }
 
@@ -45,12 +44,13 @@ pub struct Arrival {
     pub model: ModelId,
     /// Estimated cost, in the pool's unit.
     pub cost: Cost,
-    /// Part of `cost` that is charged when the request gets a slot: its prompt, or everything if no progress is reported
-    /// before its end. The rest is charged as [`handle_progress`](crate::OptimizedLoadManager::handle_progress) reports it.
+    /// Part of `cost` that is charged when the request gets a slot: its prompt, or everything if no progress is
+    /// reported before its end. The rest is charged as
+    /// [`handle_progress`](crate::OptimizedLoadManager::handle_progress) reports it.
     pub upfront: Cost,
     /// Key shared by requests that should go to the same node: a conversation, a prompt prefix.
     pub affinity: Option<u64>,
-    /// Time within which the response is wanted; without one, the request waits for at most `default_timeout`.
+    /// Time within which the response is needed; without one, the request waits for at most `default_timeout`.
     pub deadline: Option<Duration>,
     /// Kind of work, for node selection.
     pub request: RequestKind,
@@ -64,7 +64,7 @@ impl Arrival {
         ModelQueueId { model: self.model, priority: self.priority }
     }
 
-    /// Reports whether progress is reported before the request's end.
+    /// Reports whether the response is streamed, that is, whether progress is reported before its end.
     pub(crate) fn is_streamed(&self) -> bool {
         self.upfront < self.cost
     }
@@ -79,7 +79,7 @@ pub struct RequestEnd {
     pub outcome: Outcome,
 }
 
-/// State that the pipeline keeps of one request.
+/// The pipeline's state of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRecord {
     pub(crate) arrival: Arrival,
@@ -95,7 +95,7 @@ pub(crate) struct RequestRecord {
     pub(crate) refused: u32,
     /// Nodes that failed the request.
     pub(crate) tried: Vec<NodeId>,
-    /// Times a later request of the same tenant queue was preferred for its warm cache.
+    /// Number of times a later request of the same tenant queue was preferred for its warm cache.
     pub(crate) skipped: u32,
     pub(crate) state: RequestState,
 }
@@ -127,7 +127,7 @@ pub(crate) enum RequestState {
     Delayed { enters_at: Instant },
     /// Waiting for a slot.
     Queued,
-    /// On a node.
+    /// Sent to a node.
     InFlight(Attempt),
 }
 

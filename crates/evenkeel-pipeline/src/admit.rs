@@ -1,4 +1,4 @@
-//! Admit: accept a request, delay it (backpressure), or reject it at once (load shedding).
+//! Admit: accepts a request, delays it (backpressure), or rejects it at once (load shedding).
 //!
 //! A full queue makes room for a tenant below its share by eviction: the newest request of the tenant furthest above
 //! its share is rejected.
@@ -43,11 +43,11 @@ impl OptimizedLoadManager {
             return Err(Rejection::NoNode { model });
         }
         let queue_id = arrival.queue_id();
-        let expected = self.wait_queue.expected_wait(queue_id, tenant);
+        let expected_wait = self.wait_queue.expected_wait(queue_id, tenant);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
-        // Background requests accept that others go first: no expected wait is too long for them.
+        // Background requests yield to others anyway, so a long expected wait is no reason to reject them.
         if queue_id.priority == Priority::Interactive
-            && let Err(late) = admit_by_deadline(expected, timeout)
+            && let Err(late) = admit_by_deadline(expected_wait, timeout)
         {
             return Err(Rejection::WouldMissDeadline { retry_after: late.retry_after });
         }
@@ -66,7 +66,11 @@ impl OptimizedLoadManager {
         }
         if !admission.decision.accept {
             let (current_size, max_size) = self.occupancy(queue_id);
-            return Err(Rejection::QueueFull { current_size, max_size, retry_after: retry_after(expected) });
+            return Err(Rejection::QueueFull {
+                current_size,
+                max_size,
+                retry_after: retry_after(expected_wait),
+            });
         }
         Ok(admission.decision.delay)
     }
@@ -84,7 +88,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Evicts the tenant's newest queued request; the arrival already holds its place.
+    /// Evicts the tenant's newest queued request, whose queue capacity the arrival has already taken over.
     fn evict(&mut self, queue_id: ModelQueueId, victim: TenantId) {
         let Some(request) = self.wait_queue.newest(queue_id, victim) else { return };
         self.leave_queue(request);
@@ -99,7 +103,7 @@ impl OptimizedLoadManager {
     }
 }
 
-/// Queue capacity of one model, and each tenant's part of it.
+/// Queue capacity of one model, and each tenant's share of it.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmissionControl {
     rule: AdmitRule,
@@ -127,7 +131,7 @@ impl AdmissionControl {
         }
     }
 
-    /// Admits a background request however many wait: the sender of background requests limits their number.
+    /// Admits a background request regardless of the queue's load: their sender limits how many wait.
     pub(crate) fn admit_background(
         &mut self,
         tenant: TenantId,
@@ -138,7 +142,7 @@ impl AdmissionControl {
         Ok(Admission { decision, evict: None })
     }
 
-    /// Reserves capacity for a request that a node failed; returns `false` if the queue is full.
+    /// Reserves capacity for a request whose attempt failed; returns `false` if the queue is full.
     pub(crate) fn readmit(&mut self, tenant: TenantId, weight: Weight) -> bool {
         self.fair.waiting() < self.controller.config().max_queue_size
             && self.fair.join(tenant, weight).is_ok()
@@ -165,7 +169,7 @@ impl AdmissionControl {
         self.fair.waiting_of(tenant)
     }
 
-    /// Returns the load of the queue, regardless of tenant.
+    /// Returns the decision by the queue's load alone, regardless of tenant.
     pub(crate) fn pressure(&self) -> BackpressureDecision {
         self.controller.decide(self.fair.waiting())
     }

@@ -25,7 +25,7 @@ struct AuditTotals {
 }
 
 impl OptimizedLoadManager {
-    /// Recomputes all state and returns the first contradiction; O(requests × nodes), for tests.
+    /// Recomputes every counter and returns the first mismatch; O(requests × nodes), for tests.
     pub fn audit(&self) -> Result<(), String> {
         let mut totals = AuditTotals::default();
         for (_, record) in self.requests.iter() {
@@ -57,19 +57,25 @@ impl OptimizedLoadManager {
                 format!("{id:?} is idle and was not removed")
             })?;
             for path in node.paths.statuses() {
-                let carried = totals.paths.get(&(id, path.path)).copied().unwrap_or_default();
-                check(path.in_flight == carried, || {
-                    format!("{id:?}: {path:?}, expected {carried} in flight")
+                let expected = totals.paths.get(&(id, path.path)).copied().unwrap_or_default();
+                check(path.in_flight == expected, || {
+                    format!("{id:?}: {path:?}, expected {expected} in flight")
                 })?;
             }
             if let Some(probe) = node.cooldown.probe_request() {
-                let is_in_flight =
-                    self.requests.get(probe).and_then(RequestRecord::attempt).is_some_and(|it| it.node == id);
+                let is_in_flight = self
+                    .requests
+                    .get(probe)
+                    .and_then(RequestRecord::attempt)
+                    .is_some_and(|attempt| attempt.node == id);
                 check(is_in_flight, || format!("{id:?}: cooldown probe {probe:?} is not in flight"))?;
             }
             if let Some(probe) = node.breaker.probe() {
-                let is_in_flight =
-                    self.requests.get(probe).and_then(RequestRecord::attempt).is_some_and(|it| it.node == id);
+                let is_in_flight = self
+                    .requests
+                    .get(probe)
+                    .and_then(RequestRecord::attempt)
+                    .is_some_and(|attempt| attempt.node == id);
                 let is_half_open = node.breaker.state() == BreakerState::HalfOpen;
                 check(is_in_flight && is_half_open, || {
                     format!("{id:?}: breaker probe {probe:?} is not in flight")
@@ -99,19 +105,19 @@ impl OptimizedLoadManager {
                     format!("{queue_id:?} {tenant:?}: expected {queued} queued")
                 })?;
                 check(queue.admission.waiting_of(tenant) == tenant_queue.waiting().len(), || {
-                    format!("{queue_id:?} {tenant:?}: admission control counts otherwise")
+                    format!("{queue_id:?} {tenant:?}: admission control has a different count")
                 })?;
             }
             check(waiting == queue.admission.waiting(), || format!("{queue_id:?}: {waiting} waiting"))?;
             for (tenant, entry) in self.wait_queue.tenants().iter() {
                 let queued = totals.queued.contains_key(&(queue_id, tenant));
                 let status = queue.drr.key_status(key(tenant));
-                let is_right = match (queued, entry.is_capped()) {
+                let is_consistent = match (queued, entry.is_capped()) {
                     (false, _) => status == KeyStatus::Idle,
                     (true, true) => status == KeyStatus::Parked,
                     (true, false) => !matches!(status, KeyStatus::Idle | KeyStatus::Parked),
                 };
-                check(is_right, || format!("{queue_id:?} {tenant:?} is {status:?}, queued {queued}"))?;
+                check(is_consistent, || format!("{queue_id:?} {tenant:?} is {status:?}, queued {queued}"))?;
             }
         }
         check(tenant_queues == totals.waiting.len(), || {
@@ -140,7 +146,7 @@ impl OptimizedLoadManager {
         check(self.timers.len() == expected, || format!("{} timers, expected {expected}", self.timers.len()))
     }
 
-    /// Fails if a request waits that could use a free slot.
+    /// Fails on a lost wake-up: a request that waits although it could use a free slot.
     fn audit_wake_ups(&self) -> Result<(), String> {
         if self.in_flight >= self.options.limits.in_flight_max {
             return Ok(());
@@ -152,7 +158,7 @@ impl OptimizedLoadManager {
             }
             let lost = |node: NodeId| format!("{request:?} waits although {node:?} has a free slot");
             for (node, _) in self.nodes.iter() {
-                check(!self.nodes.can_take(node, record), || lost(node))?;
+                check(!self.nodes.can_serve(node, record), || lost(node))?;
             }
         }
         Ok(())

@@ -1,12 +1,13 @@
-//! A sans-I/O request pipeline for gateways: one request from its arrival to its end, without sockets or clocks.
+//! A sans-I/O request pipeline for gateways: tracks each request from arrival to completion, without sockets
+//! or clocks.
 //!
 //! ```text
 //! accept → admit → queue → pick node → pick path → send → observe
 //! ```
 //!
-//! The driver reports what happened (`handle_*`) and takes out what to do (`poll_*`); time is an argument. Every decision
-//! is made by [`evenkeel_policy`]; this crate tracks the state in between: queued requests, slots in use, charges and
-//! timers. Each step is a file.
+//! The driver reports what happened (`handle_*`) and polls for actions (`poll_*`); time is an argument. The rules are
+//! in [`evenkeel_policy`]; this crate keeps the state they need: queued requests, slots in use, charges and timers.
+//! Each step has a module of the same name. The specification calls the pipeline [`OptimizedLoadManager`].
 //!
 //! ```
 //! use evenkeel_pipeline::{

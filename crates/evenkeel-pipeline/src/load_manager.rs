@@ -1,7 +1,7 @@
 //! The pipeline's sans-I/O state machine: `handle_*` calls in, `poll_*` calls out.
 //!
-//! Guarantees: every request ends exactly once, with [`Event::Reject`] or [`Event::Done`]; after every call no request
-//! waits that could use a free slot; calls for requests that have ended change nothing and are counted.
+//! Guarantees: every request ends exactly once, with [`Event::Reject`] or [`Event::Done`]; after every call, no slot is
+//! free while a request that could use it waits; calls for ended requests have no effect and are counted.
 
 mod registry;
 mod timers;
@@ -30,7 +30,7 @@ use crate::queue::{ModelQueue, QueueEnd, WaitQueue};
 use crate::rejection::{Rejection, WaitEntry};
 use crate::send::RetryBudget;
 
-/// The request pipeline of one pool of nodes.
+/// The request pipeline of one pool of nodes, under the name that the specification gives it.
 ///
 /// After each `handle_*` call and each registry change, call [`poll_event`](Self::poll_event) until it returns `None`,
 /// and call [`handle_time`](Self::handle_time) at the time that [`poll_timeout`](Self::poll_timeout) returns.
@@ -130,9 +130,9 @@ impl OptimizedLoadManager {
         self.dispatch();
     }
 
-    /// Records the cost of a request so far; a charge never falls before the end.
+    /// Records the cost of a request so far; its charge never decreases before it ends.
     ///
-    /// The tenant is charged a little ahead of that, up to the request's estimate.
+    /// The tenant is charged somewhat ahead of the reported cost, up to the request's estimate.
     pub fn handle_progress(&mut self, now: Instant, request: RequestId, actual_so_far: Cost) {
         self.advance(now);
         let Some(attempt) = self.require_attempt(request) else { return };
@@ -200,7 +200,7 @@ impl OptimizedLoadManager {
         self.dispatch();
     }
 
-    /// Advances time: delays, backoffs and cooldowns end, waits time out.
+    /// Advances time: ends delays, backoffs and cooldowns, and times out waiting requests.
     pub fn handle_time(&mut self, now: Instant) {
         self.advance(now);
     }
@@ -210,12 +210,12 @@ impl OptimizedLoadManager {
         self.timers.next()
     }
 
-    /// Takes the next event, oldest first.
+    /// Removes and returns the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Returns the wait of a request; `None` when it is not waiting.
+    /// Returns the queue entry of a request; `None` when it is not waiting.
     pub fn wait_entry(&self, request: RequestId) -> Option<WaitEntry> {
         let record = self.requests.get(request)?;
         let entry = WaitEntry {
@@ -240,7 +240,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Advances the clock and runs expired timers; a clock that steps back is ignored.
+    /// Advances the clock and runs expired timers; a time before the previous one is ignored.
     pub(crate) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.wait_queue.advance_time(self.now);
@@ -255,7 +255,7 @@ impl OptimizedLoadManager {
                 TimerTarget::Recheck => {}
             }
         }
-        // Waiting requests get the slots that became free before a new arrival is decided on.
+        // Before a new arrival is admitted, so that waiting requests get the freed slots first.
         self.dispatch();
     }
 
@@ -286,16 +286,16 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Rejects a waiting request.
+    /// Rejects a waiting request and releases its queue capacity.
     fn reject_waiting(&mut self, request: RequestId, rejection: Rejection) {
         self.leave_queue(request);
         if let Some(record) = self.requests.get(request) {
-            self.wait_queue.release_place(record.arrival.queue_id(), record.arrival.tenant);
+            self.wait_queue.release_capacity(record.arrival.queue_id(), record.arrival.tenant);
         }
         self.reject(request, rejection);
     }
 
-    /// Rejects the requests whose wait ends before any node's cooldown, now that `node` is cooling down.
+    /// Rejects the waiting requests for the models of `node` that would time out before any node's cooldown ends.
     fn reject_hopeless(&mut self, node: NodeId) {
         let models = self.nodes.get(node).map(|node| node.models().to_vec()).unwrap_or_default();
         for model in models {
@@ -321,7 +321,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Ends a request that holds neither queue capacity nor a slot.
+    /// Rejects a request that holds neither queue capacity nor a slot.
     pub(crate) fn reject(&mut self, request: RequestId, rejection: Rejection) {
         if let Some(record) = self.requests.remove(request) {
             self.counts.record_rejection(&rejection);
@@ -329,7 +329,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Ends a request that has a slot.
+    /// Ends a request in flight and releases its slot.
     fn finish(&mut self, request: RequestId, actual: Cost, outcome: RequestOutcome) {
         let Some(attempt) = self.requests.get(request).and_then(RequestRecord::attempt) else { return };
         self.release_slot(request, &attempt, actual);

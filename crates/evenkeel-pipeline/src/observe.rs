@@ -32,7 +32,7 @@ pub enum Event {
         node: NodeId,
         /// The path to the node; `None` when it has no paths to choose from.
         path: Option<PathId>,
-        /// Time spent waiting before all attempts.
+        /// Total time spent waiting, before this attempt and earlier ones.
         waited: Duration,
         /// Reason for the choice.
         reason: PickReason,
@@ -110,7 +110,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the wait's result in the form of the router specification (docs/specs.md), if this event is one.
+    /// Returns the result of waiting, as the router specification names it; `None` if this event does not end a wait.
     pub fn wait_result(&self) -> Option<WaitResult> {
         match self {
             Self::Dispatch { node, .. } => Some(WaitResult::Ready { runtime_id: *node }),
@@ -129,9 +129,9 @@ impl Event {
 /// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Slots given, retries included.
+    /// Requests dispatched, including retries.
     pub dispatched: u64,
-    /// Requests that ended with a slot.
+    /// Requests that ended while in flight.
     pub finished: u64,
     /// Requests rejected on arrival because the queue was full.
     pub queue_full: u64,
@@ -186,7 +186,8 @@ impl OptimizedLoadManager {
 
     /// Records the first token of a streamed response for the adaptive concurrency limit.
     ///
-    /// The first byte of a response in one piece depends on its length, not on the node's load, so it is ignored.
+    /// A non-streamed response is ignored: its first byte comes after all of it was generated, so its latency depends
+    /// on its length rather than on the node's load.
     pub(crate) fn observe_first_token(&mut self, request: RequestId, attempt: &Attempt) {
         let now = self.now;
         if !self.requests.get(request).is_some_and(|record| record.arrival.is_streamed()) {
@@ -254,7 +255,7 @@ impl OptimizedLoadManager {
         self.apply_breaker_change(id, breaker);
     }
 
-    /// Ends a node's cooldown, backoff, or the backoff of one of its paths.
+    /// Ends the cooldown and the backoffs of a node and its paths that are due.
     pub(crate) fn observe_time(&mut self, id: NodeId) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(id) else { return };
@@ -273,7 +274,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Emits a breaker change, drops what depended on the node, and sets the node's timer.
+    /// Emits a breaker change, invalidates cache entries or throughput that depend on it, and sets the node's timer.
     fn apply_breaker_change(&mut self, id: NodeId, changed: Option<BreakerState>) {
         if let Some(state) = changed {
             self.emit(Event::Breaker { node: id, state });

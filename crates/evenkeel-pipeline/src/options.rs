@@ -14,7 +14,8 @@ use evenkeel_policy::time::Duration;
 /// Options of a pipeline; the default is an inference pool charged in tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineOptions {
-    /// Settings of the router specification (docs/specs.md); `wait_queue` and `backpressure` must agree on size and thresholds.
+    /// Settings of the router specification (docs/specs.md); `wait_queue` and `backpressure` must have the same size
+    /// and thresholds.
     pub load: LoadManagerConfig,
     /// Admission rule of a loaded queue.
     pub admit: AdmitRule,
@@ -62,9 +63,10 @@ impl PipelineOptions {
         self.load.validate()?;
         let queue = &self.load.wait_queue;
         let pressure = &self.load.backpressure;
-        let of_queue = (queue.max_waiting, queue.warning_threshold, queue.overload_threshold);
-        let of_pressure = (pressure.max_queue_size, pressure.warning_threshold, pressure.overload_threshold);
-        if of_queue != of_pressure {
+        let queue_settings = (queue.max_waiting, queue.warning_threshold, queue.overload_threshold);
+        let backpressure_settings =
+            (pressure.max_queue_size, pressure.warning_threshold, pressure.overload_threshold);
+        if queue_settings != backpressure_settings {
             return Err(InvalidOptions::QueuesDiffer);
         }
         self.limits.check()?;
@@ -188,10 +190,10 @@ impl Default for BreakerOptions {
     }
 }
 
-/// Preference for nodes with a warm cache over free ones.
+/// Preference for nodes with a warm cache over less loaded ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AffinityOptions {
-    /// Load of a preferred node relative to the mean, 1 to 10.
+    /// Maximum load of a preferred node relative to the mean, 1 to 10.
     pub load_max: f64,
     /// Requests of a tenant queue searched for one whose cached node is free, 1 to 64.
     pub lookahead_max: usize,
@@ -213,7 +215,7 @@ impl Default for AffinityOptions {
     }
 }
 
-/// Reason why options are invalid.
+/// Error of invalid options.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidOptions {
     /// A rule of the router specification's table is violated.
@@ -222,7 +224,7 @@ pub enum InvalidOptions {
     /// `wait_queue` and `backpressure` have different sizes or thresholds.
     #[error("wait queue and backpressure differ in size or thresholds")]
     QueuesDiffer,
-    /// A number is out of its range.
+    /// A setting is out of range.
     #[error(transparent)]
     Setting(#[from] SettingOutOfRange),
 }

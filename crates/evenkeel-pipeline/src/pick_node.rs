@@ -121,7 +121,7 @@ impl NodePool {
         self.nodes.values().any(|node| node.admin_state == AdminState::Serving && node.serves(model))
     }
 
-    /// Reports whether a node is left that has not failed the request.
+    /// Reports whether a node in rotation that serves the request's model has not failed it.
     pub(crate) fn has_untried(&self, record: &RequestRecord) -> bool {
         let model = record.arrival.model;
         self.iter().any(|(id, node)| {
@@ -129,7 +129,8 @@ impl NodePool {
         })
     }
 
-    /// Returns the end of the shortest cooldown among the nodes that could serve a request; `now` if one is not cooling down.
+    /// Returns the earliest end of a cooldown among the nodes that could serve a request; `now` if any of them is not
+    /// cooling down.
     pub(crate) fn cooldown_ends_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
         self.iter()
             .filter(|(id, node)| {
@@ -141,7 +142,7 @@ impl NodePool {
     }
 
     /// Reports whether a node can serve a request now.
-    pub(crate) fn can_take(&self, id: NodeId, record: &RequestRecord) -> bool {
+    pub(crate) fn can_serve(&self, id: NodeId, record: &RequestRecord) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
         node.has_free_slot()
             && node.serves(record.arrival.model)
@@ -152,10 +153,10 @@ impl NodePool {
     /// Returns the node in the affinity cache, if it can serve the request now.
     pub(crate) fn cached_node(&self, cache: &NodeSelectionCache, record: &RequestRecord) -> Option<NodeId> {
         let key = record.arrival.affinity?;
-        cache.peek((record.arrival.model, key)).filter(|node| self.can_take(*node, record))
+        cache.peek((record.arrival.model, key)).filter(|node| self.can_serve(*node, record))
     }
 
-    /// Refreshes cached statistics that are too old to choose by.
+    /// Refreshes statistics older than [`STATS_AGE_MAX`].
     pub(crate) fn refresh(&mut self, now: Instant) {
         self.nodes.values_mut().for_each(|node| node.refresh_if_old(now));
     }
@@ -193,7 +194,7 @@ impl NodePool {
             }
         }
         let (_, id, load) = best?;
-        let fits = self.can_take(id, record) && affinity::is_within(load, pool, self.affinity.load_max);
+        let fits = self.can_serve(id, record) && affinity::is_within(load, pool, self.affinity.load_max);
         fits.then_some(id)
     }
 }

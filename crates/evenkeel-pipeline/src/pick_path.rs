@@ -1,7 +1,7 @@
 //! Pick path: chooses a path to the picked node by smooth weighted round robin (SWRR).
 //!
-//! Guarantees: over the usable paths, those of [`swrr`](evenkeel_policy::swrr); a path that was switched off gets one
-//! request at a time until enough were answered, and none during its backoff while another path is usable.
+//! Guarantees: the bounds of [`swrr`](evenkeel_policy::swrr) hold over the usable paths. A deactivated path gets no
+//! request during its backoff while another path is usable, and then one at a time until enough were answered.
 
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::PathId;
@@ -9,7 +9,7 @@ use evenkeel_policy::path::{PathRule, PathState, PathStats, Probe, Role, Transit
 use evenkeel_policy::swrr::{Health, SwrrError, SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
 
-/// A path to a node, when the node is added.
+/// Definition of a path to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathSpec {
     /// Round-trip time, if measured.
@@ -46,7 +46,7 @@ struct Path {
     in_flight: u32,
 }
 
-/// Trust in a path, lost when it is switched off and restored when it is healthy again.
+/// Trust in a path, lost when it is deactivated and restored when it is healthy again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
     Full,
@@ -100,14 +100,14 @@ impl Paths {
         Some(path)
     }
 
-    /// Records that a request has left the path.
+    /// Records that a request no longer uses the path.
     pub(crate) fn release(&mut self, path: PathId) {
         if let Some(path) = self.paths.get_mut(path.index()) {
             path.in_flight -= 1;
         }
     }
 
-    /// Records a response; the node's latency is no measure of the path.
+    /// Records a response; its latency is mostly the node's, so the path's RTT stays unchanged.
     pub(crate) fn on_response(&mut self, now: Instant, path: PathId) -> Option<Transition> {
         let rtt = self.swrr.rtt(path).unwrap_or_default();
         self.on_sample(now, path, Probe::Answered { rtt })
@@ -116,7 +116,7 @@ impl Paths {
     /// Records the result of a probe.
     pub(crate) fn on_probe(&mut self, now: Instant, path: PathId, probe: Probe) -> Option<Transition> {
         if let Probe::Answered { rtt } = probe {
-            // Fails only for a path that does not exist, which `on_sample` ignores, too.
+            // Fails only for a path that does not exist, which `on_sample` also ignores.
             let _ = self.swrr.update_path_rtt(path, now, millis(rtt));
         }
         self.on_sample(now, path, probe)
@@ -143,7 +143,7 @@ impl Paths {
         transition
     }
 
-    /// Restarts the weight ramp of a path that was switched off.
+    /// Restarts the weight ramp of a path that was deactivated.
     fn restart_ramp(&mut self, now: Instant, path: PathId) {
         // The path is known, so neither call fails.
         let _ = self.swrr.deactivate(path);
@@ -253,8 +253,8 @@ mod tests {
     #[test]
     fn a_node_has_at_most_paths_max_paths() {
         let specs = vec![PathSpec::default(); PATHS_MAX + 1];
-        let made = Paths::new(&specs, &SwrrRules::default(), PathRule::default(), Instant::ORIGIN);
-        assert_eq!(made.unwrap_err(), SwrrError::TooManyPaths { paths_max: PATHS_MAX });
+        let result = Paths::new(&specs, &SwrrRules::default(), PathRule::default(), Instant::ORIGIN);
+        assert_eq!(result.unwrap_err(), SwrrError::TooManyPaths { paths_max: PATHS_MAX });
     }
 
     fn paths(rtts: &[u64]) -> Paths {

@@ -1,8 +1,8 @@
 //! Queue: one deficit round robin (DRR) queue per model and priority.
 //!
 //! Guarantees: within a model queue the bounds of [`drr`](evenkeel_policy::drr) hold between tenants; a model queue is
-//! only touched for its own model's nodes, so a model without nodes delays no other. A tenant's debt follows it: debt from
-//! a queue where it has nothing waiting is moved to one where it has.
+//! only touched for its own model's nodes, so a model without nodes delays no other. A tenant's debt follows it:
+//! debt in a queue where the tenant is idle moves to one where it is active.
 
 mod busy_throughput;
 mod charge_ahead;
@@ -26,8 +26,8 @@ use crate::accept::{Arrival, ModelQueueId, Priority, RequestRecord};
 use crate::admit::AdmissionControl;
 use crate::options::PipelineOptions;
 
-/// A DRR round grants this fraction of a typical request's cost. The charge at send time may be much less than the final
-/// cost, and a turn must not last for several such requests.
+/// A DRR round grants a typical request's cost divided by this. The charge at send time may be much less than the final
+/// cost, and one turn should not send several such requests.
 const ROUNDS_PER_QUANTUM: u64 = 20;
 
 /// All waiting requests, by model and tenant.
@@ -35,7 +35,7 @@ const ROUNDS_PER_QUANTUM: u64 = 20;
 pub(crate) struct WaitQueue {
     queues: BTreeMap<ModelQueueId, ModelQueue>,
     tenants: Tenants,
-    /// Template of a new model queue.
+    /// Cloned to create a model queue.
     template: ModelQueue,
 }
 
@@ -93,7 +93,7 @@ impl WaitQueue {
         }
     }
 
-    /// Reserves capacity for a request that a node failed; returns `false` if the queue is full.
+    /// Reserves capacity for a request whose attempt failed; returns `false` if the queue is full.
     pub(crate) fn readmit(&mut self, queue_id: ModelQueueId, tenant: TenantId) -> bool {
         let weight = self.tenants.rule(tenant).weight;
         self.queues.get_mut(&queue_id).is_some_and(|queue| match queue_id.priority {
@@ -103,7 +103,7 @@ impl WaitQueue {
     }
 
     /// Releases the queue capacity of a request that stops waiting.
-    pub(crate) fn release_place(&mut self, queue_id: ModelQueueId, tenant: TenantId) {
+    pub(crate) fn release_capacity(&mut self, queue_id: ModelQueueId, tenant: TenantId) {
         if let Some(queue) = self.queues.get_mut(&queue_id) {
             queue.admission.leave(tenant);
         }
@@ -153,7 +153,7 @@ impl WaitQueue {
         charged
     }
 
-    /// Raises the charge of a running request that has cost `actual` so far; returns the charge.
+    /// Raises the charge of a running request that has cost `actual` so far; returns the new charge.
     pub(crate) fn raise_charge(&mut self, arrival: &Arrival, charged: Cost, actual: Cost) -> Cost {
         let Arrival { tenant, cost, .. } = *arrival;
         let queue_id = arrival.queue_id();
@@ -164,7 +164,7 @@ impl WaitQueue {
         raised
     }
 
-    /// Replaces the charge of a request that frees its slot by its actual cost.
+    /// Replaces the charge of a request that frees its slot with its actual cost.
     pub(crate) fn settle(&mut self, queue_id: ModelQueueId, tenant: TenantId, charged: Cost, actual: Cost) {
         self.adjust_charge(queue_id, tenant, charged, actual, Settlement::Final);
         let entry = self.tenants.entry(tenant);
@@ -228,7 +228,7 @@ impl WaitQueue {
         }
     }
 
-    /// Activates a tenant in a model queue, with the debt it left in queues where it is idle.
+    /// Activates a tenant in a model queue, and moves its debt there from the queues where it is idle.
     fn activate_tenant(&mut self, queue_id: ModelQueueId, tenant: TenantId) {
         let debt = self.collect_debt(queue_id.priority, tenant);
         let entry = self.tenants.entry(tenant);
@@ -240,7 +240,7 @@ impl WaitQueue {
             debug_assert!(added.is_ok());
             return;
         }
-        // It is added with its debt: charged once active, it might be the current key and lose its turn.
+        // Settle the debt while it is parked: an active key might be the current one, and would lose its turn.
         let added = queue.drr.add_parked(key(tenant), entry.rule.weight);
         debug_assert!(added.is_ok());
         queue.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
@@ -251,22 +251,22 @@ impl WaitQueue {
 
     /// Moves debt from model queues where a tenant is idle to one where it is active, if there is one.
     ///
-    /// Background work used capacity that no one else wanted: it is no debt towards interactive requests.
+    /// Debt stays within its priority: background work used spare capacity, so interactive requests do not pay for it.
     fn move_debt(&mut self, priority: Priority, tenant: TenantId) {
         let is_active = |(queue_id, queue): (&ModelQueueId, &ModelQueue)| {
             (queue.drr.key_status(key(tenant)) != KeyStatus::Idle).then_some(*queue_id)
         };
         let entry = self.tenants.entry(tenant);
-        let alike = entry.queues.iter().filter(|queue_id| queue_id.priority == priority);
-        let known = alike.filter_map(|queue_id| self.queues.get_key_value(queue_id));
-        let Some(queue_id) = known.into_iter().find_map(is_active) else { return };
+        let same_priority = entry.queues.iter().filter(|queue_id| queue_id.priority == priority);
+        let existing = same_priority.filter_map(|queue_id| self.queues.get_key_value(queue_id));
+        let Some(queue_id) = existing.into_iter().find_map(is_active) else { return };
         let debt = self.collect_debt(priority, tenant);
         if let Some(queue) = self.queues.get_mut(&queue_id).filter(|_| debt > Cost::ZERO) {
             queue.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
         }
     }
 
-    /// Takes a tenant's debt out of every model queue where it is idle.
+    /// Clears a tenant's debt in every model queue where it is idle, and returns the total.
     fn collect_debt(&mut self, priority: Priority, tenant: TenantId) -> Cost {
         let mut collected = Cost::ZERO;
         for queue_id in

@@ -1,4 +1,5 @@
-//! Rejections: reasons why a request ends without being served, and their form in the router specification
+//! Rejections: reasons why a request ends without being served, and their counterparts in the router
+//! specification
 //! (docs/specs.md, router load optimization).
 //!
 //! Guarantees: one variant per case that an API answers differently; every `match` over them is exhaustive.
@@ -20,7 +21,7 @@ pub enum Rejection {
         /// Time after which to retry.
         retry_after: Duration,
     },
-    /// It was queued and had to make room for a tenant below its share; counts as a full queue.
+    /// It was removed from the queue to make room for a tenant below its share; reported as a full queue.
     #[error("evicted for a tenant below its share, retry after {retry_after:?}")]
     Evicted {
         /// Waiting requests.
@@ -65,7 +66,7 @@ pub enum Rejection {
     /// The client disconnected.
     #[error("cancelled")]
     Cancelled,
-    /// Attempts failed, and there is no other retry.
+    /// The last attempt failed and is not retried.
     #[error("{failure} at attempt {attempts}, {no_retry}")]
     Failed {
         /// Number of attempts.
@@ -175,7 +176,7 @@ pub enum WaitError {
 pub struct WaitEntry {
     /// Start of the wait.
     pub started_at: Instant,
-    /// End of the wait at the latest.
+    /// Latest end of the wait.
     pub timeout_at: Instant,
     /// The request.
     pub request_id: RequestId,

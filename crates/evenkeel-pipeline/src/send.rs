@@ -1,11 +1,11 @@
-//! Send: give free slots to queued requests, and take each slot back exactly once; failover to another node.
+//! Send: assigns free slots to queued requests, releases each slot exactly once, and handles failover to other nodes.
 //!
-//! [`dispatch`](OptimizedLoadManager::dispatch) is the second half of the pipeline: take the next request from the
-//! queue, pick a node, pick a path, send.
+//! [`dispatch`](OptimizedLoadManager::dispatch) is the second half of the pipeline: it takes the next request from the
+//! queue, picks a node and a path, and sends.
 //!
 //! Guarantees: a request is sent only when a node has a free slot for it; a freed slot goes to exactly one waiting
-//! request in the same step. At the end of every step, no request waits that could use a free slot, and no background
-//! request got a slot that an interactive one could have used.
+//! request in the same step. At the end of every step, no slot is free while a request that could use it waits, and a
+//! background request has got a slot only if no waiting interactive request could use it.
 
 mod retry_budget;
 
@@ -31,12 +31,12 @@ struct Placement {
     tenant: TenantId,
     queue_id: ModelQueueId,
     pick: Pick,
-    /// Tenants that were next but had no request that fits a node; parked until this request is sent.
+    /// Tenants whose turn it was but that had no request that fits a node; parked until this request is sent.
     passed_over: Vec<Key>,
 }
 
 impl OptimizedLoadManager {
-    /// Sends queued requests until no free slot fits one.
+    /// Sends queued requests until none fits a free slot.
     pub(crate) fn dispatch(&mut self) {
         if self.wait_queue.has_any_ready() {
             self.nodes.refresh(self.now);
@@ -56,8 +56,7 @@ impl OptimizedLoadManager {
         Priority::ALL.into_iter().find_map(|priority| self.pick_from_priority(priority))
     }
 
-    /// Narrows a priority down to one model queue: those of the nodes with a free slot, round robin over each node's
-    /// models.
+    /// Picks a request of one priority: checks the models of each node with a free slot, round robin per node.
     fn pick_from_priority(&mut self, priority: Priority) -> Option<Placement> {
         let mut checked: Vec<ModelId> = Vec::new();
         let free_nodes: Vec<NodeId> =
@@ -79,10 +78,10 @@ impl OptimizedLoadManager {
         None
     }
 
-    /// Narrows a model queue down to one tenant, in DRR order.
+    /// Picks a request from one model queue, trying tenants in DRR order.
     ///
-    /// Every request of the next tenant may have failed on the nodes with a free slot, or be rejected by their gates.
-    /// Such a tenant is parked until another has been served, and keeps its turn.
+    /// The nodes with a free slot may all have failed the tenant's requests, or reject them by their gates. Such a
+    /// tenant is parked until another has been served, and keeps its turn.
     fn pick_from_model_queue(&mut self, queue_id: ModelQueueId) -> Option<Placement> {
         let mut passed_over = Vec::new();
         while let Some(key) = self.wait_queue.queue(queue_id).and_then(|queue| queue.drr.next_key()) {
@@ -102,7 +101,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Narrows a tenant queue down to one request: the first that fits a node, or a later one with a warm cache.
+    /// Picks a request from one tenant queue: the first that fits a node, or a later one with a warm cache.
     fn pick_from_tenant_queue(&mut self, queue_id: ModelQueueId, tenant: TenantId) -> Option<Placement> {
         let (index, request, pick) = self.pick_node_for_first(queue_id, tenant)?;
         let first = Placement { request, tenant, queue_id, pick, passed_over: Vec::new() };
@@ -112,7 +111,7 @@ impl OptimizedLoadManager {
         Some(self.prefer_cached(&first).unwrap_or(first))
     }
 
-    /// Picks a node for the first request of a tenant queue that fits one; returns the request's index, too.
+    /// Picks a node for the first request of a tenant queue that fits one; also returns the request's index.
     fn pick_node_for_first(
         &mut self,
         queue_id: ModelQueueId,
@@ -148,7 +147,7 @@ impl OptimizedLoadManager {
         self.nodes.get_mut(node)?.paths.pick(self.now)
     }
 
-    /// Moves a request from the queue to its slot.
+    /// Moves a request from the queue to a slot of the picked node.
     fn send(&mut self, placement: Placement, path: Option<PathId>) {
         let Placement { request, tenant, queue_id, pick, passed_over } = placement;
         let model = queue_id.model;
@@ -158,7 +157,7 @@ impl OptimizedLoadManager {
         let waited = record.waited(now);
         let charged = self.wait_queue.charge(&arrival);
         self.leave_queue(request);
-        self.wait_queue.release_place(queue_id, tenant);
+        self.wait_queue.release_capacity(queue_id, tenant);
         self.wake(queue_id, passed_over);
         let work = SlotRequest { model, request: arrival.request, cost: arrival.cost };
         let epoch = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
@@ -244,7 +243,7 @@ impl OptimizedLoadManager {
         self.reject(request, Rejection::Failed { attempts, failure, no_retry });
     }
 
-    /// Puts a readmitted request at the front of its tenant queue, with the rest of its time.
+    /// Puts a readmitted request at the front of its tenant queue, with its remaining time.
     fn requeue_front(&mut self, request: RequestId, failure: AttemptFailure) {
         let now = self.now;
         let Some(timeout_at) = self.requests.get(request).map(|record| self.wait_ends_at(record)) else {
@@ -269,7 +268,7 @@ impl OptimizedLoadManager {
         record.deadline_at.unwrap_or(self.now + wait_max.saturating_sub(record.waited_before))
     }
 
-    /// Reserves queue capacity and a retry of the budget, or returns why there is no retry.
+    /// Reserves queue capacity and a retry from the budget, or returns the reason for not retrying.
     fn reserve_retry(&mut self, request: RequestId) -> Result<(), NoRetryReason> {
         let record = self.requests.get(request).ok_or(NoRetryReason::NoOtherNode)?;
         if record.attempts - record.refused >= self.options.retry.attempts_max {
@@ -287,13 +286,13 @@ impl OptimizedLoadManager {
             return Err(NoRetryReason::QueueFull);
         }
         if !self.retries.spend(self.now) {
-            self.wait_queue.release_place(queue_id, tenant);
+            self.wait_queue.release_capacity(queue_id, tenant);
             return Err(NoRetryReason::BudgetSpent);
         }
         Ok(())
     }
 
-    /// Sets the node's timer if a sent or ended request changed when it is due.
+    /// Updates the node's timer if its due time has changed.
     fn schedule_node(&mut self, id: NodeId) {
         let at = self.nodes.get(id).and_then(Node::timeout);
         if self.timers.due_at(TimerTarget::Node(id)) != at {
@@ -301,7 +300,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Schedules another dispatch if requests wait while a slot is free: gates open with time alone.
+    /// Schedules another dispatch if requests wait although a slot is free: gates may open as time passes.
     fn schedule_recheck(&mut self) {
         let blocked = self.in_flight < self.options.limits.in_flight_max
             && self.wait_queue.has_any_ready()

@@ -1,7 +1,9 @@
-//! One engine with continuous batching, and a node in front of it whose concurrency limit adapts to the engine's knee.
+//! Simulates a node that runs one engine with continuous batching, and whose concurrency limit adapts to the engine's
+//! knee: the load beyond which latency grows and throughput does not.
 //!
-//! The engine processes `batch` requests at once and queues the others inside, first come first served. Up to `batch`, the
-//! first token takes as long as the prompt; beyond it, as long as the queue. The node is not told where that point is.
+//! The engine processes `batch` requests at once and queues the rest internally, first come, first served. Up to `batch`
+//! requests, the time to first token is the prefill time; beyond that it includes the wait in the engine's queue. The limit
+//! has to find that point by itself.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,11 +26,12 @@ use crate::simulation::{SimError, load_config};
 
 const MODEL: ModelId = ModelId(0);
 const NODE: NodeId = NodeId(0);
-/// Duration of a step in which every response grows by one token: a base, and an increment per response.
-const STEP: Duration = Duration::from_millis(20);
-const STEP_PER_RESPONSE: Duration = Duration::from_micros(300);
+/// Base duration of a step, in which every response grows by one token.
+const STEP_BASE_TIME: Duration = Duration::from_millis(20);
+/// Additional duration of a step per response.
+const STEP_TIME_PER_SEQUENCE: Duration = Duration::from_micros(300);
 /// Additional duration of a step per prompt token processed in it.
-const PROMPT_TOKEN: Duration = Duration::from_micros(100);
+const PREFILL_TIME_PER_TOKEN: Duration = Duration::from_micros(100);
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(2);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -37,22 +40,21 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct KneePlan {
     pub seed: u64,
     pub duration: Duration,
-    /// Number of requests sent or waiting at all times.
+    /// Number of closed-loop clients: each sends its next request when the last one ends.
     pub clients: u32,
-    /// Slots of the node.
+    /// Concurrency limit of the node: fixed or adaptive.
     pub slots: Slots,
-    pub scrapes: Scrapes,
-    /// Number of requests the engine processes at once, by start time.
+    pub scrapes: Scraping,
+    /// Batch sizes of the engine, each with the time from which it applies.
     pub batches: Vec<(Duration, u32)>,
 }
 
-/// Interval at which the engine's load is scraped.
+/// Scraping of the engine's load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scrapes {
+pub enum Scraping {
     /// Every two seconds.
-    Every,
-    /// Never.
-    Never,
+    Enabled,
+    Disabled,
 }
 
 /// Result of a run.
@@ -62,11 +64,11 @@ pub struct KneeRun {
     pub samples: Vec<KneeSample>,
     /// Times at which responses ended.
     pub finished: Vec<Duration>,
-    /// Times of first tokens, and how long each took since its request was sent.
+    /// Time of each first token, and its time to first token.
     pub first_tokens: Vec<(Duration, Duration)>,
 }
 
-/// State at one time.
+/// The node's limit and the engine's queue at one point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct KneeSample {
     pub at: Duration,
@@ -85,13 +87,13 @@ impl KneeRun {
     }
 
     /// Returns the mean length of the engine's queue in a period.
-    pub fn mean_queue(&self, from: Duration, to: Duration) -> f64 {
+    pub fn mean_queue_len(&self, from: Duration, to: Duration) -> f64 {
         let (count, sum) =
             self.between(from, to).fold((0, 0), |(n, sum), sample| (n + 1, sum + sample.queued));
         sum as f64 / f64::from(count.max(1))
     }
 
-    /// Returns the number of responses that ended per second in a period.
+    /// Returns the responses completed per second in a period.
     pub fn throughput(&self, from: Duration, to: Duration) -> f64 {
         let ended = self.finished.iter().filter(|at| (from..to).contains(*at)).count();
         ended as f64 / (to.saturating_sub(from)).as_secs_f64()
@@ -118,8 +120,8 @@ pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
         sim.submit();
     }
     sim.apply_events();
-    while let Some(due) = sim.event_queue.next_until(end) {
-        sim.handle(due);
+    while let Some(event) = sim.event_queue.next_until(end) {
+        sim.handle(event);
         sim.apply_events();
     }
     Ok(sim.run)
@@ -129,7 +131,7 @@ enum KneeEvent {
     StepEnded,
     Sample,
     Scrape,
-    Batch(u32),
+    SetBatchSize(u32),
 }
 
 #[derive(Clone, Copy)]
@@ -168,9 +170,11 @@ impl KneeSim {
         let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
         pipeline.add_node(Instant::ORIGIN, &spec)?;
         let mut event_queue = EventQueue::new();
-        plan.batches.iter().for_each(|(at, batch)| event_queue.schedule(*at, KneeEvent::Batch(*batch)));
+        plan.batches
+            .iter()
+            .for_each(|(at, batch)| event_queue.schedule(*at, KneeEvent::SetBatchSize(*batch)));
         event_queue.schedule(SAMPLE_INTERVAL, KneeEvent::Sample);
-        if plan.scrapes == Scrapes::Every {
+        if plan.scrapes == Scraping::Enabled {
             event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
         }
         Ok(Self {
@@ -203,11 +207,11 @@ impl KneeSim {
         self.pending.insert(request, (prompt, output));
     }
 
-    fn handle(&mut self, due: KneeEvent) {
+    fn handle(&mut self, event: KneeEvent) {
         let now = self.event_queue.now();
-        match due {
+        match event {
             KneeEvent::StepEnded => self.end_step(),
-            KneeEvent::Batch(batch) => self.batch = batch as usize,
+            KneeEvent::SetBatchSize(batch) => self.batch = batch as usize,
             KneeEvent::Sample => {
                 let limit = self.pipeline.status().nodes[0].slots;
                 let at = now.since(Instant::ORIGIN);
@@ -251,8 +255,10 @@ impl KneeSim {
             return;
         }
         self.is_stepping = true;
-        let takes = STEP + STEP_PER_RESPONSE * self.running.len() as u32 + PROMPT_TOKEN * prompts as u32;
-        self.event_queue.schedule(takes, KneeEvent::StepEnded);
+        let step_time = STEP_BASE_TIME
+            + STEP_TIME_PER_SEQUENCE * self.running.len() as u32
+            + PREFILL_TIME_PER_TOKEN * prompts as u32;
+        self.event_queue.schedule(step_time, KneeEvent::StepEnded);
     }
 
     fn end_step(&mut self) {

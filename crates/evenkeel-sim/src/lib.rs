@@ -13,7 +13,7 @@ mod scenarios;
 mod simulation;
 
 pub use event_queue::EventQueue;
-pub use knee::{KneePlan, KneeRun, KneeSample, Scrapes, run_knee};
+pub use knee::{KneePlan, KneeRun, KneeSample, Scraping, run_knee};
 pub use record::{Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 pub use rng::Rng;
 pub use scenario::{

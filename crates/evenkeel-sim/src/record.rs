@@ -1,4 +1,4 @@
-//! Events of a simulation, and summaries of them.
+//! Event trace of a simulation, and its summaries.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use evenkeel_policy::id::{Key, NodeId, PathId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-/// An event of a request or a tenant.
+/// Something that happened to a request or a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
     Arrived {
@@ -38,7 +38,7 @@ pub enum TraceEvent {
         node: NodeId,
         actual: Cost,
     },
-    Reweighed {
+    WeightChanged {
         tenant: TenantId,
         weight: Weight,
     },
@@ -46,6 +46,7 @@ pub enum TraceEvent {
     Parked {
         tenant: TenantId,
     },
+    /// The limit of a parked tenant was lifted.
     Woken {
         tenant: TenantId,
     },
@@ -64,8 +65,9 @@ pub struct SimRun {
     /// All events, in order.
     pub events: Vec<TimedEvent>,
     /// Requests still waiting at the end.
-    pub left_waiting: usize,
-    /// Times a slot was free while a request could have been served; only counted if no request is delayed or rejected.
+    pub still_waiting: usize,
+    /// Number of times a slot stayed free although a request could have used it. Counted only in scenarios that admit
+    /// everything; 0 otherwise.
     pub idle_while_waiting: usize,
     /// Requests sent to their cached node.
     pub cache_hits: u64,
@@ -86,7 +88,7 @@ pub struct TenantSummary {
 }
 
 impl TenantSummary {
-    /// Returns a percentile of the waits; zero if none was dispatched.
+    /// Returns a percentile of the waits; zero if no request was dispatched.
     pub fn wait_percentile(&self, percent: usize) -> Duration {
         nearest_rank(&self.waits, percent)
     }
@@ -118,7 +120,7 @@ impl SimRun {
     }
 
     /// Returns the tenants of all dispatched requests, in order.
-    pub fn dispatches(&self) -> Vec<TenantId> {
+    pub fn dispatched_tenants(&self) -> Vec<TenantId> {
         let sent = |timed: &TimedEvent| match timed.event {
             TraceEvent::Dispatched { tenant, .. } => Some(tenant),
             _ => None,
@@ -126,21 +128,21 @@ impl SimRun {
         self.events.iter().filter_map(sent).collect()
     }
 
-    /// Returns each tenant's share of every window of consecutive dispatches.
+    /// Returns each tenant's share of overlapping windows of `window` dispatches, about ten per window length.
     pub fn window_shares(&self, tenants: usize, window: usize) -> Vec<Vec<Share>> {
-        let count = |sent: &[TenantId]| {
+        let shares = |sent: &[TenantId]| {
             (0..tenants)
                 .map(|tenant| sent.iter().filter(|other| other.index() == tenant).count())
                 .map(|count| Share(count as f64 / window as f64))
                 .collect()
         };
-        self.dispatches().windows(window).step_by(window / 10 + 1).map(count).collect()
+        self.dispatched_tenants().windows(window).step_by(window / 10 + 1).map(shares).collect()
     }
 
     /// Returns a hash of all events, to compare runs.
     pub fn fingerprint(&self) -> u64 {
         let text = format!("{:?}", self.events);
-        // FNV-1a: no one forges runs, so no cryptographic hash is needed.
+        // FNV-1a: the hash need not resist attacks.
         text.bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }

@@ -46,7 +46,7 @@ pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
     let status = simulation.pipeline.status();
     Ok(SimRun {
         events: simulation.events,
-        left_waiting: status.waiting,
+        still_waiting: status.waiting,
         idle_while_waiting: simulation.idle_while_waiting,
         cache_hits: status.cache.hits,
     })
@@ -279,7 +279,7 @@ impl<'a> Simulation<'a> {
             TenantAction::Weight(tenant, weight) => {
                 self.rules[tenant.index()].weight = weight;
                 self.set_rule(tenant)?;
-                self.record(TraceEvent::Reweighed { tenant, weight });
+                self.record(TraceEvent::WeightChanged { tenant, weight });
             }
             TenantAction::ParkSome => {
                 let tenant = self.random_tenant();

@@ -81,13 +81,13 @@ impl Metric for Histogram {}
 /// Operations of a family that depend on the type of metric.
 pub(crate) trait Kind: Sized {
     fn make(bounds: &'static [Duration]) -> Self;
-    fn into_any(family: Arc<Series<Self>>) -> AnySeries;
-    fn from_any(family: &AnySeries) -> Option<&Arc<Series<Self>>>;
+    fn into_any(family: Arc<Series<Self>>) -> AnyFamily;
+    fn from_any(family: &AnyFamily) -> Option<&Arc<Series<Self>>>;
 }
 
 /// The series of a family of any type.
 #[derive(Clone, Debug)]
-pub(crate) enum AnySeries {
+pub(crate) enum AnyFamily {
     Counter(Arc<Series<Counter>>),
     Gauge(Arc<Series<Gauge>>),
     FloatGauge(Arc<Series<FloatGauge>>),
@@ -101,12 +101,12 @@ macro_rules! kind {
                 $make
             }
 
-            fn into_any(family: Arc<Series<Self>>) -> AnySeries {
-                AnySeries::$kind(family)
+            fn into_any(family: Arc<Series<Self>>) -> AnyFamily {
+                AnyFamily::$kind(family)
             }
 
-            fn from_any(family: &AnySeries) -> Option<&Arc<Series<Self>>> {
-                if let AnySeries::$kind(family) = family { Some(family) } else { None }
+            fn from_any(family: &AnyFamily) -> Option<&Arc<Series<Self>>> {
+                if let AnyFamily::$kind(family) = family { Some(family) } else { None }
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Event sink of one pipeline: passes every event to its metrics, its request log and the log.
+//! Passes every event of a pipeline to its metrics, its request log and the process log (`tracing`).
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Creates the observer of one pool's pipeline and registers its metrics.
+    /// Creates an observer and registers its metrics with the label `pool`; all pools share the path metrics.
     pub fn new(
         registry: &Registry,
         pool: &str,
@@ -44,7 +44,7 @@ impl Observer {
         Self { router: Some(router), ..self }
     }
 
-    /// Also traces requests.
+    /// Sets the tracer that request handlers get from [`tracer`](Self::tracer).
     #[must_use]
     pub fn with_tracer(self, tracer: Arc<Tracer>) -> Self {
         Self { tracer: Some(tracer), ..self }
@@ -68,12 +68,12 @@ impl Observer {
         }
     }
 
-    /// Returns the metrics, to name tenants and nodes.
+    /// Returns the metrics, on which callers set the names of tenants and nodes.
     pub fn metrics(&self) -> &PipelineMetrics {
         &self.metrics
     }
 
-    /// Returns the path metrics, for values without events: round-trip times and the number of paths.
+    /// Returns the path metrics, to set values that no event carries: round-trip times and the number of paths.
     pub fn paths(&self) -> &PathMetrics {
         &self.paths
     }

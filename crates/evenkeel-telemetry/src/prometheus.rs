@@ -1,56 +1,64 @@
-//! Renders metrics in Prometheus' text exposition format, version 0.0.4.
+//! Renders metrics in the Prometheus text exposition format, version 0.0.4.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use evenkeel_policy::exposition::{MetricKind, SampleValue, SeriesName, write_head};
 
-use crate::family::{AnySeries, Label, MetricDesc};
+use crate::family::{AnyFamily, Label, MetricDesc};
 
-pub(crate) fn write_family(out: &mut String, family: &AnySeries) {
+pub(crate) fn write_family(out: &mut String, family: &AnyFamily) {
     try_write_family(out, family).expect("writing to a string does not fail");
 }
 
-fn try_write_family(out: &mut String, family: &AnySeries) -> fmt::Result {
+fn try_write_family(out: &mut String, family: &AnyFamily) -> fmt::Result {
     let MetricDesc { name, help } = family.spec().desc;
     write_head(out, name, Some(help), kind(family))?;
     match family {
-        AnySeries::Counter(family) => {
+        AnyFamily::Counter(family) => {
             for (values, counter) in family.list() {
-                series(name, &family.labels, &values).write_sample(out, SampleValue::Count(counter.get()))?;
+                series_name(name, &family.labels, &values)
+                    .write_sample(out, SampleValue::Count(counter.get()))?;
             }
         }
-        AnySeries::Gauge(family) => {
+        AnyFamily::Gauge(family) => {
             for (values, gauge) in family.list() {
-                series(name, &family.labels, &values).write_sample(out, SampleValue::Integer(gauge.get()))?;
+                series_name(name, &family.labels, &values)
+                    .write_sample(out, SampleValue::Integer(gauge.get()))?;
             }
         }
-        AnySeries::FloatGauge(family) => {
+        AnyFamily::FloatGauge(family) => {
             for (values, gauge) in family.list() {
-                series(name, &family.labels, &values).write_sample(out, SampleValue::Float(gauge.get()))?;
+                series_name(name, &family.labels, &values)
+                    .write_sample(out, SampleValue::Float(gauge.get()))?;
             }
         }
-        AnySeries::Histogram(family) => {
+        AnyFamily::Histogram(family) => {
             for (values, histogram) in family.list() {
                 let snapshot = histogram.read();
                 let buckets = snapshot.buckets.iter().map(|&(bound, count)| (seconds(bound), count));
                 let sum = seconds(snapshot.sum);
-                series(name, &family.labels, &values).write_histogram(out, buckets, sum, snapshot.count)?;
+                series_name(name, &family.labels, &values).write_histogram(
+                    out,
+                    buckets,
+                    sum,
+                    snapshot.count,
+                )?;
             }
         }
     }
     Ok(())
 }
 
-fn kind(family: &AnySeries) -> MetricKind {
+fn kind(family: &AnyFamily) -> MetricKind {
     match family {
-        AnySeries::Counter(_) => MetricKind::Counter,
-        AnySeries::Gauge(_) | AnySeries::FloatGauge(_) => MetricKind::Gauge,
-        AnySeries::Histogram(_) => MetricKind::Histogram,
+        AnyFamily::Counter(_) => MetricKind::Counter,
+        AnyFamily::Gauge(_) | AnyFamily::FloatGauge(_) => MetricKind::Gauge,
+        AnyFamily::Histogram(_) => MetricKind::Histogram,
     }
 }
 
-fn series<'a>(
+fn series_name<'a>(
     name: &'a str,
     labels: &'a [Label],
     values: &'a [String],
@@ -59,12 +67,12 @@ fn series<'a>(
     SeriesName { name, labels }
 }
 
-/// Divides integer nanoseconds, which rounds only once: 10 ms is exactly `0.01`.
+/// Converts from nanoseconds with one rounding, so that 10 ms prints as `0.01`.
 fn seconds(duration: std::time::Duration) -> f64 {
     duration.as_nanos() as f64 / 1e9
 }
 
-/// Output of the sources, without duplicate metrics.
+/// Text of external metric sources; a source that repeats a metric is skipped.
 pub(crate) struct SourceOutput {
     names: BTreeSet<String>,
     text: String,
@@ -77,12 +85,12 @@ impl SourceOutput {
 
     /// Appends a source's text, or nothing if it repeats a metric; returns whether it was appended.
     pub(crate) fn append(&mut self, text: &str) -> bool {
-        let listed: Vec<_> = text.lines().filter_map(type_name).map(str::to_owned).collect();
-        let names: BTreeSet<_> = listed.iter().cloned().collect();
-        if names.len() < listed.len() || !names.is_disjoint(&self.names) {
+        let names: Vec<_> = text.lines().filter_map(metric_name).map(str::to_owned).collect();
+        let unique_names: BTreeSet<_> = names.iter().cloned().collect();
+        if unique_names.len() < names.len() || !unique_names.is_disjoint(&self.names) {
             return false;
         }
-        self.names.extend(names);
+        self.names.extend(unique_names);
         self.text.push_str(text);
         if !text.is_empty() && !text.ends_with('\n') {
             self.text.push('\n');
@@ -96,7 +104,7 @@ impl SourceOutput {
 }
 
 /// Returns the metric named by a `# TYPE` line.
-fn type_name(line: &str) -> Option<&str> {
+fn metric_name(line: &str) -> Option<&str> {
     line.strip_prefix("# TYPE ")?.split(' ').next()
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::family::{AnySeries, Family, FamilySpec, Label, Metric, MetricDesc, Series};
+use crate::family::{AnyFamily, Family, FamilySpec, Label, Metric, MetricDesc, Series};
 use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
 use crate::{metric_names, prometheus};
 
@@ -30,7 +30,7 @@ pub struct Registry {
 }
 
 struct Inner {
-    families: Mutex<Vec<AnySeries>>,
+    families: Mutex<Vec<AnyFamily>>,
     sources: Mutex<Vec<Arc<Source>>>,
     /// Label values recorded as `other`, by metric.
     overflow: Family<Counter, 1>,
@@ -73,7 +73,7 @@ impl Registry {
         let inner = Inner {
             skipped: skipped.with(&[]),
             overflow: Family { inner: Arc::clone(&overflow) },
-            families: Mutex::new(vec![AnySeries::Counter(overflow), AnySeries::Counter(skipped)]),
+            families: Mutex::new(vec![AnyFamily::Counter(overflow), AnyFamily::Counter(skipped)]),
             sources: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -218,7 +218,7 @@ impl fmt::Debug for Registry {
     }
 }
 
-impl AnySeries {
+impl AnyFamily {
     pub(crate) fn spec(&self) -> FamilySpec {
         match self {
             Self::Counter(family) => family.spec,

@@ -1,12 +1,12 @@
 //! Table of live requests, by an id that is never reused.
 //!
-//! Limits: as many slots as requests were ever live at once; lookup is O(1).
+//! Limits: as many slots as the highest number of requests live at once; lookup is O(1).
 
 use evenkeel_policy::id::RequestId;
 
 use super::RequestRecord;
 
-/// Slots with a generation each, so that a late call for an ended request finds no record.
+/// A generational arena: a late call with the id of an ended request finds no record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests {
     slots: Vec<RequestSlot>,
@@ -26,7 +26,7 @@ impl Requests {
             slot.record = Some(record);
             return id(index, slot.generation);
         }
-        // Limits on waiting and in-flight requests keep this far below the range.
+        // Limits on waiting and in-flight requests keep the index far below `u32::MAX`.
         let index = self.slots.len() as u32;
         self.slots.push(RequestSlot { generation: 0, record: Some(record) });
         id(index, 0)
@@ -52,8 +52,8 @@ impl Requests {
 
     pub(crate) fn get_mut(&mut self, request: RequestId) -> Option<&mut RequestRecord> {
         let slot = self.slots.get_mut(index(request) as usize)?;
-        let current = slot.generation == generation(request);
-        slot.record.as_mut().filter(|_| current)
+        let is_current = slot.generation == generation(request);
+        slot.record.as_mut().filter(|_| is_current)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestId, &RequestRecord)> {
@@ -91,7 +91,7 @@ mod tests {
         let second = requests.insert(record(2));
         assert!(first != second && requests.slots.len() == 1);
         assert!(requests.get(first).is_none() && requests.get_mut(first).is_none());
-        assert_eq!(requests.iter().map(|(id, it)| (id, it.order)).collect::<Vec<_>>(), [(second, 2)]);
+        assert_eq!(requests.iter().map(|(id, record)| (id, record.order)).collect::<Vec<_>>(), [(second, 2)]);
     }
 
     #[test]

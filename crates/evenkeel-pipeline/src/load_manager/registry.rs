@@ -1,6 +1,6 @@
 //! Adds, changes and removes nodes and tenants at run time.
 //!
-//! Limits: at most `nodes_max` nodes, draining ones included. A removed node is forgotten with its last request.
+//! Limits: at most `nodes_max` nodes, draining ones included. A node is removed once its last request has ended.
 
 use evenkeel_policy::id::{ModelId, NodeId, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
@@ -75,7 +75,7 @@ impl OptimizedLoadManager {
         self.set_admin_state(now, node, AdminState::Removing)
     }
 
-    /// Sets a tenant's weight and concurrency limit, also for requests that are already queued.
+    /// Sets a tenant's weight and concurrency limit; requests that are already queued are rescheduled accordingly.
     pub fn set_tenant(
         &mut self,
         now: Instant,

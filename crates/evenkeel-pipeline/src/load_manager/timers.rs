@@ -16,7 +16,7 @@ pub(crate) enum TimerTarget {
     Request(RequestId),
     /// The node's cooldown, probe or backoff ends.
     Node(NodeId),
-    /// A request waits while a slot is free: try again.
+    /// Requests wait although a slot is free: try to dispatch again.
     Recheck,
 }
 

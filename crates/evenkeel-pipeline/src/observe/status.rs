@@ -27,11 +27,11 @@ pub struct Status {
     pub waiting: usize,
     /// Requests in flight.
     pub in_flight: usize,
-    /// Each requested model.
+    /// Models that have been requested.
     pub models: Vec<ModelStatus>,
-    /// Each node.
+    /// Nodes, including draining ones.
     pub nodes: Vec<NodeStatus>,
-    /// Each tenant seen.
+    /// Tenants seen so far.
     pub tenants: Vec<TenantStatus>,
     /// Statistics of the affinity cache.
     pub cache: CacheStats,
@@ -135,7 +135,12 @@ impl OptimizedLoadManager {
             in_flight: self.in_flight,
             models,
             nodes: self.nodes.iter().map(|(id, node)| self.node_status(id, node)).collect(),
-            tenants: self.wait_queue.tenants().iter().map(|(id, it)| self.tenant_status(id, it)).collect(),
+            tenants: self
+                .wait_queue
+                .tenants()
+                .iter()
+                .map(|(id, tenant)| self.tenant_status(id, tenant))
+                .collect(),
             cache: self.node_cache.stats(),
             counts: self.counts,
         }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_spread_over_the_nodes_and_only_a_lost_nodes_keys_move() {
+    fn keys_spread_over_the_nodes_and_only_the_keys_of_a_removed_node_move() {
         let preferred =
             |key, nodes: &[u32]| nodes.iter().copied().max_by_key(|node| rank(key, NodeId(*node))).unwrap();
         let mut counts = [0; 4];
@@ -70,7 +70,7 @@ mod tests {
             let pool = PoolLoad { busy: pool_busy, slots: 32 };
             is_within(NodeLoad { busy, slots: 8 }, pool, 1.25)
         };
-        assert!(within(0, 0) && !within(1, 1), "an idle pool shares from the second request on");
+        assert!(within(0, 0) && !within(1, 1), "an idle pool spreads requests from the second one on");
         assert!(within(4, 15) && !within(5, 15), "five of sixteen is a quarter above four");
     }
 }

@@ -1,6 +1,6 @@
 //! Affinity cache: the node that last served an affinity key, so that a conversation returns to a warm cache.
 //!
-//! Limits: at most `max_capacity` entries, none older than `ttl` since its last use; the least recently used is evicted.
+//! Limits: at most `max_capacity` entries, none older than `ttl` since its last use; evicts the least recently used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,10 +91,10 @@ impl NodeSelectionCache {
         }
     }
 
-    /// Removes the entries of `node` for the models that `lost` selects.
-    pub(crate) fn invalidate(&mut self, node: NodeId, lost: impl Fn(ModelId) -> bool) {
+    /// Removes the entries of `node` for the models for which `is_stale` returns `true`.
+    pub(crate) fn invalidate(&mut self, node: NodeId, is_stale: impl Fn(ModelId) -> bool) {
         let stale = |(key, entry): (&CacheKey, &CacheEntry)| {
-            (entry.runtime_id == node && lost(key.0)).then_some(*key)
+            (entry.runtime_id == node && is_stale(key.0)).then_some(*key)
         };
         let keys: Vec<_> = self.entries.iter().filter_map(stale).collect();
         self.stats.invalidations += keys.len() as u64;

@@ -1,6 +1,6 @@
 //! Slots of a node: a fixed number, or an adaptive concurrency limit.
 //!
-//! Guarantees: lowering the number cancels nothing; the node gets no new request until it is below it.
+//! Guarantees: lowering the number cancels no request in flight; the node gets no new one until a slot is free again.
 
 use evenkeel_policy::concurrency_limit::{ConcurrencyLimit, Epoch, LimitConfig, LimitStatus};
 use evenkeel_policy::setting::SettingOutOfRange;
@@ -11,7 +11,7 @@ use evenkeel_policy::time::Duration;
 pub enum Slots {
     /// A fixed number.
     Fixed(u32),
-    /// As many as keep the time to first token near that of an idle node.
+    /// Adjusted to keep the time to first token near that of an idle node.
     Adaptive(LimitConfig),
 }
 

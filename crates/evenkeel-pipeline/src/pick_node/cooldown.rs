@@ -1,4 +1,4 @@
-//! Cooldown of a node that answered 429 or 503: how long it gets no traffic, and how it is probed afterwards.
+//! Cooldown: an overloaded node (429 or 503) gets no traffic for a while, and is then probed with one request.
 //!
 //! An overloaded node is not failed: its circuit breaker stays closed.
 //!
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(
             cooldown.begin(now, Duration::ZERO),
             now + COOLDOWN_MIN,
-            "it was not overloaded in between"
+            "an answered probe resets the minimum"
         );
     }
 

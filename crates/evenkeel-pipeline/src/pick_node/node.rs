@@ -1,4 +1,4 @@
-//! One node: its slots, its health, and the statistics by which it is chosen.
+//! One node: its slots, its health, and its statistics for node selection.
 //!
 //! Guarantees: a request is sent only while the node has a free slot; cached statistics are at most a second old when
 //! the node is chosen.
@@ -21,7 +21,7 @@ use crate::pick_path::{PathSpec, Paths};
 /// Maximum age of a node's cached statistics when it is chosen.
 pub(crate) const STATS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// A node to be added.
+/// Definition of a node to add.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSpec {
     /// Number of requests it serves at once.
@@ -30,7 +30,7 @@ pub struct NodeSpec {
     pub weight: Weight,
     /// Models it serves.
     pub models: Vec<ModelId>,
-    /// Paths to it; empty if there is no choice.
+    /// Paths to choose from; empty if there is only one way to reach the node.
     pub paths: Vec<PathSpec>,
 }
 
@@ -48,7 +48,7 @@ pub enum AdminState {
 /// Settings that all nodes of a pool share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeDefaults {
-    /// Cost assumed for a request of which nothing is known.
+    /// Cost assumed for each request from other clients.
     pub(super) typical_cost: Cost,
     pub(super) breaker: BreakerOptions,
     /// Backoff of an open circuit breaker.
@@ -66,7 +66,7 @@ pub(crate) struct Node {
     models: Vec<ModelId>,
     pub(crate) paths: Paths,
     pub(crate) admin_state: AdminState,
-    /// Set when it answered 429 or 503.
+    /// Starts when the node answers 429 or 503.
     pub(crate) cooldown: Cooldown,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) busy: u32,
@@ -105,7 +105,7 @@ impl Node {
             engine: None,
             typical_cost: defaults.typical_cost,
             weight: spec.weight,
-            models: ordered(&spec.models),
+            models: sorted(&spec.models),
             paths,
             admin_state: AdminState::Serving,
             cooldown: Cooldown::new(defaults.breaker.cooldown),
@@ -131,7 +131,7 @@ impl Node {
     }
 
     pub(super) fn set_models(&mut self, models: &[ModelId]) {
-        self.models = ordered(models);
+        self.models = sorted(models);
     }
 
     /// Returns its models, starting after that of its last request.
@@ -140,7 +140,7 @@ impl Node {
         self.models[next..].iter().chain(&self.models[..next]).copied()
     }
 
-    /// Reports whether it may get new requests, apart from its slots.
+    /// Reports whether it may get new requests, regardless of free slots.
     pub(crate) fn is_available(&self) -> bool {
         self.admin_state == AdminState::Serving && self.cooldown.allows() && self.breaker.allows()
     }
@@ -166,7 +166,7 @@ impl Node {
         }
     }
 
-    /// Takes a slot; returns the epoch of the concurrency limit that the request counts for.
+    /// Reserves a slot; returns the epoch of the concurrency limit in which the request is sent.
     pub(crate) fn reserve_slot(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> Epoch {
         self.busy += 1;
         self.transactions += u32::from(work.request == RequestKind::BeginTx);
@@ -178,8 +178,8 @@ impl Node {
     }
 
     /// Replaces the estimated cost of a request in flight.
-    pub(crate) fn reprice(&mut self, before: Cost, now: Cost) {
-        self.in_flight = self.in_flight - before + now;
+    pub(crate) fn reprice(&mut self, before: Cost, after: Cost) {
+        self.in_flight = self.in_flight - before + after;
     }
 
     pub(crate) fn release_slot(&mut self, request: RequestId, work: &SlotRequest) {
@@ -201,7 +201,7 @@ impl Node {
         self.timeouts.record(now, Outcome::Bad);
     }
 
-    /// Refreshes the cached statistics if they are too old to choose by.
+    /// Refreshes the cached statistics if they are older than [`STATS_AGE_MAX`].
     pub(crate) fn refresh_if_old(&mut self, now: Instant) {
         if now.since(self.cached_stats.at) >= STATS_AGE_MAX {
             self.refresh(now);
@@ -283,7 +283,7 @@ pub(crate) struct SlotRequest {
     pub(crate) cost: Cost,
 }
 
-fn ordered(models: &[ModelId]) -> Vec<ModelId> {
+fn sorted(models: &[ModelId]) -> Vec<ModelId> {
     let mut models = models.to_vec();
     models.sort_unstable();
     models.dedup();

@@ -61,20 +61,20 @@ impl BusyThroughput {
 mod tests {
     use super::*;
 
-    /// One request of 1000 units per second for ten seconds, then an idle hour, then a queue again.
+    /// One request of 1000 units per second for ten seconds, then an idle hour.
     #[test]
     fn an_idle_hour_does_not_lower_the_measured_throughput() {
-        let mut ours = BusyThroughput::new(Instant::ORIGIN);
+        let mut throughput = BusyThroughput::new(Instant::ORIGIN);
         let mut by_wall_clock = RateWindow::new(Duration::from_secs(7_200)).unwrap();
         for second in 1..=10 {
             let now = Instant::from_secs(second);
-            ours.advance_time(now, QueueLoad::Queued);
-            ours.record(Cost(1_000));
+            throughput.advance_time(now, QueueLoad::Queued);
+            throughput.record(Cost(1_000));
             by_wall_clock.record(now, Cost(1_000));
         }
         let later = Instant::from_secs(3_610);
-        ours.advance_time(later, QueueLoad::Idle);
-        assert_eq!(ours.per_second().map(f64::round), Some(1_000.0));
+        throughput.advance_time(later, QueueLoad::Idle);
+        assert_eq!(throughput.per_second().map(f64::round), Some(1_000.0));
         assert!(by_wall_clock.per_second(later).unwrap() < 3.0, "by the wall clock the pool looks slow");
     }
 

@@ -1,12 +1,13 @@
-//! Charge-ahead: how far ahead of its response a running request is charged.
+//! Charge-ahead: the amount by which a running request is charged ahead of its progress.
 //!
-//! Guarantees: between [`AHEAD_MIN`] and the whole remainder; at most what the shortest recent request still had to come
-//! when it was sent. After 64 longer requests, a short one counts for about a third.
+//! Guarantees: the charge runs ahead by the remaining cost that the shortest recent request had when it was sent, at
+//! least by [`AHEAD_MIN`], and never beyond the request's estimate. After 64 longer requests, a short one counts for
+//! about a third.
 
 use evenkeel_policy::cost::Cost;
 
-/// Minimum charged ahead. Without one, a tenant that is behind would get every free slot until its responses have caught
-/// up, which is far too many by then.
+/// Minimum charged ahead. Without it, a tenant that is behind would get every free slot until its charges catch up,
+/// which is far too many slots.
 const AHEAD_MIN: Cost = Cost(128);
 
 /// Number of longer requests after which a short one counts for about a third.
@@ -16,8 +17,8 @@ const FORGET_AFTER: u64 = 64;
 ///
 /// Charged in full at send time, a long response counts as service long before it is delivered, and its tenant gets that
 /// much less than one with short responses. Charged only as it is produced, it counts too late: its tenant keeps getting
-/// slots until the responses catch up, and then holds them all. The right distance is the time until the next slots
-/// become free, and that is when the shortest competing request is done.
+/// slots until the responses catch up, and then holds them all. The right distance is the time until the next slot
+/// becomes free, which is when the shortest competing request ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChargeAhead {
     shortest: Option<Cost>,
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_request_lowers_it_at_once_and_longer_ones_raise_it_slowly() {
+    fn a_short_request_lowers_the_charge_at_once_and_longer_ones_raise_it_slowly() {
         let mut charge_ahead = ChargeAhead::default();
         charge_ahead.record(Cost(1_000));
         assert_eq!(charge_ahead.charge(Cost(30), Cost(1_030)), Cost(1_030));
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spent_cost_is_charged_and_never_more_ahead_than_the_estimate() {
+    fn at_least_the_spent_cost_is_charged_and_never_ahead_of_the_estimate() {
         let mut charge_ahead = ChargeAhead::default();
         assert_eq!(charge_ahead.charge(Cost(0), Cost(500)), Cost(500));
         charge_ahead.record(Cost(2));

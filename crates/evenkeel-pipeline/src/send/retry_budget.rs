@@ -30,11 +30,11 @@ impl RetryBudget {
         let retries = self.attempts.bad(now);
         let first = self.attempts.total(now) - retries;
         let allowed = (self.options.budget * first as f64).max(f64::from(self.options.retries_min));
-        let is_left = ((retries + 1) as f64) <= allowed;
-        if is_left {
+        let is_allowed = ((retries + 1) as f64) <= allowed;
+        if is_allowed {
             self.attempts.record(now, Outcome::Bad);
         }
-        is_left
+        is_allowed
     }
 }
 

@@ -106,7 +106,7 @@ fn a_request_that_would_wait_past_its_deadline_is_rejected_at_once() {
     assert_eq!(driver.waiting(), 20);
     let late = driver.arrive(Arrival { deadline: Some(10 * SECOND), ..arrival_of(0) });
     let Rejection::WouldMissDeadline { retry_after } = driver.rejected[&late] else {
-        panic!("it was not rejected for its deadline")
+        panic!("expected a rejection because of the deadline")
     };
     // The throughput is measured in slices of a tenth of the window, so it is off by up to one request per slice.
     assert!((18 * SECOND..=20 * SECOND).contains(&retry_after), "{retry_after:?}");
@@ -134,7 +134,7 @@ fn the_measured_throughput_is_reset_when_the_pool_grows() {
     assert_eq!(rate(&driver), None);
 }
 
-/// The throughput over a mostly idle minute is close to zero, and no measure of capacity.
+/// The throughput over a mostly idle minute is close to zero and says nothing about capacity.
 #[test]
 fn idle_time_does_not_lower_the_measured_throughput() {
     let mut driver = Driver::with_nodes(&[1]);

@@ -7,7 +7,7 @@ use evenkeel_policy::time::Duration;
 use crate::driver::{Driver, MODEL, OTHER, arrival_of};
 
 #[test]
-fn a_conversation_returns_to_its_node_while_it_is_cached_and_after_it_expired() {
+fn a_conversation_returns_to_its_node_while_cached_and_after_its_entry_has_expired() {
     let mut driver = Driver::with_nodes(&[4, 4, 4, 4]);
     for key in 0..20 {
         let first = talk(&mut driver, key);
@@ -101,7 +101,7 @@ fn only_lookahead_max_requests_of_a_tenant_queue_are_searched() {
 }
 
 #[test]
-fn entries_of_a_node_that_is_drained_fails_is_removed_or_loses_the_model_are_invalidated() {
+fn entries_are_invalidated_when_their_node_is_drained_fails_is_removed_or_loses_the_model() {
     let changes: [fn(&mut Driver, NodeId); 4] = [
         |driver, node| driver.pipeline.drain_node(driver.now, node).unwrap(),
         |driver, node| driver.pipeline.remove_node(driver.now, node).unwrap(),

@@ -17,13 +17,13 @@ fn end_one(driver: &mut Driver) -> RequestId {
 }
 
 #[test]
-fn background_jobs_use_every_idle_slot_and_a_freed_one_goes_to_interactive_requests_first() {
+fn background_jobs_use_every_idle_slot_and_interactive_requests_get_freed_slots_first() {
     let mut driver = Driver::with_nodes(&[2]);
     let jobs: Vec<RequestId> = (0..2_000).map(|_| driver.arrive(job(0))).collect();
     assert_eq!(driver.in_flight.keys().copied().collect::<Vec<_>>(), jobs[..2], "all slots are used");
     let interactive: Vec<RequestId> = (1..4).map(|tenant| driver.submit(tenant)).collect();
     for request in interactive {
-        assert_eq!(end_one(&mut driver), request, "before any job");
+        assert_eq!(end_one(&mut driver), request, "interactive requests come before jobs");
     }
     assert_eq!(end_one(&mut driver), jobs[2], "only jobs are waiting");
     assert!(driver.rejected.is_empty());
@@ -61,7 +61,7 @@ fn background_jobs_of_two_tenants_share_by_weight() {
 }
 
 #[test]
-fn background_work_is_no_debt_towards_interactive_requests() {
+fn background_work_is_not_charged_against_interactive_requests() {
     let mut driver = Driver::with_nodes(&[1]);
     for _ in 0..50 {
         driver.arrive(Arrival { cost: evenkeel_policy::cost::Cost(50_000), ..job(0) });

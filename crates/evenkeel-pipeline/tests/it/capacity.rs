@@ -10,16 +10,17 @@ use evenkeel_policy::time::Duration;
 
 use crate::driver::{Driver, MODEL, arrival_of, spec};
 
-const SOON: Duration = Duration::from_millis(50);
-const LATE: Duration = Duration::from_secs(2);
+const FAST_TTFT: Duration = Duration::from_millis(50);
+const SLOW_TTFT: Duration = Duration::from_secs(2);
 
 #[test]
 fn the_limit_rises_while_first_tokens_are_fast_and_falls_when_they_are_slow() {
-    let mut driver = adaptive();
+    let mut driver = driver_with_adaptive_node();
+    // The knee is the concurrency beyond which the engine becomes slow.
     let mut settled_limit = |knee: u32| {
         for _ in 0..300 {
-            let first_token = if knee < slots(&driver) { LATE } else { SOON };
-            round(&mut driver, first_token);
+            let first_token = if knee < slots(&driver) { SLOW_TTFT } else { FAST_TTFT };
+            run_round(&mut driver, first_token);
         }
         slots(&driver)
     };
@@ -29,29 +30,27 @@ fn the_limit_rises_while_first_tokens_are_fast_and_falls_when_they_are_slow() {
     assert!((3..=9).contains(&limit), "{limit}");
 }
 
-/// The first byte of a response in one piece comes when all of it has been generated.
+/// A non-streamed response sends its first byte only after all tokens are generated.
 #[test]
-fn the_latency_of_unstreamed_responses_does_not_change_the_limit() {
-    let mut driver = adaptive();
+fn the_latency_of_non_streamed_responses_is_not_sampled() {
+    let mut driver = driver_with_adaptive_node();
     for _ in 0..200 {
-        let whole = driver.submit(0);
-        driver.advance(LATE);
-        driver.first_byte(whole);
-        driver.end(whole, 500);
+        let request = driver.submit(0);
+        driver.advance(SLOW_TTFT);
+        driver.first_byte(request);
+        driver.end(request, 500);
     }
     assert_eq!(driver.pipeline.status().nodes[0].limit.unwrap().recent_ms, None);
 }
 
 #[test]
-fn lowering_the_slots_cancels_nothing() {
-    let mut driver = adaptive();
-    let in_flight: Vec<RequestId> = (0..4).map(|_| stream(&mut driver)).collect();
-    let refused = driver.fail_one(in_flight[0]);
-    assert_eq!(
-        (slots(&driver), driver.in_flight.len()),
-        (2, 3),
-        "three were in flight when the fourth was refused"
-    );
+fn lowering_the_limit_does_not_cancel_requests_in_flight() {
+    let mut driver = driver_with_adaptive_node();
+    let in_flight: Vec<RequestId> = (0..4).map(|_| submit_streamed(&mut driver)).collect();
+    let refused = in_flight[0];
+    driver.fail(refused, AttemptFailure::Busy { retry_after: None });
+    // A refusal at four in flight halves the limit to two; the other three continue.
+    assert_eq!((slots(&driver), driver.in_flight.len()), (2, 3));
     driver.end(in_flight[1], 500);
     driver.advance(Duration::from_secs(5));
     assert!(!driver.is_in_flight(refused), "two of two slots are in use");
@@ -62,10 +61,10 @@ fn lowering_the_slots_cancels_nothing() {
 
 #[test]
 fn a_queue_inside_the_engine_lowers_the_limit() {
-    let mut driver = adaptive();
+    let mut driver = driver_with_adaptive_node();
     let node = NodeId(0);
     (0..4).for_each(|_| {
-        stream(&mut driver);
+        submit_streamed(&mut driver);
     });
     driver.pipeline.handle_engine_load(
         driver.now,
@@ -75,12 +74,12 @@ fn a_queue_inside_the_engine_lowers_the_limit() {
     driver.drain_events();
     assert_eq!(slots(&driver), 3);
     let status = driver.pipeline.status().nodes[0].clone();
-    assert_eq!((status.engine.map(|it| it.waiting), status.external_load), (Some(2), 0));
+    assert_eq!((status.engine.map(|engine| engine.waiting), status.external_load), (Some(2), 0));
 }
 
 #[test]
 fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
-    let mut driver = adaptive();
+    let mut driver = driver_with_adaptive_node();
     (0..50).for_each(|_| {
         driver.submit(0);
     });
@@ -93,7 +92,7 @@ fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
 }
 
 #[test]
-fn requests_of_other_clients_count_as_load_until_the_engine_stops_reporting() {
+fn requests_from_other_clients_count_as_load_until_the_engine_stops_reporting() {
     let mut driver = Driver::with_nodes(&[8, 8]);
     let busy = NodeId(0);
     let load = EngineLoad { running: 5, waiting: 1, cache_used: Some(0.5) };
@@ -118,34 +117,27 @@ fn a_node_with_an_invalid_limit_is_rejected() {
 }
 
 /// Creates a driver with one node whose adaptive limit starts at 4.
-fn adaptive() -> Driver {
+fn driver_with_adaptive_node() -> Driver {
     let mut driver = Driver::new(PipelineOptions::default());
     let slots = Slots::Adaptive(LimitConfig { initial: 4, ..LimitConfig::default() });
     driver.add_spec(&NodeSpec { slots, ..spec(1, &[MODEL]) });
     driver
 }
 
-fn stream(driver: &mut Driver) -> RequestId {
+/// Submits a streamed request: an upfront cost below the total cost marks it as one.
+fn submit_streamed(driver: &mut Driver) -> RequestId {
     driver.arrive(Arrival { upfront: Cost(100), ..arrival_of(0) })
 }
 
 /// Fills the node with streams whose first token takes `first_token`, then cancels them.
-fn round(driver: &mut Driver, first_token: Duration) {
-    let streams: Vec<_> = (0..slots(driver)).map(|_| stream(driver)).collect();
+fn run_round(driver: &mut Driver, first_token: Duration) {
+    let streams: Vec<_> = (0..slots(driver)).map(|_| submit_streamed(driver)).collect();
     driver.advance(first_token);
-    let in_flight: Vec<_> = streams.iter().copied().filter(|it| driver.is_in_flight(*it)).collect();
-    in_flight.iter().for_each(|it| driver.first_byte(*it));
-    streams.into_iter().for_each(|it| driver.cancel(it));
+    let in_flight: Vec<_> = streams.iter().copied().filter(|request| driver.is_in_flight(*request)).collect();
+    in_flight.iter().for_each(|request| driver.first_byte(*request));
+    streams.into_iter().for_each(|request| driver.cancel(request));
 }
 
 fn slots(driver: &Driver) -> u32 {
     driver.pipeline.status().nodes[0].slots
-}
-
-impl Driver {
-    /// Fails a request as overloaded and returns it.
-    fn fail_one(&mut self, request: RequestId) -> RequestId {
-        self.fail(request, AttemptFailure::Busy { retry_after: None });
-        request
-    }
 }

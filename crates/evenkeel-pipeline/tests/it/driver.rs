@@ -1,4 +1,4 @@
-//! A driver for tests: makes the calls, takes the events, audits after every step, and tracks every request.
+//! A driver for tests: calls the pipeline, polls its events, audits it after every step, and tracks every request.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(crate) struct Driver {
     audits: Audits,
 }
 
-/// Schedule of the audit, which is slow with many requests.
+/// Frequency of the audit, which is slow with many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audits {
     EveryStep,
@@ -146,7 +146,7 @@ impl Driver {
         self.waiting.len()
     }
 
-    /// Takes all events, checks each against the tracked state, and audits.
+    /// Polls all events, checks each against the tracked state, and audits the pipeline.
     pub(crate) fn drain_events(&mut self) {
         while let Some(event) = self.pipeline.poll_event() {
             self.apply(&event);

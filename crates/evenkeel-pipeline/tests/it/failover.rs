@@ -1,4 +1,4 @@
-//! Failover: circuit breakers, cooldowns, retries on other nodes, and honest errors after the first byte.
+//! Failover: circuit breakers, cooldowns, retries on other nodes, and no retry after the first byte.
 
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, BreakerState, Event, NoRetryReason, PipelineOptions, Rejection, RequestId,
@@ -98,9 +98,9 @@ fn at_most_a_tenth_of_the_requests_are_retried() {
     requests.iter().for_each(|request| driver.fail(*request, AttemptFailure::Unreachable));
     let counts = driver.pipeline.status().counts;
     assert_eq!(counts.retried, 10);
-    let spent = requests.iter().filter(|it| {
+    let spent = requests.iter().filter(|request| {
         matches!(
-            driver.rejected.get(it),
+            driver.rejected.get(request),
             Some(Rejection::Failed { no_retry: NoRetryReason::BudgetSpent, .. })
         )
     });
@@ -201,11 +201,11 @@ fn a_probe_that_is_not_refused_at_once_ends_the_cooldown() {
     driver.advance(5 * SECOND);
     only_in_flight(&driver);
     driver.advance(SECOND);
-    assert_eq!(driver.in_flight.len(), 2, "an unstreamed response may take minutes");
+    assert_eq!(driver.in_flight.len(), 2, "a non-streamed response may take minutes");
 }
 
 #[test]
-fn requests_that_cannot_outwait_every_cooldown_are_rejected_at_once() {
+fn requests_that_would_time_out_before_any_cooldown_ends_are_rejected_at_once() {
     let mut driver = Driver::with_nodes(&[1, 1]);
     let one = driver.submit(0);
     let other = driver.submit(0);
@@ -224,7 +224,7 @@ fn requests_that_cannot_outwait_every_cooldown_are_rejected_at_once() {
 }
 
 #[test]
-fn a_request_that_can_outwait_a_cooldown_waits() {
+fn a_request_whose_deadline_is_after_the_cooldown_waits() {
     let mut driver = Driver::with_nodes(&[1]);
     let request = driver.submit(0);
     driver.fail(request, AttemptFailure::Busy { retry_after: Some(29 * SECOND) });
@@ -235,7 +235,7 @@ fn a_request_that_can_outwait_a_cooldown_waits() {
 }
 
 #[test]
-fn an_open_breaker_lets_nothing_through_then_one_probe_at_a_time_then_everything() {
+fn an_open_breaker_blocks_all_requests_then_allows_single_probes_then_closes() {
     let mut driver = node_with_open_breaker();
     let waiting: Vec<_> = (0..3).map(|_| driver.submit(0)).collect();
     driver.advance(SECOND - Duration::from_millis(1));
@@ -277,7 +277,7 @@ fn health_checks_open_the_breaker_and_close_it() {
 }
 
 #[test]
-fn an_unreachable_path_is_switched_off_and_its_node_keeps_serving() {
+fn an_unreachable_path_is_deactivated_and_its_node_keeps_serving() {
     let mut driver = Driver::new(PipelineOptions {
         retry: RetryOptions { retries_min: 100, attempts_max: 16, ..RetryOptions::default() },
         ..PipelineOptions::default()
@@ -296,11 +296,11 @@ fn an_unreachable_path_is_switched_off_and_its_node_keeps_serving() {
     assert_eq!(status.breaker, BreakerState::Closed);
     assert_eq!(status.paths[1].state, PathState::Inactive);
     let carried = driver.dispatches.len() - 40;
-    assert_eq!(carried, 2, "two failures switch it off");
+    assert_eq!(carried, 2, "two failures deactivate it");
 }
 
 #[test]
-fn calls_for_a_request_that_has_ended_change_nothing() {
+fn calls_for_an_ended_request_have_no_effect() {
     let mut driver = Driver::with_nodes(&[1]);
     let request = driver.submit(0);
     driver.end(request, 500);

@@ -1,4 +1,4 @@
-//! Fairness: no tenant starves another, whatever tenants, models and estimates do.
+//! Fairness: no tenant starves another, regardless of models, estimates and cancellations.
 
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, BreakerState, ModelId, ModelStatus, PipelineOptions, Rejection, RequestId,
@@ -13,7 +13,7 @@ use crate::driver::{Audits, Driver, MODEL, OTHER, arrival_of};
 const FLOOD: u32 = 0;
 const QUIET: u32 = 1;
 
-/// 1000 requests for each of the quiet tenant's, on four slots that take 10 ms each.
+/// The flood sends 1000 requests for each of the quiet tenant's, to four slots that take 10 ms per request.
 #[test]
 fn during_a_flood_the_quiet_tenant_is_never_rejected_and_hardly_waits() {
     let mut driver = Driver::with_nodes(&[4]).audited(Audits::Manual);
@@ -39,7 +39,7 @@ fn during_a_flood_the_quiet_tenant_is_never_rejected_and_hardly_waits() {
         _ => None,
     });
     let longest = waits.max().unwrap();
-    assert!(longest <= Duration::from_millis(20), "two service times, not {longest:?}");
+    assert!(longest <= Duration::from_millis(20), "waited {longest:?}, expected at most two service times");
 }
 
 fn newly_in_flight(driver: &Driver, known: &[(u64, RequestId)]) -> Vec<RequestId> {
@@ -55,7 +55,7 @@ fn token_shares_follow_weights_within_2_percent_while_both_are_backlogged() {
         let mut counter = 1_u64;
         for _ in 0..6_000 {
             top_up(&mut driver, 2, 10, &mut counter);
-            let request = driver.in_flight.keys().min_by_key(|it| mix(it.0)).copied().unwrap();
+            let request = driver.in_flight.keys().min_by_key(|request| mix(request.0)).copied().unwrap();
             driver.end(request, 100 + mix(request.0) % 2_900);
         }
         let served = served(&driver);
@@ -68,7 +68,13 @@ fn token_shares_follow_weights_within_2_percent_while_both_are_backlogged() {
 /// Keeps `depth` requests of each tenant waiting.
 fn top_up(driver: &mut Driver, tenants: u32, depth: usize, counter: &mut u64) {
     for tenant in 0..tenants {
-        while driver.pipeline.status().tenants.get(tenant as usize).is_none_or(|it| it.waiting < depth) {
+        while driver
+            .pipeline
+            .status()
+            .tenants
+            .get(tenant as usize)
+            .is_none_or(|status| status.waiting < depth)
+        {
             *counter += 1;
             driver.arrive(Arrival { cost: Cost(300 + mix(*counter) % 2_700), ..arrival_of(tenant) });
         }
@@ -101,7 +107,7 @@ fn a_long_response_is_charged_no_further_ahead_than_a_short_one_lasts() {
     driver.end(done, 400);
     let request = driver.arrive(long);
     let charged = |driver: &Driver| driver.pipeline.status().tenants[0].in_flight_cost;
-    // 11 more than the short one's 200: each longer request raises the distance a little.
+    // 11 more than the short one's 200, because each longer request raises the charge-ahead a little.
     assert_eq!(charged(&driver), Cost(100 + 211));
     for (so_far, expected) in [(100, 311), (300, 511), (900, 1_000), (1_200, 1_200)] {
         driver.progress(request, so_far);
@@ -129,7 +135,7 @@ fn debt_follows_a_tenant_from_one_model_to_another() {
     let request = driver.arrive(Arrival { cost: Cost(1), ..arrival_of(0) });
     driver.end(request, 10_000);
     let blocker = driver.arrive(Arrival { model: OTHER, ..arrival_of(2) });
-    // The other tenant first: alone in a model queue, a tenant's debt is paid off by rounds without competitors.
+    // The other tenant must be queued first: rounds pass freely for a tenant that is alone, which pays off its debt.
     for tenant in [1, 0] {
         (0..25).for_each(|_| {
             driver.arrive(Arrival { model: OTHER, ..arrival_of(tenant) });
@@ -150,7 +156,7 @@ fn debt_follows_a_tenant_from_one_model_to_another() {
 
 /// Tenant 0 has left a model queue by the time its request there turns out to be expensive.
 #[test]
-fn debt_that_is_known_late_counts_in_the_queue_where_the_tenant_is_active() {
+fn debt_from_a_late_settlement_counts_in_the_queue_where_the_tenant_is_active() {
     let mut driver = Driver::new(PipelineOptions::default());
     driver.add(1, &[MODEL]);
     driver.add(1, &[OTHER]);
@@ -202,7 +208,7 @@ fn a_tenant_cannot_escape_its_debt_by_switching_models() {
     println!("same_model {same_model:?}, switching {switching:?}");
     assert!(
         switching[0] <= 1.05 * same_model[0],
-        "{} by switching, {} by same_model",
+        "{} when switching models, {} on the same model",
         switching[0],
         same_model[0]
     );
@@ -237,7 +243,7 @@ fn a_dead_model_with_a_full_queue_delays_no_other_model() {
 
 /// Node 0 serves models 0 and 1, node 1 only model 2; slots become free alternately.
 #[test]
-fn a_node_alternates_between_its_models_whatever_other_nodes_do() {
+fn a_node_alternates_between_its_models_regardless_of_other_nodes() {
     let mut driver = Driver::new(PipelineOptions::default());
     let shared = driver.add(1, &[ModelId(0), ModelId(1)]);
     let alone = driver.add(1, &[ModelId(2)]);
@@ -263,8 +269,8 @@ fn a_tenant_at_its_concurrency_limit_is_parked_and_woken_when_it_falls_below() {
     driver.rule(0, 1.0, 2);
     let capped: Vec<_> = (0..4).map(|_| driver.submit(0)).collect();
     let other = driver.submit(1);
-    assert_eq!(capped.iter().filter(|it| driver.is_in_flight(**it)).count(), 2);
-    assert!(driver.is_in_flight(other), "a capped tenant blocks no other");
+    assert_eq!(capped.iter().filter(|request| driver.is_in_flight(**request)).count(), 2);
+    assert!(driver.is_in_flight(other), "a tenant at its limit does not block others");
     driver.end(capped[0], 500);
     assert!(driver.is_in_flight(capped[2]) && !driver.is_in_flight(capped[3]));
     driver.rule(0, 1.0, 0);
@@ -276,7 +282,7 @@ fn a_tenant_at_its_concurrency_limit_is_parked_and_woken_when_it_falls_below() {
 
 /// Ten thousand clients that all disconnect: while delayed, queued, in flight, or after the first byte.
 #[test]
-fn after_a_storm_of_cancellations_nothing_leaks() {
+fn mass_cancellation_leaks_no_slots_or_queue_capacity() {
     let wait_queue = WaitQueueConfig { max_waiting: 1_000, ..WaitQueueConfig::default() };
     let backpressure = BackpressureConfig { max_queue_size: 1_000, ..BackpressureConfig::default() };
     let load = LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() };
@@ -312,7 +318,10 @@ fn after_a_storm_of_cancellations_nothing_leaks() {
     assert_eq!((status.waiting, status.in_flight), (0, 0));
     assert!(status.nodes.iter().all(|node| node.busy == 0 && node.in_flight == Cost::ZERO));
     assert!(
-        status.tenants.iter().all(|it| (it.waiting, it.in_flight, it.in_flight_cost) == (0, 0, Cost::ZERO))
+        status
+            .tenants
+            .iter()
+            .all(|tenant| (tenant.waiting, tenant.in_flight, tenant.in_flight_cost) == (0, 0, Cost::ZERO))
     );
     assert!(status.counts.unknown > 4_000, "a second cancel is counted: {:?}", status.counts);
     assert_eq!(driver.pipeline.poll_timeout(), None);

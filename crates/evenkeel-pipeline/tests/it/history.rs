@@ -1,4 +1,4 @@
-//! Random histories of all driver calls: nothing is lost, nothing leaks, nothing drifts.
+//! Property tests over random sequences of all driver calls: no request is lost, no slot leaks, and no counter drifts.
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, AttemptFailure, EngineLoad, ModelId, PipelineLimits, PipelineOptions, Priority,
@@ -47,9 +47,9 @@ enum Step {
 }
 
 proptest! {
-    /// The driver audits after every step: counters are recomputed, and no request waits that could use a free slot.
+    /// The driver audits after every step: counters match the request records, and there is no lost wake-up.
     #[test]
-    fn after_every_step_of_any_history_the_audit_passes(
+    fn the_audit_passes_after_every_step_of_a_random_history(
         steps in vec(step(), 1..150),
         admit in prop_oneof![Just(AdmitRule::ByShare), Just(AdmitRule::ByLoad)],
         scored in any::<bool>(),
@@ -60,7 +60,8 @@ proptest! {
         for step in steps {
             run_step(&mut driver, &mut requests, step);
             for node in driver.pipeline.status().nodes {
-                prop_assert_eq!(driver.in_flight.values().filter(|it| it.node == node.node).count(), node.busy as usize);
+                let in_flight = driver.in_flight.values().filter(|sent| sent.node == node.node).count();
+                prop_assert_eq!(in_flight, node.busy as usize);
             }
             prop_assert!(driver.in_flight.len() <= IN_FLIGHT_MAX);
         }
@@ -72,13 +73,13 @@ proptest! {
         prop_assert_eq!((driver.waiting(), driver.in_flight.len()), (0, 0));
     }
 
-    /// Only lowering the slots can leave more requests on a node than it has slots.
+    /// Only lowering its number of slots can leave a node with more requests than slots.
     #[test]
     fn a_node_never_gets_more_requests_than_slots(steps in vec(step(), 1..150)) {
         let mut driver = Driver::new(options(AdmitRule::ByShare, false));
         let mut requests = vec![];
         for step in steps {
-            let before: Vec<_> = driver.pipeline.status().nodes.iter().map(|it| (it.node, it.busy)).collect();
+            let before: Vec<_> = driver.pipeline.status().nodes.iter().map(|node| (node.node, node.busy)).collect();
             run_step(&mut driver, &mut requests, step);
             for node in driver.pipeline.status().nodes {
                 let previous = before.iter().find(|(id, _)| *id == node.node).map_or(0, |(_, busy)| *busy);
@@ -137,19 +138,23 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
         Step::Remove(node) => {
             let _ = driver.pipeline.remove_node(now, NodeId(node));
         }
-        Step::Cancel(at) => known(at).into_iter().for_each(|it| driver.pipeline.handle_cancel(now, it)),
+        Step::Cancel(at) => {
+            known(at).into_iter().for_each(|request| driver.pipeline.handle_cancel(now, request))
+        }
         Step::FirstByte(at) => {
-            known(at).into_iter().for_each(|it| driver.pipeline.handle_first_byte(now, it));
+            known(at).into_iter().for_each(|request| driver.pipeline.handle_first_byte(now, request));
         }
         Step::Progress(at, cost) => {
-            known(at).into_iter().for_each(|it| driver.pipeline.handle_progress(now, it, Cost(cost)));
+            known(at)
+                .into_iter()
+                .for_each(|request| driver.pipeline.handle_progress(now, request, Cost(cost)));
         }
         Step::End(at, cost, outcome) => {
             let end = RequestEnd { actual: Cost(cost), outcome };
-            known(at).into_iter().for_each(|it| driver.pipeline.handle_end(now, it, end));
+            known(at).into_iter().for_each(|request| driver.pipeline.handle_end(now, request, end));
         }
         Step::Fail(at, failure) => {
-            known(at).into_iter().for_each(|it| driver.pipeline.handle_failure(now, it, failure));
+            known(at).into_iter().for_each(|request| driver.pipeline.handle_failure(now, request, failure));
         }
     }
     driver.drain_events();

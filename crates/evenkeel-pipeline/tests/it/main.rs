@@ -1,5 +1,6 @@
-//! Tests of the pipeline's guarantees, with random histories and with the situations it is made for.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+//! Tests of the pipeline's guarantees: property tests over random call sequences, and scenarios such as overload and
+//! failover.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 mod admission;
 mod affinity;

@@ -30,7 +30,7 @@ fn a_drained_node_finishes_its_requests_and_gets_new_ones_when_resumed() {
 }
 
 #[test]
-fn a_removed_node_disappears_with_its_last_request() {
+fn a_removed_node_disappears_once_its_last_request_has_ended() {
     let mut driver = Driver::with_nodes(&[1]);
     let node = NodeId(0);
     let running = driver.submit(0);
@@ -45,7 +45,7 @@ fn a_removed_node_disappears_with_its_last_request() {
 }
 
 #[test]
-fn added_slots_are_used_at_once_and_removed_ones_as_requests_end() {
+fn added_slots_are_used_at_once_and_removed_ones_disappear_as_requests_end() {
     let mut driver = Driver::with_nodes(&[1]);
     let requests: Vec<_> = (0..6).map(|_| driver.submit(0)).collect();
     let set = |driver: &mut Driver, slots| {
@@ -57,7 +57,7 @@ fn added_slots_are_used_at_once_and_removed_ones_as_requests_end() {
     set(&mut driver, 1);
     driver.end(requests[0], 500);
     driver.end(requests[1], 500);
-    assert_eq!(driver.in_flight.len(), 1, "two slots are gone");
+    assert_eq!(driver.in_flight.len(), 1, "two slots were removed");
     driver.end(requests[2], 500);
     assert!(driver.is_in_flight(requests[3]));
 }
@@ -114,7 +114,7 @@ fn options_out_of_range_are_rejected() {
 
 /// A database pool: slots are connections, charged in milliseconds, nodes chosen by score.
 #[test]
-fn transactions_leave_the_last_slots_to_queries() {
+fn transactions_leave_the_last_free_slots_to_queries() {
     let mut driver = Driver::new(PipelineOptions {
         selection: SelectionPolicy::Score(ScoreConfig::default()),
         ..PipelineOptions::default()
@@ -155,7 +155,7 @@ fn a_failed_database_is_probed_after_its_backoff() {
 
 /// Twenty statements of three seconds close the gate for a minute, and no event marks the end of that minute.
 #[test]
-fn a_gate_that_opens_by_time_alone_is_rechecked() {
+fn a_gate_that_opens_only_by_the_passage_of_time_is_rechecked() {
     let mut driver = Driver::new(PipelineOptions {
         selection: SelectionPolicy::Score(ScoreConfig::default()),
         ..PipelineOptions::default()

@@ -14,7 +14,7 @@ pub struct Gains {
 impl Gains {
     /// TCP's gains for round trips: 1/8 for the mean, 1/4 for the deviation.
     pub const RTT: Self = Self { mean: 0.125, deviation: 0.25 };
-    /// Gains of a loss rate: 0.1 for both.
+    /// Gains for loss rates: 0.1 for both.
     pub const LOSS: Self = Self { mean: 0.1, deviation: 0.1 };
 
     /// Creates gains, each 0.001..=1.
@@ -37,29 +37,29 @@ impl Gains {
 
 /// Exponentially weighted moving average with its mean deviation.
 ///
-/// It weighs samples, not time: the decay depends on how often samples are recorded.
+/// Weights are per sample, not per unit of time: how fast old samples decay depends on the sample rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Ewma {
     gains: Gains,
-    average: Option<Average>,
+    moments: Option<Moments>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Average {
+struct Moments {
     mean: f64,
     deviation: f64,
 }
 
 impl Ewma {
-    /// Creates an average without samples.
+    /// Creates an EWMA without samples.
     pub const fn new(gains: Gains) -> Self {
-        Self { gains, average: None }
+        Self { gains, moments: None }
     }
 
     /// Records a sample; rejects NaN, infinite and negative ones.
     ///
-    /// The first sample becomes the mean, and half of it the deviation (as in RFC 6298), so that a single sample does not
-    /// read as certainty.
+    /// The first sample becomes the mean, and half of it the deviation (as in RFC 6298), so that one sample does not
+    /// imply zero deviation.
     pub fn record(&mut self, sample: f64) -> Result<(), BadSample> {
         if !sample.is_finite() || sample < 0.0 {
             return Err(BadSample { sample });
@@ -83,30 +83,30 @@ impl Ewma {
 
     /// Records a sample known to be finite and not negative.
     pub(crate) fn record_valid(&mut self, sample: f64) {
-        let Some(average) = &mut self.average else {
-            self.average = Some(Average { mean: sample, deviation: sample / 2.0 });
+        let Some(moments) = &mut self.moments else {
+            self.moments = Some(Moments { mean: sample, deviation: sample / 2.0 });
             return;
         };
-        let error = sample - average.mean;
+        let error = sample - moments.mean;
         // The deviation is measured from the mean before this sample moves it.
-        average.deviation += self.gains.deviation * (error.abs() - average.deviation);
-        average.mean += self.gains.mean * error;
+        moments.deviation += self.gains.deviation * (error.abs() - moments.deviation);
+        moments.mean += self.gains.mean * error;
     }
 
     /// Returns the mean, in the unit of the samples.
     pub fn mean(&self) -> Option<f64> {
-        self.average.map(|average| average.mean)
+        self.moments.map(|moments| moments.mean)
     }
 
-    /// Returns the mean distance of a sample from the mean before it.
+    /// Returns the moving mean absolute deviation: of each sample from the mean before it.
     pub fn deviation(&self) -> Option<f64> {
-        self.average.map(|average| average.deviation)
+        self.moments.map(|moments| moments.deviation)
     }
 }
 
 /// Error for a sample that is NaN, infinite or negative.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("sample {sample} is not a finite number from 0 up")]
+#[error("sample {sample} is not a finite, non-negative number")]
 pub struct BadSample {
     /// The rejected number.
     pub sample: f64,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gain_moves_its_own_average() {
+    fn mean_and_deviation_use_their_own_gain() {
         assert_eq!(record_all(&[10.0, 18.0]), Some((11.0, 5.75)));
     }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_sample_is_rejected_and_changes_nothing() {
+    fn an_invalid_sample_is_rejected_and_changes_nothing() {
         let mut rtt = Ewma::new(Gains::RTT);
         rtt.record(10.0).unwrap();
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
@@ -159,7 +159,7 @@ mod tests {
         }
         assert_eq!((rtt.mean(), rtt.deviation()), (Some(10.0), Some(5.0)));
         let error = rtt.record(-1.0).unwrap_err();
-        assert_eq!(error.to_string(), "sample -1 is not a finite number from 0 up");
+        assert_eq!(error.to_string(), "sample -1 is not a finite, non-negative number");
     }
 
     #[test]

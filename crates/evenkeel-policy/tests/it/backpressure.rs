@@ -1,4 +1,4 @@
-//! Guarantees of admission.
+//! Property tests of backpressure, deadline admission and fair admission.
 
 use evenkeel_policy::backpressure::{
     BackpressureConfig, BackpressureController, BackpressureState, FairAdmission, WaiterState,
@@ -12,8 +12,8 @@ use proptest::prelude::*;
 
 fn config() -> impl Strategy<Value = BackpressureConfig> {
     (1..=1000_usize, 0.0..0.99, 0.001..1.0, 0..1_000_u64).prop_map(
-        |(max_queue_size, warning, above, millis)| {
-            let overload_threshold = warning + (1.0 - warning) * above;
+        |(max_queue_size, warning, gap_fraction, millis)| {
+            let overload_threshold = warning + (1.0 - warning) * gap_fraction;
             BackpressureConfig {
                 max_queue_size,
                 warning_threshold: warning,
@@ -24,49 +24,50 @@ fn config() -> impl Strategy<Value = BackpressureConfig> {
     )
 }
 
-/// One event of a queue; the number selects a tenant, or a waiter of one.
+/// One event of a queue; the number is the tenant's id.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive(u32),
-    Serve(u32),
-    Reserve(u32),
-    Leave(u32),
+    LeaveReserved(u32),
+    ReserveSlot(u32),
+    Cancel(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..30_u32).prop_map(Step::Arrive),
         1 => Just(Step::Arrive(0)),
-        1 => (0..30_u32).prop_map(Step::Serve),
-        1 => (0..30_u32).prop_map(Step::Reserve),
-        1 => (0..30_u32).prop_map(Step::Leave),
+        1 => (0..30_u32).prop_map(Step::LeaveReserved),
+        1 => (0..30_u32).prop_map(Step::ReserveSlot),
+        1 => (0..30_u32).prop_map(Step::Cancel),
     ]
 }
 
-/// Counts of one tenant, tracked beside the real ones.
+/// Expected counts of one tenant (reference model).
 #[derive(Clone, Copy, Default)]
 struct Model {
     queued: usize,
     reserved: usize,
 }
 
-fn share(
+fn fair_share_requests(
     config: &BackpressureConfig,
     weights: &[Weight],
     model: &[Model],
     arrival: usize,
     tenant: usize,
 ) -> f64 {
-    let present = |tenant: &usize| model[*tenant].queued + model[*tenant].reserved > 0 || *tenant == arrival;
-    // In whole thousandths, so that the sum is independent of the order and a share that is an integer is exact.
-    let sum: u32 = (0..model.len()).filter(present).map(|tenant| weights[tenant].millis()).sum();
+    let is_active =
+        |tenant: &usize| model[*tenant].queued + model[*tenant].reserved > 0 || *tenant == arrival;
+    // Integer thousandths: the sum does not depend on the summation order, and integral shares are exact.
+    let sum: u32 = (0..model.len()).filter(is_active).map(|tenant| weights[tenant].millis()).sum();
     let capacity = config.overload_threshold * config.max_queue_size as f64;
     (capacity / f64::from(sum) * f64::from(weights[tenant].millis())).max(1.0)
 }
 
 proptest! {
     #[test]
-    fn the_load_alone_selects_the_state_and_the_delay_stays_in_its_band(config in config(), waiting in 0..2_000_usize) {
+    fn the_state_depends_only_on_the_load_and_the_delay_is_bounded(config in config(), waiting in 0..2_000_usize) {
         let decision = BackpressureController::new(config).unwrap().decide(waiting);
         let load = waiting as f64 / config.max_queue_size as f64;
         let state = match load {
@@ -91,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn an_empty_queue_misses_no_deadline_and_more_queued_work_never_waits_less(
+    fn an_empty_queue_admits_every_deadline_and_the_expected_wait_grows_with_the_backlog(
         queued in 0..1_000_000_000_u64,
         rate in prop_oneof![Just(0.0), Just(f64::NAN), 1e-9..1e9],
         share in 0.0..=1.0,
@@ -113,61 +114,63 @@ proptest! {
     }
 
     #[test]
-    fn only_tenants_above_their_share_are_evicted_and_the_capacity_is_kept(
+    fn only_tenants_above_their_share_are_evicted_and_the_capacity_is_never_exceeded(
         capacity in 1..60_usize,
         weights in prop::collection::vec((0.01..10.0).prop_map(|weight| Weight::new(weight).unwrap()), 30),
         steps in prop::collection::vec(step(), 1..400),
     ) {
         let config = BackpressureConfig { max_queue_size: capacity, ..BackpressureConfig::default() };
-        let mut queue = FairAdmission::new(BackpressureController::new(config).unwrap(), 30);
+        let mut admission_control = FairAdmission::new(BackpressureController::new(config).unwrap(), 30);
         let mut model = vec![Model::default(); 30];
         for step in steps {
             match step {
                 Step::Arrive(id) => {
                     let tenant = TenantId(id);
                     let index = id as usize;
-                    let admission = queue.decide(tenant, weights[index]);
+                    let admission = admission_control.decide(tenant, weights[index]);
                     let overloaded = admission.decision.state == BackpressureState::Overloaded;
                     let waiting = (model[index].queued + model[index].reserved) as f64;
-                    let below = waiting < share(&config, &weights, &model, index, index);
+                    let below = waiting < fair_share_requests(&config, &weights, &model, index, index);
                     let above = |other: usize| {
                         let waiting = (model[other].queued + model[other].reserved) as f64;
-                        model[other].queued > 0 && share(&config, &weights, &model, index, other) < waiting
+                        let share = fair_share_requests(&config, &weights, &model, index, other);
+                        model[other].queued > 0 && share < waiting
                     };
                     if let Some(victim) = admission.evict {
                         prop_assert!(overloaded && below && above(victim.index()));
                         model[victim.index()].queued -= 1;
                     } else if overloaded && below {
                         prop_assert!(!(0..30).any(above), "a tenant above its share could have been evicted");
-                        prop_assert_eq!(admission.decision.accept, queue.waiting() < capacity);
+                        prop_assert_eq!(admission.decision.accept, admission_control.waiting() < capacity);
                     } else {
                         prop_assert_eq!(admission.decision.accept, !overloaded);
                     }
                     if below {
                         prop_assert!(admission.decision.delay.is_zero());
                     }
-                    prop_assert_eq!(queue.admit(tenant, weights[index]), Ok(admission), "deciding changed something");
+                    let admitted = admission_control.admit(tenant, weights[index]);
+                    prop_assert_eq!(admitted, Ok(admission), "`decide` must not change the state");
                     if admission.decision.accept {
                         model[index].queued += 1;
                     }
                 }
-                Step::Reserve(id) if model[id as usize].queued > 0 => {
+                Step::ReserveSlot(id) if model[id as usize].queued > 0 => {
                     model[id as usize].queued -= 1;
                     model[id as usize].reserved += 1;
-                    queue.reserve(TenantId(id));
+                    admission_control.reserve(TenantId(id));
                 }
-                Step::Serve(id) if model[id as usize].reserved > 0 => {
+                Step::LeaveReserved(id) if model[id as usize].reserved > 0 => {
                     model[id as usize].reserved -= 1;
-                    queue.leave(TenantId(id), WaiterState::Reserved);
+                    admission_control.leave(TenantId(id), WaiterState::Reserved);
                 }
-                Step::Leave(id) if model[id as usize].queued > 0 => {
+                Step::Cancel(id) if model[id as usize].queued > 0 => {
                     model[id as usize].queued -= 1;
-                    queue.leave(TenantId(id), WaiterState::Queued);
+                    admission_control.leave(TenantId(id), WaiterState::Queued);
                 }
-                Step::Reserve(_) | Step::Serve(_) | Step::Leave(_) => {}
+                Step::ReserveSlot(_) | Step::LeaveReserved(_) | Step::Cancel(_) => {}
             }
             let total: usize = model.iter().map(|tenant| tenant.queued + tenant.reserved).sum();
-            prop_assert_eq!(queue.waiting(), total);
+            prop_assert_eq!(admission_control.waiting(), total);
             prop_assert!(total <= capacity);
         }
     }

@@ -3,7 +3,7 @@
 use evenkeel_pipeline::Slots;
 use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
-use evenkeel_sim::{KneePlan, KneeRun, Scrapes, run_knee};
+use evenkeel_sim::{KneePlan, KneeRun, Scraping, run_knee};
 
 use crate::seeds;
 
@@ -16,10 +16,14 @@ fn the_limit_settles_near_the_knee_and_costs_hardly_any_throughput() {
     for (seed, scrapes) in cases() {
         let adaptive = simulate(seed, adaptive(), scrapes, &[(0, KNEE)], END);
         let [known, guessed] = [KNEE, 4 * KNEE]
-            .map(|slots| simulate(seed, Slots::Fixed(slots), Scrapes::Never, &[(0, KNEE)], END));
+            .map(|slots| simulate(seed, Slots::Fixed(slots), Scraping::Disabled, &[(0, KNEE)], END));
         let limit = adaptive.median_limit(SETTLED, END);
         let results = |run: &KneeRun| {
-            (run.throughput(SETTLED, END), run.first_token_p95(SETTLED, END), run.mean_queue(SETTLED, END))
+            (
+                run.throughput(SETTLED, END),
+                run.first_token_p95(SETTLED, END),
+                run.mean_queue_len(SETTLED, END),
+            )
         };
         let adaptive_results = results(&adaptive);
         let known_results = results(&known);
@@ -66,12 +70,12 @@ fn the_limit_follows_an_engine_whose_knee_falls_and_rises_again() {
 /// DRR has no effect on a queue inside the engine.
 #[test]
 fn a_fixed_limit_that_is_too_high_keeps_a_queue_inside_the_engine() {
-    let run = simulate(1, Slots::Fixed(4 * KNEE), Scrapes::Never, &[(0, KNEE)], END);
-    assert!(run.mean_queue(SETTLED, END) > f64::from(2 * KNEE));
+    let run = simulate(1, Slots::Fixed(4 * KNEE), Scraping::Disabled, &[(0, KNEE)], END);
+    assert!(run.mean_queue_len(SETTLED, END) > f64::from(2 * KNEE));
 }
 
-fn cases() -> impl Iterator<Item = (u64, Scrapes)> {
-    seeds().flat_map(|seed| [(seed, Scrapes::Never), (seed, Scrapes::Every)])
+fn cases() -> impl Iterator<Item = (u64, Scraping)> {
+    seeds().flat_map(|seed| [(seed, Scraping::Disabled), (seed, Scraping::Enabled)])
 }
 
 fn adaptive() -> Slots {
@@ -81,7 +85,7 @@ fn adaptive() -> Slots {
 fn simulate(
     seed: u64,
     slots: Slots,
-    scrapes: Scrapes,
+    scrapes: Scraping,
     batches: &[(u64, u32)],
     duration: Duration,
 ) -> KneeRun {

@@ -109,11 +109,12 @@ fn weights_of_1_to_5_hold_within_1_percent_in_every_window_of_1000() {
 fn a_new_weight_applies_to_the_backlog_from_the_next_round() {
     for seed in seeds() {
         let done = simulate(&weight_change(seed));
-        let change = done.events.iter().position(|timed| matches!(timed.event, TraceEvent::Reweighed { .. }));
+        let change =
+            done.events.iter().position(|timed| matches!(timed.event, TraceEvent::WeightChanged { .. }));
         let (before, after) = done.events.split_at(change.unwrap());
         for (events, expected) in [(before, 0.5), (after, 0.8)] {
             let part =
-                SimRun { events: events.to_vec(), left_waiting: 0, idle_while_waiting: 0, cache_hits: 0 };
+                SimRun { events: events.to_vec(), still_waiting: 0, idle_while_waiting: 0, cache_hits: 0 };
             let windows = part.window_shares(2, 100);
             assert!(windows.len() > 10, "seed {seed}");
             for shares in windows {
@@ -149,11 +150,11 @@ fn no_wake_up_is_lost_in_a_storm_of_parking_and_waking() {
         let all: [TenantSummary; 3] = tenants(&done);
         let arrived: usize = all.iter().map(|tenant| tenant.arrived).sum();
         let sent: usize = all.iter().map(|tenant| tenant.dispatched).sum();
-        assert_eq!(arrived, sent + done.left_waiting, "seed {seed}");
+        assert_eq!(arrived, sent + done.still_waiting, "seed {seed}");
         assert!(
-            done.left_waiting < 20,
+            done.still_waiting < 20,
             "seed {seed}: {} still wait ten seconds after the storm",
-            done.left_waiting
+            done.still_waiting
         );
     }
 }

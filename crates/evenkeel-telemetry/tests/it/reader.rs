@@ -1,8 +1,8 @@
-//! A strict parser of Prometheus' text format: anything doubtful is an error.
+//! A strict parser of the Prometheus text format: anything outside the format is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A metric as found on a page.
+/// A metric family parsed from an exposition.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Family {
     pub(crate) name: String,
@@ -18,9 +18,9 @@ pub(crate) struct Sample {
     pub(crate) value: f64,
 }
 
-/// Parses and checks a page.
+/// Parses and checks an exposition.
 pub(crate) fn read(page: &str) -> Result<Vec<Family>, String> {
-    let body = page.strip_suffix('\n').ok_or("the last line has no end")?;
+    let body = page.strip_suffix('\n').ok_or("missing newline at the end")?;
     let mut families: Vec<Family> = Vec::new();
     let mut lines = body.split('\n').peekable();
     while let Some(line) = lines.next() {
@@ -29,9 +29,9 @@ pub(crate) fn read(page: &str) -> Result<Vec<Family>, String> {
         let line = lines.next().ok_or(format!("{name} has no TYPE"))?;
         let rest = line.strip_prefix(&format!("# TYPE {name} ")).ok_or(format!("no TYPE: {line:?}"))?;
         if families.iter().any(|family| family.name == name) {
-            return Err(format!("{name} comes twice"));
+            return Err(format!("duplicate family {name}"));
         }
-        let name = checked_name(name)?.to_owned();
+        let name = validate_name(name)?.to_owned();
         let help = unescape(help, None)?;
         let mut family = Family { name, help, kind: rest.to_owned(), samples: Vec::new() };
         while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
@@ -43,20 +43,20 @@ pub(crate) fn read(page: &str) -> Result<Vec<Family>, String> {
     Ok(families)
 }
 
-fn checked_name(name: &str) -> Result<&str, String> {
+fn validate_name(name: &str) -> Result<&str, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    let starts = name.starts_with(|c: char| !c.is_ascii_digit());
-    if starts && name.chars().all(allowed) { Ok(name) } else { Err(format!("bad name {name:?}")) }
+    let has_valid_start = name.starts_with(|c: char| !c.is_ascii_digit());
+    if has_valid_start && name.chars().all(allowed) { Ok(name) } else { Err(format!("bad name {name:?}")) }
 }
 
 fn sample(line: &str) -> Result<Sample, String> {
-    let fault = || format!("no sample: {line:?}");
-    let (key, value) = line.rsplit_once(' ').ok_or_else(fault)?;
+    let error = || format!("not a sample: {line:?}");
+    let (key, value) = line.rsplit_once(' ').ok_or_else(error)?;
     let (name, labels) = match key.split_once('{') {
         None => (key, Vec::new()),
-        Some((name, rest)) => (name, labels(rest.strip_suffix('}').ok_or_else(fault)?)?),
+        Some((name, rest)) => (name, labels(rest.strip_suffix('}').ok_or_else(error)?)?),
     };
-    Ok(Sample { name: checked_name(name)?.to_owned(), labels, value: number(value)? })
+    Ok(Sample { name: validate_name(name)?.to_owned(), labels, value: number(value)? })
 }
 
 fn labels(mut text: &str) -> Result<Vec<(String, String)>, String> {
@@ -65,13 +65,13 @@ fn labels(mut text: &str) -> Result<Vec<(String, String)>, String> {
         let (name, rest) = text.split_once("=\"").ok_or(format!("no label: {text:?}"))?;
         let end = closing_quote(rest).ok_or(format!("no closing quote: {rest:?}"))?;
         if found.iter().any(|(known, _)| known == name) {
-            return Err(format!("label {name} comes twice"));
+            return Err(format!("duplicate label {name}"));
         }
-        found.push((checked_name(name)?.to_owned(), unescape(&rest[..end], Some('"'))?));
+        found.push((validate_name(name)?.to_owned(), unescape(&rest[..end], Some('"'))?));
         match rest[end + 1..].strip_prefix(',') {
             Some(more) => text = more,
             None if rest.len() == end + 1 => return Ok(found),
-            None => return Err(format!("after a label: {rest:?}")),
+            None => return Err(format!("unexpected text after a label: {rest:?}")),
         }
     }
 }
@@ -111,9 +111,9 @@ fn number(text: &str) -> Result<f64, String> {
         "+Inf" => Ok(f64::INFINITY),
         "-Inf" => Ok(f64::NEG_INFINITY),
         "NaN" => Ok(f64::NAN),
-        // Rust also reads "inf" and "infinity", Prometheus' own spelling is the above.
-        text if text.contains(|c: char| c.is_ascii_alphabetic()) => Err(format!("no number: {text:?}")),
-        text => text.parse().map_err(|_| format!("no number: {text:?}")),
+        // Rust also accepts `inf` and `infinity`, which Prometheus does not write. Exponents are rejected, too: we write none.
+        text if text.contains(|c: char| c.is_ascii_alphabetic()) => Err(format!("not a number: {text:?}")),
+        text => text.parse().map_err(|_| format!("not a number: {text:?}")),
     }
 }
 
@@ -124,23 +124,23 @@ fn check(family: &Family) -> Result<(), String> {
     }
     let mut seen = BTreeSet::new();
     if let Some(twice) = family.samples.iter().find(|sample| !seen.insert((&sample.name, &sample.labels))) {
-        return Err(format!("a series comes twice: {twice:?}"));
+        return Err(format!("duplicate series {twice:?}"));
     }
     match family.kind.as_str() {
         "counter" if !name.ends_with("_total") => Err(format!("counter {name} does not end in _total")),
-        "counter" => plain(family, |value| value >= 0.0 && value.fract() == 0.0),
-        "gauge" => plain(family, |_| true),
+        "counter" => check_scalar(family, |value| value >= 0.0 && value.fract() == 0.0),
+        "gauge" => check_scalar(family, |_| true),
         "histogram" => histogram(family),
-        kind => Err(format!("{name} is a {kind}")),
+        kind => Err(format!("{name} has unknown type {kind}")),
     }
 }
 
-fn plain(family: &Family, allowed: impl Fn(f64) -> bool) -> Result<(), String> {
+fn check_scalar(family: &Family, allowed: impl Fn(f64) -> bool) -> Result<(), String> {
     let wrong = family.samples.iter().find(|sample| sample.name != family.name || !allowed(sample.value));
-    wrong.map_or(Ok(()), |sample| Err(format!("not of a {}: {sample:?}", family.kind)))
+    wrong.map_or(Ok(()), |sample| Err(format!("invalid sample of a {}: {sample:?}", family.kind)))
 }
 
-/// Checks that buckets are in increasing order and end with `+Inf`, which equals the count.
+/// Checks that buckets are in increasing order and end with a `+Inf` bucket whose value equals `_count`.
 fn histogram(family: &Family) -> Result<(), String> {
     let mut series: BTreeMap<Vec<(String, String)>, Vec<&Sample>> = BTreeMap::new();
     for sample in &family.samples {
@@ -159,18 +159,18 @@ fn histogram(family: &Family) -> Result<(), String> {
             let bound = number(&le.1)?;
             let named = bucket.name.strip_prefix(&family.name) == Some("_bucket");
             if !named || bound <= before.0 || bucket.value < before.1 {
-                return Err(format!("bucket out of order: {bucket:?}"));
+                return Err(format!("bucket misnamed or out of order: {bucket:?}"));
             }
             before = (bound, bucket.value);
         }
         if before.0 != f64::INFINITY || before.1.to_bits() != count.value.to_bits() {
-            return Err(format!("+Inf is not the count: {before:?} {count:?}"));
+            return Err(format!("the +Inf bucket differs from the count: {before:?} {count:?}"));
         }
     }
     Ok(())
 }
 
-/// Returns a sample's value.
+/// Returns the value of the sample with this name and exactly these labels.
 pub(crate) fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let same = |sample: &&Sample| {
         let ours = sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
