@@ -125,7 +125,9 @@ fn breaker(section: &mut Section<'_>) -> BreakerOptions {
     let samples_min = section.within("samples_min", samples, Integer(1)..=Integer(1_000_000)).as_u32();
     // The maximum of each pair comes first because it bounds the other.
     let mut duration = |key, default: Duration, max: Float| {
-        section.within(key, Float(default.as_secs_f64()), Float(0.001)..=max)
+        // A default above a maximum that the user lowered follows it.
+        let default = Float(default.as_secs_f64().min(max.0));
+        section.within(key, default, Float(0.001)..=max)
     };
     let backoff_max = duration("backoff_max_secs", default.backoff_max, DAY_SECS);
     let backoff_min = duration("backoff_min_secs", default.backoff_min, backoff_max);

@@ -1,6 +1,6 @@
 //! Drives the pipeline by hand: one node with one slot, a flood of one tenant, and one request of another.
 //!
-//! Run it with `cargo run -p evenkeel-pipeline --example fair_queue`.
+//! Run it with `cargo run -p evenkeel-pipeline --example drive_pipeline`.
 
 use std::collections::VecDeque;
 
