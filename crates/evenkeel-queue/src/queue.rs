@@ -16,14 +16,14 @@ use tokio::sync::{oneshot, watch};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::job_status::JobStatusTable;
 use crate::message::{Delivery, EnqueueResult, KEY_BYTES_MAX, MessageMeta, NewMessage, Payload};
-use crate::queue_actor::{MoveRequest, Msg, QueueGauge, ReceiptResults, ReceiveRequest, WhenEmpty};
+use crate::queue_actor::{MoveRequest, Msg, ReceiptResults, ReceiveRequest, SharedQueueTotals, WhenEmpty};
 use crate::queue_state::{
     AbandonMode, Explanation, KeyStats, LeasedMessage, MoveCursor, QueueStats, QueueTotals,
 };
 use crate::receipt::{DeliveryId, Receipt, ReceiptSigner};
 use crate::rejection::Rejection;
 use crate::settings::{DeliveryOrder, QueueSettings, WITH_TTL_MAX};
-use crate::store::{Batch, QueueDescriptor, Store, StoreError};
+use crate::store::{AppendBatch, QueueDescriptor, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
 pub use crate::queue_actor::MoveProgress;
@@ -44,7 +44,7 @@ pub(crate) struct QueueInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) signer: Arc<ReceiptSigner>,
     pub(crate) clock: WallClock,
-    pub(crate) gauge: Arc<QueueGauge>,
+    pub(crate) gauge: Arc<SharedQueueTotals>,
     pub(crate) descriptor: RwLock<Arc<QueueDescriptor>>,
     pub(crate) owner: watch::Sender<Owner>,
     pub(crate) requests: AtomicU64,
@@ -103,7 +103,7 @@ impl Queue {
         } else {
             Vec::new()
         };
-        let batch = Batch {
+        let batch = AppendBatch {
             queue: self.0.id,
             messages,
             sent_at: self.0.clock.now(),
@@ -289,7 +289,7 @@ impl Queue {
         let next = self.ask(|reply| Msg::Peek(max, reply)).await?;
         let messages: Vec<(KeyId, MessageMeta)> = next.iter().map(|(key, _, meta)| (*key, *meta)).collect();
         let (done, completed) = oneshot::channel();
-        self.0.store.read(self.0.id, messages, Box::new(move |found| drop(done.send(found))));
+        self.0.store.read_payloads(self.0.id, messages, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
             completed.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
         let peeked = next.into_iter().filter_map(|(key, name, MessageMeta { seq, from, .. })| {
@@ -350,7 +350,7 @@ impl Queue {
 
 /// Queue capacity reserved for messages that are being written; released on drop.
 struct CapacityReservation {
-    gauge: Arc<QueueGauge>,
+    gauge: Arc<SharedQueueTotals>,
     count: u64,
     bytes: u64,
 }

@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use super::in_flight::{InvisibleMessage, InvisibleState};
+use super::invisible::{InvisibleMessage, InvisibleState};
 use super::{Disposition, QueueState};
 use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;

@@ -6,7 +6,7 @@
 use evenkeel_policy::id::Key;
 
 use super::QueueState;
-use super::in_flight::InvisibleState;
+use super::invisible::InvisibleState;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::MessageMeta;
 
@@ -64,7 +64,7 @@ impl QueueState {
     /// [`revert_removal`](Self::revert_removal) must follow.
     pub fn begin_move(&mut self, key: KeyId, meta: MessageMeta) -> bool {
         let Some(index) = self.schedule.keys.find(key) else { return false };
-        if self.in_flight.contains(meta.seq) || self.last_seq < meta.seq || self.is_expired(&meta) {
+        if self.invisible.contains(meta.seq) || self.last_seq < meta.seq || self.is_expired(&meta) {
             return false;
         }
         let Some(entry) = self.schedule.take(index, meta) else { return false };
