@@ -55,7 +55,7 @@ pub enum ThrottleScope {
 pub enum ThrottleReason {
     /// As many messages are in flight as the limit allows.
     Concurrency { max: u32 },
-    /// An earlier message of the key is unfinished, on a FIFO queue.
+    /// On a FIFO queue: an earlier message of the key is in flight or delayed.
     Order,
     /// The token bucket is empty.
     Rate { until: UnixMillis },
@@ -95,9 +95,9 @@ struct Limiter {
     key: KeyId,
     concurrency_max: Option<NonZeroU32>,
     bucket: Option<TokenBucket>,
-    /// Unsettled messages of a tenant; those of a key are counted by its [`KeyQueue`](super::key_queue::KeyQueue).
+    /// Outstanding messages of a tenant; a key's are counted by its [`KeyQueue`](super::key_queue::KeyQueue).
     tenant_outstanding: u64,
-    /// Time at which it is listed in `wakes`.
+    /// Time under which the limiter is listed in `wakes`.
     wakes_at: Option<UnixMillis>,
 }
 
@@ -113,13 +113,13 @@ impl TokenBucket {
     fn next(self) -> UnixMillis {
         let interval = self.rate.interval_ns();
         let depth = interval.saturating_mul(u64::from(self.rate.burst().get()));
-        // The clock has milliseconds: deliveries that fall into one may be made at its start.
+        // The clock counts milliseconds: deliveries due within one may be made at its start.
         let depth = depth.max(NS_PER_MS);
         let from = self.full_at_ns.saturating_add(interval).saturating_sub(depth);
         UnixMillis(from.div_ceil(NS_PER_MS))
     }
 
-    /// Changes the rate; the bucket lacks as many tokens as before and refills at the new rate.
+    /// Changes the rate; the bucket still lacks the same number of tokens and refills at the new rate.
     fn at_rate(self, now: UnixMillis, rate: Rate) -> Self {
         if rate == self.rate {
             return self;
@@ -139,7 +139,7 @@ impl TokenBucket {
 impl Limiter {
     /// Returns why a delivery is not allowed now, with `outstanding` messages under way.
     fn throttle(&self, now: UnixMillis, outstanding: u64) -> Option<ThrottleReason> {
-        if let Some(max) = self.concurrency_max.filter(|max| u64::from(max.get()) <= outstanding) {
+        if let Some(max) = self.concurrency_max.filter(|max| outstanding >= u64::from(max.get())) {
             return Some(ThrottleReason::Concurrency { max: max.get() });
         }
         let until = self.bucket.map(TokenBucket::next).filter(|next| now < *next)?;
@@ -176,7 +176,7 @@ impl Limiters {
         self.all.get_mut(id.0.get() as usize - 1)?.as_mut()
     }
 
-    /// Creates, changes or removes the limiter of a name; the bucket lacks as many tokens as before.
+    /// Creates, changes or removes the limiter of a name; a change adds no tokens to its bucket.
     fn set(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: &KeyRule) -> Option<LimiterId> {
         let known = self.find(name);
         if !rule.has_limits() {
@@ -296,7 +296,7 @@ impl Schedule {
         }
     }
 
-    /// Parks or wakes a tenant in the scheduler, as its limiter says.
+    /// Parks a tenant in the scheduler if its limiter throttles it, otherwise wakes it.
     pub(super) fn update_tenant(&mut self, tenant: TenantId, limiter: Option<LimiterId>, now: UnixMillis) {
         let throttled = limiter.and_then(|limiter| Some((limiter, self.tenant_throttle(limiter, now)?)));
         let Some((limiter, reason)) = throttled else { return self.drr.wake_tenant(tenant) };
@@ -312,7 +312,7 @@ impl Schedule {
         limiter.throttle(now, limiter.tenant_outstanding)
     }
 
-    /// Reports whether FIFO order or the key's own limiter forbids a delivery; sets the wake-up if that ends by itself.
+    /// Reports whether FIFO order or the key's own limiter forbids a delivery; schedules a wake-up for a rate limit.
     pub(super) fn is_throttled(&mut self, index: Key, now: UnixMillis) -> bool {
         let queue = self.key(index);
         if queue.is_blocked(self.receives) {
