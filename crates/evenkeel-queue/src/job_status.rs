@@ -1,6 +1,6 @@
-//! Status of the jobs that the gateway dispatches itself, for `explain`.
+//! Last status of jobs run by the gateway's dispatcher, shown by `queue explain`.
 //!
-//! Limits: 10 000 entries per queue. Beyond that the oldest entry is evicted; only status text is lost.
+//! Limits: 10 000 entries per queue. Beyond that the oldest entry is evicted; only the status is lost.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,13 +17,13 @@ const ENTRIES_MAX: usize = 10_000;
 /// Last known status of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobStatus {
-    /// Admitted, waiting for a slot of a node; interactive requests come first.
+    /// Submitted to the LLM API; not yet sent to a node.
     Admitted { attempt: u32, since: UnixMillis },
-    /// Sent to a node.
+    /// Sent to a node; `path` is the URL of the chosen network path.
     Sent { node: String, path: String, attempt: u32, since: UnixMillis },
     /// Posted to a URL.
     Posted { to: String, attempt: u32, since: UnixMillis },
-    /// Failed, and to be retried.
+    /// The last attempt failed or was deferred.
     Failed { attempt: u32, reason: String, at: UnixMillis },
 }
 
@@ -44,34 +44,34 @@ impl fmt::Display for JobStatus {
     }
 }
 
-/// The statuses of a queue's jobs, in the order of their last change.
+/// The statuses of a queue's jobs, in the order of their last update.
 #[derive(Default)]
-pub(crate) struct JobStatusTable(Mutex<Statuses>);
+pub(crate) struct JobStatusTable(Mutex<StatusMap>);
 
 #[derive(Default)]
-struct Statuses {
+struct StatusMap {
     by_id: HashMap<MessageId, (u64, JobStatus)>,
-    by_change: BTreeMap<u64, MessageId>,
-    changes: u64,
+    by_update_seq: BTreeMap<u64, MessageId>,
+    last_update_seq: u64,
 }
 
-impl Statuses {
+impl StatusMap {
     fn insert(&mut self, id: MessageId, status: JobStatus) {
-        self.changes += 1;
-        if let Some((before, _)) = self.by_id.insert(id, (self.changes, status)) {
-            self.by_change.remove(&before);
+        self.last_update_seq += 1;
+        if let Some((previous_seq, _)) = self.by_id.insert(id, (self.last_update_seq, status)) {
+            self.by_update_seq.remove(&previous_seq);
         }
-        self.by_change.insert(self.changes, id);
-        if ENTRIES_MAX < self.by_id.len()
-            && let Some((_, oldest)) = self.by_change.pop_first()
+        self.by_update_seq.insert(self.last_update_seq, id);
+        if self.by_id.len() > ENTRIES_MAX
+            && let Some((_, oldest)) = self.by_update_seq.pop_first()
         {
             self.by_id.remove(&oldest);
         }
     }
 
     fn remove(&mut self, id: MessageId) {
-        if let Some((change, _)) = self.by_id.remove(&id) {
-            self.by_change.remove(&change);
+        if let Some((update_seq, _)) = self.by_id.remove(&id) {
+            self.by_update_seq.remove(&update_seq);
         }
     }
 }
@@ -82,7 +82,7 @@ impl Queue {
         self.0.job_statuses.0.lock().insert(id, status);
     }
 
-    /// Removes the status of a job that is done, or that waits through no failure of its own.
+    /// Clears the status of a job that is done, was released at shutdown, or lost its lease.
     pub fn forget_job(&self, id: MessageId) {
         self.0.job_statuses.0.lock().remove(id);
     }
@@ -102,8 +102,8 @@ mod tests {
     fn a_full_table_evicts_the_oldest_entry_not_the_smallest_id() {
         let id = |seq| MessageId { queue: QueueId(1), key: KeyId(1), seq: Seq(seq) };
         let status = || JobStatus::Admitted { attempt: 1, since: UnixMillis(1) };
-        let mut statuses = Statuses::default();
-        // Later jobs have smaller ids, as those of a key that was created earlier do.
+        let mut statuses = StatusMap::default();
+        // In descending order of ids, so that the oldest entry does not have the smallest id.
         for seq in (1..=ENTRIES_MAX as u64).rev() {
             statuses.insert(id(seq), status());
         }
@@ -114,6 +114,6 @@ mod tests {
         assert!(has(0), "the newest entry was evicted");
         assert!(has(first), "an entry that was just updated was evicted");
         assert!(!has(first - 1), "the oldest entry was kept");
-        assert_eq!((statuses.by_id.len(), statuses.by_change.len()), (ENTRIES_MAX, ENTRIES_MAX));
+        assert_eq!((statuses.by_id.len(), statuses.by_update_seq.len()), (ENTRIES_MAX, ENTRIES_MAX));
     }
 }

@@ -16,14 +16,14 @@ use tokio::sync::{oneshot, watch};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::job_status::JobStatusTable;
 use crate::message::{Delivery, EnqueueResult, KEY_BYTES_MAX, MessageMeta, NewMessage, Payload};
-use crate::queue_actor::{MoveRequest, Msg, QueueGauge, ReceiptResults, ReceiveRequest, WhenEmpty};
+use crate::queue_actor::{MoveRequest, Msg, ReceiptResults, ReceiveRequest, SharedQueueTotals, WhenEmpty};
 use crate::queue_state::{
     AbandonMode, Explanation, KeyStats, LeasedMessage, MoveCursor, QueueStats, QueueTotals,
 };
 use crate::receipt::{DeliveryId, Receipt, ReceiptSigner};
 use crate::rejection::Rejection;
 use crate::settings::{DeliveryOrder, QueueSettings, WITH_TTL_MAX};
-use crate::store::{Batch, QueueDescriptor, Store, StoreError};
+use crate::store::{AppendBatch, QueueDescriptor, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
 pub use crate::queue_actor::MoveProgress;
@@ -44,12 +44,12 @@ pub(crate) struct QueueInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) signer: Arc<ReceiptSigner>,
     pub(crate) clock: WallClock,
-    pub(crate) gauge: Arc<QueueGauge>,
+    pub(crate) gauge: Arc<SharedQueueTotals>,
     pub(crate) descriptor: RwLock<Arc<QueueDescriptor>>,
     pub(crate) owner: watch::Sender<Owner>,
     pub(crate) requests: AtomicU64,
     pub(crate) job_statuses: JobStatusTable,
-    /// Serializes changes of rules.
+    /// Serializes changes to rules.
     pub(crate) rule_lock: Arc<tokio::sync::Mutex<()>>,
     pub(crate) restarts: Mutex<RestartBackoff>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct QueueInner {
 pub struct ReceiveOptions {
     /// Maximum number of messages.
     pub max: usize,
-    /// Visibility timeout; the queue's when `None`.
+    /// Visibility timeout; `None` for the queue's.
     pub lease: Option<Duration>,
     /// Time to wait for the first message.
     pub wait: Duration,
@@ -80,12 +80,12 @@ impl Queue {
         self.0.clock.now()
     }
 
-    /// Returns the contents of the queue, as of the last message its actor handled.
+    /// Returns message counts and bytes, without asking the queue actor.
     pub fn totals(&self) -> QueueTotals {
         self.0.gauge.read()
     }
 
-    /// Sends messages, all or none; returns once they are as durable as the queue's settings require.
+    /// Sends messages atomically; returns once they are as durable as the queue's settings require.
     ///
     /// A duplicate within [`DEDUP_WINDOW`](crate::message::DEDUP_WINDOW) is not stored; the id of the first is
     /// returned.
@@ -93,7 +93,7 @@ impl Queue {
     pub async fn enqueue(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>, Rejection> {
         let descriptor = self.descriptor();
         let settings = &descriptor.settings;
-        // Without an actor, messages would pile up in the forwarder.
+        // Without an actor, messages would accumulate in the forwarder's buffer.
         self.wait_for_owner(None, REPLY_TIMEOUT).await?;
         let bytes = self.check(settings, &messages)?;
         let mut reservation = self.reserve_capacity(settings, &messages, bytes)?;
@@ -103,7 +103,7 @@ impl Queue {
         } else {
             Vec::new()
         };
-        let batch = Batch {
+        let batch = AppendBatch {
             queue: self.0.id,
             messages,
             sent_at: self.0.clock.now(),
@@ -130,7 +130,7 @@ impl Queue {
         Ok(sent.into_iter().map(EnqueueResult::id).collect())
     }
 
-    /// Leases messages to a consumer, fairly between keys; waits for the first one if `options` says so.
+    /// Leases messages to a consumer, fairly between keys; waits up to `options.wait` for the first one.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, max = options.max))]
     pub async fn receive(&self, options: ReceiveOptions) -> Result<Vec<Delivery>, Rejection> {
         if options.max == 0 {
@@ -204,7 +204,7 @@ impl Queue {
         self.abandon(deferrals.iter().map(|(receipt, delay)| (receipt, AbandonMode::Defer(*delay)))).await
     }
 
-    /// Moves deliveries to the dead-letter queue at once, whatever their number of attempts.
+    /// Moves deliveries to the dead-letter queue at once, regardless of their number of attempts.
     pub async fn dead_letter(&self, receipts: &[Receipt]) -> ReceiptResults {
         self.abandon(receipts.iter().map(|receipt| (receipt, AbandonMode::DeadLetter))).await
     }
@@ -225,7 +225,7 @@ impl Queue {
         .await
     }
 
-    /// Sets the end of leases, each to this long from now.
+    /// Extends or shortens leases, each to end the given time from now.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = leases.len()))]
     pub async fn extend(&self, leases: &[(Receipt, Duration)]) -> ReceiptResults {
         self.for_each(leases.iter().map(|(receipt, lease)| (receipt, *lease)), Msg::Extend).await
@@ -265,7 +265,7 @@ impl Queue {
 
     /// Moves up to `max` ready messages to another queue, or each to its origin.
     ///
-    /// A move visits every message that was there when it started once; messages without a destination stay.
+    /// A move visits each message sent before it started once; messages without a destination stay.
     pub async fn move_some(
         &self,
         from: MoveCursor,
@@ -289,7 +289,7 @@ impl Queue {
         let next = self.ask(|reply| Msg::Peek(max, reply)).await?;
         let messages: Vec<(KeyId, MessageMeta)> = next.iter().map(|(key, _, meta)| (*key, *meta)).collect();
         let (done, completed) = oneshot::channel();
-        self.0.store.read(self.0.id, messages, Box::new(move |found| drop(done.send(found))));
+        self.0.store.read_payloads(self.0.id, messages, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
             completed.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
         let peeked = next.into_iter().filter_map(|(key, name, MessageMeta { seq, from, .. })| {
@@ -325,7 +325,7 @@ impl Queue {
             }
             check_ttl(settings, message)?;
             let size = message.payload.size() as u64;
-            if settings.message_bytes_max < size {
+            if size > settings.message_bytes_max {
                 return Err(Rejection::TooLarge { max: settings.message_bytes_max });
             }
             bytes += size;
@@ -350,13 +350,13 @@ impl Queue {
 
 /// Queue capacity reserved for messages that are being written; released on drop.
 struct CapacityReservation {
-    gauge: Arc<QueueGauge>,
+    gauge: Arc<SharedQueueTotals>,
     count: u64,
     bytes: u64,
 }
 
 impl CapacityReservation {
-    /// Keeps the reservation of stored messages, which the actor releases; duplicates are released on drop.
+    /// Limits the release on drop to duplicates: the append forwarder has released the stored messages.
     fn confirm(&mut self, sent: &[EnqueueResult], sizes: &[u64]) {
         let duplicates =
             sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, EnqueueResult::Duplicate(_)));
@@ -377,7 +377,7 @@ struct RequestPermit<'a>(&'a AtomicU64);
 impl<'a> RequestPermit<'a> {
     fn acquire(requests: &'a AtomicU64) -> Result<Self, Rejection> {
         let permit = Self(requests);
-        if REQUESTS_MAX <= requests.fetch_add(1, Ordering::Relaxed) {
+        if requests.fetch_add(1, Ordering::Relaxed) >= REQUESTS_MAX {
             return Err(Rejection::Busy);
         }
         Ok(permit)
@@ -390,20 +390,20 @@ impl Drop for RequestPermit<'_> {
     }
 }
 
-/// Rejects messages that exceed the queue's capacity; `totals` includes them already.
+/// Rejects messages that exceed the queue's capacity; `totals` already includes them.
 fn check_capacity(
     settings: &QueueSettings,
     messages: &[NewMessage],
     totals: QueueTotals,
 ) -> Result<(), Rejection> {
     let QueueTotals { pending, in_flight, delayed, bytes, with_ttl, .. } = totals;
-    if settings.messages_max < pending + in_flight + delayed {
+    if pending + in_flight + delayed > settings.messages_max {
         return Err(Rejection::QueueFull { limit: "messages", max: settings.messages_max });
     }
-    if settings.bytes_max < bytes {
+    if bytes > settings.bytes_max {
         return Err(Rejection::QueueFull { limit: "bytes", max: settings.bytes_max });
     }
-    if WITH_TTL_MAX < with_ttl && messages.iter().any(|message| message.ttl.is_some()) {
+    if with_ttl > WITH_TTL_MAX && messages.iter().any(|message| message.ttl.is_some()) {
         return Err(Rejection::QueueFull { limit: "messages with a time to live", max: WITH_TTL_MAX });
     }
     Ok(())

@@ -29,31 +29,31 @@ use crate::settings::{Durability, QueueSettings};
 use crate::store::{Commit, Fetch, MessageChange, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
-pub(crate) use gauge::{AtomicTotals, QueueGauge};
+pub(crate) use gauge::{AtomicCountAndBytes, SharedQueueTotals};
 pub(crate) use lease_guard::LeaseGuard;
 pub use moves::MoveProgress;
 pub(crate) use moves::MoveRequest;
 
-/// A lease or a delay ends.
+/// Timer for the next end of a lease or delay.
 const DUE: TimerId = TimerId(0);
-/// Idle keys are removed.
+/// Timer for the removal of idle keys.
 const SWEEP: TimerId = TimerId(1);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
-/// The removal of idle keys continues.
+/// Timer that continues the removal of idle keys.
 const SWEEP_MORE: TimerId = TimerId(2);
 const SWEEP_MORE_DELAY: Duration = Duration::from_millis(10);
-/// Leases and delays that end per timer signal; other messages are handled in between.
+/// Leases and delays ended per timer signal, so that other messages are handled in between.
 const DUE_MAX: usize = 1_024;
 /// Bytes read per prefetch.
 const PREFETCH_BYTES_MAX: usize = 1 << 20;
-/// Prefetches under way.
+/// Maximum number of concurrent prefetches.
 const PREFETCHES_MAX: usize = 256;
-/// Waiting consumers; further ones are rejected.
+/// Maximum number of waiting receives; further ones are rejected.
 const WAITING_MAX: usize = 65_536;
 
 /// Messages handled by [`QueueActor`].
 pub(crate) enum Msg {
-    /// Every queue has an actor: timers may start.
+    /// Starts the timers; sent once every queue has an actor.
     Start,
     /// The store has written these messages.
     Appended(Vec<AppendedMessage>),
@@ -69,7 +69,7 @@ pub(crate) enum Msg {
     /// Without a delay, the queue's backoff applies.
     Nack(Vec<(DeliveryId, Option<Duration>)>, Reply<ReceiptResults>),
     Abandon(Vec<(DeliveryId, AbandonMode)>, Reply<ReceiptResults>),
-    /// Each lease is to end this long from now.
+    /// Sets the end of each lease, relative to now.
     Extend(Vec<(DeliveryId, Duration)>, Reply<ReceiptResults>),
     Release(Vec<DeliveryId>, Reply<ReceiptResults>),
     /// A [`LeaseGuard`] was dropped before it reached a consumer.
@@ -125,14 +125,14 @@ pub(crate) struct QueueActor {
     pub(crate) known: KnownQueues,
     pub(crate) clock: WallClock,
     pub(crate) state: QueueState,
-    pub(crate) gauge: Arc<QueueGauge>,
+    pub(crate) gauge: Arc<SharedQueueTotals>,
     /// Messages in the actor's mailbox.
-    pub(crate) mailbox: Arc<AtomicTotals>,
+    pub(crate) mailbox: Arc<AtomicCountAndBytes>,
     /// Consumers that wait for a message, the longest waiting first.
     pub(crate) waiting: VecDeque<ReceiveRequest>,
-    /// Time for which the timer is set.
+    /// Time for which the `DUE` timer is set.
     pub(crate) timer_due: Option<UnixMillis>,
-    /// State of the generator for backoff jitter; any seed will do.
+    /// State of the random generator for backoff jitter.
     pub(crate) random: u64,
     /// Prefetches under way.
     pub(crate) prefetching: usize,
@@ -171,7 +171,7 @@ impl Actor for QueueActor {
 
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
-            // Not earlier: a lease that ends may move a message to a queue whose actor is not there yet.
+            // Not earlier: an expired lease may move a message to a queue whose actor has not started yet.
             Msg::Start => self.start(ctx),
             Msg::Appended(appended) => self.append(appended),
             Msg::Receive(request) => self.enqueue_receive(request, &ctx.me()),
@@ -242,13 +242,13 @@ impl QueueActor {
         let unused = core::mem::take(&mut self.unused_keys);
         self.commit_relaxed(unused.into_iter().map(MessageChange::KeyRemoved).collect());
         if !ctx.set_timer(SWEEP, SWEEP_INTERVAL, Repeat::Every(SWEEP_INTERVAL)) {
-            tracing::warn!(queue = self.queue.0, "no timer available, idle keys are not removed");
+            tracing::warn!(queue = self.queue.0, "could not set a timer, idle keys will not be removed");
         }
     }
 
     fn append(&mut self, appended: Vec<AppendedMessage>) {
         let now = self.clock.now();
-        let (count, bytes) = gauge::count_bytes(&appended);
+        let (count, bytes) = gauge::count_and_bytes(&appended);
         self.appended = (self.appended.0 + count, self.appended.1 + bytes);
         for message in appended {
             let seq = message.meta.seq;
@@ -268,7 +268,7 @@ impl QueueActor {
             self.waiting.push_back(request);
         } else {
             self.waiting.retain(|request| request.reply.is_awaited());
-            if WAITING_MAX <= self.waiting.len() {
+            if self.waiting.len() >= WAITING_MAX {
                 return respond(request.reply, Err(Rejection::Busy));
             }
             self.waiting.push_back(request);
@@ -406,7 +406,7 @@ impl QueueActor {
 
     /// Replies to the receives that waited only for a prefetch.
     fn answer_empty_receives(&mut self) {
-        // They may stand anywhere in the line, behind receives that wait for messages.
+        // They may be anywhere in the queue, behind receives that wait for messages.
         let (returning, waiting) =
             self.waiting.drain(..).partition(|request| request.when_empty == WhenEmpty::Return);
         self.waiting = waiting;
@@ -428,7 +428,7 @@ impl QueueActor {
             Ok(found) => {
                 let missing = self.state.apply_prefetch(request, found);
                 if missing > 0 {
-                    tracing::error!(queue, key, missing, "counted messages are missing from the store");
+                    tracing::error!(queue, key, missing, "messages are missing from the store");
                 }
             }
             Err(error) => {
@@ -542,13 +542,13 @@ impl QueueActor {
                 queue: self.queue,
                 key: request.key,
                 after: request.after,
-                count_max: request.count,
+                messages_max: request.count,
                 bytes_max: PREFETCH_BYTES_MAX,
             };
             let done = move |found| self_ref.tell(Msg::Prefetched(request, found));
-            self.store.fetch(fetch, Box::new(done));
+            self.store.read_next(fetch, Box::new(done));
         }
-        self.gauge.store(self.state.totals());
+        self.gauge.set_actor_totals(self.state.totals());
         let (count, bytes) = core::mem::take(&mut self.appended);
         if count > 0 {
             self.mailbox.subtract(count, bytes);
@@ -569,8 +569,8 @@ impl QueueActor {
             if request.reply.is_awaited() {
                 let before = self.waiting.len();
                 self.deliver(request, self_ref);
-                // Put back: every ready message had expired.
-                if before < self.waiting.len() {
+                // The request was put back, because every ready message had expired.
+                if self.waiting.len() > before {
                     break;
                 }
             }

@@ -1,7 +1,7 @@
 //! The queue state: a sans-I/O state machine that holds the messages of one queue and decides which is next.
 //!
-//! Time is an argument; whatever must be stored is returned to the caller. The state has three parts with invariants
-//! of their own: `in_flight` holds the messages that are invisible, `schedule` decides whose turn it is, and
+//! Time is an argument; changes to be stored are returned to the caller. The state has three parts with invariants
+//! of their own: `invisible` holds messages that cannot be delivered now, `schedule` picks the next key, and
 //! `expiry` finds messages whose TTL or retention has ended. [`QueueState`] moves messages between them.
 //!
 //! Guarantees: an appended message is in exactly one state (ready, delayed, in flight, being acknowledged, being
@@ -11,7 +11,7 @@
 mod abandon;
 mod cost;
 mod expiry;
-mod in_flight;
+mod invisible;
 mod key_queue;
 mod key_table;
 mod leases;
@@ -35,7 +35,7 @@ use crate::rule::KeyRule;
 use crate::settings::{CostMode, QueueSettings};
 use crate::time::UnixMillis;
 use expiry::ExpiryIndex;
-use in_flight::{InFlight, InvisibleMessage, InvisibleState};
+use invisible::{InvisibleMessage, InvisibleMessages, InvisibleState};
 use key_queue::{KeyQueue, MessageEntry};
 use schedule::Schedule;
 use stats::DeliveryStats;
@@ -52,7 +52,7 @@ pub use stats::{Explanation, KeyStats, QueueStats, QueueTotals, WaitPercentiles}
 pub struct QueueState {
     epoch: Epoch,
     limits: Limits,
-    in_flight: InFlight,
+    invisible: InvisibleMessages,
     schedule: Schedule,
     expiry: ExpiryIndex,
     /// Bytes of all messages.
@@ -60,7 +60,7 @@ pub struct QueueState {
     stats: DeliveryStats,
     /// The time of the last call.
     now: UnixMillis,
-    /// The last message that was appended here; the store may already have later ones.
+    /// The last message appended to this state; the store may already have later ones.
     last_seq: Seq,
 }
 
@@ -100,7 +100,7 @@ pub struct LeasedMessage {
     pub first_delivered_at: UnixMillis,
     /// End of the lease.
     pub until: UnixMillis,
-    /// `None` if it must be read from the store.
+    /// `None` if the payload must be read from the store.
     pub payload: Option<Payload>,
 }
 
@@ -131,7 +131,7 @@ impl QueueState {
         Ok(Self {
             epoch,
             limits: Limits::from_settings(settings),
-            in_flight: InFlight::default(),
+            invisible: InvisibleMessages::default(),
             schedule: Schedule::new(settings, secret)?,
             expiry: ExpiryIndex::default(),
             bytes: 0,
@@ -141,7 +141,7 @@ impl QueueState {
         })
     }
 
-    /// Applies changed settings; the quantum stays as it was.
+    /// Applies changed settings, except for the quantum.
     pub fn set_limits(&mut self, settings: &QueueSettings) {
         self.limits = Limits::from_settings(settings);
     }
@@ -192,7 +192,7 @@ impl QueueState {
         lease: Duration,
     ) -> Result<LeaseBatch, Rejection> {
         self.now = now;
-        let room = self.limits.in_flight_max.saturating_sub(self.in_flight.leased());
+        let room = self.limits.in_flight_max.saturating_sub(self.invisible.leased_count());
         if room == 0 {
             return Err(Rejection::TooManyInFlight { max: self.limits.in_flight_max });
         }
@@ -275,11 +275,11 @@ impl QueueState {
         self.schedule.poll_prefetch()
     }
 
-    /// Adds prefetched messages; returns how many messages the store should have had and did not.
+    /// Adds prefetched messages; returns the number of messages that were counted but are missing from the store.
     pub fn apply_prefetch(&mut self, request: PrefetchRequest, found: Vec<(MessageMeta, Payload)>) -> u64 {
         let Some(index) = self.schedule.awaiting(request) else { return 0 };
         let is_empty = found.is_empty();
-        // Later messages are still to be appended, and are added then.
+        // Later messages are added when the listener delivers them.
         let last_seq = self.last_seq;
         self.schedule.apply_prefetch(index, found.into_iter().filter(|(meta, _)| meta.seq <= last_seq));
         let missing = if is_empty { self.schedule.key_mut(index).drop_on_disk() } else { 0 };
@@ -295,7 +295,7 @@ impl QueueState {
 
     fn mean_bytes(&self) -> u64 {
         let QueueTotals { pending, in_flight, delayed, bytes, .. } = self.totals();
-        bytes / (pending + in_flight + delayed + self.in_flight.expired() as u64).max(1)
+        bytes / (pending + in_flight + delayed + self.invisible.expired_count() as u64).max(1)
     }
 
     /// Records a failed prefetch; it is repeated by [`expire_leases`](Self::expire_leases).
@@ -330,7 +330,7 @@ impl QueueState {
     /// Drops every message before `below`, which is every appended message; rules stay.
     pub fn clear(&mut self, now: UnixMillis, below: Seq) {
         self.now = now;
-        self.in_flight.clear();
+        self.invisible.clear();
         self.expiry.clear();
         self.bytes = 0;
         self.schedule.clear(now, below);
@@ -364,15 +364,15 @@ impl QueueState {
         } else {
             self.expiry.remove(&entry.meta);
         }
-        if state.is_unsettled() {
-            self.schedule.count_unsettled(index, 1);
+        if state.is_outstanding() {
+            self.schedule.count_outstanding(index, 1);
         }
-        self.in_flight.insert(InvisibleMessage { index, entry, state });
+        self.invisible.insert(InvisibleMessage { index, entry, state });
     }
 
-    /// Takes a message out of the invisible ones; the caller gives it its next state.
+    /// Removes a message from the invisible ones; the caller must put it into its next state or drop it.
     fn reveal(&mut self, seq: Seq) -> Option<InvisibleMessage> {
-        let message = self.in_flight.remove(seq)?;
+        let message = self.invisible.remove(seq)?;
         let queue = self.schedule.key_mut(message.index);
         match message.state {
             InvisibleState::Leased { .. } => queue.in_flight -= 1,
@@ -380,19 +380,19 @@ impl QueueState {
             InvisibleState::Acking { .. } | InvisibleState::Moving => queue.removing -= 1,
             InvisibleState::Expired { .. } => queue.expiring -= 1,
         }
-        if message.state.is_unsettled() {
-            self.schedule.count_unsettled(message.index, -1);
+        if message.state.is_outstanding() {
+            self.schedule.count_outstanding(message.index, -1);
         }
         Some(message)
     }
 
-    /// Checks the invariants of the three parts and of what they share; for tests.
+    /// Checks the invariants of each part and between them; for tests.
     pub fn audit(&self) -> Result<(), String> {
-        self.in_flight.audit()?;
+        self.invisible.audit()?;
         self.schedule.audit()?;
         self.audit_expiry()?;
         for (index, queue) in self.schedule.keys.iter() {
-            let states = self.in_flight.iter().filter(|message| message.index == index);
+            let states = self.invisible.iter().filter(|message| message.index == index);
             let mut counts = [0; 4];
             for message in states {
                 let counted = match message.state {

@@ -42,7 +42,7 @@ pub enum Rejection {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Too many requests or writes are queued.
-    #[error("too much is waiting to be written, retry later")]
+    #[error("write queue is full, retry later")]
     Busy,
     #[error("queue was deleted")]
     QueueDeleted,

@@ -1,8 +1,8 @@
-//! Storage of queues: messages, their delivery states, keys, results, and owners.
+//! Queue storage: messages and their delivery states, keys, results and ownership.
 //!
-//! Guarantees: a successful operation is as durable as requested; a failed one has changed nothing, except for
-//! [`StoreError::Unknown`]. The listener of a queue gets its appended messages in order, each once, before the sender
-//! gets its result.
+//! Guarantees: a successful operation is as durable as requested; a failed one changed nothing, unless the error is
+//! [`StoreError::Unknown`]. A queue's listener receives each appended message exactly once, in order, before the
+//! completion of the append runs.
 
 pub mod disk;
 pub mod memory;
@@ -27,69 +27,72 @@ pub type AppendListener = Arc<dyn Fn(Vec<AppendedMessage>) + Send + Sync>;
 
 /// A store of queues.
 ///
-/// Slow operations report to a [`Completion`]. Those that return at once ([`queues`](Self::queues),
-/// [`keys`](Self::keys), [`state`](Self::state), [`take_ownership`](Self::take_ownership)) read the disk; they are
-/// called while a queue is opened, never by an actor.
+/// Most operations are asynchronous and report to a [`Completion`]. [`queues`](Self::queues),
+/// [`read_keys`](Self::read_keys), [`read_delivery_states`](Self::read_delivery_states),
+/// [`take_ownership`](Self::take_ownership) and [`is_owner`](Self::is_owner) block until the disk has answered: call
+/// them on a blocking thread, never from an actor.
 pub trait Store: Send + Sync + 'static {
-    /// Stores messages, all or none, except for duplicates.
-    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>);
+    /// Stores the messages of a batch atomically; duplicates are skipped.
+    fn append(&self, batch: AppendBatch, done: Completion<Vec<EnqueueResult>>);
 
-    /// Reads the keys of a queue, with a summary of their messages before this one.
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError>;
+    /// Reads the keys of a queue, each with a summary of its messages with a sequence number below `before`.
+    fn read_keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError>;
 
-    /// Reads the delivery states of a queue's messages before this one.
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError>;
+    /// Reads the delivery states of a queue's messages with a sequence number below `before`.
+    fn read_delivery_states(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError>;
 
-    /// Reads messages of a key, in order.
-    fn fetch(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>);
+    /// Reads the next messages of a key, in order.
+    fn read_next(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>);
 
-    /// Reads the payloads of messages; deleted ones are left out.
-    fn read(
+    /// Reads the payloads of messages; deleted messages are left out.
+    fn read_payloads(
         &self,
         queue: QueueId,
         messages: Vec<(KeyId, MessageMeta)>,
         done: Completion<Vec<(Seq, Payload)>>,
     );
 
-    /// Stores changes of messages, all or none.
+    /// Applies changes to messages atomically.
     fn commit(&self, commit: Commit, done: Completion<()>);
 
-    /// Deletes every message of a queue; returns the first sequence number that is kept. The listener gets later
-    /// messages afterwards.
+    /// Deletes every message of a queue; returns the first sequence number that is kept.
+    ///
+    /// Messages appended after the purge reach the listener after `done` has run.
     fn purge(&self, queue: QueueId, done: Completion<Seq>);
 
-    /// Replaces the rule of a key, which is created if needed.
+    /// Replaces the rule of a key; creates the key if needed.
     fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>);
 
-    /// Stores the result of a message, synced to disk, and replaces an earlier one. While the queue has more than
-    /// `max` results, those that expire first are evicted.
-    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>);
+    /// Stores the result of a message, synced to disk, and replaces an earlier one.
+    ///
+    /// Evicts the results that expire first while the queue has more than `results_max`.
+    fn put_result(&self, id: MessageId, result: StoredResult, results_max: usize, done: Completion<()>);
 
     /// Reads the result of a message.
     fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>);
 
-    /// Deletes expired results, at most `max`; returns how many.
+    /// Deletes at most `max` expired results, of all queues; returns the number deleted.
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>);
 
     /// Lists all queues.
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError>;
 
-    /// Stores a queue's descriptor; without an id, a new queue is created.
+    /// Stores a queue's descriptor; creates a new queue if `id` is `None`.
     fn put_queue(&self, id: Option<QueueId>, descriptor: QueueDescriptor, done: Completion<QueueId>);
 
     /// Deletes a queue and its messages.
     fn remove_queue(&self, queue: QueueId, done: Completion<()>);
 
-    /// Takes ownership of queues, all or none, in one write: writes of earlier owners are rejected from now on.
+    /// Takes ownership of queues atomically, in one write: later writes of earlier owners are rejected.
     ///
-    /// The listeners get the messages appended from then on, in order.
+    /// The listeners receive the messages appended after that write, in order.
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError>;
 
-    /// Confirms ownership; returns `false` if another owner has taken over.
-    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
+    /// Reports whether `epoch` still owns the queue, that is, no other owner has taken over.
+    fn is_owner(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
 
     /// Gives up ownership of a queue.
-    fn release(&self, queue: QueueId, epoch: Epoch);
+    fn release_ownership(&self, queue: QueueId, epoch: Epoch);
 
     /// Returns the store's secret, which signs receipts.
     fn secret(&self) -> [u8; 32];
@@ -103,17 +106,17 @@ pub trait Store: Send + Sync + 'static {
 pub struct Ownership {
     /// Owner epoch, the fencing token of this owner's writes.
     pub epoch: Epoch,
-    /// First message that the listener gets; earlier ones are read from the store.
+    /// First message that the listener receives; earlier messages are read from the store.
     pub listen_from: Seq,
 }
 
-/// Messages to store.
+/// Messages to append to one queue.
 #[derive(Debug)]
-pub struct Batch {
+pub struct AppendBatch {
     pub queue: QueueId,
     pub messages: Vec<NewMessage>,
     pub sent_at: UnixMillis,
-    /// Delay of messages that have none of their own.
+    /// Delay of messages that do not set one.
     pub delay_ms: u64,
     pub durability: Durability,
 }
@@ -124,51 +127,52 @@ pub struct Fetch {
     pub queue: QueueId,
     pub key: KeyId,
     pub after: Seq,
-    pub count_max: usize,
-    /// The read stops once this many bytes were read.
+    pub messages_max: usize,
+    /// Soft limit: the read stops after the message that reaches it.
     pub bytes_max: usize,
 }
 
-/// Changes of messages of a queue, stored together.
+/// Changes to messages of a queue, applied atomically.
 #[derive(Debug)]
 pub struct Commit {
     pub queue: QueueId,
-    /// Owner epoch of the writer; rejected if another owner has taken over.
+    /// Owner epoch of the writer; the commit is rejected if another owner has taken over.
     pub epoch: Epoch,
     pub changes: Vec<MessageChange>,
     pub durability: Durability,
 }
 
 impl Commit {
-    /// Reports whether no caller waits for the commit; if a crash loses it, a message is redelivered.
+    /// Reports whether the commit may be delayed: no caller waits for it, and if a crash loses it, a message is
+    /// redelivered.
     pub(crate) fn is_relaxed(&self) -> bool {
-        let is_relaxed = |change: &MessageChange| {
+        let may_be_lost = |change: &MessageChange| {
             matches!(
                 change,
                 MessageChange::Leased(..) | MessageChange::Requeued(_) | MessageChange::KeyRemoved(_)
             )
         };
-        self.durability == Durability::Os && self.changes.iter().all(is_relaxed)
+        self.durability == Durability::Os && self.changes.iter().all(may_be_lost)
     }
 }
 
-/// Change of a message or of a key.
+/// Change to a message or a key.
 #[derive(Clone, Copy, Debug)]
 pub enum MessageChange {
     /// Leased until this time.
     Leased(RedeliveryRecord, UnixMillis),
-    /// Ready again, or delayed.
+    /// Ready again, at once or after a delay ([`RedeliveryRecord::not_before`]).
     Requeued(RedeliveryRecord),
     Removed(KeyId, MessageMeta),
     /// Moved to another queue, under the same key.
     Moved(KeyId, MessageMeta, QueueId),
-    /// The key is removed, unless it has a message or a rule.
+    /// Removes the key, unless it has a message or a rule.
     KeyRemoved(KeyId),
 }
 
 impl MessageChange {
     /// Returns the queue that the message is moved to.
-    pub(crate) fn target(&self) -> Option<QueueId> {
+    pub(crate) fn destination(&self) -> Option<QueueId> {
         match self {
             Self::Moved(_, _, to) => Some(*to),
             Self::Leased(..) | Self::Requeued(_) | Self::Removed(..) | Self::KeyRemoved(_) => None,
@@ -198,31 +202,30 @@ pub struct QueueDescriptor {
     pub settings: QueueSettings,
     pub created_at: u64,
     pub changed_at: u64,
-    /// Text of the API that created the queue; not interpreted here.
+    /// Opaque metadata of the API that created the queue. Stored as `notes`, its name in earlier versions.
     #[serde(rename = "notes")]
     pub metadata: String,
 }
 
 #[cfg(test)]
 impl QueueDescriptor {
-    /// Creates a descriptor for tests.
-    pub(crate) fn plain() -> Self {
+    pub(crate) fn for_test() -> Self {
         let name = "jobs".to_owned();
         let metadata = String::new();
         Self { name, settings: QueueSettings::default(), created_at: 0, changed_at: 0, metadata }
     }
 }
 
-/// Error of a store operation. The operation has changed nothing, except for [`StoreError::Unknown`].
+/// Error of a store operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Less disk space is free than the configured reserve.
     #[error("disk is full: {free} bytes are free, {reserve} are kept in reserve")]
     DiskFull { free: u64, reserve: u64 },
-    /// The disk rejected a write, whatever the reserve.
+    /// The file system reported that it is full (`ENOSPC`).
     #[error("disk is full: {0}")]
     NoRoom(String),
-    #[error("too much is waiting to be written, retry later")]
+    #[error("write queue is full, retry later")]
     Busy,
     #[error("no such queue")]
     NoQueue,
@@ -234,24 +237,28 @@ pub enum StoreError {
     Closed,
     #[error("disk could not be read or written: {0}")]
     Io(String),
-    /// The disk failed during the sync: the write may or may not be durable.
+    /// An fsync failed: it is unknown whether the write is durable.
     #[error("disk failed while writing, the outcome is unknown: {0}")]
     Unknown(String),
 }
 
 /// Returns the cost of a message's delivery.
-pub(crate) fn cost_of(message: &NewMessage) -> evenkeel_policy::cost::Cost {
+pub(crate) fn delivery_cost(message: &NewMessage) -> evenkeel_policy::cost::Cost {
     message.cost.unwrap_or(evenkeel_policy::cost::Cost::MESSAGE)
 }
 
 /// Returns when a message's delay ends; `None` without a delay.
-pub(crate) fn due_of(message: &NewMessage, batch_delay_ms: u64, sent_at: UnixMillis) -> Option<UnixMillis> {
+pub(crate) fn visible_at(
+    message: &NewMessage,
+    batch_delay_ms: u64,
+    sent_at: UnixMillis,
+) -> Option<UnixMillis> {
     let delay = message.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
     (!delay.is_zero()).then(|| sent_at + delay)
 }
 
 /// Returns when a message's TTL ends; `None` without a TTL.
-pub(crate) fn expiry_of(message: &NewMessage, sent_at: UnixMillis) -> Option<UnixMillis> {
+pub(crate) fn expires_at(message: &NewMessage, sent_at: UnixMillis) -> Option<UnixMillis> {
     message.ttl.map(|ttl| sent_at + ttl)
 }
 
@@ -260,7 +267,7 @@ mod tests {
     use super::*;
     use crate::settings::{CostMode, DeliveryOrder, DispatchSettings, RedrivePolicy};
 
-    /// Stores of earlier versions contain these names.
+    /// Existing data directories contain these field names.
     #[test]
     fn the_stored_json_of_a_queue_does_not_change() {
         let settings = QueueSettings {

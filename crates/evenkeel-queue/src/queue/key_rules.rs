@@ -1,4 +1,4 @@
-//! Rules of keys and tenants: read, and changed by one caller at a time.
+//! Reads and changes the rules of keys and tenants, one change at a time.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::rule::KeyRule;
 use crate::store::StoreError;
 
 /// Exclusive access to a rule, so that concurrent changes of different fields do not overwrite each other.
-#[must_use = "other changes of rules wait for it"]
+#[must_use = "it blocks other changes to rules until dropped"]
 pub struct KeyRuleGuard<'a> {
     queue: &'a Queue,
     name: &'a str,

@@ -1,4 +1,4 @@
-//! The owner of a queue: its actor, and waiting for the next one while it restarts.
+//! The owner of a queue: its running actor, and how requests wait while it restarts.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -10,8 +10,8 @@ use crate::id::Epoch;
 use crate::queue_actor::Msg;
 use crate::rejection::Rejection;
 
-/// Crashes within this time of each other are one series.
-const RECENTLY: Duration = Duration::from_secs(60);
+/// Crashes less than this apart belong to one series.
+const SERIES_GAP_MAX: Duration = Duration::from_secs(60);
 /// Backoff before the second restart of a series; it doubles every time.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
@@ -35,24 +35,24 @@ pub(crate) struct ActiveOwner {
 }
 
 impl Queue {
-    /// Waits for a running actor, later than the owner `stopped` if that is given.
+    /// Waits for a running actor; if `stopped` is given, for one with a higher epoch.
     pub(super) async fn wait_for_owner(
         &self,
         stopped: Option<Epoch>,
         timeout: Duration,
     ) -> Result<ActiveOwner, Rejection> {
-        let is_decided = |owner: &Owner| match owner {
+        let is_settled = |owner: &Owner| match owner {
             Owner::Active(owner) => stopped.is_none_or(|stopped| stopped < owner.epoch),
             Owner::Restarting => false,
             Owner::Deleted | Owner::Stopping => true,
         };
         let current = self.0.owner.borrow().clone();
-        let owner = if is_decided(&current) {
+        let owner = if is_settled(&current) {
             current
         } else {
             let mut changes = self.0.owner.subscribe();
-            let decided = tokio::time::timeout(timeout, changes.wait_for(is_decided)).await;
-            decided.ok().and_then(Result::ok).map_or(Owner::Restarting, |owner| owner.clone())
+            let settled = tokio::time::timeout(timeout, changes.wait_for(is_settled)).await;
+            settled.ok().and_then(Result::ok).map_or(Owner::Restarting, |owner| owner.clone())
         };
         match owner {
             Owner::Active(owner) => Ok(owner),
@@ -72,7 +72,7 @@ impl Queue {
         }
     }
 
-    /// Records that the owner `stopped` has stopped; returns `false` if no restart is needed.
+    /// Records that the owner with epoch `stopped` has stopped; returns `false` if no restart is needed.
     pub(crate) fn mark_stopped(&self, stopped: Epoch) -> bool {
         let mut needs_restart = false;
         self.0.owner.send_if_modified(|owner| match owner {
@@ -111,7 +111,7 @@ pub(crate) struct RestartBackoff {
 impl RestartBackoff {
     /// Counts a crash and returns the delay before the restart.
     pub(crate) fn next_delay(&mut self, now: Instant) -> Duration {
-        let is_recent = self.last.is_some_and(|last| now.saturating_duration_since(last) < RECENTLY);
+        let is_recent = self.last.is_some_and(|last| now.saturating_duration_since(last) < SERIES_GAP_MAX);
         self.recent = if is_recent { self.recent.saturating_add(1) } else { 0 };
         self.last = Some(now);
         match self.recent {
@@ -131,6 +131,6 @@ mod tests {
         let start = Instant::now();
         let delays: Vec<u128> = (0..10).map(|_| backoff.next_delay(start).as_millis()).collect();
         assert_eq!(delays, [0, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
-        assert_eq!(backoff.next_delay(start + RECENTLY), Duration::ZERO);
+        assert_eq!(backoff.next_delay(start + SERIES_GAP_MAX), Duration::ZERO);
     }
 }

@@ -1,7 +1,7 @@
-//! Contents of a queue, readable without asking its actor.
+//! Message counts and bytes of a queue, readable without asking its actor.
 //!
-//! Guarantees: a sent message is counted from before it is written until the actor counts it, and twice at most for
-//! the moment in which it is handed over.
+//! Guarantees: a sent message is always counted, from before it is written; while it is handed over to the actor it may
+//! briefly be counted twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,25 +11,25 @@ use parking_lot::RwLock;
 use crate::message::AppendedMessage;
 use crate::queue_state::QueueTotals;
 
-/// Atomic copy of a queue's totals.
+/// A queue's totals as atomics; a read is not a consistent snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct QueueGauge {
+pub(crate) struct SharedQueueTotals {
     pending: AtomicU64,
     in_flight: AtomicU64,
     delayed: AtomicU64,
     bytes: AtomicU64,
     expired: AtomicU64,
     with_ttl: AtomicU64,
-    /// Messages expired under earlier actors.
-    expired_before: AtomicU64,
+    /// Messages that expired while earlier actors ran the queue.
+    expired_by_earlier_actors: AtomicU64,
     /// Messages that are being written.
-    pub(crate) writing: AtomicTotals,
-    /// Messages in the actor's mailbox; a new actor starts at zero, because it reads them from the store.
-    mailbox: RwLock<Arc<AtomicTotals>>,
+    pub(crate) writing: AtomicCountAndBytes,
+    /// Messages in the actor's mailbox. Replaced with the actor: a new actor reads its messages from the store.
+    mailbox: RwLock<Arc<AtomicCountAndBytes>>,
 }
 
-impl QueueGauge {
-    /// Returns the totals; messages on their way to the actor count as pending.
+impl SharedQueueTotals {
+    /// Returns the totals; messages on their way to the actor count as pending and, to be safe, as having a TTL.
     pub(crate) fn read(&self) -> QueueTotals {
         let (writing, writing_bytes) = self.writing.read();
         let (mailbox, mailbox_bytes) = self.mailbox.read().read();
@@ -38,12 +38,13 @@ impl QueueGauge {
             in_flight: self.in_flight.load(Ordering::Relaxed),
             delayed: self.delayed.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed) + writing_bytes + mailbox_bytes,
-            expired: self.expired_before.load(Ordering::Relaxed) + self.expired.load(Ordering::Relaxed),
+            expired: self.expired_by_earlier_actors.load(Ordering::Relaxed)
+                + self.expired.load(Ordering::Relaxed),
             with_ttl: self.with_ttl.load(Ordering::Relaxed) + writing + mailbox,
         }
     }
 
-    pub(crate) fn store(&self, totals: QueueTotals) {
+    pub(crate) fn set_actor_totals(&self, totals: QueueTotals) {
         self.pending.store(totals.pending, Ordering::Relaxed);
         self.in_flight.store(totals.in_flight, Ordering::Relaxed);
         self.delayed.store(totals.delayed, Ordering::Relaxed);
@@ -52,33 +53,33 @@ impl QueueGauge {
         self.with_ttl.store(totals.with_ttl, Ordering::Relaxed);
     }
 
-    /// Continues with a new actor, whose state has these totals.
-    pub(crate) fn transfer_to(&self, totals: QueueTotals, mailbox: Arc<AtomicTotals>) {
+    /// Switches to a new actor, with the totals of its state and the counts of its mailbox.
+    pub(crate) fn replace_actor(&self, totals: QueueTotals, mailbox: Arc<AtomicCountAndBytes>) {
         let mut current = self.mailbox.write();
-        self.expired_before.fetch_add(self.expired.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.store(totals);
+        self.expired_by_earlier_actors.fetch_add(self.expired.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.set_actor_totals(totals);
         *current = mailbox;
     }
 
     /// Counts written messages as in the mailbox, and no longer as being written.
-    pub(crate) fn move_to_mailbox(&self, appended: &[AppendedMessage], mailbox: &AtomicTotals) {
-        let (count, bytes) = count_bytes(appended);
+    pub(crate) fn move_to_mailbox(&self, appended: &[AppendedMessage], mailbox: &AtomicCountAndBytes) {
+        let (count, bytes) = count_and_bytes(appended);
         mailbox.add(count, bytes);
-        // Messages moved here from another queue had no reservation.
+        // Messages moved here from another queue were never counted in `writing`.
         let sent = appended.iter().filter(|message| message.meta.from.is_none());
-        let (count, bytes) = count_bytes(sent);
+        let (count, bytes) = count_and_bytes(sent);
         self.writing.subtract(count, bytes);
     }
 }
 
-/// Number of messages and their bytes.
+/// A number of messages and their total size, as atomics.
 #[derive(Debug, Default)]
-pub(crate) struct AtomicTotals {
+pub(crate) struct AtomicCountAndBytes {
     count: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl AtomicTotals {
+impl AtomicCountAndBytes {
     pub(crate) fn add(&self, count: u64, bytes: u64) {
         self.count.fetch_add(count, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -94,8 +95,8 @@ impl AtomicTotals {
     }
 }
 
-/// Returns the number of messages and their bytes.
-pub(super) fn count_bytes<'a>(messages: impl IntoIterator<Item = &'a AppendedMessage>) -> (u64, u64) {
+/// Returns the number of messages and their total size in bytes.
+pub(super) fn count_and_bytes<'a>(messages: impl IntoIterator<Item = &'a AppendedMessage>) -> (u64, u64) {
     let sizes = messages.into_iter().map(|message| u64::from(message.meta.size));
     sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size))
 }

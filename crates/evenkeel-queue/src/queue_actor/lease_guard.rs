@@ -48,7 +48,7 @@ impl LeaseGuard {
                 respond(reply, Err(Rejection::Store(error)));
             }
         };
-        store.read(queue, missing, Box::new(done));
+        store.read_payloads(queue, missing, Box::new(done));
     }
 
     fn new(leased: Vec<LeasedMessage>, found: &mut HashMap<Seq, Payload>, actor: ActorRef<Msg>) -> Self {

@@ -74,11 +74,11 @@ impl QueueActor {
                     queue: self.queue,
                     key,
                     after,
-                    count_max: READ_MAX,
+                    messages_max: READ_MAX,
                     bytes_max: PREFETCH_BYTES_MAX,
                 };
                 let done = move |found| self_ref.tell(Msg::MoveFound(request, key, found));
-                return self.store.fetch(fetch, Box::new(done));
+                return self.store.read_next(fetch, Box::new(done));
             }
             MoveStep::Done => request.is_done = true,
             MoveStep::Read(..) | MoveStep::Pause => {}

@@ -5,27 +5,27 @@
 
 use core::time::Duration;
 
-use super::in_flight::{InvisibleMessage, InvisibleState};
+use super::invisible::{InvisibleMessage, InvisibleState};
 use super::{Disposition, QueueState};
 use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
 use crate::time::UnixMillis;
 
-/// Outcome that a consumer gives to a delivery it does not acknowledge.
+/// Disposition of a delivery that its consumer does not acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbandonMode {
     /// Negative acknowledgement: the attempt counts, and the message is redelivered after the delay.
     Retry(Duration),
     /// The attempt does not count, its charge is refunded, and the message is redelivered after the delay.
     Defer(Duration),
-    /// The message is moved to the dead-letter queue, whatever its number of attempts.
+    /// The message is moved to the dead-letter queue, regardless of its number of attempts.
     DeadLetter,
 }
 
 impl QueueState {
     /// Ends a delivery without an acknowledgement.
     ///
-    /// A dead letter must be moved by the caller, unless the message has expired.
+    /// The caller must then carry out the returned disposition; a message that has expired is not dead-lettered.
     pub fn abandon(
         &mut self,
         now: UnixMillis,

@@ -1,4 +1,4 @@
-//! Cost of a delivery to its key: the message's own cost, its bytes, or the time a consumer takes.
+//! Cost of a delivery, charged to its key: the message's cost, its bytes, or the consumer's processing time.
 
 use core::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::time::UnixMillis;
 /// Cost of a millisecond of a consumer's time.
 const PER_MS: u64 = 100;
 
-/// Moving average of service times, as costs; the last one counts an eighth.
+/// Exponential moving average of service times, as costs; a new sample has a weight of 1/8.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServiceTime(Option<Cost>);
 
 impl ServiceTime {
     fn record(&mut self, cost: Cost) {
-        let before = self.0.unwrap_or(cost);
-        self.0 = Some(Cost((7 * before.0 + cost.0).div_ceil(8)));
+        let average = self.0.unwrap_or(cost);
+        self.0 = Some(Cost((7 * average.0 + cost.0).div_ceil(8)));
     }
 }
 
@@ -32,7 +32,7 @@ fn cost_of_time(service_time: Duration) -> Cost {
 }
 
 impl Schedule {
-    /// Returns the charge of a delivery; by time it is an estimate.
+    /// Returns the charge of a delivery; an estimate if cost is by time.
     pub(super) fn charge(&self, index: Key, meta: &MessageMeta, mode: CostMode) -> Cost {
         match mode {
             CostMode::Count => meta.cost,
@@ -42,7 +42,7 @@ impl Schedule {
         }
     }
 
-    /// Replaces the estimated charge of a finished delivery by the real one, if cost is by time.
+    /// Replaces the estimated charge of a finished delivery with the actual one, if cost is by time.
     pub(super) fn settle_time(
         &mut self,
         index: Key,

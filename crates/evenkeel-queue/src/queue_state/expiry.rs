@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_policy::id::Key;
 
-use super::in_flight::InvisibleState;
+use super::invisible::InvisibleState;
 use super::key_queue::{KeyQueue, MessageEntry};
 use super::{Disposition, QueueState};
 use crate::id::{KeyId, Seq};
@@ -110,7 +110,7 @@ impl QueueState {
 
     /// Returns how many more ready messages may be expired now.
     pub(super) fn expiry_room(&self) -> usize {
-        EXPIRING_MAX.saturating_sub(self.in_flight.expired())
+        EXPIRING_MAX.saturating_sub(self.invisible.expired_count())
     }
 
     /// Parks a key until there is room to expire its next message; other keys are served meanwhile.
@@ -136,7 +136,7 @@ impl QueueState {
             let Some((index, meta)) = self.expiry.pop_ttl(self.now) else { break };
             left -= 1;
             let is_delayed = self
-                .in_flight
+                .invisible
                 .get(meta.seq)
                 .is_some_and(|message| matches!(message.state, InvisibleState::Delayed { .. }));
             let entry = if is_delayed {
@@ -182,24 +182,24 @@ impl QueueState {
         (key, meta)
     }
 
-    /// Removes the messages of a key from the index that the store turned out not to have.
+    /// Removes a key's messages from the index if they are missing from the store.
     pub(super) fn remove_missing(&mut self, index: Key) {
-        let Self { expiry, in_flight, schedule, .. } = self;
+        let Self { expiry, invisible, schedule, .. } = self;
         let queue = schedule.key(index);
         let exists =
-            |seq: Seq| seq <= queue.cursor() || in_flight.contains(seq) || queue.redelivery(seq).is_some();
-        expiry.by_ttl.retain(|(_, seq), (of, _)| *of != index || exists(*seq));
+            |seq: Seq| seq <= queue.cursor() || invisible.contains(seq) || queue.redelivery(seq).is_some();
+        expiry.by_ttl.retain(|(_, seq), (key, _)| *key != index || exists(*seq));
     }
 
     pub(super) fn audit_expiry(&self) -> Result<(), String> {
         for (index, meta) in self.expiry.by_ttl.values() {
-            let state = self.in_flight.get(meta.seq).map(|message| message.state);
-            let is_there = match state {
+            let state = self.invisible.get(meta.seq).map(|message| message.state);
+            let is_indexable = match state {
                 Some(InvisibleState::Delayed { .. }) => true,
                 Some(_) => false,
                 None => self.schedule.key(*index).holds(meta.seq),
             };
-            if !is_there {
+            if !is_indexable {
                 return Err(format!("{meta:?} is indexed for expiry, its state is {state:?}"));
             }
         }

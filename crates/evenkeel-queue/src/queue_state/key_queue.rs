@@ -1,11 +1,11 @@
-//! One key's messages: a prefetch window of the next ones, those to be redelivered, and a count of the rest on disk.
+//! One key's messages: redeliveries, a prefetch window of the next messages, and a count of the rest on disk.
 //!
 //! The window is the key's prefetch buffer. Keys have separate windows, so one key's backlog causes no head-of-line
 //! blocking for the others; only on a FIFO queue does an unfinished message block the rest of its own key.
 //!
 //! Guarantees: messages come out in the order they were sent, redeliveries first.
-//! Limits: a window's worth of never-delivered messages in memory, however long the backlog; the rest is a count and
-//! a cursor.
+//! Limits: of the never-delivered messages at most one window is in memory, however long the backlog; the rest is a
+//! count and a cursor.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::time::UnixMillis;
 /// Upper limit of a window, in messages; many keys or large messages lower it.
 const WINDOW_MAX: usize = 256;
 const WINDOW_MIN: usize = 4;
-/// Messages in all windows together, unless there are so many keys that `WINDOW_MIN` each is more.
+/// Messages in all windows together; exceeded only if `WINDOW_MIN` for every key is more.
 const WINDOWS_MAX: usize = 1 << 18;
-/// Payloads of ready messages in memory; the others are read from the store when they are delivered.
+/// Bytes of cached payloads of ready messages; other payloads are read from the store at delivery.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 32 << 20;
 
 /// Returns the window length for a key whose messages have `size` bytes on average, among `keys` keys.
@@ -111,7 +111,7 @@ pub(super) struct KeyQueue {
     /// Members of `skip` that are deleted, but that a prefetch under way may still return.
     deleted: Vec<Seq>,
     prefetch: PrefetchState,
-    /// Key under which the expiry index lists this queue: no ready message was sent earlier.
+    /// Time under which the expiry index lists this key; no ready message was sent earlier.
     pub(super) indexed_since: Option<UnixMillis>,
     /// Start of the wait for a prefetch, while nothing is in memory.
     pub(super) prefetch_since: Option<UnixMillis>,
@@ -243,9 +243,9 @@ impl KeyQueue {
     /// Reports whether FIFO order blocks this key: an earlier message is unfinished, unless `receive` leased it.
     pub(super) fn is_blocked(&self, receive: u64) -> bool {
         let Some(fifo) = &self.fifo else { return false };
-        let is_unsettled = self.unsettled() > 0 && fifo.leased_in != receive;
+        let has_outstanding = self.outstanding() > 0 && fifo.leased_in != receive;
         let is_delayed = fifo.delayed.first().zip(self.head()).is_some_and(|(delayed, head)| *delayed < head);
-        is_unsettled || is_delayed
+        has_outstanding || is_delayed
     }
 
     pub(super) fn add_delayed(&mut self, seq: Seq) {
@@ -275,7 +275,7 @@ impl KeyQueue {
 
     /// Adds prefetched messages to the window; returns the bytes of the payloads it keeps.
     pub(super) fn apply_prefetch(&mut self, found: impl IntoIterator<Item = MessageEntry>) -> usize {
-        let mut kept = 0;
+        let mut payload_bytes = 0;
         for entry in found {
             let seq = entry.meta.seq;
             if seq <= self.cursor {
@@ -286,12 +286,12 @@ impl KeyQueue {
             if !is_skipped {
                 self.record_size(entry.meta.size);
                 self.on_disk = self.on_disk.saturating_sub(1);
-                kept += entry.payload.as_ref().map_or(0, Payload::size);
+                payload_bytes += entry.payload.as_ref().map_or(0, Payload::size);
                 self.window.push_back(entry);
             }
         }
         self.end_prefetch();
-        kept
+        payload_bytes
     }
 
     /// Reports whether the prefetch after `after` is the one under way.
@@ -318,7 +318,7 @@ impl KeyQueue {
         }
     }
 
-    /// Moves the cursor and drops what it passed from `skip`: deleted messages would otherwise stay there forever.
+    /// Moves the cursor and drops the messages that it passes from `skip`, where deleted ones would stay forever.
     fn advance_cursor(&mut self, seq: Seq) {
         self.cursor = seq;
         while self.skip.first().is_some_and(|skipped| *skipped <= seq) {
@@ -326,7 +326,7 @@ impl KeyQueue {
         }
     }
 
-    /// Removes a ready message from anywhere in the key; the caller knows that the store has it.
+    /// Removes a ready message from anywhere in the key. The message must be in the store.
     pub(super) fn take_by_seq(&mut self, meta: MessageMeta) -> Option<MessageEntry> {
         let seq = meta.seq;
         if let Some(entry) = self.redeliveries.remove(&seq) {
@@ -408,16 +408,16 @@ impl KeyQueue {
     }
 
     /// Returns the number of messages in flight, being acknowledged or being moved.
-    pub(super) fn unsettled(&self) -> u64 {
+    pub(super) fn outstanding(&self) -> u64 {
         self.in_flight + self.removing
     }
 
     /// Reports whether the key has no message in any state.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending() == 0 && self.unsettled() == 0 && self.delayed == 0 && self.expiring == 0
+        self.pending() == 0 && self.outstanding() == 0 && self.delayed == 0 && self.expiring == 0
     }
 
-    /// Returns how many messages of the key come before this one; `None` if it is not in memory.
+    /// Returns the number of the key's messages before this one; `None` if it is not in memory.
     pub(super) fn position(&self, seq: Seq) -> Option<u64> {
         if self.redeliveries.contains_key(&seq) {
             return Some(self.redeliveries.range(..seq).count() as u64);

@@ -48,7 +48,7 @@ impl KeyTable {
         self.by_id.len()
     }
 
-    /// Returns the number of indexes in use or free.
+    /// Returns the number of slots, occupied or free.
     pub(super) fn slots_len(&self) -> usize {
         self.slots.len()
     }
@@ -127,7 +127,7 @@ pub(super) fn tenant_name(name: &str) -> &str {
     name.split('/').next().unwrap_or(name)
 }
 
-/// Reports whether a name is a tenant's: rules and weights then apply to the whole tenant.
+/// Reports whether a key's name is that of a tenant, so that its rule applies to the whole tenant.
 pub(super) fn is_tenant_name(name: &str) -> bool {
     !name.contains('/')
 }

@@ -4,14 +4,14 @@
 //! is redelivered, so delivery is at-least-once.
 //!
 //! There are three ways to give a delivery back: [`abandon`](QueueState::abandon) (retry, defer or dead-letter),
-//! [`release`](QueueState::release) (the consumer does not want it; no attempt is counted) and
+//! [`release`](QueueState::release) (the consumer returns it unprocessed; no attempt is counted) and
 //! [`release_undelivered`](QueueState::release_undelivered) (it never reached a consumer; no attempt is counted).
 
 use core::time::Duration;
 
 use evenkeel_policy::id::Key;
 
-use super::in_flight::{InvisibleMessage, InvisibleState, PriorState};
+use super::invisible::{InvisibleMessage, InvisibleState, PriorState};
 use super::key_queue::MessageEntry;
 use super::{DeliveryCount, QueueState};
 use crate::id::{Epoch, KeyId, Seq};
@@ -31,7 +31,7 @@ pub struct RedeliveryRecord {
     pub deliveries: DeliveryCount,
     pub first_delivered_at: Option<UnixMillis>,
     pub not_before: Option<UnixMillis>,
-    /// Owner that made the last delivery.
+    /// Epoch of the owner that made the last delivery.
     pub epoch: Epoch,
 }
 
@@ -54,7 +54,7 @@ impl QueueState {
     /// A receipt stays valid until the message is delivered again, even after its lease ended.
     pub fn ack(&mut self, delivery: DeliveryId) -> Result<MessageMeta, Rejection> {
         let Some(index) = self.schedule.keys.find(delivery.key) else { return Err(Rejection::MessageGone) };
-        if let Some(message) = self.in_flight.get(delivery.seq) {
+        if let Some(message) = self.invisible.get(delivery.seq) {
             let is_last = message.entry.deliveries.number() == delivery.attempt;
             let prior = match message.state {
                 InvisibleState::Leased { until, epoch } if message.matches(delivery, epoch) => {
@@ -93,7 +93,7 @@ impl QueueState {
     /// Drops a message whose delete or move is stored.
     pub fn confirm_removal(&mut self, seq: Seq) {
         let Some(message) = self.reveal(seq) else { return };
-        // Not exact if the store lost messages.
+        // Saturating, because `bytes` is an estimate after messages were missing from the store.
         self.bytes = self.bytes.saturating_sub(u64::from(message.entry.meta.size));
         if let InvisibleState::Expired { .. } = message.state {
             self.expiry.total += 1;
@@ -136,14 +136,14 @@ impl QueueState {
         let InvisibleMessage { index, entry, .. } =
             self.reveal(delivery.seq).ok_or(Rejection::NotInFlight)?;
         let until = now + lease;
-        // The delivery stays the earlier owner's, as its receipt says.
+        // The delivery keeps the epoch in its receipt, even if an earlier owner made it.
         let epoch = delivery.epoch;
         let record = RedeliveryRecord { epoch, ..self.redelivery_record(index, &entry, None) };
         self.hide(index, entry, InvisibleState::Leased { until, epoch });
         Ok((record, until))
     }
 
-    /// Releases a delivery that its consumer does not want: no attempt is counted, and its charge is refunded.
+    /// Releases a delivery that its consumer returns unprocessed: no attempt is counted, and its charge is refunded.
     pub fn release(&mut self, delivery: DeliveryId) -> Result<Option<RedeliveryRecord>, Rejection> {
         self.find_leased(delivery)?;
         Ok(self.release_undelivered(delivery.seq, delivery.attempt))
@@ -155,7 +155,7 @@ impl QueueState {
             matches!(message.state, InvisibleState::Leased { .. })
                 && message.entry.deliveries.number() == number
         };
-        self.in_flight.get(seq).filter(is_leased)?;
+        self.invisible.get(seq).filter(is_leased)?;
         let mut message = self.reveal(seq)?;
         self.refund_delivery(&mut message);
         let record = self.redelivery_record(message.index, &message.entry, None);
@@ -177,7 +177,7 @@ impl QueueState {
         self.schedule.on_timer(now);
         let mut ended = Vec::new();
         while ended.len() < max {
-            let Some(seq) = self.in_flight.first_due(now) else { break };
+            let Some(seq) = self.invisible.due_message(now) else { break };
             let Some(message) = self.reveal(seq) else { break };
             ended.push(self.requeue_or_dead_letter(message, Duration::ZERO));
         }
@@ -187,12 +187,12 @@ impl QueueState {
 
     /// Returns when to call [`expire_leases`](Self::expire_leases) next.
     pub fn next_due(&self) -> Option<UnixMillis> {
-        let due = self.in_flight.next_due().into_iter();
+        let due = self.invisible.next_due_at().into_iter();
         due.chain(self.schedule.next_timer(self.now)).chain(self.next_expiry()).min()
     }
 
     pub(super) fn find_leased(&self, delivery: DeliveryId) -> Result<(), Rejection> {
-        match self.in_flight.get(delivery.seq).map(|message| (message, message.state)) {
+        match self.invisible.get(delivery.seq).map(|message| (message, message.state)) {
             Some((message, InvisibleState::Leased { epoch, .. })) if message.matches(delivery, epoch) => {
                 Ok(())
             }
@@ -210,7 +210,7 @@ impl QueueState {
 
     /// Returns the attempts of a message in flight, this one included.
     pub fn attempts(&self, seq: Seq) -> u32 {
-        self.in_flight.get(seq).map_or(0, |message| message.entry.deliveries.attempts)
+        self.invisible.get(seq).map_or(0, |message| message.entry.deliveries.attempts)
     }
 
     /// Ends a lease or delay: the message is redelivered, dead-lettered or expired.
@@ -230,7 +230,7 @@ impl QueueState {
             self.recheck(index);
             return Disposition::Expired { key, meta };
         }
-        if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
+        if self.limits.attempts_max.is_some_and(|max| attempts >= max) {
             let key = self.schedule.key(index).key;
             let meta = entry.meta;
             self.hide(index, entry, InvisibleState::Moving);

@@ -2,7 +2,7 @@
 //!
 //! A throttled key is parked in the scheduler, so it neither runs into debt nor blocks other keys.
 //!
-//! Guarantees: never more than `concurrency_max` messages are unsettled; over any `t` seconds at most
+//! Guarantees: never more than `concurrency_max` messages are outstanding; over any `t` seconds at most
 //! `rate × t + burst` deliveries are made.
 
 use core::fmt;
@@ -55,7 +55,7 @@ pub enum ThrottleScope {
 pub enum ThrottleReason {
     /// As many messages are in flight as the limit allows.
     Concurrency { max: u32 },
-    /// An earlier message of the key is unfinished, on a FIFO queue.
+    /// On a FIFO queue: an earlier message of the key is in flight or delayed.
     Order,
     /// The token bucket is empty.
     Rate { until: UnixMillis },
@@ -95,9 +95,9 @@ struct Limiter {
     key: KeyId,
     concurrency_max: Option<NonZeroU32>,
     bucket: Option<TokenBucket>,
-    /// Unsettled messages of a tenant; those of a key are counted by its [`KeyQueue`](super::key_queue::KeyQueue).
-    tenant_unsettled: u64,
-    /// Time at which it is listed in `wakes`.
+    /// Outstanding messages of a tenant; a key's are counted by its [`KeyQueue`](super::key_queue::KeyQueue).
+    tenant_outstanding: u64,
+    /// Time under which the limiter is listed in `wakes`.
     wakes_at: Option<UnixMillis>,
 }
 
@@ -113,13 +113,13 @@ impl TokenBucket {
     fn next(self) -> UnixMillis {
         let interval = self.rate.interval_ns();
         let depth = interval.saturating_mul(u64::from(self.rate.burst().get()));
-        // The clock has milliseconds: deliveries that fall into one may be made at its start.
+        // The clock counts milliseconds: deliveries due within one may be made at its start.
         let depth = depth.max(NS_PER_MS);
         let from = self.full_at_ns.saturating_add(interval).saturating_sub(depth);
         UnixMillis(from.div_ceil(NS_PER_MS))
     }
 
-    /// Changes the rate; the bucket lacks as many tokens as before and refills at the new rate.
+    /// Changes the rate; the bucket still lacks the same number of tokens and refills at the new rate.
     fn at_rate(self, now: UnixMillis, rate: Rate) -> Self {
         if rate == self.rate {
             return self;
@@ -137,9 +137,9 @@ impl TokenBucket {
 }
 
 impl Limiter {
-    /// Returns why a delivery is not allowed now, with `unsettled` messages under way.
-    fn throttle(&self, now: UnixMillis, unsettled: u64) -> Option<ThrottleReason> {
-        if let Some(max) = self.concurrency_max.filter(|max| u64::from(max.get()) <= unsettled) {
+    /// Returns why a delivery is not allowed now, with `outstanding` messages under way.
+    fn throttle(&self, now: UnixMillis, outstanding: u64) -> Option<ThrottleReason> {
+        if let Some(max) = self.concurrency_max.filter(|max| outstanding >= u64::from(max.get())) {
             return Some(ThrottleReason::Concurrency { max: max.get() });
         }
         let until = self.bucket.map(TokenBucket::next).filter(|next| now < *next)?;
@@ -176,7 +176,7 @@ impl Limiters {
         self.all.get_mut(id.0.get() as usize - 1)?.as_mut()
     }
 
-    /// Creates, changes or removes the limiter of a name; the bucket lacks as many tokens as before.
+    /// Creates, changes or removes the limiter of a name; a change adds no tokens to its bucket.
     fn set(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: &KeyRule) -> Option<LimiterId> {
         let known = self.find(name);
         if !rule.has_limits() {
@@ -208,7 +208,7 @@ impl Limiters {
             key,
             concurrency_max: None,
             bucket: None,
-            tenant_unsettled: 0,
+            tenant_outstanding: 0,
             wakes_at: None,
         });
         Some(id)
@@ -247,9 +247,9 @@ impl Limiters {
         Some(id)
     }
 
-    /// Resets the counts of unsettled messages, after a purge.
+    /// Resets the counts of outstanding messages, after a purge.
     pub(super) fn clear(&mut self) {
-        self.all.iter_mut().flatten().for_each(|limiter| limiter.tenant_unsettled = 0);
+        self.all.iter_mut().flatten().for_each(|limiter| limiter.tenant_outstanding = 0);
     }
 }
 
@@ -286,17 +286,17 @@ impl Schedule {
 
     /// Attaches a limiter to all keys of a tenant, or detaches it.
     fn bind_tenant(&mut self, tenant: TenantId, limiter: Option<LimiterId>) {
-        let mut unsettled = 0;
+        let mut outstanding = 0;
         for queue in self.keys.iter_mut().filter(|queue| queue.tenant == tenant) {
             queue.limiters.tenant = limiter;
-            unsettled += queue.unsettled();
+            outstanding += queue.outstanding();
         }
         if let Some(limiter) = limiter.and_then(|limiter| self.limiters.get_mut(limiter)) {
-            limiter.tenant_unsettled = unsettled;
+            limiter.tenant_outstanding = outstanding;
         }
     }
 
-    /// Parks or wakes a tenant in the scheduler, as its limiter says.
+    /// Parks a tenant in the scheduler if its limiter throttles it, otherwise wakes it.
     pub(super) fn update_tenant(&mut self, tenant: TenantId, limiter: Option<LimiterId>, now: UnixMillis) {
         let throttled = limiter.and_then(|limiter| Some((limiter, self.tenant_throttle(limiter, now)?)));
         let Some((limiter, reason)) = throttled else { return self.drr.wake_tenant(tenant) };
@@ -309,17 +309,17 @@ impl Schedule {
 
     fn tenant_throttle(&self, limiter: LimiterId, now: UnixMillis) -> Option<ThrottleReason> {
         let limiter = self.limiters.get(limiter)?;
-        limiter.throttle(now, limiter.tenant_unsettled)
+        limiter.throttle(now, limiter.tenant_outstanding)
     }
 
-    /// Reports whether FIFO order or the key's own limiter forbids a delivery; sets the wake-up if that ends by itself.
+    /// Reports whether FIFO order or the key's own limiter forbids a delivery; schedules a wake-up for a rate limit.
     pub(super) fn is_throttled(&mut self, index: Key, now: UnixMillis) -> bool {
         let queue = self.key(index);
         if queue.is_blocked(self.receives) {
             return true;
         }
         let Some(own) = queue.limiters.own else { return false };
-        let reason = self.limiters.get(own).and_then(|limiter| limiter.throttle(now, queue.unsettled()));
+        let reason = self.limiters.get(own).and_then(|limiter| limiter.throttle(now, queue.outstanding()));
         if let Some(ThrottleReason::Rate { until }) = reason {
             self.limiters.wake_at(own, until);
         }
@@ -332,7 +332,8 @@ impl Schedule {
         if queue.is_blocked(self.receives) {
             return Some(Throttle { scope: ThrottleScope::Key, reason: ThrottleReason::Order });
         }
-        let own = queue.limiters.own.and_then(|own| self.limiters.get(own)?.throttle(now, queue.unsettled()));
+        let own =
+            queue.limiters.own.and_then(|own| self.limiters.get(own)?.throttle(now, queue.outstanding()));
         let own = own.map(|reason| Throttle { scope: ThrottleScope::Key, reason });
         own.or_else(|| {
             let reason = queue.limiters.tenant.and_then(|limiter| self.tenant_throttle(limiter, now))?;
@@ -350,11 +351,11 @@ impl Schedule {
         }
     }
 
-    /// Adds `change` to the unsettled messages that the limiter of the key's tenant counts.
-    pub(super) fn count_unsettled(&mut self, index: Key, change: i64) {
+    /// Adds `change` to the outstanding messages that the limiter of the key's tenant counts.
+    pub(super) fn count_outstanding(&mut self, index: Key, change: i64) {
         let limiter = self.key(index).limiters.tenant;
         if let Some(limiter) = limiter.and_then(|limiter| self.limiters.get_mut(limiter)) {
-            limiter.tenant_unsettled = limiter.tenant_unsettled.saturating_add_signed(change);
+            limiter.tenant_outstanding = limiter.tenant_outstanding.saturating_add_signed(change);
         }
     }
 
@@ -376,10 +377,10 @@ impl Schedule {
         for limiter in self.limiters.all.iter().flatten().filter(|limiter| is_tenant_name(&limiter.name)) {
             let Some(tenant) = self.keys.tenant(&limiter.name) else { continue };
             let keys = self.keys.iter().filter(|(_, queue)| queue.tenant == tenant);
-            let unsettled: u64 = keys.map(|(_, queue)| queue.unsettled()).sum();
-            if unsettled != limiter.tenant_unsettled {
-                let counted = limiter.tenant_unsettled;
-                return Err(format!("{} has {unsettled} unsettled, counted {counted}", limiter.name));
+            let outstanding: u64 = keys.map(|(_, queue)| queue.outstanding()).sum();
+            if outstanding != limiter.tenant_outstanding {
+                let counted = limiter.tenant_outstanding;
+                return Err(format!("{} has {outstanding} outstanding, counted {counted}", limiter.name));
             }
         }
         Ok(())

@@ -1,22 +1,22 @@
 //! Moves of ready messages to another queue, key by key and outside the delivery order.
 //!
-//! A move reads each message once from the store and skips those that have nowhere to go. Taken in delivery order,
-//! the skipped ones would come first again and again.
+//! A move reads each message once from the store and skips messages without a destination. In delivery order, skipped
+//! messages would be read again and again.
 
 use evenkeel_policy::id::Key;
 
 use super::QueueState;
-use super::in_flight::InvisibleState;
+use super::invisible::InvisibleState;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::MessageMeta;
 
-/// Keys without messages that one call passes over.
-const PASS_MAX: usize = 65_536;
+/// Keys without messages that one call skips.
+const SKIPPED_KEYS_MAX: usize = 65_536;
 
-/// Position of a move; the default starts one.
+/// Position of a move; the default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveCursor {
-    /// Owner whose key indexes these are; under another owner the move starts again.
+    /// Owner epoch in which `index` is valid; under another owner the move starts again.
     epoch: Epoch,
     index: usize,
     after: Seq,
@@ -29,9 +29,9 @@ pub struct MoveCursor {
 /// Next step of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveStep {
-    /// Read messages of this key after this one.
+    /// Read the messages of this key after this sequence number.
     Read(KeyId, Seq),
-    /// Call again later; other messages of the actor come first.
+    /// Call again later, so that the actor handles other messages in between.
     Pause,
     Done,
 }
@@ -42,8 +42,8 @@ impl QueueState {
         if cursor.epoch != self.epoch {
             *cursor = MoveCursor { epoch: self.epoch, until: self.last_seq, ..MoveCursor::default() };
         }
-        for _ in 0..PASS_MAX {
-            if self.schedule.keys.slots_len() <= cursor.index {
+        for _ in 0..SKIPPED_KEYS_MAX {
+            if cursor.index >= self.schedule.keys.slots_len() {
                 return MoveStep::Done;
             }
             match self.schedule.keys.get(Key(cursor.index as u32)) {
@@ -64,7 +64,7 @@ impl QueueState {
     /// [`revert_removal`](Self::revert_removal) must follow.
     pub fn begin_move(&mut self, key: KeyId, meta: MessageMeta) -> bool {
         let Some(index) = self.schedule.keys.find(key) else { return false };
-        if self.in_flight.contains(meta.seq) || self.last_seq < meta.seq || self.is_expired(&meta) {
+        if self.invisible.contains(meta.seq) || meta.seq > self.last_seq || self.is_expired(&meta) {
             return false;
         }
         let Some(entry) = self.schedule.take(index, meta) else { return false };
@@ -75,7 +75,7 @@ impl QueueState {
 }
 
 impl MoveCursor {
-    /// Advances past a message; returns `false` if the message is newer than the move.
+    /// Advances past a message; returns `false` if it was sent after the move started.
     pub fn advance(&mut self, seq: Seq) -> bool {
         self.after = seq;
         seq <= self.until

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
 
-use super::in_flight::InvisibleState;
+use super::invisible::InvisibleState;
 use super::key_queue::MessageEntry;
 use super::{DeliveryCount, QueueState};
 use crate::id::{Epoch, KeyId, Seq};
@@ -21,13 +21,13 @@ pub struct StoredKey {
     pub key: KeyId,
     pub name: Arc<str>,
     pub rule: KeyRule,
-    /// Weight requested by its messages.
+    /// Weight requested by a message of the key.
     pub requested_weight: Option<Weight>,
     pub first: Seq,
     pub last: Seq,
     pub count: u64,
     pub bytes: u64,
-    /// Its messages that have a TTL.
+    /// Messages that have a TTL.
     pub expiring: Vec<MessageMeta>,
 }
 
@@ -45,7 +45,7 @@ pub struct StoredMessage {
 pub enum StoredState {
     Leased {
         until: UnixMillis,
-        /// Owner that made the delivery.
+        /// Epoch of the owner that made the delivery.
         epoch: Epoch,
     },
     Delayed {
@@ -72,7 +72,7 @@ impl StoredMessage {
 impl QueueState {
     /// Adds a stored key with the delivery states of its messages.
     ///
-    /// The rules of the key and of its tenant must be set before.
+    /// The rules of the key and of its tenant must be set first.
     pub fn resume(
         &mut self,
         now: UnixMillis,

@@ -1,7 +1,7 @@
-//! The next key: deficit round robin (DRR) over the keys that have a ready message and are not throttled.
+//! Choice of the next key: deficit round robin (DRR) over the keys that have a ready message and are not throttled.
 //!
 //! Invariants: a key without ready messages is not scheduled, and a throttled key is parked; `pending` and
-//! `payload_bytes` are the sums over all keys; a tenant's limiter counts the unsettled messages of its keys; every
+//! `payload_bytes` are the sums over all keys; a tenant's limiter counts the outstanding messages of its keys; every
 //! key without any message is listed in `idle`.
 
 use core::time::Duration;
@@ -60,7 +60,7 @@ pub(super) struct Schedule {
 struct Prefetch {
     requests: VecDeque<PrefetchRequest>,
     failed: Vec<Key>,
-    /// Keys that keep their turn until then; some have been filled meanwhile.
+    /// Keys that keep their turn until the given time; some have been filled meanwhile.
     waits: VecDeque<(UnixMillis, Key)>,
     /// Payloads in memory.
     payload_bytes: usize,
@@ -73,7 +73,7 @@ impl Schedule {
             drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
             keys: KeyTable::new(secret),
             order: settings.order,
-            // Recovered keys have 0: no receive of this state has leased from them.
+            // Recovered keys have 0, which matches no receive.
             receives: 1,
             rules: HashMap::new(),
             limiters: Limiters::default(),
@@ -85,14 +85,14 @@ impl Schedule {
     }
 
     pub(super) fn key(&self, index: Key) -> &KeyQueue {
-        self.keys.get(index).expect("an index in use names a known key")
+        self.keys.get(index).expect("an index in use belongs to a known key")
     }
 
     pub(super) fn key_mut(&mut self, index: Key) -> &mut KeyQueue {
-        self.keys.get_mut(index).expect("an index in use names a known key")
+        self.keys.get_mut(index).expect("an index in use belongs to a known key")
     }
 
-    /// Returns the index of a key, which is created if it is unknown.
+    /// Returns the index of a key; creates the key if it is unknown.
     pub(super) fn intern(&mut self, key: KeyId, name: &Arc<str>) -> Result<Key, Rejection> {
         if let Some(index) = self.keys.find(key) {
             return Ok(index);
@@ -148,22 +148,23 @@ impl Schedule {
     /// Removes the next message of a key.
     pub(super) fn pop(&mut self, index: Key) -> Option<(MessageEntry, Option<Payload>)> {
         let entry = self.key_mut(index).pop()?;
-        Some(self.taken(entry))
+        Some(self.on_removed(entry))
     }
 
     /// Removes a ready message from anywhere in its key.
     pub(super) fn take(&mut self, index: Key, meta: MessageMeta) -> Option<MessageEntry> {
         let entry = self.key_mut(index).take_by_seq(meta)?;
-        Some(self.taken(entry).0)
+        Some(self.on_removed(entry).0)
     }
 
     /// Removes a message that waits for its redelivery.
     pub(super) fn take_redelivery(&mut self, index: Key, seq: Seq) -> Option<MessageEntry> {
         let entry = self.key_mut(index).take_redelivery(seq)?;
-        Some(self.taken(entry).0)
+        Some(self.on_removed(entry).0)
     }
 
-    fn taken(&mut self, mut entry: MessageEntry) -> (MessageEntry, Option<Payload>) {
+    /// Updates the totals after a ready message was removed, and separates its payload.
+    fn on_removed(&mut self, mut entry: MessageEntry) -> (MessageEntry, Option<Payload>) {
         self.pending -= 1;
         let payload = entry.payload.take();
         self.prefetch.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
@@ -225,7 +226,7 @@ impl Schedule {
         debug_assert!(scheduled.is_ok(), "the scheduler has room for every known key: {scheduled:?}");
     }
 
-    /// Updates a key of which a message is no longer unsettled.
+    /// Updates a key after one of its messages stopped being outstanding.
     pub(super) fn recheck(&mut self, index: Key, now: UnixMillis) {
         let queue = self.key(index);
         if queue.limiters.is_none() && queue.fifo.is_none() {
@@ -237,7 +238,7 @@ impl Schedule {
 
     fn request_prefetch(&mut self, index: Key, now: UnixMillis) {
         let keys = self.keys.len();
-        let queue = self.keys.get_mut(index).expect("an index in use names a known key");
+        let queue = self.keys.get_mut(index).expect("an index in use belongs to a known key");
         if let Some(count) = queue.prefetch_len(queue.window_len(keys)) {
             let request = PrefetchRequest { key: queue.key, after: queue.cursor(), count };
             queue.begin_prefetch();
@@ -270,7 +271,7 @@ impl Schedule {
             MessageEntry { payload, ..MessageEntry::new(meta) }
         });
         let kept =
-            self.keys.get_mut(index).expect("an index in use names a known key").apply_prefetch(entries);
+            self.keys.get_mut(index).expect("an index in use belongs to a known key").apply_prefetch(entries);
         self.prefetch.payload_bytes += kept;
     }
 
@@ -295,7 +296,7 @@ impl Schedule {
         self.wake_limiters(now);
     }
 
-    /// Returns when [`on_timer`](Self::on_timer) is to be called next.
+    /// Returns when to call [`on_timer`](Self::on_timer) next.
     pub(super) fn next_timer(&self, now: UnixMillis) -> Option<UnixMillis> {
         let wait = self.prefetch.waits.front().map(|(until, _)| *until);
         let retry = (!self.prefetch.failed.is_empty()).then(|| now + PREFETCH_RETRY);
@@ -351,7 +352,7 @@ impl Schedule {
 
     /// Reports whether a key has been idle for a minute.
     pub(super) fn has_idle(&self, now: UnixMillis) -> bool {
-        self.idle.front().is_some_and(|(since, _)| IDLE_KEY <= now.since(*since))
+        self.idle.front().is_some_and(|(since, _)| now.since(*since) >= IDLE_KEY)
     }
 
     fn forget(&mut self, index: Key) -> Option<KeyQueue> {
@@ -388,7 +389,7 @@ impl Schedule {
         let bytes: usize = payloads.map(Payload::size).sum();
         if bytes != self.prefetch.payload_bytes {
             return Err(format!(
-                "{} payload bytes are counted, {bytes} are there",
+                "{} payload bytes are counted, {bytes} are in memory",
                 self.prefetch.payload_bytes
             ));
         }

@@ -9,7 +9,7 @@ use evenkeel_policy::drr::KeyStatus;
 use evenkeel_policy::estimate::{DecayingHistogram, Quantile};
 use evenkeel_policy::weight::Weight;
 
-use super::in_flight::InvisibleState;
+use super::invisible::InvisibleState;
 use super::{QueueState, Throttle};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::MessageMeta;
@@ -217,8 +217,8 @@ impl QueueState {
     pub fn totals(&self) -> QueueTotals {
         QueueTotals {
             pending: self.schedule.pending,
-            in_flight: self.in_flight.leased(),
-            delayed: self.in_flight.delayed(),
+            in_flight: self.invisible.leased_count(),
+            delayed: self.invisible.delayed_count(),
             bytes: self.bytes,
             expired: self.expiry.total,
             with_ttl: self.expiry.with_ttl(),
@@ -277,7 +277,7 @@ impl QueueState {
 
     fn find_moved(&self, id: MessageId) -> Option<(KeyId, Seq)> {
         let is_it = |meta: &MessageMeta| meta.from.is_some_and(|from| from.id == id);
-        let invisible = self.in_flight.iter().find(|message| is_it(&message.entry.meta));
+        let invisible = self.invisible.iter().find(|message| is_it(&message.entry.meta));
         let invisible =
             invisible.map(|message| (self.schedule.key(message.index).key, message.entry.meta.seq));
         invisible.or_else(|| {
@@ -289,7 +289,7 @@ impl QueueState {
     }
 
     fn explain_at(&self, key: KeyId, seq: Seq) -> Explanation {
-        if let Some(message) = self.in_flight.get(seq) {
+        if let Some(message) = self.invisible.get(seq) {
             let attempts = message.entry.deliveries.attempts;
             let expires_at = message.entry.meta.expires_at;
             return match message.state {

@@ -21,7 +21,9 @@ use crate::id::{KeyId, QueueId};
 use crate::job_status::JobStatusTable;
 use crate::message::AppendedMessage;
 use crate::queue::{ActiveOwner, Owner, Queue, QueueInner, RestartBackoff};
-use crate::queue_actor::{ActorStopped, AtomicTotals, DropNotifier, Msg, QueueActor, QueueGauge};
+use crate::queue_actor::{
+    ActorStopped, AtomicCountAndBytes, DropNotifier, Msg, QueueActor, SharedQueueTotals,
+};
 use crate::queue_state::{QueueState, StoredKey, StoredMessage};
 use crate::store::{AppendListener, Ownership, QueueRecord, Store};
 use crate::time::UnixMillis;
@@ -34,8 +36,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Forwards appended messages to the queue actor; buffers them until it has started.
 struct AppendForwarder {
     queue: QueueId,
-    gauge: Arc<QueueGauge>,
-    mailbox: Arc<AtomicTotals>,
+    gauge: Arc<SharedQueueTotals>,
+    mailbox: Arc<AtomicCountAndBytes>,
     target: Mutex<ForwardTarget>,
 }
 
@@ -46,7 +48,7 @@ enum ForwardTarget {
 }
 
 impl AppendForwarder {
-    fn new(queue: QueueId, gauge: Arc<QueueGauge>) -> Arc<Self> {
+    fn new(queue: QueueId, gauge: Arc<SharedQueueTotals>) -> Arc<Self> {
         let target = Mutex::new(ForwardTarget::Buffer(Vec::new()));
         Arc::new(Self { queue, gauge, mailbox: Arc::default(), target })
     }
@@ -140,7 +142,9 @@ impl Queues {
         let random = self.draw().0;
         let clock = self.clock;
         let Ownership { epoch, listen_from } = ownership;
-        let read = move |store: &dyn Store| Ok((store.keys(id, listen_from)?, store.state(id, listen_from)?));
+        let read = move |store: &dyn Store| {
+            Ok((store.read_keys(id, listen_from)?, store.read_delivery_states(id, listen_from)?))
+        };
         let (keys, messages) = self.blocking(read).await?;
         let state = QueueState::new(epoch, &descriptor.settings, secret).map_err(OpenError::Settings)?;
         let state = restore_state(state, clock.now(), &keys, messages)?;
@@ -164,7 +168,7 @@ impl Queues {
             unused_keys: unused_keys.map(|stored| stored.key).collect(),
             _drop_notifier: DropNotifier { stopped, sender: self.stopped.clone() },
         };
-        queue.0.gauge.transfer_to(actor.state.totals(), forwarder.mailbox.clone());
+        queue.0.gauge.replace_actor(actor.state.totals(), forwarder.mailbox.clone());
         let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*descriptor.name);
         let actor = self.system.spawn_value(actor, &props.build()).map_err(OpenError::Spawn)?;
         forwarder.connect(actor.clone());
@@ -243,7 +247,8 @@ fn restore_state(
     keys: &[StoredKey],
     messages: Vec<StoredMessage>,
 ) -> Result<QueueState, OpenError> {
-    // If the clock was set back, stored times lie in the future; leases and delays must not last longer for that.
+    // If the clock was set back, stored times lie in the future. The latest one shows by how much at least; leases and
+    // delays are shortened by that, so that they do not last longer.
     let latest =
         messages.iter().map(|message| message.first_delivered_at.unwrap_or(message.meta.sent_at)).max();
     let set_back = latest.map_or(Duration::ZERO, |latest| latest.since(now));
@@ -310,6 +315,10 @@ mod tests {
         let state = QueueState::new(Epoch(2), &settings, (1, 2)).unwrap();
         let mut state = restore_state(state, UnixMillis(5_000), &[stored], messages).unwrap();
         assert_eq!(state.expire_leases(UnixMillis(34_999), 10).len(), 0);
-        assert_eq!(state.expire_leases(UnixMillis(35_000), 10).len(), 2, "they last a year longer");
+        assert_eq!(
+            state.expire_leases(UnixMillis(35_000), 10).len(),
+            2,
+            "a lease or delay was extended by the clock change"
+        );
     }
 }

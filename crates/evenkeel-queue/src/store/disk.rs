@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, RwLock};
 
 use super::{
-    AppendListener, Batch, Commit, Completion, Fetch, Ownership, QueueDescriptor, QueueRecord, Store,
+    AppendBatch, AppendListener, Commit, Completion, Fetch, Ownership, QueueDescriptor, QueueRecord, Store,
     StoreError, StoredResult,
 };
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
@@ -158,11 +158,11 @@ impl DiskStore {
 }
 
 impl Store for DiskStore {
-    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
+    fn append(&self, batch: AppendBatch, done: Completion<Vec<EnqueueResult>>) {
         self.submit(WriteOp::Append(batch, done));
     }
 
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
+    fn read_keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
         let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
         let snapshot = self.snapshot()?;
         let recovered = self.extents.lock().remove(&queue);
@@ -173,16 +173,16 @@ impl Store for DiskStore {
         snapshot.stored_keys(queue, extents)
     }
 
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
+    fn read_delivery_states(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
         let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
         self.snapshot()?.stored_messages(queue, below..before)
     }
 
-    fn fetch(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+    fn read_next(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
         self.submit_read(ReadOp::Fetch(fetch, done));
     }
 
-    fn read(
+    fn read_payloads(
         &self,
         queue: QueueId,
         messages: Vec<(KeyId, MessageMeta)>,
@@ -203,8 +203,8 @@ impl Store for DiskStore {
         self.submit(WriteOp::SetRule(queue, name, rule, done));
     }
 
-    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>) {
-        self.submit(WriteOp::PutResult(id, result, max, done));
+    fn put_result(&self, id: MessageId, result: StoredResult, results_max: usize, done: Completion<()>) {
+        self.submit(WriteOp::PutResult(id, result, results_max, done));
     }
 
     fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>) {
@@ -232,12 +232,12 @@ impl Store for DiskStore {
         self.wait(|done| WriteOp::TakeOwnership(queues, done))
     }
 
-    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
+    fn is_owner(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
         self.wait(|done| WriteOp::Renew(queue, epoch, done))
     }
 
     // One process owns the directory, and its epochs rise with every change of owner.
-    fn release(&self, _queue: QueueId, _epoch: Epoch) {}
+    fn release_ownership(&self, _queue: QueueId, _epoch: Epoch) {}
 
     fn secret(&self) -> [u8; 32] {
         self.secret
@@ -280,12 +280,17 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         let queue =
-            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap();
+            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done)).unwrap();
         let send = |count: usize| {
             let messages =
                 (0..count).map(|n| NewMessage::new("body").for_key(format!("key{}", n % 7))).collect();
-            let batch =
-                Batch { queue, messages, sent_at: UnixMillis(1), delay_ms: 0, durability: Durability::Os };
+            let batch = AppendBatch {
+                queue,
+                messages,
+                sent_at: UnixMillis(1),
+                delay_ms: 0,
+                durability: Durability::Os,
+            };
             store.wait(|done| WriteOp::Append(batch, done)).unwrap();
         };
         send(5_000);
@@ -303,14 +308,14 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         let queue =
-            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap();
+            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done)).unwrap();
         let before = store.flushes();
         let (sender, receiver) = sync_channel(1);
         // Five commit groups, all queued when the first is written.
         for number in 0..40_000 {
             let sender = sender.clone();
             let flushes = store.flushes.clone();
-            let batch = Batch {
+            let batch = AppendBatch {
                 queue,
                 messages: vec![NewMessage::new("body")],
                 sent_at: UnixMillis(1),

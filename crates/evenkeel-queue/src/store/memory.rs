@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 
 use super::result_index::ResultIndex;
 use super::{
-    AppendListener, Batch, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor, QueueRecord,
-    Store, StoreError, StoredResult,
+    AppendBatch, AppendListener, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor,
+    QueueRecord, Store, StoreError, StoredResult,
 };
-use super::{cost_of, due_of, expiry_of};
+use super::{delivery_cost, expires_at, visible_at};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, DEDUP_WINDOW, DedupId, EnqueueResult, MessageMeta, Payload};
 use crate::queue_state::{DeliveryCount, RedeliveryRecord, StoredKey, StoredMessage, StoredState};
@@ -82,7 +82,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
+    fn append(&self, batch: AppendBatch, done: Completion<Vec<EnqueueResult>>) {
         done(self.with(batch.queue, |queue, seq| {
             queue.check_keys(batch.messages.iter().map(|message| &message.key))?;
             let (sent, appended) = queue.append(batch, seq);
@@ -94,24 +94,24 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
+    fn read_keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
         self.with(queue, |queue, _| {
             Ok(queue.keys.iter().map(|(&key, entry)| queue.stored_key(key, entry, before)).collect())
         })
     }
 
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
+    fn read_delivery_states(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
         self.with(queue, |queue, _| {
             Ok(queue.states.values().filter(|state| state.meta.seq < before).copied().collect())
         })
     }
 
-    fn fetch(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+    fn read_next(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
         done(self.with(fetch.queue, |queue, _| {
             let mut bytes = 0;
             let after = (fetch.key, Seq(fetch.after.0 + 1))..=(fetch.key, Seq(u64::MAX));
             let found = queue.messages.range(after).map(|(_, message)| message.clone());
-            let limited = found.take(fetch.count_max).take_while(|(meta, _)| {
+            let limited = found.take(fetch.messages_max).take_while(|(meta, _)| {
                 let fits = bytes < fetch.bytes_max;
                 bytes += meta.size as usize;
                 fits
@@ -120,7 +120,7 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn read(
+    fn read_payloads(
         &self,
         queue: QueueId,
         messages: Vec<(KeyId, MessageMeta)>,
@@ -136,8 +136,9 @@ impl Store for MemoryStore {
 
     fn commit(&self, commit: Commit, done: Completion<()>) {
         let mut moved = Vec::new();
-        let targets: Vec<QueueId> = commit.changes.iter().filter_map(MessageChange::target).collect();
-        let missing = targets.into_iter().find_map(|to| self.with(to, |_, _| Ok(())).err());
+        let destinations: Vec<QueueId> =
+            commit.changes.iter().filter_map(MessageChange::destination).collect();
+        let missing = destinations.into_iter().find_map(|to| self.with(to, |_, _| Ok(())).err());
         let result = self.with(commit.queue, |queue, _| {
             if queue.epoch != commit.epoch {
                 return Err(StoreError::NotOwner);
@@ -188,12 +189,12 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>) {
+    fn put_result(&self, id: MessageId, result: StoredResult, results_max: usize, done: Completion<()>) {
         let mut state = self.0.lock();
         let expires_at = result.expires_at;
         state.results.insert(id, result);
         state.result_index.insert(id, expires_at);
-        while let Some((_, evicted)) = state.result_index.evict_over_limit(max, id) {
+        while let Some((_, evicted)) = state.result_index.evict_over_limit(results_max, id) {
             state.results.remove(&evicted);
         }
         drop(state);
@@ -264,11 +265,11 @@ impl Store for MemoryStore {
         Ok(owned.collect())
     }
 
-    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
+    fn is_owner(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
         self.with(queue, |queue, _| Ok(queue.epoch == epoch))
     }
 
-    fn release(&self, _queue: QueueId, _epoch: Epoch) {}
+    fn release_ownership(&self, _queue: QueueId, _epoch: Epoch) {}
 
     fn secret(&self) -> [u8; 32] {
         [7; 32]
@@ -303,7 +304,7 @@ impl MemoryQueue {
         if fits { Ok(()) } else { Err(StoreError::TooManyKeys) }
     }
 
-    fn append(&mut self, batch: Batch, seq: &mut u64) -> (Vec<EnqueueResult>, Vec<AppendedMessage>) {
+    fn append(&mut self, batch: AppendBatch, seq: &mut u64) -> (Vec<EnqueueResult>, Vec<AppendedMessage>) {
         let queue = batch.queue;
         let now = batch.sent_at;
         self.forget_dedup(now);
@@ -315,14 +316,14 @@ impl MemoryQueue {
                 continue;
             }
             *seq += 1;
-            let not_before = due_of(&message, batch.delay_ms, batch.sent_at);
+            let not_before = visible_at(&message, batch.delay_ms, batch.sent_at);
             let meta = MessageMeta {
                 seq: Seq(*seq),
                 sent_at: batch.sent_at,
                 size: message.payload.size() as u32,
-                cost: cost_of(&message),
+                cost: delivery_cost(&message),
                 from: None,
-                expires_at: expiry_of(&message, batch.sent_at),
+                expires_at: expires_at(&message, batch.sent_at),
             };
             let key = self.intern(&message.key);
             let id = MessageId { queue, key, seq: meta.seq };

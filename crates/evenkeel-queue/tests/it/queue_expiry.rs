@@ -9,7 +9,7 @@ use evenkeel_queue::queue_state::Explanation;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::memory::MemoryStore;
-use evenkeel_queue::store::{Batch, QueueDescriptor, Store};
+use evenkeel_queue::store::{AppendBatch, QueueDescriptor, Store};
 use evenkeel_queue::time::WallClock;
 use evenkeel_queue::{
     Durability, KeyId, MessageId, NewMessage, Queue, QueueId, QueueSettings, Queues, Rejection, Seq,
@@ -34,7 +34,7 @@ async fn a_delete_that_the_store_rejected_is_repeated() {
         assert_eq!(queue.explain(ids[0]).await, Ok(Explanation::Leaving));
         store.fail_held();
         wait_until(async || queue.totals().expired == 1).await;
-        let left: u64 = store.keys(queue.id(), Seq(u64::MAX)).unwrap().iter().map(|key| key.count).sum();
+        let left: u64 = store.read_keys(queue.id(), Seq(u64::MAX)).unwrap().iter().map(|key| key.count).sum();
         assert_eq!((left, queue.totals().bytes), (0, 0));
     }
 }
@@ -141,7 +141,7 @@ async fn messages_expired_before_a_start_are_deleted_and_not_delivered() {
     assert_eq!(delivered, (0..400).map(|n| format!("kept-{n}")).collect::<Vec<_>>());
     queues.shutdown().await;
     let store = open(&dir);
-    let left: u64 = store.keys(queue, Seq(u64::MAX)).unwrap().iter().map(|key| key.count).sum();
+    let left: u64 = store.read_keys(queue, Seq(u64::MAX)).unwrap().iter().map(|key| key.count).sum();
     assert_eq!(left, 0, "messages are left on disk");
 }
 
@@ -199,7 +199,7 @@ async fn put_queue(store: &dyn Store, settings: QueueSettings) -> QueueId {
 
 /// Stores messages as if they had been sent at another time.
 async fn append(store: &dyn Store, queue: QueueId, sent_at: UnixMillis, messages: Vec<NewMessage>) {
-    let batch = Batch { queue, messages, sent_at, delay_ms: 0, durability: Durability::Os };
+    let batch = AppendBatch { queue, messages, sent_at, delay_ms: 0, durability: Durability::Os };
     let (done, written) = oneshot::channel();
     store.append(batch, Box::new(move |sent| drop(done.send(sent))));
     written.await.unwrap().unwrap();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use evenkeel_queue::message::{EnqueueResult, MessageMeta, Payload};
 use evenkeel_queue::queue_state::{StoredKey, StoredMessage};
 use evenkeel_queue::store::{
-    AppendListener, Batch, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor, QueueRecord,
-    Store, StoreError, StoredResult,
+    AppendBatch, AppendListener, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor,
+    QueueRecord, Store, StoreError, StoredResult,
 };
 use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq, UnixMillis};
 use parking_lot::Mutex;
@@ -65,26 +65,31 @@ impl RecordingStore {
 }
 
 impl Store for RecordingStore {
-    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
+    fn append(&self, batch: AppendBatch, done: Completion<Vec<EnqueueResult>>) {
         self.store.append(batch, done);
     }
 
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
+    fn read_keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
         self.recoveries.fetch_add(1, Ordering::SeqCst);
-        self.store.keys(queue, before)
+        self.store.read_keys(queue, before)
     }
 
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
-        self.store.state(queue, before)
+    fn read_delivery_states(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
+        self.store.read_delivery_states(queue, before)
     }
 
-    fn fetch(&self, request: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+    fn read_next(&self, request: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
         self.fetches.fetch_add(1, Ordering::SeqCst);
-        self.store.fetch(request, done);
+        self.store.read_next(request, done);
     }
 
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
-        self.store.read(queue, which, done);
+    fn read_payloads(
+        &self,
+        queue: QueueId,
+        which: Vec<(KeyId, MessageMeta)>,
+        done: Completion<Vec<(Seq, Payload)>>,
+    ) {
+        self.store.read_payloads(queue, which, done);
     }
 
     fn commit(&self, commit: Commit, done: Completion<()>) {
@@ -104,8 +109,8 @@ impl Store for RecordingStore {
         self.store.set_rule(queue, name, rule, done);
     }
 
-    fn put_result(&self, id: MessageId, result: StoredResult, max: usize, done: Completion<()>) {
-        self.store.put_result(id, result, max, done);
+    fn put_result(&self, id: MessageId, result: StoredResult, results_max: usize, done: Completion<()>) {
+        self.store.put_result(id, result, results_max, done);
     }
 
     fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>) {
@@ -136,12 +141,12 @@ impl Store for RecordingStore {
         self.store.take_ownership(queues)
     }
 
-    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
-        self.store.renew(queue, epoch)
+    fn is_owner(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
+        self.store.is_owner(queue, epoch)
     }
 
-    fn release(&self, queue: QueueId, epoch: Epoch) {
-        self.store.release(queue, epoch);
+    fn release_ownership(&self, queue: QueueId, epoch: Epoch) {
+        self.store.release_ownership(queue, epoch);
     }
 
     fn secret(&self) -> [u8; 32] {

@@ -11,7 +11,7 @@ use std::sync::mpsc::sync_channel;
 
 use evenkeel_queue::message::DedupId;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
-use evenkeel_queue::store::{Batch, QueueDescriptor, Store};
+use evenkeel_queue::store::{AppendBatch, QueueDescriptor, Store};
 use evenkeel_queue::{Durability, NewMessage, QueueId, QueueSettings, UnixMillis};
 
 use crate::crash::STOPPED;
@@ -100,7 +100,7 @@ fn put_queue(store: &DiskStore) -> QueueId {
 
 fn append(store: &DiskStore, queue: QueueId, sent_at: UnixMillis, message: NewMessage) {
     let messages = vec![message];
-    let batch = Batch { queue, messages, sent_at, delay_ms: 0, durability: Durability::Os };
+    let batch = AppendBatch { queue, messages, sent_at, delay_ms: 0, durability: Durability::Os };
     let (done, written) = sync_channel(1);
     store.append(batch, Box::new(move |sent| drop(done.send(sent))));
     written.recv().unwrap().unwrap();

@@ -1,7 +1,9 @@
-//! Deduplication: the messages of the last window, by their deduplication ID. Makes sending idempotent.
+//! Deduplication index: maps the deduplication IDs of the last [`DEDUP_WINDOW`] to the messages sent with them, which
+//! makes sends idempotent.
 //!
-//! Guarantees: an entry is found for at least the window after it was written. Entries older than two windows are
-//! dropped with their keyspace, without being read.
+//! Guarantees: an entry is found for at least [`DEDUP_WINDOW`] after it was written. Keyspaces rotate when an entry is
+//! written at least one window after the keyspace's first; entries are dropped with their keyspace, two rotations
+//! later, without being read.
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 
@@ -14,20 +16,19 @@ use crate::time::UnixMillis;
 
 const PREFIX: &str = "dedup_";
 
-/// The entries of the current window and of the previous one.
+/// The current and the previous keyspace of entries; each spans at least one window.
 #[derive(Clone, Default)]
 pub(super) struct Dedup {
     current: Option<Keyspace>,
     previous: Option<Keyspace>,
-    /// Number of the current keyspace.
-    number: u64,
-    /// Time of the first entry in the current keyspace since it was opened.
+    current_number: u64,
+    /// Time of the first entry that this process wrote to the current keyspace; a restart postpones the rotation.
     started_at: Option<UnixMillis>,
-    /// Latest time seen.
+    /// Latest time of a written entry.
     latest: UnixMillis,
 }
 
-/// A sent message and its time.
+/// The ID of a sent message and when it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DedupEntry {
     pub(super) at: UnixMillis,
@@ -35,33 +36,33 @@ pub(super) struct DedupEntry {
 }
 
 impl DedupEntry {
-    /// Reports whether a message sent now would be a duplicate.
-    pub(super) fn is_fresh(&self, now: UnixMillis) -> bool {
+    /// Reports whether a message sent at `now` with the same deduplication ID is a duplicate.
+    pub(super) fn is_within_window(&self, now: UnixMillis) -> bool {
         now.since(self.at) < DEDUP_WINDOW
     }
 }
 
 impl Dedup {
-    /// Opens the keyspaces, and deletes those that a crash left behind.
+    /// Opens the two newest keyspaces and deletes older ones, which only a crash leaves behind.
     pub(super) fn open(db: &Database) -> Result<Self, StoreError> {
         let names = db.list_keyspace_names();
         let mut numbers: Vec<u64> =
             names.iter().filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect();
         numbers.sort_unstable();
-        let number = numbers.last().copied().unwrap_or_default();
+        let current_number = numbers.last().copied().unwrap_or_default();
         let mut keyspaces = Vec::new();
         for number in numbers.iter().rev() {
-            keyspaces.push(keyspace(db, *number)?);
+            keyspaces.push(open_keyspace(db, *number)?);
         }
-        let left_behind = keyspaces.split_off(keyspaces.len().min(2));
-        for keyspace in left_behind {
+        let outdated = keyspaces.split_off(keyspaces.len().min(2));
+        for keyspace in outdated {
             db.delete_keyspace(keyspace).map_err(io)?;
         }
         let mut keyspaces = keyspaces.into_iter();
         Ok(Self {
             current: keyspaces.next(),
             previous: keyspaces.next(),
-            number,
+            current_number,
             started_at: None,
             latest: UnixMillis::default(),
         })
@@ -76,39 +77,44 @@ impl Dedup {
         Ok(None)
     }
 
-    /// Returns the keyspace for an entry of this time.
-    pub(super) fn current(&mut self, db: &Database, now: UnixMillis) -> Result<&Keyspace, StoreError> {
+    /// Returns the current keyspace, creating it if needed, and records `now` for the rotation.
+    pub(super) fn current_for_write(
+        &mut self,
+        db: &Database,
+        now: UnixMillis,
+    ) -> Result<&Keyspace, StoreError> {
         self.latest = self.latest.max(now);
         self.started_at.get_or_insert(now);
         match &mut self.current {
             Some(current) => Ok(current),
-            none => Ok(none.insert(keyspace(db, self.number)?)),
+            none => Ok(none.insert(open_keyspace(db, self.current_number)?)),
         }
     }
 
-    /// Creates the keyspace of the next window, once the current one has ended; [`rotate`](Self::rotate) follows after a sync.
-    pub(super) fn next_if_due(&self, db: &Database) -> Result<Option<Keyspace>, StoreError> {
-        let is_due = self.started_at.is_some_and(|started| DEDUP_WINDOW <= self.latest.since(started));
-        is_due.then(|| keyspace(db, self.number + 1)).transpose()
+    /// Creates the next keyspace once the current one spans a window. The caller syncs it to disk and then calls
+    /// [`rotate`](Self::rotate).
+    pub(super) fn create_next_if_due(&self, db: &Database) -> Result<Option<Keyspace>, StoreError> {
+        let is_due = self.started_at.is_some_and(|started| self.latest.since(started) >= DEDUP_WINDOW);
+        is_due.then(|| open_keyspace(db, self.current_number + 1)).transpose()
     }
 
-    /// Starts the next window and drops the one before the last.
+    /// Makes `next` the current keyspace and the current one the previous, and deletes the previous one.
     pub(super) fn rotate(&mut self, db: &Database, next: Keyspace) -> Result<(), StoreError> {
-        self.number += 1;
+        self.current_number += 1;
         self.started_at = None;
-        let before = core::mem::replace(&mut self.previous, self.current.replace(next));
-        match before {
-            Some(before) => db.delete_keyspace(before).map_err(io),
+        let oldest = core::mem::replace(&mut self.previous, self.current.replace(next));
+        match oldest {
+            Some(oldest) => db.delete_keyspace(oldest).map_err(io),
             None => Ok(()),
         }
     }
 }
 
-fn keyspace(db: &Database, number: u64) -> Result<Keyspace, StoreError> {
+fn open_keyspace(db: &Database, number: u64) -> Result<Keyspace, StoreError> {
     db.keyspace(&format!("{PREFIX}{number}"), KeyspaceCreateOptions::default).map_err(io)
 }
 
-/// Returns the key of an entry.
+/// Encodes an entry's key: the queue (4 bytes, big-endian) and the deduplication ID (32 bytes).
 pub(super) fn entry_key(queue: QueueId, id: &DedupId) -> [u8; 36] {
     let mut bytes = [0; 36];
     bytes[..4].copy_from_slice(&queue.0.to_be_bytes());
@@ -116,7 +122,7 @@ pub(super) fn entry_key(queue: QueueId, id: &DedupId) -> [u8; 36] {
     bytes
 }
 
-/// Returns the value of an entry.
+/// Encodes an entry's value: time (8 bytes), key (4) and sequence number (8), all big-endian.
 pub(super) fn entry_value(entry: &DedupEntry) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes[..8].copy_from_slice(&entry.at.0.to_be_bytes());
@@ -137,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_found_for_a_window_and_dropped_after_two() {
+    fn an_entry_is_found_for_a_window_and_old_keyspaces_are_dropped() {
         let dir = tempfile::TempDir::new().unwrap();
         let db = Database::builder(dir.path()).open().unwrap();
         let mut dedup = Dedup::open(&db).unwrap();
@@ -146,25 +152,25 @@ mod tests {
         for n in 0..20 {
             let at = minute(n);
             let entry = DedupEntry { at, id: MessageId { queue: QueueId(1), key: KeyId(2), seq: Seq(n) } };
-            let current = dedup.current(&db, at).unwrap();
+            let current = dedup.current_for_write(&db, at).unwrap();
             current.insert(entry_key(QueueId(1), &id(n)), entry_value(&entry)).unwrap();
-            if let Some(next) = dedup.next_if_due(&db).unwrap() {
+            if let Some(next) = dedup.create_next_if_due(&db).unwrap() {
                 dedup.rotate(&db, next).unwrap();
             }
-            // Reopening changes nothing.
+            // Reopening must not lose an entry.
             if n % 7 == 3 {
                 dedup = Dedup::open(&db).unwrap();
             }
-            for before in 0..=n {
-                let found = dedup.find(QueueId(1), &entry_key(QueueId(1), &id(before))).unwrap();
-                let is_fresh = found.is_some_and(|found| found.is_fresh(at));
-                assert_eq!(is_fresh, n - before < 5, "{before} at minute {n}: {found:?}");
-                assert_eq!(found.map(|found| found.id.seq), found.map(|_| Seq(before)));
+            for sent in 0..=n {
+                let found = dedup.find(QueueId(1), &entry_key(QueueId(1), &id(sent))).unwrap();
+                let is_duplicate = found.is_some_and(|found| found.is_within_window(at));
+                assert_eq!(is_duplicate, n - sent < 5, "{sent} at minute {n}: {found:?}");
+                assert_eq!(found.map(|found| found.id.seq), found.map(|_| Seq(sent)));
             }
         }
         let stored =
             (0..20).filter(|&n| dedup.find(QueueId(1), &entry_key(QueueId(1), &id(n))).unwrap().is_some());
-        assert!(stored.count() < 15, "no window was dropped");
+        assert!(stored.count() < 15, "no keyspace was dropped");
         assert!(db.list_keyspace_names().len() <= 2);
     }
 }

@@ -435,7 +435,7 @@ mod tests {
         };
         let first = open();
         let mut batch = first.db.batch();
-        let descriptor = QueueDescriptor::plain();
+        let descriptor = QueueDescriptor::for_test();
         batch.insert(
             &first.meta,
             layout::queue_meta_key(b'q', QueueId(1)),

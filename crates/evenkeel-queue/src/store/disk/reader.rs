@@ -58,7 +58,7 @@ fn fetch_from(store: &StoreSnapshot, fetch: Fetch) -> Result<Vec<(MessageMeta, P
     found.extend(later.messages);
     found.sort_by_key(|(meta, _)| meta.seq);
     found.retain(|(meta, _)| meta.seq <= complete_to);
-    found.truncate(fetch.count_max);
+    found.truncate(fetch.messages_max);
     Ok(found)
 }
 
@@ -75,7 +75,7 @@ fn collect<'a>(
     keyspaces: impl Iterator<Item = &'a Keyspace>,
     fetch: &Fetch,
 ) -> Result<FetchedMessages, StoreError> {
-    let Fetch { queue, key, after, count_max, bytes_max } = *fetch;
+    let Fetch { queue, key, after, messages_max, bytes_max } = *fetch;
     let from = layout::message_prefix(queue, key, Seq(after.0.saturating_add(1)));
     let to = layout::key_prefix(queue, KeyId(key.0.saturating_add(1)));
     let mut fetched = FetchedMessages { messages: Vec::new(), complete_to: Seq(u64::MAX) };
@@ -83,7 +83,7 @@ fn collect<'a>(
     for keyspace in keyspaces {
         let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
         for entry in snapshot.range::<&[u8], _>(keyspace, range) {
-            if count_max <= fetched.messages.len() || bytes_max <= bytes {
+            if messages_max <= fetched.messages.len() || bytes_max <= bytes {
                 fetched.complete_to = fetched.messages.last().map_or(after, |(meta, _)| meta.seq);
                 return Ok(fetched);
             }
@@ -168,8 +168,8 @@ mod tests {
         fetch_from(&keyspaces.snapshot(), fetch).unwrap().iter().map(|(meta, _)| meta.seq.0).collect()
     }
 
-    fn fetch(after: u64, count_max: usize, bytes_max: usize) -> Fetch {
-        Fetch { queue: QUEUE, key: KEY, after: Seq(after), count_max, bytes_max }
+    fn fetch(after: u64, messages_max: usize, bytes_max: usize) -> Fetch {
+        Fetch { queue: QUEUE, key: KEY, after: Seq(after), messages_max, bytes_max }
     }
 
     fn keyspaces(

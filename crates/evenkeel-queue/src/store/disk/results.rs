@@ -166,6 +166,6 @@ mod tests {
     }
 
     fn queue(store: &DiskStore) -> QueueId {
-        store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap()
+        store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done)).unwrap()
     }
 }

@@ -22,7 +22,7 @@ use crate::message::{AppendedMessage, EnqueueResult};
 use crate::rule::KeyRule;
 use crate::settings::Durability;
 use crate::store::{
-    AppendListener, Batch, Commit, Completion, Ownership, QueueDescriptor, QueueRecord, StoreError,
+    AppendBatch, AppendListener, Commit, Completion, Ownership, QueueDescriptor, QueueRecord, StoreError,
     StoredResult,
 };
 use crate::time::UnixMillis;
@@ -43,7 +43,7 @@ const REOPEN_DELAY: Duration = Duration::from_secs(1);
 
 /// A write, with its completion.
 pub(super) enum WriteOp {
-    Append(Batch, Completion<Vec<EnqueueResult>>),
+    Append(AppendBatch, Completion<Vec<EnqueueResult>>),
     Commit(Commit, Completion<()>),
     Purge(QueueId, Completion<Seq>),
     SetRule(QueueId, Arc<str>, KeyRule, Completion<KeyId>),

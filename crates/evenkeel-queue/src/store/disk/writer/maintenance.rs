@@ -165,7 +165,8 @@ impl Writer {
 
     /// Starts the next deduplication window, when the current one has ended.
     pub(super) fn rotate_dedup(&mut self) {
-        let next = self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.dedup.next_if_due(&keyspaces.db));
+        let next =
+            self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.dedup.create_next_if_due(&keyspaces.db));
         let rotated = match next {
             None | Some(Ok(None)) => return,
             Some(Ok(Some(next))) => self.rotate_dedup_to(next),
@@ -243,7 +244,7 @@ mod tests {
     #[test]
     fn purged_messages_are_not_compacted() {
         let mut rig = Rig::new();
-        rig.write(WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), Box::new(drop)));
+        rig.write(WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), Box::new(drop)));
         rig.write(WriteOp::Purge(QUEUE, Box::new(drop)));
         rig.writer.rotate().unwrap();
         (0..3).for_each(|seq| rig.put(Target::Current, KeyId(2), seq));

@@ -16,8 +16,8 @@ use crate::store::disk::keyspaces::{Catalog, KeyEntry, Keyspaces, PurgeCursor, Q
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::results::{self, ExpiredResult};
 use crate::store::{
-    AppendListener, Batch, Commit, Completion, MessageChange, Ownership, QueueDescriptor, StoreError,
-    StoredResult, cost_of, due_of, expiry_of,
+    AppendBatch, AppendListener, Commit, Completion, MessageChange, Ownership, QueueDescriptor, StoreError,
+    StoredResult, delivery_cost, expires_at, visible_at,
 };
 use crate::time::UnixMillis;
 
@@ -67,8 +67,8 @@ struct StagingContext<'a> {
 }
 
 impl StagingContext<'_> {
-    fn append(&mut self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
-        let Batch { queue, messages, sent_at, delay_ms, durability } = batch;
+    fn append(&mut self, batch: AppendBatch, done: Completion<Vec<EnqueueResult>>) {
+        let AppendBatch { queue, messages, sent_at, delay_ms, durability } = batch;
         if let Err(error) = self.queue(queue) {
             return done(Err(error));
         }
@@ -87,10 +87,10 @@ impl StagingContext<'_> {
                 }
                 Err(error) => return done(Err(error)),
             }
-            let not_before = due_of(&message, delay_ms, sent_at);
-            let cost = cost_of(&message);
+            let not_before = visible_at(&message, delay_ms, sent_at);
+            let cost = delivery_cost(&message);
             let size = message.payload.size() as u32;
-            let expires_at = expiry_of(&message, sent_at);
+            let expires_at = expires_at(&message, sent_at);
             let key = match self.intern(queue, &message.key) {
                 Ok(key) => key,
                 Err(error) => return done(Err(error)),
@@ -126,7 +126,7 @@ impl StagingContext<'_> {
             Some(found) => Some(*found),
             None => self.keyspaces.dedup.find(queue, key)?,
         };
-        Ok(found.filter(|found| found.is_fresh(now)).map(|found| found.id))
+        Ok(found.filter(|found| found.is_within_window(now)).map(|found| found.id))
     }
 
     /// Writes the deduplication entries, together with the messages.
@@ -138,7 +138,7 @@ impl StagingContext<'_> {
         if entries.is_empty() {
             return Ok(());
         }
-        let keyspace = self.keyspaces.dedup.current(&self.keyspaces.db, now)?;
+        let keyspace = self.keyspaces.dedup.current_for_write(&self.keyspaces.db, now)?;
         for (key, entry) in &entries {
             self.group.batch.insert(keyspace, key.as_slice(), dedup::entry_value(entry).as_slice());
         }

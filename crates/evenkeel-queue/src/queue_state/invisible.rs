@@ -1,7 +1,7 @@
-//! Messages that are not ready: in flight (leased), delayed, or being removed.
+//! Invisible messages: in flight (leased), delayed, or being removed.
 //!
 //! Invariants: a message is here or in its key's queue, never in both; `due` holds exactly the leases, delays and
-//! delete retries of `messages`; the counts match the states.
+//! delete retries of `messages`; the counters match the states.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,19 +12,20 @@ use crate::id::{Epoch, Seq};
 use crate::receipt::DeliveryId;
 use crate::time::UnixMillis;
 
-/// The invisible messages of a queue, by sequence number and by when their state ends.
+/// The invisible messages of a queue, indexed by sequence number and by due time.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
+pub(super) struct InvisibleMessages {
     messages: HashMap<Seq, InvisibleMessage>,
     due: BTreeSet<(UnixMillis, Seq)>,
-    leased: u64,
-    delayed: u64,
-    expired: usize,
+    leased_count: u64,
+    delayed_count: u64,
+    expired_count: usize,
 }
 
 /// A message that is not ready for delivery.
 #[derive(Debug)]
 pub(super) struct InvisibleMessage {
+    /// Index of the message's key in the key table.
     pub(super) index: Key,
     pub(super) entry: MessageEntry,
     pub(super) state: InvisibleState,
@@ -52,10 +53,10 @@ pub(super) enum InvisibleState {
 }
 
 impl InvisibleState {
-    /// Reports whether the message counts against limits and blocks later ones of a FIFO key.
+    /// Reports whether the message counts against in-flight limits and blocks its FIFO key.
     ///
     /// An expired message does neither: it is never delivered again.
-    pub(super) const fn is_unsettled(self) -> bool {
+    pub(super) const fn is_outstanding(self) -> bool {
         matches!(self, Self::Leased { .. } | Self::Acking { .. } | Self::Moving)
     }
 
@@ -77,20 +78,20 @@ pub(super) enum PriorState {
 }
 
 impl InvisibleMessage {
-    /// Reports whether `delivery` names this delivery, made by the owner `epoch`.
+    /// Reports whether `delivery` is the message's current delivery, made in owner epoch `epoch`.
     pub(super) fn matches(&self, delivery: DeliveryId, epoch: Epoch) -> bool {
-        self.entry.deliveries.number() == delivery.attempt && epoch == delivery.epoch
+        self.entry.deliveries.number() == delivery.attempt && delivery.epoch == epoch
     }
 }
 
-impl InFlight {
+impl InvisibleMessages {
     pub(super) fn insert(&mut self, message: InvisibleMessage) {
         let seq = message.entry.meta.seq;
         self.due.extend(message.state.due().map(|due| (due, seq)));
         match message.state {
-            InvisibleState::Leased { .. } => self.leased += 1,
-            InvisibleState::Delayed { .. } => self.delayed += 1,
-            InvisibleState::Expired { .. } => self.expired += 1,
+            InvisibleState::Leased { .. } => self.leased_count += 1,
+            InvisibleState::Delayed { .. } => self.delayed_count += 1,
+            InvisibleState::Expired { .. } => self.expired_count += 1,
             InvisibleState::Acking { .. } | InvisibleState::Moving => {}
         }
         self.messages.insert(seq, message);
@@ -102,9 +103,9 @@ impl InFlight {
             self.due.remove(&(due, seq));
         }
         match message.state {
-            InvisibleState::Leased { .. } => self.leased -= 1,
-            InvisibleState::Delayed { .. } => self.delayed -= 1,
-            InvisibleState::Expired { .. } => self.expired -= 1,
+            InvisibleState::Leased { .. } => self.leased_count -= 1,
+            InvisibleState::Delayed { .. } => self.delayed_count -= 1,
+            InvisibleState::Expired { .. } => self.expired_count -= 1,
             InvisibleState::Acking { .. } | InvisibleState::Moving => {}
         }
         Some(message)
@@ -122,39 +123,39 @@ impl InFlight {
         self.messages.values()
     }
 
-    /// Returns the first message whose lease, delay or retry time has passed.
-    pub(super) fn first_due(&self, now: UnixMillis) -> Option<Seq> {
+    /// Returns the message whose lease, delay or retry time has passed first, if any has.
+    pub(super) fn due_message(&self, now: UnixMillis) -> Option<Seq> {
         self.due.first().filter(|(due, _)| *due <= now).map(|(_, seq)| *seq)
     }
 
-    /// Returns when the next lease, delay or retry time passes.
-    pub(super) fn next_due(&self) -> Option<UnixMillis> {
+    /// Returns the earliest end of a lease or delay, or retry time.
+    pub(super) fn next_due_at(&self) -> Option<UnixMillis> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    pub(super) fn leased(&self) -> u64 {
-        self.leased
+    pub(super) fn leased_count(&self) -> u64 {
+        self.leased_count
     }
 
-    pub(super) fn delayed(&self) -> u64 {
-        self.delayed
+    pub(super) fn delayed_count(&self) -> u64 {
+        self.delayed_count
     }
 
-    /// Returns how many messages are expired and not deleted yet.
-    pub(super) fn expired(&self) -> usize {
-        self.expired
+    /// Returns the number of expired messages that are not deleted yet.
+    pub(super) fn expired_count(&self) -> usize {
+        self.expired_count
     }
 
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Checks the invariants in the module header.
+    /// Checks `due` and the counters against `messages`.
     pub(super) fn audit(&self) -> Result<(), String> {
         let due: BTreeSet<(UnixMillis, Seq)> =
             self.messages.iter().filter_map(|(&seq, message)| Some((message.state.due()?, seq))).collect();
         if due != self.due {
-            return Err(format!("due is {:?}, the messages say {due:?}", self.due));
+            return Err(format!("due is {:?}, expected {due:?} from the messages", self.due));
         }
         let count = |is_counted: fn(&InvisibleState) -> bool| {
             self.messages.values().filter(|message| is_counted(&message.state)).count()
@@ -164,7 +165,7 @@ impl InFlight {
             count(|state| matches!(state, InvisibleState::Delayed { .. })),
             count(|state| matches!(state, InvisibleState::Expired { .. })),
         ];
-        let counters = [self.leased as usize, self.delayed as usize, self.expired];
+        let counters = [self.leased_count as usize, self.delayed_count as usize, self.expired_count];
         if counts == counters {
             Ok(())
         } else {
