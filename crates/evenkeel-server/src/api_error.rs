@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::body::{self, Response};
 
-/// Number of queued requests.
+/// Header with the number of queued requests.
 const QUEUE_SIZE: HeaderName = HeaderName::from_static("x-queue-size");
 
-/// A tenant's limits per minute.
+/// Kind of a tenant's per-minute limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateLimitKind {
     Requests,
@@ -29,7 +29,7 @@ impl RateLimitKind {
     }
 }
 
-/// A request that an API rejects.
+/// Reason why an API rejects a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     /// The request is malformed; the message is for the client.
@@ -46,7 +46,7 @@ pub enum ApiError {
     Unauthenticated,
     #[error("this API key's tenant is disabled")]
     TenantDisabled,
-    #[error("this needs an admin key")]
+    #[error("this operation needs an admin key")]
     AdminOnly,
     #[error("this API key may not use model {model:?}")]
     ModelForbidden { model: String },
@@ -196,7 +196,7 @@ impl ApiError {
     }
 }
 
-/// Rounds up to whole seconds, at least one, so that a client that waits this long is not early.
+/// Rounds up to whole seconds, at least one, so that a client that waits this long does not retry too early.
 fn whole_seconds(duration: Duration) -> u64 {
     (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1)
 }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_method_is_answered_with_the_allowed_ones() {
+    fn a_wrong_method_gets_405_with_the_allowed_methods() {
         let response = ApiError::Method { allow: "GET, POST".to_owned() }.into_response();
         assert_eq!(
             (response.status().as_u16(), &response.headers()[ALLOW]),

@@ -30,7 +30,7 @@ pub fn make_key() -> Result<String, ring::error::Unspecified> {
     Ok(format!("{KEY_PREFIX}{}", hex(&bytes)))
 }
 
-/// SHA-256 of a key, written as `sha256:` and 64 hexadecimal digits.
+/// SHA-256 of a key, formatted as `sha256:` followed by 64 hexadecimal digits.
 #[derive(Clone, Copy)]
 pub struct KeyHash([u8; 32]);
 
@@ -49,7 +49,7 @@ impl KeyHash {
 
     /// Returns the first 64 bits, by which hashes are looked up.
     ///
-    /// The time that a lookup takes may reveal these bits; nobody can choose a key by the bits of its hash.
+    /// The time of a lookup may reveal these bits, but nobody can construct a key with a given hash.
     pub(crate) fn lookup_prefix(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
@@ -93,9 +93,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A text that is not a key hash. The text is not repeated: it may be a key in the wrong place.
+/// Parse error of a key hash. It does not contain the text, which may be a key pasted by mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a key hash is `sha256:` and 64 hexadecimal digits")]
+#[error("a key hash must be `sha256:` followed by 64 hexadecimal digits")]
 pub struct KeyHashError;
 
 /// Reads the API key from `Authorization: Bearer`, `x-api-key` or `api-key`.

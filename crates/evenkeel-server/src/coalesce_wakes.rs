@@ -30,7 +30,7 @@ impl<F> CoalesceWakes<F> {
         Self { future: Box::pin(future), waker: Waker::from(wakes.clone()), wakes }
     }
 
-    /// Returns the inner future for changes, and has the next poll reach it.
+    /// Returns the inner future for modification; the next poll is not skipped.
     pub(crate) fn inner(&mut self) -> Pin<&mut F> {
         self.wakes.state.store(WOKEN, Ordering::Release);
         self.future.as_mut()
@@ -74,7 +74,7 @@ struct WakeState {
 }
 
 impl WakeState {
-    /// Reports whether this task waits and the future was not woken since.
+    /// Reports whether this task is waiting and the future was not woken since its last poll.
     fn is_waiting_for(&self, task: &Waker) -> bool {
         self.state.load(Ordering::Acquire) == WAITING
             && self.task.lock().as_ref().is_some_and(|known| known.will_wake(task))

@@ -56,7 +56,7 @@ pub(crate) struct InspectedStream<I> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
-    /// Reads as many bytes as the detection of the version needs.
+    /// Detects the HTTP version from the first bytes, at most 24.
     pub(crate) async fn begin(
         mut inner: I,
         write_wait_max: Duration,
@@ -103,7 +103,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
 }
 
 impl<I> InspectedStream<I> {
-    /// Turns a write that is pending for too long into an error.
+    /// Turns a write that has been pending for too long into a timeout error.
     fn with_timeout<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;

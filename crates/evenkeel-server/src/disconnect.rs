@@ -3,7 +3,7 @@
 //! On a client disconnect, hyper drops the handler's future or the response body, and with them everything they own. A
 //! [`Disconnect`] signals it to tasks, actors and upstream requests that they do not own.
 //!
-//! Guarantees: signalled as soon as the socket reports it. A disconnect of an HTTP/1.1 client that pipelined another
+//! Guarantees: a disconnect is signalled as soon as the socket reports it. A disconnect of an HTTP/1.1 client that pipelined another
 //! request, or whose body is not read yet, is only detected at the next write: unread bytes precede the end of the stream.
 
 use core::pin::{Pin, pin};
@@ -27,11 +27,11 @@ pub enum ResponseEnd {
     Aborted,
 }
 
-/// Signal for the end of a request; every clone gets it.
+/// Signals the end of a request to every clone.
 #[derive(Clone, Debug)]
 pub struct Disconnect(Arc<DisconnectState>);
 
-/// Shared state of a request. Kept small: most requests have no observer.
+/// Shared state of a request; small, because most requests have no observer.
 #[derive(Debug, Default)]
 struct DisconnectState {
     /// `RUNNING`, `COMPLETE` or `ABORTED`.

@@ -1,7 +1,7 @@
 //! Accepts connections up to a maximum, and drains them on graceful shutdown.
 //!
 //! Limits: at most `connections_max` connections are open; the next is accepted when one closes. Heads, headers, bodies,
-//! streams and the waits for them are limited. A graceful shutdown takes at most `drain_max`; the connections and
+//! streams and the time to receive them are limited. A graceful shutdown takes at most `drain_max`; the connections and
 //! requests that it cuts off are counted.
 
 use core::net::SocketAddr;
@@ -34,29 +34,29 @@ use crate::tls::Tls;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// hyper's minimum size of the buffer for heads.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
-/// hyper's default limit of headers.
+/// hyper's default header limit.
 const HYPER_HEADERS_MAX: usize = 100;
 
 /// Limits of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerLimits {
-    /// Open connections.
+    /// Maximum of open connections.
     pub connections_max: usize,
-    /// Bytes of a request's head, at least 8 KiB.
+    /// Maximum size of a request's head; raised to 8 KiB if less.
     pub head_bytes_max: usize,
-    /// Headers of a request (HTTP/1.1).
+    /// Maximum of headers in a request (HTTP/1.1).
     pub headers_max: usize,
-    /// Time for a head, and for a TLS handshake; also the idle timeout of a connection (HTTP/1.1).
+    /// Timeout for receiving a head and for a TLS handshake; also the idle timeout of a connection (HTTP/1.1).
     pub head_wait_max: Duration,
-    /// Bytes of a request's body.
+    /// Maximum size of a request's body.
     pub body_bytes_max: usize,
-    /// Time for a body to arrive.
+    /// Timeout for receiving a body.
     pub body_wait_max: Duration,
-    /// Time that a write may be pending because the client does not read.
+    /// Timeout of a write that is pending because the client does not read.
     pub write_wait_max: Duration,
-    /// Concurrent requests on one connection (HTTP/2).
+    /// Maximum of concurrent requests on one connection (HTTP/2).
     pub streams_max: u32,
-    /// Time that requests in flight have to finish on shutdown.
+    /// Time for requests in flight to finish on shutdown.
     pub drain_max: Duration,
 }
 
@@ -76,14 +76,14 @@ impl Default for ListenerLimits {
     }
 }
 
-/// Connections and requests that did not finish before a shutdown ended.
+/// Connections and requests that a shutdown cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
     pub connections_cut: usize,
     pub requests_cut: usize,
 }
 
-/// A bound port that does not serve yet.
+/// A bound port; it accepts no connections until [`Listener::serve`].
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -105,7 +105,7 @@ impl Listener {
         self.tcp.local_addr()
     }
 
-    /// Returns who can reach the listener, and whether encrypted.
+    /// Returns the reachability of the listener: this machine only, or other machines with or without TLS.
     pub fn exposure(&self) -> io::Result<Exposure> {
         Ok(match &self.tls {
             _ if self.local_addr()?.ip().is_loopback() => Exposure::Loopback,
@@ -125,7 +125,8 @@ impl Listener {
         let service = RequestService {
             auth,
             routes,
-            ids: RequestIds::new().map_err(|_| io::Error::other("no randomness"))?,
+            ids: RequestIds::new()
+                .map_err(|_| io::Error::other("the system's random number generator failed"))?,
             in_flight: in_flight.clone(),
             body_bytes_max: self.limits.body_bytes_max,
             body_wait_max: self.limits.body_wait_max,
@@ -135,8 +136,8 @@ impl Listener {
         let mut open = JoinSet::new();
         self.accept(Arc::new(service), stopped, &mut open, stop).await;
         drop(stopping);
-        let all_end = async { while open.join_next().await.is_some() {} };
-        if timeout(drain_max, all_end).await.is_ok() {
+        let drained = async { while open.join_next().await.is_some() {} };
+        if timeout(drain_max, drained).await.is_ok() {
             return Ok(DrainReport { connections_cut: 0, requests_cut: 0 });
         }
         while open.try_join_next().is_some() {}
@@ -200,7 +201,7 @@ async fn accept_one(
     }
 }
 
-/// Reports whether an error of `accept` concerns one peer only, so that accepting can go on at once.
+/// Reports whether an error of `accept` concerns one peer only, so that the next `accept` needs no pause.
 fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
@@ -220,7 +221,7 @@ impl Servers {
             .header_read_timeout(limits.head_wait_max)
             .max_buf_size(limits.head_bytes_max)
             .max_header_size(limits.head_bytes_max);
-        // With another limit than its default, hyper allocates a list for every request.
+        // With any limit but the default, hyper allocates a list for every request.
         if limits.headers_max != HYPER_HEADERS_MAX {
             http1.max_headers(limits.headers_max);
         }

@@ -1,6 +1,6 @@
 //! Percent-encoding in paths and queries.
 
-/// Decodes one segment of a path; `None` if an escape is malformed or the result is not UTF-8.
+/// Decodes a path segment or a query value; `None` if an escape is malformed or the result is not UTF-8.
 pub fn decode(part: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();

@@ -1,24 +1,24 @@
 //! Request ids, returned in every response: the client's own if it is safe to log, otherwise a generated one.
 //!
-//! Guarantees: at most 128 letters, digits and `-_.:`, so that an id needs no escaping in logs.
+//! Guarantees: an id has at most 128 characters, all letters, digits or `-_.:`, so that it needs no escaping in logs.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Header of the id, in requests and responses.
+/// Header with the request id, in requests and responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LEN_MAX: usize = 128;
 
-/// Generator of ids that are unique in a process, and very likely so among several.
+/// Generator of ids that are unique within a process and, with very high probability, across processes.
 pub struct RequestIds {
     seed: [u64; 2],
     generated: AtomicU64,
 }
 
 impl RequestIds {
-    /// Starts at a random position; fails if the system's random source does.
+    /// Creates a generator with a random seed; fails if the system's random number generator fails.
     pub fn new() -> Result<Self, ring::error::Unspecified> {
         let mut bytes = [[0; 8]; 2];
         for half in &mut bytes {

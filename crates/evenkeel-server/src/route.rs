@@ -21,14 +21,14 @@ use crate::tenant::{Access, Caller};
 
 pub const ROUTES_MAX: usize = 1024;
 
-/// One request, with its caller, as a handler gets it.
+/// A request as passed to a handler, with its authenticated caller.
 pub struct ServerRequest {
     /// The request; its body is not read yet.
     pub request: http::Request<RequestBody>,
     pub caller: Caller,
     /// Signals a client disconnect.
     pub disconnect: Disconnect,
-    /// Id of the request, repeated in the response.
+    /// Id of the request, echoed in the response.
     pub request_id: HeaderValue,
     pub accepted_at: Instant,
     pub(crate) body_bytes_max: u64,
@@ -39,11 +39,11 @@ impl ServerRequest {
     /// Reads the whole body, within the listener's limits of size and time.
     pub async fn read_body(&mut self) -> Result<Bytes, ApiError> {
         match tokio::time::timeout(self.body_wait_max, self.request.body_mut().collect()).await {
-            Ok(Ok(all)) => Ok(all.to_bytes()),
+            Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
                 Err(ApiError::BodyTooLarge { bytes_max: self.body_bytes_max })
             }
-            Ok(Err(_)) => Err(ApiError::invalid("the body ended early")),
+            Ok(Err(_)) => Err(ApiError::invalid("could not read the body")),
             Err(_) => Err(ApiError::BodyTimeout),
         }
     }
@@ -97,7 +97,7 @@ pub(crate) struct Route {
     pub(crate) error_format: ErrorFormat,
 }
 
-/// Error for a request without a route, and its format.
+/// Error for a request that matches no route or method, and the format to report it in.
 #[derive(Debug)]
 pub(crate) struct RouteMiss {
     pub(crate) error: ApiError,
@@ -107,13 +107,13 @@ pub(crate) struct RouteMiss {
 /// Routing table; contains `/livez` and `/readyz` from the start.
 pub struct Routes {
     exact: HashMap<String, Vec<Route>>,
-    /// With their final slash, longest first.
+    /// Prefixes including the trailing slash, longest first.
     prefixes: Vec<(String, Vec<Route>)>,
     len: usize,
 }
 
 impl Routes {
-    /// Creates a table with the two probes.
+    /// Creates a table that contains only the two probes.
     pub fn new(readiness: Readiness) -> Self {
         let live = handler(async |_| Ok(text("ok\n")));
         let ready = handler(move |_| {
@@ -138,7 +138,7 @@ impl Routes {
         self.add_with_error_format(method, path, access, handler, openai_error)
     }
 
-    /// Adds a route with its own error format, also for errors before the handler runs.
+    /// Adds a route with its own error format, which also applies to errors raised before the handler runs.
     pub fn add_with_error_format(
         &mut self,
         method: Method,
@@ -151,11 +151,11 @@ impl Routes {
             return Err(RouteError::TooMany);
         }
         if !path.starts_with('/') {
-            return Err(RouteError::NotAPath { path: path.to_owned() });
+            return Err(RouteError::InvalidPattern { path: path.to_owned() });
         }
         let routes = match path.strip_suffix('*') {
             Some(prefix) if prefix.ends_with('/') => self.prefix(prefix),
-            Some(_) => return Err(RouteError::NotAPath { path: path.to_owned() }),
+            Some(_) => return Err(RouteError::InvalidPattern { path: path.to_owned() }),
             None => self.exact.entry(path.to_owned()).or_default(),
         };
         if routes.iter().any(|route| route.method == method) {
@@ -181,10 +181,11 @@ impl Routes {
     /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, RouteMiss> {
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, r)| r);
-        let none = || RouteMiss { error: ApiError::NoRoute, error_format: openai_error };
-        let routes = self.exact.get(path).or_else(prefixed).ok_or_else(none)?;
-        let by = |method| routes.iter().find(|route| route.method == method);
-        let found = by(method).or_else(|| by(&Method::GET).filter(|_| method == Method::HEAD));
+        let no_route = || RouteMiss { error: ApiError::NoRoute, error_format: openai_error };
+        let routes = self.exact.get(path).or_else(prefixed).ok_or_else(no_route)?;
+        let with_method = |method| routes.iter().find(|route| route.method == method);
+        let found =
+            with_method(method).or_else(|| with_method(&Method::GET).filter(|_| method == Method::HEAD));
         found.ok_or_else(|| {
             let methods: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
             let error_format = routes.first().map_or(openai_error as ErrorFormat, |route| route.error_format);
@@ -199,13 +200,13 @@ fn text(text: &'static str) -> Response {
     response
 }
 
-/// A route that cannot be added.
+/// Reason why a route cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     #[error("more than {ROUTES_MAX} routes")]
     TooMany,
-    #[error("route {path:?} is neither `/a/b` nor `/a/*`")]
-    NotAPath { path: String },
+    #[error("invalid route {path:?}: must be a path such as `/a/b`, or a prefix such as `/a/*`")]
+    InvalidPattern { path: String },
     #[error("two handlers for {method} {path}")]
     Duplicate { method: Method, path: String },
 }
@@ -214,7 +215,7 @@ pub enum RouteError {
 mod tests {
     use super::*;
 
-    /// Creates a table of routes that differ in their access.
+    /// Creates a table; tests tell routes apart by their `Access`.
     fn table(routes: &[(Method, &str, Access)]) -> Routes {
         let mut table = Routes::new(Readiness::default());
         for (method, path, access) in routes {
@@ -279,8 +280,9 @@ mod tests {
             |path: &str| table.add(Method::GET, path, Access::Public, unused()).unwrap_err().to_string();
         assert_eq!(error("/livez"), "two handlers for GET /livez");
         assert_eq!(error("/a/*"), "two handlers for GET /a/*");
-        assert_eq!(error("/b*"), "route \"/b*\" is neither `/a/b` nor `/a/*`");
-        assert_eq!(error("b"), "route \"b\" is neither `/a/b` nor `/a/*`");
+        let rule = "must be a path such as `/a/b`, or a prefix such as `/a/*`";
+        assert_eq!(error("/b*"), format!("invalid route \"/b*\": {rule}"));
+        assert_eq!(error("b"), format!("invalid route \"b\": {rule}"));
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{HandlerFuture, Route, RouteMiss, Routes, ServerRequest};
 use crate::tenant::{Authenticator, Caller};
 
-/// Headers that may occur once: two values would let two parsers read the request differently.
-const SINGLE: [&str; 6] = ["host", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
+/// Headers that may occur at most once: two parsers could pick different values.
+const SINGLE_VALUE_HEADERS: [&str; 6] =
+    ["host", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
 
 /// State that all requests of a listener share.
 pub(crate) struct RequestService {
@@ -42,7 +43,7 @@ pub(crate) enum BodyLength {
 }
 
 impl RequestService {
-    /// Handles a request; every outcome is a response.
+    /// Handles a request; errors and panics become responses too.
     pub(crate) async fn handle(
         &self,
         request: Request<Incoming>,
@@ -83,7 +84,7 @@ impl RequestService {
         if length == BodyLength::Ambiguous {
             return Err(ApiError::Framing);
         }
-        check_single(request.headers())?;
+        check_single_values(request.headers())?;
         let route = route?;
         let caller = self.auth.caller(route.access, request.headers(), peer)?;
         let bytes_max = self.body_bytes_max as u64;
@@ -109,20 +110,20 @@ impl RequestService {
     }
 }
 
-fn check_single(headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_single_values(headers: &HeaderMap) -> Result<(), ApiError> {
     // Fast path: few requests repeat any header.
     if headers.len() == headers.keys_len() {
         return Ok(());
     }
-    for name in SINGLE {
+    for name in SINGLE_VALUE_HEADERS {
         if headers.get_all(name).iter().count() > 1 {
-            return Err(ApiError::invalid(format!("header {name} is given twice")));
+            return Err(ApiError::invalid(format!("header {name} is repeated")));
         }
     }
     Ok(())
 }
 
-/// Turns a panic of a handler into an internal error of its request.
+/// Turns a panic in a handler into an internal error for its request.
 async fn catch_panic(future: HandlerFuture) -> Result<Response, ApiError> {
     let mut future = pin!(future);
     poll_fn(|cx| {

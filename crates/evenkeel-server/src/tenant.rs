@@ -77,7 +77,7 @@ impl Tenant {
     /// Counts a request against the requests per minute.
     pub fn take_request(&self, now: Instant) -> Result<(), ApiError> {
         let Some(limit) = self.settings.rpm else { return Ok(()) };
-        check_rate(RateLimitKind::Requests, self.usage.lock().requests.take(1, limit, now))
+        check_rate(RateLimitKind::Requests, self.usage.lock().requests.try_acquire(1, limit, now))
     }
 
     /// Refunds a request that was counted but not served, through no fault of the tenant.
@@ -90,7 +90,7 @@ impl Tenant {
     /// Counts a request's estimated tokens against the tokens per minute.
     pub fn take_tokens(&self, estimate: u64, now: Instant) -> Result<(), ApiError> {
         let Some(limit) = self.settings.tpm else { return Ok(()) };
-        check_rate(RateLimitKind::Tokens, self.usage.lock().tokens.take(estimate, limit, now))
+        check_rate(RateLimitKind::Tokens, self.usage.lock().tokens.try_acquire(estimate, limit, now))
     }
 
     /// Replaces a request's estimated tokens with the actual ones.
@@ -125,9 +125,9 @@ fn check_rate(rate: RateLimitKind, decision: RateDecision) -> Result<(), ApiErro
 /// Authentication that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// None: probes, and routes whose API checks credentials itself.
+    /// No authentication: probes, and routes whose API checks credentials itself.
     Public,
-    /// A tenant's API key; none in open mode.
+    /// A tenant's API key; not required in open mode.
     Tenant,
     /// An admin key; without configured admin keys, a connection from this machine.
     Admin,
@@ -163,14 +163,14 @@ impl Tenants {
         let mut names = Interner::new(2 * TENANTS_MAX as u32 + 1, (0, 0));
         let id = names.intern(OPEN).map_err(|_| TenantsError::TooMany)?;
         let open = TenantSettings { name: OPEN.to_owned(), ..TenantSettings::default() };
-        let none = Self {
+        let empty = Self {
             names,
             by_name: HashMap::new(),
             keys: Vec::new(),
             admin: Vec::new(),
             open: Arc::new(Tenant::new(id, open)),
         };
-        none.next(tenants, admin).map(|(tenants, _)| tenants)
+        empty.next(tenants, admin).map(|(tenants, _)| tenants)
     }
 
     /// Creates the table that replaces this one, and returns the ids of removed tenants.
@@ -200,8 +200,8 @@ impl Tenants {
             }
             let id = names.intern(&name).map_err(|_| TenantsError::TooMany)?;
             let mut tenant = Tenant::new(id, settings);
-            if let Some(before) = self.by_name.get(&name) {
-                tenant.usage = before.usage.clone();
+            if let Some(previous) = self.by_name.get(&name) {
+                tenant.usage = previous.usage.clone();
             }
             let tenant = Arc::new(tenant);
             keys.extend(tenant.settings.key_hashes.iter().map(|hash| (*hash, tenant.clone())));
@@ -263,7 +263,7 @@ impl Tenants {
     }
 }
 
-/// Rejects a key of two tenants, or of a tenant and an administrator.
+/// Rejects a key that two tenants share, or a tenant and an administrator.
 fn check_distinct(keys: &[(KeyHash, Arc<Tenant>)], admin: &[KeyHash]) -> Result<(), TenantsError> {
     let pairs = keys.windows(2).filter(|pair| pair[0].0.matches(&pair[1].0)).map(|pair| &pair[1].1);
     let both = keys.iter().filter(|(hash, _)| admin.iter().any(|known| known.matches(hash))).map(|(_, t)| t);
@@ -385,7 +385,7 @@ fn check_exposure(
     }
 }
 
-/// A tenant table that is invalid or insecure.
+/// Reason why a tenant table is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TenantsError {
     #[error("more than {TENANTS_MAX} tenants")]

@@ -1,7 +1,7 @@
 //! hyper's timer for one connection: a single timer entry serves the read timeouts of all its heads.
 //!
 //! hyper creates a sleep for every head and drops it afterwards, which takes the timer wheel's shared lock twice. Here
-//! the entry stays registered, and is reset only when it fires too early, once in many requests.
+//! the entry stays registered, and is reset only when it fires too early, which is rare.
 //!
 //! Limits: one entry per connection, created with its first head.
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sleep_ends_at_its_own_deadline_whatever_was_set_before() {
+    async fn a_sleep_ends_at_its_own_deadline_regardless_of_earlier_sleeps() {
         let timer = ConnectionTimer::default();
         assert!(is_pending(&mut timer.sleep(10 * SECOND)).await);
         tokio::time::advance(9 * SECOND).await;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deadline_that_has_passed_ends_at_once() {
+    async fn a_sleep_whose_deadline_has_passed_ends_at_once() {
         let timer = ConnectionTimer::default();
         assert!(is_pending(&mut timer.sleep(SECOND)).await);
         tokio::time::advance(2 * SECOND).await;

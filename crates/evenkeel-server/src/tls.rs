@@ -63,7 +63,7 @@ fn read(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// Certificate files that cannot be used.
+/// Reason why certificate files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file cannot be read, or is not PEM.
@@ -73,11 +73,11 @@ pub enum TlsError {
         #[source]
         error: pem::Error,
     },
-    #[error("{}: holds no certificate or key", .path.display())]
+    #[error("{}: contains no certificate or key", .path.display())]
     Empty { path: PathBuf },
     #[error("{} is not the key of {}", .key.display(), .cert.display())]
     Mismatch { cert: PathBuf, key: PathBuf },
     /// rustls rejects the certificate or the key.
-    #[error("certificate or key not usable: {0}")]
+    #[error("certificate or key is not usable: {0}")]
     Unusable(#[source] rustls::Error),
 }

@@ -1,7 +1,8 @@
 //! AWS access keys of tenants. Their secrets are derived from a master key and never stored.
 //!
-//! Guarantees: a secret is the HMAC-SHA256 of the access key id under a master key of 256 random bits, so any number of
-//! key pairs reveals nothing about another. An access key id is valid as long as its tenant has the API key it names.
+//! Guarantees: a secret is the HMAC-SHA256 of the access key id under a master key of 256 random bits, so known
+//! key pairs reveal nothing about the others. An access key id is valid as long as its tenant has the API key whose hash
+//! it contains.
 
 use core::fmt;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::attribute::hex;
 use crate::error::SqsError;
 
-/// Digits of an API key's hash in the access key id.
+/// Number of digits of the API key's hash in the access key id.
 const HASH_DIGITS: usize = 8;
 
 /// The key that all secrets are derived from.
@@ -25,7 +26,7 @@ pub struct MasterKey(hmac::Key);
 /// AWS credentials of a client.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// Name of the tenant and the beginning of an API key's hash.
+    /// Name of the tenant, a dot, and the first digits of an API key's hash.
     pub access_key_id: String,
     pub secret_access_key: Secret<String>,
 }
@@ -90,9 +91,9 @@ fn hash_digits(hash: &KeyHash) -> String {
     digits.chars().take(HASH_DIGITS).collect()
 }
 
-/// A text that is not a master key. The text is not repeated, because it may be secret.
+/// Parse error of a master key. It does not contain the text, which may be secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a master key is 64 hexadecimal digits")]
+#[error("a master key must be 64 hexadecimal digits")]
 pub struct MasterKeyError;
 
 #[cfg(test)]
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_access_key_of_a_disabled_tenant_is_rejected_as_such() {
+    fn the_access_key_of_a_disabled_tenant_gets_access_denied() {
         let master = MasterKey::parse(&"0".repeat(64)).unwrap();
         let tenants = tenants(TenantState::Disabled);
         let pair = &master.credentials(&tenants.get("a.b").unwrap().settings)[0];

@@ -35,7 +35,7 @@ impl SqsApi {
     pub(crate) async fn delete_message(&self, request: &ReceiptRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
         let results = self.delete(&queue, &[request.receipt()?]).await;
-        all(results)
+        first_error(results)
     }
 
     pub(crate) async fn delete_message_batch(
@@ -54,7 +54,7 @@ impl SqsApi {
         let deleted = results.iter().filter(|result| result.is_ok()).count();
         self.metrics.deleted(queue, deleted as u64);
         let results = results.into_iter().zip(receipts).map(|(result, receipt)| match result {
-            // Idempotent: a client that got no response retries, when the message is already deleted.
+            // Idempotent: a client that got no response retries after the message is deleted.
             Ok(()) | Err(Rejection::MessageGone | Rejection::StaleReceipt) => {
                 self.streams.release(receipt);
                 Ok(())
@@ -70,7 +70,7 @@ impl SqsApi {
     ) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
         let results = self.change_all(&queue, vec![(request.receipt()?, request.visibility()?)]).await;
-        all(results)
+        first_error(results)
     }
 
     pub(crate) async fn change_visibility_batch(
@@ -136,11 +136,12 @@ impl ReceiptBatchRequest {
     }
 }
 
-fn all(results: Vec<Result<(), SqsError>>) -> Result<EmptyResponse, SqsError> {
+/// Returns the first error, if any.
+fn first_error(results: Vec<Result<(), SqsError>>) -> Result<EmptyResponse, SqsError> {
     results.into_iter().collect::<Result<Vec<()>, SqsError>>().map(|_| EmptyResponse {})
 }
 
-/// Converts the rejection of a receipt into an error that repeats the receipt.
+/// Converts the rejection of a receipt into an error that contains the receipt.
 fn receipt_error(rejection: Rejection, receipt: &Receipt) -> SqsError {
     match rejection {
         Rejection::ForgedReceipt => SqsError::ReceiptInvalid { receipt: receipt.as_str().to_owned() },

@@ -47,19 +47,19 @@ pub struct SqsApi {
     pub(crate) purged: Mutex<HashMap<QueueId, Instant>>,
     /// Serializes read-modify-write changes of queue settings.
     pub(crate) changing: tokio::sync::Mutex<()>,
-    /// Becomes true when the server stops, and ends every long poll.
+    /// Set to true on shutdown, which ends every long poll.
     pub(crate) stopping: watch::Sender<bool>,
-    /// For tasks that outlive a request.
+    /// Given to tasks that outlive a request.
     pub(crate) weak_self: Weak<Self>,
 }
 
 /// The parts of a request that operations use besides the body.
 pub(crate) struct RequestContext {
-    /// Host under which the client reached the server.
+    /// Host that the client addressed, for queue URLs.
     pub(crate) host: String,
-    /// Name of the tenant.
+    /// Name of the tenant that sent the request.
     pub(crate) sender: String,
-    /// Value of the trace header.
+    /// Value of `X-Amzn-Trace-Id`.
     pub(crate) trace: Option<String>,
     pub(crate) disconnect: Disconnect,
 }
@@ -224,7 +224,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError> {
     serde_json::from_slice(body).map_err(|error| SqsError::Serialization { message: error.to_string() })
 }
 
-/// Returns a required parameter.
+/// Returns a required parameter, or an error if it is missing or empty.
 pub(crate) fn required<'a>(name: &'static str, value: Option<&'a str>) -> Result<&'a str, SqsError> {
     value.filter(|value| !value.is_empty()).ok_or(SqsError::Missing { name })
 }
@@ -256,8 +256,7 @@ fn operation_of(request: &ServerRequest) -> Result<Operation, SqsError> {
     }
     let content_type = header_text(request, &CONTENT_TYPE);
     if content_type.is_some_and(|kind| kind.starts_with("application/x-www-form")) {
-        let message =
-            "The query protocol is not supported; use an AWS SDK of November 2023 or later, which uses JSON.";
+        let message = "The query protocol is not supported; use an AWS SDK from November 2023 or later, which uses JSON.";
         return Err(SqsError::Unsupported { message: message.to_owned() });
     }
     Err(SqsError::UnknownOperation)
@@ -267,7 +266,7 @@ fn header_text<'a>(request: &'a ServerRequest, name: &HeaderName) -> Option<&'a 
     request.request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok())
 }
 
-/// Returns the host under which the client reached the server, or `localhost` if that is not safe in a URL.
+/// Returns the host that the client addressed, or `localhost` if it is not safe in a URL.
 fn host_of(request: &ServerRequest) -> String {
     let authority = request.request.uri().authority().map(http::uri::Authority::as_str);
     let host = authority.or_else(|| header_text(request, &HOST)).unwrap_or_default();

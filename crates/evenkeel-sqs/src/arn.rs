@@ -8,7 +8,7 @@ impl SqsOptions {
         format!("arn:aws:sqs:{}:{}:{name}", self.region, self.account)
     }
 
-    /// Returns the queue name in an ARN; `Ok(None)` if the ARN is of another account or region.
+    /// Returns the queue name in an ARN; `Ok(None)` if the ARN belongs to another account or region.
     pub(crate) fn name_of_arn<'a>(&self, arn: &'a str) -> Result<Option<&'a str>, ArnError> {
         let parts: Vec<&str> = arn.split(':').collect();
         let ["arn", _, "sqs", region, account, name] = parts[..] else { return Err(ArnError) };
@@ -24,12 +24,12 @@ impl SqsOptions {
     }
 }
 
-/// A text that is not the ARN of a queue.
+/// Parse error of a queue's ARN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the ARN of a queue")]
 pub(crate) struct ArnError;
 
-/// Returns the queue name in a URL: its last path segment, whatever the host.
+/// Returns the queue name in a URL: its last path segment; the host is ignored.
 pub(crate) fn name_of_url(url: &str) -> &str {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     path.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn parsing_an_arn_reverses_formatting_it_and_other_regions_have_no_queue() {
+    fn an_arn_of_this_region_round_trips_and_one_of_another_region_has_no_queue() {
         let options = SqsOptions::default();
         assert_eq!(options.name_of_arn(&options.arn("q")), Ok(Some("q")));
         assert_eq!(options.name_of_arn("arn:aws:sqs:eu-west-1:000000000000:q"), Ok(None));

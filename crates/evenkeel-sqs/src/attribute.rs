@@ -1,4 +1,4 @@
-//! Message attributes: validation, MD5 digests as AWS computes them, and the filter of a receive.
+//! Message attributes: validation, MD5 digests as AWS computes them, and the attribute filter of a receive.
 
 use core::fmt;
 
@@ -107,8 +107,8 @@ fn check_one<'a>(name: &'a str, input: &'a AttributeInput) -> Result<Attribute<'
     };
     if !is_name(name) {
         return Err(SqsError::invalid(format!(
-            "Message (user) attribute name '{name}' is invalid: it has 1 to 256 letters, digits, hyphens, underscores \
-             or periods, none of the latter first, last or twice in a row, and does not begin with AWS. or Amazon."
+            "Message (user) attribute name '{name}' is invalid: it must have 1 to 256 letters, digits, hyphens, \
+             underscores or periods, without a period at the start or end or two in a row, and must not begin with AWS. or Amazon."
         )));
     }
     let lists = [&input.string_list_values, &input.binary_list_values];
@@ -178,9 +178,9 @@ pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
         return None;
     }
     let mut md5 = Md5::new();
-    let mut part = |bytes: &[u8], before: &[u8]| {
-        md5.update(before);
-        // A message has at most 1 MiB, so that lengths fit.
+    let mut update = |bytes: &[u8], prefix: &[u8]| {
+        md5.update(prefix);
+        // A message has at most 1 MiB, so lengths fit in 32 bits.
         md5.update((bytes.len() as u32).to_be_bytes());
         md5.update(bytes);
     };
@@ -189,9 +189,9 @@ pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
             Value::Text(_) => 1,
             Value::Binary(_) => 2,
         };
-        part(attribute.name.as_bytes(), &[]);
-        part(attribute.data_type.as_bytes(), &[]);
-        part(attribute.value.as_bytes(), &[kind]);
+        update(attribute.name.as_bytes(), &[]);
+        update(attribute.data_type.as_bytes(), &[]);
+        update(attribute.value.as_bytes(), &[kind]);
     }
     Some(hex(&md5.finalize()))
 }

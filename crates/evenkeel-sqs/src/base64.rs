@@ -1,10 +1,10 @@
-//! Base64 with padding, in which JSON carries bytes.
+//! Base64 with padding, the encoding of binary values in JSON.
 
 use ::base64::Engine as _;
 use ::base64::alphabet::STANDARD;
 use ::base64::engine::general_purpose::{GeneralPurpose, PAD};
 
-/// Ignores non-zero bits after the last byte, which a strict decoder rejects.
+/// Standard alphabet with padding. Accepts non-zero bits after the last byte, which a strict decoder rejects.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, PAD.with_decode_allow_trailing_bits(true));
 
 pub(crate) fn encode(bytes: &[u8]) -> String {
@@ -22,7 +22,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_vectors_of_rfc_4648_hold() {
+    fn encoding_and_decoding_match_the_vectors_of_rfc_4648() {
         for (bytes, text) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {

@@ -14,7 +14,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Creates a body that hands its bytes to the connection in chunks.
 ///
-/// A response counts as complete when its last chunk is handed over; with a single chunk that would be at once.
+/// A response counts as complete once its last chunk is handed over; a single chunk would complete it immediately.
 pub(crate) fn chunked(bytes: Vec<u8>) -> Body {
     if bytes.len() <= CHUNK_BYTES {
         return body::full(bytes);

@@ -24,13 +24,13 @@ const SQS: &str = "com.amazonaws.sqs";
 /// Namespace of the error types that all AWS services share.
 const CORAL: &str = "com.amazon.coral.service";
 
-/// A request that is rejected, or that failed.
+/// Reason why a request is rejected or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SqsError {
     /// The body is not a valid request of the operation.
     #[error("{message}")]
     Serialization { message: String },
-    #[error("X-Amz-Target names no operation of AmazonSQS")]
+    #[error("X-Amz-Target is missing or is not an operation of AmazonSQS")]
     UnknownOperation,
     /// The operation, or one of its parameters, is not supported.
     #[error("{message}")]

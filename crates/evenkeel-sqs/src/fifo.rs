@@ -14,7 +14,7 @@ use crate::limit::DEDUP_MAX;
 use crate::queue_metadata::QueueMetadata;
 use crate::settings::{AttributeName, QueueSpec};
 
-/// End of a FIFO queue's name.
+/// Suffix of a FIFO queue's name.
 pub(crate) const SUFFIX: &str = ".fifo";
 
 /// FIFO attributes of a queue, in the format in which they are stored.
@@ -24,11 +24,11 @@ pub(crate) struct FifoSettings {
     /// `ContentBasedDeduplication`: the SHA-256 of the body is the default deduplication id.
     content_based: bool,
     scope: Scope,
-    /// Stored only: queues have no such limit.
+    /// Stored and returned, but not enforced.
     throughput: Throughput,
 }
 
-/// Scope in which deduplication ids are unique.
+/// Scope of deduplication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Scope {
@@ -70,7 +70,7 @@ impl DedupPolicy {
         Self { order, fifo }
     }
 
-    /// Returns the id that the client sent, or the hash of the body if the queue is configured so.
+    /// Returns the id that the client sent, or the hash of the body with `ContentBasedDeduplication`.
     pub(crate) fn name(
         &self,
         group: &str,
@@ -114,7 +114,7 @@ pub(crate) fn apply(spec: &mut QueueSpec, name: AttributeName, value: &str) -> R
         AttributeName::FifoThroughputLimit => {
             fifo.throughput = parse(value).ok_or_else(|| bad("Must be perQueue or perMessageGroupId."))?;
         }
-        // `FifoQueue`: the name decides.
+        // `FifoQueue` is determined by the queue's name.
         _ if value == "true" => {}
         _ => return Err(bad("A queue whose name ends in .fifo is a FIFO queue.")),
     }

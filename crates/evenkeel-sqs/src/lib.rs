@@ -1,6 +1,6 @@
-//! The SQS API: the SQS JSON protocol, so that unmodified AWS clients use Evenkeel's fair durable queues.
+//! The SQS API: the SQS JSON protocol, so that unmodified AWS clients can use Evenkeel's fair durable queues.
 //!
-//! The life of a request: `api` (routes) → `operation` (one of 23) → `sigv4` and `access_key` (authentication) → the
+//! The life of a request: `api` (routes) → `operation` (the 23 operations) → `sigv4` and `access_key` (authentication) → the
 //! operation: `send`, `receive`, `acknowledge` (delete, change visibility), `queue` (create, find, list, purge, delete),
 //! `settings` (queue attributes), `redrive` (dead-letter queues), `move_task`, `permission`, `tag` → a JSON response, or
 //! an `error` as AWS formats it. `attribute`, `text_validation` and `limit` are AWS's rules for messages;

@@ -1,10 +1,10 @@
-//! Limits that AWS documents, as far as the API enforces them and not the queue.
+//! AWS's documented limits that the API enforces itself; the queue enforces the others.
 
 use core::ops::RangeInclusive;
 
 /// Entries per batch.
 pub(crate) const BATCH_MAX: usize = 10;
-/// Bytes of all messages of a batch; also of the largest message.
+/// Total bytes of a batch's messages; also the maximum of a single message.
 pub(crate) const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Messages per receive.
 pub(crate) const RECEIVE: RangeInclusive<i64> = 1..=10;

@@ -42,7 +42,7 @@ const SQS_REQUEST_SECONDS: MetricDesc = MetricDesc::new(
 
 /// Code of a successful request.
 const OK: &str = "OK";
-/// More than there are error codes.
+/// Upper bound on the number of error codes.
 const CODES_MAX: usize = 64;
 
 pub(crate) struct SqsMetrics {

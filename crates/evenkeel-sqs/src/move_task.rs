@@ -28,7 +28,7 @@ const BATCH: usize = 100;
 /// Consecutive retries while the queue is busy before a task fails.
 const RETRIES_MAX: u32 = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Failure reason of a task that a stop of the gateway interrupted.
+/// Failure reason of a task that was interrupted by a shutdown or crash.
 const INTERRUPTED: &str = "GatewayStopped";
 const NO_SOURCE: &str = "The resource that you specified for the SourceArn parameter doesn't exist.";
 const NO_DESTINATION: &str =
@@ -246,7 +246,7 @@ impl SqsApi {
 }
 
 impl MoveTasks {
-    /// Lists the tasks that the last stop of the gateway interrupted, as failed.
+    /// Restores the tasks that the last shutdown or crash interrupted, as failed.
     pub(crate) fn restore_interrupted(queues: &Queues) -> Self {
         let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
             let record = QueueMetadata::read(&queue.descriptor().metadata).move_task?;
@@ -276,7 +276,7 @@ impl MoveTasks {
             of_source += i64::from(task.source == source);
             task.source != source || of_source <= *TASKS.end()
         });
-        // Also limits the tasks of deleted queues.
+        // Bounds the total, including tasks of deleted queues.
         tasks.truncate(TASKS_ACTIVE_MAX * usize::try_from(*TASKS.end()).unwrap_or(1));
         Ok(())
     }
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pace_matches_the_rate() {
+    fn batch_and_pause_match_the_rate() {
         for rate in 1..=500 {
             let (batch, pause) = pace(Some(rate));
             let per_second = batch as f64 / pause.as_secs_f64();

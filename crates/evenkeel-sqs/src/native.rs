@@ -1,4 +1,4 @@
-//! The native API of queues, `/api/queues…`, for features that SQS does not have.
+//! The native queue API, `/api/queues…`, for features that SQS does not have.
 //!
 //! Tenants send and consume; operations that change a queue for everyone (settings, limits of keys, purge) need an
 //! admin key. Both APIs share the messages: a header here is a message attribute there.
@@ -53,7 +53,7 @@ impl SqsApi {
             async { response }
         });
         routes.add(Method::GET, QUEUES, Access::TenantOrAdmin, list)?;
-        // Includes methods that no path accepts, so that `Allow` lists those of each path.
+        // Includes methods that no path accepts, so that `dispatch` responds with the `Allow` of each path.
         for method in METHODS {
             let api = native.clone();
             let dispatch = handler(move |request| api.clone().dispatch(request));
@@ -98,7 +98,7 @@ impl Native {
     }
 }
 
-/// Returns the error for a path: the allowed methods, or that there is no such path.
+/// Returns the error for an unmatched request: 405 with the allowed methods, or 404.
 fn route_error(parts: &[&str]) -> ApiError {
     let allow = match parts {
         [_] => "GET, PUT, DELETE",
@@ -132,7 +132,7 @@ fn sender_of(request: &ServerRequest) -> &str {
 async fn read<T: DeserializeOwned>(request: &mut ServerRequest) -> Result<T, ApiError> {
     let bytes = request.read_body().await?;
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-    // serde would accept an array in the order of the fields.
+    // serde would also accept an array with the fields in order.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(ApiError::invalid("the body is not a JSON object"));
     }

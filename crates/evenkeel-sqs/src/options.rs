@@ -13,7 +13,7 @@ pub struct SqsOptions {
     pub scheme: &'static str,
     /// Settings of a new queue, unless the request sets them.
     pub defaults: QueueSettings,
-    /// Maximum of queues with their own metric series; the others are counted as `other`.
+    /// Maximum number of queues with their own metric series; the others are counted as `other`.
     pub queues_metered_max: usize,
     /// Checks the dispatch target of a queue; the error is for the client.
     pub check_target: fn(&str) -> Result<(), String>,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fifo::FifoSettings;
 
-/// Metadata of a queue. The names of the fields are those of the stored JSON.
+/// Metadata of a queue. Field names are part of the stored format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct QueueMetadata {
@@ -38,14 +38,14 @@ pub(crate) struct QueueMetadata {
     pub(crate) tags: BTreeMap<String, String>,
 }
 
-/// The dead-letter queue of a queue, and the deliveries before a message moves there.
+/// The dead-letter queue of a queue, and the number of deliveries after which a message moves there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeadLetterTarget {
     pub(crate) arn: String,
     pub(crate) receives_max: u32,
 }
 
-/// A move task that was started.
+/// A move task that was started, stored until it finishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MoveTaskRecord {
     pub(crate) id: String,
@@ -63,7 +63,7 @@ fn is_default(fifo: &FifoSettings) -> bool {
 }
 
 impl QueueMetadata {
-    /// Parses stored metadata; the default if it is not in this format.
+    /// Parses stored metadata; returns the default if it is not in this format.
     pub(crate) fn read(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }

@@ -103,14 +103,14 @@ impl SqsApi {
         let filter = Filter(&request.message_attribute_names);
         let messages =
             deliveries.iter().map(|delivery| self.received(&queue, delivery, &system, &filter)).collect();
-        // An estimate: bodies with many escapes need more, and the buffer grows.
+        // An estimate: the buffer grows for bodies with many escapes.
         let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + MESSAGE_OVERHEAD).sum();
         let json = to_json_with_capacity(bytes, &ReceiveResponse { messages });
         release_unless_served(queue, &deliveries, context.disconnect.clone());
         json
     }
 
-    /// Receives messages with long polling; returns none when the server stops.
+    /// Receives messages with long polling; returns an empty list on shutdown.
     pub(crate) async fn receive(
         &self,
         queue: &Queue,
@@ -172,7 +172,7 @@ impl SqsApi {
             SystemAttribute::SentTimestamp => Some(delivery.sent_at.0.to_string()),
             SystemAttribute::ReceiveCount => Some(delivery.attempt.to_string()),
             SystemAttribute::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
-            // Only FIFO queues have them.
+            // Only messages of FIFO queues have one.
             SystemAttribute::SequenceNumber => {
                 let is_fifo = queue.descriptor().settings.order == DeliveryOrder::Fifo;
                 is_fifo.then(|| sequence_number(delivery.id))
@@ -190,7 +190,7 @@ impl SqsApi {
     }
 }
 
-/// Validates the attempt id of a FIFO receive. It has no effect: a lost response is undone by the client's disconnect.
+/// Validates the attempt id of a FIFO receive. It has no effect: a disconnect already releases undelivered messages.
 fn check_attempt(request: &ReceiveMessage, order: DeliveryOrder) -> Result<(), SqsError> {
     let Some(id) = &request.receive_request_attempt_id else { return Ok(()) };
     let reason = match order {
@@ -237,7 +237,7 @@ fn requested_system_attributes(
     Ok(SYSTEM.iter().filter(|(name, _)| is_requested(name)).copied().collect())
 }
 
-/// Releases the leases of a response that the client did not receive in full, so that others get the messages at once.
+/// Releases the leases of a response that the client did not receive in full, so that other consumers get them.
 pub(crate) fn release_unless_served(queue: Queue, deliveries: &[Delivery], mut disconnect: Disconnect) {
     if deliveries.is_empty() {
         return;

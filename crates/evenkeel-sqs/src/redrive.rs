@@ -146,7 +146,7 @@ impl SqsApi {
         sources.map(|descriptor| descriptor.name.clone()).collect()
     }
 
-    /// Connects a new queue as dead-letter queue to the queues whose policies name it.
+    /// Makes a new queue the dead-letter queue of the queues whose policies name it.
     pub(crate) async fn link_sources(&self, target: &Queue) {
         let arn = self.options.arn(&target.descriptor().name);
         for queue in self.queues.list("", None, usize::MAX) {

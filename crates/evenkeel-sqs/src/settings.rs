@@ -146,7 +146,7 @@ impl SqsApi {
         Ok(())
     }
 
-    /// Returns a settable attribute, or the ARN; `None` if it is not set and has no default.
+    /// Returns a settable attribute, or the ARN; `None` if it has no value.
     pub(crate) fn setting(&self, spec: &QueueSpec, name: AttributeName) -> Option<String> {
         let QueueSpec { settings, metadata, .. } = spec;
         let seconds = |millis: u64| Some((millis / 1_000).to_string());

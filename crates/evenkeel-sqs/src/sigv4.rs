@@ -29,10 +29,10 @@ const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 const COVERED: [&str; 4] = ["host", DATE, "x-amz-target", CONTENT_HASH];
 /// Maximum clock skew between client and server.
 const SKEW_MAX_SECS: u64 = 15 * 60;
-/// Maximum of signed headers.
+/// Maximum number of signed headers.
 const HEADERS_MAX: usize = 100;
 
-/// The identity that a request claims; its signature is verified once the body is read.
+/// The identity that a request claims; the signature is verified after the body is read.
 pub(crate) enum ClaimedIdentity {
     /// Open mode: there are no tenants, and signatures are not checked.
     Open,
@@ -54,7 +54,7 @@ pub(crate) struct SignatureHeader {
 }
 
 impl SqsApi {
-    /// Parses the signature headers and finds the tenant; makes all checks that do not need the body.
+    /// Parses the signature headers and finds the tenant; performs all checks that do not need the body.
     pub(crate) fn parse_signature<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SqsError> {
         let tenants = self.auth.tenants();
         if tenants.is_empty() {
@@ -125,7 +125,7 @@ impl SignatureHeader {
             return incomplete("Credential must be scoped to sqs and end with aws4_request");
         }
         if !self.date.starts_with(date.as_str()) {
-            return incomplete("the day of Credential is not that of X-Amz-Date");
+            return incomplete("the date in Credential differs from X-Amz-Date");
         }
         let is_present = |name: &str| name == HOST.as_str() || headers.contains_key(name);
         let is_covered = |name: &str| self.headers.iter().any(|signed| signed == name);
@@ -204,7 +204,7 @@ fn canonical_request<B>(request: &Request<B>, signed: &[String], payload: &str) 
     Ok(out)
 }
 
-/// Normalizes dots and double slashes, then percent-encodes the path again, as SigV4 requires.
+/// Removes dot segments and double slashes, then percent-encodes the path again, as SigV4 requires.
 fn canonical_path(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

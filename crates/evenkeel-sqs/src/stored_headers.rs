@@ -14,7 +14,7 @@ const BINARY: u8 = 2;
 /// Headers stored with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredHeaders<'a> {
-    /// The sender set a group; otherwise the message's key is the default.
+    /// True if the sender set a group; otherwise the message has the default key.
     pub(crate) has_group: bool,
     pub(crate) body_md5: [u8; 16],
     /// Name of the tenant that sent the message.
@@ -28,7 +28,7 @@ pub(crate) struct StoredHeaders<'a> {
 }
 
 impl<'a> StoredHeaders<'a> {
-    /// Encodes the headers. The API's limits keep every length within its field.
+    /// Encodes the headers. The API's limits ensure that every length fits its field.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let attributes: usize = self.attributes.iter().map(|attribute| attribute.size() + 9).sum();
         let mut out =
@@ -92,7 +92,7 @@ pub fn sender_of(headers: &[u8]) -> Option<&str> {
     StoredHeaders::decode(headers).map(|stored| stored.sender).filter(|sender| !sender.is_empty())
 }
 
-/// Returns a text attribute from the stored headers of a message; names are compared without case.
+/// Returns a text attribute from the stored headers of a message; names are case-insensitive.
 pub fn header_of<'a>(headers: &'a [u8], name: &str) -> Option<&'a str> {
     let mut attributes = StoredHeaders::decode(headers)?.attributes.into_iter();
     match attributes.find(|attribute| attribute.name.eq_ignore_ascii_case(name))?.value {
@@ -101,7 +101,7 @@ pub fn header_of<'a>(headers: &'a [u8], name: &str) -> Option<&'a str> {
     }
 }
 
-/// Appends a text after its length in two bytes.
+/// Appends the length of a text in two bytes, then the text.
 fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u16).to_be_bytes());
     out.extend(text.as_bytes());

@@ -1,6 +1,6 @@
 //! Validation of the characters in messages.
 
-/// Reports whether AWS accepts every character: those of XML 1.0.
+/// Reports whether AWS accepts every character, that is, whether XML 1.0 allows it.
 pub(crate) fn is_valid_text(text: &str) -> bool {
     // Fast path for printable ASCII. The fold without early exit is vectorized, which is faster than stopping at the
     // first other byte.

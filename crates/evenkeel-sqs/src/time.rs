@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::time::SystemTime;
 
-/// A duration in whole seconds, within its limits.
+/// A duration in whole seconds whose range was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seconds(pub(crate) u64);
 

@@ -41,7 +41,7 @@ fn only_the_keys_of_a_tenant_authenticate_it() {
 }
 
 #[test]
-fn a_disabled_tenant_is_rejected_as_such() {
+fn a_disabled_tenant_gets_tenant_disabled() {
     let off = TenantSettings { state: TenantState::Disabled, ..tenant("a", &["ek-1"]) };
     let auth = auth(vec![off], &[], Exposure::Loopback);
     assert_eq!(call(&auth, Access::Tenant, Some("ek-1"), LOCAL), Err(ApiError::TenantDisabled));
@@ -83,7 +83,7 @@ fn a_tenant_key_is_not_an_admin_key() {
 }
 
 #[test]
-fn routes_for_both_distinguish_tenants_from_administrators() {
+fn tenant_or_admin_routes_distinguish_tenants_from_administrators() {
     let both = |auth: &Authenticator, key, peer| call(auth, Access::TenantOrAdmin, key, peer);
     let keyed = auth(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
     assert_eq!(both(&keyed, Some("ek-1"), LOCAL), Ok("a".to_owned()));
@@ -177,7 +177,7 @@ fn a_full_table_can_be_replaced_by_another() {
 }
 
 #[test]
-fn a_list_of_models_excludes_all_others() {
+fn a_tenant_with_a_model_list_may_use_no_other_model() {
     let some = Tenant::new(TenantId(0), TenantSettings { models: vec!["m".to_owned()], ..tenant("a", &[]) });
     assert_eq!(some.check_model("m"), Ok(()));
     assert_eq!(some.check_model("n"), Err(ApiError::ModelForbidden { model: "n".to_owned() }));

@@ -15,7 +15,7 @@ proptest! {
         let mut taken = Vec::new();
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
-            if minute.take(amount, limit, now) == RateDecision::Allowed {
+            if minute.try_acquire(amount, limit, now) == RateDecision::Allowed {
                 taken.push((now, amount));
             }
             let minute_ago = taken.iter().filter(|(at, _)| now.since(*at) <= Duration::from_secs(60));
@@ -32,11 +32,11 @@ proptest! {
         let mut now = Instant::ORIGIN;
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
-            if let RateDecision::Limited { retry_after } = minute.take(amount, limit, now) {
+            if let RateDecision::Limited { retry_after } = minute.try_acquire(amount, limit, now) {
                 prop_assert!(retry_after <= Duration::from_secs(61));
                 let early = now + (retry_after - Duration::from_nanos(1));
-                prop_assert_ne!(minute.clone().take(amount, limit, early), RateDecision::Allowed);
-                prop_assert_eq!(minute.clone().take(amount, limit, now + retry_after), RateDecision::Allowed);
+                prop_assert_ne!(minute.clone().try_acquire(amount, limit, early), RateDecision::Allowed);
+                prop_assert_eq!(minute.clone().try_acquire(amount, limit, now + retry_after), RateDecision::Allowed);
             }
         }
     }

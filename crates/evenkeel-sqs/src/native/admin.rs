@@ -24,7 +24,7 @@ use crate::settings::QueueSpec;
 pub(super) const PAGE_MAX: u64 = 10_000;
 /// Messages per redrive.
 const REDRIVE_MAX: u64 = 10_000;
-/// The dead-letter queue by name; the queue's own setting, `redrive`, has its id.
+/// The dead-letter queue by name; the stored setting, `redrive`, has its id.
 const DEAD_LETTERS: &str = "dead_letters";
 const ORDER_MISMATCH: &str = "a FIFO queue and a fair queue cannot exchange messages";
 const REDRIVE: &str = "redrive";
@@ -81,7 +81,7 @@ impl Native {
         Ok(json)
     }
 
-    /// Creates a queue or changes its settings; settings that the body does not name stay.
+    /// Creates a queue or changes its settings; omitted settings stay unchanged.
     pub(super) async fn put(&self, request: &mut ServerRequest, name: &str) -> Result<Response, ApiError> {
         check_admin(request)?;
         let changes: Map<String, Value> = read(request).await?;

@@ -18,9 +18,9 @@ use crate::receive::release_unless_served;
 
 /// Messages or receipts per request.
 pub(super) const MESSAGES_MAX: u64 = 1_000;
-/// Maximum of a lease, the same as in a queue's settings.
+/// Maximum lease, the same as in a queue's settings.
 pub(super) const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1_000;
-/// Maximum of long polling.
+/// Maximum wait of a long poll.
 const WAIT_MS_MAX: u64 = 20_000;
 /// Maximum delay of a nacked message.
 const DELAY_MS_MAX: u64 = 24 * 60 * 60 * 1_000;

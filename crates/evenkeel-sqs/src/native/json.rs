@@ -87,7 +87,7 @@ impl<'a> ContentJson<'a> {
             };
             (attribute.name, value)
         });
-        // Both APIs accept text only.
+        // Always UTF-8: both APIs accept text only.
         let body = str::from_utf8(&payload.body).unwrap_or_default();
         Self { sender, headers: headers.collect(), body }
     }
@@ -117,7 +117,7 @@ impl<'a> AckJson<'a> {
     }
 }
 
-/// Converts the rejection of a queue.
+/// Converts a queue's rejection into an API error.
 pub(super) fn queue_error(rejection: Rejection) -> ApiError {
     let message = rejection.to_string();
     match rejection {
@@ -160,7 +160,7 @@ fn store_error(error: StoreError) -> ApiError {
     }
 }
 
-/// Converts an error of the creation or change of a queue.
+/// Converts an error from creating or changing a queue.
 pub(super) fn create_error(error: CreateError) -> ApiError {
     match error {
         CreateError::Name | CreateError::Setting(_) | CreateError::OrderIsFixed => {
@@ -175,7 +175,7 @@ pub(super) fn create_error(error: CreateError) -> ApiError {
     }
 }
 
-/// Converts the validation error of a message's headers, which are SQS attributes.
+/// Converts a validation error of headers, which share the rules of SQS attributes.
 pub(super) fn header_error(error: &SqsError) -> ApiError {
     ApiError::invalid(error.to_string())
 }

@@ -62,7 +62,7 @@ fn throttle_json(throttle: Throttle) -> Value {
 }
 
 impl Native {
-    /// Sets the weight and limits of a key; fields that the body does not name stay, and `null` removes one.
+    /// Sets the weight and limits of a key; omitted fields stay unchanged, and `null` removes one.
     pub(super) async fn set_rule(
         &self,
         request: &mut ServerRequest,

@@ -73,7 +73,7 @@ impl Native {
     }
 }
 
-/// Parses one message or a list of them. Not an untagged enum, whose errors would not name the wrong field.
+/// Parses one message or a list. An untagged enum would be shorter, but its errors would not name the wrong field.
 fn parse_messages(value: Value) -> Result<Vec<SendBody>, ApiError> {
     let Some(messages) = value.get("messages") else {
         return Ok(vec![serde_json::from_value(value).map_err(body_error)?]);

@@ -1,7 +1,7 @@
 //! `GET /api/queues/{queue}/stream`: streams messages as server-sent events or as lines of JSON.
 //!
 //! Guarantees: a consumer has at most `max_in_flight` unacknowledged messages. When it disconnects, they are nacked and
-//! go to others at once; when the server stops, they stay leased to the consumer until their leases expire.
+//! go to other consumers at once; when the server stops, they stay leased to the consumer until their leases expire.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ use super::{Native, number, query};
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Minimum lease of a streamed message.
 const LEASE_MS_MIN: u64 = 1_000;
-/// Chunks buffered for the connection; beyond, the stream waits until the client reads (backpressure).
+/// Chunks buffered for the connection; when full, the stream waits until the client reads (backpressure).
 const CHUNKS_MAX: usize = 16;
 /// Retry delay while the queue is busy or has too many messages in flight.
 const BUSY_RETRY: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ pub(crate) struct Streams {
 /// The unacknowledged deliveries of one stream.
 #[derive(Default)]
 struct UnackedDeliveries {
-    /// Ends of leases.
+    /// Expiry of each lease.
     leases: Mutex<HashMap<Receipt, Instant>>,
     /// Notified when a delivery ends.
     freed: Notify,
@@ -83,7 +83,7 @@ impl Streams {
         }
     }
 
-    /// Locks the deliveries, unless no stream is open: most gateways have none, and acknowledge often.
+    /// Locks the deliveries; `None` without open streams, so that acknowledgements usually skip the lock.
     fn tracked(&self) -> Option<MutexGuard<'_, HashMap<Receipt, Arc<UnackedDeliveries>>>> {
         (self.open.load(Ordering::Acquire) > 0).then(|| self.by_receipt.lock())
     }
@@ -170,7 +170,7 @@ struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamStop {
     Disconnected,
-    /// The server stops, or the queue returned an error.
+    /// The server is shutting down, or the queue returned an error.
     ServerSide,
 }
 
@@ -188,7 +188,7 @@ impl Stream {
         streams.open.fetch_sub(1, Ordering::AcqRel);
         if stop == StreamStop::Disconnected && !unacked.is_empty() {
             let nacks: Vec<_> = unacked.into_iter().map(|receipt| (receipt, Some(Duration::ZERO))).collect();
-            // Errors are ignored: those messages were acknowledged in the meantime.
+            // Errors are ignored: those deliveries ended in the meantime.
             drop(self.queue.nack(&nacks).await);
         }
     }

@@ -22,7 +22,7 @@ fn boto3_performs_every_operation_and_gets_the_documented_errors() {
 }
 
 #[test]
-fn boto3_does_the_same_on_disk_and_signed_as_a_tenant() {
+fn boto3_performs_every_operation_signed_by_a_tenant_with_a_disk_store() {
     let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
     let server = SqsServer::with("boto3-signed", setup);
     let pair = server.credentials("acme");
@@ -33,7 +33,7 @@ fn boto3_does_the_same_on_disk_and_signed_as_a_tenant() {
 }
 
 #[test]
-fn only_requests_signed_by_an_active_tenant_in_time_are_served() {
+fn only_requests_with_a_valid_recent_signature_of_an_active_tenant_are_served() {
     let disabled = TenantSettings { state: TenantState::Disabled, ..tenant("off") };
     let limited = TenantSettings { rpm: Some(1), ..tenant("slow") };
     let setup = Setup { tenants: vec![tenant("acme"), disabled, limited], ..Setup::default() };

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::{Setup, SqsServer, StoreKind};
 
 #[test]
-fn a_consumer_that_disconnects_while_waiting_takes_no_message() {
+fn a_consumer_that_disconnects_during_a_long_poll_receives_no_message() {
     let server = on_disk("leaving");
     server.ok("CreateQueue", &json!({"QueueName": "q"}));
     let long = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
@@ -44,7 +44,7 @@ fn on_disk(name: &str) -> SqsServer {
     SqsServer::with(name, Setup { store: StoreKind::Disk, ..Setup::default() })
 }
 
-/// Waits until this many receives wait, by the server's own count.
+/// Waits until the server's metrics report this many waiting receives.
 fn wait_for_waiting(server: &SqsServer, count: usize) {
     let line = format!("evenkeel_sqs_waiting {count}");
     while !server.metrics().lines().any(|found| found == line) {

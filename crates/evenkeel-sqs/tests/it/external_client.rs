@@ -37,7 +37,7 @@ pub(crate) fn node_packages(package: &str) -> PathBuf {
 /// Runs a script and checks that it ends with `all as expected`.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) {
-    // A proxy between the script and this machine would be tested instead.
+    // Requests must not go through a proxy.
     command.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
     let output = command.output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout);

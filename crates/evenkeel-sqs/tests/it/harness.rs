@@ -1,4 +1,4 @@
-//! A server with the SQS API in this process, and a client that shows the bytes of a response.
+//! A server with the SQS API in this process, and a client that exposes the raw response.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -103,7 +103,7 @@ impl SqsServer {
         self.directory.join(name)
     }
 
-    /// Returns what a tenant's clients sign with.
+    /// Returns the AWS credentials of a tenant.
     pub(crate) fn credentials(&self, tenant: &str) -> Credentials {
         let tenants = self.auth.tenants();
         let settings = &tenants.get(tenant).unwrap().settings;

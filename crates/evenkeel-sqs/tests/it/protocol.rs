@@ -61,7 +61,7 @@ fn no_operation_fails_internally_on_a_body_of_the_wrong_shape() {
 }
 
 #[test]
-fn a_queue_at_its_limits_names_the_limit_and_keeps_its_messages() {
+fn a_queue_at_a_limit_rejects_requests_with_the_limit_and_keeps_its_messages() {
     let defaults = QueueSettings { messages_max: 2, in_flight_max: 1, ..QueueSettings::default() };
     let server = SqsServer::with("limits", Setup { store: StoreKind::Disk, defaults, ..Setup::default() });
     server.ok("CreateQueue", &json!({"QueueName": "q"}));
@@ -110,7 +110,7 @@ fn operations_and_queue_contents_are_counted() {
 }
 
 #[test]
-fn an_unknown_operation_is_an_error_that_names_the_request() {
+fn an_unknown_operation_or_protocol_is_an_error_with_a_request_id() {
     let server = SqsServer::start("unknown");
     let rejected = server.call("StealQueue", &json!({}));
     assert_eq!(rejected.status, 400);
