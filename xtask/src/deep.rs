@@ -2,7 +2,7 @@
 
 use crate::ci::{LOOM_CRATES, loom_call};
 use crate::error::TaskError;
-use crate::process::Call;
+use crate::process::Cmd;
 use crate::stage::{self, AfterFailure, Plan, Stage};
 use crate::tools::{self, Tool};
 use crate::{bench, fuzz};
@@ -39,15 +39,15 @@ pub(crate) fn run(args: &DeepArgs) -> Result<(), TaskError> {
 }
 
 fn miri() -> Result<(), TaskError> {
-    let nextest = Tool::Subcommand { name: "nextest", package: "cargo-nextest" };
+    let nextest = Tool::CargoInstall { subcommand: "nextest", package: "cargo-nextest" };
     tools::ensure(&[Tool::Nightly, Tool::Miri, nextest])?;
-    Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()?;
-    // nextest runs a process per test, so that a long test delays no other and each is reported when it is done.
+    Cmd::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()?;
+    // nextest runs tests in parallel processes, so that a long test does not delay others, and reports each as it ends.
     let actor =
         "run nightly cargo miri nextest run --profile miri --locked --package evenkeel-actor --all-features";
     // Without this, an expected panic prints a backtrace, which takes Miri minutes.
     let miri =
-        |flags| Call::new("rustup", actor).args(["--lib"]).env("RUST_BACKTRACE", "0").env("MIRIFLAGS", flags);
+        |flags| Cmd::new("rustup", actor).args(["--lib"]).env("RUST_BACKTRACE", "0").env("MIRIFLAGS", flags);
     // crossbeam's queues leak their last blocks at exit and satisfy Tree Borrows only (crossbeam issue 545); our own
     // unsafe code satisfies both models.
     miri("-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-tree-borrows").run()?;
@@ -63,7 +63,7 @@ fn loom() -> Result<(), TaskError> {
 
 fn properties() -> Result<(), TaskError> {
     // Not in release mode, so that overflow checks stay on.
-    let cargo = |line| Call::cargo(line).env("PROPTEST_CASES", "20000");
+    let cargo = |line| Cmd::cargo(line).env("PROPTEST_CASES", "20000");
     cargo("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it").run()?;
     cargo("test --locked --package evenkeel-queue --test it -- history::").run()?;
     // The other tests of this crate open sockets.
@@ -71,23 +71,20 @@ fn properties() -> Result<(), TaskError> {
 }
 
 fn soak() -> Result<(), TaskError> {
-    Call::cargo("test --locked --package evenkeel-sim --test it").env("EVENKEEL_SIM_SEEDS", "200").run()
+    Cmd::cargo("test --locked --package evenkeel-sim --test it").env("EVENKEEL_SIM_SEEDS", "200").run()
 }
 
 /// Prints the coverage of regions, functions, lines and branches by file.
 fn coverage() -> Result<(), TaskError> {
-    let llvm_cov = Tool::Subcommand { name: "llvm-cov", package: "cargo-llvm-cov" };
+    let llvm_cov = Tool::CargoInstall { subcommand: "llvm-cov", package: "cargo-llvm-cov" };
     // Only nightly counts branches.
     tools::ensure(&[Tool::Nightly, Tool::LlvmTools, llvm_cov])?;
-    Call::new(
-        "rustup",
-        "run nightly cargo llvm-cov --locked --branch --package evenkeel-actor --all-features",
-    )
-    .args(["--lib", "--tests", "--summary-only"])
-    .run()
+    Cmd::new("rustup", "run nightly cargo llvm-cov --locked --branch --package evenkeel-actor --all-features")
+        .args(["--lib", "--tests", "--summary-only"])
+        .run()
 }
 
 fn mutants() -> Result<(), TaskError> {
-    tools::ensure(&[Tool::Subcommand { name: "mutants", package: "cargo-mutants" }])?;
-    Call::cargo("mutants --package evenkeel-policy").run()
+    tools::ensure(&[Tool::CargoInstall { subcommand: "mutants", package: "cargo-mutants" }])?;
+    Cmd::cargo("mutants --package evenkeel-policy").run()
 }

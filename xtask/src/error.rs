@@ -1,8 +1,8 @@
-//! The error of every task, as the phrase that its user reads.
+//! Error type of the tasks: a message for the terminal.
 
-/// A task that could not be done.
+/// Failure of a task, with the message to print.
 ///
-/// There is one kind only: every caller passes it up and `main` prints it.
+/// It is not an enum, because no caller distinguishes errors: `main` prints them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct TaskError(String);

@@ -1,7 +1,7 @@
 //! `cargo xtask deep fuzz`: fuzzes every parser of untrusted bytes.
 
 use crate::error::TaskError;
-use crate::process::Call;
+use crate::process::Cmd;
 use crate::tools::{self, Tool};
 use std::fs;
 
@@ -18,18 +18,18 @@ const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "sse", corpus: "crates/evenkeel-llm/tests/corpus/sse" },
 ];
 
-/// Duration for each target unless the environment sets another.
+/// Default duration per target; an environment variable overrides it.
 const SECS_DEFAULT: u64 = 60;
 const SECS_VARIABLE: &str = "EVENKEEL_FUZZ_SECS";
-/// Longer inputs are slower and reach no new code; length limits have tests of their own.
+/// Maximum input length. Longer inputs are slower and reach no new code; other tests cover the length limits.
 const INPUT_BYTES_MAX: u32 = 2_048;
 /// Directory of the inputs that reached new code, kept between runs.
 const FOUND_DIRECTORY: &str = "target/fuzz-corpus";
 
 const TOOLS: &[Tool] = &[
     Tool::Nightly,
-    Tool::Subcommand { name: "fuzz", package: "cargo-fuzz" },
-    Tool::Debian { program: "c++", package: "g++" },
+    Tool::CargoInstall { subcommand: "fuzz", package: "cargo-fuzz" },
+    Tool::DebianPackage { program: "c++", package: "g++" },
 ];
 
 /// Fuzzes every target, even after one fails.
@@ -54,15 +54,12 @@ fn secs(value: Option<&str>) -> Result<u64, TaskError> {
         .map_err(|_| TaskError::new(format!("{SECS_VARIABLE} is {value:?}, expected a number of seconds")))
 }
 
-/// Runs without a sanitizer, which would slow it down: the code has no `unsafe`, so only panics can be found.
-fn call(target: &FuzzTarget, found: String, secs: u64) -> Call {
-    Call::new(
-        "rustup",
-        "run nightly cargo fuzz run --fuzz-dir fuzz --target-dir target/fuzz --sanitizer none",
-    )
-    .args([target.name.to_owned(), found, target.corpus.to_owned(), "--".to_owned()])
-    .args([format!("-max_total_time={secs}"), format!("-max_len={INPUT_BYTES_MAX}")])
-    .args(["-timeout=10"])
+/// Runs one target, without a sanitizer: it would be slower, and code without `unsafe` can only panic.
+fn call(target: &FuzzTarget, found: String, secs: u64) -> Cmd {
+    Cmd::new("rustup", "run nightly cargo fuzz run --fuzz-dir fuzz --target-dir target/fuzz --sanitizer none")
+        .args([target.name.to_owned(), found, target.corpus.to_owned(), "--".to_owned()])
+        .args([format!("-max_total_time={secs}"), format!("-max_len={INPUT_BYTES_MAX}")])
+        .args(["-timeout=10"])
 }
 
 #[cfg(test)]

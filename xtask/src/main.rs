@@ -95,7 +95,7 @@ mod tests {
     use clap::error::ErrorKind;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_debug_assertions_pass() {
         Cli::command().debug_assert();
     }
 

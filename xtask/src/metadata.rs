@@ -1,7 +1,7 @@
 //! The workspace as `cargo metadata` describes it: crates, features and the dependencies between them.
 
 use crate::error::TaskError;
-use crate::process::Call;
+use crate::process::Cmd;
 use serde_json::Value;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) struct Package {
 
 /// Lists the crates of the workspace.
 pub(crate) fn packages() -> Result<Vec<Package>, TaskError> {
-    parse(&Call::cargo("metadata --no-deps --locked --format-version 1").output()?)
+    parse(&Cmd::cargo("metadata --no-deps --locked --format-version 1").output()?)
 }
 
 fn parse(json: &str) -> Result<Vec<Package>, TaskError> {

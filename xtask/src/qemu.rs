@@ -1,9 +1,9 @@
 //! `cargo xtask qemu`: runs the firmware on emulated machines, within a time limit each.
 //!
-//! Every machine also runs a negative control that must fail: a machine on which nothing can fail proves nothing.
+//! Every machine also runs a negative control that must fail, to prove that failures are detected.
 
 use crate::error::TaskError;
-use crate::process::{Call, ExitKind};
+use crate::process::{Cmd, RunOutcome};
 use crate::tools::{self, Tool};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::time::Duration;
@@ -41,7 +41,7 @@ enum Purpose {
     Control,
 }
 
-const QEMU: Tool = Tool::Debian { program: "qemu-system-arm", package: "qemu-system-arm" };
+const QEMU: Tool = Tool::DebianPackage { program: "qemu-system-arm", package: "qemu-system-arm" };
 const RUN_MAX: Duration = Duration::from_secs(30);
 const TARGET_DIR: &str = "target/firmware";
 /// Exit code of the firmware after a panic.
@@ -89,7 +89,7 @@ pub(crate) fn run_machines(names: &[String]) -> Result<(), TaskError> {
 struct Run {
     machine: &'static Machine,
     purpose: Purpose,
-    exit: ExitKind,
+    exit: RunOutcome,
 }
 
 fn build(machine: &Machine, purpose: Purpose) -> Result<(), TaskError> {
@@ -97,26 +97,26 @@ fn build(machine: &Machine, purpose: Purpose) -> Result<(), TaskError> {
         Purpose::Cases => &[],
         Purpose::Control => &["--features", "negative"],
     };
-    Call::cargo("build --release --locked --manifest-path firmware/Cargo.toml")
+    Cmd::cargo("build --release --locked --manifest-path firmware/Cargo.toml")
         .args(["--target-dir", TARGET_DIR, "--target", machine.target])
         .args(features.iter().copied())
         .run()
 }
 
-fn start(machine: &Machine) -> Call {
-    Call::new("qemu-system-arm", "-nographic -monitor none -serial none")
+fn start(machine: &Machine) -> Cmd {
+    Cmd::new("qemu-system-arm", "-nographic -monitor none -serial none")
         .args(["-semihosting-config", "enable=on,target=native", "-machine", machine.name, "-kernel"])
         .args([format!("{TARGET_DIR}/{}/release/evenkeel-firmware", machine.target)])
 }
 
-fn expected(purpose: Purpose) -> ExitKind {
+fn expected(purpose: Purpose) -> RunOutcome {
     match purpose {
-        Purpose::Cases => ExitKind::Code(0),
-        Purpose::Control => ExitKind::Code(PANICKED),
+        Purpose::Cases => RunOutcome::Code(0),
+        Purpose::Control => RunOutcome::Code(PANICKED),
     }
 }
 
-fn is_expected(purpose: Purpose, exit: ExitKind) -> bool {
+fn is_expected(purpose: Purpose, exit: RunOutcome) -> bool {
     exit == expected(purpose)
 }
 
@@ -127,13 +127,13 @@ fn subject(purpose: Purpose) -> &'static str {
     }
 }
 
-fn describe(exit: ExitKind) -> String {
+fn describe(exit: RunOutcome) -> String {
     match exit {
-        ExitKind::Code(0) => "passed".to_owned(),
-        ExitKind::Code(PANICKED) => "failed".to_owned(),
-        ExitKind::Code(code) => format!("exited with code {code}"),
-        ExitKind::Killed => "was killed by a signal".to_owned(),
-        ExitKind::TimedOut => format!("did not finish within {} s", RUN_MAX.as_secs()),
+        RunOutcome::Code(0) => "passed".to_owned(),
+        RunOutcome::Code(PANICKED) => "failed".to_owned(),
+        RunOutcome::Code(code) => format!("exited with code {code}"),
+        RunOutcome::Killed => "was killed by a signal".to_owned(),
+        RunOutcome::TimedOut => format!("did not finish within {} s", RUN_MAX.as_secs()),
     }
 }
 
@@ -152,17 +152,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_negative_control_must_end_with_its_own_panic() {
-        assert!(is_expected(Purpose::Control, ExitKind::Code(PANICKED)));
-        for other in [ExitKind::Code(0), ExitKind::Code(1), ExitKind::Killed, ExitKind::TimedOut] {
+    fn the_negative_control_must_panic() {
+        assert!(is_expected(Purpose::Control, RunOutcome::Code(PANICKED)));
+        for other in [RunOutcome::Code(0), RunOutcome::Code(1), RunOutcome::Killed, RunOutcome::TimedOut] {
             assert!(!is_expected(Purpose::Control, other), "{other:?}");
         }
     }
 
     #[test]
-    fn the_cases_must_end_with_success() {
-        assert!(is_expected(Purpose::Cases, ExitKind::Code(0)));
-        for other in [ExitKind::Code(1), ExitKind::Code(PANICKED), ExitKind::Killed, ExitKind::TimedOut] {
+    fn the_cases_must_succeed() {
+        assert!(is_expected(Purpose::Cases, RunOutcome::Code(0)));
+        for other in
+            [RunOutcome::Code(1), RunOutcome::Code(PANICKED), RunOutcome::Killed, RunOutcome::TimedOut]
+        {
             assert!(!is_expected(Purpose::Cases, other), "{other:?}");
         }
     }
@@ -170,8 +172,8 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_run() {
         let rows = [
-            Run { machine: &MACHINES[0], purpose: Purpose::Cases, exit: ExitKind::Code(0) },
-            Run { machine: &MACHINES[0], purpose: Purpose::Control, exit: ExitKind::Code(0) },
+            Run { machine: &MACHINES[0], purpose: Purpose::Cases, exit: RunOutcome::Code(0) },
+            Run { machine: &MACHINES[0], purpose: Purpose::Control, exit: RunOutcome::Code(0) },
         ];
         assert_eq!(
             table(&rows),
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_started_by_a_line_that_can_be_typed() {
+    fn the_qemu_command_is_a_valid_shell_command() {
         assert_eq!(
             start(&MACHINES[0]).to_string(),
             "qemu-system-arm -nographic -monitor none -serial none -semihosting-config \

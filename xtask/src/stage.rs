@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) total_max: Option<Duration>,
 }
 
-/// The consequence of a failed stage for the stages after it.
+/// Policy after a failed stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterFailure {
     Stop,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_stops_the_stages_after_it_only_if_the_plan_says_so() {
+    fn a_failure_stops_later_stages_only_if_the_plan_requires_it() {
         let stopped = plan(AfterFailure::Stop).run(&[]).unwrap_err().to_string();
         assert!(stopped.contains("stage bad failed"));
         assert!(!stopped.contains("stage worse failed"));

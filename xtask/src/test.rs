@@ -1,7 +1,7 @@
 //! `cargo xtask test`: installs what the tests need, then runs all of them.
 
 use crate::error::TaskError;
-use crate::process::Call;
+use crate::process::Cmd;
 use crate::tools;
 
 /// Install what the tests need, then run every test and doctest
@@ -30,10 +30,10 @@ pub(crate) fn run(args: &TestArgs) -> Result<(), TaskError> {
 pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), TaskError> {
     tools::ensure(tools::FOR_TESTS)?;
     let mut runner = if tools::has_subcommand("nextest") {
-        Call::cargo("nextest run --workspace --all-features --locked")
+        Cmd::cargo("nextest run --workspace --all-features --locked")
     } else {
         println!("cargo nextest is not installed; running the tests with `cargo test`, which is slower");
-        Call::cargo("test --workspace --all-features --locked --tests --no-fail-fast")
+        Cmd::cargo("test --workspace --all-features --locked --tests --no-fail-fast")
     };
     if std::env::var_os(PROPERTY_SEED_NAME).is_none() {
         runner = runner.env(PROPERTY_SEED_NAME, PROPERTY_SEED);
@@ -43,10 +43,10 @@ pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), TaskError> {
 
 /// Runs the doctests, which nextest does not support.
 pub(crate) fn run_doc_tests(runner_args: &[String]) -> Result<(), TaskError> {
-    with_runner_args(Call::cargo("test --workspace --all-features --locked --doc"), runner_args).run()
+    with_runner_args(Cmd::cargo("test --workspace --all-features --locked --doc"), runner_args).run()
 }
 
-fn with_runner_args(runner: Call, runner_args: &[String]) -> Call {
+fn with_runner_args(runner: Cmd, runner_args: &[String]) -> Cmd {
     if runner_args.is_empty() {
         return runner;
     }

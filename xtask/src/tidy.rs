@@ -21,7 +21,7 @@ mod words;
 
 use crate::error::TaskError;
 use crate::metadata::{self, Package};
-use crate::process::Call;
+use crate::process::Cmd;
 use rust::RustFile;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -78,7 +78,7 @@ const RUST_CHECKS: &[fn(&RustFile) -> Vec<Finding>] = &[
     names::inline_modules,
     retired_words::identifiers,
     retired_types::definitions,
-    doc_comments::beginnings,
+    doc_comments::check,
     tuples::parallel_lets,
     tuples::parameters,
 ];
@@ -139,7 +139,7 @@ fn counts(findings: &[Finding]) -> String {
 
 fn read_tree() -> Result<Vec<File>, TaskError> {
     // CI often runs as another user than the owner of the checkout, which git refuses by default.
-    let git = Call::new("git", "-c safe.directory=* ls-files -z");
+    let git = Cmd::new("git", "-c safe.directory=* ls-files -z");
     let listed = git.args(["--cached", "--others", "--exclude-standard", "--deduplicate"]).output()?;
     let mut files = Vec::new();
     for path in listed.split_terminator('\0') {

@@ -12,7 +12,7 @@ const WORDS: [&str; 32] = [
     "side", "so", "that", "every", "sailor", "gets", "home", "with", "some", "fish", "for", "supper",
     "before", "night", "falls", "over", "this", "harbour",
 ];
-/// Nesting limit of generated arguments; deeper schemas get null.
+/// Maximum nesting of generated arguments; deeper values are null.
 const DEPTH_MAX: u32 = 8;
 const ARGUMENT_BYTES_PER_TOKEN: usize = 4;
 
@@ -55,7 +55,7 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    /// Plans the whole completion; only its timing is left open.
+    /// Plans the whole completion, except its timing.
     pub(super) fn plan(&self, request: &GenerateRequest) -> Result<CompletionPlan, ApiError> {
         let limit = self.limit(request)?;
         let (mut pieces, natural_finish) = match &request.tool {
@@ -85,19 +85,19 @@ impl Generator {
                 "this model's context is {} tokens, but the prompt has {} and max_tokens is {}",
                 self.context_max, request.prompt_tokens, limit
             );
-            return Err(ApiError::bad(Some("max_tokens"), message));
+            return Err(ApiError::invalid(Some("max_tokens"), message));
         }
         Ok(limit)
     }
 
-    /// Draws the words and their number: half to one and a half times the average.
+    /// Draws random words; their number is 0.5 to 1.5 times the average.
     fn words(&self, request: &GenerateRequest, limit: u32) -> Vec<String> {
         let seed = self.seed ^ seed_of(&request.prompt);
         let average = u64::from(self.output_tokens);
         let wanted = (average.div_ceil(2) + draw(seed, 0) % (average + 1)).max(1);
         let count = match request.end {
             EndMode::AtLimit => u64::from(limit),
-            // One word over the limit suffices to know that the completion did not end naturally.
+            // One word above the limit is enough to detect that the limit ended the completion.
             EndMode::Natural => wanted.min(u64::from(limit) + 1),
         };
         let word = |index| WORDS[(draw(seed, index + 1) % WORDS.len() as u64) as usize];
@@ -107,7 +107,7 @@ impl Generator {
     }
 }
 
-/// Finds the first stop sequence; returns the tokens up to its end, and the bytes before its start.
+/// Finds the first stop sequence; returns the number of tokens up to its end, and of bytes before its start.
 fn first_stop(pieces: &[String], stops: &[String]) -> Option<(usize, usize)> {
     let longest = stops.iter().map(String::len).max()?;
     let mut text = String::new();
@@ -132,7 +132,7 @@ fn truncate(pieces: &mut Vec<String>, bytes: usize) {
     });
 }
 
-/// Generates arguments that match a function's parameters.
+/// Generates arguments that match the schema of a function's parameters.
 fn arguments(tool: &Tool) -> Vec<String> {
     let text = match sample(&tool.parameters, DEPTH_MAX) {
         Value::Object(object) => Value::Object(object).to_string(),
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_depend_on_the_prompt_alone() {
+    fn completions_depend_only_on_the_prompt() {
         assert_eq!(plan("a", json!({})), plan("a", json!({})));
         assert_ne!(plan("a", json!({})).pieces, plan("b", json!({})).pieces);
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_fit_their_schema() {
+    fn arguments_match_their_schema() {
         let parameters = json!({"type": "object", "properties": {
             "city": {"type": "string"}, "unit": {"enum": ["C", "F"]},
             "days": {"type": "array", "items": {"type": "integer"}}, "wet": {"type": "boolean"}}});

@@ -1,4 +1,4 @@
-//! Connections: serves HTTP/1.1, and cuts connections when a fault demands it.
+//! Serves HTTP/1.1 connections, and cuts them if a fault requires it.
 
 use super::engine::{Client, Engine, Locality};
 use super::fault::Cut;
@@ -26,7 +26,7 @@ pub(super) async fn accept(engine: Arc<Engine>, listener: TcpListener, connectio
     let mut connections = JoinSet::new();
     loop {
         let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-        // Removes finished connections; otherwise the set would grow forever.
+        // Removes finished connections, so that the set does not grow forever.
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((socket, peer)) => {
@@ -41,7 +41,7 @@ pub(super) async fn accept(engine: Arc<Engine>, listener: TcpListener, connectio
     }
 }
 
-/// Counts an open connection; dropping it ends the count.
+/// Decrements the number of open connections on drop.
 struct OpenConnection(Arc<Engine>);
 
 impl OpenConnection {
@@ -58,8 +58,8 @@ impl Drop for OpenConnection {
 }
 
 async fn serve(engine: Arc<Engine>, socket: TcpStream, peer: SocketAddr) {
-    // Without TCP_NODELAY a token would wait for the ACK of the one before. If it fails, the next read or write reports
-    // the cause.
+    // Without TCP_NODELAY a token would wait for the previous token's ACK. An error is ignored, because the next read or
+    // write would fail too.
     let _ = socket.set_nodelay(true);
     let loopback = peer.ip().to_canonical().is_loopback();
     let locality = if loopback { Locality::SameMachine } else { Locality::Remote };
@@ -73,7 +73,7 @@ async fn serve(engine: Arc<Engine>, socket: TcpStream, peer: SocketAddr) {
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_MAX)
         .serve_connection(TokioIo::new(socket), service);
-    // Polls the connection first, so that bytes sent before the cut reach the wire.
+    // Polls the connection first, so that bytes written before the cut are sent.
     let cut = tokio::select! {
         biased;
         _ = &mut connection => return,

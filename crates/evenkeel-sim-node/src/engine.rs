@@ -8,7 +8,7 @@ use super::generate::{ActiveRequest, FaultPlan};
 use super::media::{RerankRequest, SpeechRequest, TranscriptionRequest};
 use super::metrics::{self, Counters};
 use super::options::SimOptions;
-use super::pace::Pace;
+use super::pace::LatencyModel;
 use super::request::{self, ApiKind, EmbeddingRequest, GenerateRequest, IncludeUsage, ResponseMode};
 use super::response_body::ResponseBody;
 use super::response_format::{self, ResponseFormat};
@@ -30,7 +30,7 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Engine {
-    pub(super) pace: Pace,
+    pub(super) latency: LatencyModel,
     pub(super) slots: Arc<SlotPool>,
     generator: Generator,
     models: Vec<String>,
@@ -41,7 +41,7 @@ pub(super) struct Engine {
     pub(super) connections: watch::Sender<u32>,
 }
 
-/// Client of a request, with a handle to cut its connection.
+/// Client that sent a request, and the sender to cut its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) locality: Locality,
@@ -80,7 +80,7 @@ enum Route<'a> {
 impl Engine {
     pub(super) fn new(options: SimOptions) -> Arc<Self> {
         Arc::new(Self {
-            pace: Pace::new(&options),
+            latency: LatencyModel::new(&options),
             slots: SlotPool::new(options.slots, options.queue_max, options.models.len()),
             generator: Generator {
                 seed: options.seed,
@@ -112,7 +112,7 @@ impl Engine {
         let error_body = if request.uri().path().starts_with("/v1/messages") {
             ApiError::anthropic_body
         } else {
-            ApiError::body
+            ApiError::openai_body
         };
         self.route(client, request).await.unwrap_or_else(|error| error_response(&error, &error_body(&error)))
     }
@@ -129,7 +129,7 @@ impl Engine {
                 .map(|fault| json_response(&fault));
         }
         let route = find_route(&head.method, head.uri.path())?;
-        // Reads the body before applying a fault: closing a socket with unread bytes would reset it.
+        // Reads the body before applying a fault, because closing a socket with unread bytes resets the connection.
         let body = read_body(body).await?;
         let fault = self.apply_fault(&client, &route).await?;
         let job = |model| ActiveRequest { engine: self.clone(), client, model, fault };
@@ -153,13 +153,13 @@ impl Engine {
                 let request = TranscriptionRequest::parse(content_type.unwrap_or_default(), &body)?;
                 let job = job(self.model(&request.model)?);
                 let plan = request.plan(&self.generator)?;
-                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::QueueFull)?;
                 Ok(request.respond(job, slot_or_wait, &plan).await)
             }
             Route::Speech => {
                 let request = SpeechRequest::parse(&request::json(&body)?)?;
                 let job = job(self.model(&request.model)?);
-                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+                let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::QueueFull)?;
                 Ok(request.respond(job, slot_or_wait).await)
             }
             Route::Embeddings => {
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Applies the fault, if it hits this request; returns the part of it that affects the response.
+    /// Applies the fault, if it affects this request; returns the part that concerns the response.
     async fn apply_fault(&self, client: &Client, route: &Route<'_>) -> Result<FaultPlan, ApiError> {
         let class = match route {
             Route::Text(_)
@@ -208,7 +208,7 @@ impl Engine {
         request: GenerateRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let plan = self.generator.plan(&request)?;
-        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::QueueFull)?;
         let usage = match request.mode {
             ResponseMode::Whole => IncludeUsage::No,
             ResponseMode::Stream { usage } => usage,
@@ -231,7 +231,7 @@ impl Engine {
         job: ActiveRequest,
         request: EmbeddingRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::QueueFull)?;
         let slot = slot_or_wait.slot().await;
         job.first_token(request.tokens).await;
         let vector = |text: &String| embedding(self.generator.seed, text, request.dimensions);
@@ -246,7 +246,7 @@ impl Engine {
         job: ActiveRequest,
         request: RerankRequest,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
+        let slot_or_wait = self.slots.enter(job.model).map_err(|_| ApiError::QueueFull)?;
         let slot = slot_or_wait.slot().await;
         job.first_token(request.tokens()).await;
         let id = format!("rerank-{:016x}", self.responses.fetch_add(1, Ordering::Relaxed));
@@ -255,7 +255,7 @@ impl Engine {
 
     fn model(&self, name: &str) -> Result<usize, ApiError> {
         let index = self.models.iter().position(|model| model == name);
-        index.ok_or_else(|| ApiError::NoModel { model: name.to_owned() })
+        index.ok_or_else(|| ApiError::ModelNotFound { model: name.to_owned() })
     }
 
     fn next_id(&self, api: ApiKind) -> String {
@@ -293,25 +293,27 @@ fn find_route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, ApiError>
         "/metrics" => (Method::GET, Route::Metrics),
         _ => match path.strip_prefix("/v1/models/") {
             Some(name) => (Method::GET, Route::Model(name)),
-            None => return Err(ApiError::NoRoute { method: method.to_string(), path: path.to_owned() }),
+            None => {
+                return Err(ApiError::RouteNotFound { method: method.to_string(), path: path.to_owned() });
+            }
         },
     };
     match (allowed == method, allowed == Method::POST) {
         (true, _) => Ok(route),
-        (false, true) => Err(ApiError::WrongMethod { allowed: "POST" }),
-        (false, false) => Err(ApiError::WrongMethod { allowed: "GET" }),
+        (false, true) => Err(ApiError::MethodNotAllowed { allowed: "POST" }),
+        (false, false) => Err(ApiError::MethodNotAllowed { allowed: "GET" }),
     }
 }
 
 async fn read_body(body: Incoming) -> Result<Bytes, ApiError> {
-    // Rejects a body with too large a content-length without reading it.
+    // Rejects a body without reading it if its content-length is too large.
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(ApiError::TooLarge { bytes_max: BODY_BYTES_MAX });
     }
     match Limited::new(body, BODY_BYTES_MAX).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge { bytes_max: BODY_BYTES_MAX }),
-        Err(error) => Err(ApiError::bad(None, format!("the body ended early: {error}"))),
+        Err(error) => Err(ApiError::invalid(None, format!("the body ended early: {error}"))),
     }
 }
 

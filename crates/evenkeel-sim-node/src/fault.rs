@@ -1,13 +1,12 @@
-//! Fault injection: kinds of faults, and the choice of requests they hit.
+//! Fault injection: the kinds of faults, and the choice of the requests that they affect.
 //!
-//! Guarantees: the same seed hits the same requests, counted from when the fault was set.
+//! Guarantees: with the same seed, a fault hits the same requests, by order of arrival since it was set.
 
 use super::options::{BadSetting, FIRST_TOKEN_MAX};
 use super::seeded_random::draw_fraction;
 use std::fmt;
 use std::time::Duration;
 
-/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Accepts requests and never responds.
@@ -24,17 +23,17 @@ pub enum FaultKind {
     TooManyRequestsRetryAfter,
     /// Responds 200 with invalid JSON; in a stream, in one event.
     MalformedJson,
-    /// Announces a longer body than it sends.
+    /// Sends a `Content-Length` that exceeds the body.
     WrongContentLength,
     /// Resets the connection instead of responding.
     Reset,
-    /// Closes its sending side instead of responding, and keeps reading.
+    /// Closes the sending side of the connection instead of responding, and keeps reading.
     HalfClose,
     /// Ends a stream cleanly in the middle of an event, without `[DONE]`.
     TruncatedSse,
     /// Responds 500 to the first requests, then recovers.
     ErrorBurst,
-    /// Alternates between closing connections and working, `count` requests each; probes count too.
+    /// Alternates between closing connections and working, for `count` requests each, including probes.
     Flapping,
 }
 
@@ -61,8 +60,8 @@ pub(super) enum Cut {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultResponse {
-    TooMany,
-    TooManyRetryAfter,
+    TooManyRequests,
+    TooManyRequestsRetryAfter,
     Internal,
 }
 
@@ -76,7 +75,7 @@ pub(super) enum Damage {
     Truncated,
 }
 
-/// Class of a request, which decides which faults can hit it.
+/// Class of a request; some faults do not affect probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestClass {
     Inference,
@@ -106,7 +105,7 @@ impl FaultKind {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// Reports whether the fault affects the whole machine, including probes.
+    /// Reports whether the fault simulates a failure of the whole machine and therefore affects probes too.
     fn hits_probes(self) -> bool {
         match self {
             Self::Silent | Self::Reset | Self::HalfClose | Self::Flapping => true,
@@ -134,7 +133,7 @@ impl fmt::Display for FaultKind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// Fraction of requests that it hits.
+    /// Fraction of requests that get the fault.
     pub rate: f64,
     /// Number of requests in a burst or in one phase of flapping.
     pub count: u32,
@@ -143,7 +142,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Creates a fault that hits every request, with a count of 5 and a delay of a minute.
+    /// Creates a fault that affects every request, with a count of 5 and a delay of a minute.
     pub fn new(kind: FaultKind) -> Self {
         Self { kind, rate: 1.0, count: 5, delay: Duration::from_mins(1) }
     }
@@ -164,7 +163,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Returns the effect on the request with this number, counted from 0.
+    /// Returns the effect on a request; `number` starts at 0.
     fn effect(&self, number: u64) -> Option<Effect> {
         let count = u64::from(self.count);
         Some(match self.kind {
@@ -172,8 +171,8 @@ impl Fault {
             FaultKind::SlowFirstToken => Effect::Delay(self.delay),
             FaultKind::MidStreamCut => Effect::Damage(Damage::Cut),
             FaultKind::StalledStream => Effect::Damage(Damage::Stall),
-            FaultKind::TooManyRequests => Effect::Reject(FaultResponse::TooMany),
-            FaultKind::TooManyRequestsRetryAfter => Effect::Reject(FaultResponse::TooManyRetryAfter),
+            FaultKind::TooManyRequests => Effect::Reject(FaultResponse::TooManyRequests),
+            FaultKind::TooManyRequestsRetryAfter => Effect::Reject(FaultResponse::TooManyRequestsRetryAfter),
             FaultKind::MalformedJson => Effect::Damage(Damage::Malformed),
             FaultKind::WrongContentLength => Effect::Damage(Damage::Length),
             FaultKind::Reset => Effect::Cut(Cut::Reset),
@@ -214,7 +213,7 @@ impl Faults {
         *self = Self::new(self.seed, fault);
     }
 
-    /// Counts a request and returns the effect of the fault, if it is hit.
+    /// Counts a request and returns the effect of the fault on it, if any.
     pub(super) fn next_effect(&mut self, class: RequestClass) -> Option<Effect> {
         let fault = self.fault?;
         if class == RequestClass::Probe && !fault.kind.hits_probes() {
@@ -241,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_hits_that_fraction_and_a_seed_hits_the_same_requests() {
+    fn a_fault_hits_its_fraction_of_requests_and_the_same_ones_for_the_same_seed() {
         let hits = |seed| {
             let fault = Fault { rate: 0.3, ..Fault::new(FaultKind::Reset) };
-            hits_of(seed, fault, 10_000)
+            hits(seed, fault, 10_000)
         };
         let share = hits(1).iter().filter(|hit| **hit).count();
         assert!((2_800..3_200).contains(&share), "{share}");
@@ -254,13 +253,13 @@ mod tests {
 
     #[test]
     fn a_burst_ends_and_flapping_repeats() {
-        let hits = |kind| hits_of(1, Fault { count: 2, ..Fault::new(kind) }, 6);
+        let hits = |kind| hits(1, Fault { count: 2, ..Fault::new(kind) }, 6);
         assert_eq!(hits(FaultKind::ErrorBurst), [true, true, false, false, false, false]);
         assert_eq!(hits(FaultKind::Flapping), [true, true, false, false, true, true]);
     }
 
     #[test]
-    fn only_faults_of_the_whole_machine_hit_probes() {
+    fn only_machine_wide_faults_affect_probes() {
         let hits_probe =
             |kind| Faults::new(1, Some(Fault::new(kind))).next_effect(RequestClass::Probe).is_some();
         assert!(hits_probe(FaultKind::Silent) && hits_probe(FaultKind::Flapping));
@@ -281,7 +280,7 @@ mod tests {
         }
     }
 
-    fn hits_of(seed: u64, fault: Fault, requests: usize) -> Vec<bool> {
+    fn hits(seed: u64, fault: Fault, requests: usize) -> Vec<bool> {
         let mut faults = Faults::new(seed, Some(fault));
         (0..requests).map(|_| faults.next_effect(RequestClass::Inference).is_some()).collect()
     }

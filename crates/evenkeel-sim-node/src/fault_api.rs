@@ -23,7 +23,7 @@ pub(super) fn respond(
     match *method {
         Method::GET => {}
         Method::POST => faults.set(parse(&request::json(body)?)?),
-        _ => return Err(ApiError::WrongMethod { allowed: "GET, POST" }),
+        _ => return Err(ApiError::MethodNotAllowed { allowed: "GET, POST" }),
     }
     Ok(faults.fault().map_or(json!({"kind": null}), |fault| {
         json!({
@@ -34,12 +34,12 @@ pub(super) fn respond(
 }
 
 fn parse(body: &Value) -> Result<Option<Fault>, ApiError> {
-    let bad = |name, message: String| ApiError::bad(Some(name), message);
+    let bad = |name, message: String| ApiError::invalid(Some(name), message);
     let known = ["kind", "rate", "count", "ms"];
     if let Some(unknown) =
         body.as_object().and_then(|all| all.keys().find(|key| !known.contains(&key.as_str())))
     {
-        return Err(ApiError::bad(
+        return Err(ApiError::invalid(
             None,
             format!("unknown key `{unknown}`; known keys are {}", known.join(", ")),
         ));
@@ -63,7 +63,7 @@ fn parse(body: &Value) -> Result<Option<Fault>, ApiError> {
         let ms = ms.as_u64().ok_or_else(|| bad("ms", "ms must be a whole number".to_owned()))?;
         fault.delay = Duration::from_millis(ms);
     }
-    fault.check().map_err(|error| ApiError::bad(None, error.to_string()))?;
+    fault.check().map_err(|error| ApiError::invalid(None, error.to_string()))?;
     Ok(Some(fault))
 }
 

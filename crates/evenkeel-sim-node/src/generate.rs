@@ -1,4 +1,4 @@
-//! Generation of one response: waits for a slot, paces the tokens, and sends them.
+//! Generates one response: waits for a slot, then sends the tokens at the simulated speed.
 
 use super::completion::CompletionPlan;
 use super::engine::{Client, Engine};
@@ -17,9 +17,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// Content length of a stream with a wrong one; longer than any response.
+/// Wrong content length of a stream; longer than any response.
 const LENGTH_WRONG: u64 = 1 << 40;
-/// Excess of a wrong content length over the real one.
+/// Bytes by which a wrong content length exceeds the real one.
 const LENGTH_EXCESS: usize = 64;
 
 /// Effect of a fault on a request that still gets a response.
@@ -45,7 +45,7 @@ enum StreamFate {
 }
 
 impl ActiveRequest {
-    /// Generates everything, then responds with one JSON object.
+    /// Generates the whole completion, then responds with one JSON object.
     pub(super) async fn whole(
         self,
         slot_or_wait: SlotOrWait,
@@ -56,7 +56,7 @@ impl ActiveRequest {
         self.finish(slot, &format.whole(plan))
     }
 
-    /// Waits until everything is generated; returns the slot.
+    /// Waits until the whole completion is generated; returns the slot.
     pub(super) async fn generate(&self, slot_or_wait: SlotOrWait, plan: &CompletionPlan) -> SlotPermit {
         let slot = slot_or_wait.slot().await;
         let mut due = self.first_token(plan.prompt_tokens).await;
@@ -67,7 +67,7 @@ impl ActiveRequest {
         slot
     }
 
-    /// Responds at once with a stream that is generated while the client reads it.
+    /// Responds immediately with a stream that is generated while the client reads it.
     pub(super) fn stream(
         self,
         slot_or_wait: SlotOrWait,
@@ -96,7 +96,7 @@ impl ActiveRequest {
 
     /// Waits for the end of prefill; returns its time.
     pub(super) async fn first_token(&self, prompt_tokens: u32) -> Instant {
-        let due = Instant::now() + self.engine.pace.first_token(prompt_tokens) + self.fault.delay;
+        let due = Instant::now() + self.engine.latency.time_to_first_token(prompt_tokens) + self.fault.delay;
         sleep_until(due).await;
         self.engine.counters(self.model).prompt_tokens.fetch_add(u64::from(prompt_tokens), Ordering::Relaxed);
         due
@@ -104,10 +104,10 @@ impl ActiveRequest {
 
     /// Waits for a token; the first one is ready at the end of prefill.
     ///
-    /// Due times add up from the first token, so the rate is right even with coarse timers.
+    /// Each due time is computed from the previous one, not from the current time, so coarse timers do not slow the stream.
     async fn next_token(&self, token: u32, due: &mut Instant) {
         if token > 0 {
-            *due += self.engine.pace.step(self.engine.slots.load().running);
+            *due += self.engine.latency.step_time(self.engine.slots.load().running);
             sleep_until(*due).await;
         }
         self.engine.counters(self.model).generation_tokens.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl ActiveRequest {
             if token == middle && self.damage_stream(&next, events).await? == StreamFate::Ends {
                 return Ok(());
             }
-            // A token hidden by a stop sequence takes its time and sends nothing.
+            // A token hidden by a stop sequence takes time to generate but is not sent.
             if !piece.is_empty() {
                 events.send(next).await?;
             }
@@ -143,7 +143,7 @@ impl ActiveRequest {
         Ok(())
     }
 
-    /// Applies the fault to a stream, in its middle.
+    /// Applies the fault in the middle of a stream.
     async fn damage_stream(
         &self,
         next: &Bytes,
@@ -165,7 +165,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Responds with JSON, damaged by the fault if there is one. A stalled response keeps its slot.
+    /// Responds with JSON, damaged by the fault if there is one. A stalled response holds its slot.
     pub(super) fn finish(self, slot: SlotPermit, value: &Value) -> Response<ResponseBody> {
         let bytes = Bytes::from(value.to_string());
         let half = bytes.slice(..bytes.len() / 2);

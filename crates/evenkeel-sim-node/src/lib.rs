@@ -1,4 +1,4 @@
-//! A simulated OpenAI-compatible model server: slots, a queue, tokens paced as under continuous batching, and fault
+//! A simulated OpenAI-compatible model server with slots, a queue, the token latencies of continuous batching, and fault
 //! injection.
 //!
 //! Life of a request: `connection` → `engine` (routes it and applies the fault) → `request` (parses it) → `completion`
@@ -47,7 +47,7 @@ pub struct SimNode {
     accepting: JoinHandle<()>,
 }
 
-/// Error of starting a simulated node.
+/// Error when starting a simulated node.
 #[derive(Debug, Error)]
 pub enum SimError {
     #[error(transparent)]
@@ -57,7 +57,7 @@ pub enum SimError {
 }
 
 impl SimNode {
-    /// Starts a node on the current runtime.
+    /// Starts a node on the current Tokio runtime: binds the listener and serves requests in the background.
     pub async fn bind(options: SimOptions) -> Result<Self, SimError> {
         options.check()?;
         let listen_error = |error| SimError::Listen(options.listen, error);
@@ -94,7 +94,7 @@ impl SimNode {
     /// Stops the node. On return the port is free and every connection is closed.
     pub async fn shutdown(mut self) {
         self.accepting.abort();
-        // The task was aborted, so its result carries nothing.
+        // The result is a cancellation error, because the task was aborted.
         let _ = (&mut self.accepting).await;
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct RerankRequest {
 
 impl RerankRequest {
     pub(super) fn parse(body: &Value) -> Result<Self, ApiError> {
-        let bad = |name, message: &str| ApiError::bad(Some(name), message.to_owned());
+        let bad = |name, message: &str| ApiError::invalid(Some(name), message.to_owned());
         let query = body["query"].as_str().ok_or_else(|| bad("query", "query must be a string"))?;
         let listed = body["documents"].as_array().filter(|all| all.len() <= DOCUMENTS_MAX);
         let listed = listed.ok_or_else(|| bad("documents", "documents must be a list of at most 1024"))?;
@@ -43,7 +43,7 @@ impl RerankRequest {
         Ok(Self { model: read_model(body)?, query: query.to_owned(), documents, top_n })
     }
 
-    /// Returns the prompt tokens: the query counts once per document.
+    /// Returns the number of prompt tokens; the query counts once per document.
     pub(super) fn tokens(&self) -> u32 {
         let query = count_tokens(&self.query);
         self.documents.iter().fold(0, |sum: u32, text| sum.saturating_add(query + count_tokens(text)))
@@ -76,7 +76,7 @@ pub(super) struct TranscriptionRequest {
 impl TranscriptionRequest {
     /// Parses a multipart form.
     pub(super) fn parse(content_type: &str, body: &Bytes) -> Result<Self, ApiError> {
-        let bad = |name, message: &str| ApiError::bad(Some(name), message.to_owned());
+        let bad = |name, message: &str| ApiError::invalid(Some(name), message.to_owned());
         let boundary = content_type.split("boundary=").nth(1).map(|text| text.trim_matches('"'));
         let boundary = boundary.ok_or_else(|| bad("file", "the body must be multipart/form-data"))?;
         let field = |name| field(body, boundary, name);
@@ -91,7 +91,7 @@ impl TranscriptionRequest {
         })
     }
 
-    /// Plans the transcript, which depends on the audio only as a seed.
+    /// Plans the transcript; the audio is only a seed.
     pub(super) fn plan(&self, generator: &Generator) -> Result<CompletionPlan, ApiError> {
         generator.plan(&GenerateRequest {
             api: ApiKind::Completion,
@@ -129,7 +129,7 @@ impl TranscriptionRequest {
     }
 }
 
-/// Returns a field of a multipart form.
+/// Returns the contents of a field in a multipart form.
 fn field(body: &[u8], boundary: &str, name: &str) -> Option<Bytes> {
     let dashes = format!("--{boundary}");
     let named = format!("name=\"{name}\"");
@@ -157,9 +157,9 @@ pub(super) struct SpeechRequest {
 
 impl SpeechRequest {
     pub(super) fn parse(body: &Value) -> Result<Self, ApiError> {
-        let bad = |name, message: &str| ApiError::bad(Some(name), message.to_owned());
+        let bad = |name, message: &str| ApiError::invalid(Some(name), message.to_owned());
         let input = body["input"].as_str().ok_or_else(|| bad("input", "input must be a string"))?;
-        body["voice"].as_str().ok_or_else(|| bad("voice", "you must name a voice"))?;
+        body["voice"].as_str().ok_or_else(|| bad("voice", "you must provide a voice"))?;
         Ok(Self { model: read_model(body)?, tokens: count_tokens(input) })
     }
 
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_a_binary_form_is_found() {
+    fn a_field_is_found_in_a_binary_form() {
         let form = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\u{1}\r\n--\r\n--x\r\n\
                     content-disposition: form-data; name=\"model\"\r\n\r\nears\r\n--x--\r\n";
         let request =

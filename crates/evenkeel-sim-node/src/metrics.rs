@@ -1,4 +1,4 @@
-//! Metrics of the simulated engine, with the names that vLLM uses.
+//! Metrics of the simulated engine, under vLLM's names.
 
 use super::completion::Finish;
 use super::slots::SlotPool;
@@ -26,7 +26,7 @@ impl Counters {
     }
 }
 
-/// Renders the Prometheus page.
+/// Renders the metrics in Prometheus' text format.
 pub(super) fn text(models: &[String], slots: &SlotPool, counters: &[Counters]) -> String {
     let mut text = String::new();
     write(&mut text, models, slots, counters).expect("writing to a string cannot fail");

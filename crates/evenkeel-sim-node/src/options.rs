@@ -1,4 +1,4 @@
-//! Options of a simulated node and their ranges.
+//! Options of a simulated node, and their valid ranges.
 
 use super::fault::Fault;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,11 +7,11 @@ use thiserror::Error;
 
 pub const SLOTS_MAX: u32 = 4_096;
 pub const QUEUE_MAX: u32 = 100_000;
-/// Limit of the time to first token, and of its delay by a fault.
+/// Maximum time to first token, and maximum delay by a fault.
 pub const FIRST_TOKEN_MAX: Duration = Duration::from_hours(1);
-/// Limit of the prefill and generation speeds.
+/// Maximum prefill and generation speed.
 pub const TOKENS_PER_SECOND_MAX: u32 = 10_000_000;
-/// Limit of the context window.
+/// Maximum size of the context window, in tokens.
 pub const CONTEXT_MAX: u32 = 1_000_000;
 pub const CONNECTIONS_MAX: u32 = 65_536;
 pub const MODELS_MAX: usize = 64;
@@ -23,23 +23,23 @@ pub struct SimOptions {
     pub listen: SocketAddr,
     /// All models share the slots.
     pub models: Vec<String>,
-    /// Sequences generated concurrently.
+    /// Maximum number of sequences generated concurrently.
     pub slots: u32,
-    /// Requests that may wait for a slot; more get 503.
+    /// Maximum number of queued requests; further ones get 503.
     pub queue_max: u32,
     /// Time to first token of an empty prompt.
     pub first_token: Duration,
-    /// Prompt tokens per second, which delay the first token further.
+    /// Prefill speed in prompt tokens per second, which adds to the time to first token.
     pub prefill_per_second: u32,
     /// Generation speed of a single sequence.
     pub tokens_per_second: u32,
     /// Slowdown of a step per additional sequence, as a fraction of a single sequence's step.
     pub batch_slowdown: f64,
-    /// Average length of a completion for which the request sets no limit.
+    /// Average completion length in tokens, if the request sets no limit.
     pub output_tokens: u32,
     /// Context window: prompt and completion tokens together.
     pub context_max: u32,
-    /// Open connections; more wait in the listen backlog.
+    /// Maximum number of open connections; further ones wait in the listen backlog.
     pub connections_max: u32,
     /// Seed of completions and faults.
     pub seed: u64,
@@ -71,9 +71,9 @@ impl Default for SimOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name} must be {range}")]
 pub struct BadSetting {
-    /// As on the command line.
+    /// Name of the command-line option, without dashes.
     pub name: &'static str,
-    /// Allowed values, to follow "must be".
+    /// Allowed values, worded to follow "must be".
     pub range: String,
 }
 
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_the_option_outside_its_range() {
+    fn an_option_outside_its_range_is_rejected_by_name() {
         for (options, message) in [
             (change(|options| options.slots = 0), "slots must be from 1 to 4096"),
             (change(|options| options.queue_max = QUEUE_MAX + 1), "queue must be from 0 to 100000"),

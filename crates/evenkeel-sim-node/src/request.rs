@@ -6,7 +6,7 @@ mod responses;
 use super::api_error::ApiError;
 use serde_json::Value;
 
-/// Limit per embeddings request.
+/// Maximum number of texts per embeddings request.
 const TEXTS_MAX: usize = 2_048;
 const STOPS_MAX: usize = 4;
 const DIMENSIONS_DEFAULT: u32 = 64;
@@ -85,9 +85,9 @@ pub(super) fn count_tokens(text: &str) -> u32 {
 /// Parses a JSON object.
 pub(super) fn json(body: &[u8]) -> Result<Value, ApiError> {
     let value: Value = serde_json::from_slice(body)
-        .map_err(|error| ApiError::bad(None, format!("invalid JSON: {error}")))?;
+        .map_err(|error| ApiError::invalid(None, format!("invalid JSON: {error}")))?;
     if !value.is_object() {
-        return Err(ApiError::bad(None, "the body must be a JSON object".to_owned()));
+        return Err(ApiError::invalid(None, "the body must be a JSON object".to_owned()));
     }
     Ok(value)
 }
@@ -102,7 +102,7 @@ impl GenerateRequest {
             ApiKind::Responses => return responses::parse(body),
         };
         if optional_count(body, "n")?.is_some_and(|n| n > 1) {
-            return Err(ApiError::bad(Some("n"), "only one choice is simulated".to_owned()));
+            return Err(ApiError::invalid(Some("n"), "only one choice is simulated".to_owned()));
         }
         let limit = match optional_count(body, "max_completion_tokens")? {
             Some(limit) => Some(limit),
@@ -123,14 +123,14 @@ impl EmbeddingRequest {
         let dimensions = optional_count(body, "dimensions")?.unwrap_or(DIMENSIONS_DEFAULT);
         if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
             let message = format!("dimensions must be from 1 to {DIMENSIONS_MAX}");
-            return Err(ApiError::bad(Some("dimensions"), message));
+            return Err(ApiError::invalid(Some("dimensions"), message));
         }
         let encoding = match body["encoding_format"].as_str() {
             Some("base64") => Encoding::Base64,
             Some("float") => Encoding::Float,
             None if body["encoding_format"].is_null() => Encoding::Float,
             _ => {
-                return Err(ApiError::bad(
+                return Err(ApiError::invalid(
                     Some("encoding_format"),
                     "encoding_format must be float or base64".to_owned(),
                 ));
@@ -141,7 +141,7 @@ impl EmbeddingRequest {
 }
 
 pub(super) fn read_model(body: &Value) -> Result<String, ApiError> {
-    let missing = || ApiError::bad(Some("model"), "you must provide a model parameter".to_owned());
+    let missing = || ApiError::invalid(Some("model"), "you must provide a model parameter".to_owned());
     body["model"].as_str().map(str::to_owned).ok_or_else(missing)
 }
 
@@ -153,7 +153,7 @@ pub(super) fn optional_count(body: &Value, name: &'static str) -> Result<Option<
     let count = value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
     count
         .map(Some)
-        .ok_or_else(|| ApiError::bad(Some(name), format!("{name} must be a positive whole number")))
+        .ok_or_else(|| ApiError::invalid(Some(name), format!("{name} must be a positive whole number")))
 }
 
 fn flag(body: &Value, name: &'static str) -> Result<bool, ApiError> {
@@ -161,14 +161,14 @@ fn flag(body: &Value, name: &'static str) -> Result<bool, ApiError> {
     if value.is_null() {
         return Ok(false);
     }
-    value.as_bool().ok_or_else(|| ApiError::bad(Some(name), format!("{name} must be true or false")))
+    value.as_bool().ok_or_else(|| ApiError::invalid(Some(name), format!("{name} must be true or false")))
 }
 
 fn read_mode(body: &Value) -> Result<ResponseMode, ApiError> {
     let stream = flag(body, "stream")?;
     let usage = flag(&body["stream_options"], "include_usage")?;
     if !stream && !body["stream_options"].is_null() {
-        return Err(ApiError::bad(Some("stream_options"), "stream_options requires stream".to_owned()));
+        return Err(ApiError::invalid(Some("stream_options"), "stream_options requires stream".to_owned()));
     }
     let usage = if usage { IncludeUsage::Yes } else { IncludeUsage::No };
     Ok(if stream { ResponseMode::Stream { usage } } else { ResponseMode::Whole })
@@ -176,7 +176,7 @@ fn read_mode(body: &Value) -> Result<ResponseMode, ApiError> {
 
 /// Joins the texts of a conversation; returns them with their number of tokens.
 fn read_messages(body: &Value) -> Result<(String, u32), ApiError> {
-    let bad = |message: &str| ApiError::bad(Some("messages"), message.to_owned());
+    let bad = |message: &str| ApiError::invalid(Some("messages"), message.to_owned());
     let messages = body["messages"].as_array().ok_or_else(|| bad("messages must be a list"))?;
     if messages.is_empty() {
         return Err(bad("messages must not be empty"));
@@ -203,16 +203,16 @@ fn read_messages(body: &Value) -> Result<(String, u32), ApiError> {
 
 fn read_prompt(body: &Value) -> Result<(String, u32), ApiError> {
     let (mut texts, tokens) = read_texts(&body["prompt"]).ok_or_else(|| {
-        ApiError::bad(Some("prompt"), "prompt must be a string or a list of token IDs".to_owned())
+        ApiError::invalid(Some("prompt"), "prompt must be a string or a list of token IDs".to_owned())
     })?;
     match (texts.pop(), texts.is_empty()) {
         (Some(text), true) => Ok((text, tokens)),
-        _ => Err(ApiError::bad(Some("prompt"), "only one prompt is simulated".to_owned())),
+        _ => Err(ApiError::invalid(Some("prompt"), "only one prompt is simulated".to_owned())),
     }
 }
 
 fn read_inputs(input: &Value) -> Result<(Vec<String>, u32), ApiError> {
-    let bad = |message: String| ApiError::bad(Some("input"), message);
+    let bad = |message: String| ApiError::invalid(Some("input"), message);
     let (texts, tokens) = read_texts(input)
         .ok_or_else(|| bad("input must be a string, a list of strings or a list of token IDs".to_owned()))?;
     if texts.is_empty() || texts.len() > TEXTS_MAX {
@@ -250,13 +250,13 @@ fn read_stops(stop: &Value) -> Result<Vec<String>, ApiError> {
     let is_valid =
         |stops: &Vec<String>| stops.len() <= STOPS_MAX && stops.iter().all(|stop| !stop.is_empty());
     let message = || format!("stop must be a string or at most {STOPS_MAX} strings, none of them empty");
-    stops.filter(is_valid).ok_or_else(|| ApiError::bad(Some("stop"), message()))
+    stops.filter(is_valid).ok_or_else(|| ApiError::invalid(Some("stop"), message()))
 }
 
 /// Returns the tool to call: the one named by `tool_choice`, or else the first unless its result is already in the messages.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
     let Some(tools) = body["tools"].as_array().filter(|tools| !tools.is_empty()) else { return Ok(None) };
-    let bad = |name, message: &str| ApiError::bad(Some(name), message.to_owned());
+    let bad = |name, message: &str| ApiError::invalid(Some(name), message.to_owned());
     let mut known = Vec::new();
     for tool in tools {
         let function = &tool["function"];
@@ -265,7 +265,7 @@ fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
         known.push(Tool { name: name.to_owned(), parameters: function["parameters"].clone() });
     }
     let has_result =
-        body["messages"].as_array().and_then(|all| all.last()).is_some_and(|m| m["role"] == "tool");
+        body["messages"].as_array().and_then(|messages| messages.last()).is_some_and(|m| m["role"] == "tool");
     match &body["tool_choice"] {
         Value::Null => Ok(known.into_iter().next().filter(|_| !has_result)),
         Value::String(choice) => match choice.as_str() {
@@ -297,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn max_completion_tokens_wins_over_max_tokens() {
+    fn max_completion_tokens_overrides_max_tokens() {
         assert_eq!(chat(json!({"max_tokens": 5, "max_completion_tokens": 9})).unwrap().tokens_max, Some(9));
     }
 
     #[test]
-    fn the_error_names_the_parameter() {
+    fn the_error_contains_the_parameter_name() {
         for (change, param) in [
             (json!({"messages": []}), "messages"),
             (json!({"messages": [{"content": "x"}]}), "messages"),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_called_until_its_result_is_there() {
+    fn a_tool_is_called_until_the_messages_contain_its_result() {
         let tools = json!([tool("a"), tool("b")]);
         let called = |change: Value| chat(change).unwrap().tool.map(|tool| tool.name);
         assert_eq!(called(json!({"tools": tools})).as_deref(), Some("a"));

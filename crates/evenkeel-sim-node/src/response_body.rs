@@ -47,7 +47,7 @@ impl Body for ResponseBody {
                 if generator.as_mut().is_some_and(|generator| generator.as_mut().poll(context).is_ready()) {
                     *generator = None;
                 }
-                // Only the generator sends, and it has registered the waker itself.
+                // Only the generator sends, and polling it has registered the waker.
                 match chunks.try_recv() {
                     Ok(chunk) => frame(chunk),
                     Err(TryRecvError::Empty) => Poll::Pending,

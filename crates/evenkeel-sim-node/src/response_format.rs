@@ -9,7 +9,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// Format of one response, and the fields that all its events carry.
+/// Format of one response, with the fields that are common to all its events.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseFormat {
     pub(super) api: ApiKind,
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base64_embedding_holds_padded_little_endian_floats() {
+    fn a_base64_embedding_is_padded_little_endian_floats() {
         let response = embeddings("m", &[vec![1.0], vec![1.0, -2.0]], 2, Encoding::Base64);
         assert_eq!(response["data"][0]["embedding"], "AACAPw==");
         assert_eq!(response["data"][1]["embedding"], "AACAPwAAAMA=");

@@ -1,4 +1,4 @@
-//! Seeded random numbers, addressed by index: the same seed and index give the same number, in any order.
+//! Seeded random numbers by index: the same seed and index always give the same number.
 
 /// Returns the number at an index of the sequence (SplitMix64).
 pub(super) fn draw(seed: u64, index: u64) -> u64 {
@@ -10,7 +10,7 @@ pub(super) fn draw(seed: u64, index: u64) -> u64 {
 
 /// Returns a fraction, at least 0 and below 1.
 pub(super) fn draw_fraction(seed: u64, index: u64) -> f64 {
-    // An f64 holds 53 bits exactly.
+    // 53 bits, the precision of an f64.
     (draw(seed, index) >> 11) as f64 / (1_u64 << 53) as f64
 }
 

@@ -1,4 +1,4 @@
-//! Slots of the simulated engine and its FIFO queue.
+//! The slots of the simulated engine, and its FIFO queue.
 //!
 //! Limits: at most `slots` requests run and at most `queue_max` wait. A dropped request releases its slot or its place in the
 //! queue at once.
@@ -87,14 +87,14 @@ pub(super) enum SlotOrWait {
 }
 
 impl SlotOrWait {
-    /// Waits for the slot. Dropping the future leaves the queue.
+    /// Waits for the slot. Dropping the future removes the request from the queue.
     pub(super) async fn slot(self) -> SlotPermit {
         match self {
             Self::Running(slot) => slot,
             Self::Waiting(waiting) => {
                 let slots = waiting.slots.clone();
                 let permit = slots.free.clone().acquire_owned().await.expect("the semaphore is never closed");
-                // Counts as running before it stops counting as waiting, so that watchers always see the request.
+                // Counted as running before it is no longer counted as waiting, so that watchers never miss the request.
                 slots.start(waiting.model, permit)
             }
         }
@@ -113,7 +113,7 @@ impl Drop for WaitGuard {
     }
 }
 
-/// A slot; dropping it frees the slot.
+/// An occupied slot; freed on drop.
 #[derive(Debug)]
 pub(super) struct SlotPermit {
     slots: Arc<SlotPool>,
@@ -171,7 +171,7 @@ mod tests {
         }
         assert_eq!(slots.load_of(1), Load { running: 0, waiting: 1 });
         drop(first);
-        assert!(ready(third.as_mut()).is_some(), "the slot skips the dropped request");
+        assert!(ready(third.as_mut()).is_some(), "the slot goes to the next request");
         assert_eq!((slots.load(), slots.load_of(1)), (Load::default(), Load::default()));
     }
 

@@ -1,4 +1,4 @@
-//! Test support: simulated nodes in the test process, and a blocking client that shows raw responses.
+//! Test support: simulated nodes in the test process, and a blocking client that returns raw responses.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test support may fail the test")]
 
 use crate::{Load, SimNode, SimOptions};
@@ -14,12 +14,12 @@ pub struct TestNode {
     sim: SimNode,
 }
 
-/// End of a response on the wire.
+/// End of a response, as the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseEnd {
-    /// At its announced length, or with the last chunk.
+    /// Complete: the content length was reached, or the last chunk arrived.
     Complete,
-    /// The connection was closed earlier.
+    /// The connection was closed before that.
     Truncated,
     /// The connection was reset.
     Reset,
@@ -35,7 +35,7 @@ pub struct RawResponse {
     pub end: ResponseEnd,
 }
 
-/// Returns options of a node that generates without delay.
+/// Returns the options of a node that generates without delay.
 pub fn fast() -> SimOptions {
     SimOptions {
         first_token: Duration::ZERO,
@@ -45,12 +45,12 @@ pub fn fast() -> SimOptions {
     }
 }
 
-/// Returns options of a node whose first token takes an hour.
+/// Returns the options of a node whose first token takes an hour.
 pub fn stuck() -> SimOptions {
     SimOptions { first_token: Duration::from_hours(1), ..SimOptions::default() }
 }
 
-/// Returns a chat request with 8 tokens, with the given fields set.
+/// Returns a chat request for 8 tokens, with the given fields added.
 pub fn chat(fields: Value) -> Value {
     let mut body = json!({
         "model": "sim", "max_tokens": 8, "ignore_eos": true, "messages": [{"role": "user", "content": "hello"}]
@@ -115,7 +115,7 @@ impl TestNode {
 /// Connects and sends raw bytes.
 pub fn open(address: SocketAddr, text: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).unwrap();
-    // Turns a test that would hang into one that fails.
+    // Fails a test that would otherwise hang.
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket.write_all(text.as_bytes()).unwrap();
     socket

@@ -19,7 +19,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// A fair multi-tenant gateway for model servers and queues.
+/// Multi-tenant LLM gateway and message queue with fair scheduling
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -51,7 +51,7 @@ enum Command {
 
 /// Parses the command line and runs the command.
 pub(crate) fn run() -> ExitCode {
-    // Exits here with 2 on a usage error, and with 0 for help and version.
+    // Exits the process: with 2 on a usage error, with 0 for help and version.
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
@@ -72,19 +72,19 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Error of a command; its text is printed to stderr.
+/// Error returned by a command and printed to stderr.
 type CliError = Box<dyn Error>;
 
-/// Prints the output of a command. A closed pipe is not an error.
+/// Prints a command's output. A closed pipe is not an error.
 fn print(text: &str) -> Result<(), CliError> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+        result => Ok(result?),
     }
 }
 
 /// Exits with a usage error, as clap does for an invalid value.
-fn exit_usage(message: impl Display) -> ! {
+fn exit_with_usage_error(message: impl Display) -> ! {
     Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }
 
@@ -94,14 +94,14 @@ mod tests {
     use evenkeel_sim_node::SimOptions;
 
     #[test]
-    fn the_command_line_definition_is_consistent() {
+    fn clap_debug_assertions_pass() {
         Cli::command().debug_assert();
     }
 
     #[test]
     fn a_sim_node_without_flags_has_the_default_options() {
         let Command::SimNode(args) = Cli::parse_from(["evenkeel", "sim-node"]).command else {
-            panic!("another command")
+            panic!("sim-node was parsed as another command")
         };
         assert_eq!(args.options(), SimOptions::default());
     }

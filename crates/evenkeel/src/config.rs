@@ -44,13 +44,13 @@ pub use value::fingerprint;
 use reader::{Reader, Section};
 use tenants::TenantsFrom;
 
-/// Large enough for the maximum number of tenants and keys.
+/// Maximum size of a file; enough for the maximum number of tenants and keys.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Inputs of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigSources {
-    /// Name, for error messages, and contents.
+    /// Path, used in error messages, and contents.
     pub file: Option<(String, String)>,
     pub env: BTreeMap<String, String>,
     pub flags: Vec<Flag>,
@@ -58,13 +58,13 @@ pub struct ConfigSources {
     pub nodes: Vec<String>,
 }
 
-/// Settings of a gateway.
+/// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub server: ServerConfig,
     pub llm: LlmConfig,
     pub queue: QueueConfig,
-    /// Tenants of the config file, without those in the data directory.
+    /// Tenants in the config file, without those in the data directory.
     pub tenants: Vec<TenantSettings>,
     pub telemetry: TelemetryConfig,
     pub effective: EffectiveConfig,
@@ -97,9 +97,9 @@ impl Config {
         })
     }
 
-    /// Rejects a listener that others can reach without tenants or without TLS, unless `allow_open` is set.
+    /// Rejects a non-loopback listener without tenants or without TLS, unless `allow_open` is set.
     ///
-    /// `tenants` counts those of the config file and those in the data directory.
+    /// `tenants` is the number of tenants in the config file and the data directory.
     pub fn check_exposure(&self, tenants: usize) -> Result<(), ConfigErrors> {
         let error = match (self.server.exposure(), self.server.insecure) {
             (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => return Ok(()),
@@ -155,7 +155,7 @@ pub fn read_node(settings: &Map<String, Json>) -> Result<NodeOptions, ConfigErro
     Ok(stored.nodes.pop().expect("one table is one node"))
 }
 
-/// Reads a list with a single entry that comes from JSON, so its errors have no line.
+/// Reads a list with a single entry from JSON; errors have no line number.
 fn read_one<T>(
     list: &str,
     settings: &Map<String, Json>,
@@ -182,7 +182,7 @@ pub fn read_file(path: &Path) -> Result<String, ConfigErrors> {
     String::from_utf8(bytes).map_err(|_| file_error(&"not UTF-8"))
 }
 
-/// Parses a file and passes its top level to `read`; keys that `read` leaves unread are errors.
+/// Parses a file and passes its top level to `read`; keys that `read` does not read are errors.
 fn with_file<T>(
     path: &str,
     text: &str,

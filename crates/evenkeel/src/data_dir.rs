@@ -1,7 +1,7 @@
 //! The data directory: durable state of one server, protected by a file lock.
 //!
-//! Guarantees: one process at a time holds the lock; the operating system releases it when the process ends, however it
-//! ends. A process that finds the lock held by a server learns that server's URL.
+//! Guarantees: one process at a time holds the lock; the operating system releases it when the process ends, even by
+//! a crash. A process that finds the lock held by a server gets that server's URL.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -13,9 +13,9 @@ use std::time::Duration;
 use thiserror::Error;
 
 const LOCK: &str = "lock";
-/// URLs are shorter.
+/// Maximum number of bytes read as the server's URL.
 const URL_BYTES_MAX: u64 = 1_024;
-/// Retries while the lock is held by a process that has not announced a URL.
+/// Delay between attempts while another process holds the lock and has not announced a URL.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const TRIES_MAX: u32 = 250;
 
@@ -29,9 +29,9 @@ pub struct DataDir {
 /// Result of an attempt to lock a data directory.
 #[derive(Debug)]
 pub enum DataDirClaim {
-    Ours(DataDir),
+    Locked(DataDir),
     /// A running server holds the lock.
-    Served {
+    InUse {
         url: String,
     },
 }
@@ -45,19 +45,19 @@ impl DataDir {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        // A holder without a URL is a server that is starting or a command that is about to end.
+        // A holder that has announced no URL is a starting server or a short-lived command.
         for _ in 0..TRIES_MAX {
             let lock = options.open(path.join(LOCK)).map_err(io_error)?;
             match lock.try_lock() {
                 Ok(()) => {
                     lock.set_len(0).map_err(io_error)?;
-                    return Ok(DataDirClaim::Ours(Self { path: path.to_owned(), lock }));
+                    return Ok(DataDirClaim::Locked(Self { path: path.to_owned(), lock }));
                 }
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(io_error(error)),
             }
             if let Some(url) = read_url(&lock).map_err(io_error)? {
-                return Ok(DataDirClaim::Served { url });
+                return Ok(DataDirClaim::InUse { url });
             }
             thread::sleep(RETRY_INTERVAL);
         }
@@ -93,7 +93,7 @@ impl DataDir {
         }
     }
 
-    /// Replaces a file atomically and durably: readers, and a restart after a crash, find the old text or the new.
+    /// Replaces a file atomically and durably: readers see either the old or the new text, also after a crash.
     pub fn replace(&self, file: &str, text: &str) -> Result<(), DataDirError> {
         let target = self.path.join(file);
         self.write(&target, text).map_err(|error| DataDirError::Io { path: target, error })
@@ -126,7 +126,7 @@ pub enum DataDirError {
         error: io::Error,
     },
     /// A process holds the lock and announced no URL.
-    #[error("{}: another process holds this data directory", path.display())]
+    #[error("{}: data directory is locked by another process", path.display())]
     Busy { path: PathBuf },
 }
 
@@ -147,8 +147,8 @@ mod tests {
 
         fn lock(&self) -> DataDir {
             match DataDir::claim(&self.0).unwrap() {
-                DataDirClaim::Ours(data_dir) => data_dir,
-                DataDirClaim::Served { url } => panic!("served at {url}"),
+                DataDirClaim::Locked(data_dir) => data_dir,
+                DataDirClaim::InUse { url } => panic!("in use by {url}"),
             }
         }
     }
@@ -165,7 +165,7 @@ mod tests {
         let mut server = temp.lock();
         server.announce("http://127.0.0.1:1").unwrap();
         assert!(
-            matches!(DataDir::claim(&temp.0), Ok(DataDirClaim::Served { url }) if url == "http://127.0.0.1:1")
+            matches!(DataDir::claim(&temp.0), Ok(DataDirClaim::InUse { url }) if url == "http://127.0.0.1:1")
         );
         assert_eq!(DataDir::server_url(&temp.0).as_deref(), Some("http://127.0.0.1:1"));
         drop(server);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_of_a_dead_server_is_erased_by_the_next() {
+    fn locking_erases_the_url_of_a_dead_server() {
         let temp = TempPath::new("dead");
         temp.lock().announce("http://127.0.0.1:1").unwrap();
         let next = temp.lock();
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn looking_for_a_server_creates_no_directory() {
+    fn finding_the_server_url_does_not_create_the_directory() {
         let temp = TempPath::new("look");
         assert_eq!(DataDir::server_url(&temp.0), None);
         assert!(!temp.0.exists());
     }
 
     #[test]
-    fn an_error_names_the_directory() {
+    fn errors_contain_the_path_of_the_directory() {
         let error = DataDir::claim(Path::new("/dev/null/x")).unwrap_err();
         assert!(error.to_string().starts_with("/dev/null/x: "), "{error}");
     }

@@ -1,7 +1,7 @@
 //! The demo: a gateway, three simulated model servers and the clients of three tenants, in one process.
 //!
-//! Only the model is simulated: sockets, keys, queues and streams are real. The same clients run twice: first they all
-//! share one API key and are served first come, first served, as behind a plain proxy; then each tenant has its own.
+//! Only the models are simulated; connections, API keys, queues and streams are real. The same clients run twice: first
+//! they all share one API key and are served in FIFO order, as behind a plain proxy; then each tenant has its own key.
 
 mod client;
 mod profile;
@@ -29,15 +29,15 @@ use client::Client;
 
 /// Name of the model that every node of the demo serves.
 pub const MODEL: &str = "sim";
-/// Slots of each node.
+/// Number of slots per node.
 pub const SLOTS: u32 = 4;
 pub const NODES: [&str; 3] = ["red", "green", "blue"];
 const TOKENS_PER_SECOND: u32 = 150;
 /// Tenant of the key that all clients share in the first phase.
 const SHARED_TENANT: &str = "everyone";
-/// Room for every client, so that the phases differ in who waits and not in who is rejected.
+/// Large enough for every client, so that no request is rejected in either phase.
 const WAITING_MAX: u32 = 1_000;
-/// Longer than the longest wait of the flood.
+/// Longer than any wait in the first phase.
 const WAIT_MAX_SECS: u64 = 60;
 const DRAIN_SECS: u64 = 5;
 
@@ -73,21 +73,21 @@ impl Demo {
             };
             nodes.push(SimNode::bind(options).await?);
         }
-        let new_key = || make_key().map_err(|_| "the system has no random numbers");
+        let new_key = || make_key().map_err(|_| "the system's random number generator failed");
         let shared_key = new_key()?;
         let tenant_keys = PROFILES.iter().map(|_| new_key()).collect::<Result<Vec<_>, _>>()?;
         let data_dir = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
         let text = config_text(listen, &data_dir.to_string_lossy(), &nodes, &shared_key, &tenant_keys);
         let file = Some(("demo".to_owned(), text));
         let config = Config::read(&ConfigSources { file, ..ConfigSources::default() })?;
-        let DataDirClaim::Ours(claimed) = DataDir::claim(&data_dir)? else {
+        let DataDirClaim::Locked(claimed) = DataDir::claim(&data_dir)? else {
             return Err(format!("{}: another process uses this data directory", data_dir.display()).into());
         };
         let gateway = Gateway::start(config, claimed).await?;
         Ok(Self { gateway, nodes, shared_key, tenant_keys, clients: JoinSet::new(), data_dir })
     }
 
-    /// Stops the current clients, cancelling their requests, and starts all clients anew with keys by `scheme`.
+    /// Stops the current clients, cancelling their requests, and starts new ones with keys according to `scheme`.
     ///
     /// Returns fresh statistics per tenant, in the order of [`PROFILES`].
     pub async fn start_phase(&mut self, scheme: KeyScheme) -> Result<Vec<Arc<DemoStats>>, Box<dyn Error>> {
@@ -115,7 +115,7 @@ impl Demo {
         self.gateway.url()
     }
 
-    /// Returns the API key of the first tenant, to try the gateway with.
+    /// Returns the API key of the first tenant, for trying out the gateway.
     pub fn key(&self) -> &str {
         &self.tenant_keys[0]
     }
@@ -127,7 +127,7 @@ impl Demo {
         for node in self.nodes {
             node.shutdown().await;
         }
-        // A directory that cannot be removed is a few bytes among the temporary files.
+        // An error is ignored: the directory is small, and in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.data_dir);
         drained?;
         Ok(())

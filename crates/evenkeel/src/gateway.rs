@@ -1,7 +1,9 @@
 //! A running gateway: all APIs behind one listener, with reload and graceful shutdown.
 //!
-//! Guarantees: a reload is applied or rejected as a whole. Shutdown takes at most `unready_secs` plus `drain_secs`. One
-//! process at a time uses a data directory.
+//! Guarantees: a reload with an invalid configuration changes nothing. One process at a time uses a data directory.
+//!
+//! Limits: shutdown aborts requests that are still in flight after `unready_secs` plus `drain_secs`; releasing jobs and
+//! exporting the last spans may take a few seconds more.
 
 mod api;
 mod dispatch;
@@ -68,12 +70,12 @@ struct Core {
     router: RouterMetrics,
     readiness: Readiness,
     tls: Option<Arc<Tls>>,
-    /// Locked for the whole of a change, so that changes are applied one after another.
+    /// Locked for the duration of a change, so that changes are applied one at a time.
     state: Mutex<State>,
 }
 
 struct State {
-    /// Configuration at startup; the listener keeps its settings.
+    /// Configuration at startup, which the listener still uses.
     started: Config,
     /// Configuration of the last reload.
     config: Config,
@@ -83,7 +85,7 @@ struct State {
 }
 
 impl Gateway {
-    /// Starts on the current runtime. On return the port is open and the data directory holds the URL.
+    /// Starts the gateway on the current Tokio runtime. On return it listens, and its URL is in the data directory.
     pub async fn start(mut config: Config, mut data_dir: DataDir) -> Result<Self, StartError> {
         let server = config.server.clone();
         let StartupFiles { tenants, mut nodes, tls, roots } = StartupFiles::load(&config)?;
@@ -99,7 +101,7 @@ impl Gateway {
         let registry = Registry::new();
         let router = RouterMetrics::new(&registry)?;
         let (observer, exporter) = observer(&config.telemetry, &registry, &router, &roots)?;
-        // Unpredictable, so that clients cannot foresee random choices.
+        // Unpredictable, so that clients cannot predict random choices.
         config.llm.options.pipeline.seed = RandomState::new().hash_one(0);
         let pool = config.llm.options.pipeline.load.connection_pool;
         let upstream = Upstream::new(pool, roots.clone());
@@ -114,7 +116,7 @@ impl Gateway {
         })?;
 
         let queue = QueueApi::open(&config, &data_dir, auth.clone(), &registry).await?;
-        let url = url_of(address, tls.is_some());
+        let url = client_url(address, tls.is_some());
         data_dir.announce(&url)?;
         let metrics_access = config.telemetry.metrics;
         let queues_max = config.telemetry.queues_max;
@@ -122,7 +124,7 @@ impl Gateway {
         let readiness = Readiness::default();
         let core = Arc::new(Core { auth, llm, queue, registry, router, readiness, tls, state });
         core.restore_nodes();
-        // After the nodes are known: a job for a model that no node serves fails.
+        // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
         let routes = core.routes(metrics_access)?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -135,7 +137,7 @@ impl Gateway {
         Ok(Self { address, url, core, stop, serving, dispatcher, exporter })
     }
 
-    /// Logs the startup line, and a warning if the server is open.
+    /// Logs the startup line, and a warning if there are no tenants.
     pub fn log_startup(&self) {
         let store = self.core.state.lock().describe_store();
         StartupLine { url: &self.url, apis: &["llm", "sqs"], store: &store, tenants: self.tenants() }.log();
@@ -160,7 +162,7 @@ impl Gateway {
         self.core.llm.nodes_len()
     }
 
-    /// Applies another configuration; on an error the old one stays in force.
+    /// Applies another configuration; on an error the current one is kept.
     pub fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         self.core.reload(config)
     }
@@ -174,13 +176,13 @@ impl Gateway {
         self.core.queue.sqs.shutdown();
         // Fails only if the listener has already ended.
         let _ = self.stop.send(());
-        let (drained, ()) = tokio::join!(self.serving, self.dispatcher.stop(server.limits.drain_max));
-        let drained = drained.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let (report, ()) = tokio::join!(self.serving, self.dispatcher.stop(server.limits.drain_max));
+        let report = report.unwrap_or_else(|error| Err(io::Error::other(error)));
         self.core.queue.queues.shutdown().await;
         if let Some(exporter) = self.exporter {
             exporter.stop().await;
         }
-        drained
+        report
     }
 }
 
@@ -211,7 +213,7 @@ impl Core {
         Dispatcher::start(queues, self.llm.clone(), self.auth.clone(), webhooks, &self.registry, queues_max)
     }
 
-    /// Validates a change to the tenants, stores it, then puts it in force.
+    /// Validates a change to the tenants, stores it, then applies it.
     fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
         let admin_key_hashes = state.config.server.admin_key_hashes.clone();
@@ -227,14 +229,14 @@ impl Core {
         Ok(key)
     }
 
-    /// Warns if no tenant exists, because then every client is served.
+    /// Warns if there are no tenants, because then no API key is needed.
     fn warn_if_open(&self) {
         if self.auth.tenants().is_empty() {
             tracing::warn!(target: "evenkeel", "open: no tenants, so every client that reaches this server is served; `evenkeel tenant add NAME` requires API keys");
         }
     }
 
-    /// Renders the Prometheus page.
+    /// Renders the metrics in Prometheus' text format.
     fn metrics(&self) -> String {
         self.router.set_gauges(&self.llm.update_gauges());
         self.queue.sqs.update_metrics();
@@ -263,7 +265,7 @@ fn observer(
     Ok((observer, Some(Exporter::start(tracer, traces, roots.clone()))))
 }
 
-fn url_of(address: SocketAddr, tls: bool) -> String {
+fn client_url(address: SocketAddr, tls: bool) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -273,19 +275,19 @@ fn url_of(address: SocketAddr, tls: bool) -> String {
     format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// Error of a change to the tenants.
+/// Error when changing the tenants.
 #[derive(Debug, Error)]
 enum ChangeError {
     #[error(transparent)]
     Store(#[from] TenantStoreError),
-    /// The listener would be open to others.
+    /// Other machines could use the gateway without an API key.
     #[error(transparent)]
     Exposed(#[from] ConfigErrors),
     #[error(transparent)]
     Pipeline(#[from] RegistryError),
 }
 
-/// Error that keeps a gateway from starting.
+/// Error that prevents a gateway from starting.
 #[derive(Debug, Error)]
 pub enum StartError {
     #[error("cannot listen on {address}: {error}")]

@@ -1,7 +1,7 @@
 //! Nodes added at run time, and the names of drained nodes: stored in the data directory.
 //!
-//! Guarantees: the file is replaced atomically, so a crash leaves the state before or after a change. A node of the config
-//! file wins over a stored one of the same name. Only the file's owner may read it, because it holds the nodes' API keys.
+//! Guarantees: the file is replaced atomically, so a crash leaves either the old or the new state. A node in the config
+//! file overrides a stored one of the same name. Only the file's owner may read it, because it holds API keys.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "nodes.toml";
 
-/// Stored nodes and drained names.
+/// Nodes added at run time, and names of drained nodes.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStore(StoredNodes);
 
@@ -64,7 +64,7 @@ impl NodeStore {
         self.0.drained.retain(|drained| drained != name);
     }
 
-    /// Removes stored nodes whose names the config file uses too; returns those names.
+    /// Removes stored nodes that have the name of a configured one; returns their names.
     pub fn drop_overridden(&mut self, configured: &[NodeOptions]) -> Vec<String> {
         let is_overridden = |node: &NodeOptions| configured.iter().any(|other| other.name == node.name);
         let (overridden, remaining) = self.0.nodes.drain(..).partition::<Vec<_>, _>(is_overridden);
@@ -79,7 +79,7 @@ impl NodeStore {
     }
 }
 
-/// Error of reading or writing the nodes file.
+/// Error when reading or writing the nodes file.
 #[derive(Debug, Error)]
 pub enum NodeStoreError {
     #[error(transparent)]
@@ -126,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_newer_version_is_rejected_with_its_line() {
+    fn an_unsupported_version_is_rejected_with_its_line() {
         let error = read_nodes("nodes.toml", "version = 2\n").unwrap_err().to_string();
-        assert_eq!(error, "nodes.toml:1: version must be 1; a newer version of evenkeel wrote this file");
+        assert_eq!(error, "nodes.toml:1: unsupported version 2; this evenkeel reads version 1");
     }
 
     #[test]
-    fn nodes_of_the_config_file_win_and_marks_of_unknown_nodes_are_cleared() {
+    fn configured_nodes_override_stored_ones_and_drain_marks_of_unknown_nodes_are_cleared() {
         let mut store = NodeStore::default();
         store.add(node("a"));
         store.add(node("b"));

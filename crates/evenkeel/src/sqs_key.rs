@@ -1,4 +1,4 @@
-//! The master key that the secret keys of SQS clients are derived from. It is generated once and stored in the data
+//! The master key, from which the secret keys of SQS clients are derived. It is generated once and stored in the data
 //! directory.
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! Tenants added at run time: stored in the data directory, changed by command or API.
+//! Tenants added at run time: stored in the data directory, managed by the command line or the API.
 //!
-//! Guarantees: a change is validated as a whole, together with the tenants of the config file, before anything is written.
+//! Guarantees: a change is validated together with the tenants in the config file before anything is written.
 //! An API key is returned once, to the caller that created it; only its hash is stored.
 
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
 
-/// All tenants, configured and added.
+/// All tenants: those in the config file and those added at run time.
 #[derive(Clone, Debug, Default)]
 pub struct TenantStore {
-    /// Tenants of the config file; only edits to that file change them.
+    /// Tenants in the config file, which are changed only there.
     pub configured: Vec<TenantSettings>,
     /// Tenants added at run time.
     pub added: Vec<TenantSettings>,
@@ -32,7 +32,7 @@ pub struct TenantStore {
 pub enum TenantChange {
     /// Adds a tenant and creates its first key.
     Add(TenantSettings),
-    /// Changes settings; keys stay. `null` restores a default.
+    /// Changes settings and keeps the keys. `null` restores the default.
     Set {
         name: String,
         settings: Map<String, Json>,
@@ -58,11 +58,11 @@ impl fmt::Display for TenantChange {
     }
 }
 
-/// Fate of a tenant's existing keys when a new one is created.
+/// Treatment of a tenant's existing keys when a new one is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldKeys {
     Revoke,
-    /// They stay valid until a later rotation revokes them.
+    /// The keys stay valid until a later rotation revokes them.
     Keep,
 }
 
@@ -172,7 +172,7 @@ impl TenantStore {
     }
 }
 
-/// Applies settings to a tenant; its name and keys stay.
+/// Applies settings to a tenant; keeps its name and keys.
 fn with_settings(
     tenant: &TenantSettings,
     settings: Map<String, Json>,
@@ -190,7 +190,7 @@ fn new_key() -> Result<Secret<String>, TenantStoreError> {
     make_key().map(Secret::new).map_err(|_| TenantStoreError::NoRandomness)
 }
 
-/// Error of a change to the tenants, or of reading them.
+/// Error when reading or changing the tenants.
 #[derive(Debug, Error)]
 pub enum TenantStoreError {
     #[error("tenant {name:?} already exists")]
@@ -228,7 +228,7 @@ mod tests {
         TenantChange::Rotate { name: name.to_owned(), old_keys }
     }
 
-    fn error_of(store: &TenantStore, change: TenantChange) -> String {
+    fn apply_error(store: &TenantStore, change: TenantChange) -> String {
         store.apply(change, &[]).unwrap_err().to_string()
     }
 
@@ -270,7 +270,7 @@ mod tests {
             (r#"{"key_hashes": []}"#, "key_hashes of a tenant cannot be changed"),
             (r#"{"weight": 0}"#, "weight must be a number from 0.01 to 1000"),
         ] {
-            assert_eq!(error_of(&first, set(text)), message);
+            assert_eq!(apply_error(&first, set(text)), message);
         }
     }
 
@@ -280,23 +280,32 @@ mod tests {
         for _ in 1..KEYS_MAX {
             store = store.apply(rotate("acme", OldKeys::Keep), &[]).unwrap().0;
         }
-        assert_eq!(error_of(&store, rotate("acme", OldKeys::Keep)), "tenant \"acme\" has more than 16 keys");
+        assert_eq!(
+            apply_error(&store, rotate("acme", OldKeys::Keep)),
+            "tenant \"acme\" has more than 16 keys"
+        );
     }
 
     #[test]
     fn tenants_of_the_config_file_cannot_be_changed_here() {
         let message = "tenant \"filed\" is in the config file; change it there, then reload (SIGHUP)";
-        assert_eq!(error_of(&store(), rotate("filed", OldKeys::Revoke)), message);
-        assert_eq!(error_of(&store(), TenantChange::Remove { name: "filed".to_owned() }), message);
-        assert_eq!(error_of(&store(), TenantChange::Add(tenant("filed"))), "tenant \"filed\" already exists");
+        assert_eq!(apply_error(&store(), rotate("filed", OldKeys::Revoke)), message);
+        assert_eq!(apply_error(&store(), TenantChange::Remove { name: "filed".to_owned() }), message);
+        assert_eq!(
+            apply_error(&store(), TenantChange::Add(tenant("filed"))),
+            "tenant \"filed\" already exists"
+        );
     }
 
     #[test]
     fn an_unknown_tenant_cannot_be_changed() {
         assert_eq!(
-            error_of(&store(), TenantChange::Remove { name: "x".to_owned() }),
+            apply_error(&store(), TenantChange::Remove { name: "x".to_owned() }),
             "tenant \"x\" does not exist"
         );
-        assert_eq!(error_of(&store(), TenantChange::Add(tenant("open"))), "no tenant may be named \"open\"");
+        assert_eq!(
+            apply_error(&store(), TenantChange::Add(tenant("open"))),
+            "no tenant may be named \"open\""
+        );
     }
 }

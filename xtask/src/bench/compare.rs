@@ -16,9 +16,9 @@ Example:
 pub(crate) struct CompareArgs {
     /// File that a suite's `--json` wrote before the change
     base: PathBuf,
-    /// File that the same suite wrote after it
+    /// File that the same suite's `--json` wrote after the change
     current: PathBuf,
-    /// Largest loss that passes, as a fraction
+    /// Maximum loss that passes, as a fraction
     #[arg(long, value_name = "FRACTION", default_value = "0.05", value_parser = parse_threshold)]
     threshold: f64,
 }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_in_either_file_excuses_its_own_group_only() {
+    fn noise_in_either_file_excuses_only_its_own_group() {
         let quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [2.0; 3]), ("ask/own", [2.0; 3])];
         let noisy = [("tell1/tokio (again)", [1.1; 3]), ("tell1/own", [1.0; 3]), ("ask/own", [1.0; 3])];
         let with_rows = |rows| results(Better::Higher, 7.0, rows);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_every_row_that_became_worse() {
+    fn the_error_lists_every_row_that_became_worse() {
         let base = results(Better::Higher, 7.0, &[("a/x", [2.0; 3]), ("a/y", [2.0; 3]), ("b/x", [2.0; 3])]);
         let current =
             results(Better::Higher, 7.0, &[("a/x", [1.0; 3]), ("a/y", [2.0; 3]), ("b/x", [1.8; 3])]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_may_come_anywhere() {
+    fn the_threshold_may_be_at_any_position() {
         let expected = CompareArgs { base: "a".into(), current: "b".into(), threshold: 0.1 };
         assert_eq!(parse("a b --threshold 0.1"), Ok(expected));
         assert_eq!(parse("--threshold 0.1 a b"), parse("a --threshold 0.1 b"));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_command_line_is_explained() {
+    fn an_invalid_command_line_is_rejected_with_a_reason() {
         for (line, message) in [
             ("", "required arguments were not provided"),
             ("a", "required arguments were not provided"),

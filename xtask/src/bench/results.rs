@@ -1,4 +1,4 @@
-//! The parts of a suite's `--json` output that are needed to compare two of them.
+//! Parses the parts of a suite's `--json` output that are needed to compare two results.
 
 use crate::error::TaskError;
 use serde_json::Value;
@@ -51,7 +51,7 @@ impl Results {
     fn parse(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
         let better = match value.get("better").map(Value::as_str) {
-            // `micro` writes times and does not say that lower is better.
+            // `micro` writes times, so lower is better, but its output has no field for that.
             None | Some(Some("lower")) => Better::Lower,
             Some(Some("higher")) => Better::Higher,
             Some(_) => return Err("`better` must be \"higher\" or \"lower\"".to_owned()),
@@ -129,7 +129,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_invalid_file_is_explained() {
+    fn an_invalid_file_is_rejected_with_a_reason() {
         for (text, message) in [
             ("", "invalid JSON: EOF while parsing a value at line 1 column 0"),
             ("[]", "`rounds` must be a number of at least 1; is this the --json output of a suite?"),
@@ -151,7 +151,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_error_names_the_missing_file() {
+    fn the_error_for_a_missing_file_contains_its_path() {
         let error = Results::read(Path::new("no/such/file.json")).unwrap_err().to_string();
         assert!(error.starts_with("no/such/file.json: "), "{error}");
     }

@@ -10,7 +10,7 @@ use super::{File, Finding};
 const RULE: &str = "code-references";
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 const LIFE_OF_A_REQUEST: &str = "## The life of a request";
-/// A history, which may name functions that are gone.
+/// The changelog, which may mention removed functions.
 const CHANGELOG: &str = "CHANGELOG.md";
 
 /// A backticked reference and the line that has it.

@@ -1,4 +1,5 @@
-//! Beginnings of doc comments: a sentence about the item, never a clause that starts with a question word.
+//! Checks the first words of doc comments (no "What", "Whether", "Has" ...), and bans vague pronouns
+//! anywhere in them.
 
 use super::Finding;
 use super::rust::RustFile;
@@ -6,7 +7,7 @@ use super::words::words;
 
 const RULE: &str = "doc-comments";
 
-const BEGINNINGS: &[&str] = &[
+const BANNED_BEGINNINGS: &[&str] = &[
     "What",
     "Who",
     "Whom",
@@ -25,26 +26,26 @@ const BEGINNINGS: &[&str] = &[
     "Tells",
 ];
 
-const VAGUE: &[&str] = &["whoever", "somebody"];
+const BANNED_WORDS: &[&str] = &["whoever", "somebody"];
 
-pub(super) fn beginnings(file: &RustFile) -> Vec<Finding> {
+pub(super) fn check(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for doc in &file.docs {
-        let found = words(&doc.text);
+        let doc_words = words(&doc.text);
         let begins_with = |beginning: &&&str| {
-            let expected: Vec<_> = beginning.split(' ').collect();
-            let matches =
-                |(word, expected): (&super::words::Word, &&str)| word.text.eq_ignore_ascii_case(expected);
-            expected.len() <= found.len()
+            let banned: Vec<_> = beginning.split(' ').collect();
+            let is_same_word =
+                |(word, banned): (&super::words::Word, &&str)| word.text.eq_ignore_ascii_case(banned);
+            banned.len() <= doc_words.len()
                 && starts_with_prose(&doc.text)
-                && found.iter().zip(&expected).all(matches)
+                && doc_words.iter().zip(&banned).all(is_same_word)
         };
-        if let Some(beginning) = BEGINNINGS.iter().find(begins_with) {
+        if let Some(beginning) = BANNED_BEGINNINGS.iter().find(begins_with) {
             let message = format!("doc comment begins with \"{beginning}\"; begin with a verb or a noun");
             findings.push(file.finding(doc.line, message, RULE));
         }
-        for word in &found {
-            if let Some(vague) = VAGUE.iter().find(|vague| word.text.eq_ignore_ascii_case(vague)) {
+        for word in &doc_words {
+            if let Some(vague) = BANNED_WORDS.iter().find(|vague| word.text.eq_ignore_ascii_case(vague)) {
                 let message = format!("doc comment contains \"{vague}\"; name the caller, client or worker");
                 findings.push(file.finding(doc.line + word.line - 1, message, RULE));
             }
@@ -65,20 +66,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_question_word_at_the_beginning_is_found() {
-        for beginning in BEGINNINGS {
+    fn every_banned_beginning_is_reported() {
+        for beginning in BANNED_BEGINNINGS {
             for comment in ["/// {} it is.\nfn a() {}\n", "//! {} it is.\n", "/** {} it is. */\nfn a() {}\n"]
             {
                 let text = comment.replace("{}", beginning);
                 let expected =
                     format!("doc comment begins with \"{beginning}\"; begin with a verb or a noun");
-                assert_eq!(messages(&beginnings(&rust("a.rs", &text))), [(1, expected.as_str())], "{text}");
+                assert_eq!(messages(&check(&rust("a.rs", &text))), [(1, expected.as_str())], "{text}");
             }
         }
     }
 
     #[test]
-    fn attributes_fields_and_macros_are_read_too() {
+    fn doc_attributes_fields_and_macro_bodies_are_checked() {
         for bad in [
             "#[doc = \"What it is.\"]\nfn a() {}",
             "#![doc = \"How it works.\"]",
@@ -87,12 +88,12 @@ mod tests {
             "proptest! {\n    /// What's up.\n    fn a() {}\n}",
             "/// **Why** it is.\nfn a() {}",
         ] {
-            assert_eq!(beginnings(&rust("a.rs", bad)).len(), 1, "{bad}");
+            assert_eq!(check(&rust("a.rs", bad)).len(), 1, "{bad}");
         }
     }
 
     #[test]
-    fn only_the_first_words_of_a_block_count() {
+    fn only_the_first_words_of_a_comment_are_checked() {
         for good in [
             "/// Returns the key\n/// which is next.\n///\n/// When idle, it returns `None`.\nfn a() {}",
             "// What it is.\nfn a() {}",
@@ -102,23 +103,23 @@ mod tests {
             "/// Until it ends.\nfn a() {}",
             "#[doc(hidden)]\nfn what() {}",
         ] {
-            assert_eq!(messages(&beginnings(&rust("a.rs", good))), [], "{good}");
+            assert_eq!(messages(&check(&rust("a.rs", good))), [], "{good}");
         }
     }
 
     #[test]
-    fn two_blocks_in_a_row_are_two_comments() {
+    fn inner_and_outer_docs_in_a_row_are_separate_comments() {
         let text = "//! Header.\n\n/// What it is.\nfn a() {}\n";
-        assert_eq!(beginnings(&rust("a.rs", text)).len(), 1);
+        assert_eq!(check(&rust("a.rs", text)).len(), 1);
         let text = "//! Header.\n/// What it is.\nfn a() {}\n";
-        assert_eq!(beginnings(&rust("a.rs", text))[0].line, 2);
+        assert_eq!(check(&rust("a.rs", text))[0].line, 2);
     }
 
     #[test]
-    fn vague_persons_are_found_on_their_line() {
+    fn vague_pronouns_are_reported_with_their_line() {
         let text = "/// Wakes the worker\n/// or whoever waits,\n/// or Somebody else.\nfn a() {}\n";
         assert_eq!(
-            messages(&beginnings(&rust("a.rs", text))),
+            messages(&check(&rust("a.rs", text))),
             [
                 (2, "doc comment contains \"whoever\"; name the caller, client or worker"),
                 (3, "doc comment contains \"somebody\"; name the caller, client or worker")

@@ -1,4 +1,4 @@
-//! Terms of the field, each of which a reader finds by grep in the file that does it.
+//! Usual terms of the field (circuit breaker, lease ...), which must be greppable in the files that implement them.
 
 use super::words::{Word, is_line_break, words};
 use super::{File, Finding};
@@ -180,7 +180,7 @@ mod tests {
     const TWO: Terms = Terms { terms: &["drop guard", "lost wake-up"], files: &["a/src/b.rs", "a/src/c.rs"] };
 
     #[test]
-    fn a_term_is_found_however_it_is_spelled() {
+    fn a_term_is_found_in_any_spelling() {
         for (term, text) in [
             ("half-open", "a half open breaker"),
             ("half-open", "//! is Half-\n//! open"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_files_each_names_a_term_and_each_term_is_in_one() {
+    fn with_two_files_each_contains_a_term_and_each_term_is_in_one() {
         let files =
             |b: &str, c: &str| [file("crates/evenkeel-a/src/b.rs", b), file("crates/evenkeel-a/src/c.rs", c)];
         assert_eq!(messages(&missing(&TWO, &files("drop guard", "lost wake-up"))), []);

@@ -5,7 +5,7 @@ use super::{File, Finding};
 
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
 
-/// Split in two, because this file is checked, too.
+/// Split in two, because this file is checked too.
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
 
 /// Sets up the heap of a program without an operating system.
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn their_names_alone_pass() {
+    fn the_macro_names_without_a_call_pass() {
         let text = "// todo!()\nfn dbg(todo: u8) -> bool {\n    todo != 1 && \"todo!()\".is_empty()\n}\n";
         assert_eq!(messages(&macros(&rust("a.rs", text))), []);
     }

@@ -13,7 +13,7 @@ const EXEMPT: &[&str] = &[
     "docs/words.md",
     "CHANGELOG.md",
     "xtask/src/tidy/retired_words.rs",
-    // Names old configuration keys, to say which new key replaces each.
+    // Lists old configuration keys with their replacements.
     "crates/evenkeel/src/config/renamed_keys.rs",
 ];
 
@@ -50,7 +50,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("spare_max", "cooldown_max"),
 ];
 
-/// May not be a part of an identifier; in prose it is an ordinary word.
+/// Banned as a part of an identifier; allowed in prose.
 const RETIRED_PART: &str = "told";
 
 /// Finds retired words and phrases in Rust files and Markdown, identifiers included.
@@ -105,7 +105,7 @@ fn is_off_the_shelf(found: &[Word]) -> bool {
         .all(|(word, expected)| word.text.eq_ignore_ascii_case(expected))
 }
 
-/// Finds identifiers of which the retired part is one part.
+/// Finds identifiers that contain the retired part.
 pub(super) fn identifiers(file: &RustFile) -> Vec<Finding> {
     if !is_checked(&file.path) {
         return Vec::new();

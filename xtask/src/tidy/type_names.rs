@@ -1,4 +1,4 @@
-//! Repeated type names: at most two modules may define the same name, so that a reader of a name knows the type.
+//! Repeated type names: at most two modules may define the same name, so that a name identifies a type.
 //!
 //! Definitions in `src/` of every crate and in `bench/` count. Associated types (their trait names them) and modules
 //! for tests do not.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 pub(super) fn parse(body: &Value) -> Result<GenerateRequest, ApiError> {
     let prompt = prompt(body)?;
-    let missing = || ApiError::bad(Some("max_tokens"), "max_tokens: field required".to_owned());
+    let missing = || ApiError::invalid(Some("max_tokens"), "max_tokens: field required".to_owned());
     let tokens_max = optional_count(body, "max_tokens")?.ok_or_else(missing)?;
     let usage = IncludeUsage::Yes;
     Ok(GenerateRequest {
@@ -27,7 +27,7 @@ pub(super) fn parse(body: &Value) -> Result<GenerateRequest, ApiError> {
 
 /// Joins the system prompt and the texts of the messages.
 pub(crate) fn prompt(body: &Value) -> Result<String, ApiError> {
-    let bad = |message: &str| ApiError::bad(Some("messages"), message.to_owned());
+    let bad = |message: &str| ApiError::invalid(Some("messages"), message.to_owned());
     let messages = body["messages"].as_array().ok_or_else(|| bad("messages: field required"))?;
     if messages.is_empty() {
         return Err(bad("messages: at least one message is required"));
@@ -59,7 +59,7 @@ fn push_content(prompt: &mut String, content: &Value) {
 
 /// Returns the tool to call: the one named by `tool_choice`, or else the first unless its result is already in the messages.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
-    let bad = |message: &str| ApiError::bad(Some("tools"), message.to_owned());
+    let bad = |message: &str| ApiError::invalid(Some("tools"), message.to_owned());
     let mut known = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
         let name = tool["name"].as_str().ok_or_else(|| bad("tools: each tool needs a name"))?;

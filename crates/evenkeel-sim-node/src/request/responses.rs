@@ -39,7 +39,10 @@ fn prompt(body: &Value) -> Result<String, ApiError> {
             }
         }
         _ => {
-            return Err(ApiError::bad(Some("input"), "input must be a string or a list of items".to_owned()));
+            return Err(ApiError::invalid(
+                Some("input"),
+                "input must be a string or a list of items".to_owned(),
+            ));
         }
     }
     Ok(prompt)
@@ -47,7 +50,7 @@ fn prompt(body: &Value) -> Result<String, ApiError> {
 
 /// Returns the function to call: the one named by `tool_choice`, or else the first unless its output is already there.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
-    let bad = |message: &str| ApiError::bad(Some("tools"), message.to_owned());
+    let bad = |message: &str| ApiError::invalid(Some("tools"), message.to_owned());
     let mut known = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
         let name = tool["name"].as_str().ok_or_else(|| bad("each tool needs a name"))?;

@@ -11,14 +11,15 @@ use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel check evenkeel.toml                          print every setting and its source
-  LLMLB_MAX_WAITING=500 evenkeel check evenkeel.toml    show the effect of a variable
+  evenkeel check evenkeel.toml                          print every setting and the source of changed ones
+  LLMLB_MAX_WAITING=500 evenkeel check evenkeel.toml    show the effect of an environment variable
 ";
 
 /// Validate a config file and print the effective configuration
 ///
-/// Applies defaults and environment variables, loads the files it refers to, and hides secrets. Reports every error that
-/// would keep `evenkeel serve` from starting, except errors of the listener itself.
+/// Applies defaults and environment variables, loads the certificates and the stored tenants and nodes, and redacts
+/// secrets. Reports every error that would keep `evenkeel serve` from starting, except failures to bind the listen
+/// address, to lock the data directory or to open the queue store.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CheckArgs {
@@ -39,7 +40,7 @@ pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
     }
 }
 
-/// Validates the same as `serve`, except for errors that only a listening server can meet.
+/// Runs the same validation as `serve`, short of binding the listener and opening the data directory.
 fn check(file: PathBuf) -> Result<Config, ConfigErrors> {
     let config = SettingsArgs::for_file(file).read()?;
     StartupFiles::load(&config)?;

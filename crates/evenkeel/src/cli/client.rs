@@ -18,23 +18,24 @@ use serde_json::Value;
 use super::CliError;
 use super::settings::SettingsArgs;
 
-/// Holds the admin key; a flag would be visible to every user of the machine.
+/// Environment variable with the admin key; a flag would be visible in `ps`.
 const KEY_VARIABLE: &str = "EVENKEEL_ADMIN_KEY";
 const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
-const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Address of the server.
+/// URL of the server, and the certificate authorities to trust.
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
-    /// URL of the server [default: the server of the data directory]; EVENKEEL_ADMIN_KEY holds its admin key
+    /// URL of the server [default: the server that uses the data directory, or else the configured listen address];
+    /// the admin key is read from EVENKEEL_ADMIN_KEY
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
-    /// PEM file of certificate authorities to trust in addition to the public ones
+    /// PEM file with certificate authorities to trust in addition to the public ones
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
 
-/// Address of the server, or the settings to find it by.
+/// URL of the server, or the configuration from which it is derived.
 #[derive(Debug, Args)]
 pub(super) struct ConnectArgs {
     #[command(flatten)]
@@ -44,19 +45,19 @@ pub(super) struct ConnectArgs {
 }
 
 impl ConnectArgs {
-    /// Connects to the URL given, or else to the server that uses the data directory, or else to the configured address.
+    /// Creates a client for the given URL, or else for the server that uses the data directory, or else for the
+    /// configured listen address.
     pub(super) fn client(&self) -> Result<AdminClient, CliError> {
         if let Some(url) = &self.server.url {
             return AdminClient::new(url, &self.server);
         }
         let config = self.settings.read()?;
-        let found = DataDir::server_url(&config.server.data_dir);
+        let running = DataDir::server_url(&config.server.data_dir);
         let configured = || format!("http://{}", config.server.listen);
-        AdminClient::new(&found.unwrap_or_else(configured), &self.server)
+        AdminClient::new(&running.unwrap_or_else(configured), &self.server)
     }
 }
 
-/// Client of the admin API.
 pub(super) struct AdminClient {
     upstream: Upstream,
     origin: Origin,
@@ -70,44 +71,44 @@ impl AdminClient {
             Some(file) => TlsRoots::public().with_file(file)?,
             None => TlsRoots::public(),
         };
-        let settings = ConnectionPoolConfig { request_timeout: RESPONSE_WAIT_MAX, ..Default::default() };
+        let settings = ConnectionPoolConfig { request_timeout: RESPONSE_TIMEOUT, ..Default::default() };
         let key = env::var(KEY_VARIABLE).ok().map(Secret::new);
         Ok(Self { upstream: Upstream::new(settings, roots), origin, key })
     }
 
-    /// Sends a request and returns the JSON response; an error status is an error.
+    /// Sends a request and returns the JSON response, or an error if the status is not 2xx.
     pub(super) fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
-        match self.send(method, path, body)? {
+        match self.send_blocking(method, path, body)? {
             (status, value) if status.is_success() => Ok(value),
             (status, value) => Err(error_message(status, &value).into()),
         }
     }
 
-    /// Gets a resource; `None` if it does not exist.
-    pub(super) fn find(&self, path: &str) -> Result<Option<Value>, CliError> {
-        match self.send(Method::GET, path, None)? {
+    /// Returns a resource, or `None` if it does not exist.
+    pub(super) fn get_optional(&self, path: &str) -> Result<Option<Value>, CliError> {
+        match self.send_blocking(Method::GET, path, None)? {
             (StatusCode::NOT_FOUND, _) => Ok(None),
             (status, value) if status.is_success() => Ok(Some(value)),
             (status, value) => Err(error_message(status, &value).into()),
         }
     }
 
-    fn send(
+    fn send_blocking(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<(StatusCode, Value), CliError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.exchange(method, path, body))
+        runtime.block_on(self.send(method, path, body))
     }
 
-    async fn exchange(
+    async fn send(
         &self,
         method: Method,
         path: &str,
@@ -116,7 +117,7 @@ impl AdminClient {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(key) = &self.key {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
-                .map_err(|_| format!("{KEY_VARIABLE} holds characters that no API key has"))?;
+                .map_err(|_| format!("{KEY_VARIABLE} is not a valid API key"))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -144,10 +145,10 @@ fn error_message(status: StatusCode, response: &Value) -> String {
     }
 }
 
-/// Percent-encodes a name as one segment of a path.
-pub(super) fn segment(name: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte);
+/// Percent-encodes a name for use as one path segment.
+pub(super) fn encode_segment(name: &str) -> String {
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte);
     let encode =
-        |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+        |byte: u8| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     name.bytes().map(encode).collect()
 }

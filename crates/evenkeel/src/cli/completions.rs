@@ -11,11 +11,11 @@ Examples:
   evenkeel completions fish > ~/.config/fish/completions/evenkeel.fish
 ";
 
-/// Print a completion script for a shell
+/// Print a shell completion script
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CompletionsArgs {
-    /// Shell to print it for
+    /// Shell to generate the script for
     shell: Shell,
 }
 

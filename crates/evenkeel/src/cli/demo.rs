@@ -1,4 +1,4 @@
-//! `evenkeel demo`: the same load first behind one shared key, then with a key per tenant.
+//! `evenkeel demo`: runs the same load first with one shared API key, then with a key per tenant.
 
 mod screen;
 mod summary;
@@ -19,58 +19,60 @@ use screen::Screen;
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel demo                           one minute: half with a shared key, half with a key per tenant
+  evenkeel demo                           one minute: half with one shared key, half with a key per tenant
   evenkeel demo --seconds 0               keep the second half running until interrupted, to try things out
-  evenkeel demo --seconds 10 --quiet      print the result only, for scripts
+  evenkeel demo --seconds 10 --quiet      print only the result, for scripts
 ";
 
-/// Length of the first phase when the second has no end.
+/// Length of the first phase with `--seconds 0`, when the second runs until interrupted.
 const FIRST_PHASE: Duration = Duration::from_secs(30);
-/// Longest warm-up of a phase; a third of a shorter one.
+/// A phase's warm-up is a third of its length, but at most this.
 const WARM_UP_MAX: Duration = Duration::from_secs(10);
-/// Interval of the lines that are printed when the output is not a terminal.
-const LINE_INTERVAL: u32 = 5;
+/// One-second ticks per printed line if the output is not a terminal.
+const TICKS_PER_LINE: u32 = 5;
 
-/// Show what a gateway with fair queueing changes: run a gateway, three simulated model servers and
-/// three tenants in one process, first behind one shared API key, then with a key per tenant.
+/// Compare FIFO with fair queueing on simulated model servers
+///
+/// Runs a gateway, three simulated model servers and three tenants in one process: first all tenants share one API key,
+/// then each has its own.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct DemoArgs {
-    /// Duration in seconds; 0 runs until interrupted
+    /// Duration in seconds, split between two phases; 0 runs the second phase until interrupted
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     seconds: u64,
-    /// Print the result only
+    /// Print only the result
     #[arg(long)]
     quiet: bool,
-    /// Address to listen on; port 0 picks a free one
+    /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 }
 
-/// One phase as it is shown: the totals per tenant, in the order of the profiles.
+/// Progress of one phase; `totals` are per tenant, in the order of `PROFILES`.
 #[derive(Clone, Debug, PartialEq)]
 struct Phase {
     scheme: KeyScheme,
     /// `None`: until interrupted.
     length: Option<Duration>,
     elapsed: Duration,
-    /// False during the warm-up, which the final totals leave out.
+    /// False during the warm-up, which the final totals do not include.
     is_warm: bool,
     totals: Vec<DemoTotals>,
 }
 
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
-    // Log lines would tear the screen apart; RUST_LOG turns them on.
+    // Only errors are logged by default, because log lines would garble the screen; RUST_LOG overrides this.
     let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
     logs::install(LogOptions::new(Some(&filter), Format::for_stream(&std::io::stderr()))?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let phases = runtime.block_on(run_phases(args))?;
     print(&summary::text(&phases))?;
-    check(&phases)
+    verify(&phases)
 }
 
-/// Fails if a request failed, or if a tenant with a key of its own was not served.
-fn check(phases: &[Phase]) -> Result<(), CliError> {
+/// Returns an error if a request failed, or if a tenant with its own key was not served.
+fn verify(phases: &[Phase]) -> Result<(), CliError> {
     let failed: u64 = phases.iter().flat_map(|phase| &phase.totals).map(|totals| totals.failed).sum();
     if failed != 0 {
         return Err(format!("{failed} requests failed; run with RUST_LOG=warn to see why").into());
@@ -130,7 +132,7 @@ async fn run_phase(
     let started = Instant::now();
     let current = phases.len() - 1;
     let length = phases[current].length;
-    // Far enough away to be "never" and still a valid instant.
+    // Without a length, a year: practically never, but still a valid instant.
     let end = started + length.unwrap_or(Duration::from_hours(24 * 365));
     let warm_up_end = started + (end - started).min(3 * WARM_UP_MAX) / 3;
     let mut tick = interval(Duration::from_secs(1));
@@ -159,7 +161,7 @@ fn update(phase: &mut Phase, started: Instant, stats: &[Arc<DemoStats>]) {
     phase.totals = stats.iter().map(|stats| stats.totals()).collect();
 }
 
-/// Redraws the screen in place on a terminal, prints plain lines elsewhere, and only the end if quiet.
+/// Redraws the screen in place on a terminal, and prints plain lines elsewhere; with `--quiet`, prints only the result.
 struct Output {
     screen: Screen,
     quiet: bool,
@@ -184,7 +186,7 @@ impl Output {
             return self.redraw(&self.screen.render(phases));
         }
         self.ticks += 1;
-        if !self.ticks.is_multiple_of(LINE_INTERVAL) {
+        if !self.ticks.is_multiple_of(TICKS_PER_LINE) {
             return Ok(());
         }
         phases.last().map_or(Ok(()), |phase| print(&screen::line(phase)))
@@ -195,7 +197,7 @@ impl Output {
         if self.lines_shown != 0 {
             frame += &format!("\x1b[{}A", self.lines_shown);
         }
-        // Each line is cleared to its end and the screen below the last one, so that no old text shows through.
+        // Clears the rest of each line, and the screen below the last line, so that no old text remains.
         for line in text.lines() {
             frame += line;
             frame += "\x1b[K\n";
@@ -205,7 +207,7 @@ impl Output {
         print(&frame)
     }
 
-    /// Leaves the final tables on the screen, without the hint to try a gateway that has stopped.
+    /// Prints the final tables, without the "Try it" hint because the gateway has stopped.
     fn finish(&mut self, phases: &[Phase]) -> Result<(), CliError> {
         let tables = self.screen.tables(phases);
         if self.quiet || !self.live {

@@ -4,14 +4,14 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::client::{AdminClient, ConnectArgs, segment};
+use super::client::{AdminClient, ConnectArgs, encode_segment};
 use super::table::Table;
 use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
   evenkeel node list
-  evenkeel node add gpu-3 http://10.0.0.7:8000          add a node; it gets its share of requests at once
+  evenkeel node add gpu-3 http://10.0.0.7:8000          add a node; it receives requests immediately
   evenkeel node drain gpu-1                             finish requests in flight, send no new ones
   evenkeel node resume gpu-1
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
@@ -66,10 +66,10 @@ struct AddArgs {
     /// Model that the node serves; repeatable [default: discovered from the node]
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
-    /// Maximum number of concurrent requests, or `adaptive` to find it by measuring
+    /// Maximum number of concurrent requests, or `adaptive` to adjust it to measured latency
     #[arg(long, value_name = "N")]
     max_concurrency: Option<String>,
-    /// Share of requests, relative to the other nodes
+    /// Weight relative to other nodes, from 0.01 to 1000 [default: 1]
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
 }
@@ -115,14 +115,14 @@ fn in_flight(client: &AdminClient, name: &str) -> Result<u64, CliError> {
 
 fn resume(args: &NamedArgs) -> Result<(), CliError> {
     args.connect.client()?.request(Method::POST, &format!("{}/resume", path(&args.name)), None)?;
-    eprintln!("resumed node {:?}: it gets new requests again", args.name);
+    eprintln!("resumed node {:?}: it receives new requests again", args.name);
     Ok(())
 }
 
 fn add(args: &AddArgs) -> Result<(), CliError> {
     let mut settings = json!({"name": args.named.name, "url": args.node_url, "models": args.models});
-    if let Some(slots) = &args.max_concurrency {
-        settings["max_concurrency"] = slots.parse::<u32>().map_or_else(|_| json!(slots), Value::from);
+    if let Some(limit) = &args.max_concurrency {
+        settings["max_concurrency"] = limit.parse::<u32>().map_or_else(|_| json!(limit), Value::from);
     }
     if let Some(weight) = args.weight {
         settings["weight"] = Value::from(weight);
@@ -144,5 +144,5 @@ fn remove(args: &NamedArgs) -> Result<(), CliError> {
 }
 
 fn path(name: &str) -> String {
-    format!("/api/nodes/{}", segment(name))
+    format!("/api/nodes/{}", encode_segment(name))
 }

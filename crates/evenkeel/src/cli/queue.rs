@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::{AdminClient, ConnectArgs, segment};
+use super::client::{AdminClient, ConnectArgs, encode_segment};
 use super::table::Table;
 use super::{CliError, print};
 
@@ -17,7 +17,7 @@ Examples:
   evenkeel queue send jobs --key acme '{\"do\": \"this\"}'
   evenkeel queue list
   evenkeel queue stats jobs                             show messages by fairness key
-  evenkeel queue weight jobs acme 3                     deliver three times as many of acme's messages
+  evenkeel queue weight jobs acme 3                     give acme three times the share of a key of weight 1
   evenkeel queue limit jobs acme --concurrency 5        deliver at most five of acme's messages at a time
   evenkeel queue explain jobs 00000001-0000-0001-0000-000000000005
   evenkeel queue result jobs 00000001-0000-0001-0000-000000000005
@@ -25,10 +25,10 @@ Examples:
   evenkeel queue purge jobs
 ";
 
-/// Messages per redrive request.
+/// Maximum number of messages per redrive request.
 const REDRIVE_BATCH: u64 = 1_000;
 
-/// Create, inspect, configure and empty the queues of a running server
+/// Manage the queues of a running server
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct QueueArgs {
@@ -51,16 +51,16 @@ enum QueueCommand {
     /// Show the next messages without receiving them
     Peek(PeekArgs),
     /// Explain the state of a message
-    Explain(ExplainArgs),
-    /// Print the result of a job of a dispatched queue
-    Result(ExplainArgs),
+    Explain(MessageArgs),
+    /// Print the result of a job that the gateway dispatched to a model or URL
+    Result(MessageArgs),
     /// Set the weight of a fairness key, relative to other keys
     Weight(WeightArgs),
     /// Limit the concurrency and rate of a fairness key
     Limit(LimitArgs),
     /// Move messages to another queue, or back to the queues they came from
     Redrive(RedriveArgs),
-    /// Delete all messages of a queue
+    /// Delete all messages in a queue
     Purge(NamedArgs),
 }
 
@@ -97,7 +97,7 @@ struct StatsArgs {
 struct CreateArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Setting such as `lease_ms=60000`; `queue stats --json` shows all settings
+    /// Setting such as `lease_ms=60000`; `queue stats --json` shows the settings of an existing queue
     #[arg(value_name = "KEY=VALUE")]
     settings: Vec<String>,
 }
@@ -106,7 +106,7 @@ struct CreateArgs {
 struct SendArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Body of the message; `-` reads it from standard input
+    /// Message body; `-` reads it from standard input
     body: String,
     /// Fairness key: `tenant` or `tenant/subkey`
     #[arg(long, value_name = "KEY")]
@@ -114,7 +114,7 @@ struct SendArgs {
     /// Delay before the first delivery, in milliseconds
     #[arg(long, value_name = "N")]
     delay_ms: Option<u64>,
-    /// Expiry, in milliseconds [default: the queue's retention]
+    /// Time to live, in milliseconds [default: the queue's retention]
     #[arg(long, visible_alias = "ttl", value_name = "N")]
     ttl_ms: Option<u64>,
 }
@@ -129,10 +129,10 @@ struct PeekArgs {
 }
 
 #[derive(Debug, Args)]
-struct ExplainArgs {
+struct MessageArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// ID of the message
+    /// Message ID
     id: String,
 }
 
@@ -142,7 +142,7 @@ struct WeightArgs {
     named: NamedArgs,
     /// Fairness key
     key: String,
-    /// Weight from 0.01 to 1000; `none` uses the weight that senders request
+    /// Weight from 0.01 to 1000; `none` removes it, so that the weight given by senders applies
     weight: String,
 }
 
@@ -150,7 +150,7 @@ struct WeightArgs {
 struct LimitArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Fairness key; without `/` it means a tenant with all its keys
+    /// Fairness key: `tenant/subkey`, or `tenant` to limit all keys of a tenant together
     key: String,
     /// Maximum number of messages in flight; `none` removes the limit
     #[arg(long, value_name = "N")]
@@ -158,7 +158,7 @@ struct LimitArgs {
     /// Maximum deliveries per second; `none` removes the limit
     #[arg(long, value_name = "R")]
     rate: Option<String>,
-    /// Maximum deliveries at once after a pause [default: one second's worth]
+    /// Burst size of the rate limit, in deliveries [default: the deliveries of one second]
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
 }
@@ -167,7 +167,7 @@ struct LimitArgs {
 struct RedriveArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Destination [default: each message's original queue]
+    /// Destination queue [default: each message's original queue]
     #[arg(long, value_name = "QUEUE")]
     to: Option<String>,
 }
@@ -189,12 +189,12 @@ pub(super) fn run(args: QueueArgs) -> Result<(), CliError> {
             table(&response["messages"], &["id", "fairness_key", "body"], "no messages ready\n")
         }
         QueueCommand::Explain(args) => {
-            let path = path(&args.named.queue, &format!("/messages/{}", segment(&args.id)));
+            let path = path(&args.named.queue, &format!("/messages/{}", encode_segment(&args.id)));
             let response = args.named.connect.client()?.request(Method::GET, &path, None)?;
             print(&format!("{}\n", response["explanation"].as_str().unwrap_or_default()))
         }
         QueueCommand::Result(args) => {
-            let path = path(&args.named.queue, &format!("/results/{}", segment(&args.id)));
+            let path = path(&args.named.queue, &format!("/results/{}", encode_segment(&args.id)));
             let response = args.named.connect.client()?.request(Method::GET, &path, None)?;
             print(&format!("{response:#}\n"))
         }
@@ -211,7 +211,7 @@ pub(super) fn run(args: QueueArgs) -> Result<(), CliError> {
 }
 
 fn path(queue: &str, rest: &str) -> String {
-    format!("/api/queues/{}{rest}", segment(queue))
+    format!("/api/queues/{}{rest}", encode_segment(queue))
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
@@ -272,14 +272,14 @@ fn create(args: &CreateArgs) -> Result<(), CliError> {
     let mut settings = Map::new();
     for setting in &args.settings {
         let (key, value) = setting.split_once('=').ok_or_else(|| format!("{setting:?} is not KEY=VALUE"))?;
-        // A value that is not JSON is taken as a string.
+        // A value that is not JSON is a string.
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         settings.insert(key.to_owned(), value);
     }
     let client = args.named.connect.client()?;
     let name = &args.named.queue;
     let path = path(name, "");
-    let before = client.find(&path)?;
+    let before = client.get_optional(&path)?;
     let after = client.request(Method::PUT, &path, Some(&Value::Object(settings)))?;
     match before {
         None => eprintln!("created queue {name:?}"),
@@ -322,11 +322,11 @@ fn send(args: SendArgs) -> Result<(), CliError> {
 fn set_weight(args: &WeightArgs) -> Result<(), CliError> {
     let weight = number_or_none(&args.weight)?;
     let queue = &args.named.queue;
-    let path = path(queue, &format!("/keys/{}", segment(&args.key)));
+    let path = path(queue, &format!("/keys/{}", encode_segment(&args.key)));
     args.named.connect.client()?.request(Method::PUT, &path, Some(&json!({"weight": weight})))?;
     match weight {
-        Value::Null => eprintln!("removed the weight of key {:?} of queue {queue:?}", args.key),
-        weight => eprintln!("set the weight of key {:?} of queue {queue:?} to {weight}", args.key),
+        Value::Null => eprintln!("removed the weight of key {:?} in queue {queue:?}", args.key),
+        weight => eprintln!("set the weight of key {:?} in queue {queue:?} to {weight}", args.key),
     }
     Ok(())
 }
@@ -342,9 +342,10 @@ fn set_limits(args: &LimitArgs) -> Result<(), CliError> {
     if let Some(burst) = args.burst {
         limits.insert("burst".to_owned(), json!(burst));
     }
-    let path = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
-    let rule = args.named.connect.client()?.request(Method::PUT, &path, Some(&Value::Object(limits)))?;
-    table(&json!([rule]), &["name", "weight", "concurrency_max", "rate_per_second", "burst"], "")
+    let path = path(&args.named.queue, &format!("/keys/{}", encode_segment(&args.key)));
+    let key_settings =
+        args.named.connect.client()?.request(Method::PUT, &path, Some(&Value::Object(limits)))?;
+    table(&json!([key_settings]), &["name", "weight", "concurrency_max", "rate_per_second", "burst"], "")
 }
 
 fn number_or_none(text: &str) -> Result<Value, CliError> {
@@ -364,7 +365,7 @@ fn redrive(args: &RedriveArgs) -> Result<(), CliError> {
         let batch = redrive_batch(&client, args)?;
         moved += batch.moved;
         if io::stderr().is_terminal() {
-            eprint!("\r{moved} moved, {} left        ", batch.left);
+            eprint!("\r{moved} moved, {} remaining   ", batch.remaining);
             io::stderr().flush()?;
         }
         if batch.moved == 0 {
@@ -377,17 +378,16 @@ fn redrive(args: &RedriveArgs) -> Result<(), CliError> {
     print(&format!("{moved} messages moved\n"))
 }
 
-/// Progress of a redrive.
-struct RedriveProgress {
+/// Result of one redrive request.
+struct RedriveBatch {
     moved: u64,
-    left: u64,
+    remaining: u64,
 }
 
-fn redrive_batch(client: &AdminClient, args: &RedriveArgs) -> Result<RedriveProgress, CliError> {
+fn redrive_batch(client: &AdminClient, args: &RedriveArgs) -> Result<RedriveBatch, CliError> {
     let body = json!({"to": args.to, "max": REDRIVE_BATCH});
     let response = client.request(Method::POST, &path(&args.named.queue, "/redrive"), Some(&body))?;
-    let number = |name: &str| {
-        response[name].as_u64().ok_or_else(|| format!("the response of the server lacks {name:?}"))
-    };
-    Ok(RedriveProgress { moved: number("moved")?, left: number("left")? })
+    let number =
+        |name: &str| response[name].as_u64().ok_or_else(|| format!("the server's response has no {name:?}"));
+    Ok(RedriveBatch { moved: number("moved")?, remaining: number("left")? })
 }

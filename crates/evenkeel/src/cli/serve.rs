@@ -15,14 +15,15 @@ use super::settings::{SettingsArgs, flag};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel serve --node http://127.0.0.1:11434          serve one Ollama to clients on this machine
+  evenkeel serve --node http://127.0.0.1:11434          put the gateway in front of a local Ollama
   evenkeel serve --node a=http://10.0.0.5:8000 --node b=http://10.0.0.6:8000
   evenkeel serve --config evenkeel.toml
   evenkeel tenant add acme --weight 2                   add a tenant; from then on clients need an API key
 
 Signals:
-  kill -HUP  PID    reload tenants, nodes and the certificate; an invalid configuration is rejected as a whole
-  kill -TERM PID    stop accepting, drain requests in flight for up to drain_secs; a second signal exits at once
+  kill -HUP  PID    reload tenants, nodes and the certificate; an invalid config file changes nothing
+  kill -TERM PID    shut down gracefully, like Ctrl-C: fail /readyz for unready_secs, then stop accepting and drain
+                    requests in flight for up to drain_secs; a second signal exits at once
 ";
 
 /// Run the gateway
@@ -34,10 +35,10 @@ pub(super) struct ServeArgs {
     /// Address to listen on; port 0 picks a free port [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Model server, in addition to those of the config file; repeatable
+    /// Model server, in addition to those in the config file; repeatable
     #[arg(long = "node", value_name = "[NAME=]URL")]
     nodes: Vec<String>,
-    /// Serve other machines even without tenants or without TLS
+    /// Allow listening on non-loopback addresses without tenants or without TLS
     #[arg(long)]
     allow_open: bool,
 }
@@ -69,8 +70,8 @@ fn lock_data_dir(config: &Config) -> Result<DataDir, CliError> {
     StartupFiles::check_data_dir(config)?;
     let path: &PathBuf = &config.server.data_dir;
     match DataDir::claim(path)? {
-        DataDirClaim::Ours(data_dir) => Ok(data_dir),
-        DataDirClaim::Served { url } => {
+        DataDirClaim::Locked(data_dir) => Ok(data_dir),
+        DataDirClaim::InUse { url } => {
             let path = path.display();
             Err(format!("{path}: in use by the server at {url}; stop it, or choose another --data-dir")
                 .into())
@@ -88,8 +89,8 @@ async fn serve(args: &ServeArgs, config: Config, data_dir: DataDir) -> Result<()
     }
     tracing::info!(target: "evenkeel", "stopping; a second signal exits at once");
     tokio::select! {
-        drained = gateway.stop() => {
-            let report = drained?;
+        result = gateway.stop() => {
+            let report = result?;
             let connections_cut = report.connections_cut;
             let requests_cut = report.requests_cut;
             tracing::info!(target: "evenkeel", connections_cut, requests_cut, "stopped");
@@ -99,7 +100,7 @@ async fn serve(args: &ServeArgs, config: Config, data_dir: DataDir) -> Result<()
     Ok(())
 }
 
-/// Logs hints for a first start.
+/// Logs hints for new users.
 fn log_hints(args: &ServeArgs, nodes: usize) {
     if args.settings.file().is_none() {
         tracing::info!(target: "evenkeel", "no config file; evenkeel.toml in the working directory is read if it exists");
@@ -110,28 +111,27 @@ fn log_hints(args: &ServeArgs, nodes: usize) {
 }
 
 fn reload(args: &ServeArgs, gateway: &Gateway) {
-    let reloaded = args.read().and_then(|config| Ok(gateway.reload(config)?));
-    match reloaded {
+    let result = args.read().and_then(|config| Ok(gateway.reload(config)?));
+    match result {
         Ok(report) => {
             let tenants = report.tenants;
             let added = report.nodes_added.join(",");
             let removed = report.nodes_removed.join(",");
             tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_removed = removed, "reloaded");
             for error in report.errors {
-                tracing::warn!(target: "evenkeel", error, "reloaded except for one tenant or node");
+                tracing::warn!(target: "evenkeel", error, "part of the reload failed");
             }
-            if !report.after_restart.is_empty() {
-                let settings = report.after_restart.join(",");
-                tracing::warn!(target: "evenkeel", settings, "changed settings take effect after a restart");
+            if !report.needs_restart.is_empty() {
+                let settings = report.needs_restart.join(",");
+                tracing::warn!(target: "evenkeel", settings, "these changed settings need a restart to take effect");
             }
         }
         Err(error) => {
-            tracing::error!(target: "evenkeel", error = %error.to_string().replace('\n', "; "), "reload rejected; the old configuration stays in force");
+            tracing::error!(target: "evenkeel", error = %error.to_string().replace('\n', "; "), "reload rejected; keeping the current configuration");
         }
     }
 }
 
-/// Reaction to a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignalAction {
     Reload,

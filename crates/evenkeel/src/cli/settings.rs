@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use evenkeel::config::{Config, ConfigErrors, ConfigSources, Flag, read_file};
 
-/// Read if it exists and no other file is given.
+/// Config file that is read if it exists and `--config` is not given.
 const CONFIG_DEFAULT: &str = "evenkeel.toml";
 
 /// Sources of the configuration.
@@ -15,7 +15,7 @@ pub(super) struct SettingsArgs {
     /// Config file [default: evenkeel.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory of tenants, nodes, keys and queues [default: ./evenkeel-data]
+    /// Data directory: queues, and the tenants, nodes and secrets created at run time [default: ./evenkeel-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -25,13 +25,13 @@ impl SettingsArgs {
         Self { config: Some(path), data_dir: None }
     }
 
-    /// Returns the config file given, or else the default one if it exists.
+    /// Returns the given config file, or else the default one if it exists.
     pub(super) fn file(&self) -> Option<&Path> {
         let default = Path::new(CONFIG_DEFAULT);
         self.config.as_deref().or_else(|| default.exists().then_some(default))
     }
 
-    /// Fixes the choice of the file: if it is deleted later, a reload fails instead of using the defaults.
+    /// Resolves the config file once, so that a reload fails if it was deleted, instead of falling back to defaults.
     pub(super) fn pin_file(&mut self) {
         self.config = self.file().map(Path::to_owned);
     }
@@ -42,13 +42,13 @@ impl SettingsArgs {
             Some(path) => Some((path.to_string_lossy().into_owned(), read_file(path)?)),
             None => None,
         };
-        // Variables that are not UTF-8 are not ours.
-        let utf8 = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        // Ignores variables whose name or value is not UTF-8.
+        let utf8_only = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         let mut sources = ConfigSources {
             file,
-            env: env::vars_os().filter_map(utf8).collect(),
+            env: env::vars_os().filter_map(utf8_only).collect(),
             ..ConfigSources::default()
         };
         if let Some(path) = &self.data_dir {

@@ -1,6 +1,6 @@
 //! `evenkeel sim-node`: runs a simulated model server until a signal stops it.
 
-use super::{CliError, exit_usage};
+use super::{CliError, exit_with_usage_error};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use evenkeel_sim_node::{
@@ -17,13 +17,14 @@ Examples:
   evenkeel sim-node --model llama --model qwen --queue 0        respond 503 instead of queueing
   evenkeel sim-node --fault mid-stream-cut --fault-rate 0.1     cut a tenth of the responses
 
+Requests to the first of them:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\": \"llama\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'
   curl http://127.0.0.1:8000/sim/fault -d '{\"kind\": \"reset\"}'     set a fault; {\"kind\": null} clears it
 ";
 
-const MS_MAX: u64 = FIRST_TOKEN_MAX.as_secs() * 1_000;
-const RATE_MAX: i64 = TOKENS_PER_SECOND_MAX as i64;
+const DELAY_MS_MAX: u64 = FIRST_TOKEN_MAX.as_secs() * 1_000;
+const SPEED_MAX: i64 = TOKENS_PER_SECOND_MAX as i64;
 
 /// Run a simulated OpenAI-compatible model server with fault injection
 #[derive(Debug, Args)]
@@ -32,28 +33,28 @@ pub(super) struct SimNodeArgs {
     /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Sequences generated concurrently
+    /// Maximum number of sequences generated concurrently
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..=SLOTS_MAX as i64))]
     slots: u32,
-    /// Requests that may wait for a slot; more get 503
+    /// Maximum number of queued requests; further ones get 503
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u32).range(0..=QUEUE_MAX as i64))]
     queue: u32,
     /// Time to first token of an empty prompt, in milliseconds
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u64).range(0..=MS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u64).range(0..=DELAY_MS_MAX))]
     ttft_ms: u64,
-    /// Prefill speed; long prompts take longer to their first token
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=RATE_MAX))]
+    /// Prefill speed, in prompt tokens per second; adds to the time to first token
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=SPEED_MAX))]
     prefill_tokens_per_second: u32,
-    /// Generation speed of a single sequence
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=RATE_MAX))]
+    /// Generation speed of a single sequence, in tokens per second
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=SPEED_MAX))]
     tokens_per_second: u32,
     /// Slowdown per additional concurrent sequence, as a fraction
     #[arg(long, value_name = "F", default_value_t = 0.05)]
     batch_slowdown: f64,
-    /// Average length of a completion
+    /// Average completion length, in tokens
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(1..=CONTEXT_MAX as i64))]
     output_tokens: u32,
-    /// Context window: prompt and completion tokens together
+    /// Context window, in tokens: prompt and completion together
     #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = value_parser!(u32).range(16..=CONTEXT_MAX as i64))]
     context: u32,
     /// Maximum number of open connections
@@ -68,14 +69,14 @@ pub(super) struct SimNodeArgs {
     /// Fault to inject
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(FaultKind::ALL.map(|(name, _)| name)))]
     fault: Option<String>,
-    /// Fraction of requests that the fault hits
+    /// Fraction of requests that get the fault
     #[arg(long, value_name = "F", default_value_t = 1.0, requires = "fault")]
     fault_rate: f64,
     /// Number of requests in a 500-burst, or in one phase of flapping
     #[arg(long, value_name = "N", default_value_t = 5, requires = "fault", value_parser = value_parser!(u32).range(1..))]
     fault_count: u32,
     /// Delay of slow-first-token, in milliseconds
-    #[arg(long, value_name = "N", default_value_t = 60_000, requires = "fault", value_parser = value_parser!(u64).range(0..=MS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 60_000, requires = "fault", value_parser = value_parser!(u64).range(0..=DELAY_MS_MAX))]
     fault_ms: u64,
 }
 
@@ -109,7 +110,7 @@ impl SimNodeArgs {
 pub(super) fn run(args: SimNodeArgs) -> Result<(), CliError> {
     let options = args.options();
     if let Err(error) = options.check() {
-        exit_usage(error);
+        exit_with_usage_error(error);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,20 +1,21 @@
-//! Prints lists of JSON objects as aligned columns.
+//! Formats lists of JSON objects as tables with aligned columns.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Rows of cells; the first row holds the column names.
+/// Rows of cells; the first row is the header.
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Creates a table with one row per object and one column per field, headed by the field's name.
+    /// Creates a table with one row per object and one column per name in `columns`. The header shows the names in
+    /// upper case, with spaces for underscores.
     pub(super) fn new(columns: &[&str], objects: &[Value]) -> Self {
-        let heading = columns.iter().map(|column| column.to_uppercase().replace('_', " ")).collect();
+        let header = columns.iter().map(|column| column.to_uppercase().replace('_', " ")).collect();
         let row = |object: &Value| columns.iter().map(|column| cell(&object[*column])).collect();
-        let rows = std::iter::once(heading).chain(objects.iter().map(row)).collect();
+        let rows = std::iter::once(header).chain(objects.iter().map(row)).collect();
         Self { rows }
     }
 }
@@ -31,10 +32,10 @@ fn cell(value: &Value) -> String {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows.first().map_or(0, Vec::len);
+        let column_count = self.rows.first().map_or(0, Vec::len);
         let width =
             |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let widths: Vec<usize> = (0..column_count).map(width).collect();
         for row in &self.rows {
             let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
             writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;

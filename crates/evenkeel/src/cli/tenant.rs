@@ -9,21 +9,21 @@ use evenkeel_server::api_key::{KeyHash, make_key};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::{AdminClient, ServerArgs, segment};
+use super::client::{AdminClient, ServerArgs, encode_segment};
 use super::settings::SettingsArgs;
 use super::table::Table;
-use super::{CliError, exit_usage, print};
+use super::{CliError, exit_with_usage_error, print};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel tenant add acme --weight 2 --rpm 600         print the API key, only once
+  evenkeel tenant add acme --weight 2 --rpm 600         add a tenant and print its API key, shown only once
   evenkeel tenant list
   evenkeel tenant set acme --weight 3 --unlimited rpm
   evenkeel tenant rotate acme --keep-old                create a second key; the old one stays valid
   evenkeel tenant rotate acme                           create a key and revoke all others
   evenkeel tenant remove acme
   evenkeel tenant sqs-key acme                          print AWS credentials as environment variables
-  evenkeel tenant key                                   generate a key and its hash for a config file
+  evenkeel tenant key                                   generate an API key and its hash for a config file
   EVENKEEL_ADMIN_KEY=ek-... evenkeel tenant list --url https://llm.example:7070
 ";
 
@@ -47,9 +47,9 @@ enum TenantCommand {
     Rotate(RotateArgs),
     /// Remove a tenant and its keys
     Remove(NamedArgs),
-    /// Print the AWS credentials of a tenant's SQS clients, as environment variables
+    /// Print AWS credentials for a tenant's SQS clients, as environment variables
     SqsKey(NamedArgs),
-    /// Generate an API key and print it with its hash, for `key_hashes` in a config file
+    /// Generate an API key and its hash, for `key_hashes` or `admin_key_hashes` in a config file
     Key,
 }
 
@@ -70,7 +70,7 @@ struct SetArgs {
     /// Remove a limit; repeatable
     #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "models"])]
     unlimited: Vec<String>,
-    /// Accept or reject requests with its keys
+    /// `disabled` rejects all requests with the tenant's keys
     #[arg(long, value_parser = ["active", "disabled"])]
     state: Option<String>,
     /// Old name of `--state`
@@ -80,13 +80,13 @@ struct SetArgs {
 
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Share, relative to other tenants
+    /// Scheduling weight relative to other tenants, from 0.01 to 1000 [default: 1]
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
-    /// Requests per minute
+    /// Maximum requests per minute
     #[arg(long, value_name = "N")]
     rpm: Option<u64>,
-    /// Tokens per minute
+    /// Maximum tokens per minute
     #[arg(long, value_name = "N")]
     tpm: Option<u64>,
     /// Maximum number of requests in flight
@@ -131,7 +131,7 @@ struct TenantStoreArgs {
     settings: SettingsArgs,
 }
 
-/// Storage of the tenants.
+/// A running server, or the data directory if none runs.
 enum TenantBackend {
     Server(AdminClient),
     Directory { data_dir: DataDir, config: Box<Config>, tenants: TenantStore },
@@ -156,7 +156,7 @@ fn add(args: AddArgs) -> Result<(), CliError> {
     let key = match args.named.store.open()? {
         TenantBackend::Server(client) => {
             let body = Value::Object(settings);
-            key_of(&client.request(Method::POST, "/api/tenants", Some(&body))?)?
+            api_key_from(&client.request(Method::POST, "/api/tenants", Some(&body))?)?
         }
         TenantBackend::Directory { data_dir, config, tenants } => {
             apply(&data_dir, &config, &tenants, TenantChange::Add(read_tenant(&settings)?))?
@@ -169,7 +169,7 @@ fn add(args: AddArgs) -> Result<(), CliError> {
 fn set(args: SetArgs) -> Result<(), CliError> {
     let name = args.named.name;
     if args.standing.is_some() {
-        exit_usage("--standing was renamed to --state");
+        exit_with_usage_error("--standing was renamed to --state");
     }
     let mut settings = args.limits.settings();
     settings.extend(args.state.map(|state| ("state".to_owned(), json!(state))));
@@ -194,7 +194,7 @@ fn rotate(args: RotateArgs) -> Result<(), CliError> {
     let key = match args.named.store.open()? {
         TenantBackend::Server(client) => {
             let body = json!({"keep_old": args.keep_old});
-            key_of(&client.request(Method::POST, &format!("{}/rotate", path(&name)), Some(&body))?)?
+            api_key_from(&client.request(Method::POST, &format!("{}/rotate", path(&name)), Some(&body))?)?
         }
         TenantBackend::Directory { data_dir, config, tenants } => {
             let old_keys = if args.keep_old { OldKeys::Keep } else { OldKeys::Revoke };
@@ -244,11 +244,11 @@ fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
             Value::Array(tenants.sqs_keys(&name, &master_key(&data_dir)?)?)
         }
     };
-    // The newest is last. It is valid as long as the API key it is derived from.
+    // The newest key is last. It is valid as long as the API key from which it is derived.
     let newest = keys.as_array().and_then(|keys| keys.last()).ok_or_else(|| {
         format!("tenant {name:?} has no API key; create one with `evenkeel tenant rotate {name}`")
     })?;
-    let field = |field: &str| newest[field].as_str().ok_or("the response of the server holds no key");
+    let field = |field: &str| newest[field].as_str().ok_or("the server's response has no key");
     let id = field("access_key_id")?;
     let secret = field("secret_access_key")?;
     print(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
@@ -259,7 +259,7 @@ fn key() -> Result<(), CliError> {
     print(&format!("{key}\n{}\n", KeyHash::of(&key)))
 }
 
-/// Applies a change in the data directory; returns the API key that it created, or an empty string.
+/// Applies a change in the data directory; returns the API key that it created, or an empty string if it created none.
 fn apply(
     data_dir: &DataDir,
     config: &Config,
@@ -271,17 +271,17 @@ fn apply(
     Ok(key.map(|key| key.expose().clone()).unwrap_or_default())
 }
 
-fn key_of(response: &Value) -> Result<String, CliError> {
-    let key = response["key"].as_str().ok_or("the response of the server holds no key")?;
+fn api_key_from(response: &Value) -> Result<String, CliError> {
+    let key = response["key"].as_str().ok_or("the server's response has no key")?;
     Ok(key.to_owned())
 }
 
 fn path(name: &str) -> String {
-    format!("/api/tenants/{}", segment(name))
+    format!("/api/tenants/{}", encode_segment(name))
 }
 
 impl LimitArgs {
-    /// Returns the settings given, by name.
+    /// Returns the settings that were given, by name.
     fn settings(&self) -> Map<String, Value> {
         let models = (!self.models.is_empty()).then_some(&self.models);
         let settings = [
@@ -318,15 +318,15 @@ impl TenantStoreArgs {
         }
     }
 
-    /// Connects to the server given or found, or else locks the data directory.
+    /// Creates a client for the given or running server, or else locks the data directory.
     fn open(&self) -> Result<TenantBackend, CliError> {
         if let Some(url) = &self.server.url {
             return Ok(TenantBackend::Server(AdminClient::new(url, &self.server)?));
         }
         let config = Box::new(self.settings.read()?);
         match DataDir::claim(&config.server.data_dir)? {
-            DataDirClaim::Served { url } => Ok(TenantBackend::Server(AdminClient::new(&url, &self.server)?)),
-            DataDirClaim::Ours(data_dir) => {
+            DataDirClaim::InUse { url } => Ok(TenantBackend::Server(AdminClient::new(&url, &self.server)?)),
+            DataDirClaim::Locked(data_dir) => {
                 let admin_key_hashes = &config.server.admin_key_hashes;
                 let tenants = TenantStore::read(data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
                 Ok(TenantBackend::Directory { data_dir, config, tenants })

@@ -10,7 +10,7 @@ use super::source::ValueSource;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     pub key: &'static str,
-    /// `[hidden]` if it is a secret.
+    /// `[hidden]` for secrets.
     pub value: Json,
     pub origin: ValueSource,
 }
@@ -39,7 +39,7 @@ impl EffectiveConfig {
         }
     }
 
-    /// Writes a config file with the same meaning; values that are not defaults carry their source as a comment.
+    /// Returns an equivalent config file; each value that is not a default has its source as a comment.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         for section in &self.0 {
@@ -74,10 +74,10 @@ impl EffectiveConfig {
 
     /// Returns the settings that differ, as `section.key`; lists such as `[[tenants]]` are not compared.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let mine = self.flatten();
+        let own = self.flatten();
         let others = other.flatten();
-        let changed = mine.iter().filter(|(name, value)| !others.contains(&(name.clone(), *value)));
-        let removed = others.iter().filter(|(name, _)| !mine.iter().any(|(mine, _)| mine == name));
+        let changed = own.iter().filter(|(name, value)| !others.contains(&(name.clone(), *value)));
+        let removed = others.iter().filter(|(name, _)| !own.iter().any(|(own, _)| own == name));
         changed.chain(removed).map(|(name, _)| name.clone()).collect()
     }
 
@@ -92,7 +92,7 @@ impl EffectiveConfig {
     }
 }
 
-/// Writes a value as TOML; objects and nulls do not occur.
+/// Formats a value as TOML; objects and nulls do not occur.
 pub(super) fn toml_value(value: &Json) -> String {
     match value {
         Json::Array(items) => {

@@ -19,43 +19,43 @@ use super::source::ValueSource;
 use super::tenants::table_to_toml;
 use super::value::{ConfigValue as _, Float, Integer};
 
-/// Limit per node.
+/// Maximum number of paths (URLs) per node.
 const PATHS_MAX: usize = 16;
-/// Limit per node.
+/// Maximum number of models per node.
 const MODELS_MAX: usize = 256;
 const DAY_SECS: Float = Float(86_400.0);
 
-/// `[llm]`, and the parts of other sections that the LLM API needs.
+/// `[llm]`, combined with `[load_manager]`, `[connection_pool]` and `[node_cache]`.
 #[derive(Clone, Debug)]
 pub struct LlmConfig {
     pub options: LlmOptions,
-    /// PEM file of certificate authorities to trust in addition to the public ones.
+    /// PEM file with certificate authorities to trust in addition to the public ones.
     pub ca_file: Option<PathBuf>,
     pub(super) ca_file_origin: ValueSource,
 }
 
-pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, flags: &[String]) -> LlmConfig {
+pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, node_flags: &[String]) -> LlmConfig {
     let ca_file = section.optional::<PathBuf>("ca_file");
     let first_byte_max =
         section.optional_within("first_byte_max_secs", Float(0.001)..=DAY_SECS).map(Float::as_secs);
-    let health = health(&mut section.section("health"));
+    let health = read_health(&mut section.section("health"));
     let pipeline = PipelineOptions {
-        limits: limits(&mut section.section("limits")),
-        retry: retry(&mut section.section("retry")),
-        breaker: breaker(&mut section.section("breaker")),
-        affinity: affinity(&mut section.section("affinity")),
+        limits: read_limits(&mut section.section("limits")),
+        retry: read_retry(&mut section.section("retry")),
+        breaker: read_breaker(&mut section.section("breaker")),
+        affinity: read_affinity(&mut section.section("affinity")),
         ..pipeline
     };
-    let adaptive = adaptive(&mut section.section("adaptive"));
-    let nodes = nodes(section, flags, pipeline.limits.nodes_max);
+    let adaptive = read_adaptive(&mut section.section("adaptive"));
+    let nodes = read_nodes(section, node_flags, pipeline.limits.nodes_max);
     LlmConfig {
         options: LlmOptions { pipeline, health, adaptive, first_byte_max, nodes },
-        ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |read| read.origin.clone()),
-        ca_file: ca_file.map(|read| read.value),
+        ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
+        ca_file: ca_file.map(|setting| setting.value),
     }
 }
 
-fn health(section: &mut Section<'_>) -> HealthOptions {
+fn read_health(section: &mut Section<'_>) -> HealthOptions {
     let default = HealthOptions::default();
     let mut secs = |key, default: Duration| {
         section.within(key, Float(default.as_secs_f64()), Float(0.01)..=DAY_SECS).as_secs()
@@ -64,24 +64,24 @@ fn health(section: &mut Section<'_>) -> HealthOptions {
         interval: secs("interval_secs", default.interval),
         timeout: secs("timeout_secs", default.timeout),
         models_interval: secs("models_interval_secs", default.models_interval),
-        load_interval: load_interval(section, default.load_interval),
+        load_interval: read_load_interval(section, default.load_interval),
     }
 }
 
-/// Reads the interval of scraping engine metrics; 0 turns it off.
-fn load_interval(section: &mut Section<'_>, default: Option<Duration>) -> Option<Duration> {
+/// Reads the scrape interval of engine metrics; 0 turns scraping off.
+fn read_load_interval(section: &mut Section<'_>, default: Option<Duration>) -> Option<Duration> {
     let default = Float(default.unwrap_or_default().as_secs_f64());
     let interval = section.within("load_interval_secs", default, Float(0.0)..=Float(3_600.0));
     (interval > Float(0.0)).then(|| interval.as_secs())
 }
 
-fn adaptive(section: &mut Section<'_>) -> LimitConfig {
+fn read_adaptive(section: &mut Section<'_>) -> LimitConfig {
     let default = LimitConfig::default();
     let mut slots = |key, default: u32, range: RangeInclusive<u32>| {
         let integer = |slots: u32| Integer(i64::from(slots));
         section.within(key, integer(default), integer(*range.start())..=integer(*range.end())).as_u32()
     };
-    // `max` comes first because it bounds the others.
+    // `max` is read first because it is the upper bound of the others.
     let max = slots("max", default.max, 1..=65_536);
     let min = slots("min", default.min.min(max), 1..=max);
     let initial = slots("initial", default.initial.clamp(min, max), min..=max);
@@ -89,11 +89,11 @@ fn adaptive(section: &mut Section<'_>) -> LimitConfig {
     LimitConfig { min, max, initial, tolerance }
 }
 
-fn limits(section: &mut Section<'_>) -> PipelineLimits {
+fn read_limits(section: &mut Section<'_>) -> PipelineLimits {
     let default = PipelineLimits::default();
     let mut count = |key, default: i64, max| section.within(key, Integer(default), Integer(1)..=Integer(max));
     PipelineLimits {
-        // The server limits the number of tenants.
+        // Not configurable here: the server already limits the number of tenants.
         tenants_max: default.tenants_max,
         models_max: count("models_max", i64::from(default.models_max), 100_000).as_u32(),
         nodes_max: count("nodes_max", default.nodes_max as i64, 10_000).as_usize(),
@@ -101,7 +101,7 @@ fn limits(section: &mut Section<'_>) -> PipelineLimits {
     }
 }
 
-fn retry(section: &mut Section<'_>) -> RetryOptions {
+fn read_retry(section: &mut Section<'_>) -> RetryOptions {
     let default = RetryOptions::default();
     let window = Float(default.window.as_secs_f64());
     RetryOptions {
@@ -116,14 +116,14 @@ fn retry(section: &mut Section<'_>) -> RetryOptions {
     }
 }
 
-fn breaker(section: &mut Section<'_>) -> BreakerOptions {
+fn read_breaker(section: &mut Section<'_>) -> BreakerOptions {
     let default = BreakerOptions::default();
     let failures = Integer(i64::from(default.failures_max));
     let samples = Integer(i64::from(default.samples_min));
     let failures_max = section.within("failures_max", failures, Integer(1)..=Integer(1_000)).as_u32();
     let ratio = section.within("error_ratio_max", Float(default.error_ratio_max), Float(0.01)..=Float(1.0));
     let samples_min = section.within("samples_min", samples, Integer(1)..=Integer(1_000_000)).as_u32();
-    // The maximum of each pair comes first because it bounds the other.
+    // The maximum of each pair is read first because it is the upper bound of the other.
     let mut duration = |key, default: Duration, max: Float| {
         // A default above a maximum that the user lowered follows it.
         let default = Float(default.as_secs_f64().min(max.0));
@@ -144,7 +144,7 @@ fn breaker(section: &mut Section<'_>) -> BreakerOptions {
     }
 }
 
-fn affinity(section: &mut Section<'_>) -> AffinityOptions {
+fn read_affinity(section: &mut Section<'_>) -> AffinityOptions {
     let default = AffinityOptions::default();
     let load_max = section.within("load_max", Float(default.load_max), Float(1.0)..=Float(10.0)).0;
     let lookahead = Integer(default.lookahead_max as i64);
@@ -157,16 +157,16 @@ fn affinity(section: &mut Section<'_>) -> AffinityOptions {
     }
 }
 
-fn nodes(section: &mut Section<'_>, flags: &[String], nodes_max: usize) -> Vec<NodeOptions> {
+fn read_nodes(section: &mut Section<'_>, node_flags: &[String], nodes_max: usize) -> Vec<NodeOptions> {
     let mut nodes: Vec<(ValueSource, NodeOptions)> = Vec::new();
     for (origin, mut table) in section.sections("nodes") {
-        let node = node(&mut table, &origin);
-        add(section, &mut nodes, origin, node);
+        let node = read_node(&mut table, &origin);
+        push_node(section, &mut nodes, origin, node);
     }
-    for flag in flags {
+    for flag in node_flags {
         let origin = ValueSource::Flag("--node");
-        match parse_flag(flag) {
-            Ok(node) => add(section, &mut nodes, origin, node),
+        match parse_node_flag(flag) {
+            Ok(node) => push_node(section, &mut nodes, origin, node),
             Err(message) => section.error(&origin, message),
         }
     }
@@ -184,37 +184,40 @@ pub struct StoredNodes {
     pub drained: Vec<String>,
 }
 
-/// Format of the stored nodes file. A newer file is rejected, because it may hold settings that this version would drop.
-const VERSION: i64 = 1;
+/// Format version of the stored nodes file. Other versions are rejected, because this one might drop their settings.
+const STORED_NODES_VERSION: i64 = 1;
 
 /// Reads the stored nodes file.
 pub(super) fn read_stored_nodes(root: &mut Section<'_>) -> StoredNodes {
-    let version = root.read("version", Integer(VERSION));
-    if version.value != Integer(VERSION) {
+    let version = root.read("version", Integer(STORED_NODES_VERSION));
+    if version.value != Integer(STORED_NODES_VERSION) {
         root.error(
             &version.origin,
-            format!("version must be {VERSION}; a newer version of evenkeel wrote this file"),
+            format!(
+                "unsupported version {}; this evenkeel reads version {STORED_NODES_VERSION}",
+                version.value.0
+            ),
         );
     }
     let drained = root.read("drained", Vec::<String>::new()).value;
     let mut nodes = Vec::new();
     for (origin, mut table) in root.sections("nodes") {
-        let node = node(&mut table, &origin);
-        add(root, &mut nodes, origin, node);
+        let node = read_node(&mut table, &origin);
+        push_node(root, &mut nodes, origin, node);
     }
     StoredNodes { nodes: nodes.into_iter().map(|(_, node)| node).collect(), drained }
 }
 
-/// Writes nodes as TOML that reads as the same nodes, API keys included.
+/// Serializes nodes to TOML, including API keys; the inverse of `read_stored_nodes`.
 pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
     let drained = toml_value(&json!(stored.drained));
-    let mut text = format!("version = {VERSION}\ndrained = {drained}\n\n");
+    let mut text = format!("version = {STORED_NODES_VERSION}\ndrained = {drained}\n\n");
     for node in &stored.nodes {
         let settings = [
             ("name", json!(node.name)),
             ("paths", json!(node.paths)),
             ("models", json!(node.models)),
-            ("max_concurrency", node.max_concurrency.map_or(Json::Null, |slots| slots.to_json())),
+            ("max_concurrency", node.max_concurrency.map_or(Json::Null, |concurrency| concurrency.to_json())),
             ("weight", Float(node.weight.as_f64()).to_json()),
             ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
         ];
@@ -224,7 +227,7 @@ pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
     text
 }
 
-fn add(
+fn push_node(
     section: &Section<'_>,
     nodes: &mut Vec<(ValueSource, NodeOptions)>,
     origin: ValueSource,
@@ -236,16 +239,16 @@ fn add(
     nodes.push((origin, node));
 }
 
-fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
+fn read_node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
     let name = table.optional::<String>("name");
     let url = table.optional::<String>("url");
-    let several = table.optional::<Vec<String>>("paths");
-    let (paths, paths_origin) = match (url, several) {
+    let urls = table.optional::<Vec<String>>("paths");
+    let (paths, paths_origin) = match (url, urls) {
         (Some(url), None) => (vec![url.value], url.origin),
-        (None, Some(several)) => (several.value, several.origin),
-        (Some(_), Some(several)) => {
-            table.error(&several.origin, "a node has either url or paths, not both");
-            (several.value, several.origin)
+        (None, Some(urls)) => (urls.value, urls.origin),
+        (Some(_), Some(urls)) => {
+            table.error(&urls.origin, "a node has either url or paths, not both");
+            (urls.value, urls.origin)
         }
         (None, None) => {
             table.error(origin, "a node needs a url or paths");
@@ -253,7 +256,7 @@ fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
         }
     };
     if paths.len() > PATHS_MAX || paths.is_empty() && paths_origin != *origin {
-        table.error(&paths_origin, format!("paths must be 1 to {PATHS_MAX} URLs"));
+        table.error(&paths_origin, format!("paths must list 1 to {PATHS_MAX} URLs"));
     }
     for path in &paths {
         if let Err(message) = check_url(path) {
@@ -268,11 +271,14 @@ fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
     });
     let models = table.read("models", Vec::<String>::new());
     if models.value.len() > MODELS_MAX || models.value.iter().any(String::is_empty) {
-        table.error(&models.origin, format!("models must be at most {MODELS_MAX} names"));
+        table.error(
+            &models.origin,
+            format!("models must list at most {MODELS_MAX} names, none of them empty"),
+        );
     }
     let max_concurrency = table.optional::<Concurrency>("max_concurrency");
-    if let Some(SourcedValue { value: Concurrency::Fixed(slots), origin }) = &max_concurrency
-        && !(1..=65_536).contains(slots)
+    if let Some(SourcedValue { value: Concurrency::Fixed(limit), origin }) = &max_concurrency
+        && !(1..=65_536).contains(limit)
     {
         table.error(origin, "max_concurrency must be from 1 to 65536");
     }
@@ -280,14 +286,14 @@ fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
         name: name.unwrap_or_else(|| default_name(&paths)),
         paths,
         models: models.value,
-        max_concurrency: max_concurrency.map(|read| read.value),
+        max_concurrency: max_concurrency.map(|setting| setting.value),
         weight: table.read("weight", Weight::ONE).value,
-        api_key: table.optional::<Secret<String>>("api_key").map(|read| read.value),
+        api_key: table.optional::<Secret<String>>("api_key").map(|setting| setting.value),
     }
 }
 
-/// Parses `[NAME=]URL`.
-fn parse_flag(text: &str) -> Result<NodeOptions, String> {
+/// Parses a `--node` flag: `[NAME=]URL`.
+fn parse_node_flag(text: &str) -> Result<NodeOptions, String> {
     let (name, url) = match text.split_once('=') {
         Some((name, url)) if !name.contains("://") => (Some(name.to_owned()), url),
         _ => (None, text),
@@ -306,7 +312,7 @@ fn parse_flag(text: &str) -> Result<NodeOptions, String> {
     })
 }
 
-/// Returns the host and port of the first URL.
+/// Returns the name of a node that was given none: the host and port of its first URL.
 fn default_name(paths: &[String]) -> String {
     let uri = paths.first().and_then(|path| path.parse::<Uri>().ok());
     uri.and_then(|uri| uri.authority().map(ToString::to_string)).unwrap_or_default()
@@ -318,9 +324,9 @@ fn check_url(url: &str) -> Result<(), String> {
         .map_err(|error| format!("not a node URL such as \"http://10.0.0.5:8000\": {error}"))
 }
 
-/// Rejects names that cannot be a segment of an API path.
+/// Rejects names that would need percent-encoding in an API path, or are too long.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
-    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-@:".contains(letter);
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(is_allowed) {
         return Ok(());
     }

@@ -15,7 +15,7 @@ use super::value::{Float, Integer};
 
 const QUANTUM: std::ops::RangeInclusive<Integer> = Integer(1)..=Integer(1_000_000_000);
 
-/// Reads the three sections. The second value is the DRR quantum, which `[load_manager]` holds too.
+/// Reads the three sections. The second value is the DRR quantum, which is also in `[load_manager]`.
 pub(super) fn read(root: &mut Section<'_>) -> (LoadManagerConfig, Cost) {
     let (wait_queue, backpressure, quantum) = load_manager(&mut root.section("load_manager"));
     let connection_pool = connection_pool(&mut root.section("connection_pool"));
@@ -43,7 +43,7 @@ fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConf
         let origin = match error {
             InvalidConfig::DefaultTimeout => &timeout.origin,
             InvalidConfig::WarningThreshold => &warning.origin,
-            // If only the warning threshold was set, the error is there.
+            // If only the warning threshold was set, it is the one to fix.
             InvalidConfig::OverloadThreshold => origin_of_first_set(&overload, &warning),
             InvalidConfig::MaxWaiting | InvalidConfig::MaxIdlePerHost | InvalidConfig::Ttl => {
                 &max_waiting.origin

@@ -1,4 +1,4 @@
-//! `[queue]`: the store, durability, defaults of new queues, and the region and account in SQS names.
+//! `[queue]`: the store, defaults of new queues, and the AWS region and account in ARNs and queue URLs.
 
 use evenkeel_queue::store::disk::DiskOptions;
 use evenkeel_queue::{Durability, QueueSettings};
@@ -15,7 +15,7 @@ pub struct QueueConfig {
     pub store: StoreKind,
     /// Size of the read cache.
     pub cache_bytes: u64,
-    /// New messages are rejected while the disk has less free space than this.
+    /// New messages are rejected while free disk space is below this.
     pub reserve_bytes: u64,
     pub queues_max: usize,
     /// Settings of new queues.

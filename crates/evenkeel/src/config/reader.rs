@@ -1,6 +1,6 @@
-//! Reads settings from the file, the environment and flags; records what was read and what is wrong.
+//! Reads settings from the file, the environment and flags; records all settings and errors.
 //!
-//! Guarantees: all errors are found in one pass. A key of the file that no setting reads is an error. Every setting that
+//! Guarantees: all errors are found in one pass. A key in the file that no setting reads is an error. Every setting that
 //! was read is in the [`EffectiveConfig`], in reading order.
 
 use std::cell::RefCell;
@@ -18,8 +18,8 @@ use super::source::{ConfigError, ValueSource};
 use super::suggest::closest;
 use super::value::ConfigValue;
 
-/// Environment variables whose names do not follow `EVENKEEL_SECTION_KEY`, by section and key: those of the router load
-/// optimization specification (docs/specs.md), `RUST_LOG`, and those of OpenTelemetry.
+/// Environment variables whose names do not follow `EVENKEEL_SECTION_KEY`, by section and key: those in the router load
+/// optimization specification (docs/specs.md), `RUST_LOG`, and OpenTelemetry's.
 const PREDEFINED_VARIABLES: &[(&str, &str, &str)] = &[
     ("load_manager", "max_waiting", "LLMLB_MAX_WAITING"),
     ("load_manager", "default_timeout_secs", "LLMLB_WAIT_TIMEOUT_SECS"),
@@ -55,7 +55,7 @@ pub(super) struct SourcedValue<T> {
 /// State shared by the sections of one configuration.
 pub(super) struct Reader<'a> {
     path: Arc<str>,
-    /// Byte offsets of the beginnings of lines.
+    /// Byte offset of each line's start.
     line_starts: Vec<usize>,
     env: &'a BTreeMap<String, String>,
     flags: &'a [Flag],
@@ -66,14 +66,14 @@ pub(super) struct Reader<'a> {
 struct ReadState {
     errors: Vec<ConfigError>,
     effective: EffectiveConfig,
-    /// All settings that exist: section and key.
+    /// Section and key of every setting.
     known: BTreeSet<(String, &'static str)>,
-    /// Keys of the file that no setting read.
+    /// Keys in the file that no setting read.
     unread: Vec<UnknownKey>,
     variables: Vec<KnownVariable>,
 }
 
-/// An environment variable that sets something.
+/// Environment variable of a setting.
 struct KnownVariable {
     name: String,
     /// `EVENKEEL_SECTION_KEY`, which differs from `name` if the variable is predefined.
@@ -159,7 +159,7 @@ impl UnknownKey {
 }
 
 impl ReadState {
-    /// Returns the error message for an environment variable that looks like ours and sets nothing.
+    /// Returns an error message for an environment variable that looks like one of ours but belongs to no setting.
     fn unknown_variable(&self, name: &str) -> Option<String> {
         if self.variables.iter().any(|known| known.name == name) || may_be_set_by_kubernetes(name) {
             return None;
@@ -188,7 +188,7 @@ fn may_be_set_by_kubernetes(name: &str) -> bool {
     describes_a_port || name.contains("_SERVICE_PORT") || ends_with("_SERVICE_HOST") || ends_with("_PORT")
 }
 
-/// Sources that the settings of a section may come from.
+/// Sources from which a section's settings may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AllowedSources {
     All,
@@ -253,31 +253,31 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Lets a setting be read under the name it had before it was renamed.
+    /// Accepts the old name of a renamed key, for files that an earlier version of evenkeel wrote.
     ///
-    /// For files that an earlier version of evenkeel wrote. If the file has both names, the old one stays an error.
+    /// If the file has both names, the old one is still an error.
     pub(super) fn accept_old_name(&mut self, key: &'static str) {
         let Some(old) = old_key(&self.name, key) else { return };
         if self.table.contains_key(key) {
             return;
         }
-        if let Some((found, value)) = self.table.remove_entry(old) {
-            self.table.insert(Spanned::new(found.span(), key.into()), value);
+        if let Some((old_key, value)) = self.table.remove_entry(old) {
+            self.table.insert(Spanned::new(old_key.span(), key.into()), value);
         }
     }
 
     /// Reads a setting that has a default.
     pub(super) fn read<T: ConfigValue>(&mut self, key: &'static str, default: T) -> SourcedValue<T> {
-        let read = self.find(key).unwrap_or(SourcedValue { value: default, origin: ValueSource::Default });
-        self.record(key, &read);
-        read
+        let setting = self.find(key).unwrap_or(SourcedValue { value: default, origin: ValueSource::Default });
+        self.record(key, &setting);
+        setting
     }
 
     /// Reads a setting that may be left out.
     pub(super) fn optional<T: ConfigValue>(&mut self, key: &'static str) -> Option<SourcedValue<T>> {
-        let read = self.find(key)?;
-        self.record(key, &read);
-        Some(read)
+        let setting = self.find(key)?;
+        self.record(key, &setting);
+        Some(setting)
     }
 
     /// Reads a setting that has a default and must lie in a range.
@@ -285,8 +285,8 @@ impl<'a> Section<'a> {
     where
         T: ConfigValue + PartialOrd + Copy,
     {
-        let read = self.read(key, default);
-        self.check_range(key, read, &range).unwrap_or(default)
+        let setting = self.read(key, default);
+        self.check_range(key, setting, &range).unwrap_or(default)
     }
 
     /// Reads a setting that may be left out and must lie in a range.
@@ -294,38 +294,37 @@ impl<'a> Section<'a> {
     where
         T: ConfigValue + PartialOrd + Copy,
     {
-        let read = self.optional(key)?;
-        self.check_range(key, read, &range)
+        let setting = self.optional(key)?;
+        self.check_range(key, setting, &range)
     }
 
-    fn check_range<T>(&self, key: &str, read: SourcedValue<T>, range: &RangeInclusive<T>) -> Option<T>
+    fn check_range<T>(&self, key: &str, setting: SourcedValue<T>, range: &RangeInclusive<T>) -> Option<T>
     where
         T: ConfigValue + PartialOrd,
     {
-        if range.contains(&read.value) {
-            return Some(read.value);
+        if range.contains(&setting.value) {
+            return Some(setting.value);
         }
         let min = range.start().to_json();
         let max = range.end().to_json();
-        self.reader.error(&read.origin, format!("{key} must be from {min} to {max}"));
+        self.reader.error(&setting.origin, format!("{key} must be from {min} to {max}"));
         None
     }
 
-    /// Reads a setting that has a few named values.
+    /// Reads a setting whose value is one of a few names.
     pub(super) fn one_of<T: Copy>(
         &mut self,
         key: &'static str,
         default: &'static str,
         choices: &[(&str, T)],
     ) -> T {
-        let read = self.read(key, default.to_owned());
-        let value_of =
-            |wanted: &str| choices.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
-        if let Some(value) = value_of(&read.value) {
+        let setting = self.read(key, default.to_owned());
+        let value_of = |text: &str| choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if let Some(value) = value_of(&setting.value) {
             return value;
         }
         let names: Vec<_> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
-        self.reader.error(&read.origin, format!("{key} must be {}", names.join(" or ")));
+        self.reader.error(&setting.origin, format!("{key} must be {}", names.join(" or ")));
         value_of(default).expect("the default is one of the choices")
     }
 
@@ -373,9 +372,9 @@ impl<'a> Section<'a> {
         Some((self.reader.line_at(key.span().start), value))
     }
 
-    fn record<T: ConfigValue>(&self, key: &'static str, read: &SourcedValue<T>) {
+    fn record<T: ConfigValue>(&self, key: &'static str, setting: &SourcedValue<T>) {
         if let Some(index) = self.effective_index {
-            let setting = Setting { key, value: read.value.to_json(), origin: read.origin.clone() };
+            let setting = Setting { key, value: setting.value.to_json(), origin: setting.origin.clone() };
             self.reader.state.borrow_mut().effective.add(index, setting);
         }
     }
@@ -400,7 +399,8 @@ impl Drop for Section<'_> {
 
 /// Returns the environment variable of a setting.
 fn variable(section: &str, key: &str) -> String {
-    let predefined = PREDEFINED_VARIABLES.iter().find(|(its, of, _)| *its == section && *of == key);
+    let predefined =
+        PREDEFINED_VARIABLES.iter().find(|predefined| predefined.0 == section && predefined.1 == key);
     predefined.map_or_else(|| regular_variable(section, key), |(_, _, name)| (*name).to_owned())
 }
 

@@ -28,7 +28,7 @@ pub(super) fn old_key(section: &str, new: &str) -> Option<&'static str> {
     Some(renamed.old)
 }
 
-/// Returns the section and the new key of the setting that an environment variable used to set.
+/// Returns the section and new key of the renamed setting that an environment variable used to set.
 pub(super) fn new_setting(
     variable: &str,
     variable_of: impl Fn(&str, &str) -> String,
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_key_in_a_file_is_an_error_that_names_the_new_one() {
+    fn an_old_key_in_a_file_is_an_error_that_gives_the_new_name() {
         for (section, old, value, new) in [
             ("[llm.breaker]", "spare_secs", "1", "cooldown_secs"),
             ("[llm.breaker]", "spare_max_secs", "60", "cooldown_max_secs"),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_environment_variable_is_an_error_that_names_the_new_one() {
+    fn an_old_environment_variable_is_an_error_that_gives_the_new_name() {
         for (old, new) in [
             ("EVENKEEL_LLM_BREAKER_SPARE_SECS", "EVENKEEL_LLM_BREAKER_COOLDOWN_SECS"),
             ("EVENKEEL_LLM_BREAKER_SPARE_MAX_SECS", "EVENKEEL_LLM_BREAKER_COOLDOWN_MAX_SECS"),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_key_sent_to_the_api_is_an_error_that_names_the_new_one() {
+    fn an_old_key_sent_to_the_api_is_an_error_that_gives_the_new_name() {
         let settings = json!({"name": "a", "standing": "active"});
         let error = read_tenant(settings.as_object().unwrap()).unwrap_err().to_string();
         assert_eq!(error, "\"standing\" in [tenants] was renamed to \"state\"");

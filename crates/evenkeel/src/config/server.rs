@@ -21,21 +21,21 @@ const DAY_SECS: Float = Float(86_400.0);
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub listen: SocketAddr,
-    /// Directory of all durable state.
+    /// Directory that holds all durable state.
     pub data_dir: PathBuf,
-    /// Without it, the server speaks plain HTTP.
+    /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
     pub admin_key_hashes: Vec<KeyHash>,
-    /// Decides whether a listener that is not on loopback may lack tenants or TLS.
+    /// Policy for a non-loopback listener without tenants or without TLS.
     pub insecure: InsecurePolicy,
-    /// Time between reporting "not ready" and closing the listener during shutdown.
+    /// Delay during shutdown between reporting "not ready" and closing the listener.
     pub unready: Duration,
-    /// Its `drain_max` is `drain_secs`.
+    /// `drain_max` is the setting `drain_secs`.
     pub limits: ListenerLimits,
     pub(super) origins: ServerOrigins,
 }
 
-/// Sources of the settings that are checked after reading.
+/// Sources of settings that are validated later, for error messages.
 #[derive(Clone, Debug)]
 pub(super) struct ServerOrigins {
     pub(super) listen: ValueSource,
@@ -46,13 +46,13 @@ pub(super) struct ServerOrigins {
 /// PEM files of a certificate chain and its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's own certificate comes first.
+    /// The server's own certificate first, then the intermediates.
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
 impl ServerConfig {
-    /// Classifies who can reach the listener.
+    /// Returns how exposed the listener is to other machines.
     pub fn exposure(&self) -> Exposure {
         match self.tls {
             _ if self.listen.ip().is_loopback() => Exposure::Loopback,
@@ -122,12 +122,12 @@ fn tls(section: &mut Section<'_>) -> Option<SourcedValue<TlsFiles>> {
             Some(SourcedValue { value, origin: cert.origin })
         }
         (None, None) => None,
-        (Some(lone), None) => {
-            tls.error(&lone.origin, "[server.tls] has a cert but no key");
+        (Some(cert), None) => {
+            tls.error(&cert.origin, "[server.tls] has a cert but no key");
             None
         }
-        (None, Some(lone)) => {
-            tls.error(&lone.origin, "[server.tls] has a key but no cert");
+        (None, Some(key)) => {
+            tls.error(&key.origin, "[server.tls] has a key but no cert");
             None
         }
     }

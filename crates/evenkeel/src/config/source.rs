@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Source of a value, in ascending precedence.
+/// Source of a value; variants are in ascending precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueSource {
     /// The built-in default.

@@ -6,8 +6,8 @@ const NAME_LEN_MAX: usize = 64;
 /// Returns the known name closest to `name`, if it is close enough to be a typo.
 pub(super) fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let with_distance = |known: &'a str| (distance(name, known), known);
-    let (edits, found) = known.into_iter().map(with_distance).min()?;
-    (edits <= name.len().min(found.len()).div_ceil(3)).then_some(found)
+    let (edits, candidate) = known.into_iter().map(with_distance).min()?;
+    (edits <= name.len().min(candidate.len()).div_ceil(3)).then_some(candidate)
 }
 
 /// Returns the Levenshtein distance.
@@ -17,11 +17,11 @@ fn distance(from: &str, to: &str) -> usize {
     }
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (index, letter) in from.chars().enumerate() {
+    for (index, c) in from.chars().enumerate() {
         let mut diagonal = row[0];
         row[0] = index + 1;
         for (column, other) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *other);
+            let replaced = diagonal + usize::from(c != *other);
             diagonal = row[column + 1];
             row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
         }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typo_finds_the_name_and_an_unrelated_word_does_not() {
+    fn a_typo_gets_a_suggestion_and_an_unrelated_word_does_not() {
         let known = ["max_waiting", "default_timeout_secs", "ttl_secs"];
         assert_eq!(closest("max_wating", known), Some("max_waiting"));
         assert_eq!(closest("default_timeout", known), Some("default_timeout_secs"));
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_counts_inserted_deleted_and_replaced_letters() {
+    fn the_distance_counts_inserted_deleted_and_replaced_characters() {
         for (from, to, edits) in [("", "", 0), ("abc", "", 3), ("", "abc", 3), ("kitten", "sitting", 3)] {
             assert_eq!(distance(from, to), edits, "{from} to {to}");
         }

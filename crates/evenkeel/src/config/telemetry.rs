@@ -1,4 +1,4 @@
-//! `[telemetry]`: logs, metrics, traces, and the request log behind `explain`.
+//! `[telemetry]`: logs, metrics, traces, and the request log used by `explain`.
 
 use std::io::stderr;
 
@@ -18,19 +18,19 @@ pub struct TelemetryConfig {
     pub logs: LogOptions,
     /// Access to `/metrics`.
     pub metrics: Access,
-    /// Label cardinality: tenants and nodes beyond the limits share one label.
+    /// Limits on label cardinality: tenants and nodes beyond them share the label value `other`.
     pub metric_limits: MetricLimits,
-    /// Queues beyond this share one metric label.
+    /// Maximum number of queues with their own label value; the others share `other`.
     pub queues_max: usize,
     pub request_log: RequestLogLimits,
-    /// Without it, no traces are exported.
+    /// `None`: no traces are exported.
     pub traces: Option<TraceConfig>,
 }
 
 /// Export of traces.
 #[derive(Clone, Debug)]
 pub struct TraceConfig {
-    /// Receives traces at its `/v1/traces`.
+    /// OTLP/HTTP collector; traces are posted to `/v1/traces`.
     pub collector: Origin,
     /// Sent with every batch, for example an API key.
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -38,7 +38,7 @@ pub struct TraceConfig {
 }
 
 pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
-    let traces = traces(section);
+    let traces = read_traces(section);
     let filter = section.read("log", "info".to_owned());
     let formats = [("auto", None), ("human", Some(Format::Human)), ("json", Some(Format::Json))];
     let format =
@@ -70,7 +70,7 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
     }
 }
 
-fn traces(section: &mut Section<'_>) -> Option<TraceConfig> {
+fn read_traces(section: &mut Section<'_>) -> Option<TraceConfig> {
     let default = TraceOptions::default();
     let endpoint = section.optional::<String>("otlp_endpoint");
     let headers = section.optional::<Secret<String>>("otlp_headers");
@@ -79,13 +79,13 @@ fn traces(section: &mut Section<'_>) -> Option<TraceConfig> {
     let spans_max = section.within("spans_max", spans_max, Integer(1)..=Integer(1_000_000)).as_usize();
     let headers = match &headers {
         None => Vec::new(),
-        Some(read) => parse_headers(read.value.expose()).unwrap_or_else(|| {
-            section.error(&read.origin, "otlp_headers must be NAME=VALUE pairs, separated by commas");
+        Some(setting) => parse_headers(setting.value.expose()).unwrap_or_else(|| {
+            section.error(&setting.origin, "otlp_headers must be NAME=VALUE pairs, separated by commas");
             Vec::new()
         }),
     };
     // OpenTelemetry treats an empty variable as unset.
-    let endpoint = endpoint.filter(|read| !read.value.is_empty())?;
+    let endpoint = endpoint.filter(|setting| !setting.value.is_empty())?;
     match Origin::parse(&endpoint.value) {
         Ok(collector) => Some(TraceConfig { collector, headers, options: TraceOptions { ratio, spans_max } }),
         Err(error) => {

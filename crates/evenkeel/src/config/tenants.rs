@@ -20,12 +20,12 @@ const PER_MINUTE: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(i64::
 const CONCURRENCY: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const MODELS_MAX: usize = 1_000;
 
-/// Author of a list of tenants.
+/// Origin of a list of tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TenantsFrom {
-    /// The config file or a client of the API; renamed keys are errors.
+    /// The config file or an API request; old names of renamed keys are errors.
     User,
-    /// A file in the data directory, perhaps written by an earlier version; keys may have their old names.
+    /// A file in the data directory, possibly written by an earlier version; old names of renamed keys are accepted.
     Store,
 }
 
@@ -35,29 +35,29 @@ pub(super) fn read(
     from: TenantsFrom,
 ) -> Vec<TenantSettings> {
     let mut tenants = Vec::new();
-    let mut lines: BTreeMap<String, ValueSource> = BTreeMap::new();
+    let mut origins: BTreeMap<String, ValueSource> = BTreeMap::new();
     for (origin, mut table) in root.sections("tenants") {
         if from == TenantsFrom::Store {
             table.accept_old_name("state");
         }
-        let Some(tenant) = tenant(&mut table, &origin) else { continue };
-        if let Some(first) = lines.get(&tenant.name) {
+        let Some(tenant) = read_tenant(&mut table, &origin) else { continue };
+        if let Some(first) = origins.get(&tenant.name) {
             let message = format!("two tenants are named {:?}; the first is at {first}", tenant.name);
             table.error(&origin, message);
             continue;
         }
-        lines.insert(tenant.name.clone(), origin);
+        origins.insert(tenant.name.clone(), origin);
         tenants.push(tenant);
     }
     if let Err(error) = Tenants::new(tenants.clone(), admin_key_hashes.to_vec()) {
-        let origin = tenant_of(&error).and_then(|name| lines.get(name)).unwrap_or(&ValueSource::Default);
+        let origin = tenant_name(&error).and_then(|name| origins.get(name)).unwrap_or(&ValueSource::Default);
         root.error(origin, error);
     }
     tenants
 }
 
 /// Returns the name of the tenant that an error is about.
-fn tenant_of(error: &TenantsError) -> Option<&str> {
+fn tenant_name(error: &TenantsError) -> Option<&str> {
     match error {
         TenantsError::TooManyKeys { name }
         | TenantsError::Reserved { name }
@@ -68,16 +68,19 @@ fn tenant_of(error: &TenantsError) -> Option<&str> {
 }
 
 /// Reads a tenant; `None`, with an error, if it has no name.
-fn tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSettings> {
+fn read_tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSettings> {
     let name = table.optional::<String>("name");
-    let key_hashes = key_hashes(table);
+    let key_hashes = read_key_hashes(table);
     let weight = table.read("weight", Weight::ONE).value;
     let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
     let tpm = table.optional_within("tpm", PER_MINUTE).map(Integer::as_u64);
     let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Integer::as_u32);
     let models = table.read("models", Vec::<String>::new());
     if models.value.len() > MODELS_MAX || models.value.iter().any(String::is_empty) {
-        table.error(&models.origin, format!("models must be at most {MODELS_MAX} names"));
+        table.error(
+            &models.origin,
+            format!("models must list at most {MODELS_MAX} names, none of them empty"),
+        );
     }
     let state = table.one_of("state", "active", STATES);
     let Some(name) = name else {
@@ -101,9 +104,9 @@ fn tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSetting
 
 /// Reads the hashes of a tenant's keys.
 ///
-/// An empty list is an error: it looks like a tenant with keys, yet no client could authenticate as it. A tenant that
-/// only owns dispatched jobs leaves the setting out.
-fn key_hashes(table: &mut Section<'_>) -> Vec<KeyHash> {
+/// An empty list is an error: it looks like a tenant with keys, but no client could authenticate as it. A tenant that
+/// needs no keys, because it only owns dispatched jobs, leaves the setting out.
+fn read_key_hashes(table: &mut Section<'_>) -> Vec<KeyHash> {
     let Some(key_hashes) = table.optional::<Vec<KeyHash>>("key_hashes") else { return Vec::new() };
     if key_hashes.value.is_empty() {
         table.error(
@@ -113,12 +116,12 @@ fn key_hashes(table: &mut Section<'_>) -> Vec<KeyHash> {
         );
     }
     if key_hashes.value.len() > KEYS_MAX {
-        table.error(&key_hashes.origin, format!("key_hashes must be at most {KEYS_MAX}"));
+        table.error(&key_hashes.origin, format!("key_hashes must list at most {KEYS_MAX} hashes"));
     }
     key_hashes.value
 }
 
-/// Returns a tenant's settings by name, without its keys.
+/// Returns a tenant's settings by name, without its key hashes.
 pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
     let state = STATES.iter().find(|(_, state)| *state == tenant.state).map(|(name, _)| *name);
     let settings = [
@@ -133,7 +136,7 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
     settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Writes tenants as TOML that reads as the same tenants, key hashes included.
+/// Serializes tenants to TOML, including key hashes; the inverse of [`read`].
 pub(crate) fn to_toml(tenants: &[TenantSettings]) -> String {
     let mut text = String::new();
     for tenant in tenants {
@@ -147,7 +150,7 @@ pub(crate) fn to_toml(tenants: &[TenantSettings]) -> String {
     text
 }
 
-/// Writes one entry of a list as TOML, without settings that are `null`.
+/// Serializes one entry of a list to TOML, without settings that are `null`.
 pub(crate) fn table_to_toml(list: &str, settings: &Map<String, Json>) -> String {
     let mut text = format!("[[{list}]]\n");
     for (key, value) in settings.iter().filter(|(_, value)| !value.is_null()) {

@@ -1,4 +1,4 @@
-//! Reading of files, variables and flags, and the error messages of invalid ones.
+//! Tests of reading files, environment variables and flags, and of the error messages.
 
 use super::*;
 use evenkeel_llm::Concurrency;
@@ -35,7 +35,7 @@ fn without_any_source_the_defaults_of_the_specification_apply() {
 }
 
 #[test]
-fn the_specifications_example_reads_as_its_defaults() {
+fn the_example_in_the_specification_equals_the_defaults() {
     let text = "
         [load_manager]
         max_waiting = 100
@@ -65,7 +65,7 @@ fn queue_and_backpressure_share_thresholds_and_size() {
 }
 
 #[test]
-fn every_variable_of_the_specification_wins_over_the_file() {
+fn every_variable_in_the_specification_overrides_the_file() {
     let text = "[load_manager]\nmax_waiting = 5\n[node_cache]\nttl_secs = 5\n";
     let env = [
         ("LLMLB_MAX_WAITING", "101"),
@@ -88,7 +88,7 @@ fn every_variable_of_the_specification_wins_over_the_file() {
 }
 
 #[test]
-fn the_six_rules_report_the_specifications_message_with_the_line() {
+fn each_rule_of_the_specification_reports_its_message_with_the_line() {
     for (section, key, bad, message) in [
         ("load_manager", "max_waiting", ["0", "1001", "-1"], "Max waiting must be between 1 and 1000"),
         (
@@ -201,7 +201,7 @@ fn an_unknown_variable_is_an_error_unless_another_program_may_have_set_it() {
 }
 
 #[test]
-fn flags_win_over_the_environment_and_the_environment_over_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let mut sources = sources("[server]\nlisten = '127.0.0.1:1'\n", &[]);
     let listen = |sources: &ConfigSources| Config::read(sources).unwrap().server.listen.port();
     assert_eq!(listen(&sources), 1);
@@ -251,7 +251,7 @@ fn an_invalid_node_is_an_error() {
     for (node, message) in [
         ("name = 'a'", "1: a node needs a url or paths"),
         ("url = 'http://a'\npaths = ['http://b']", "3: a node has either url or paths, not both"),
-        ("paths = []", "2: paths must be 1 to 16 URLs"),
+        ("paths = []", "2: paths must list 1 to 16 URLs"),
         (
             "url = 'ftp://a'",
             "2: not a node URL such as \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
@@ -378,7 +378,7 @@ fn the_effective_configuration_reads_as_the_same_configuration() {
 }
 
 #[test]
-fn differences_name_the_settings_that_changed() {
+fn differences_list_the_settings_that_changed() {
     let old = read("[llm]\nfirst_byte_max_secs = 1\n").effective;
     let new = read("[server]\ndrain_secs = 5\n").effective;
     assert_eq!(old.differences(&new), ["server.drain_secs", "llm.first_byte_max_secs"]);

@@ -115,7 +115,7 @@ impl ConfigValue for Float {
     }
 }
 
-/// Value of `max_concurrency` that turns on the adaptive concurrency limit.
+/// Value of `max_concurrency` that selects the adaptive concurrency limit.
 const ADAPTIVE: &str = "adaptive";
 
 impl ConfigValue for Concurrency {
@@ -271,7 +271,7 @@ impl ConfigValue for KeyHash {
     }
 }
 
-/// Returns the first digits of a hash, enough to tell keys apart.
+/// Returns the first 8 digits of a hash, enough to distinguish keys.
 pub fn fingerprint(hash: &KeyHash) -> String {
     let mut text = hash.to_string();
     text.truncate("sha256:".len() + 8);

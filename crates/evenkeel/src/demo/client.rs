@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::{DemoStats, MODEL, TenantProfile};
 
 const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Longest backoff after a rejection, so that a short demo shows what happens afterwards.
+/// Maximum backoff after a rejection; short, so that clients retry within a short demo.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Client {
@@ -104,7 +104,7 @@ impl Client {
     }
 }
 
-/// Returns the whole part of a numeric header, 0 if it is missing.
+/// Returns the integer part of a numeric header, or 0 if it is missing.
 fn header_number<B>(response: &Response<B>, header: &str) -> u64 {
     let text = response.headers().get(header).and_then(|value| value.to_str().ok());
     text.and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(0)
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_is_read_from_a_whole_stream_only() {
+    fn usage_is_read_only_from_a_complete_stream() {
         let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":5}}"#;
         let whole = format!("data: {{}}\n\n{usage}\n\ndata: [DONE]\n\n");
         let served = read_usage(whole.as_bytes());

@@ -7,17 +7,17 @@ use std::time::Duration;
 pub struct TenantProfile {
     pub name: &'static str,
     pub weight: u32,
-    /// Clients that each have one request open at a time.
+    /// Number of clients, each with one request at a time.
     pub clients: u32,
     /// Pause of a client between a response and its next request.
     pub think_time: Duration,
-    /// Length of the responses that its clients request.
+    /// Length of the requested responses.
     pub response_tokens: u32,
 }
 
-/// The tenants, in the order in which they are shown.
+/// The demo's tenants, in display order.
 ///
-/// Chat needs far less than its share of the slots; team and batch always want more than theirs.
+/// Chat needs far less than its fair share of the slots; team and batch always have more requests than theirs allows.
 pub const PROFILES: [TenantProfile; 3] = [
     TenantProfile {
         name: "chat",

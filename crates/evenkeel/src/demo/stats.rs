@@ -1,4 +1,4 @@
-//! Counts of one tenant's requests in one phase of the demo, as its clients see them.
+//! Statistics of one tenant's requests in one phase of the demo, measured by its clients.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use evenkeel_policy::estimate::{LatencyWindow, Quantile};
 use evenkeel_policy::time::Instant;
 use parking_lot::Mutex;
 
-/// Window of the wait quantiles; longer than any phase that ends by itself with the default duration.
+/// Window of the wait quantiles; longer than a phase of the default length.
 const WAIT_WINDOW: Duration = Duration::from_mins(10);
 
-/// Shared by the clients of one tenant. Times are measured from its creation.
+/// Statistics shared by the clients of one tenant. Times are relative to its creation.
 #[derive(Debug)]
 pub struct DemoStats {
     origin: tokio::time::Instant,
@@ -98,7 +98,7 @@ impl DemoStats {
         inner.totals.failed += 1;
     }
 
-    /// Starts the measurement anew, at the end of the warm-up. Failures stay counted.
+    /// Resets the measurement at the end of the warm-up, except the count of failures.
     pub fn restart(&self) {
         let now = self.now();
         let mut inner = self.inner.lock();
@@ -109,8 +109,8 @@ impl DemoStats {
 
     /// Returns the totals since the last restart.
     ///
-    /// Requests that still wait count in the quantiles with the time they have waited so far; otherwise the longest
-    /// waits of a short phase would be left out.
+    /// The quantiles include requests that are still queued, with their wait so far; otherwise they would miss the
+    /// longest waits of a short phase.
     pub fn totals(&self) -> DemoTotals {
         let now = self.now();
         let inner = self.inner.lock();
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_still_waits_counts_with_its_wait_so_far() {
+    async fn a_queued_request_is_included_with_its_wait_so_far() {
         let stats = DemoStats::default();
         stats.record_sent(0);
         stats.record_started(0, Duration::from_millis(100));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_restart_drops_the_warm_up_but_no_failure() {
+    async fn a_restart_discards_the_warm_up_except_failures() {
         let stats = DemoStats::default();
         stats.record_sent(0);
         stats.record_started(0, Duration::from_secs(60));

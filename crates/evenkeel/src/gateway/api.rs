@@ -85,7 +85,7 @@ fn openapi() -> Response {
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
     if settings.contains_key("key_hashes") {
-        return Err(ApiError::invalid("key_hashes cannot be set; the response holds a new API key"));
+        return Err(ApiError::invalid("key_hashes cannot be set; the response contains a new API key"));
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
@@ -110,7 +110,7 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, Ap
     Ok(json_response(StatusCode::OK, &with_key(&name, key)))
 }
 
-/// Handles `GET /api/tenants/{name}/sqs-key`: the AWS credentials of a tenant's SQS clients.
+/// Handles `GET /api/tenants/{name}/sqs-key`: returns AWS credentials for the tenant's SQS clients.
 fn sqs_keys(core: &Core, path: &str) -> Result<Response, ApiError> {
     let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/sqs-key"));
     let name = name.ok_or(ApiError::NoRoute)?;
@@ -133,7 +133,7 @@ async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiErr
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
-/// Reads a JSON object; an empty body counts as an empty object.
+/// Parses the body as a JSON object; an empty body is an empty object.
 pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, Value>, ApiError> {
     let bytes = call.read_body().await?;
     if bytes.is_empty() {
@@ -146,7 +146,7 @@ pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, 
     }
 }
 
-/// Applies a change on a thread that may block on disk writes.
+/// Applies a change on a blocking thread, because it writes to disk.
 async fn change(core: Arc<Core>, change: TenantChange) -> Result<Option<Secret<String>>, ApiError> {
     let changed = tokio::task::spawn_blocking(move || core.change_tenants(change)).await;
     changed.map_err(|_| ApiError::Internal)?.map_err(api_error)

@@ -1,9 +1,9 @@
-//! Dispatch: queues whose messages are jobs that the gateway runs itself, through the LLM API or as webhooks.
+//! Dispatched queues: the gateway itself runs their messages as jobs, through the LLM API or as webhooks.
 //!
 //! Guarantees: at-least-once. A job is acknowledged after its result is durable, so a crash loses no job but may run one
 //! twice.
 //!
-//! Limits: a queue has at most `concurrency` jobs running.
+//! Limits: at most `concurrency` jobs of a queue run at a time.
 
 mod job;
 mod metrics;
@@ -32,7 +32,7 @@ pub(super) use target::BadTarget;
 pub(super) use webhook::WebhookClient;
 
 const EXPIRE_RESULTS_INTERVAL: Duration = Duration::from_secs(10);
-/// Time for releasing jobs during shutdown.
+/// Maximum time for releasing jobs during shutdown.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 
 /// State shared by all dispatched queues.
@@ -44,7 +44,7 @@ pub(super) struct DispatchContext {
     metrics: DispatchMetrics,
 }
 
-/// Rejects targets that jobs cannot be sent to.
+/// Rejects invalid dispatch targets.
 pub(super) fn check_target(target: &str) -> Result<(), BadTarget> {
     DispatchTarget::parse(target).map(drop)
 }
@@ -53,7 +53,7 @@ pub(super) fn check_target(target: &str) -> Result<(), BadTarget> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopPhase {
     Serving,
-    /// No job starts; jobs that a node is working on continue, all others are released.
+    /// No job starts; jobs that were sent to a node continue, and all others are released.
     Stopping,
     /// All jobs are released.
     Aborting,
@@ -67,7 +67,7 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Starts every dispatched queue, and follows changes to the queues from then on.
+    /// Starts a runner for every dispatched queue, and for those that are added later.
     pub(super) fn start(
         queues: Arc<Queues>,
         llm: Arc<LlmApi>,
@@ -82,7 +82,7 @@ impl Dispatcher {
         Ok(Self { phase, serving: tokio::spawn(dispatch.serve(receiver)) })
     }
 
-    /// Starts no more jobs, gives those on nodes `drain_max` to finish, and releases all others without counting an
+    /// Stops starting jobs, waits up to `drain_max` for jobs on nodes, and releases all others without counting an
     /// attempt.
     pub(super) async fn stop(mut self, drain_max: Duration) {
         self.phase.send_replace(StopPhase::Stopping);

@@ -20,7 +20,6 @@ use crate::node_store::{NodeStore, NodeStoreError};
 const NODES: &str = "/api/nodes";
 const NODE: &str = "/api/nodes/";
 
-/// A change to the nodes.
 enum NodeEdit {
     Add(Box<NodeOptions>),
     Drain { name: String },
@@ -28,11 +27,11 @@ enum NodeEdit {
     Remove { name: String },
 }
 
-/// Lifetime of a change.
+/// Effect of a restart on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Persistence {
     Permanent,
-    /// The node is in the config file, so the next start brings it back.
+    /// The removed node is in the config file, so a restart adds it again.
     UntilRestart,
 }
 
@@ -140,7 +139,7 @@ impl Core {
         Ok(persistence)
     }
 
-    /// Adds the nodes that an earlier run stored, and drains those that were drained.
+    /// Adds the stored nodes, and drains those that were drained before the restart.
     pub(super) fn restore_nodes(&self) {
         let state = self.state.lock();
         for node in state.nodes.added() {
@@ -156,7 +155,7 @@ impl Core {
     }
 }
 
-/// Removes stored nodes whose names the config file uses too, logs them and returns their names.
+/// Removes stored nodes that have the name of a configured one; logs and returns their names.
 pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions]) -> Vec<String> {
     let overridden = store.drop_overridden(configured);
     for name in &overridden {
@@ -166,7 +165,7 @@ pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions])
     overridden
 }
 
-/// Error of a change to the nodes.
+/// Error when changing the nodes.
 #[derive(Debug, Error)]
 enum ChangeError {
     #[error(transparent)]

@@ -9,7 +9,7 @@ use crate::config::{Config, ConfigError, ConfigErrors, ValueSource};
 use crate::node_store::{NodeStore, NodeStoreError};
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
-/// Files that a configuration refers to, loaded.
+/// Loaded certificates, and stored tenants and nodes.
 #[derive(Debug)]
 pub struct StartupFiles {
     pub(super) tenants: TenantStore,
@@ -19,7 +19,7 @@ pub struct StartupFiles {
 }
 
 impl StartupFiles {
-    /// Loads every file; on failure returns the errors of all of them. Creates nothing.
+    /// Loads every file; on failure returns the errors in all of them. Creates no files.
     pub fn load(config: &Config) -> Result<Self, ConfigErrors> {
         Self::check_data_dir(config)?;
         let data_dir = &config.server.data_dir;
@@ -49,7 +49,7 @@ impl StartupFiles {
         }
     }
 
-    /// Rejects a data directory that is something else. A missing one is created when the server starts.
+    /// Rejects a data directory path that is not a directory. A missing directory is created when the server starts.
     pub fn check_data_dir(config: &Config) -> Result<(), ConfigErrors> {
         let data_dir = &config.server.data_dir;
         if data_dir.exists() && !data_dir.is_dir() {
@@ -60,11 +60,11 @@ impl StartupFiles {
     }
 }
 
-fn collect<T>(errors: &mut Vec<ConfigError>, loaded: Result<T, ConfigErrors>) -> Option<T> {
-    match loaded {
-        Ok(loaded) => Some(loaded),
-        Err(ConfigErrors(found)) => {
-            errors.extend(found);
+fn collect<T>(errors: &mut Vec<ConfigError>, result: Result<T, ConfigErrors>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(ConfigErrors(more)) => {
+            errors.extend(more);
             None
         }
     }

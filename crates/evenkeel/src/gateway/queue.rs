@@ -29,7 +29,7 @@ pub(super) struct QueueApi {
 }
 
 impl QueueApi {
-    /// Opens the store with all its queues.
+    /// Opens the store and recovers its queues.
     pub(super) async fn open(
         config: &Config,
         data_dir: &DataDir,
@@ -68,7 +68,7 @@ async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store
     }
 }
 
-/// Exits, because after a failed fsync the server cannot know which writes it may confirm.
+/// Exits the process, because after a failed fsync it is unknown which writes are durable.
 fn exit_after_disk_error(error: &str) {
     tracing::error!(target: "evenkeel", error, "fsync failed, exiting: it is unknown which of the last writes are durable");
     process::exit(1);

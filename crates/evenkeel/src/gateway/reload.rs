@@ -1,4 +1,4 @@
-//! Reloads the configuration while requests are served: validated as a whole, then applied.
+//! Reloads the configuration while requests are served: validates it as a whole, then applies it.
 
 use evenkeel_llm::NodeOptions;
 use evenkeel_server::tls::TlsError;
@@ -14,13 +14,13 @@ const RELOADED: &[&str] = &["server.admin_key_hashes"];
 /// Outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// Number of tenants in force.
+    /// Number of tenants after the reload.
     pub tenants: usize,
     pub nodes_added: Vec<String>,
     pub nodes_removed: Vec<String>,
-    /// Changed settings that take effect after a restart.
-    pub after_restart: Vec<String>,
-    /// Errors of single nodes or tenants; everything else was applied.
+    /// Changed settings that need a restart to take effect.
+    pub needs_restart: Vec<String>,
+    /// Errors that affect single tenants or nodes, or the nodes file; everything else was applied.
     pub errors: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl Core {
         let mut state = self.state.lock();
         let admin_key_hashes = &config.server.admin_key_hashes;
         let tenants = TenantStore::read(state.data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
-        // The listener keeps its address and TLS, so the exposure at startup counts.
+        // The listener keeps the address and TLS mode of the startup, so check the exposure of that configuration.
         state.started.check_exposure(tenants.all().len())?;
         if let Some(tls) = &self.tls {
             tls.reload()?;
@@ -40,7 +40,7 @@ impl Core {
         let changed = state.started.effective.differences(&config.effective);
         let mut report = ReloadReport {
             tenants: tenant_table.len(),
-            after_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),
+            needs_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),
             ..ReloadReport::default()
         };
         if let Err(error) = self.llm.set_tenants(&tenant_table.all()) {
@@ -69,7 +69,7 @@ impl Core {
         Ok(report)
     }
 
-    /// Applies the difference between two lists of configured nodes; nodes added at run time are in neither and stay.
+    /// Applies the difference between two lists of configured nodes; nodes added at run time are in neither, so they are kept.
     fn reload_nodes(&self, old: &[NodeOptions], new: &[NodeOptions], report: &mut ReloadReport) {
         for node in old.iter().filter(|node| !new.iter().any(|other| is_same(node, other))) {
             match self.llm.remove_node(&node.name) {
@@ -96,7 +96,7 @@ fn is_same(node: &NodeOptions, other: &NodeOptions) -> bool {
         && key(node) == key(other)
 }
 
-/// Error of a reload; the old configuration stays in force.
+/// Reason to reject a reload; the current configuration is kept.
 #[derive(Debug, Error)]
 pub enum ReloadError {
     #[error(transparent)]

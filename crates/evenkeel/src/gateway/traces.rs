@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::config::TraceConfig;
 
 const BATCH_MAX: usize = 512;
-/// Pause after the buffer of spans was found empty.
+/// Pause when the span buffer is empty.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Attempts per batch.
 const TRIES_MAX: u32 = 3;
@@ -27,7 +27,7 @@ const TRIES_MAX: u32 = 3;
 const BACKOFF: Duration = Duration::from_secs(1);
 /// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the last spans during shutdown.
+/// Maximum time for exporting the last spans during shutdown.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// Background task that exports spans.
@@ -79,7 +79,7 @@ async fn export(tracer: Arc<Tracer>, collector: Collector, mut stopped: oneshot:
             }
             tokio::select! {
                 () = sleep(INTERVAL) => {}
-                // Also when the gateway is dropped. During shutdown there is no time for retries.
+                // Also resolves when the gateway is dropped. There is no time for retries during shutdown.
                 _ = &mut stopped => tries_max = 1,
             }
             continue;

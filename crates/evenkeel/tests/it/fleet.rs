@@ -120,7 +120,7 @@ async fn serve(dir: &TestDir, text: String) -> Gateway {
     let sources = ConfigSources { file: Some(("test.toml".to_owned(), text)), ..ConfigSources::default() };
     let mut config = Config::read(&sources).unwrap_or_else(|errors| panic!("{errors}"));
     config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let DataDirClaim::Ours(data_dir) = DataDir::claim(&dir.file("data")).unwrap() else { panic!("locked") };
+    let DataDirClaim::Locked(data_dir) = DataDir::claim(&dir.file("data")).unwrap() else { panic!("locked") };
     Gateway::start(config, data_dir).await.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -1,4 +1,4 @@
-//! The demo's screen: two tables with bars, which fit 80 columns and, with the summary, 24 lines.
+//! The demo's screen: two tables with bars. Fits 80 columns and, together with the summary, 24 lines.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::Phase;
 
 const BAR_COLUMNS: f64 = 20.0;
 
-/// Everything on the screen that does not change.
+/// Constant parts of the screen, and the rendering of a frame.
 pub(super) struct Screen {
     url: String,
     key: String,
@@ -60,13 +60,13 @@ impl Screen {
         };
         let mut text = format!("{title:<52}{:>28}\n", progress(phase));
         text += "tenant  clients  weight  served  share  wait p50  wait p99  (time in the queue)\n";
-        let all_cost: u64 = phase.totals.iter().map(|totals| totals.cost).sum();
+        let total_cost: u64 = phase.totals.iter().map(|totals| totals.cost).sum();
         for (profile, totals) in PROFILES.iter().zip(&phase.totals) {
             let weight = match phase.scheme {
                 KeyScheme::Shared => "-".to_owned(),
                 KeyScheme::PerTenant => profile.weight.to_string(),
             };
-            let share = 100.0 * totals.cost as f64 / all_cost.max(1) as f64;
+            let share = 100.0 * totals.cost as f64 / total_cost.max(1) as f64;
             let _ = writeln!(
                 text,
                 "{:<7}{:>8}{:>8}{:>8}{:>6.1}%{:>10}{:>10}  {}",
@@ -133,12 +133,12 @@ pub(super) fn tokens_per_second(totals: &[DemoTotals]) -> f64 {
 
 /// Formats a wait; `>` marks a request that is still queued.
 pub(super) fn format_wait(wait: Wait) -> String {
-    let bound = if wait.is_pending { ">" } else { "" };
+    let prefix = if wait.is_pending { ">" } else { "" };
     let seconds = wait.duration.as_secs_f64();
     if seconds < 1.0 {
-        format!("{bound}{:.0} ms", 1_000.0 * seconds)
+        format!("{prefix}{:.0} ms", 1_000.0 * seconds)
     } else {
-        format!("{bound}{seconds:.1} s")
+        format!("{prefix}{seconds:.1} s")
     }
 }
 

@@ -1,18 +1,18 @@
-//! The demo's conclusions, each printed only if the numbers of this run support it.
+//! The demo's conclusions. A claim is printed only if the numbers of this run support it.
 
 use evenkeel::demo::{DemoTotals, KeyScheme, PROFILES};
 
 use super::Phase;
 use super::screen::{format_wait, tokens_per_second};
 
-/// Largest difference at which two throughputs are called the same.
+/// Maximum relative difference of throughputs that the summary calls the same.
 const SAME_THROUGHPUT: f64 = 0.05;
-/// Largest difference at which a ratio is said to follow the weights.
+/// Maximum relative difference between the ratio of service and the ratio of weights for the claim that they match.
 const SAME_RATIO: f64 = 0.10;
-/// Smallest factor between two waits that is worth a sentence.
+/// Minimum improvement of the wait that the summary claims as a gain.
 const CLEAR_FACTOR: f64 = 2.0;
 
-/// Compares the two phases in words.
+/// Describes the difference between the two phases.
 pub(super) fn text(phases: &[Phase]) -> String {
     let (Some(shared), Some(own)) = (find(phases, KeyScheme::Shared), find(phases, KeyScheme::PerTenant))
     else {
@@ -35,7 +35,7 @@ fn waits(shared: &[DemoTotals], own: &[DemoTotals]) -> String {
     let before = totals_of("chat", shared).wait_p99;
     let after = totals_of("chat", own).wait_p99;
     let factor = before.duration.as_secs_f64() / after.duration.as_secs_f64().max(0.001);
-    let is_clear = CLEAR_FACTOR <= factor && !after.is_pending;
+    let is_clear = factor >= CLEAR_FACTOR && !after.is_pending;
     let end = if is_clear { "with a key of its own" } else { "with its own: no clear gain" };
     format!("chat waited {} at p99 behind one key, {} {end}.\n", format_wait(before), format_wait(after))
 }
@@ -66,7 +66,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_run_that_shows_the_gain_is_summed_up_with_its_own_numbers() {
+    fn a_clear_gain_is_reported_with_the_numbers_of_the_run() {
         let text = text(&[
             phase(KeyScheme::Shared, 8_100, 4_000, 100),
             phase(KeyScheme::PerTenant, 200, 4_050, 205),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_shows_nothing_claims_nothing() {
+    fn without_a_clear_gain_nothing_is_claimed() {
         let text =
             text(&[phase(KeyScheme::Shared, 300, 4_000, 100), phase(KeyScheme::PerTenant, 200, 3_000, 130)]);
         assert!(text.contains("no clear gain"), "{text}");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_compares_nothing() {
+    fn an_interrupted_run_has_nothing_to_compare() {
         assert!(text(&[phase(KeyScheme::Shared, 8_100, 4_000, 100)]).contains("nothing to compare"));
     }
 

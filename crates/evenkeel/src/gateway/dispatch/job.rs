@@ -22,24 +22,24 @@ use super::outcome::{JobOutcome, JobReply};
 use super::target::{DispatchTarget, Url};
 use super::{DispatchContext, StopPhase};
 
-/// Shorter leases could expire before they are extended.
+/// Minimum lease; a shorter one could expire before it is extended.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 /// Delay before storing a result again after an error.
 const STORE_RETRY: Duration = Duration::from_secs(5);
-/// Lower bound of a `Retry-After`, unless the queue's shortest backoff is lower.
+/// Minimum delay after a `Retry-After`, unless the queue's minimum backoff is lower.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
 /// Returns the duration of a job's lease, which is extended while the job runs.
-pub(super) fn lease_of(queue: &Queue) -> Duration {
+pub(super) fn lease_duration(queue: &Queue) -> Duration {
     queue.descriptor().settings.lease().max(LEASE_MIN)
 }
 
 /// Returns the tenant that owns a job: the first level of its fairness key, or else its sender.
-pub(super) fn tenant_of(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Tenant>, ApiError> {
+pub(super) fn job_tenant(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Tenant>, ApiError> {
     let key_tenant = delivery.key.split('/').next().unwrap_or_default();
     let sender = sender_of(&delivery.payload.headers);
     let found = tenants.get(key_tenant).or_else(|| tenants.get(sender?)).cloned();
-    // An open server has a single built-in tenant.
+    // Without configured tenants there is a single built-in one.
     let open = || tenants.is_empty().then(|| tenants.all().pop()).flatten();
     found.or_else(open).ok_or_else(|| {
         ApiError::invalid(match sender {
@@ -89,7 +89,7 @@ impl JobAttempt {
         let label = match ended {
             AttemptEnd::Finished(outcome) => {
                 let label = outcome.as_str();
-                self.keep_lease_during(self.settle(outcome)).await;
+                self.extend_lease_during(self.settle(outcome)).await;
                 label
             }
             AttemptEnd::Stopping => {
@@ -114,7 +114,7 @@ impl JobAttempt {
         Ok(self.run_with_lease(async { JobOutcome::new(self.dispatch.llm.run_job(job).await) }, &sent).await)
     }
 
-    /// Posts the job to a URL. Limits of tenants apply to models, so only a disabled tenant is rejected.
+    /// Posts the job to a URL. Only a disabled tenant is rejected, because tenant limits apply to models.
     async fn post_webhook(&self, url: &Url) -> Result<AttemptEnd, ApiError> {
         let state = self.tenant.as_ref().map(|tenant| tenant.settings.state);
         if state.is_ok_and(|state| state == TenantState::Disabled) {
@@ -128,7 +128,7 @@ impl JobAttempt {
         Ok(self.run_with_lease(posting, &AtomicBool::new(true)).await)
     }
 
-    /// Builds the request, and a flag that is set once it is sent to a node.
+    /// Builds the request; the returned flag is set once it is sent to a node.
     fn build_job(&self, target: Route) -> Result<(Job, Arc<AtomicBool>), ApiError> {
         let tenant = self.tenant.clone()?;
         let queue = self.queue.clone();
@@ -153,7 +153,7 @@ impl JobAttempt {
         Ok((job, sent))
     }
 
-    /// Runs the job to its outcome while extending its lease.
+    /// Waits for the outcome of the job while extending its lease.
     async fn run_with_lease(
         &self,
         running: impl Future<Output = JobOutcome>,
@@ -177,14 +177,14 @@ impl JobAttempt {
         }
     }
 
-    /// Extends the lease while the outcome is stored, which may have to wait for the disk.
-    async fn keep_lease_during(&self, settling: impl Future<Output = ()>) {
+    /// Extends the lease while the outcome is stored, because the disk may be slow.
+    async fn extend_lease_during(&self, settling: impl Future<Output = ()>) {
         let mut extension = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
         let mut settling = pin!(settling);
         loop {
             tokio::select! {
                 () = &mut settling => return,
-                // If the lease is lost, the acknowledgement reports it.
+                // If the lease is lost, the acknowledgement fails and logs it.
                 _ = extension.tick() => drop(self.extend().await),
             }
         }

@@ -1,6 +1,6 @@
 //! Metrics of dispatched jobs.
 //!
-//! Limits: queues beyond `queues_max` share the label `other`.
+//! Limits: queues beyond `queues_max` share the label value `other`.
 
 use evenkeel_telemetry::{Counter, Family, Gauge, Label, MetricDesc, RegisterError, Registry};
 
@@ -41,7 +41,7 @@ impl DispatchMetrics {
     }
 }
 
-/// Counts a running job; dropping it ends the count.
+/// Decrements the gauge of running jobs on drop.
 pub(super) struct RunningGuard(Gauge);
 
 impl Drop for RunningGuard {

@@ -10,12 +10,12 @@ use http::StatusCode;
 /// Delay of a job while no node is ready for it.
 const UNREADY_DELAY: Duration = Duration::from_secs(5);
 
-/// Larger response bodies are not searched for an error message.
+/// Maximum size of a response body that is searched for an error message.
 const SEARCHED_BYTES_MAX: usize = 64 << 10;
-/// Longer error messages are truncated.
+/// Length to which error messages are truncated.
 const MESSAGE_BYTES_MAX: usize = 500;
 
-/// Longest `Retry-After` that is honoured.
+/// Maximum `Retry-After` that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// Outcome of an attempt at a job.
@@ -81,7 +81,7 @@ impl JobOutcome {
             body: Bytes::from(error.to_json().to_string()),
         };
         match error {
-            // Not the job's fault: it waits for the tenant's rate limit or for a node.
+            // The job did not fail: it waits for the tenant's rate limit or for a node.
             ApiError::RateLimited { retry_after, .. } => Self::Deferred(reply.summary(), *retry_after),
             ApiError::Unready | ApiError::WaitTimeout => Self::Deferred(reply.summary(), UNREADY_DELAY),
             ApiError::Draining => Self::Deferred(reply.summary(), Duration::ZERO),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use evenkeel_server::api_error::RateLimitKind;
 
-    fn of_status(status: u16) -> JobOutcome {
+    fn outcome_of_status(status: u16) -> JobOutcome {
         let status = StatusCode::from_u16(status).unwrap();
         let retry_after = Some(Duration::from_secs(7));
         JobOutcome::new(Ok(JobResponse { status, content_type: None, retry_after, body: Bytes::new() }))
@@ -128,13 +128,13 @@ mod tests {
     #[test]
     fn permanent_errors_fail_the_job_and_temporary_ones_retry_it() {
         for status in [200, 201] {
-            assert_eq!(of_status(status).as_str(), "done", "{status}");
+            assert_eq!(outcome_of_status(status).as_str(), "done", "{status}");
         }
         for status in [400, 403, 404, 413, 415, 422, 501] {
-            assert_eq!(of_status(status).as_str(), "failed", "{status}");
+            assert_eq!(outcome_of_status(status).as_str(), "failed", "{status}");
         }
         for status in [408, 409, 425, 429, 500, 502, 503, 504] {
-            let outcome = of_status(status);
+            let outcome = outcome_of_status(status);
             let JobOutcome::Retry(_, after) = outcome else { panic!("{status}: {outcome:?}") };
             assert_eq!(after, Some(Duration::from_secs(7)), "the Retry-After of the response");
         }

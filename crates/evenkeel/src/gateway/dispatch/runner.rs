@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::job::{JobAttempt, tenant_of};
+use super::job::{JobAttempt, job_tenant};
 use super::{DispatchContext, StopPhase};
 
 /// Long-polling time of one receive.
@@ -30,7 +30,7 @@ type ReceiveFuture = Pin<Box<dyn Future<Output = ReceiveResult> + Send>>;
 /// Duration of the leases, and the jobs.
 type ReceiveResult = (Duration, Result<Vec<Delivery>, Rejection>);
 
-/// Share of a tenant in a queue.
+/// Weight and limit of a tenant in a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TenantShare {
     weight: Weight,
@@ -115,7 +115,7 @@ impl QueueRunner {
     }
 
     async fn attempt(&mut self, delivery: Delivery, settings: Settings, lease: Duration) -> JobAttempt {
-        let tenant = tenant_of(&self.dispatch.auth.tenants(), &delivery);
+        let tenant = job_tenant(&self.dispatch.auth.tenants(), &delivery);
         if let Ok(tenant) = &tenant {
             self.sync_tenant_limits(tenant, &delivery.key).await;
         }
@@ -127,7 +127,7 @@ impl QueueRunner {
 
     /// Writes a tenant's weight and concurrency limit to the queue if they changed.
     ///
-    /// Without the limit, jobs over it would occupy the queue's concurrency while they wait.
+    /// Without the limit on the queue, jobs that exceed it would occupy the queue's concurrency while they wait.
     async fn sync_tenant_limits(&mut self, tenant: &Tenant, key: &str) {
         let name = &tenant.settings.name;
         let TenantSettings { weight, concurrency_max, .. } = tenant.settings;
@@ -154,11 +154,11 @@ fn over_limit(attempt: &JobAttempt, started: &mut HashMap<String, u32>) -> Optio
     let max = tenant.settings.concurrency_max?;
     let started = started.entry(tenant.settings.name.clone()).or_default();
     *started += 1;
-    // A queue cannot represent a limit of 0, so it would deliver such jobs again at once.
+    // A queue cannot have a limit of 0, so without a long delay it would redeliver such jobs at once.
     (*started > max).then_some(if max == 0 { ZERO_LIMIT_DELAY } else { Duration::ZERO })
 }
 
-/// Sets the weight of a key, and its limit if the tenant has one; other rules of the key stay.
+/// Sets the weight of a key, and its limit if the tenant has one; keeps the key's other rules.
 async fn write_share(queue: &Queue, key: &str, share: TenantShare) -> Result<(), Rejection> {
     let guard = queue.lock_rule(key).await?;
     let before = guard.rule();
@@ -173,11 +173,11 @@ async fn receive(queue: Queue, free: usize) -> ReceiveResult {
         DeliveryOrder::Fifo => 1,
         DeliveryOrder::Fair => free,
     };
-    let lease = super::job::lease_of(&queue);
+    let lease = super::job::lease_duration(&queue);
     (lease, queue.receive(ReceiveOptions { max, lease: Some(lease), wait: RECEIVE_WAIT }).await)
 }
 
-/// Waits for the pending receive; forever if there is none.
+/// Waits for the pending receive, or forever if there is none.
 async fn pending_receive(receiving: &mut Option<ReceiveFuture>) -> ReceiveResult {
     match receiving {
         Some(receiving) => receiving.await,

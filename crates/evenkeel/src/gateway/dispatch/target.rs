@@ -7,7 +7,7 @@ use evenkeel_upstream::{Origin, UrlError};
 use http::uri::PathAndQuery;
 use thiserror::Error;
 
-/// Target of the jobs of a queue.
+/// Target of a queue's jobs.
 #[derive(Clone, Debug)]
 pub(super) enum DispatchTarget {
     /// A route of the LLM API.
@@ -15,7 +15,7 @@ pub(super) enum DispatchTarget {
     Url(Url),
 }
 
-/// A URL that jobs are posted to.
+/// A webhook URL.
 #[derive(Clone, Debug)]
 pub(super) struct Url {
     pub(super) origin: Origin,
@@ -51,14 +51,14 @@ impl Url {
     }
 }
 
-/// Omits the query, which may hold a secret that tenants must not see.
+/// Omits the query, which may contain a secret that tenants must not see.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.origin, self.path.path())
     }
 }
 
-/// Error of a target that jobs cannot be sent to.
+/// Reason to reject a dispatch target.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(in crate::gateway) enum BadTarget {
     #[error("unknown target {target:?}; use one of {}, or an http:// or https:// URL", Route::paths().join(", "))]
@@ -69,7 +69,7 @@ pub(in crate::gateway) enum BadTarget {
         #[source]
         error: UrlError,
     },
-    /// Does not repeat the URL: its password would be visible to everyone who may read the error.
+    /// Does not contain the URL, because its password would be visible to every reader of the error.
     #[error("target: URL carries credentials")]
     Credentials,
 }

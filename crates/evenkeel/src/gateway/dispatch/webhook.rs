@@ -19,10 +19,9 @@ use tokio::time::timeout;
 use super::outcome::{JobOutcome, JobReply};
 use super::target::Url;
 
-/// Content type of jobs that name none.
+/// Content type of jobs that have none.
 const JSON: &str = "application/json";
 
-/// Posts jobs to URLs.
 pub(in crate::gateway) struct WebhookClient {
     upstream: Upstream,
     wait_max: Duration,
@@ -42,7 +41,7 @@ impl WebhookClient {
                 return JobOutcome::Failed(error_reply(StatusCode::BAD_REQUEST, message));
             }
         };
-        let result = timeout(self.wait_max, self.exchange(url, &request)).await;
+        let result = timeout(self.wait_max, self.send(url, &request)).await;
         match result.unwrap_or(Err(WebhookError::Upstream(UpstreamError::Timeout))) {
             Ok(response) => JobOutcome::new(Ok(response)),
             Err(WebhookError::TooLarge) => {
@@ -59,7 +58,7 @@ impl WebhookClient {
         }
     }
 
-    async fn exchange(&self, url: &Url, request: &Request<Bytes>) -> Result<JobResponse, WebhookError> {
+    async fn send(&self, url: &Url, request: &Request<Bytes>) -> Result<JobResponse, WebhookError> {
         let (head, body) = self.upstream.send(&url.origin, request).await?.into_parts();
         let read = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
         let body = read.map_err(|error| match error.downcast::<UpstreamError>() {
