@@ -131,14 +131,14 @@ impl ReadyQueueCoordinator {
 
     /// Ends a worker's search for work, after it found some.
     pub(crate) fn end_search(&self, local: &WorkerLocal) {
-        if self.idle.end_search_if(|| self.queues.has_work()) {
+        if self.idle.end_search_and_notify_if(|| self.queues.has_work()) {
             local.record_wake();
         }
     }
 
     /// Counts the workers that are not parked.
     pub(crate) fn working(&self) -> usize {
-        self.queues.worker_slots.wanted().saturating_sub(self.idle.sleeping())
+        self.queues.worker_slots.wanted().saturating_sub(self.idle.parked_count())
     }
 
     /// Counts the queued cells.

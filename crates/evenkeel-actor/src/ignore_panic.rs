@@ -29,7 +29,7 @@ pub(crate) fn ignore_panic(work: impl FnOnce()) {
 ///
 /// The host may have queued that task where only this thread takes it from.
 #[inline]
-pub(crate) fn wake_and_yield(waker: Waker) {
+pub(crate) fn wake_and_request_yield(waker: Waker) {
     #[cfg(all(feature = "std", not(loom)))]
     if !crate::raw::waker::is_cell_waker(&waker) {
         crate::raw::current::require_yield();
@@ -39,7 +39,7 @@ pub(crate) fn wake_and_yield(waker: Waker) {
 
 /// Wakes all, even if one of the wakers panics.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    wakers.into_iter().for_each(|waker| ignore_panic(|| wake_and_yield(waker)));
+    wakers.into_iter().for_each(|waker| ignore_panic(|| wake_and_request_yield(waker)));
 }
 
 #[cfg(all(test, feature = "std", not(loom)))]

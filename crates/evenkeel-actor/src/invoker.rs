@@ -27,7 +27,7 @@ use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
 use crate::raw::run_permit::PermitState;
-use crate::raw::state::{CLOSED, CellState, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
+use crate::raw::state::{CLOSED, CellState, SUSPENDED, SYSTEM, USER, WAITERS, WOKEN};
 use crate::raw::waker;
 use crate::stop::Termination;
 use crate::sync::Ordering;
@@ -169,7 +169,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         loop {
             let flags = self.state().flags_relaxed();
-            if flags & (SYSTEM | SIGNAL | WAITERS | SUSPENDED) != 0
+            if flags & (SYSTEM | WOKEN | WAITERS | SUSPENDED) != 0
                 && let Some(action) = self.process_system(flags)
             {
                 return action;
@@ -325,7 +325,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 Ok(Flow::Await(next)) if self.local.consume_budget() == SliceBudget::Some => future = next,
                 Ok(Flow::Await(next)) => {
                     self.extra().future = Some(next);
-                    self.state().set(SIGNAL);
+                    self.state().set(WOKEN);
                     return Some(NextAction::Await);
                 }
                 handled => return self.apply_flow(handled),
@@ -349,7 +349,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         match timer_driver.insert(due, TimerEvent::Repoll(self.cell.clone())) {
             Ok(timer) => *repoll_timer = Some(timer),
             // The timing wheel is full: poll again and again rather than never.
-            Err(_) => self.cell.raise_unlocked(SIGNAL),
+            Err(_) => self.cell.raise_always(WOKEN),
         }
     }
 

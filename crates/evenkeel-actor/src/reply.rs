@@ -111,19 +111,19 @@ impl<'a, T> AskFuture<'a, T> {
         let core = self.target.core();
         crate::raw::current::with(core, |local| {
             let Some(local) = local else {
-                return self.receiver.poll_with(cx.waker(), || cx.waker().clone());
+                return self.receiver.poll_recv(cx.waker(), || cx.waker().clone());
             };
             // An explicit deadline must not depend on the duration of a handler.
             if matches!(self.state, State::Sent { deadline: DeadlineKind::Default, .. }) {
                 local.run_asked_inline(cx.waker());
             }
-            self.receiver.poll_with(cx.waker(), || local.owned_waker(cx.waker()))
+            self.receiver.poll_recv(cx.waker(), || local.owned_waker(cx.waker()))
         })
     }
 
     #[cfg(not(feature = "std"))]
     fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
-        self.receiver.poll_with(cx.waker(), || cx.waker().clone())
+        self.receiver.poll_recv(cx.waker(), || cx.waker().clone())
     }
 
     /// Arranges for the deadline to be watched; returns it, or the far future if the timer driver ends the
@@ -166,7 +166,7 @@ impl<T> Future for AskFuture<'_, T> {
             (_, State::Rejected(error)) => Poll::Ready(Err(error)),
             (Poll::Ready(Ok(reply)), _) => Poll::Ready(Ok(reply)),
             (Poll::Ready(Err(RecvError::TimedOut)), _) => Poll::Ready(Err(AskError::TimedOut)),
-            (Poll::Ready(Err(RecvError::Dropped)), _) => Poll::Ready(Err(AskError::NoReply)),
+            (Poll::Ready(Err(RecvError::SenderDropped)), _) => Poll::Ready(Err(AskError::NoReply)),
             (Poll::Ready(Err(RecvError::DeadLettered)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
                 let now = self.target.core().now();

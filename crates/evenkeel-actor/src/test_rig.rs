@@ -99,9 +99,9 @@ impl Actor for Sum {
 
 /// Counts its wake-ups.
 #[derive(Default)]
-pub(crate) struct Wakes(AtomicU32);
+pub(crate) struct WakeCounter(AtomicU32);
 
-impl Wakes {
+impl WakeCounter {
     pub(crate) fn new() -> (Arc<Self>, Waker) {
         let wakes = Arc::new(Self::default());
         let waker = Waker::from(wakes.clone());
@@ -113,7 +113,7 @@ impl Wakes {
     }
 }
 
-impl Wake for Wakes {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

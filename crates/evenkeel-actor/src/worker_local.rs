@@ -456,9 +456,9 @@ mod tests {
         let host = Host::default();
         let (_system, local) = worker(&host);
         host.0.has_room.store(true, Ordering::Relaxed);
-        let (_wakes, waker) = crate::test_rig::Wakes::new();
+        let (_wakes, waker) = crate::test_rig::WakeCounter::new();
         let owing = crate::raw::current::enter(&local, || {
-            slice_us(&host, &local, || crate::ignore_panic::wake_and_yield(waker.clone()))
+            slice_us(&host, &local, || crate::ignore_panic::wake_and_request_yield(waker.clone()))
         });
         assert!((200..300).contains(&owing), "{owing} µs");
         let after = slice_us(&host, &local, || ());

@@ -369,7 +369,7 @@ fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
         rig.end_search();
     }
     assert!(woken.iter().all(|woken| woken.times() == 1));
-    assert_eq!(rig.coordinator().idle.sleeping(), 0);
+    assert_eq!(rig.coordinator().idle.parked_count(), 0);
 }
 
 /// Workers that only hold queues; an extra one, after the last, hands out cells.

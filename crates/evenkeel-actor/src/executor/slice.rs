@@ -79,7 +79,7 @@ impl Worker {
         wait_with(move |cx| {
             let polled = yielding.as_mut().poll(cx);
             match polled {
-                Poll::Pending => core.coordinator.idle.record_yield(worker, cx.waker()),
+                Poll::Pending => core.coordinator.idle.begin_yield(worker, cx.waker()),
                 Poll::Ready(()) => core.coordinator.idle.end_yield(worker),
             }
             polled

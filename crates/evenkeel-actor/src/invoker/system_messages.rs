@@ -9,8 +9,8 @@ use crate::guardian::{
 };
 use crate::ignore_panic::wake_all;
 use crate::invoke::{ResumeCondition, SignalKey};
-use crate::mailbox::{EARLY_MAX, SystemMessage};
-use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
+use crate::mailbox::{EARLY_SIGNALS_MAX, SystemMessage};
+use crate::raw::state::{CLOSED, SUSPENDED, SYSTEM, WAITERS, WOKEN};
 use crate::stop::{StopMode, Termination};
 use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
 use crate::trace::SpanHandle;
@@ -35,8 +35,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 }
             }
         }
-        if flags & SIGNAL != 0 {
-            if let Some(waker) = self.cell.take_signal()
+        if flags & WOKEN != 0 {
+            if let Some(waker) = self.cell.take_wake()
                 && let Some(extra) = &mut self.runner.extra
             {
                 extra.spare = Some(waker);
@@ -178,7 +178,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             self.resume();
             return None;
         }
-        if extra.early.len() >= EARLY_MAX {
+        if extra.early.len() >= EARLY_SIGNALS_MAX {
             extra.early.pop_front();
         }
         extra.early.push_back(key);
