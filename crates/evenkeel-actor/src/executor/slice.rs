@@ -129,7 +129,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Deregisters a worker that its host drops; waking it would be pointless.
+    /// Unregisters a worker that the host runtime drops, so that it is not woken any more.
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
         coordinator.idle.end_yield(self.local.id);

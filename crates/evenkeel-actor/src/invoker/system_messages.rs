@@ -17,7 +17,7 @@ use crate::trace::SpanHandle;
 use evenkeel_policy::time::Instant;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Processes everything except user messages; `None` to continue with those.
+    /// Processes everything except user messages; `None` to continue with user messages.
     #[cold]
     pub(super) fn process_system(&mut self, flags: u32) -> Option<NextAction> {
         // System messages do not belong to the span of the previous message.
@@ -68,7 +68,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         if let Some(future) = self.extra().future.take() {
             self.trace = core::mem::take(&mut self.extra().trace);
-            // Resume before polling: if the poll panics, no wait without an end is left behind.
+            // Resume before polling: if the poll panics, the actor is not left waiting forever.
             self.resume();
             return self.poll_future(future);
         }
@@ -105,7 +105,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Reports whether a message is for the resumed or restarted actor, which does not exist yet.
+    /// Reports whether a message must wait until the actor has resumed or restarted.
     fn must_defer(&self, message: &SystemMessage) -> bool {
         match (self.runner.phase, message) {
             (ActorPhase::Failed, SystemMessage::ChildFailed(failure)) => {
