@@ -1,4 +1,4 @@
-//! The address of an actor, typed by its messages.
+//! Reference to an actor, typed by the messages it handles: tell, send, ask, stop and signal.
 
 use core::fmt;
 use core::future::poll_fn;
@@ -22,7 +22,7 @@ use crate::trace::{Envelope, SpanHandle, record_signal};
 /// Default timeout of an ask.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The address of an actor that handles messages of type `M`.
+/// Reference to an actor that handles messages of type `M`.
 ///
 /// It outlives the actor: a message to an actor that has terminated is returned or dead-lettered.
 pub struct ActorRef<M> {
@@ -41,7 +41,7 @@ pub enum SendOutcome {
     Discarded,
 }
 
-/// Reason why a message was rejected, with the message.
+/// Error of a rejected message; contains the message.
 #[derive(PartialEq, Eq, thiserror::Error)]
 pub enum SendError<M> {
     /// The mailbox is full.
@@ -57,7 +57,7 @@ impl<M: Send + 'static> ActorRef<M> {
         Self { mailbox_ref, _messages: PhantomData }
     }
 
-    /// Registers `waker` to be woken when the mailbox is down to its low watermark; returns `false` if too
+    /// Registers `waker` to be called when the mailbox has drained to its low watermark; returns `false` if too
     /// many producers wait.
     pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
         self.mailbox_ref.mailbox().wait_for_room(waker, &self.cell().slot().state)
@@ -145,7 +145,7 @@ impl<M: Send + 'static> ActorRef<M> {
         self.cell().core().dead_letter(self.cell(), message, reason);
     }
 
-    /// Sends, waiting for capacity; for producers outside actors.
+    /// Sends, waiting for capacity if the mailbox is full; for producers outside actors.
     ///
     /// Works with every mailbox, not only with [`OverflowStrategy::BlockProducer`]. Ends early with
     /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait
@@ -208,7 +208,7 @@ impl<M: Send + 'static> ActorRef<M> {
         self.mailbox_ref.mailbox().stats().depth
     }
 
-    /// Reports whether the mailbox is filled to its high watermark, so that a sender can slow down.
+    /// Reports whether the mailbox has reached its high watermark, so that a sender can slow down.
     pub fn is_above_high_watermark(&self) -> bool {
         self.depth() >= self.cell().mailbox_options().high_watermark
     }
@@ -218,13 +218,13 @@ impl<M: Send + 'static> ActorRef<M> {
         self.cell().stop(mode);
     }
 
-    /// Signals this key, which ends the actor's wait for it.
+    /// Sends a signal with this key, which ends the actor's wait for it.
     pub fn signal(&self, key: SignalKey) {
         record_signal(self.cell(), key);
         drop(self.cell().tell_system(SystemMessage::Signal(key)));
     }
 
-    /// Reports whether both are addresses of the same actor.
+    /// Reports whether both refer to the same actor.
     pub fn is(&self, other: &Self) -> bool {
         self.cell().is(other.cell())
     }

@@ -111,7 +111,7 @@ pub(crate) enum ActorPhase {
     /// Not started.
     New,
     Running,
-    /// Suspended by its own choice.
+    /// Suspended at its own request.
     Waiting,
     /// Suspended by a failure; the next resume restarts it.
     Failed,
@@ -124,14 +124,14 @@ pub(crate) enum ActorPhase {
 /// State that few actors need, allocated on first use.
 pub(crate) struct ColdState<A: Actor> {
     pub(crate) future: Option<MessageFuture<A::Msg>>,
-    /// A waker of this cell that was returned, to be reused for the next wait.
+    /// A waker of this cell whose reference was transferred back, to be reused for the next wait.
     pub(crate) spare: Option<Waker>,
     /// The span of the message whose handler returned the future.
     pub(crate) trace: SpanHandle,
     /// The span of the current wait.
     pub(crate) wait: SpanHandle,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
-    /// Signals that arrived before their wait.
+    /// Signals that arrived before the actor waited for them.
     pub(crate) early: VecDeque<SignalKey>,
     pub(crate) waits: u32,
     pub(crate) children: Vec<CellRef>,
@@ -258,7 +258,7 @@ impl<A: Actor> AnyCell for ActorCell<A> {
 
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
         let redundant = self.mailbox.push_system_by(message, SystemMessage::enqueue_coalescing)?;
-        // Dropped after the lock: it may hold the last reference to a cell.
+        // Dropped after the lock is released: it may hold the last reference to a cell.
         drop(redundant);
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Ready queue coordinator: which cell runs next, and which worker is woken for it.
+//! Ready queue coordinator: decides which cell runs next and which worker is woken for it.
 //!
-//! A cell is registered by the caller that was granted its run permit, so it is never registered twice and
-//! never lost: anything that arrives while it runs is seen in the transition that ends the run.
+//! A cell is registered by the caller that acquired its run permit, so it is never registered twice. No wake-up
+//! is lost: work that arrives while the cell runs is seen in the transition that ends the run.
 
 use alloc::vec::Vec;
 use core::num::NonZeroUsize;
@@ -69,7 +69,8 @@ impl ReadyQueueCoordinator {
     /// Wakes a worker for a cell queued from outside, and the timer driver, which watches for a worker stuck
     /// in a handler.
     ///
-    /// Done here and not by the worker, whose thread could hold up the driver's task while a handler runs.
+    /// The worker does not wake the driver, because the driver's task could be delayed on the worker's thread until
+    /// a handler returns.
     fn wake_one(&self, core: &Core) {
         if self.idle.notify() {
             core.timer_driver.wake_if_sleeping();
@@ -87,7 +88,7 @@ impl ReadyQueueCoordinator {
         }
     }
 
-    /// Parks the worker until there is work or it should exit; ready at once if that is already so.
+    /// Parks the worker until there is work or it should exit; ready at once if either is already the case.
     pub(crate) fn poll_wait_signal(&self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<()> {
         self.idle.poll_park(local.id, cx.waker(), || {
             self.queues.has_work() || local.core().is_finished() || !self.is_wanted(local)
@@ -131,14 +132,14 @@ impl ReadyQueueCoordinator {
 
     /// Ends a worker's search for work, after it found some.
     pub(crate) fn end_search(&self, local: &WorkerLocal) {
-        if self.idle.end_search_if(|| self.queues.has_work()) {
+        if self.idle.end_search_and_notify_if(|| self.queues.has_work()) {
             local.record_wake();
         }
     }
 
     /// Counts the workers that are not parked.
     pub(crate) fn working(&self) -> usize {
-        self.queues.worker_slots.wanted().saturating_sub(self.idle.sleeping())
+        self.queues.worker_slots.wanted().saturating_sub(self.idle.parked_count())
     }
 
     /// Counts the queued cells.

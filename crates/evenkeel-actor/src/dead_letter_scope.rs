@@ -1,11 +1,11 @@
-//! Marks the drop of a message as dead-lettering, so that an ask dropped with it reports that.
+//! Marks the drop of a message as dead-lettering, so that an ask inside it fails with that reason.
 
 #[cfg(all(not(loom), not(feature = "std")))]
 pub(crate) use single::{is_dead_lettering, while_dead_lettering};
 #[cfg(all(not(loom), feature = "std"))]
 pub(crate) use threads::{is_dead_lettering, while_dead_lettering};
 
-/// The models drop senders explicitly.
+/// Always `false`: the loom models dead-letter no messages with senders.
 #[cfg(loom)]
 pub(crate) fn is_dead_lettering() -> bool {
     false
@@ -38,8 +38,8 @@ mod threads {
     }
 }
 
-/// With one worker a global flag suffices: at worst, an ask that an interrupt handler drops meanwhile is
-/// reported as dead-lettered.
+/// With one worker a global counter suffices: at worst, an ask that an interrupt handler drops inside the scope
+/// is reported as dead-lettered.
 #[cfg(all(not(loom), not(feature = "std")))]
 mod single {
     use crate::sync::{AtomicU32, Ordering};

@@ -1,83 +1,86 @@
-//! Parked and searching workers.
+//! Tracks the workers that are parked, searching for work, or yielding to the host runtime.
 //!
-//! A worker that finds no work announces that it parks, then checks once more; a producer of work checks for
-//! parked workers after queueing it. One of the two sees the other, so no work is left while all workers are
-//! parked. While a worker searches, no other is woken: the searcher will find the work, and the last one to
-//! stop searching wakes the next.
+//! A worker that finds no work registers itself as parked, then checks for work once more; a producer checks
+//! for parked workers after queueing work. One of the two sees the other, so no work is left while all workers
+//! are parked. While a worker searches, queueing work wakes no other: the searcher will find the work, and the
+//! last worker to stop searching wakes the next.
 
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 
 use crate::sync::{AtomicUsize, Lock, Ordering, fence};
 
-/// The parked and searching workers.
+/// Workers that are parked, searching or yielding; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct IdleWorkers {
-    sleeping: AtomicUsize,
+    /// Length of `parked`, readable without its lock.
+    parked_count: AtomicUsize,
     searching: AtomicUsize,
     parked: Lock<Vec<(usize, Waker)>>,
-    /// Workers that yielded to their host.
+    /// Workers that yielded to the host runtime, such as Tokio.
     yielding: Lock<Vec<YieldEntry>>,
 }
 
-/// A worker that has yielded its thread and continues when its host polls it again.
+/// A worker that has yielded its thread and continues when the host runtime polls it again.
 #[derive(Debug)]
 struct YieldEntry {
     worker: usize,
     waker: Waker,
     /// Set once the timer driver has seen the entry.
-    seen: bool,
+    seen_by_timer: bool,
 }
 
 impl IdleWorkers {
     pub(crate) fn new() -> Self {
         Self {
-            sleeping: AtomicUsize::new(0),
+            parked_count: AtomicUsize::new(0),
             searching: AtomicUsize::new(0),
             parked: Lock::new(Vec::new()),
             yielding: Lock::new(Vec::new()),
         }
     }
 
-    /// Records that a worker yields to its host.
-    pub(crate) fn record_yield(&self, worker: usize, waker: &Waker) {
-        let yielding = YieldEntry { worker, waker: waker.clone(), seen: false };
-        self.yielding.with(|all| all.push(yielding));
+    /// Registers a worker that yields to the host runtime.
+    pub(crate) fn begin_yield(&self, worker: usize, waker: &Waker) {
+        let entry = YieldEntry { worker, waker: waker.clone(), seen_by_timer: false };
+        self.yielding.with(|yielding| yielding.push(entry));
     }
 
-    /// Records that a worker is back from yielding.
+    /// Unregisters a worker that the host runtime polls again.
     pub(crate) fn end_yield(&self, worker: usize) {
-        let entry = self.yielding.with(|all| {
-            let index = all.iter().position(|yielding| yielding.worker == worker)?;
-            Some(all.swap_remove(index))
+        let entry = self.yielding.with(|yielding| {
+            let index = yielding.iter().position(|entry| entry.worker == worker)?;
+            Some(yielding.swap_remove(index))
         });
-        // Dropped after the lock, as in `unpark`.
+        // Dropped after the lock is released, as in `unpark`.
         drop(entry);
     }
 
     /// Wakes the workers that were already yielding at the previous call.
     ///
-    /// A host thread that is stuck in a handler may hold a worker in a place from which no other thread takes
-    /// it.
+    /// A yielded worker may sit in the LIFO slot of a host thread that is blocked in a handler, from which other
+    /// host threads do not steal (Tokio).
     pub(crate) fn wake_yielded(&self) {
-        let overdue: Vec<_> = self.yielding.with(|all| {
-            let overdue = all.iter().filter(|yielding| yielding.seen).map(|yielding| yielding.waker.clone());
-            let overdue = overdue.collect();
-            all.iter_mut().for_each(|yielding| yielding.seen = true);
-            overdue
+        let stuck: Vec<_> = self.yielding.with(|yielding| {
+            let seen_before = yielding.iter().filter(|entry| entry.seen_by_timer);
+            let stuck = seen_before.map(|entry| entry.waker.clone()).collect();
+            yielding.iter_mut().for_each(|entry| entry.seen_by_timer = true);
+            stuck
         });
-        overdue.into_iter().for_each(Waker::wake);
+        stuck.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes one parked worker unless there is none or another one searches; called after work was queued.
+    /// Wakes a parked worker, unless a worker is already searching; call it after queueing work.
+    ///
+    /// Returns whether it woke one.
     pub(crate) fn notify(&self) -> bool {
         fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) == 0 || self.searching.load(Ordering::Relaxed) != 0 {
+        if self.parked_count.load(Ordering::Relaxed) == 0 || self.searching.load(Ordering::Relaxed) != 0 {
             return false;
         }
         let woken = self.parked.with(|parked| {
             let (_, waker) = parked.pop()?;
-            self.sleeping.fetch_sub(1, Ordering::SeqCst);
+            self.parked_count.fetch_sub(1, Ordering::SeqCst);
             self.searching.fetch_add(1, Ordering::SeqCst);
             Some(waker)
         });
@@ -91,12 +94,13 @@ impl IdleWorkers {
         self.notify_from(0);
     }
 
-    /// Wakes the parked workers with this number or above, after the target was lowered.
+    /// Wakes the parked workers numbered `first` and above, so that they exit after the target number of workers
+    /// was lowered.
     pub(crate) fn notify_from(&self, first: usize) {
         fence(Ordering::SeqCst);
         let woken: Vec<_> = self.parked.with(|parked| {
             let woken = parked.extract_if(.., |(worker, _)| *worker >= first).collect::<Vec<_>>();
-            self.sleeping.fetch_sub(woken.len(), Ordering::Relaxed);
+            self.parked_count.fetch_sub(woken.len(), Ordering::Relaxed);
             self.searching.fetch_add(woken.len(), Ordering::SeqCst);
             woken
         });
@@ -115,53 +119,54 @@ impl IdleWorkers {
         self.searching.fetch_sub(1, Ordering::SeqCst) == 1 && self.notify()
     }
 
-    /// Ends a search like `end_search`, but wakes a worker only if `more` reports further work; a producer
-    /// that queues work meanwhile wakes one itself.
-    pub(crate) fn end_search_if(&self, more: impl FnOnce() -> bool) -> bool {
+    /// Ends the caller's search; the last searcher wakes the next worker if `has_more_work` returns `true`.
+    ///
+    /// A producer that queues work after that check wakes a worker itself. Returns whether a worker was woken.
+    pub(crate) fn end_search_and_notify_if(&self, has_more_work: impl FnOnce() -> bool) -> bool {
         if self.searching.fetch_sub(1, Ordering::SeqCst) != 1 {
             return false;
         }
         fence(Ordering::SeqCst);
-        more() && self.notify()
+        has_more_work() && self.notify()
     }
 
-    /// Parks a searching worker; ready at once if `found_work` reports work.
+    /// Parks a searching worker; ready at once if `has_work` returns `true`.
     ///
-    /// The worker is announced as parked before `found_work` is called.
+    /// The worker is registered as parked before `has_work` is called.
     pub(crate) fn poll_park(
         &self,
         worker: usize,
         waker: &Waker,
-        found_work: impl FnOnce() -> bool,
+        has_work: impl FnOnce() -> bool,
     ) -> Poll<()> {
         self.parked.with(|parked| {
             parked.push((worker, waker.clone()));
-            self.sleeping.fetch_add(1, Ordering::SeqCst);
+            self.parked_count.fetch_add(1, Ordering::SeqCst);
         });
         self.searching.fetch_sub(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if !found_work() {
+        if !has_work() {
             return Poll::Pending;
         }
         self.unpark(worker);
         Poll::Ready(())
     }
 
-    /// Ends the caller's parking; it counts as searching afterwards.
+    /// Unregisters the caller as parked and counts it as searching.
     ///
-    /// A worker that was woken has already been counted as searching by its waker.
+    /// For a worker that was woken, the thread that woke it has already done both.
     pub(crate) fn unpark(&self, worker: usize) {
         let unparked = self.parked.with(|parked| {
             let index = parked.iter().position(|(parked_worker, _)| *parked_worker == worker)?;
-            self.sleeping.fetch_sub(1, Ordering::SeqCst);
+            self.parked_count.fetch_sub(1, Ordering::SeqCst);
             self.searching.fetch_add(1, Ordering::SeqCst);
             Some(parked.swap_remove(index))
         });
-        // Dropped after the lock: dropping the last waker may drop a host task, and with it a worker.
+        // Dropped after the lock is released: dropping the last waker may drop a host task, and with it a worker.
         drop(unparked);
     }
 
-    pub(crate) fn sleeping(&self) -> usize {
-        self.sleeping.load(Ordering::SeqCst)
+    pub(crate) fn parked_count(&self) -> usize {
+        self.parked_count.load(Ordering::SeqCst)
     }
 }

@@ -1,4 +1,4 @@
-//! Result of a run, reasons for a suspension, and the conditions that end it.
+//! Result of running a cell, reasons for a suspension, and the conditions that end it.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,10 +8,11 @@ use crate::guardian::ActorError;
 /// Result of running a cell once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InvokeResult {
-    /// There is nothing left to do, or (`ready_hint`) the run permit was kept because there is.
+    /// The run ended normally.
     ///
-    /// The hint is exact: it was decided in the transition that would have released the permit. Dropping the
-    /// cell despite the hint would lose whatever arrived meanwhile.
+    /// Without `ready_hint` no work is left and the run permit was released; with it, more work is pending and
+    /// the permit was kept. The hint (the specification's name) is exact: it is decided in the transition that
+    /// would have released the permit. A caller that does not requeue the cell would lose a wake-up.
     Completed {
         /// Set if the cell goes back into the ready queue.
         ready_hint: bool,
@@ -25,11 +26,11 @@ pub enum InvokeResult {
         /// Condition that ends it.
         resume_on: ResumeCondition,
     },
-    /// The actor failed and its supervisor has decided.
+    /// The actor failed, and its supervision strategy was applied: resumed, restarted or escalated.
     Failed {
         /// The failure.
         error: ActorError,
-        /// Time until the actor is tried again; `None` if that needs a command.
+        /// Delay until the actor resumes or restarts; `None` if the failure was escalated and an ancestor decides.
         retry_after: Option<Duration>,
     },
     /// The actor has terminated.
@@ -47,8 +48,8 @@ pub(crate) enum InvokeKind {
 }
 
 impl InvokeResult {
-    /// Returns the kind, which is all that the ready queue needs; the full result is twice as large as what
-    /// fits into registers.
+    /// Returns the kind, which is all that the ready queue needs; the full result is too large to be returned in
+    /// registers.
     #[inline(always)]
     pub(crate) fn kind(&self) -> InvokeKind {
         match *self {
@@ -70,24 +71,24 @@ pub enum SuspendReason {
     AwaitExternal,
     /// It is rate-limited.
     RateLimit,
-    /// A reason of its own.
+    /// A reason defined by the actor.
     UserDefined,
 }
 
 /// Condition that ends a suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResumeCondition {
-    /// The key is signalled.
+    /// A signal with this key arrives.
     ///
-    /// Of signals that arrive before their wait, the latest 16 are remembered.
+    /// The latest 16 signals that arrive before the actor waits for them are kept.
     ExternalSignal(SignalKey),
     /// The delay has elapsed.
     After(Duration),
-    /// The mailbox that was last found full is down to its low watermark.
+    /// The mailbox that last rejected this actor's message has drained to its low watermark.
     WhenCapacityAvailable,
 }
 
-/// Key of one wait of one actor.
+/// Key that identifies one wait of one actor.
 ///
 /// The upper half is the actor's slot, the lower half counts its waits, so that a late signal for an earlier
 /// wait does not end a later one.
@@ -113,12 +114,12 @@ pub enum ActorState {
     Stopped,
 }
 
-/// Runs the queued messages of one actor.
+/// Handles the queued messages of one actor.
 pub trait MessageInvoker {
     /// Handles at most `messages_max` user messages; the system queue is checked before each.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult;
 
     /// Returns the actor's current state.
-    #[allow(dead_code, reason = "part of the trait by its specification; callers ask the actor's address")]
+    #[allow(dead_code, reason = "required by the specification; callers use `ActorRef`")]
     fn actor_state(&self) -> ActorState;
 }

@@ -1,7 +1,7 @@
 //! Runs one actor cell: system messages first, then user messages, one at a time.
 //!
-//! Limits: a run handles at most the runtime's number of messages per run, or what is left of the worker's
-//! slice, then other cells get their turn. Guarantees: the system queue is checked before every user message,
+//! Limits: a run handles at most the runtime's `messages_per_run` messages, or fewer if the worker's time slice
+//! ends, then other cells get their turn. Guarantees: the system queue is checked before every user message,
 //! so a stop, a suspension or a failure takes effect before the next one; messages taken out of the queue but
 //! not handled stay in the cell, so none is lost or reordered.
 
@@ -27,7 +27,7 @@ use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
 use crate::raw::run_permit::PermitState;
-use crate::raw::state::{CLOSED, CellState, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
+use crate::raw::state::{CLOSED, CellState, SUSPENDED, SYSTEM, USER, WAITERS, WOKEN};
 use crate::raw::waker;
 use crate::stop::Termination;
 use crate::sync::Ordering;
@@ -36,7 +36,7 @@ use crate::timer_driver::coarse_us;
 use crate::trace::{Envelope, SpanHandle};
 use crate::worker_local::{SliceBudget, WorkerLocal};
 
-/// Delay before a run that middleware rejected is retried.
+/// Delay before retrying a run that the middleware rejected, or a wait for capacity that could not be registered.
 const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);
 
 /// Runs one actor, on the worker that holds its run permit.
@@ -49,7 +49,7 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     /// The span of the current message.
     trace: SpanHandle,
     handled: usize,
-    /// Set while the middleware expects to be notified of the end of the run.
+    /// Set while the middleware must still be notified of the end of the run.
     middleware_entered: bool,
     permit: PermitState,
 }
@@ -98,7 +98,7 @@ enum NextAction {
     Stop,
     /// Like `Stop`, because of this failure.
     StopFailed(ActorError),
-    /// The last child has terminated, so the actor can.
+    /// The last child has terminated, so the actor terminates too.
     Terminate,
 }
 
@@ -169,7 +169,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         loop {
             let flags = self.state().flags_relaxed();
-            if flags & (SYSTEM | SIGNAL | WAITERS | SUSPENDED) != 0
+            if flags & (SYSTEM | WOKEN | WAITERS | SUSPENDED) != 0
                 && let Some(action) = self.process_system(flags)
             {
                 return action;
@@ -325,7 +325,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 Ok(Flow::Await(next)) if self.local.consume_budget() == SliceBudget::Some => future = next,
                 Ok(Flow::Await(next)) => {
                     self.extra().future = Some(next);
-                    self.state().set(SIGNAL);
+                    self.state().set(WOKEN);
                     return Some(NextAction::Await);
                 }
                 handled => return self.apply_flow(handled),
@@ -335,8 +335,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Sets a timer that wakes the cell when an ask in its future times out.
     ///
-    /// An existing timer that is not later is kept, so that a task that asks all day sets one timer per
-    /// deadline and not one per ask.
+    /// A pending timer that is due earlier is kept, so that a task that asks continuously sets one timer per
+    /// timeout and not one per ask.
     fn schedule_repoll(&mut self, due: Instant) {
         let timer_driver = &self.local.core().timer_driver;
         let repoll_timer = &mut self.runner.extra.get_or_insert_default().repoll_timer;
@@ -348,8 +348,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         match timer_driver.insert(due, TimerEvent::Repoll(self.cell.clone())) {
             Ok(timer) => *repoll_timer = Some(timer),
-            // The timing wheel is full: poll again and again rather than never.
-            Err(_) => self.cell.raise_unlocked(SIGNAL),
+            // The timing wheel is full: poll repeatedly rather than never.
+            Err(_) => self.cell.raise_always(WOKEN),
         }
     }
 
@@ -481,7 +481,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Returns the state flags to set when the permit is released.
     ///
-    /// Messages taken out of the queue and not handled keep a suspended cell worth resuming.
+    /// `USER` stays set if a suspended cell has private messages, so that it is runnable when it resumes.
     fn release_flags(&self) -> u32 {
         match self.runner.phase {
             ActorPhase::New | ActorPhase::Running => 0,

@@ -1,8 +1,9 @@
 //! Mailbox of an actor: a bounded user queue with an overflow strategy and a high watermark, and a system
 //! queue that never rejects a message.
 //!
-//! Limits: the user queue holds at most `capacity - reserve_for_system` messages, including those already
-//! handed to the actor's worker. Messages are stored by value; a send allocates nothing once the queue has
+//! Limits: the user queue holds at most `capacity - reserve_for_system` messages, including the batch that a
+//! worker has taken but not yet handled. The reserve only lowers the user limit; system messages are not
+//! counted against the capacity. Messages are stored by value; a send allocates nothing once the queue has
 //! grown to its working size.
 
 #[cfg(not(loom))]
@@ -12,16 +13,16 @@ mod preset;
 mod queues;
 
 #[cfg(not(loom))]
-pub(crate) use message::{EARLY_MAX, SystemMessage};
+pub(crate) use message::{EARLY_SIGNALS_MAX, SystemMessage};
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
 pub use preset::{MailboxPreset, UnknownPreset};
 pub(crate) use queues::{MailboxQueues, PushResult};
 
-/// The user and system queues of one actor.
+/// Mailbox of one actor: [`MailboxQueues`] with the actor's message type `M`.
 #[cfg(not(loom))]
 pub(crate) type QueueMailbox<M> = MailboxQueues<crate::trace::Envelope<M>, SystemMessage>;
 
-/// Counters of one queue.
+/// Number of messages ever enqueued, and current depth, of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MailboxQueueStats {
     pub(crate) enqueued: u64,

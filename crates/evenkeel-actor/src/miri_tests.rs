@@ -1,4 +1,4 @@
-//! Real cells on plain threads: few enough for Miri.
+//! End-to-end tests on OS threads, small enough to run under Miri.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::boxed::Box;
@@ -22,13 +22,13 @@ struct ThreadRuntime(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    running: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     nanos: AtomicU64,
 }
 
 impl RuntimeHandle for ThreadRuntime {
     fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
-        self.0.running.lock().unwrap().push(thread::spawn(move || block_on(task)));
+        self.0.threads.lock().unwrap().push(thread::spawn(move || block_on(task)));
         Ok(())
     }
 
@@ -36,7 +36,7 @@ impl RuntimeHandle for ThreadRuntime {
         Instant::from_nanos(self.0.nanos.fetch_add(1_000, Ordering::Relaxed))
     }
 
-    /// No test here depends on time; every sleeper is woken by other means.
+    /// Never completes: no test here depends on a timer.
     fn sleep_until(&self, _at: Instant) -> TaskFuture {
         Box::pin(core::future::pending())
     }
@@ -49,29 +49,30 @@ impl RuntimeHandle for ThreadRuntime {
 /// Two workers, or one without `std`.
 const WORKERS: usize = if cfg!(feature = "std") { 2 } else { 1 };
 
-/// Runs `scenario` in a system with `workers` workers; fails if a worker or the timer driver outlives it.
+/// Runs `scenario` in a system with `workers` workers, then joins the workers and the timer driver; fails if one
+/// of them panicked.
 fn run_scenario(workers: usize, scenario: impl FnOnce(&ReadyQueueScheduler)) {
-    let threads = ThreadRuntime::default();
+    let runtime = ThreadRuntime::default();
     let config = ActorSystemConfig {
         workers: NonZeroUsize::new(workers).unwrap(),
         supervision: Supervision::default().with_backoff(Backoff::NONE),
         ..ActorSystemConfig::default()
     };
-    let system = ActorSystemRunner::new(config).start(threads.clone()).unwrap();
+    let system = ActorSystemRunner::new(config).start(runtime.clone()).unwrap();
     scenario(&system);
     drop(system);
-    let running = core::mem::take(&mut *threads.0.running.lock().unwrap());
-    running.into_iter().for_each(|task| task.join().unwrap());
+    let threads = core::mem::take(&mut *runtime.0.threads.lock().unwrap());
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-fn sum(system: &ReadyQueueScheduler) -> ActorRef<SumMsg> {
+fn spawn_sum(system: &ReadyQueueScheduler) -> ActorRef<SumMsg> {
     system.spawn(&Props::new(Sum::default).build()).unwrap()
 }
 
 #[test]
-fn messages_from_two_threads_are_handled_by_any_worker() {
+fn no_message_from_two_senders_is_lost() {
     run_scenario(WORKERS, |system| {
-        let actor = sum(system);
+        let actor = spawn_sum(system);
         let other = actor.clone();
         let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
         for _ in 0..20 {
@@ -83,10 +84,11 @@ fn messages_from_two_threads_are_handled_by_any_worker() {
     });
 }
 
+/// Miri reports a data race between the runs of one actor.
 #[test]
-fn an_actor_moves_between_workers_between_asks() {
+fn actors_may_run_on_a_different_worker_for_each_ask() {
     run_scenario(WORKERS, |system| {
-        let actors = [sum(system), sum(system)];
+        let actors = [spawn_sum(system), spawn_sum(system)];
         for round in 1..=10 {
             for actor in &actors {
                 actor.tell(SumMsg::Add(1));
@@ -97,9 +99,9 @@ fn an_actor_moves_between_workers_between_asks() {
 }
 
 #[test]
-fn the_number_of_workers_changes_while_two_threads_send() {
+fn no_message_is_lost_while_the_number_of_workers_changes() {
     run_scenario(WORKERS, |system| {
-        let actor = sum(system);
+        let actor = spawn_sum(system);
         let other = actor.clone();
         let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
         for workers in [3, 1, 2, 1, 3] {
@@ -112,11 +114,12 @@ fn the_number_of_workers_changes_while_two_threads_send() {
     });
 }
 
+/// Miri's leak checker is the assertion.
 #[test]
 fn a_stopped_actor_is_freed_with_its_last_reference() {
     run_scenario(WORKERS, |system| {
         for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {
-            let actor = sum(system);
+            let actor = spawn_sum(system);
             let other = actor.clone();
             let sender = thread::spawn(move || (0..3).for_each(|_| other.tell(SumMsg::Add(1))));
             actor.tell(SumMsg::Add(1));
@@ -130,23 +133,23 @@ fn a_stopped_actor_is_freed_with_its_last_reference() {
 #[test]
 fn a_future_wakes_its_actor_from_another_thread() {
     run_scenario(WORKERS, |system| {
-        let first = sum(system);
-        let second = sum(system);
+        let first = spawn_sum(system);
+        let second = spawn_sum(system);
         for _ in 0..3 {
             let target = second.clone();
             let reply = async move { SumMsg::Add(1 + target.ask(SumMsg::Read).await.unwrap()) };
             first.tell(SumMsg::Await(Box::pin(reply)));
             second.tell(SumMsg::Add(1));
         }
-        // The wait for the last future is over before the ask is handled.
+        // The actor is suspended while it awaits, so the ask is handled after the last future has completed.
         assert!(block_on(first.ask(SumMsg::Read)).unwrap() >= 3);
     });
 }
 
 #[test]
-fn a_task_asks_on_the_workers_threads() {
+fn a_spawned_task_can_ask_an_actor() {
     run_scenario(WORKERS, |system| {
-        let actor = sum(system);
+        let actor = spawn_sum(system);
         let target = actor.clone();
         let (done, received) = std::sync::mpsc::channel();
         let task = async move {
@@ -163,18 +166,18 @@ fn a_task_asks_on_the_workers_threads() {
 #[test]
 fn a_restart_keeps_the_mailbox() {
     run_scenario(WORKERS, |system| {
-        let actor = sum(system);
-        for received in [SumMsg::Add(1), SumMsg::Fail, SumMsg::Add(2)] {
-            actor.tell(received);
+        let actor = spawn_sum(system);
+        for message in [SumMsg::Add(1), SumMsg::Fail, SumMsg::Add(2)] {
+            actor.tell(message);
         }
         assert_eq!(block_on(actor.ask(SumMsg::Read)), Ok(2));
     });
 }
 
 #[test]
-fn an_ask_to_a_stopping_actor_gets_no_reply() {
+fn an_ask_to_a_stopping_actor_completes_and_one_to_a_stopped_actor_fails() {
     run_scenario(1, |system| {
-        let actor = sum(system);
+        let actor = spawn_sum(system);
         let ask = actor.ask(SumMsg::Read);
         actor.stop(StopMode::Now);
         assert!(matches!(block_on(ask), Ok(0) | Err(AskError::Discarded)));
@@ -183,7 +186,7 @@ fn an_ask_to_a_stopping_actor_gets_no_reply() {
 }
 
 #[test]
-fn a_sender_waits_for_capacity_on_its_own_thread() {
+fn senders_wait_for_capacity_of_a_bounded_mailbox() {
     run_scenario(WORKERS, |system| {
         let mailbox = MailboxOptions::bounded(NonZeroUsize::new(2).unwrap());
         let actor = system.spawn(&Props::new(Sum::default).mailbox(mailbox).build()).unwrap();
@@ -198,7 +201,7 @@ fn a_sender_waits_for_capacity_on_its_own_thread() {
         }
         sender.join().unwrap();
         // A full mailbox rejects an ask, so it is retried.
-        let sum = core::iter::repeat_with(|| block_on(actor.ask(SumMsg::Read))).find_map(Result::ok);
-        assert_eq!(sum, Some(20));
+        let total = core::iter::repeat_with(|| block_on(actor.ask(SumMsg::Read))).find_map(Result::ok);
+        assert_eq!(total, Some(20));
     });
 }

@@ -12,9 +12,9 @@ use crate::cell::CellRef;
 use crate::raw::oneshot::{Receiver, RecvError, Sender};
 use crate::trace::SpanHandle;
 
-/// Timeouts from here on are counted from the worker's last clock read.
+/// Timeouts of at least this long are counted from the worker's last clock read.
 ///
-/// That read is as old as the previous handler was long; shorter timeouts justify another read.
+/// That read may be as old as the last handler's duration; shorter timeouts justify another read.
 #[cfg(feature = "std")]
 const COARSE_CLOCK_MIN: Duration = Duration::from_secs(1);
 
@@ -47,13 +47,13 @@ impl<T> fmt::Debug for Reply<T> {
     }
 }
 
-/// Future that resolves to the reply of an ask, or fails at its deadline.
+/// Future that resolves to the reply to an ask, or fails at its deadline.
 #[must_use = "the reply is lost unless the future is awaited"]
 pub struct AskFuture<'a, T> {
     receiver: Receiver<T>,
     target: &'a CellRef,
     state: State,
-    /// Open until the reply is taken.
+    /// Span of the ask, open until the reply is received.
     _trace: SpanHandle,
 }
 
@@ -111,23 +111,22 @@ impl<'a, T> AskFuture<'a, T> {
         let core = self.target.core();
         crate::raw::current::with(core, |local| {
             let Some(local) = local else {
-                return self.receiver.poll_with(cx.waker(), || cx.waker().clone());
+                return self.receiver.poll_recv(cx.waker(), || cx.waker().clone());
             };
             // An explicit deadline must not depend on the duration of a handler.
             if matches!(self.state, State::Sent { deadline: DeadlineKind::Default, .. }) {
                 local.run_asked_inline(cx.waker());
             }
-            self.receiver.poll_with(cx.waker(), || local.owned_waker(cx.waker()))
+            self.receiver.poll_recv(cx.waker(), || local.owned_waker(cx.waker()))
         })
     }
 
     #[cfg(not(feature = "std"))]
     fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
-        self.receiver.poll_with(cx.waker(), || cx.waker().clone())
+        self.receiver.poll_recv(cx.waker(), || cx.waker().clone())
     }
 
-    /// Arranges for the deadline to be watched; returns it, or the far future if the timer driver ends the
-    /// wait.
+    /// Registers the deadline; returns it, or the far future if the timer driver will end the wait.
     #[cfg(feature = "std")]
     fn watch_deadline(&self, waker: &Waker, now: Option<Instant>, timeout: Duration) -> Instant {
         let core = self.target.core();
@@ -148,7 +147,7 @@ impl<'a, T> AskFuture<'a, T> {
         })
     }
 
-    /// Arranges for the deadline to be watched; the timer driver ends the wait.
+    /// Registers the deadline with the timer driver, which will end the wait.
     #[cfg(not(feature = "std"))]
     fn watch_deadline(&self, _waker: &Waker, _now: Option<Instant>, timeout: Duration) -> Instant {
         self.target.core().timer_driver.watch_deadline(self.receiver.deadline(), timeout);
@@ -166,7 +165,7 @@ impl<T> Future for AskFuture<'_, T> {
             (_, State::Rejected(error)) => Poll::Ready(Err(error)),
             (Poll::Ready(Ok(reply)), _) => Poll::Ready(Ok(reply)),
             (Poll::Ready(Err(RecvError::TimedOut)), _) => Poll::Ready(Err(AskError::TimedOut)),
-            (Poll::Ready(Err(RecvError::Dropped)), _) => Poll::Ready(Err(AskError::NoReply)),
+            (Poll::Ready(Err(RecvError::SenderDropped)), _) => Poll::Ready(Err(AskError::NoReply)),
             (Poll::Ready(Err(RecvError::DeadLettered)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
                 let now = self.target.core().now();

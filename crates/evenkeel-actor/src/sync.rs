@@ -1,5 +1,5 @@
-//! Atomics, locks and shared pointers: those of `std` on hosts, of `critical-section` on microcontrollers, of
-//! loom in models. No other module of the crate names any of them.
+//! Atomics, locks and shared pointers, chosen by target: `std`, `critical-section` on microcontrollers, or loom
+//! in the models. Other modules use only these.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, fence};
@@ -18,7 +18,7 @@ pub(crate) use portable_atomic_util::Arc;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A cell whose users ensure exclusive access by other means.
+/// A cell whose users ensure exclusive access themselves.
 ///
 /// It has the same two accessors as loom's cell, which checks the access.
 #[cfg(not(loom))]
@@ -31,21 +31,21 @@ impl<T> UnsafeCell<T> {
         Self(core::cell::UnsafeCell::new(value))
     }
 
-    /// Passes a pointer for reading.
+    /// Passes a pointer for reading to `read`.
     #[inline]
     pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// Passes a pointer for writing.
+    /// Passes a pointer for writing to `change`.
     #[inline]
     pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
         change(self.0.get())
     }
 }
 
-/// Shared pointer for a runtime's threads; atomic on every target, including those without compare-and-swap,
-/// where the final binary chooses the implementation of atomics.
+/// Reference-counted pointer for runtime implementations; atomic on every target, including those without
+/// compare-and-swap, where the final binary chooses the implementation of atomics.
 #[cfg(not(loom))]
 pub type ArcShared<T> = Arc<T>;
 

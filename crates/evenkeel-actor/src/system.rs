@@ -93,7 +93,7 @@ impl Core {
         // Includes workers about to start and workers about to exit.
         let worker_slots = &self.coordinator.queues.worker_slots;
         let workers = worker_slots.wanted().max(worker_slots.running_end());
-        workers > 1 && self.coordinator.idle.sleeping() < workers
+        workers > 1 && self.coordinator.idle.parked_count() < workers
     }
 
     /// Moves cells that wait behind stuck workers to where others find them; see [`crate::timer_driver`].

@@ -1,4 +1,4 @@
-//! A test rig: a system whose workers are the test itself.
+//! Test support: a system without running workers, whose cells the test runs itself.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::boxed::Box;
@@ -17,7 +17,7 @@ use crate::system::Core;
 use crate::worker_local::WorkerLocal;
 use crate::*;
 
-/// A system that does nothing by itself.
+/// A system that runs nothing by itself.
 pub(crate) struct Rig {
     pub(crate) system: ReadyQueueScheduler,
 }
@@ -49,7 +49,7 @@ impl Rig {
     }
 }
 
-/// A runtime that runs nothing, and in which no time passes.
+/// A runtime that drops every task and whose clock stands still.
 pub(crate) struct IdleRuntime;
 
 impl RuntimeHandle for IdleRuntime {
@@ -71,7 +71,7 @@ impl RuntimeHandle for IdleRuntime {
     }
 }
 
-/// Adds up numbers.
+/// Actor that adds up numbers.
 #[derive(Default)]
 pub(crate) struct Sum(u64);
 
@@ -97,11 +97,11 @@ impl Actor for Sum {
     }
 }
 
-/// Counts its wake-ups.
+/// Waker that counts its wake-ups.
 #[derive(Default)]
-pub(crate) struct Wakes(AtomicU32);
+pub(crate) struct WakeCounter(AtomicU32);
 
-impl Wakes {
+impl WakeCounter {
     pub(crate) fn new() -> (Arc<Self>, Waker) {
         let wakes = Arc::new(Self::default());
         let waker = Waker::from(wakes.clone());
@@ -113,7 +113,7 @@ impl Wakes {
     }
 }
 
-impl Wake for Wakes {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

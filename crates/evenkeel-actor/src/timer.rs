@@ -1,4 +1,4 @@
-//! Timer entries of the runtime: actor timers, receive timeouts, ends of suspensions, deadlines of asks.
+//! Timers of the runtime: actor timers, receive timeouts, ends of suspensions, and ask deadlines.
 
 use core::time::Duration;
 
@@ -23,8 +23,8 @@ pub enum Repeat {
 
 /// A pending timer of the timer driver.
 ///
-/// The event carries its due time, so that the firing of a timer that was cancelled or replaced meanwhile is
-/// recognized.
+/// The event carries its due time, so that a firing of a timer that has since been cancelled or replaced is
+/// recognized and ignored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerEntry {
     pub(crate) key: TimerKey,

@@ -18,7 +18,7 @@ use crate::system::Core;
 use crate::timer::{TimerEntry, TimerEvent};
 use crate::timing_wheel::{TimingWheel, WheelFull};
 
-/// Interval at which the task runs while a worker does.
+/// Interval at which the task runs while a worker is running.
 const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The timing wheel and the state of the task that drives it.
@@ -42,7 +42,7 @@ struct DriverState {
 /// Status of the driver's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverStatus {
-    /// It runs or is about to.
+    /// It runs or will run.
     Running,
     /// It has ended; no timer fires any more.
     Stopped,
@@ -62,10 +62,10 @@ impl TimerDriver {
         }
     }
 
-    /// Sets a timer; `WheelFull` also once the driver has stopped.
+    /// Sets a timer; also returns `WheelFull` once the driver has stopped.
     ///
-    /// Wakes the task only from a long sleep: a worker's thread could hold the woken task up for as long as a
-    /// handler runs, and while a worker runs the task wakes by itself.
+    /// Wakes the task only from a long sleep: on a worker's thread the woken task could be delayed until the
+    /// current handler returns, and while a worker runs the task wakes by itself.
     pub(crate) fn insert(
         &self,
         due: Instant,
@@ -76,8 +76,8 @@ impl TimerDriver {
                 return Err(WheelFull(event));
             }
             let key = timers.wheel.insert(due, event)?;
-            let wakes_too_late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
-            let waker = if wakes_too_late { timers.waker.take() } else { None };
+            let would_wake_too_late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
+            let waker = if would_wake_too_late { timers.waker.take() } else { None };
             Ok((key, waker))
         })?;
         if let Some(waker) = waker {
@@ -130,7 +130,7 @@ impl TimerDriver {
         }
     }
 
-    /// Returns everything that is due by `now`.
+    /// Removes and returns the events that are due by `now`.
     fn due(&self, now: Instant) -> Vec<(Instant, TimerEvent)> {
         let mut due = Vec::new();
         self.timers.with(|timers| timers.wheel.advance(now, &mut due));
@@ -138,11 +138,11 @@ impl TimerDriver {
     }
 
     fn flush_pending_asks(&self, core: &Core) {
-        let mut open = self
+        let mut asks = self
             .pending_asks
             .with(|pending_asks| pending_asks.as_mut().map(core::mem::take).unwrap_or_default());
-        open.retain(|(ask, _)| ask.is_pending());
-        self.set_deadlines(core, open.into_iter());
+        asks.retain(|(ask, _)| ask.is_pending());
+        self.set_deadlines(core, asks.into_iter());
     }
 
     fn has_pending_asks(&self) -> bool {
@@ -150,7 +150,7 @@ impl TimerDriver {
             .with(|pending_asks| pending_asks.as_ref().is_some_and(|pending_asks| !pending_asks.is_empty()))
     }
 
-    /// Stops the driver: ends every wait that a timer was to end, and rejects new timers.
+    /// Stops the driver: times out every pending ask, drops all other timers, and rejects new ones.
     ///
     /// Entries left in the wheel would reference cells, and through them the system that contains the wheel.
     fn close(&self) {
@@ -188,7 +188,7 @@ pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
     }
 }
 
-/// Closes the driver when its task ends or its host drops it.
+/// Closes the driver when its task ends or the host runtime drops it.
 struct DriverGuard(Arc<Core>);
 
 impl Drop for DriverGuard {
@@ -209,13 +209,13 @@ impl Future for DriverSleep<'_> {
     fn poll(mut self: core::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let timer_driver = &self.core.timer_driver;
         if let Some(sleep) = &mut self.sleep {
-            // Woken by the end of the sleep, explicitly, or by an earlier timer; the loop checks all of them.
+            // The sleep ended or the task was woken; the loop checks for every possible cause.
             let _ready = sleep.as_mut().poll(cx);
             timer_driver.asleep.store(0, Ordering::SeqCst);
             return Poll::Ready(());
         }
         let now = self.core.now();
-        // Announced before checking: setting a timer, running a worker or asking wakes the task from here on.
+        // Set before checking: from here on a new timer, a running worker or an ask wakes the task.
         timer_driver.asleep.store(1, Ordering::SeqCst);
         let until = timer_driver.timers.with(|timers| {
             let due = timers.wheel.next_due().unwrap_or(Instant::FAR_FUTURE);
@@ -256,7 +256,7 @@ fn fire(due: Instant, event: TimerEvent) {
     }
 }
 
-/// Returns the microseconds since the origin, wrapping after an hour, and never zero.
+/// Returns the microseconds since the origin, wrapping after about 71 minutes, and never zero.
 pub(crate) fn coarse_us(now: Instant) -> u32 {
     ((now.as_nanos() / 1_000) as u32).max(1)
 }

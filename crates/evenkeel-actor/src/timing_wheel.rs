@@ -134,8 +134,8 @@ impl<T> TimingWheel<T> {
 
     /// Returns when to call [`advance`](Self::advance) next; `None` if no timer is pending.
     ///
-    /// Never late. It is early only after the timer it was for has been cancelled; advancing at it still
-    /// reaches the next timer, in at most as many steps as there are levels.
+    /// The result is never late. It is early only if the earliest timer was cancelled; repeated advancing then
+    /// reaches the next timer in at most as many steps as there are levels.
     pub fn next_due(&self) -> Option<Instant> {
         let (level, digit) = self.next_bucket()?;
         let tick = self.levels[level].buckets[digit].earliest;
@@ -168,7 +168,7 @@ impl<T> TimingWheel<T> {
         now.as_nanos() / self.tick_nanos
     }
 
-    /// Finds the level and the bucket of a tick that is not over.
+    /// Returns the level and the bucket of a tick that has not been processed.
     fn address(&self, tick: u64) -> (usize, usize) {
         let level = (tick ^ self.current).checked_ilog2().map_or(0, |bit| bit / self.bits);
         let digit = (tick >> (level * self.bits)) & self.digit_max();
@@ -231,7 +231,7 @@ impl<T> fmt::Debug for WheelFull<T> {
     }
 }
 
-/// Error for wheel options that cannot work.
+/// Error for invalid wheel options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidWheel {
     /// The tick is zero.
@@ -254,7 +254,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_timer_fires_never_early_and_within_a_tick() {
+    fn a_timer_never_fires_early_and_fires_within_a_tick() {
         let mut wheel = wheel(10 * MS, 64);
         insert(&mut wheel, 25, "late");
         insert(&mut wheel, 30, "exact");

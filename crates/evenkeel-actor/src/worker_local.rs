@@ -30,7 +30,7 @@ const INLINE_RUNS_MAX: u32 = 16;
 /// better to wait and let another worker handle the ask.
 #[cfg(feature = "std")]
 const INLINE_BATCH_MIN: u32 = 8;
-/// Pending asks remembered before those already answered are removed.
+/// Maximum number of asks watched by the worker before the open ones are handed to the timer driver.
 #[cfg(feature = "std")]
 const PENDING_ASKS_MAX: usize = 64;
 
@@ -144,7 +144,7 @@ impl WorkerLocal {
             return SliceBudget::Some;
         }
         if before >= self.slice_end.get() {
-            // The slice was used up already; the time since the last read says nothing about messages.
+            // The slice was used up already, so the time since the last read does not measure messages.
             self.units_left.set(1);
             return SliceBudget::None;
         }
@@ -332,7 +332,7 @@ impl WorkerLocal {
 
     fn flush_pending_asks(&self, pending_asks: &mut Vec<(DeadlineHandle, Duration)>) {
         pending_asks.retain(|(ask, _)| ask.is_pending());
-        // An ask that is still open after so many others gets a timer of its own.
+        // An ask that is still open by now gets its own timer.
         self.core.timer_driver.set_deadlines(&self.core, pending_asks.drain(..));
     }
 }
@@ -456,11 +456,11 @@ mod tests {
         let host = Host::default();
         let (_system, local) = worker(&host);
         host.0.has_room.store(true, Ordering::Relaxed);
-        let (_wakes, waker) = crate::test_rig::Wakes::new();
-        let owing = crate::raw::current::enter(&local, || {
-            slice_us(&host, &local, || crate::ignore_panic::wake_and_yield(waker.clone()))
+        let (_wakes, waker) = crate::test_rig::WakeCounter::new();
+        let with_wake = crate::raw::current::enter(&local, || {
+            slice_us(&host, &local, || crate::ignore_panic::wake_and_request_yield(waker.clone()))
         });
-        assert!((200..300).contains(&owing), "{owing} µs");
+        assert!((200..300).contains(&with_wake), "{with_wake} µs");
         let after = slice_us(&host, &local, || ());
         assert!(after >= 2_000, "{after} µs: the worker has yielded");
     }

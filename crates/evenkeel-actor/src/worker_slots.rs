@@ -95,8 +95,8 @@ impl<T> WorkerSlots<T> {
     fn update_running_end(&self, slots: &[WorkerSlot<T>]) {
         let claimed = |slot: &WorkerSlot<T>| matches!(slot, WorkerSlot::Running);
         let running_end = slots.iter().rposition(claimed).map_or(0, |last| last + 1);
-        // Stored before the slot's worker queues anything. A worker about to park reads it after announcing
-        // that, so it sees every slot with cells that it was not woken for.
+        // Stored before the slot's worker queues anything. A worker about to park reads it after it registered
+        // as parked, so it sees every slot with cells that it was not woken for.
         self.running_end.store(running_end, Ordering::Relaxed);
     }
 

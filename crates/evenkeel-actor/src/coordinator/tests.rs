@@ -1,4 +1,4 @@
-//! The coordinator in isolation: workers that only hold queues, and cells that never run.
+//! Tests of the coordinator in isolation: the workers only own queues, and the cells never run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 use alloc::sync::Arc;
@@ -33,7 +33,7 @@ fn a_cell_registered_from_outside_is_found_by_any_worker() {
 }
 
 #[test]
-fn a_cell_registered_by_a_worker_is_its_next() {
+fn a_cell_registered_by_a_worker_runs_next_on_it() {
     let rig = CoordinatorRig::new(2);
     let cells = rig.cells(3);
     let [a, b, c] = numbers(&cells);
@@ -177,7 +177,7 @@ fn while_all_workers_run_none_is_woken_and_no_cell_is_lost() {
 }
 
 #[test]
-fn cells_behind_a_long_handler_are_freed_on_the_second_check() {
+fn cells_behind_a_long_handler_can_be_stolen_after_the_second_check() {
     let rig = CoordinatorRig::new(2);
     let mut cells = rig.cells(2).into_iter();
     let queues = &rig.coordinator().queues;
@@ -369,7 +369,7 @@ fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
         rig.end_search();
     }
     assert!(woken.iter().all(|woken| woken.times() == 1));
-    assert_eq!(rig.coordinator().idle.sleeping(), 0);
+    assert_eq!(rig.coordinator().idle.parked_count(), 0);
 }
 
 /// Workers that only hold queues; an extra one, after the last, hands out cells.

@@ -51,7 +51,7 @@ impl WorkerExecutor {
         let drained = self.wait_until(deadline, || self.is_idle()).await;
         core.advance(Lifecycle::Draining);
         self.stop_actors();
-        // The actors get the same time again to terminate; those not in a handler terminate at once.
+        // The actors get the same timeout again to terminate; only running handlers take time.
         self.wait_until(deadline + timeout, || core.hub.alive() == 0).await;
         let abandoned = core.hub.alive();
         self.end_workers();
@@ -87,9 +87,9 @@ impl WorkerExecutor {
         self.core().slab.iter().all(|cell| {
             let flags = cell.slot().state.flags();
             // A sender may have queued a message and not raised the flag yet.
-            let waits =
+            let has_pending =
                 || cell.is_awaiting() || cell.has_stashed() || cell.occupant().body.stats().depth != 0;
-            flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !waits())
+            flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !has_pending())
         })
     }
 

@@ -79,7 +79,7 @@ impl Worker {
         wait_with(move |cx| {
             let polled = yielding.as_mut().poll(cx);
             match polled {
-                Poll::Pending => core.coordinator.idle.record_yield(worker, cx.waker()),
+                Poll::Pending => core.coordinator.idle.begin_yield(worker, cx.waker()),
                 Poll::Ready(()) => core.coordinator.idle.end_yield(worker),
             }
             polled
@@ -129,7 +129,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Deregisters a worker that its host drops; waking it would be pointless.
+    /// Unregisters a worker that the host runtime drops, so that it is not woken any more.
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
         coordinator.idle.end_yield(self.local.id);

@@ -31,9 +31,9 @@ pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(),
         core.coordinator.idle.notify_from(shortfall.reached.get());
         SetWorkersError::SpawnFailed { reached: shortfall.reached, source: shortfall.error }
     });
-    // With a second worker there is one to steal from a stuck one, and the timer driver must watch for that.
+    // A second worker can steal from a stuck one, so the timer driver must start to watch for stuck workers.
     core.timer_driver.wake_if_sleeping();
-    // The caller may be in a handler, whose thread could keep the last worker it started to itself.
+    // If the caller is in a handler, the last worker task it started may sit in this thread's LIFO slot.
     core.runtime.nudge();
     filled
 }
@@ -89,7 +89,7 @@ async fn run_worker(mut worker: Worker) {
     }
 }
 
-/// Error of a change to the number of workers.
+/// Error of changing the number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetWorkersError {
     /// More workers than the system was configured for.

@@ -9,15 +9,15 @@ use crate::guardian::{
 };
 use crate::ignore_panic::wake_all;
 use crate::invoke::{ResumeCondition, SignalKey};
-use crate::mailbox::{EARLY_MAX, SystemMessage};
-use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
+use crate::mailbox::{EARLY_SIGNALS_MAX, SystemMessage};
+use crate::raw::state::{CLOSED, SUSPENDED, SYSTEM, WAITERS, WOKEN};
 use crate::stop::{StopMode, Termination};
 use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
 use crate::trace::SpanHandle;
 use evenkeel_policy::time::Instant;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Processes everything except user messages; `None` to continue with those.
+    /// Processes everything except user messages; `None` to continue with user messages.
     #[cold]
     pub(super) fn process_system(&mut self, flags: u32) -> Option<NextAction> {
         // System messages do not belong to the span of the previous message.
@@ -35,8 +35,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 }
             }
         }
-        if flags & SIGNAL != 0 {
-            if let Some(waker) = self.cell.take_signal()
+        if flags & WOKEN != 0 {
+            if let Some(waker) = self.cell.take_wake()
                 && let Some(extra) = &mut self.runner.extra
             {
                 extra.spare = Some(waker);
@@ -68,7 +68,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         if let Some(future) = self.extra().future.take() {
             self.trace = core::mem::take(&mut self.extra().trace);
-            // Resume before polling: if the poll panics, no wait without an end is left behind.
+            // Resume before polling: if the poll panics, the actor is not left waiting forever.
             self.resume();
             return self.poll_future(future);
         }
@@ -105,7 +105,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Reports whether a message is for the resumed or restarted actor, which does not exist yet.
+    /// Reports whether a message must wait until the actor has resumed or restarted.
     fn must_defer(&self, message: &SystemMessage) -> bool {
         match (self.runner.phase, message) {
             (ActorPhase::Failed, SystemMessage::ChildFailed(failure)) => {
@@ -178,7 +178,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             self.resume();
             return None;
         }
-        if extra.early.len() >= EARLY_MAX {
+        if extra.early.len() >= EARLY_SIGNALS_MAX {
             extra.early.pop_front();
         }
         extra.early.push_back(key);

@@ -12,7 +12,7 @@ use crate::stop::{StopMode, Termination};
 use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Closes the mailbox, stops the children, and terminates once they have.
+    /// Closes the mailbox and stops the children; terminates at once if there are none.
     pub(super) fn begin_stop(&mut self, termination: Termination) -> InvokeResult {
         self.close_mailbox();
         self.runner.phase = ActorPhase::Stopping;
@@ -31,7 +31,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Drops the actor, then its mailbox, then the run permit.
     pub(super) fn terminate(&mut self) -> InvokeResult {
         let result = self.after_invoke(InvokeResult::Stopped);
-        // Whatever panics on the way, the termination is reported.
+        // The termination is reported even if one of these steps panics.
         drop(catch(|| self.call_hook(A::stopped)));
         drop(catch(|| self.runner.actor = None));
         #[cfg(feature = "patterns")]
@@ -53,7 +53,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return;
         };
         let ColdState { termination, mut watchers, watching, children, middleware, .. } = *extra;
-        // Children created while stopping have no one else to stop them.
+        // Children created while stopping were not stopped by `begin_stop`.
         children.iter().for_each(|child| child.stop(StopMode::Now));
         // Otherwise an actor that outlives this one would keep it in its list of watchers.
         for watched in &watching {

@@ -1,4 +1,4 @@
-//! System messages, and how redundant ones are coalesced.
+//! System messages, and the rules by which redundant ones are coalesced.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,8 +12,8 @@ use crate::invoke::SignalKey;
 use crate::stop::{StopMode, Termination};
 use crate::timer::TimerId;
 
-/// Maximum number of remembered signals that arrived before their wait; the oldest is dropped first.
-pub(crate) const EARLY_MAX: usize = 16;
+/// Maximum number of signals kept that arrived before the actor waits for them; the oldest is dropped first.
+pub(crate) const EARLY_SIGNALS_MAX: usize = 16;
 
 /// A message from the runtime to an actor cell.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(crate) enum SystemMessage {
     Stop(StopMode),
     /// Command of a supervisor.
     Command(SupervisionCommand),
-    /// A child failed, with the decision that was made.
+    /// A child failed; includes the supervision decision.
     ChildFailed(Box<FailureNotification>),
     /// A child or a watched actor has terminated.
     Terminated { actor: CellRef, termination: Termination },
     /// Notify `CellRef` when this actor terminates.
     Watch(CellRef),
-    /// Revoke a watch.
+    /// Undo a `Watch`.
     Unwatch(CellRef),
     /// A signal that may end a wait.
     Signal(SignalKey),
@@ -45,8 +45,7 @@ pub(crate) enum SystemMessage {
 impl SystemMessage {
     /// Appends the message to the system queue; returns the messages that it makes redundant, or itself.
     ///
-    /// Limits for what anyone may send to a cell that does not run, however often: one stop of each kind,
-    /// three commands, [`EARLY_MAX`] signals plus the awaited one, two messages per watcher, and one failure
+    /// Limits on the messages that queue up in a cell that does not run: one stop of each kind, three commands, [`EARLY_SIGNALS_MAX`] signals plus the awaited one, two messages per watcher, and one failure
     /// per child that resumes by itself.
     pub(crate) fn enqueue_coalescing(self, queue: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
         let mut redundant = Vec::new();
@@ -88,7 +87,7 @@ impl SystemMessage {
     }
 }
 
-/// Makes room for one more signal: drops the oldest, but not the first one that ends the current wait.
+/// Makes room for one more signal: removes the oldest, except the first one that ends the current wait.
 fn evict_signal(queue: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Option<SystemMessage> {
     let key = |message: &SystemMessage| match message {
         SystemMessage::Signal(SignalKey(key)) => Some(*key),
@@ -101,7 +100,7 @@ fn evict_signal(queue: &mut VecDeque<SystemMessage>, awaited: Option<u64>) -> Op
         .enumerate()
         .filter(|(index, message)| key(message).is_some() && Some(*index) != ends_wait);
     let oldest = others.next()?.0;
-    if others.count() + 1 < EARLY_MAX {
+    if others.count() + 1 < EARLY_SIGNALS_MAX {
         return None;
     }
     queue.remove(oldest)
@@ -144,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_signals_are_kept_and_the_first_that_ends_the_wait() {
+    fn the_latest_signals_and_the_first_awaited_signal_are_kept() {
         let signal = |key| SystemMessage::Signal(SignalKey(key));
         let (queue, redundant) = enqueue_all([7, 7].into_iter().chain(100..200).map(signal), Some(7));
-        assert_eq!((queue.len(), redundant), (1 + EARLY_MAX, 102 - 1 - EARLY_MAX));
+        assert_eq!((queue.len(), redundant), (1 + EARLY_SIGNALS_MAX, 102 - 1 - EARLY_SIGNALS_MAX));
         assert_eq!(queue[0], format!("{:?}", signal(7)));
-        assert_eq!(queue[1], format!("{:?}", signal(200 - EARLY_MAX as u64)));
+        assert_eq!(queue[1], format!("{:?}", signal(200 - EARLY_SIGNALS_MAX as u64)));
     }
 
     #[test]

@@ -34,9 +34,10 @@ pub struct MailboxOptions {
     pub capacity: NonZeroUsize,
     /// Overflow strategy of the user queue.
     pub overflow: OverflowStrategy,
-    /// Part of the capacity that user messages never use.
+    /// Part of the capacity that user messages may not use; system messages are not limited by it.
     pub reserve_for_system: usize,
-    /// High watermark: depth from which the mailbox counts as under pressure.
+    /// High watermark: depth at which [`ActorRef::is_above_high_watermark`](crate::ActorRef::is_above_high_watermark)
+    /// turns true.
     pub high_watermark: usize,
     /// Low watermark: depth at which producers waiting for capacity are woken.
     pub low_watermark: usize,
@@ -84,7 +85,7 @@ impl MailboxOptions {
         self.capacity.get().saturating_sub(self.reserve_for_system)
     }
 
-    /// Rejects options under which nothing could ever be delivered or resumed.
+    /// Checks the capacity and the order of the watermarks.
     pub const fn validate(&self) -> Result<(), InvalidMailbox> {
         if self.capacity.get() <= self.reserve_for_system {
             return Err(InvalidMailbox::NoUserCapacity);
@@ -105,7 +106,7 @@ impl Default for MailboxOptions {
     }
 }
 
-/// Error for mailbox options that cannot work.
+/// Error for invalid mailbox options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMailbox {
     /// The whole capacity is reserved for the system.

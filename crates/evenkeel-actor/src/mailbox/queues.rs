@@ -20,7 +20,7 @@ use crate::ignore_panic::wake_all;
 use crate::raw::state::{CellState, USER};
 use crate::sync::{AtomicU32, Lock, Ordering};
 
-/// An idle queue keeps a buffer for this many messages and frees a larger one.
+/// An idle queue frees its buffer if it has room for more messages than this.
 const KEPT_CAPACITY_MAX: usize = 1024;
 /// Maximum number of producers waiting for capacity; further ones are rejected.
 const WAITERS_MAX: usize = 65_536;
@@ -176,7 +176,8 @@ impl<M, S> MailboxQueues<M, S> {
         }
     }
 
-    /// Takes the oldest message, and moves the others into the empty private half; for the permit holder.
+    /// Pops the oldest message and moves the others into the empty private half. Only the permit holder may call
+    /// this.
     ///
     /// With `DropOldest` the others stay in the shared half, so that a sender can still evict the oldest.
     #[inline]
@@ -186,10 +187,10 @@ impl<M, S> MailboxQueues<M, S> {
             if !shared.queue.is_empty() && shared.overflow != OverflowStrategy::DropOldest {
                 mem::swap(&mut shared.queue, private);
             }
-            let taken = count(private.len());
-            self.private_len.store(taken, Ordering::Relaxed);
+            let private_len = count(private.len());
+            self.private_len.store(private_len, Ordering::Relaxed);
             if shared.intake == Intake::Open {
-                shared.room = shared.capacity.saturating_sub(taken);
+                shared.room = shared.capacity.saturating_sub(private_len);
             }
             if shared.queue.is_empty() {
                 state.lower(USER);
@@ -198,7 +199,8 @@ impl<M, S> MailboxQueues<M, S> {
         })
     }
 
-    /// Puts messages before all queued ones and counts them as enqueued again; for the permit holder.
+    /// Puts messages before all queued ones and counts them as enqueued again. Only the permit holder may call
+    /// this.
     ///
     /// With `DropOldest` they go into the shared half, where senders can evict them.
     #[cfg(feature = "patterns")]
@@ -210,9 +212,9 @@ impl<M, S> MailboxQueues<M, S> {
     ) {
         let before = private.len();
         messages.rev().for_each(|message| private.push_front(message));
-        let count_more = (private.len() - before) as u64;
+        let added = (private.len() - before) as u64;
         self.shared.with(|shared| {
-            shared.enqueued += count_more;
+            shared.enqueued += added;
             if shared.overflow == OverflowStrategy::DropOldest {
                 private.append(&mut shared.queue);
                 mem::swap(private, &mut shared.queue);
@@ -222,15 +224,15 @@ impl<M, S> MailboxQueues<M, S> {
         });
     }
 
-    /// Publishes the length of the private half to senders; for the permit holder.
+    /// Publishes the length of the private half to senders. Only the permit holder may call this.
     #[inline]
     pub(crate) fn set_private_len(&self, private_len: usize) {
         self.private_len.store(count(private_len), Ordering::Relaxed);
     }
 
-    /// Frees the buffer that a burst left behind; for the holder of a cell without work.
+    /// Frees the large buffer that a burst left behind. Call it when the cell has no work.
     ///
-    /// A suspended cell has no work either, and may still hold messages in its private half.
+    /// Checks for messages, because a suspended cell without work may still have some in its private half.
     #[inline]
     pub(crate) fn shrink(private: &mut VecDeque<M>) {
         if private.is_empty() && private.capacity() > KEPT_CAPACITY_MAX {
@@ -275,7 +277,8 @@ impl<M, S> MailboxQueues<M, S> {
         true
     }
 
-    /// Wakes the waiting producers once the queue is down to its low watermark; for the permit holder.
+    /// Wakes the waiting producers if the queue has drained to its low watermark. Only the permit holder may call
+    /// this.
     ///
     /// Returns whether producers still wait.
     pub(crate) fn wake_waiters(&self, low_watermark: usize) -> bool {

@@ -1,4 +1,4 @@
-//! The worker that the current thread is running as, if any.
+//! Thread-local pointer to the worker that the current thread runs, if any.
 
 use core::cell::Cell;
 use core::ptr;

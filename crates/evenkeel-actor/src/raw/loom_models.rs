@@ -1,13 +1,12 @@
 //! Loom models of the concurrent core: loom runs each in every interleaving within a preemption bound.
 //!
-//! The state word, the mailbox queues, the slab, the oneshot and the idle workers are the crate's own. The
-//! code around them mirrors what the invoker, the coordinator and the workers do with them, in the same
-//! order.
+//! The models use the real state word, mailbox queues, slab, oneshot and idle workers. The code around them
+//! mirrors the steps of the invoker, the coordinator and the workers, in the same order.
 //!
 //! Limits: preemptions per execution, set by each model and overridden by `LOOM_MAX_PREEMPTIONS`.
 
+mod broken_protocols;
 mod capacity;
-mod defects;
 mod mailbox;
 mod parking;
 mod replies;
@@ -25,7 +24,7 @@ use std::sync::Arc as StdArc;
 
 use loom::sync::{Condvar, Mutex};
 
-use super::state::{CellState, Notify, Release, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
+use super::state::{CellState, Notify, ReleaseOutcome, SUSPENDED, SYSTEM, USER, WAITERS, WOKEN};
 use crate::mailbox::{MailboxOptions, MailboxQueues, OverflowStrategy, PushResult};
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
@@ -46,11 +45,11 @@ enum ModelCommand {
     Stop,
 }
 
-/// A cell without a worker: the thread that is granted the run permit runs it.
+/// A cell without a worker: the thread that acquires the run permit runs it.
 struct ModelCell {
     state: CellState,
     queues: MailboxQueues<u32, ModelCommand>,
-    /// Stands for the state that a future's poll would find; ordered only by the state word.
+    /// Stands for the state that a future's poll would find; all accesses are relaxed.
     external: AtomicU32,
     low_watermark: usize,
     runner: UnsafeCell<RunnerState>,
@@ -64,7 +63,7 @@ unsafe impl Sync for ModelCell {}
 #[derive(Clone, Debug, Default)]
 struct RunnerState {
     private: VecDeque<u32>,
-    seen: Vec<u32>,
+    handled: Vec<u32>,
     dead_lettered: Vec<u32>,
     signals: u32,
     has_waiters: bool,
@@ -125,7 +124,7 @@ impl ModelCell {
     /// Mirrors a future that becomes ready: changes its state, then wakes.
     fn signal(&self) {
         self.external.fetch_add(1, Ordering::Relaxed);
-        self.run_if_scheduled(self.state.raise_unlocked(SIGNAL));
+        self.run_if_scheduled(self.state.raise_always(WOKEN));
     }
 
     fn run_if_scheduled(&self, notify: Notify) {
@@ -137,10 +136,10 @@ impl ModelCell {
     /// Runs the cell until the run permit is released.
     fn run(&self) {
         loop {
-            // SAFETY: the caller was granted the run permit; loom fails the model if another thread is here.
+            // SAFETY: the caller holds the run permit; loom fails the model on concurrent access.
             let step = self.runner.with_mut(|runner| self.run_once(unsafe { &mut *runner }));
             match step {
-                Step::Finish { hold } if self.state.release(hold) == Release::Kept => {}
+                Step::Finish { flags } if self.state.release(flags) == ReleaseOutcome::Kept => {}
                 Step::Finish { .. } | Step::Ended => return,
             }
         }
@@ -161,15 +160,15 @@ impl ModelCell {
                     }
                 }
             }
-            if flags & SIGNAL != 0 {
-                self.state.lower(SIGNAL);
+            if flags & WOKEN != 0 {
+                self.state.lower(WOKEN);
                 runner.signals = self.external.load(Ordering::Relaxed);
             }
             let message = if runner.suspended { None } else { self.next(runner) };
             let Some(message) = message else {
                 return self.finish(runner);
             };
-            runner.seen.push(message);
+            runner.handled.push(message);
             if message == SUSPEND && !core::mem::take(&mut runner.resumed_early) {
                 runner.suspended = true;
                 return self.finish(runner);
@@ -179,8 +178,8 @@ impl ModelCell {
 
     fn finish(&self, runner: &mut RunnerState) -> Step {
         self.wake_waiters(runner);
-        let held = if runner.private.is_empty() { 0 } else { USER };
-        Step::Finish { hold: if runner.suspended { SUSPENDED | held } else { 0 } }
+        let pending = if runner.private.is_empty() { 0 } else { USER };
+        Step::Finish { flags: if runner.suspended { SUSPENDED | pending } else { 0 } }
     }
 
     fn next(&self, runner: &mut RunnerState) -> Option<u32> {
@@ -231,22 +230,22 @@ impl ModelCell {
         self.runner.with(|runner| unsafe { (*runner).clone() })
     }
 
-    /// Fails unless exactly these messages were handled, those of each thread in the order sent.
+    /// Asserts that exactly these messages were handled, and each thread's messages in the order sent.
     fn assert_handled(&self, by_thread: &[&[u32]]) {
-        let seen = self.runner().seen;
+        let handled = self.runner().handled;
         let mut left: Vec<&[u32]> = by_thread.to_vec();
-        for message in &seen {
+        for message in &handled {
             let from = left.iter_mut().find(|sent| sent.first() == Some(message));
-            let sent = from.unwrap_or_else(|| panic!("reordered or handled twice: {seen:?}"));
+            let sent = from.unwrap_or_else(|| panic!("reordered or handled twice: {handled:?}"));
             *sent = &sent[1..];
         }
-        assert!(left.iter().all(|sent| sent.is_empty()), "stranded: only {seen:?}");
+        assert!(left.iter().all(|sent| sent.is_empty()), "lost wake-up: only {handled:?} handled");
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Finish { hold: u32 },
+    Finish { flags: u32 },
     Ended,
 }
 
@@ -277,7 +276,7 @@ impl TestWaker {
         log.pending = false;
     }
 
-    /// Counts all wake-ups.
+    /// Returns the number of wake-ups so far.
     fn wake_count(&self) -> u32 {
         self.log.lock().expect("no thread panics with the lock").total
     }

@@ -8,7 +8,7 @@ use crate::actor::Actor;
 use crate::cell::{ActorCell, CellRef};
 use crate::mailbox::QueueMailbox;
 
-/// A counted reference to a cell, with the address of its mailbox.
+/// A counted reference to a cell, with a pointer to its mailbox.
 pub(crate) struct MailboxRef<M> {
     cell: CellRef,
     mailbox: NonNull<QueueMailbox<M>>,
@@ -32,7 +32,7 @@ impl<M> MailboxRef<M> {
     /// Creates a reference from a cell and its body.
     pub(crate) fn for_cell<A: Actor<Msg = M>>(cell: &CellRef, body: &ActorCell<A>) -> Self {
         let mailbox = NonNull::from(&body.mailbox);
-        assert_eq!(cell.occupant().body.mailbox(), mailbox.cast(), "the body is the cell's");
+        assert_eq!(cell.occupant().body.mailbox(), mailbox.cast(), "the body belongs to the cell");
         Self { cell: cell.clone(), mailbox }
     }
 
@@ -80,7 +80,7 @@ mod tests {
     use crate::trace::Envelope;
 
     #[test]
-    fn every_clone_of_a_reference_leads_to_the_same_mailbox() {
+    fn every_clone_of_a_reference_refers_to_the_same_mailbox() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
         let cell = actor.cell().clone();

@@ -1,8 +1,8 @@
-//! Oneshot channel for the reply to an ask, with a deadline as third party.
+//! Oneshot channel for the reply to an ask; a deadline can also end the wait.
 //!
-//! A reply, a dropped sender or a deadline may end the wait; exactly the first of them wakes the receiver.
-//! Limits: one memory block per ask, and one read-modify-write per reply, which publishes it, claims the
-//! waker and releases the block in the same step.
+//! A reply, a dropped sender or a deadline may end the wait; only the first of them wakes the receiver.
+//! Cost: one allocation per ask and, on the fast path, one atomic read-modify-write per reply, which publishes
+//! the reply, claims the waker and releases the sender's reference.
 
 use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
@@ -12,37 +12,40 @@ use core::task::{Poll, RawWakerVTable, Waker};
 #[cfg(all(feature = "std", not(loom)))]
 use super::free_list;
 use crate::dead_letter_scope;
-use crate::ignore_panic::{ignore_panic, wake_and_yield};
+use crate::ignore_panic::{ignore_panic, wake_and_request_yield};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 
-/// A waker is stored; it belongs to the party that ends the wait.
+/// A waker is stored; the thread that ends the wait owns it.
 const WAKER: u32 = 1 << 0;
 const VALUE: u32 = 1 << 1;
 const SENDER_DROPPED: u32 = 1 << 2;
 const TIMED_OUT: u32 = 1 << 3;
-const RECEIVER_GONE: u32 = 1 << 4;
-const DONE: u32 = VALUE | SENDER_DROPPED | TIMED_OUT | RECEIVER_GONE | DEAD_LETTERED;
-/// The stored waker is not the first one, so an unchanged word does not imply an unchanged waker.
+const RECEIVER_DROPPED: u32 = 1 << 4;
+/// The waker has been replaced: comparing the state no longer detects a further replacement (the ABA
+/// problem), so `send` takes the slow path.
 const REPLACED: u32 = 1 << 5;
 const DEAD_LETTERED: u32 = 1 << 6;
-/// The remaining bits of the word count references.
+/// Any of these flags ends the wait.
+const WAIT_OVER: u32 = VALUE | SENDER_DROPPED | TIMED_OUT | RECEIVER_DROPPED | DEAD_LETTERED;
+/// One reference; the bits from here up are the reference count.
 const REFERENCE: u32 = 1 << 8;
 
 #[repr(C)]
 struct Inner<T> {
-    head: OneshotHeader,
+    header: OneshotHeader,
     value: UnsafeCell<Option<T>>,
 }
 
 struct OneshotHeader {
-    word: AtomicU32,
+    state: AtomicU32,
     waker: StoredWaker,
     free: unsafe fn(NonNull<OneshotHeader>),
 }
 
-/// The parts of the stored waker; only the receiver writes them.
+/// Data pointer and vtable of the stored waker; only the receiver writes them.
 ///
-/// Atomic, because a sender may read them while they are replaced; it then discards what it read.
+/// They are atomic because a sender may read them while the receiver replaces them. The sender's
+/// compare-exchange then fails, and it discards the torn read.
 struct StoredWaker {
     data: AtomicPtr<()>,
     vtable: AtomicPtr<RawWakerVTable>,
@@ -62,8 +65,8 @@ impl StoredWaker {
     /// Reassembles the waker.
     ///
     /// # Safety
-    /// The word was read with `WAKER` set, by acquire; and the waker is used or dropped only by the party
-    /// that it belongs to.
+    /// The state was loaded with acquire ordering and had `WAKER` set, and only the owner of the waker uses or
+    /// drops the result.
     unsafe fn load(&self) -> ManuallyDrop<Waker> {
         let data = self.data.load(Ordering::Relaxed);
         let vtable = self.vtable.load(Ordering::Relaxed);
@@ -72,39 +75,42 @@ impl StoredWaker {
     }
 }
 
-/// Reason why no reply arrived.
+/// Error of a wait that ended without a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvError {
-    /// The sender was dropped.
-    Dropped,
-    /// The sender was dropped with a message that was dead-lettered.
+    /// The sender was dropped without a reply.
+    SenderDropped,
+    /// The message that holds the sender was dead-lettered.
     DeadLettered,
     /// The deadline passed.
     TimedOut,
 }
 
 /// A counted reference to the channel.
+///
+/// It has no `Drop`: [`Sender`], [`Receiver`] and [`DeadlineHandle`] release it in theirs.
 struct OneshotRef(NonNull<OneshotHeader>);
 
-// SAFETY: the word decides who accesses waker and value; see `finish`, `Sender` and `Receiver`.
+// SAFETY: the state decides which thread may access the waker and the value; see `end_wait`, `Sender` and
+// `Receiver`.
 unsafe impl Send for OneshotRef {}
 // SAFETY: as above.
 unsafe impl Sync for OneshotRef {}
 
 impl OneshotRef {
-    fn head(&self) -> &OneshotHeader {
+    fn header(&self) -> &OneshotHeader {
         // SAFETY: counted, so not freed.
         unsafe { self.0.as_ref() }
     }
 
-    /// Ends the wait for `reason`, waking the receiver if this is the first reason; returns the previous
-    /// word.
-    fn finish(&self, reason: u32) -> u32 {
-        let before = self.head().word.fetch_or(reason, Ordering::AcqRel);
-        if before & (DONE | WAKER) == WAKER {
-            // SAFETY: this is the first to end the wait, so the stored waker belongs to this thread: the
-            // receiver replaces it only while the wait is not over, and later enders see that it is.
-            wake_and_yield(ManuallyDrop::into_inner(unsafe { self.head().waker.load() }));
+    /// Ends the wait with `reason` and wakes the receiver if nothing ended the wait before; returns the previous
+    /// state.
+    fn end_wait(&self, reason: u32) -> u32 {
+        let before = self.header().state.fetch_or(reason, Ordering::AcqRel);
+        if before & (WAIT_OVER | WAKER) == WAKER {
+            // SAFETY: this thread ended the wait, so it owns the stored waker: the receiver replaces it only
+            // while the wait is not over, and a thread that ends the wait later sees that it already is.
+            wake_and_request_yield(ManuallyDrop::into_inner(unsafe { self.header().waker.load() }));
         }
         before
     }
@@ -112,16 +118,17 @@ impl OneshotRef {
 
 impl OneshotRef {
     fn clone_ref(&self) -> Self {
-        self.head().word.fetch_add(REFERENCE, Ordering::Relaxed);
+        self.header().state.fetch_add(REFERENCE, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
 impl OneshotRef {
-    /// Releases the reference and sets `flags`, none of which is set yet, in the same step; returns the
-    /// previous word.
+    /// Releases the reference and sets `flags`, none of which may be set yet, in one step; returns the previous
+    /// state.
     fn release(&self, flags: u32) -> u32 {
-        let before = self.head().word.fetch_sub(REFERENCE - flags, Ordering::AcqRel);
+        // Subtracts one reference and adds `flags`, which sets them because they are clear.
+        let before = self.header().state.fetch_sub(REFERENCE - flags, Ordering::AcqRel);
         if before / REFERENCE == 1 {
             // SAFETY: this was the last reference.
             unsafe { self.free() };
@@ -135,17 +142,15 @@ impl OneshotRef {
     /// This is the only reference.
     unsafe fn free(&self) {
         // SAFETY: guaranteed by the caller; `free` was instantiated for the type behind the header.
-        unsafe { (self.head().free)(self.0) };
+        unsafe { (self.header().free)(self.0) };
     }
 }
 
 /// The sending half.
-///
-/// Sender, receiver and deadline handle release their reference in their own `Drop`; [`OneshotRef`] has none.
 pub(crate) struct Sender<T>(OneshotRef, core::marker::PhantomData<T>);
 /// The receiving half.
 pub(crate) struct Receiver<T>(OneshotRef, core::marker::PhantomData<T>);
-/// The third party, which ends the wait at the deadline.
+/// Handle with which the timer driver ends the wait at the deadline.
 pub(crate) struct DeadlineHandle(OneshotRef);
 
 // SAFETY: a value of `T` moves from the sender's thread to the receiver's, or is dropped by either.
@@ -157,23 +162,22 @@ unsafe impl<T: Send> Send for Receiver<T> {}
 // SAFETY: a shared receiver can only create a deadline handle.
 unsafe impl<T: Send> Sync for Receiver<T> {}
 
-/// Creates a channel.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let head = allocate(Inner::<T> {
-        head: OneshotHeader {
-            word: AtomicU32::new(2 * REFERENCE),
+    let header = allocate(Inner::<T> {
+        header: OneshotHeader {
+            state: AtomicU32::new(2 * REFERENCE),
             waker: StoredWaker::new(),
             free: free::<T>,
         },
         value: UnsafeCell::new(None),
     });
     (
-        Sender(OneshotRef(head), core::marker::PhantomData),
-        Receiver(OneshotRef(head), core::marker::PhantomData),
+        Sender(OneshotRef(header), core::marker::PhantomData),
+        Receiver(OneshotRef(header), core::marker::PhantomData),
     )
 }
 
-/// Allocates the shared part, which lives until [`free`].
+/// Allocates the channel's memory, to be freed by [`free`].
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
 fn allocate<T>(inner: Inner<T>) -> NonNull<OneshotHeader> {
@@ -191,15 +195,16 @@ fn allocate<T>(inner: Inner<T>) -> NonNull<OneshotHeader> {
     NonNull::from(Box::leak(Box::new(inner))).cast()
 }
 
-/// Frees what [`allocate`] allocated.
+/// Frees the memory that [`allocate`] returned.
 ///
 /// # Safety
-/// `head` is the first field of an `Inner<T>` from [`allocate`] to which no reference is left.
-unsafe fn free<T>(head: NonNull<OneshotHeader>) {
-    let inner = head.cast::<Inner<T>>();
+/// `header` is the first field of an `Inner<T>` from [`allocate`] to which no reference is left.
+unsafe fn free<T>(header: NonNull<OneshotHeader>) {
+    let inner = header.cast::<Inner<T>>();
     #[cfg(all(feature = "std", not(loom)))]
     if free_list::fits::<Inner<T>>() {
-        // SAFETY: guaranteed by the caller; such a type is in a block, which is empty afterwards.
+        // SAFETY: guaranteed by the caller; a value that fits is in a block of the free list, which holds
+        // nothing after the drop.
         unsafe {
             inner.drop_in_place();
             free_list::free_block(inner.cast());
@@ -210,39 +215,40 @@ unsafe fn free<T>(head: NonNull<OneshotHeader>) {
     drop(unsafe { Box::from_raw(inner.as_ptr()) });
 }
 
-/// Returns the cell of the value.
+/// Returns the cell that holds the reply.
 ///
 /// # Safety
-/// `head` belongs to an `Inner<T>`.
-unsafe fn value<T>(head: &OneshotRef) -> &UnsafeCell<Option<T>> {
+/// `channel` belongs to an `Inner<T>`.
+unsafe fn value_cell<T>(channel: &OneshotRef) -> &UnsafeCell<Option<T>> {
     // SAFETY: guaranteed by the caller; counted, so not freed.
-    unsafe { &(*head.0.cast::<Inner<T>>().as_ptr()).value }
+    unsafe { &(*channel.0.cast::<Inner<T>>().as_ptr()).value }
 }
 
 impl<T> Sender<T> {
-    /// Sends the reply; returns it if the receiver is gone.
+    /// Sends the reply; returns it if the receiver was dropped.
     #[inline]
     pub(crate) fn send(self, reply: T) -> Result<(), T> {
         // SAFETY: there is only one sender, and `VALUE` is not set: the receiver does not read the value yet.
-        unsafe { value::<T>(&self.0).with_mut(|value| *value = Some(reply)) };
-        let head = self.0.head();
-        let mut word = head.word.load(Ordering::Acquire);
-        while word & (REPLACED | RECEIVER_GONE) == 0 {
-            let is_waiting = word & (DONE | WAKER) == WAKER;
-            // SAFETY: the flag was read by acquire, and the waker is used only if the word is unchanged
-            // below: then it was not replaced and belongs to this sender, which ends the wait.
-            let waker = is_waiting.then(|| unsafe { head.waker.load() });
+        unsafe { value_cell::<T>(&self.0).with_mut(|value| *value = Some(reply)) };
+        let header = self.0.header();
+        let mut state = header.state.load(Ordering::Acquire);
+        while state & (REPLACED | RECEIVER_DROPPED) == 0 {
+            let is_waiting = state & (WAIT_OVER | WAKER) == WAKER;
+            // SAFETY: the flag was loaded with acquire ordering, and the waker is used only if the
+            // compare-exchange below succeeds: then it was not replaced, and this sender, which ends the
+            // wait, owns it.
+            let waker = is_waiting.then(|| unsafe { header.waker.load() });
             // The receiver still holds a reference, so this one is not the last.
-            let replied = (word | VALUE) - REFERENCE;
-            match head.word.compare_exchange_weak(word, replied, Ordering::AcqRel, Ordering::Acquire) {
+            let replied = (state | VALUE) - REFERENCE;
+            match header.state.compare_exchange_weak(state, replied, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     core::mem::forget(self);
                     if let Some(waker) = waker {
-                        wake_and_yield(ManuallyDrop::into_inner(waker));
+                        wake_and_request_yield(ManuallyDrop::into_inner(waker));
                     }
                     return Ok(());
                 }
-                Err(seen) => word = seen,
+                Err(seen) => state = seen,
             }
         }
         self.send_slow()
@@ -251,27 +257,27 @@ impl<T> Sender<T> {
     /// Publishes the value first and releases the reference afterwards.
     #[cold]
     fn send_slow(self) -> Result<(), T> {
-        let before = self.0.finish(VALUE);
-        if before & RECEIVER_GONE == 0 {
+        let before = self.0.end_wait(VALUE);
+        if before & RECEIVER_DROPPED == 0 {
             return Ok(());
         }
-        // SAFETY: the receiver was gone before the value was published, so the sender still owns it.
-        match unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
+        // SAFETY: the receiver was dropped before the value was published, so the sender still owns the value.
+        match unsafe { value_cell::<T>(&self.0).with_mut(|value| (*value).take()) } {
             Some(reply) => Err(reply),
             None => Ok(()),
         }
     }
 
-    /// Reports whether the receiver still waits.
+    /// Reports whether a reply can still reach the receiver.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.0.head().word.load(Ordering::Relaxed) & (RECEIVER_GONE | TIMED_OUT) == 0
+        self.0.header().state.load(Ordering::Relaxed) & (RECEIVER_DROPPED | TIMED_OUT) == 0
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
-            self.0.finish(if dead_letter_scope::is_dead_lettering() {
+        if self.0.header().state.load(Ordering::Relaxed) & VALUE == 0 {
+            self.0.end_wait(if dead_letter_scope::is_dead_lettering() {
                 DEAD_LETTERED
             } else {
                 SENDER_DROPPED
@@ -287,56 +293,57 @@ impl<T> Receiver<T> {
         DeadlineHandle(self.0.clone_ref())
     }
 
-    /// Polls for the reply; stores `owned`, which wakes the same task as `waker`, to be woken when the wait
-    /// ends.
+    /// Polls for the reply. If there is none yet, stores the waker that `make_owned` returns, to be called when
+    /// the wait ends; it must wake the same task as `waker`.
     #[inline]
-    pub(crate) fn poll_with(
+    pub(crate) fn poll_recv(
         &mut self,
         waker: &Waker,
-        owned: impl FnOnce() -> Waker,
+        make_owned: impl FnOnce() -> Waker,
     ) -> Poll<Result<T, RecvError>> {
-        let head = self.0.head();
-        let mut word = head.word.load(Ordering::Acquire);
-        if word & (DONE | WAKER) == WAKER {
+        let header = self.0.header();
+        let mut state = header.state.load(Ordering::Acquire);
+        if state & (WAIT_OVER | WAKER) == WAKER {
             // SAFETY: the receiver stored it, and only reads it here.
-            if unsafe { head.waker.load() }.will_wake(waker) {
+            if unsafe { header.waker.load() }.will_wake(waker) {
                 return Poll::Pending;
             }
-            word = take_stored_waker(head, word);
+            state = drop_stored_waker(header, state);
         }
-        if word & DONE == 0 {
-            head.waker.store(owned());
-            word = head.word.fetch_or(WAKER, Ordering::AcqRel);
-            if word & DONE == 0 {
+        if state & WAIT_OVER == 0 {
+            header.waker.store(make_owned());
+            state = header.state.fetch_or(WAKER, Ordering::AcqRel);
+            if state & WAIT_OVER == 0 {
                 return Poll::Pending;
             }
-            // SAFETY: stored above, and the party that ended the wait before saw no waker.
-            drop(ManuallyDrop::into_inner(unsafe { head.waker.load() }));
+            // SAFETY: stored above; the thread that ended the wait did so before `WAKER` was set, so it did not
+            // take the waker.
+            drop(ManuallyDrop::into_inner(unsafe { header.waker.load() }));
         }
-        if word & VALUE != 0 {
+        if state & VALUE != 0 {
             // SAFETY: `VALUE` was set after the value was written, and there is only one receiver.
-            if let Some(reply) = unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
+            if let Some(reply) = unsafe { value_cell::<T>(&self.0).with_mut(|value| (*value).take()) } {
                 return Poll::Ready(Ok(reply));
             }
         }
-        Poll::Ready(Err(match word {
-            _ if word & TIMED_OUT != 0 => RecvError::TimedOut,
-            _ if word & DEAD_LETTERED != 0 => RecvError::DeadLettered,
-            _ => RecvError::Dropped,
+        Poll::Ready(Err(match state {
+            _ if state & TIMED_OUT != 0 => RecvError::TimedOut,
+            _ if state & DEAD_LETTERED != 0 => RecvError::DeadLettered,
+            _ => RecvError::SenderDropped,
         }))
     }
 }
 
-/// Removes the stored waker unless the wait is over; returns the resulting word.
+/// Drops the stored waker unless the wait is over; returns the resulting state.
 #[cold]
-fn take_stored_waker(head: &OneshotHeader, mut seen: u32) -> u32 {
-    while seen & DONE == 0 {
-        let without = seen & !WAKER | REPLACED;
-        match head.word.compare_exchange_weak(seen, without, Ordering::AcqRel, Ordering::Acquire) {
+fn drop_stored_waker(header: &OneshotHeader, mut seen: u32) -> u32 {
+    while seen & WAIT_OVER == 0 {
+        let cleared = seen & !WAKER | REPLACED;
+        match header.state.compare_exchange_weak(seen, cleared, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
-                // SAFETY: the flag was set, and no other party can claim the waker any more.
-                drop(ManuallyDrop::into_inner(unsafe { head.waker.load() }));
-                return without;
+                // SAFETY: the flag was set, and no other thread can claim the waker any more.
+                drop(ManuallyDrop::into_inner(unsafe { header.waker.load() }));
+                return cleared;
             }
             Err(changed) => seen = changed,
         }
@@ -347,17 +354,17 @@ fn take_stored_waker(head: &OneshotHeader, mut seen: u32) -> u32 {
 impl<T> Drop for Receiver<T> {
     #[inline]
     fn drop(&mut self) {
-        let head = self.0.head();
-        let word = head.word.load(Ordering::Acquire);
-        if word / REFERENCE == 1 {
-            // SAFETY: no other reference exists or can be created; if a waker was stored, the party that
+        let header = self.0.header();
+        let state = header.state.load(Ordering::Acquire);
+        if state / REFERENCE == 1 {
+            // SAFETY: no other reference exists or can be created; if a waker was stored, the thread that
             // ended the wait took it.
             unsafe { self.0.free() };
             return;
         }
-        // SAFETY: the receiver stored it; it is used only if it still belongs to the receiver below.
-        let waker = (word & (DONE | WAKER) == WAKER).then(|| unsafe { head.waker.load() });
-        if self.0.release(RECEIVER_GONE) & DONE == 0 {
+        // SAFETY: the receiver stored it, and drops it below only if the receiver still owns it.
+        let waker = (state & (WAIT_OVER | WAKER) == WAKER).then(|| unsafe { header.waker.load() });
+        if self.0.release(RECEIVER_DROPPED) & WAIT_OVER == 0 {
             drop(waker.map(ManuallyDrop::into_inner));
         }
     }
@@ -366,16 +373,16 @@ impl<T> Drop for Receiver<T> {
 impl DeadlineHandle {
     /// Ends the wait unless it is over.
     ///
-    /// The receiver's waker is foreign code, and its panic must not stop the timer driver.
+    /// The waker runs user code; a panic in it must not stop the timer driver.
     pub(crate) fn time_out(&self) {
         ignore_panic(|| {
-            self.0.finish(TIMED_OUT);
+            self.0.end_wait(TIMED_OUT);
         });
     }
 
-    /// Reports whether the receiver still waits.
+    /// Reports whether nothing has ended the wait yet.
     pub(crate) fn is_pending(&self) -> bool {
-        self.0.head().word.load(Ordering::Relaxed) & DONE == 0
+        self.0.header().state.load(Ordering::Relaxed) & WAIT_OVER == 0
     }
 }
 
@@ -397,14 +404,14 @@ impl core::fmt::Debug for DeadlineHandle {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::test_rig::Wakes;
+    use crate::test_rig::WakeCounter;
     use alloc::string::String;
     use alloc::sync::Arc;
 
     #[test]
     fn a_reply_sent_before_the_first_poll_wakes_no_one() {
         let (sender, mut receiver) = channel();
-        let (wakes, waker) = Wakes::new();
+        let (wakes, waker) = WakeCounter::new();
         assert_eq!(sender.send(String::from("yes")), Ok(()));
         assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Ok("yes".into())));
         assert_eq!(wakes.count(), 0);
@@ -413,7 +420,7 @@ mod tests {
     #[test]
     fn a_reply_wakes_the_receiver_once() {
         let (sender, mut receiver) = channel();
-        let (wakes, waker) = Wakes::new();
+        let (wakes, waker) = WakeCounter::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         assert!(sender.is_awaited());
         assert_eq!(sender.send(7), Ok(()));
@@ -424,8 +431,8 @@ mod tests {
     #[test]
     fn only_the_most_recent_waker_is_woken() {
         let (sender, mut receiver) = channel();
-        let (first, waker) = Wakes::new();
-        let (second, other) = Wakes::new();
+        let (first, waker) = WakeCounter::new();
+        let (second, other) = WakeCounter::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         assert_eq!(poll(&mut receiver, &other), Poll::Pending);
         assert_eq!(sender.send(7), Ok(()));
@@ -435,17 +442,17 @@ mod tests {
     #[test]
     fn dropping_the_sender_ends_the_wait() {
         let (sender, mut receiver) = channel::<u32>();
-        let (wakes, waker) = Wakes::new();
+        let (wakes, waker) = WakeCounter::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         drop(sender);
         assert_eq!(wakes.count(), 1);
-        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Dropped)));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::SenderDropped)));
     }
 
     #[test]
-    fn a_dead_lettered_sender_is_reported_as_such() {
+    fn a_sender_dropped_with_a_dead_letter_reports_dead_lettered() {
         let (sender, mut receiver) = channel::<u32>();
-        let (wakes, waker) = Wakes::new();
+        let (wakes, waker) = WakeCounter::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         dead_letter_scope::while_dead_lettering(|| drop(sender));
         assert_eq!(wakes.count(), 1);
@@ -456,7 +463,7 @@ mod tests {
     fn after_a_deadline_nothing_else_wakes_the_receiver() {
         let (sender, mut receiver) = channel::<u32>();
         let deadline = receiver.deadline();
-        let (wakes, waker) = Wakes::new();
+        let (wakes, waker) = WakeCounter::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         assert_eq!(alloc::format!("{deadline:?}"), "DeadlineHandle(pending)");
         deadline.time_out();
@@ -469,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_a_receiver_is_returned() {
+    fn a_reply_to_a_dropped_receiver_is_returned_to_the_sender() {
         let (sender, receiver) = channel();
         drop(receiver);
         assert!(!sender.is_awaited());
@@ -492,7 +499,7 @@ mod tests {
     #[test]
     fn a_waker_that_was_never_woken_is_dropped_with_the_receiver() {
         let (sender, mut receiver) = channel::<u32>();
-        let (wakes, waker) = Wakes::new();
+        let (wakes, waker) = WakeCounter::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         drop((receiver, waker));
         assert_eq!((Arc::strong_count(&wakes), wakes.count()), (1, 0));
@@ -501,6 +508,6 @@ mod tests {
     }
 
     fn poll<T>(receiver: &mut Receiver<T>, waker: &Waker) -> Poll<Result<T, RecvError>> {
-        receiver.poll_with(waker, || waker.clone())
+        receiver.poll_recv(waker, || waker.clone())
     }
 }

@@ -1,4 +1,4 @@
-//! The run permit. Its holder alone may run the cell and touch its private state.
+//! Run permit: only its holder may run the cell and access the cell's private state.
 
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
@@ -11,7 +11,7 @@ use super::mailbox_ref::MailboxRef;
 use super::slab::SlabFull;
 #[cfg(feature = "std")]
 use super::slab::SlotRef;
-use super::state::{Notify, RETURNED, Release, SIGNAL};
+use super::state::{Notify, ReleaseOutcome, WAKER_REF, WOKEN};
 use super::waker;
 use crate::actor::Actor;
 use crate::cell::{ActorCell, CellEntry, CellRef};
@@ -51,12 +51,12 @@ pub(crate) trait InvokeCell: Send + Sync {
     /// Runs the cell once: processes its system messages, then a batch of user messages.
     ///
     /// # Safety
-    /// The caller holds the run permit of `cell`, `self` is the body of `cell`, and the caller touches
-    /// neither after [`PermitState::ENDED`].
+    /// The caller holds the run permit of `cell`, `self` is the body of `cell`, and the caller accesses
+    /// neither after [`PermitState::ENDED`] was returned.
     unsafe fn invoke(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState);
 }
 
-/// State of the run permit after a run, in one word, because every run returns one.
+/// State of the run permit after a run; a single word, because every run returns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PermitState(u32);
 
@@ -66,12 +66,12 @@ impl PermitState {
     /// The cell is dead; its reference to itself must be dropped.
     pub(crate) const ENDED: Self = Self(1 << 30);
 
-    /// The permit is to be released with these state flags set, unless work has arrived.
+    /// Requests that the permit be released and these state flags be set, unless work has arrived.
     ///
     /// The invoker cannot release it itself: the next worker might run the cell, or free it, while this one
     /// still holds the invoker's borrows.
-    pub(crate) fn release_with(hold: u32) -> Self {
-        Self(hold)
+    pub(crate) fn release_with(flags: u32) -> Self {
+        Self(flags)
     }
 }
 
@@ -92,53 +92,53 @@ impl CellRef {
     }
 
     /// Raises a flag that no lock guards, and schedules the cell if needed.
-    pub(crate) fn raise_unlocked(&self, flag: u32) {
-        if self.slot().state.raise_unlocked(flag) == Notify::Schedule {
+    pub(crate) fn raise_always(&self, flag: u32) {
+        if self.slot().state.raise_always(flag) == Notify::Schedule {
             self.schedule();
         }
     }
 
-    /// Raises `SIGNAL` and consumes this reference: the cell takes it over if it can.
+    /// Raises `WOKEN` and consumes this reference, transferring it to the cell if possible.
     ///
-    /// Only on one of the system's own workers: once scheduled, the cell may terminate immediately, and then
-    /// only the worker keeps the system alive.
+    /// The transfer happens only on a worker of the same system: once scheduled, the cell may terminate
+    /// immediately, and then only the worker keeps the system alive.
     #[cfg(feature = "std")]
     #[inline]
-    pub(super) fn signal(self) {
+    pub(super) fn wake(self) {
         if !super::current::with(self.core(), |local| local.is_some()) {
-            return self.raise_unlocked(SIGNAL);
+            return self.raise_always(WOKEN);
         }
-        let (notify, taken) = self.slot().state.return_reference();
+        let (notify, transferred) = self.slot().state.wake_and_transfer_ref();
         if notify == Notify::Schedule {
             self.schedule();
         }
-        if taken {
+        if transferred {
             core::mem::forget(self);
         }
     }
 
-    /// Raises `SIGNAL` and consumes this reference.
+    /// Raises `WOKEN` and consumes this reference.
     #[cfg(not(feature = "std"))]
-    pub(super) fn signal(self) {
-        self.raise_unlocked(SIGNAL);
+    pub(super) fn wake(self) {
+        self.raise_always(WOKEN);
     }
 
-    /// Clears the signal flags and takes over the reference that came with the signal.
-    pub(crate) fn take_signal(&self) -> Option<Waker> {
-        let before = self.slot().state.lower(SIGNAL | RETURNED);
+    /// Clears the wake-up flags and returns the waker whose reference was transferred, if any.
+    pub(crate) fn take_wake(&self) -> Option<Waker> {
+        let before = self.slot().state.lower(WOKEN | WAKER_REF);
         // SAFETY: the flag was set and has just been cleared.
-        (before & RETURNED != 0).then(|| unsafe { waker::take_returned(self) })
+        (before & WAKER_REF != 0).then(|| unsafe { waker::take_waker_ref(self) })
     }
 
-    /// Marks the cell dead and drops the reference of a signal that was never processed.
+    /// Marks the cell dead and drops the transferred reference of a wake-up that was never processed.
     pub(crate) fn mark_dead(&self) {
         let before = self.slot().state.mark_dead();
         // SAFETY: the flag was set, and a dead cell takes no further reference.
-        drop((before & RETURNED != 0).then(|| unsafe { waker::take_returned(self) }));
+        drop((before & WAKER_REF != 0).then(|| unsafe { waker::take_waker_ref(self) }));
     }
 
     fn schedule(&self) {
-        // SAFETY: the state word has just granted the run permit, and the uncounted reference is used only
+        // SAFETY: the state transition has just granted the run permit, and the uncounted reference is used only
         // while the permit is held; see `RunPermit`.
         let permit = RunPermit(unsafe { self.uncounted() });
         self.core().coordinator.register_ready(self.core(), permit);
@@ -171,20 +171,20 @@ impl RunPermit {
                 drop(ManuallyDrop::into_inner(self.0));
                 (result, None)
             }
-            PermitState(hold) => self.release(result, hold),
+            PermitState(flags) => self.release(result, flags),
         }
     }
 
     /// Releases the permit unless work has arrived. The slot outlives the permit, because the worker keeps
     /// the slab alive.
     #[inline]
-    fn release(self, result: InvokeKind, hold: u32) -> (InvokeKind, Option<Self>) {
-        match (self.0.slot().state.release(hold), result) {
-            (Release::Gone, result) => (result, None),
-            (Release::Kept, InvokeKind::Completed { .. }) => {
+    fn release(self, result: InvokeKind, flags: u32) -> (InvokeKind, Option<Self>) {
+        match (self.0.slot().state.release(flags), result) {
+            (ReleaseOutcome::Released, result) => (result, None),
+            (ReleaseOutcome::Kept, InvokeKind::Completed { .. }) => {
                 (InvokeKind::Completed { ready_hint: true }, Some(self))
             }
-            (Release::Kept, result) => (result, Some(self)),
+            (ReleaseOutcome::Kept, result) => (result, Some(self)),
         }
     }
 
@@ -200,7 +200,7 @@ pub(crate) struct LifoSlot(AtomicPtr<()>);
 
 #[cfg(feature = "std")]
 impl LifoSlot {
-    /// Stores a permit and returns the previous one; for the owning worker only.
+    /// Stores a permit and returns the previous one. Only the owning worker may call this.
     ///
     /// Other workers only empty the slot, so an empty slot stays empty until the owner fills it, with a plain
     /// store.
@@ -233,7 +233,7 @@ impl LifoSlot {
         if address.is_null() {
             return None;
         }
-        // SAFETY: an address that is not null was stored by `replace`, and the swap took it out exactly once.
+        // SAFETY: a non-null address was stored by `replace`, and the swap removed it exactly once.
         Some(RunPermit(ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(address) })))
     }
 }

@@ -21,19 +21,19 @@ use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 const FIRST_CHUNK: u32 = if cfg!(loom) { 1 } else { 32 };
 const DOUBLINGS: u32 = if cfg!(loom) { 1 } else { 7 };
 const LARGEST_CHUNK: u32 = FIRST_CHUNK << DOUBLINGS;
-/// Slots in the chunks that grow.
+/// Total number of slots in the chunks of growing size.
 const GROWING: u32 = 2 * LARGEST_CHUNK - FIRST_CHUNK;
 /// Upper bound of `slots_max`.
 pub(crate) const SLOTS_MAX: u32 = 1 << 30;
 
 /// A value that lives in a slot and can reach its slab.
 ///
-/// It must keep the slab alive, so that a referenced slot stays where it is.
+/// It must keep the slab alive, so that a referenced slot is not freed.
 pub(crate) trait Occupant: Sized {
     fn slab(&self) -> &Slab<Self>;
 
-    /// Takes out a reference that may lead to further ones, so that a chain of any length is dropped
-    /// iteratively and not recursively.
+    /// Removes and returns a reference to another occupant, so that a chain of any length is dropped iteratively
+    /// and not recursively.
     fn take_next(&mut self) -> Option<SlotRef<Self>>;
 }
 
@@ -88,7 +88,7 @@ impl<T: Occupant> Slab<T> {
         // SAFETY: the number came from the vacant list, so no reference to this slot exists and no lookup can
         // create one while `refs` is zero: this thread alone touches the occupant.
         slot.occupant.with_mut(|pointer| unsafe { (*pointer).write(occupant) });
-        slot.state.renew();
+        slot.state.reset_as_scheduled();
         slot.refs.store(2, Ordering::Release);
         let pointer = NonNull::from(slot);
         Ok((SlotRef(pointer), SlotRef(pointer)))
@@ -122,7 +122,7 @@ impl<T: Occupant> Slab<T> {
         Some(unsafe { &*first.add(offset as usize) })
     }
 
-    /// Looks up an occupant by number and generation; `None` if it is gone.
+    /// Looks up an occupant by number and generation; `None` if it was dropped.
     pub(crate) fn find(&self, number: u32, generation: u32) -> Option<SlotRef<T>> {
         let slot = self.slot(number)?;
         let mut refs = slot.refs.load(Ordering::Relaxed);
@@ -223,7 +223,7 @@ impl<T: Occupant> SlotRef<T> {
         self.slot().generation.load(Ordering::Acquire)
     }
 
-    /// Reports whether both refer to the same occupant.
+    /// Reports whether both references refer to the same occupant.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.0 == other.0
     }
@@ -288,7 +288,7 @@ impl<T: Occupant> SlotRef<T> {
 
     #[cold]
     fn drop_occupant(&self) -> Option<Self> {
-        // Everything the other holders did with the occupant happens before it is taken out.
+        // Orders all accesses by other threads before the occupant is moved out.
         self.slot().refs.load(Ordering::Acquire);
         // SAFETY: the count is zero, so no reference exists and `find` creates none: this thread owns the
         // occupant. It keeps the slab, and so the slot, alive until it is dropped at the end.
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(rig.slab.occupy(rig.occupant("third")).map(drop), Err(SlabFull));
         drop(first);
         assert_eq!(rig.slab.occupy(rig.occupant("third")).map(drop), Ok(()));
-        assert_eq!(rig.dropped(), 3, "the one rejected, the first, and the third again");
+        assert_eq!(rig.dropped(), 3, "the rejected one, the first, and the second attempt at the third");
     }
 
     #[test]

@@ -1,18 +1,20 @@
-//! State word of a cell: who may run it, what is queued, and whether it is suspended, closed or dead.
+//! State word of an actor cell: its run permit, pending work, and life-cycle flags (suspended, closed, dead).
 //!
 //! `SCHEDULED` is the run permit. It has exactly one owner: an entry of a ready queue, or the worker that
 //! popped that entry.
 //!
-//! Guarantees: every transition is one read-modify-write; the most frequent path of a busy mailbox is one
-//! load.
+//! Guarantees: every transition is atomic (one read-modify-write or a compare-exchange loop), except
+//! [`CellState::reset_as_scheduled`], which runs while no other reference exists. Notifying a cell that is
+//! already scheduled with the same flag costs one relaxed load ([`CellState::raise`]).
 
 use crate::sync::{AtomicU32, Ordering};
 
 /// The run permit is held, by a ready-queue entry or by a worker.
 pub(crate) const SCHEDULED: u32 = 1 << 0;
-/// The shared half of the user queue is not empty, or the private half holds messages of a suspended cell.
+/// User messages are pending: in the shared half of the queue, where senders put them, or (suspended cells
+/// only) in the private half, the batch that the permit holder has already taken.
 pub(crate) const USER: u32 = 1 << 1;
-/// The system queue is not empty.
+/// System work is pending: a queued system message, or unstashed messages.
 pub(crate) const SYSTEM: u32 = 1 << 2;
 /// User messages are not processed.
 pub(crate) const SUSPENDED: u32 = 1 << 3;
@@ -20,17 +22,18 @@ pub(crate) const SUSPENDED: u32 = 1 << 3;
 pub(crate) const CLOSED: u32 = 1 << 4;
 /// The cell has terminated and is never scheduled again.
 pub(crate) const DEAD: u32 = 1 << 5;
-/// The waker of the future that the cell awaits has fired.
-pub(crate) const SIGNAL: u32 = 1 << 6;
-/// A producer waits for capacity in the user queue.
+/// The cell's waker fired: poll its future again, or retry the mailbox that was full.
+pub(crate) const WOKEN: u32 = 1 << 6;
+/// At least one producer waits for capacity in the user queue.
 pub(crate) const WAITERS: u32 = 1 << 7;
-/// The waker that fired left its counted reference with the cell.
-pub(crate) const RETURNED: u32 = 1 << 8;
+/// The cell owns the counted reference of a waker that fired, and can reuse it for its next waker.
+pub(crate) const WAKER_REF: u32 = 1 << 8;
 
-const URGENT: u32 = SYSTEM | SIGNAL;
+/// Work that runs even while the cell is suspended.
+const RUNS_WHILE_SUSPENDED: u32 = SYSTEM | WOKEN;
 
 const fn runnable(word: u32) -> bool {
-    word & DEAD == 0 && (word & URGENT != 0 || word & (USER | SUSPENDED) == USER)
+    word & DEAD == 0 && (word & RUNS_WHILE_SUSPENDED != 0 || word & (USER | SUSPENDED) == USER)
 }
 
 /// Next step for the caller that raised a flag.
@@ -38,22 +41,22 @@ const fn runnable(word: u32) -> bool {
 pub(crate) enum Notify {
     /// The caller now holds the run permit and must put it into a ready queue.
     Schedule,
-    /// The current holder of the run permit will see the flag.
-    Already,
+    /// The permit holder will see the flag, or the cell is suspended and will see it when it resumes.
+    NotNeeded,
     /// The cell is dead; the flag changed nothing.
     Dead,
 }
 
 /// Outcome of ending a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Release {
-    /// Something arrived meanwhile; the caller keeps the run permit.
+pub(crate) enum ReleaseOutcome {
+    /// There is work left; the caller keeps the run permit.
     Kept,
     /// The run permit was released, and with it access to the cell.
-    Gone,
+    Released,
 }
 
-/// The state word of one cell.
+/// Atomic flags of one cell; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct CellState(AtomicU32);
 
@@ -62,13 +65,13 @@ impl CellState {
         Self(AtomicU32::new(0))
     }
 
-    /// Reads all flags.
+    /// Loads all flags with acquire ordering.
     #[inline]
     pub(crate) fn flags(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Reads all flags without ordering; for the permit holder's check between two messages.
+    /// Loads all flags with relaxed ordering; enough for the permit holder's check between two messages.
     #[inline]
     pub(crate) fn flags_relaxed(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
@@ -77,77 +80,72 @@ impl CellState {
     /// Raises the flag of a queue that a lock guards.
     ///
     /// The early return without a write is only correct for such queues: the permit holder clears the flag
-    /// inside the same lock, so whichever side locks second sees the other. A flag that no lock guards needs
-    /// [`CellState::raise_unlocked`].
+    /// before it takes that lock or while it holds it, so the side that locks second sees the other's change. A
+    /// flag that no lock guards needs [`CellState::raise_always`].
     #[inline]
-    pub(crate) fn raise(&self, set: u32) -> Notify {
+    pub(crate) fn raise(&self, flag: u32) -> Notify {
         let word = self.0.load(Ordering::Relaxed);
-        if word & (set | SCHEDULED | DEAD) == set | SCHEDULED {
-            return Notify::Already;
+        if word & (flag | SCHEDULED | DEAD) == flag | SCHEDULED {
+            return Notify::NotNeeded;
         }
-        self.change(word, set)
+        self.set_and_schedule(word, flag)
     }
 
-    /// Raises a flag that no lock guards: always a read-modify-write, which publishes the caller's earlier
-    /// writes.
-    pub(crate) fn raise_unlocked(&self, set: u32) -> Notify {
-        self.change(self.0.load(Ordering::Relaxed), set)
+    /// Raises a flag that no lock guards. Always writes, which publishes the caller's earlier writes.
+    pub(crate) fn raise_always(&self, flag: u32) -> Notify {
+        self.set_and_schedule(self.0.load(Ordering::Relaxed), flag)
     }
 
-    fn change(&self, mut word: u32, set: u32) -> Notify {
+    /// Sets `flag` and, if that makes an unscheduled cell runnable, acquires the run permit.
+    fn set_and_schedule(&self, mut word: u32, flag: u32) -> Notify {
         loop {
             if word & DEAD != 0 {
                 return Notify::Dead;
             }
-            let mut next = word | set;
+            let mut next = word | flag;
             let schedule = word & SCHEDULED == 0 && runnable(next);
             if schedule {
                 next |= SCHEDULED;
             }
             match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if schedule => return Notify::Schedule,
-                Ok(_) => return Notify::Already,
+                Ok(_) => return Notify::NotNeeded,
                 Err(seen) => word = seen,
             }
         }
     }
 
-    /// Raises `SIGNAL` and leaves the caller's counted reference with the cell; the second value reports
-    /// whether the cell took it.
+    /// Raises `WOKEN` and transfers the waker's counted reference to the cell.
     ///
-    /// A cell holds at most one such reference: a cell that has one, or is dead, takes none.
+    /// The second value is `false` if the cell already owns such a reference or is dead; the caller then keeps
+    /// its reference.
     #[cfg(any(feature = "std", loom))]
     #[inline]
-    pub(crate) fn return_reference(&self) -> (Notify, bool) {
+    pub(crate) fn wake_and_transfer_ref(&self) -> (Notify, bool) {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             if word & DEAD != 0 {
                 return (Notify::Dead, false);
             }
-            let signalled = word | SIGNAL | RETURNED;
-            let notify = if word & SCHEDULED == 0 { Notify::Schedule } else { Notify::Already };
-            match self.0.compare_exchange_weak(
-                word,
-                signalled | SCHEDULED,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return (notify, word & RETURNED == 0),
+            let woken = word | WOKEN | WAKER_REF;
+            let notify = if word & SCHEDULED == 0 { Notify::Schedule } else { Notify::NotNeeded };
+            match self.0.compare_exchange_weak(word, woken | SCHEDULED, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return (notify, word & WAKER_REF == 0),
                 Err(seen) => word = seen,
             }
         }
     }
 
-    /// Clears flags and returns the previous word; for the permit holder, *before* it checks what the flags
-    /// announce.
+    /// Clears flags and returns the previous word. Only the permit holder may call this.
     ///
-    /// Checking first and clearing afterwards strands whatever arrives in between.
+    /// Clear a flag before checking its queue, or do both under the queue's lock; otherwise a message that
+    /// arrives in between gets no wake-up.
     #[inline]
     pub(crate) fn lower(&self, flags: u32) -> u32 {
         self.0.fetch_and(!flags, Ordering::AcqRel)
     }
 
-    /// Sets flags without scheduling; for the permit holder.
+    /// Sets flags without scheduling. Only the permit holder may call this.
     #[inline]
     pub(crate) fn set(&self, flags: u32) {
         self.0.fetch_or(flags, Ordering::AcqRel);
@@ -155,22 +153,25 @@ impl CellState {
 
     /// Ends a run: releases the run permit unless there is work left.
     ///
-    /// `hold` is set in the same transition, so that a cell that suspends or fails is never seen runnable in
-    /// between; a suspension ends if `hold` lacks `SUSPENDED`. A producer waiting for capacity counts as
+    /// Sets `flags` in the same transition, so that a cell that suspends or fails is never runnable in
+    /// between. `SUSPENDED` is cleared unless `flags` contains it. A producer waiting for capacity counts as
     /// work.
     #[inline]
-    pub(crate) fn release(&self, hold: u32) -> Release {
+    pub(crate) fn release(&self, flags: u32) -> ReleaseOutcome {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
-            let held = (word & !SUSPENDED) | hold;
-            let busy = runnable(held) || held & WAITERS != 0;
-            let (next, release) =
-                if busy { (held, Release::Kept) } else { (held & !SCHEDULED, Release::Gone) };
+            let updated = (word & !SUSPENDED) | flags;
+            let has_work = runnable(updated) || updated & WAITERS != 0;
+            let (next, outcome) = if has_work {
+                (updated, ReleaseOutcome::Kept)
+            } else {
+                (updated & !SCHEDULED, ReleaseOutcome::Released)
+            };
             if next == word {
-                return release;
+                return outcome;
             }
             match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return release,
+                Ok(_) => return outcome,
                 Err(seen) => word = seen,
             }
         }
@@ -178,19 +179,21 @@ impl CellState {
 
     /// Registers that a producer waits for capacity; returns whether the cell is scheduled.
     ///
-    /// If so, the permit holder sees the flag before it releases the permit. If not, no worker will look at
+    /// If it is, the permit holder sees the flag before it releases the permit. If not, no worker will check
     /// the queue, so the caller must check it once more.
     pub(crate) fn register_waiter(&self) -> bool {
         self.0.fetch_or(WAITERS, Ordering::AcqRel) & SCHEDULED != 0
     }
 
-    /// Marks the cell dead and returns the previous flags; the run permit is never released again.
+    /// Marks the cell dead and returns the previous flags.
+    ///
+    /// The run permit is never released: a dead cell is not scheduled again.
     pub(crate) fn mark_dead(&self) -> u32 {
         self.0.fetch_or(DEAD | CLOSED, Ordering::AcqRel)
     }
 
-    /// Resets the word of a vacant slot to scheduled. No other reference to the slot may exist.
-    pub(crate) fn renew(&self) {
+    /// Initialises the word of a vacant slot as scheduled. No other reference to the slot may exist.
+    pub(crate) fn reset_as_scheduled(&self) {
         self.0.store(SCHEDULED, Ordering::Release);
     }
 }

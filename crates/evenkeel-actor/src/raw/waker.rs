@@ -1,12 +1,12 @@
-//! A waker that is a reference to a cell: waking raises `SIGNAL`, and nothing is ever allocated.
+//! Waker of a cell: a counted cell reference, so it needs no allocation; waking raises `WOKEN`.
 
 use core::mem::ManuallyDrop;
 use core::task::{RawWaker, RawWakerVTable, Waker};
 
 use super::slab::SlotRef;
 #[cfg(doc)]
-use super::state::RETURNED;
-use super::state::SIGNAL;
+use super::state::WAKER_REF;
+use super::state::WOKEN;
 use crate::cell::{CellEntry, CellRef};
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
@@ -32,11 +32,11 @@ pub(crate) fn is_cell_waker(waker: &Waker) -> bool {
     core::ptr::eq(waker.vtable(), &VTABLE)
 }
 
-/// Takes over the reference that a waker left with the cell; see [`RETURNED`].
+/// Returns the waker whose reference was transferred to the cell; see [`WAKER_REF`].
 ///
 /// # Safety
 /// The caller has just cleared the flag, or marked the cell dead and found the flag set.
-pub(crate) unsafe fn take_returned(cell: &CellRef) -> Waker {
+pub(crate) unsafe fn take_waker_ref(cell: &CellRef) -> Waker {
     // SAFETY: the reference was counted by the waker that fired, and no one else takes it over.
     ManuallyDrop::into_inner(borrowed(cell))
 }
@@ -58,12 +58,12 @@ unsafe fn clone(address: *const ()) -> RawWaker {
 
 unsafe fn wake(address: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    unsafe { SlotRef::<CellEntry>::from_raw(address) }.signal();
+    unsafe { SlotRef::<CellEntry>::from_raw(address) }.wake();
 }
 
 unsafe fn wake_by_ref(address: *const ()) {
     // SAFETY: called on a live waker.
-    unsafe { cell_ref(address) }.raise_unlocked(SIGNAL);
+    unsafe { cell_ref(address) }.raise_always(WOKEN);
 }
 
 unsafe fn drop_waker(address: *const ()) {
@@ -78,12 +78,12 @@ mod tests {
     use crate::test_rig::Rig;
 
     #[test]
-    fn waking_raises_the_signal_and_schedules_the_cell_once() {
+    fn waking_sets_the_woken_flag_and_schedules_the_cell_once() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
         let waker = for_cell(&cell);
         waker.wake_by_ref();
-        assert_eq!(cell.slot().state.flags(), SCHEDULED | SIGNAL);
+        assert_eq!(cell.slot().state.flags(), SCHEDULED | WOKEN);
         let owned = waker.clone();
         owned.wake();
         waker.wake();

@@ -17,7 +17,10 @@ use crate::raw::run_permit::{LifoSlot, RunPermit};
 use crate::sync::{AtomicU32, Ordering};
 use crate::worker_slots::WorkerSlots;
 
-/// A cell that was just scheduled is likely in the cache, and its sender likely waits for it.
+/// Maximum number of runs in a row from the LIFO slot.
+///
+/// It is served first because a cell that was just scheduled is likely in the cache, and its sender likely waits
+/// for it.
 const LIFO_RUNS_MAX: u32 = 3;
 const INJECTION_INTERVAL: u32 = 61;
 
@@ -34,7 +37,7 @@ pub(crate) struct ReadyQueues {
 struct Remote {
     stealer: Stealer<RunPermit>,
     lifo_slot: LifoSlot,
-    /// Counts the worker's turns; a counter that does not move while cells are queued means a stuck handler.
+    /// Number of times the worker took a cell; if it stays the same while cells are queued, a handler is stuck.
     turns: AtomicU32,
 }
 
@@ -139,7 +142,7 @@ impl ReadyQueues {
             .or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)))
     }
 
-    /// Frees the LIFO slots of workers that are stuck in one turn since `before` was recorded.
+    /// Moves cells out of the LIFO slots of workers that have taken no cell since `before` was recorded.
     ///
     /// Returns whether there are cells for another worker to take.
     pub(crate) fn steal_from_stuck(&self, before: &mut [u32]) -> bool {
@@ -172,7 +175,7 @@ impl ReadyQueues {
         self.injector.len() + local.sum::<usize>()
     }
 
-    /// Returns the slots of the running workers, and of a few empty ones between them.
+    /// Returns the queues of the running workers, including those of empty slots between them.
     fn running(&self) -> &[Remote] {
         &self.remotes[..self.worker_slots.running_end()]
     }

@@ -3,7 +3,7 @@
 use core::num::NonZeroUsize;
 
 use super::*;
-use crate::test_rig::Wakes;
+use crate::test_rig::WakeCounter;
 
 #[test]
 fn messages_taken_by_the_runner_use_capacity_until_they_are_handled() {
@@ -48,7 +48,7 @@ fn drop_oldest_evicts_queued_messages_but_not_those_taken_by_the_runner() {
 fn closing_rejects_user_messages_and_wakes_waiting_producers() {
     let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
-    let (wakes, waker) = Wakes::new();
+    let (wakes, waker) = WakeCounter::new();
     assert_eq!(queues.push(1), PushResult::Queued);
     assert_eq!(queues.push_or_wait(2, &waker, &state), Ok(PushResult::Full(2)));
     assert_eq!((queues.close().len(), queues.push(2), queues.close().len()), (1, PushResult::Closed(2), 0));
@@ -61,7 +61,7 @@ fn closing_rejects_user_messages_and_wakes_waiting_producers() {
 fn one_waker_waits_once_and_is_woken_at_the_low_watermark() {
     let queues = queues(2, OverflowStrategy::BlockProducer);
     let state = CellState::new();
-    let (wakes, waker) = Wakes::new();
+    let (wakes, waker) = WakeCounter::new();
     assert!(!queues.wake_waiters(0), "no producer has waited yet");
     (1..=2).for_each(|message| assert_eq!(queues.push(message), PushResult::Queued));
     (0..2).for_each(|_| assert_eq!(queues.push_or_wait(3, &waker, &state), Ok(PushResult::Full(3))));
@@ -75,7 +75,7 @@ fn one_waker_waits_once_and_is_woken_at_the_low_watermark() {
 fn a_producer_waiting_for_an_idle_cell_with_capacity_is_woken_immediately() {
     let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
-    let (wakes, waker) = Wakes::new();
+    let (wakes, waker) = WakeCounter::new();
     assert!(queues.wait_for_room(&waker, &state));
     assert_eq!((wakes.count(), state.flags()), (1, crate::raw::state::WAITERS));
 }
@@ -85,9 +85,9 @@ fn a_producer_waiting_for_an_idle_cell_with_capacity_is_woken_immediately() {
 fn producers_beyond_the_limit_may_not_wait() {
     let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
-    let (_, last) = Wakes::new();
+    let (_, last) = WakeCounter::new();
     assert_eq!(queues.push(0), PushResult::Queued);
-    queues.shared.with(|shared| shared.cold().waiters = alloc::vec![Wakes::new().1; WAITERS_MAX]);
+    queues.shared.with(|shared| shared.cold().waiters = alloc::vec![WakeCounter::new().1; WAITERS_MAX]);
     assert_eq!(queues.push_or_wait(1, &last, &state), Err(1));
 }
 

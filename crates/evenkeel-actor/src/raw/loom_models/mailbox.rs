@@ -1,11 +1,11 @@
-//! No message is stranded or reordered, and one thread runs the cell at a time.
+//! No wake-up is lost, no message is reordered, and one thread runs the cell at a time.
 
 use loom::thread;
 
 use super::{ModelCell, ModelCommand, SUSPEND, check};
 
 #[test]
-fn no_message_of_two_senders_is_stranded() {
+fn every_message_of_two_senders_is_handled() {
     check(3, || {
         let cell = ModelCell::new(8);
         let other = cell.clone();
@@ -21,7 +21,7 @@ fn no_message_of_two_senders_is_stranded() {
 }
 
 #[test]
-fn no_message_of_three_senders_is_stranded() {
+fn every_message_of_three_senders_is_handled() {
     check(2, || {
         let cell = ModelCell::new(8);
         let senders = [1, 2].map(|message| {
@@ -35,10 +35,10 @@ fn no_message_of_three_senders_is_stranded() {
 }
 
 #[test]
-fn messages_held_by_a_suspended_cell_are_handled_when_it_resumes() {
+fn private_messages_of_a_suspended_cell_are_handled_when_it_resumes() {
     check(2, || {
         let cell = ModelCell::new(8);
-        // Taken out of the queue together, so the second is held in the private half.
+        // Both are taken in one batch, so the second waits in the private half.
         cell.queues.push(SUSPEND);
         cell.queues.push(1);
         let other = cell.clone();
@@ -95,7 +95,7 @@ fn every_wake_up_is_seen_by_the_runner() {
         cell.tell(1);
         cell.signal();
         future.join().unwrap();
-        assert_eq!(cell.runner().signals, 3, "stranded: the last wake-up was lost");
+        assert_eq!(cell.runner().signals, 3, "the last wake-up was lost");
     });
 }
 
@@ -108,7 +108,7 @@ fn a_wake_up_reaches_a_suspended_cell() {
         cell.tell(SUSPEND);
         cell.tell(1);
         future.join().unwrap();
-        assert_eq!(cell.runner().signals, 1, "stranded: the wake-up was lost");
+        assert_eq!(cell.runner().signals, 1, "the wake-up was lost");
         cell.assert_handled(&[&[SUSPEND]]);
     });
 }

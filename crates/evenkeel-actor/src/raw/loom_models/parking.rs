@@ -1,4 +1,4 @@
-//! No work is left while all workers are parked, and no worker stays parked after the end.
+//! No work is left while all workers are parked, and no worker stays parked after a stop.
 
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
@@ -10,22 +10,23 @@ use super::{TestWaker, check};
 use crate::idle_workers::IdleWorkers;
 use crate::sync::{Arc, AtomicU32, Ordering};
 
-/// Workers that share one queue, which is a number, ordered only by the fences of `IdleWorkers`.
+/// Workers that share one queue. The queue is only a count, with relaxed accesses, so that only the fences of
+/// `IdleWorkers` synchronise.
 struct WorkerModel {
     idle: IdleWorkers,
     queue: AtomicU32,
-    /// Work items that are not done.
-    alive: AtomicU32,
+    /// Work items that are not finished.
+    unfinished: AtomicU32,
     stopped: AtomicU32,
 }
 
 impl WorkerModel {
-    /// Creates a model with `items` work items to come; the workers exit after the last, once stopped.
+    /// Creates a model whose workers exit once it is stopped and `items` work items are finished.
     fn expecting(items: u32) -> Arc<Self> {
         Arc::new(Self {
             idle: IdleWorkers::new(),
             queue: AtomicU32::new(0),
-            alive: AtomicU32::new(items),
+            unfinished: AtomicU32::new(items),
             stopped: AtomicU32::new(0),
         })
     }
@@ -40,11 +41,11 @@ impl WorkerModel {
         self.idle.notify_all();
     }
 
-    fn is_over(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed) == 1 && self.alive.load(Ordering::Relaxed) == 0
+    fn is_finished(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed) == 1 && self.unfinished.load(Ordering::Relaxed) == 0
     }
 
-    /// Mirrors a worker until the end.
+    /// Mirrors a worker until it exits.
     fn work(&self, worker: usize) {
         let test_waker = TestWaker::new();
         let waker = Waker::from(test_waker.clone());
@@ -59,12 +60,12 @@ impl WorkerModel {
                 self.idle.begin_search();
                 continue;
             }
-            if self.is_over() {
+            if self.is_finished() {
                 self.idle.end_search();
                 return;
             }
-            let found = || self.queue.load(Ordering::Relaxed) != 0 || self.is_over();
-            if self.idle.poll_park(worker, &waker, found) == Poll::Pending {
+            let has_work = || self.queue.load(Ordering::Relaxed) != 0 || self.is_finished();
+            if self.idle.poll_park(worker, &waker, has_work) == Poll::Pending {
                 test_waker.wait();
                 self.idle.unpark(worker);
             }
@@ -77,16 +78,16 @@ impl WorkerModel {
     }
 
     fn finish(&self) {
-        self.alive.fetch_sub(1, Ordering::Relaxed);
+        self.unfinished.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 fn workers(model: &Arc<WorkerModel>, count: usize) -> Vec<thread::JoinHandle<()>> {
-    let one = |worker| {
+    let spawn = |worker| {
         let model = model.clone();
         thread::spawn(move || model.work(worker))
     };
-    (0..count).map(one).collect()
+    (0..count).map(spawn).collect()
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn work_from_two_threads_reaches_a_parked_worker() {
 }
 
 #[test]
-fn no_worker_stays_parked_after_the_end() {
+fn no_worker_stays_parked_after_a_stop() {
     check(3, || {
         let model = WorkerModel::expecting(0);
         let workers = workers(&model, 2);
@@ -136,9 +137,9 @@ fn no_worker_stays_parked_after_the_end() {
     });
 }
 
-/// The stop comes while work is left; the worker that finishes it must let all workers exit.
+/// The stop comes before the last work item; the worker that finishes that item must let all workers exit.
 #[test]
-fn the_worker_that_finishes_the_last_work_ends_the_others() {
+fn all_workers_exit_after_the_last_work_item() {
     check(2, || {
         let model = WorkerModel::expecting(1);
         let workers = workers(&model, 2);
@@ -149,7 +150,7 @@ fn the_worker_that_finishes_the_last_work_ends_the_others() {
 }
 
 #[test]
-fn two_concurrent_notifications_wake_different_workers_or_one_of_them_none() {
+fn two_concurrent_notifications_never_wake_the_same_worker() {
     check(3, || {
         let idle = Arc::new(IdleWorkers::new());
         let test_wakers = [TestWaker::new(), TestWaker::new()];
@@ -164,20 +165,20 @@ fn two_concurrent_notifications_wake_different_workers_or_one_of_them_none() {
         let woken = u32::from(first) + u32::from(second.join().unwrap());
         assert!(woken >= 1);
         assert_eq!(test_wakers.iter().map(|test_waker| test_waker.wake_count()).sum::<u32>(), woken);
-        assert_eq!(idle.sleeping(), 2 - woken as usize);
+        assert_eq!(idle.parked_count(), 2 - woken as usize);
     });
 }
 
-/// Time at which a searching worker that found work checks for more.
+/// Order in which a worker that found work ends its search and checks for more work.
 #[derive(Clone, Copy)]
-enum CheckTime {
-    /// As [`IdleWorkers::end_search_if`] does.
-    AfterSearch,
-    BeforeSearchEnds,
+enum CheckOrder {
+    /// The order of [`IdleWorkers::end_search_and_notify_if`].
+    AfterEndOfSearch,
+    BeforeEndOfSearch,
 }
 
-/// One worker is parked; one has found work and is about to run it for long; a third thread queues more.
-fn finder_and_producer(check_time: CheckTime) {
+/// One worker is parked; another has found work and will be busy for long; a third thread queues more work.
+fn finder_and_producer(order: CheckOrder) {
     let idle = Arc::new(IdleWorkers::new());
     let queue = Arc::new(AtomicU32::new(0));
     let test_waker = TestWaker::new();
@@ -193,25 +194,25 @@ fn finder_and_producer(check_time: CheckTime) {
             idle.notify();
         })
     };
-    let more = || queue.load(Ordering::Relaxed) != 0;
-    match check_time {
-        CheckTime::AfterSearch => drop(idle.end_search_if(more)),
-        CheckTime::BeforeSearchEnds => {
-            let more = more();
-            idle.end_search_if(|| more);
+    let has_more = || queue.load(Ordering::Relaxed) != 0;
+    match order {
+        CheckOrder::AfterEndOfSearch => drop(idle.end_search_and_notify_if(has_more)),
+        CheckOrder::BeforeEndOfSearch => {
+            let has_more = has_more();
+            idle.end_search_and_notify_if(|| has_more);
         }
     }
     producer.join().unwrap();
-    assert_eq!(test_waker.wake_count(), 1, "the parked worker is needed, and woken once");
+    assert_eq!(test_waker.wake_count(), 1, "the parked worker must be woken once");
 }
 
 #[test]
 fn the_end_of_a_search_and_new_work_wake_a_parked_worker_once() {
-    check(3, || finder_and_producer(CheckTime::AfterSearch));
+    check(3, || finder_and_producer(CheckOrder::AfterEndOfSearch));
 }
 
 #[test]
-#[should_panic(expected = "the parked worker is needed")]
-fn checking_before_the_search_ends_leaves_work_next_to_a_parked_worker() {
-    check(3, || finder_and_producer(CheckTime::BeforeSearchEnds));
+#[should_panic(expected = "the parked worker must be woken")]
+fn checking_for_work_before_ending_the_search_loses_a_wakeup() {
+    check(3, || finder_and_producer(CheckOrder::BeforeEndOfSearch));
 }

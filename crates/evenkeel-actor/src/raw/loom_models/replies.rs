@@ -1,4 +1,4 @@
-//! The reply of an ask is delivered or dropped once, and the wait ends once.
+//! The reply to an ask is delivered or dropped exactly once, and the wait ends exactly once.
 
 use core::task::{Poll, Waker};
 use std::sync::Arc as StdArc;
@@ -41,12 +41,12 @@ fn send_reply(sender: Sender<TestReply>, reply: TestReply) -> Result<(), TestRep
     sender.send(reply)
 }
 
-/// Waits for the end of the wait and returns its result.
+/// Blocks until the wait ends and returns its result.
 fn wait<T>(receiver: &mut Receiver<T>, test_waker: &StdArc<TestWaker>) -> Result<T, RecvError> {
     let waker = Waker::from(test_waker.clone());
     loop {
-        match receiver.poll_with(&waker, || waker.clone()) {
-            Poll::Ready(end) => return end,
+        match receiver.poll_recv(&waker, || waker.clone()) {
+            Poll::Ready(result) => return result,
             Poll::Pending => test_waker.wait(),
         }
     }
@@ -63,14 +63,14 @@ fn a_reply_reaches_the_receiver() {
 }
 
 #[test]
-fn of_a_reply_and_a_deadline_only_one_wakes_the_receiver() {
+fn a_reply_and_a_deadline_wake_the_receiver_once() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
         let deadline = receiver.deadline();
         let test_waker = TestWaker::new();
         let waker = Waker::from(test_waker.clone());
-        assert!(receiver.poll_with(&waker, || waker.clone()).is_pending());
+        assert!(receiver.poll_recv(&waker, || waker.clone()).is_pending());
         let reply = TestReply::new(&dropped);
         let replier = thread::spawn(move || send_reply(sender, reply).is_ok());
         let timer = thread::spawn(move || deadline.time_out());
@@ -84,7 +84,7 @@ fn of_a_reply_and_a_deadline_only_one_wakes_the_receiver() {
 }
 
 #[test]
-fn a_wait_ended_by_a_reply_and_a_deadline_is_woken_at_most_once() {
+fn a_receiver_that_polls_during_a_reply_and_a_deadline_is_woken_at_most_once() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
@@ -96,7 +96,7 @@ fn a_wait_ended_by_a_reply_and_a_deadline_is_woken_at_most_once() {
         let result = wait(&mut receiver, &test_waker);
         assert!(replier.join().unwrap(), "the receiver is still there");
         timer.join().unwrap();
-        assert!(!matches!(&result, Err(RecvError::Dropped)));
+        assert!(!matches!(&result, Err(RecvError::SenderDropped)));
         assert!(test_waker.wake_count() <= 1);
         drop((result, receiver));
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
@@ -117,7 +117,7 @@ fn a_dropped_sender_and_a_deadline_end_the_wait() {
 }
 
 #[test]
-fn a_reply_without_a_receiver_is_returned_or_dropped_once() {
+fn a_reply_to_a_dropped_receiver_is_returned_or_dropped_once() {
     check(3, || {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
@@ -125,7 +125,7 @@ fn a_reply_without_a_receiver_is_returned_or_dropped_once() {
         let reply = TestReply::new(&dropped);
         let replier = thread::spawn(move || drop(send_reply(sender, reply)));
         let waker = Waker::from(test_waker.clone());
-        drop(receiver.poll_with(&waker, || waker.clone()));
+        drop(receiver.poll_recv(&waker, || waker.clone()));
         drop(receiver);
         replier.join().unwrap();
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
@@ -140,8 +140,8 @@ fn only_the_most_recent_waker_is_woken() {
         let first = TestWaker::new();
         let second = TestWaker::new();
         let waker = Waker::from(first.clone());
-        let result = match receiver.poll_with(&waker, || waker.clone()) {
-            Poll::Ready(end) => end,
+        let result = match receiver.poll_recv(&waker, || waker.clone()) {
+            Poll::Ready(result) => result,
             Poll::Pending => wait(&mut receiver, &second),
         };
         assert_eq!(result, Ok(7));
@@ -150,7 +150,7 @@ fn only_the_most_recent_waker_is_woken() {
     });
 }
 
-/// Sender, receiver and deadline handle are dropped in every order; loom reports a leak or a race.
+/// Drops sender, receiver and deadline handle in every order; loom reports a leak or a race.
 #[test]
 fn the_last_reference_frees_the_channel() {
     check(3, || {

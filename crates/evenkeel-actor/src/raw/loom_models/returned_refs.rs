@@ -1,15 +1,15 @@
-//! A reference that a waker returns to a cell is taken over once, whatever the cell does next.
+//! A reference that a waker transfers to a cell is released exactly once, whatever the cell does next.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread;
 
-use super::super::state::{CellState, Notify, RETURNED, Release, SIGNAL};
+use super::super::state::{CellState, Notify, ReleaseOutcome, WAKER_REF, WOKEN};
 use super::check;
 use crate::sync::Arc;
 
-/// A cell that is not running, and a count of the references that were dropped or taken over.
+/// A cell that is not running, and the number of references dropped or taken over.
 #[derive(Clone)]
 struct ReferenceModel {
     state: Arc<CellState>,
@@ -19,15 +19,15 @@ struct ReferenceModel {
 impl ReferenceModel {
     fn new() -> Self {
         let state = Arc::new(CellState::new());
-        state.renew();
-        assert_eq!(state.release(0), Release::Gone);
+        state.reset_as_scheduled();
+        assert_eq!(state.release(0), ReleaseOutcome::Released);
         Self { state, accounted: StdArc::default() }
     }
 
     /// Mirrors a waker that is consumed on a worker.
     fn wake(&self, run: impl FnOnce(&Self)) {
-        let (notify, taken) = self.state.return_reference();
-        if !taken {
+        let (notify, transferred) = self.state.wake_and_transfer_ref();
+        if !transferred {
             self.accounted.fetch_add(1, Ordering::Relaxed);
         }
         if notify == Notify::Schedule {
@@ -36,13 +36,13 @@ impl ReferenceModel {
     }
 
     fn take_over(&self, flags: u32) {
-        self.accounted.fetch_add(usize::from(flags & RETURNED != 0), Ordering::Relaxed);
+        self.accounted.fetch_add(usize::from(flags & WAKER_REF != 0), Ordering::Relaxed);
     }
 
-    fn process_signal(&self) {
+    fn process_wake(&self) {
         loop {
-            self.take_over(self.state.lower(SIGNAL | RETURNED));
-            if self.state.release(0) == Release::Gone {
+            self.take_over(self.state.lower(WOKEN | WAKER_REF));
+            if self.state.release(0) == ReleaseOutcome::Released {
                 return;
             }
         }
@@ -65,11 +65,11 @@ fn two_wakers(run: fn(&ReferenceModel)) {
 }
 
 #[test]
-fn two_references_returned_to_a_running_cell_are_taken_over() {
-    two_wakers(ReferenceModel::process_signal);
+fn two_references_transferred_to_a_running_cell_are_both_accounted_for() {
+    two_wakers(ReferenceModel::process_wake);
 }
 
 #[test]
-fn two_references_returned_to_a_terminating_cell_are_taken_over() {
+fn two_references_transferred_to_a_terminating_cell_are_both_accounted_for() {
     two_wakers(ReferenceModel::terminate);
 }

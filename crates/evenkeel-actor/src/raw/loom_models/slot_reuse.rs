@@ -9,7 +9,7 @@ use super::super::slab::{Occupant, Slab, SlotRef};
 use super::check;
 use crate::sync::Arc;
 
-/// An occupant with a name; loom reports a read that races with writing it or taking it out.
+/// An occupant with a name; loom reports a read that races with writing or removing it.
 struct TestOccupant {
     name: &'static str,
     slab: Arc<Slab<TestOccupant>>,
@@ -64,7 +64,7 @@ fn a_stale_index_never_reaches_the_new_occupant() {
             })
         };
         drop((old, second));
-        // Rejected while the other thread holds the old one.
+        // Rejected while the other thread still references the old occupant.
         let new = occupy(&slab, &dropped, "new");
         if let Some((new, _)) = &new {
             assert_eq!((new.number(), new.generation(), new.occupant().name), (0, generation + 1, "new"));

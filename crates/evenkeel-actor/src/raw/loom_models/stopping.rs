@@ -1,4 +1,4 @@
-//! A message is handled, dead-lettered or rejected: exactly one of the three, whenever the cell stops.
+//! However a stop races with sends, each message is either handled, dead-lettered or rejected.
 
 use loom::thread;
 
@@ -15,7 +15,7 @@ fn a_message_that_races_with_a_stop_is_handled_dead_lettered_or_rejected() {
         let sent = sender.join().unwrap();
         let runner = cell.runner();
         for (message, sent) in [1, 2].into_iter().zip(sent) {
-            let handled = runner.seen.iter().filter(|seen| **seen == message).count();
+            let handled = runner.handled.iter().filter(|handled| **handled == message).count();
             let dead_lettered =
                 runner.dead_lettered.iter().filter(|dead_lettered| **dead_lettered == message).count();
             let rejected = usize::from(sent == PushResult::Closed(message));
@@ -35,21 +35,21 @@ fn two_senders_and_a_stop_account_for_every_message() {
         cell.command(ModelCommand::Stop).unwrap();
         let rejected: u32 = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
         let runner = cell.runner();
-        assert_eq!(runner.seen.len() + runner.dead_lettered.len() + rejected as usize, 2, "{runner:?}");
+        assert_eq!(runner.handled.len() + runner.dead_lettered.len() + rejected as usize, 2, "{runner:?}");
     });
 }
 
 #[test]
-fn of_two_racing_stops_one_is_processed() {
+fn one_of_two_racing_stops_is_processed() {
     check(3, || {
         let cell = ModelCell::new(8);
         let other = cell.clone();
         let second = thread::spawn(move || other.command(ModelCommand::Stop));
         let first = cell.command(ModelCommand::Stop);
         let second = second.join().unwrap();
-        // The later one may stay unread in the queue, which its sender cannot distinguish from processed; if
-        // both were rejected, no one would have stopped the cell.
+        // The second stop may stay unread in the queue; its sender cannot tell. If both were rejected, the cell
+        // would never stop.
         assert!(first.is_ok() || second.is_ok());
-        assert_ne!(cell.state.flags() & super::super::state::DEAD, 0, "stranded: no stop was processed");
+        assert_ne!(cell.state.flags() & super::super::state::DEAD, 0, "lost wake-up: no stop was processed");
     });
 }

@@ -13,13 +13,13 @@ use crate::worker_slots::WorkerSlots;
 const ONE: NonZeroUsize = NonZeroUsize::MIN;
 const TWO: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
-/// Two workers; work items are numbers: those any worker can take, and those only the second can.
+/// Two workers, and counts of the work items that any worker can take and of those only the second can take.
 struct WorkerModel {
     slots: WorkerSlots<()>,
     idle: IdleWorkers,
     common: AtomicU32,
     second_only: AtomicU32,
-    undone: AtomicU32,
+    unfinished: AtomicU32,
 }
 
 impl WorkerModel {
@@ -29,7 +29,7 @@ impl WorkerModel {
             idle: IdleWorkers::new(),
             common: AtomicU32::new(common),
             second_only: AtomicU32::new(second_only),
-            undone: AtomicU32::new(common + second_only),
+            unfinished: AtomicU32::new(common + second_only),
         })
     }
 
@@ -39,13 +39,13 @@ impl WorkerModel {
     }
 
     fn finish(&self) {
-        if self.undone.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.idle.notify_all();
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.undone.load(Ordering::SeqCst) == 0
+    fn is_finished(&self) -> bool {
+        self.unfinished.load(Ordering::SeqCst) == 0
     }
 
     /// Mirrors `set_workers` with one worker less.
@@ -54,7 +54,7 @@ impl WorkerModel {
         self.idle.notify_from(1);
     }
 
-    /// Mirrors a worker, which runs until all work is done or it is not wanted any more.
+    /// Mirrors a worker, which runs until all work is done or its slot is above the target.
     fn work(&self, worker: usize) {
         let test_waker = TestWaker::new();
         let waker = Waker::from(test_waker.clone());
@@ -62,18 +62,20 @@ impl WorkerModel {
         self.idle.begin_search();
         while self.slots.is_wanted(worker) {
             if self.take() {
-                self.idle.end_search_if(|| self.common.load(Ordering::Relaxed) != 0);
+                self.idle.end_search_and_notify_if(|| self.common.load(Ordering::Relaxed) != 0);
                 self.finish();
                 self.idle.begin_search();
                 continue;
             }
-            if self.is_over() {
+            if self.is_finished() {
                 break;
             }
-            let found = || {
-                self.common.load(Ordering::Relaxed) != 0 || self.is_over() || !self.slots.is_wanted(worker)
+            let has_work = || {
+                self.common.load(Ordering::Relaxed) != 0
+                    || self.is_finished()
+                    || !self.slots.is_wanted(worker)
             };
-            if self.idle.poll_park(worker, &waker, found) == Poll::Pending {
+            if self.idle.poll_park(worker, &waker, has_work) == Poll::Pending {
                 test_waker.wait();
                 self.idle.unpark(worker);
             }
@@ -113,7 +115,7 @@ fn the_remaining_worker_does_the_work_of_an_exiting_one() {
 fn an_exiting_worker_that_was_woken_for_work_wakes_another() {
     check(2, || {
         let model = WorkerModel::new(0, 0);
-        model.undone.store(1, Ordering::SeqCst);
+        model.unfinished.store(1, Ordering::SeqCst);
         let producer = model.clone();
         let producer = thread::spawn(move || {
             producer.common.fetch_add(1, Ordering::Relaxed);
@@ -124,26 +126,26 @@ fn an_exiting_worker_that_was_woken_for_work_wakes_another() {
     });
 }
 
-/// Time at which an exiting worker wakes another for the work it leaves.
+/// Order in which an exiting worker hands over its work and wakes another worker.
 #[derive(Clone, Copy)]
 enum WakeOrder {
     AfterHandingOver,
     BeforeHandingOver,
 }
 
-/// One worker exits and leaves work while the other parks; one of them must be awake for it.
+/// One worker exits and leaves work while the other parks; the other must see the work or be woken.
 fn one_exits_while_the_other_parks(wake: WakeOrder) {
     let model = WorkerModel::new(0, 1);
     let test_waker = TestWaker::new();
     model.idle.begin_search();
     model.idle.begin_search();
-    let exiting_slots = model.clone();
+    let exiting_model = model.clone();
     let exiting = thread::spawn(move || match wake {
-        WakeOrder::AfterHandingOver => exiting_slots.exit(1, None),
+        WakeOrder::AfterHandingOver => exiting_model.exit(1, None),
         WakeOrder::BeforeHandingOver => {
-            exiting_slots.idle.end_search();
-            exiting_slots.idle.notify();
-            exiting_slots.common.fetch_add(1, Ordering::Relaxed);
+            exiting_model.idle.end_search();
+            exiting_model.idle.notify();
+            exiting_model.common.fetch_add(1, Ordering::Relaxed);
         }
     });
     let waker = Waker::from(test_waker.clone());
@@ -163,11 +165,11 @@ fn waking_before_the_hand_over_leaves_work_with_all_workers_parked() {
     check(3, || one_exits_while_the_other_parks(WakeOrder::BeforeHandingOver));
 }
 
-/// Order in which a caller raises the target and looks for empty slots.
+/// Order in which a caller raises the target and searches for empty slots.
 #[derive(Clone, Copy)]
 enum TargetOrder {
-    BeforeLooking,
-    AfterLooking,
+    BeforeSearch,
+    AfterSearch,
 }
 
 /// A worker that is exiting is wanted again; returns how many workers end up in its slot.
@@ -181,11 +183,11 @@ fn second_is_wanted_again(order: TargetOrder) -> usize {
         usize::from(exiting_slots.is_wanted(1) && exiting_slots.claim(1).is_some())
     });
     let empty = match order {
-        TargetOrder::BeforeLooking => {
+        TargetOrder::BeforeSearch => {
             slots.set_target(TWO);
             next_to_fill(&slots)
         }
-        TargetOrder::AfterLooking => {
+        TargetOrder::AfterSearch => {
             let empty = slots.active() == 0;
             slots.set_target(TWO);
             empty.then_some(1)
@@ -202,11 +204,11 @@ fn next_to_fill(slots: &WorkerSlots<()>) -> Option<usize> {
 
 #[test]
 fn a_wanted_slot_is_filled_exactly_once() {
-    check(3, || assert_eq!(second_is_wanted_again(TargetOrder::BeforeLooking), 1));
+    check(3, || assert_eq!(second_is_wanted_again(TargetOrder::BeforeSearch), 1));
 }
 
 #[test]
 #[should_panic(expected = "the slot is empty")]
-fn looking_for_empty_slots_before_raising_the_target_leaves_one_empty() {
-    check(3, || assert_eq!(second_is_wanted_again(TargetOrder::AfterLooking), 1, "the slot is empty"));
+fn searching_for_empty_slots_before_raising_the_target_leaves_one_empty() {
+    check(3, || assert_eq!(second_is_wanted_again(TargetOrder::AfterSearch), 1, "the slot is empty"));
 }

@@ -1,4 +1,4 @@
-//! Each transition of the state word in isolation; the loom models check concurrent ones.
+//! Tests of each transition of the state word in isolation; the loom models check concurrent transitions.
 
 use super::*;
 
@@ -6,15 +6,15 @@ use super::*;
 fn the_first_raised_flag_grants_the_run_permit() {
     let state = word(0);
     assert_eq!((state.raise(USER), state.flags()), (Notify::Schedule, SCHEDULED | USER));
-    assert_eq!((state.raise(USER), state.flags()), (Notify::Already, SCHEDULED | USER));
-    assert_eq!((state.raise(SYSTEM), state.flags()), (Notify::Already, SCHEDULED | USER | SYSTEM));
+    assert_eq!((state.raise(USER), state.flags()), (Notify::NotNeeded, SCHEDULED | USER));
+    assert_eq!((state.raise(SYSTEM), state.flags()), (Notify::NotNeeded, SCHEDULED | USER | SYSTEM));
 }
 
 #[test]
-fn a_suspended_cell_is_scheduled_for_urgent_flags_only() {
+fn a_suspended_cell_is_scheduled_only_for_system_work_and_wake_ups() {
     let state = word(SUSPENDED);
-    assert_eq!((state.raise(USER), state.flags()), (Notify::Already, SUSPENDED | USER));
-    assert_eq!(state.raise_unlocked(SIGNAL), Notify::Schedule);
+    assert_eq!((state.raise(USER), state.flags()), (Notify::NotNeeded, SUSPENDED | USER));
+    assert_eq!(state.raise_always(WOKEN), Notify::Schedule);
     assert_eq!(word(SUSPENDED).raise(SYSTEM), Notify::Schedule);
 }
 
@@ -26,63 +26,69 @@ fn a_closed_cell_can_still_be_scheduled() {
 #[test]
 fn a_dead_cell_is_never_scheduled_and_never_changes() {
     for flags in [DEAD, DEAD | CLOSED | SCHEDULED, DEAD | SCHEDULED | USER | SYSTEM] {
-        for flag in [USER, SYSTEM, SIGNAL] {
+        for flag in [USER, SYSTEM, WOKEN] {
             let state = word(flags);
-            assert_eq!((state.raise(flag), state.raise_unlocked(flag)), (Notify::Dead, Notify::Dead));
+            assert_eq!((state.raise(flag), state.raise_always(flag)), (Notify::Dead, Notify::Dead));
             assert_eq!(state.flags(), flags);
         }
     }
 }
 
 #[test]
-fn nothing_is_left_to_do_in_a_dead_cell() {
-    assert_eq!(word(SCHEDULED | DEAD | USER | SYSTEM).release(0), Release::Gone);
+fn a_dead_cell_has_no_work_left() {
+    assert_eq!(word(SCHEDULED | DEAD | USER | SYSTEM).release(0), ReleaseOutcome::Released);
 }
 
 #[test]
 fn raise_unlocked_writes_even_if_the_flag_is_set() {
-    let state = word(SCHEDULED | SIGNAL);
-    assert_eq!((state.raise_unlocked(SIGNAL), state.flags()), (Notify::Already, SCHEDULED | SIGNAL));
+    let state = word(SCHEDULED | WOKEN);
+    assert_eq!((state.raise_always(WOKEN), state.flags()), (Notify::NotNeeded, SCHEDULED | WOKEN));
 }
 
 #[test]
 fn a_run_that_leaves_no_work_releases_the_permit() {
     let state = word(SCHEDULED);
-    assert_eq!((state.release(0), state.flags()), (Release::Gone, 0));
+    assert_eq!((state.release(0), state.flags()), (ReleaseOutcome::Released, 0));
     assert_eq!(state.raise(USER), Notify::Schedule, "the next flag grants it again");
 }
 
 #[test]
 fn work_that_arrived_during_a_run_keeps_the_permit() {
-    for flag in [USER, SYSTEM, SIGNAL, WAITERS] {
+    for flag in [USER, SYSTEM, WOKEN, WAITERS] {
         let state = word(SCHEDULED | flag);
-        assert_eq!((state.release(0), state.flags()), (Release::Kept, SCHEDULED | flag));
+        assert_eq!((state.release(0), state.flags()), (ReleaseOutcome::Kept, SCHEDULED | flag));
     }
 }
 
 #[test]
 fn a_suspension_begins_and_ends_in_the_transition_that_ends_the_run() {
     let state = word(SCHEDULED | USER);
-    assert_eq!((state.release(SUSPENDED), state.flags()), (Release::Gone, SUSPENDED | USER));
+    assert_eq!((state.release(SUSPENDED), state.flags()), (ReleaseOutcome::Released, SUSPENDED | USER));
     let state = word(SCHEDULED | SUSPENDED | USER);
-    assert_eq!((state.release(0), state.flags()), (Release::Kept, SCHEDULED | USER));
+    assert_eq!((state.release(0), state.flags()), (ReleaseOutcome::Kept, SCHEDULED | USER));
     let state = word(SCHEDULED | SYSTEM);
-    assert_eq!((state.release(SUSPENDED), state.flags()), (Release::Kept, SCHEDULED | SUSPENDED | SYSTEM));
+    assert_eq!(
+        (state.release(SUSPENDED), state.flags()),
+        (ReleaseOutcome::Kept, SCHEDULED | SUSPENDED | SYSTEM)
+    );
 }
 
 #[test]
-fn a_suspended_cell_with_held_messages_is_runnable_when_it_resumes() {
+fn a_suspended_cell_with_private_messages_is_runnable_when_it_resumes() {
     let state = word(SCHEDULED);
-    assert_eq!((state.release(SUSPENDED | USER), state.flags()), (Release::Gone, SUSPENDED | USER));
+    assert_eq!(
+        (state.release(SUSPENDED | USER), state.flags()),
+        (ReleaseOutcome::Released, SUSPENDED | USER)
+    );
     assert_eq!(state.raise(SYSTEM), Notify::Schedule);
     state.lower(SYSTEM);
-    assert_eq!(state.release(0), Release::Kept);
+    assert_eq!(state.release(0), ReleaseOutcome::Kept);
 }
 
 #[test]
-fn releasing_a_released_permit_writes_nothing() {
+fn releasing_a_released_permit_changes_nothing() {
     let state = word(CLOSED);
-    assert_eq!((state.release(0), state.flags()), (Release::Gone, CLOSED));
+    assert_eq!((state.release(0), state.flags()), (ReleaseOutcome::Released, CLOSED));
 }
 
 #[test]
@@ -108,7 +114,7 @@ fn a_reused_slot_starts_with_a_fresh_state() {
     let state = word(SCHEDULED | USER | SUSPENDED);
     state.mark_dead();
     assert_eq!(state.flags(), SCHEDULED | USER | SUSPENDED | DEAD | CLOSED);
-    state.renew();
+    state.reset_as_scheduled();
     assert_eq!(state.flags(), SCHEDULED);
 }
 
