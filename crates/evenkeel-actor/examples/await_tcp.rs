@@ -1,4 +1,4 @@
-//! An actor that awaits a TCP echo: it is suspended meanwhile, and its messages stay queued in order.
+//! An actor that awaits a response over TCP: it is suspended meanwhile, and its messages stay queued in order.
 
 use std::error::Error;
 use std::io;
@@ -32,28 +32,29 @@ impl Actor for EchoClient {
         match message {
             Msg::Send(text, reply) => {
                 let server = self.server;
-                Ok(Flow::wait(async move { Msg::Received(echo(server, &text).await, reply) }))
+                Ok(Flow::wait(async move { Msg::Received(send_and_receive(server, &text).await, reply) }))
             }
-            Msg::Received(echo, reply) => {
+            Msg::Received(response, reply) => {
                 self.calls += 1;
-                let echo = echo.map_err(|error| ActorError::new(error.to_string()))?;
-                let _late = reply.send(format!("{echo} (call {})", self.calls));
+                let response = response.map_err(|error| ActorError::new(error.to_string()))?;
+                // Fails if the asker no longer waits.
+                let _ = reply.send(format!("{response} (call {})", self.calls));
                 Ok(Flow::Continue)
             }
         }
     }
 }
 
-async fn echo(server: SocketAddr, text: &str) -> io::Result<String> {
+async fn send_and_receive(server: SocketAddr, text: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_all(text.as_bytes()).await?;
     stream.shutdown().await?;
-    let mut echo = String::new();
-    stream.read_to_string(&mut echo).await?;
-    Ok(echo)
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    Ok(response)
 }
 
-async fn serve(listener: TcpListener) -> io::Result<()> {
+async fn run_echo_server(listener: TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;
         let (mut from, mut to) = stream.split();
@@ -65,10 +66,10 @@ async fn serve(listener: TcpListener) -> io::Result<()> {
 pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let server = listener.local_addr()?;
-    let serving = tokio::spawn(serve(listener));
+    let server_task = tokio::spawn(run_echo_server(listener));
 
-    let workers = NonZeroUsize::new(2).ok_or("no workers")?;
-    let runtime = TokioRuntime::current().ok_or("not on tokio")?;
+    let workers = NonZeroUsize::new(2).ok_or("the number of workers is zero")?;
+    let runtime = TokioRuntime::current().ok_or("no current Tokio runtime")?;
     let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
     let client = system.spawn(&Props::new(move || EchoClient { server, calls: 0 }).build())?;
 
@@ -79,6 +80,6 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     system.graceful_shutdown(Duration::from_secs(1)).await;
-    serving.abort();
+    server_task.abort();
     Ok(())
 }

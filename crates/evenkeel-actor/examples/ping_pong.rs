@@ -1,4 +1,4 @@
-//! Two actors send a ball back and forth; the one that has it at the end replies.
+//! Two actors send a ball back and forth; the one that hits it last replies.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -27,7 +27,8 @@ impl Actor for Player {
         match ball.hits_left.checked_sub(1) {
             Some(hits_left) => ball.other.tell(Ball { hits_left, other: ctx.me(), done: ball.done }),
             None => {
-                let _late = ball.done.send(self.hits);
+                // Fails if the asker no longer waits.
+                let _ = ball.done.send(self.hits);
             }
         }
         Ok(Flow::Continue)
@@ -36,8 +37,8 @@ impl Actor for Player {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
-    let workers = NonZeroUsize::new(2).ok_or("no workers")?;
-    let runtime = TokioRuntime::current().ok_or("not on tokio")?;
+    let workers = NonZeroUsize::new(2).ok_or("the number of workers is zero")?;
+    let runtime = TokioRuntime::current().ok_or("no current Tokio runtime")?;
     let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
 
     let props = Props::new(|| Player { hits: 0 }).build();

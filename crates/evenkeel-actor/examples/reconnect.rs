@@ -1,5 +1,5 @@
-//! Stash, become, names and routers together: a client, found by name, stashes requests until it is connected, then
-//! forwards them to a pool of workers.
+//! Stash, become, name registry and router together: a client that is looked up by name stashes requests until it is
+//! connected, then forwards them to a pool of workers.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -20,7 +20,8 @@ impl Actor for Worker {
     type Msg = Job;
 
     fn receive(&mut self, Job(number, reply): Job, _ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
-        let _late = reply.send(number * number);
+        // Fails if the asker no longer waits.
+        let _ = reply.send(number * number);
         Ok(Flow::Continue)
     }
 }
@@ -74,8 +75,8 @@ impl Actor for Client {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
-    let two = NonZeroUsize::new(2).ok_or("no workers")?;
-    let runtime = TokioRuntime::current().ok_or("not on tokio")?;
+    let two = NonZeroUsize::new(2).ok_or("the number of workers is zero")?;
+    let runtime = TokioRuntime::current().ok_or("no current Tokio runtime")?;
     let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(two)).start(runtime)?;
 
     let workers = system.spawn_router(&Props::new(|| Worker).build(), RouterOptions::least_mailbox(two))?;

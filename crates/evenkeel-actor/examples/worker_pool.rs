@@ -1,4 +1,4 @@
-//! A pool of workers that fail now and then: their parent restarts them, and the next jobs are handled.
+//! A pool of workers that fail now and then: their parent restarts them, and later jobs are handled as usual.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -27,7 +27,8 @@ impl Actor for Worker {
         if job.number.is_multiple_of(7) {
             return Err(ActorError::new("sevens are too hard"));
         }
-        let _late = job.reply.send(job.number * job.number);
+        // Fails if the asker no longer waits.
+        let _ = job.reply.send(job.number * job.number);
         Ok(Flow::Continue)
     }
 }
@@ -66,14 +67,15 @@ impl Actor for Pool {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
-    let workers = NonZeroUsize::new(2).ok_or("no workers")?;
-    let runtime = TokioRuntime::current().ok_or("not on tokio")?;
-    let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
+    let worker_threads = NonZeroUsize::new(2).ok_or("the number of worker threads is zero")?;
+    let runtime = TokioRuntime::current().ok_or("no current Tokio runtime")?;
+    let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(worker_threads)).start(runtime)?;
 
     let supervision =
         Supervision::default().with_backoff(Backoff::NONE).with_max_restarts(100, Duration::from_secs(1))?;
-    let pool = Props::new(|| Pool { workers: vec![], next: 0 }).supervise(supervision).build();
-    let pool = system.spawn(&pool)?;
+    // Applies to the pool's children, the workers.
+    let pool_props = Props::new(|| Pool { workers: vec![], next: 0 }).supervise(supervision).build();
+    let pool = system.spawn(&pool_props)?;
 
     let mut done = 0;
     let mut failed = 0;

@@ -27,7 +27,7 @@ pub trait Actor: Sized + Send + 'static {
         Ok(Flow::Continue)
     }
 
-    /// Handles a signal of the system.
+    /// Handles a signal from the system.
     fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         Ok(Flow::Continue)
     }
@@ -35,10 +35,10 @@ pub trait Actor: Sized + Send + 'static {
     /// Runs on the old value before a restart drops it.
     fn restarting(&mut self, _error: &ActorError, _ctx: &mut Context<'_, Self>) {}
 
-    /// Runs once at the end, after the last child has stopped.
+    /// Runs once before the actor is dropped for good, after its last child has stopped.
     fn stopped(&mut self, _ctx: &mut Context<'_, Self>) {}
 
-    /// Overrules the decision about a failed child if it returns a directive.
+    /// Returns a directive to overrule the decision about a failed child, or `None` to accept it.
     fn overrule(&mut self, _failure: &FailureNotification) -> Option<SupervisionDirective> {
         None
     }
@@ -50,7 +50,7 @@ pub type HandlerResult<M> = Result<Flow<M>, ActorError>;
 /// A future whose output is the next message of the actor that awaits it.
 pub type MessageFuture<M> = Pin<Box<dyn Future<Output = M> + Send>>;
 
-/// Instruction of a handler: how the actor continues.
+/// Instruction from a handler for what the actor does next.
 pub enum Flow<M> {
     /// Handle the next message.
     Continue,
@@ -78,7 +78,7 @@ pub enum Signal {
     Terminated {
         /// The stopped actor.
         actor: MailboxIndex,
-        /// The cause of its end.
+        /// The cause of its termination.
         cause: Termination,
     },
     /// A child failed; contains the decision about it.

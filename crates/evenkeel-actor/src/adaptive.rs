@@ -24,15 +24,15 @@ pub const SHRINK_BACKOFF_MAX: u32 = 32;
 pub struct AdaptiveOptions {
     /// The minimum number of workers.
     pub workers_min: NonZeroUsize,
-    /// The maximum number of workers; more than the runtime has threads are of no use.
+    /// The maximum number of workers; there is no use in more than the runtime has threads.
     pub workers_max: NonZeroUsize,
-    /// More ready actors per worker than this are pressure.
+    /// The number of ready actors per worker above which the load is pressure.
     pub depth_high: usize,
-    /// Fewer ready actors per worker than this are calm, if the wait is short as well.
+    /// The number of ready actors per worker below which the load is calm, if the wait is short as well.
     pub depth_low: usize,
-    /// A mean wait from ready to run above this is pressure.
+    /// The mean wait from ready to run above which the load is pressure.
     pub wait_high: Duration,
-    /// A mean wait of up to this is calm.
+    /// The mean wait up to which the load is calm, if few actors are ready as well.
     pub wait_low: Duration,
     /// The number of samples under pressure in a row before workers are added.
     pub grow_after: NonZeroU32,
@@ -45,8 +45,8 @@ pub struct AdaptiveOptions {
 impl AdaptiveOptions {
     /// Returns the defaults for one to `workers_max` workers.
     ///
-    /// Pressure is more than 4 ready actors per worker or a mean wait above 1 ms; calm is less than 1 and at most
-    /// 100 µs. A sample is taken every 100 ms; two under pressure add workers, 50 calm ones remove one.
+    /// Pressure is more than 4 ready actors per worker or a mean wait above 1 ms; calm is fewer than 1 ready actor per
+    /// worker and a mean wait of at most 100 µs. A sample is taken every 100 ms; two under pressure add workers, 50 calm ones remove one.
     pub const fn up_to(workers_max: NonZeroUsize) -> Self {
         Self {
             workers_min: NonZeroUsize::MIN,
@@ -172,7 +172,7 @@ impl AdaptiveDispatcher {
         LoadLevel::Steady
     }
 
-    /// Returns the calm samples needed to remove a worker: more after a number that proved to be needed.
+    /// Returns the number of calm samples needed to remove a worker; after an increase, multiplied by the backoff.
     fn calm_needed(&self) -> u32 {
         match self.last_step {
             ScaleStep::Up => self.options.shrink_after.get().saturating_mul(self.shrink_backoff),
@@ -180,7 +180,7 @@ impl AdaptiveDispatcher {
         }
     }
 
-    /// Adds half as many workers; only one if the last removal was one too many.
+    /// Returns the number of workers increased by half, or by one if the last step removed a worker.
     fn step_up(&self, workers: NonZeroUsize) -> NonZeroUsize {
         match self.last_step {
             ScaleStep::Up => workers.saturating_add((workers.get() / 2).max(1)),

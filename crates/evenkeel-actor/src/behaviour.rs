@@ -1,4 +1,4 @@
-//! Become: an actor's message handler as a value that it can replace.
+//! Become: an actor replaces its message handler.
 //!
 //! Limits: at most [`BEHAVIOURS_MAX`] handlers on the stack below the current one.
 
@@ -15,7 +15,7 @@ pub const BEHAVIOURS_MAX: usize = 64;
 pub type ReceiveFn<A> =
     fn(&mut A, <A as Actor>::Msg, &mut Context<'_, A>) -> HandlerResult<<A as Actor>::Msg>;
 
-/// The current message handler and a stack of those it covers: the `become` of other actor systems.
+/// The current message handler and the stack of handlers below it; other actor systems call this `become`.
 ///
 /// It is a field of the actor, so actors without it pay nothing, and a restart begins with the handler that the factory
 /// sets. If the states carry data of their own, an enum and a `match` in `receive` are clearer.
@@ -41,7 +41,7 @@ pub type ReceiveFn<A> =
 ///                 self.behaviour.replace(Self::open);
 ///                 ctx.unstash_all();
 ///             }
-///             later => ctx.stash(later),
+///             other => ctx.stash(other),
 ///         }
 ///         Ok(Flow::Continue)
 ///     }

@@ -73,7 +73,7 @@ impl<A: Actor> Context<'_, A> {
         Ok(child)
     }
 
-    /// Adds a child, and reserves capacity for the two system messages it may send: its failure and its end.
+    /// Adds a child, and reserves capacity for the two system messages it may send: its failure and its termination.
     pub(crate) fn adopt(&mut self, child: &CellRef) {
         self.body.mailbox.reserve_system(2);
         self.extra().children.push(child.clone());
@@ -110,7 +110,7 @@ impl<A: Actor> Context<'_, A> {
         outcome
     }
 
-    /// Watches another actor (death watch): its end arrives as [`Signal::Terminated`](crate::Signal::Terminated), once.
+    /// Watches another actor (death watch): its end is signalled once, as [`Signal::Terminated`](crate::Signal::Terminated).
     ///
     /// If it has already stopped, the signal is sent at once. Returns `false` past 65 536 watched actors.
     pub fn watch<M: Send + 'static>(&mut self, target: &ActorRef<M>) -> bool {
@@ -125,9 +125,9 @@ impl<A: Actor> Context<'_, A> {
         extra.watching.push(target.clone());
         self.body.mailbox.reserve_system(1);
         if target.tell_system(SystemMessage::Watch(self.cell.clone())).is_err() {
-            let ended = SystemMessage::Terminated { actor: target, termination: Termination::Unknown };
+            let terminated = SystemMessage::Terminated { actor: target, termination: Termination::Unknown };
             // This cell is running, so its system queue is open.
-            drop(self.cell.tell_system(ended));
+            drop(self.cell.tell_system(terminated));
         }
         true
     }
@@ -175,7 +175,7 @@ impl<A: Actor> Context<'_, A> {
             timer_driver.cancel(previous.entry);
         }
         let Some(timeout) = timeout else { return true };
-        // A timeout of zero would fire all the time.
+        // A timeout of zero would fire continuously.
         let now = self.local.core().now();
         let timeout = timeout.max(Duration::from_millis(1));
         let Ok(entry) = timer_driver.insert(now + timeout, TimerEvent::ReceiveTimeout(self.cell.clone()))
@@ -187,7 +187,7 @@ impl<A: Actor> Context<'_, A> {
         true
     }
 
-    /// Creates the key of a wait, for [`ResumeCondition::ExternalSignal`](crate::ResumeCondition).
+    /// Creates a key that identifies one wait, for [`ResumeCondition::ExternalSignal`](crate::ResumeCondition).
     pub fn signal_key(&mut self) -> SignalKey {
         let slot = self.cell.number();
         self.extra().next_key(slot)

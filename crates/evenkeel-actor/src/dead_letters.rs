@@ -16,11 +16,11 @@ use crate::index::MailboxIndex;
 pub enum DeadLetterReason {
     /// The mailbox was full, and `tell` cannot return the message.
     Full,
-    /// The mailbox was full and drops the oldest message.
+    /// The message was the oldest in a full mailbox whose strategy drops the oldest.
     DroppedOldest,
-    /// The mailbox was full and drops the newest message.
+    /// The mailbox was full, and its strategy drops the newest message.
     DroppedNewest,
-    /// The mailbox was full and dead-letters what does not fit.
+    /// The mailbox was full, and its strategy dead-letters messages that do not fit.
     Overflow,
     /// The mailbox was closed when the message was sent.
     Closed,
@@ -82,7 +82,7 @@ pub enum KeepMessage {
     /// Keeps messages whose type has no drop glue; of others, only the type.
     ///
     /// Dropping a message ends the ask in it, and the asker gets [`AskError::Discarded`](crate::AskError::Discarded) at
-    /// once. A kept one would leave the ask open until its deadline.
+    /// once. A kept message would leave the ask open until its deadline.
     #[default]
     Plain,
     /// Keeps every message until the letter is taken or evicted.
@@ -141,9 +141,9 @@ impl DeadLetters {
         Self { kept: VecDeque::new(), kept_max, counts: DeadLetterCounts::NONE, evicted: 0 }
     }
 
-    /// Counts and stores a letter; returns the evicted one, or the letter itself if none are stored.
+    /// Counts and stores a letter; returns the evicted one, or the letter itself if the capacity is 0.
     ///
-    /// Dropping a message runs its `Drop`, which may send messages: drop it after releasing your lock.
+    /// The message's `Drop` may send messages, so drop the returned letter after releasing your lock.
     #[must_use = "drop the letter only after the lock is released"]
     pub fn push(&mut self, letter: DeadLetter) -> Option<DeadLetter> {
         self.counts.add(letter.reason);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_letter_gives_way_and_stays_counted() {
+    fn the_oldest_letter_is_evicted_and_stays_counted() {
         let mut letters = DeadLetters::new(2);
         assert_eq!(push(&mut letters, DroppedOldest, 1), None);
         assert_eq!(push(&mut letters, Overflow, 2), None);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn draining_empties_the_box_and_not_the_counts() {
+    fn draining_empties_the_store_but_keeps_the_counts() {
         let mut letters = DeadLetters::new(2);
         push(&mut letters, Closed, 1);
         push(&mut letters, Closed, 2);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_letter_keeps_messages_without_drop_glue() {
+    fn plain_keeps_only_messages_without_drop_glue() {
         assert!(KeepMessage::Plain.keeps::<(u32, &str)>());
         assert!(!KeepMessage::Plain.keeps::<String>());
         assert!(!KeepMessage::Plain.keeps::<Option<crate::Reply<u32>>>());

@@ -69,9 +69,9 @@ pub enum StopReason {
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Directed => f.write_str("the supervisor stops it on this error"),
+            Self::Directed => f.write_str("the supervisor stops actors on this error"),
             Self::RestartsExhausted { max_restarts, within } => {
-                write!(f, "all {max_restarts} restarts within {within:?} are used up")
+                write!(f, "the limit of {max_restarts} restarts within {within:?} is reached")
             }
         }
     }
@@ -79,8 +79,8 @@ impl fmt::Display for StopReason {
 
 /// Decides about an actor that failed at `now`, and records a granted restart in its history.
 ///
-/// `random` is a uniformly random number for the jitter of the delay. A restart counts from the failure, not from the
-/// end of its delay.
+/// `random` is a uniformly random number for the jitter of the delay. A restart counts in the window from the time of the
+/// failure, not from the end of the delay.
 pub fn decide(
     supervision: &Supervision,
     history: &mut RestartHistory,
@@ -108,7 +108,7 @@ pub fn decide(
     }
 }
 
-/// Notification of a parent about a child's failure.
+/// Notification to a parent about a child's failure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureNotification {
     /// The failed child.
@@ -121,7 +121,7 @@ pub struct FailureNotification {
     pub restarts: u32,
 }
 
-/// Command of a parent to a child, for example to overrule a decision.
+/// Command from a parent to a child, for example to overrule a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SupervisionCommand {
     /// Continue with the next message and the current state.

@@ -4,8 +4,8 @@
 //! Limits: at most `labels_max` labels and `other` (bounded label cardinality). A worker takes 464 bytes per label on a
 //! 64-bit machine: 120 KB with the default of 256 labels.
 //!
-//! A [`Collector`] turns the counters into a [`Snapshot`] in one pass, which a [`MetricsSink`] publishes or
-//! [`Snapshot::write_prometheus`] prints.
+//! A [`Collector`] reads the counters into a [`Snapshot`] in one pass; a [`MetricsSink`] publishes the snapshot, or
+//! [`Snapshot::write_prometheus`] writes it as text.
 
 mod collect;
 mod counter;

@@ -25,7 +25,7 @@ use crate::guardian::{ActorError, StopReason};
 use crate::invoke::{ActorState, InvokeKind, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
 use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
-use crate::panic::catch;
+use crate::panic::catch_panic;
 use crate::raw::run_permit::PermitState;
 use crate::raw::state::{CLOSED, CellState, SUSPENDED, SYSTEM, USER, WAITERS, WOKEN};
 use crate::raw::waker;
@@ -60,7 +60,7 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     /// Inlined, so that a caller that uses only the kind of the result pays for nothing else.
     #[inline(always)]
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
-        let action = catch(|| self.process_messages(messages_max)).unwrap_or_else(|panic| {
+        let action = catch_panic(|| self.process_messages(messages_max)).unwrap_or_else(|panic| {
             // The panic may have interrupted the system queue, whose flag is then already cleared.
             self.state().set(SYSTEM);
             // Or the poll of a future.
@@ -239,7 +239,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             // Includes the message already taken.
             messages: self.body.mailbox.stats().depth + 1,
         };
-        match catch(|| middleware.before_invoke(&ctx)) {
+        match catch_panic(|| middleware.before_invoke(&ctx)) {
             Ok(ControlFlow::Continue(())) => {
                 self.middleware_entered = true;
                 None
@@ -555,7 +555,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             now: self.local.core().now(),
             messages: self.handled,
         };
-        if catch(|| middleware.after_invoke(&ctx, &result)).is_err() {
+        if catch_panic(|| middleware.after_invoke(&ctx, &result)).is_err() {
             // The result of the run stands; the broken middleware is only counted.
             self.local.core().hub.count_failure(self.body.header.kind);
         }

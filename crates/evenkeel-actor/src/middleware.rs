@@ -10,7 +10,7 @@ use evenkeel_policy::time::Instant;
 use crate::index::MailboxIndex;
 use crate::invoke::InvokeResult;
 
-/// A run, as a [`MiddlewareChain`] sees it.
+/// Description of a run, passed to the hooks of a [`MiddlewareChain`].
 #[derive(Clone, Copy, Debug)]
 pub struct InvokeContext<'a> {
     /// The actor that runs.
@@ -69,8 +69,8 @@ impl fmt::Debug for MiddlewareHook {
 
 /// Several middlewares as one: `before_invoke` in order, `after_invoke` in reverse.
 ///
-/// If one postpones a run, those outside it get their `after_invoke`, so that they can release what they acquired;
-/// those inside it are not called.
+/// If one postpones a run, the middlewares outside it get their `after_invoke`, so that they can release resources; those
+/// inside it are not called.
 #[derive(Default)]
 pub struct CompositeMiddleware {
     chain: Vec<Box<dyn MiddlewareChain>>,
@@ -82,7 +82,7 @@ impl CompositeMiddleware {
         Self::default()
     }
 
-    /// Adds a middleware inside those added before.
+    /// Adds a middleware inside the middleware added before it.
     #[must_use]
     pub fn with(mut self, inner: impl MiddlewareChain + 'static) -> Self {
         self.chain.push(Box::new(inner));

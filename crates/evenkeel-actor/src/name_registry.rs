@@ -2,7 +2,7 @@
 //!
 //! Limits: at most `names_max` names of at most [`NAME_LEN_MAX`] bytes. Guarantees: a name stores a generational index,
 //! not a reference, so it keeps no actor alive and never resolves to a later actor in the same slot. It is free again
-//! once its actor has stopped; entries of stopped actors are removed before the table doubles.
+//! once its actor has stopped; entries of stopped actors are removed whenever the table has doubled.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -20,7 +20,7 @@ use crate::system::{Core, ReadyQueueScheduler};
 
 /// The maximum length of a name in bytes.
 pub const NAME_LEN_MAX: usize = 256;
-/// Below this number of names, entries of stopped actors are only removed on lookup.
+/// Below this number of names, the entry of a stopped actor is removed only when its name is used again.
 const SWEEP_MIN: usize = 64;
 
 /// The name registry of one system.
@@ -70,7 +70,7 @@ impl NameRegistry<'_> {
         }
     }
 
-    /// Looks up the actor with this name; it must take messages of type `M`.
+    /// Looks up the actor with this name; it must accept messages of type `M`.
     pub fn find<M: Send + 'static>(&self, name: &str) -> Result<ActorRef<M>, FindError> {
         let index = self.0.names.with(|names| names.get(name)).ok_or(FindError::NoSuchName)?;
         let Some(cell) = self.find_alive(index) else {
@@ -92,7 +92,7 @@ impl NameRegistry<'_> {
         (cell.state() != ActorState::Stopped).then_some(cell)
     }
 
-    /// Removes the names of stopped actors once the table has grown enough.
+    /// Removes the names of stopped actors if the table has doubled since the last sweep.
     fn sweep(&self) {
         let Some(holders) = self.0.names.with(|names| names.holders_to_sweep()) else { return };
         // Outside the lock: the last reference to a cell may be dropped here.
@@ -220,10 +220,10 @@ pub enum FindError {
     /// The name is not registered, or its actor has stopped.
     #[error("no actor has that name")]
     NoSuchName,
-    /// The actor takes messages of another type.
-    #[error("the actor of that name takes {accepts}")]
+    /// The actor accepts messages of another type.
+    #[error("the actor with that name accepts messages of type {accepts}")]
     WrongMessageType {
-        /// The type that it takes.
+        /// The type that it accepts.
         accepts: &'static str,
     },
 }

@@ -1,6 +1,6 @@
 //! Batching producer: sends many messages from one owner to one actor with fewer locks and wake-ups.
 //!
-//! Limits: at most [`OUTBOX_MAX`] unsent messages; one more flushes them.
+//! Limits: at most [`OUTBOX_MAX`] buffered messages; sending one more flushes them.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -46,7 +46,7 @@ impl<M: Send + 'static> QueueMailboxProducer<M> {
         if self.to.mailbox().push_all_fast(&mut self.outbox) != 0 {
             self.to.cell().raise(USER);
         }
-        // The rest found the mailbox full or closed and takes the slow path one by one.
+        // The others found the mailbox full or closed and take the slow path one by one.
         self.outbox.drain(..).for_each(|message| self.to.tell_or_dead_letter(message));
     }
 
@@ -82,7 +82,7 @@ mod tests {
     use crate::test_rig::{Rig, SumMsg};
 
     #[test]
-    fn buffered_messages_are_sent_by_the_33rd_by_a_flush_or_by_a_drop() {
+    fn the_33rd_message_a_flush_or_a_drop_sends_the_buffered_messages() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
         let mut producer = actor.producer();

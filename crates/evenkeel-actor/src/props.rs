@@ -58,15 +58,15 @@ impl Label {
 }
 
 impl<A: Actor> Props<A> {
-    /// Starts props whose actors `factory` creates, at the spawn and at each restart.
+    /// Returns a builder of props whose actors are created by `factory`, at the spawn and at each restart.
     #[allow(clippy::new_ret_no_self, reason = "returns the builder of the type")]
     pub fn new(factory: impl Fn() -> A + Send + Sync + 'static) -> PropsBuilder<A> {
         PropsBuilder(Spec { settings: Settings::of::<A>(), factory: Some(Box::new(factory)) })
     }
 
-    /// Starts props for actors that are passed as values and cannot be created again.
+    /// Returns a builder of props for actors that are passed as values and cannot be created again.
     ///
-    /// Such an actor is stopped where its supervisor would restart it.
+    /// Such an actor is stopped instead of restarted.
     pub fn of_values() -> PropsBuilder<A> {
         PropsBuilder(Spec { settings: Settings::of::<A>(), factory: None })
     }

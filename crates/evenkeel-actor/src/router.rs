@@ -32,10 +32,10 @@ use crate::trace::SpanHandle;
 /// The way a router picks the routee for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Routing {
-    /// Every routee in turn.
+    /// Picks the routees in turn.
     #[default]
     RoundRobin,
-    /// The routee with the fewest messages, counting those in its mailbox and the one it is handling.
+    /// Picks the routee with the fewest messages, counting those in its mailbox and the one it is handling.
     ///
     /// Suspended and failed routees come last. Every pick inspects every routee, unless it finds an idle one first.
     LeastMailbox,
@@ -59,7 +59,7 @@ impl RouterOptions {
     /// The maximum number of routees of one router.
     pub const SIZE_MAX: usize = 1024;
 
-    /// Returns options for `size` routees that take messages in turn.
+    /// Returns options that route messages to `size` routees in turn.
     pub fn round_robin(size: NonZeroUsize) -> Self {
         Self { size, routing: Routing::RoundRobin, supervision: Supervision::default() }
     }
@@ -130,8 +130,8 @@ impl<M: Send + 'static> Router<M> {
                 Ok(())
             });
         };
-        let pool =
-            Core::spawn_after(core, &pool_props, None, parent, spawn_routees).map_err(RouterError::Spawn)?;
+        let pool = Core::spawn_prepared(core, &pool_props, None, parent, spawn_routees)
+            .map_err(RouterError::Spawn)?;
         if let Err(error) = spawned {
             pool.stop(StopMode::Now);
             return Err(RouterError::Spawn(error));
@@ -241,7 +241,7 @@ impl<M: Send + 'static> RouteeSlots<M> {
         self.routees[index].with(|routee| routee.clone())
     }
 
-    /// Reslots a slot's routee and returns the previous one, so that it is dropped outside the lock.
+    /// Replaces the routee of a slot and returns the previous one, so that the caller drops it outside the lock.
     fn replace(&self, index: usize, routee: Option<ActorRef<M>>) -> Option<ActorRef<M>> {
         self.routees[index].with(|slot| core::mem::replace(slot, routee))
     }
@@ -283,7 +283,7 @@ impl<M: Send + 'static> RouteeSlots<M> {
     }
 }
 
-/// The load of a routee; routees that handle messages order before those that do not.
+/// The load of a routee. Routees that handle messages compare as less loaded than those that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RouteeLoad {
     status: RouteeStatus,
@@ -293,7 +293,6 @@ struct RouteeLoad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RouteeStatus {
     Serving,
-    /// For an unknown time.
     Suspended,
     Stopped,
 }
@@ -321,7 +320,7 @@ impl RouteeLoad {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RouterError {
     /// More routees than [`RouterOptions::SIZE_MAX`].
-    #[error("{size} routees are more than {max}", max = RouterOptions::SIZE_MAX)]
+    #[error("router size is {size}, above the limit of {max}", max = RouterOptions::SIZE_MAX)]
     TooLarge {
         /// The requested size.
         size: usize,

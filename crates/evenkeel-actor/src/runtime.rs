@@ -37,14 +37,14 @@ pub trait RuntimeHandle: Send + Sync + 'static {
     /// Yields to the host's other tasks and its I/O.
     fn yield_now(&self) -> TaskFuture;
 
-    /// Makes sure that a task just woken by a worker does not wait for that worker's thread.
+    /// Makes sure that a task that a worker has just woken does not have to wait for the worker's thread.
     ///
-    /// The worker may be about to run a long handler.
+    /// A worker calls this after waking a task, because it may be about to run a long handler.
     fn nudge(&self) {}
 
     /// Reports whether the host has a free thread while `active` workers run.
     ///
-    /// If so, a worker extends its slice: the host's other tasks and its I/O run on the free thread.
+    /// While it has one, workers extend their slices: the free thread runs the host's other tasks and its I/O.
     fn has_free_thread(&self, active: usize) -> bool {
         let _ = active;
         false

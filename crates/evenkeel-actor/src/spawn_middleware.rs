@@ -8,10 +8,10 @@ use evenkeel_policy::time::Instant;
 use crate::guardian::ActorError;
 use crate::index::MailboxIndex;
 use crate::mailbox::MailboxOptions;
-use crate::panic::catch;
+use crate::panic::catch_panic;
 use crate::system::SpawnError;
 
-/// The actor about to be spawned, as a [`SpawnMiddleware`] sees it.
+/// Description of the actor about to be spawned, passed to the hooks of a [`SpawnMiddleware`].
 #[derive(Clone, Copy, Debug)]
 pub struct SpawnContext<'a> {
     /// The label of the actor in metrics.
@@ -59,7 +59,7 @@ impl SpawnChain {
         index_of: impl Fn(&T) -> MailboxIndex,
     ) -> Result<T, SpawnError> {
         for (index, middleware) in self.0.iter().enumerate() {
-            if let Err(error) = catch(|| middleware.before_spawn(ctx)).flatten() {
+            if let Err(error) = catch_panic(|| middleware.before_spawn(ctx)).flatten() {
                 let rejected = SpawnError::Refused(error);
                 after_spawn(&self.0[..index], ctx, Err(&rejected));
                 return Err(rejected);
@@ -78,6 +78,6 @@ fn after_spawn(
 ) {
     for middleware in accepted.iter().rev() {
         // A panicking middleware does not change the result of the spawn.
-        drop(catch(|| middleware.after_spawn(ctx, spawned)));
+        drop(catch_panic(|| middleware.after_spawn(ctx, spawned)));
     }
 }

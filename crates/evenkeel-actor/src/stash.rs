@@ -30,8 +30,8 @@ impl<M> fmt::Debug for StashFull<M> {
 impl<A: Actor> Context<'_, A> {
     /// Stashes a message; dead-letters it if the stash is full.
     ///
-    /// The stash survives suspensions and resumed failures. On a restart it is treated like the mailbox: put back for
-    /// the new value, or dead-lettered. Messages left in it when the actor stops are dead-lettered, and a graceful
+    /// The stash survives suspensions and resumed failures. On a restart it is treated like the mailbox: its messages are
+    /// put back for the new value, or dead-lettered. Messages left in it when the actor stops are dead-lettered, and a graceful
     /// shutdown waits for them as it waits for a mailbox.
     pub fn stash(&mut self, message: A::Msg) {
         if let Err(StashFull(message)) = self.try_stash(message) {
@@ -45,8 +45,8 @@ impl<A: Actor> Context<'_, A> {
         let stash_max = self.body.spec.settings.stash_max;
         let stash = self.extra().stash.get_or_insert_default();
         stash.push(message, stash_max)?;
-        let held = stash.held();
-        self.body.header.stashed.store(held, Ordering::Relaxed);
+        let stashed = stash.held();
+        self.body.header.stashed.store(stashed, Ordering::Relaxed);
         Ok(())
     }
 

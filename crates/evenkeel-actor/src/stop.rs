@@ -1,17 +1,17 @@
-//! Stop modes, and causes of an actor's end.
+//! Stop modes, and causes of an actor's termination.
 
 use crate::guardian::{ActorError, StopReason};
 
-/// Order of a stop relative to the messages in the mailbox.
+/// Treatment of queued user messages when an actor is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMode {
-    /// Before the next user message; queued messages are dead-lettered.
+    /// Stops before the next user message; queued messages are dead-lettered.
     Now,
-    /// After all messages accepted before.
+    /// Stops after handling all messages accepted before the stop (graceful).
     Drained,
 }
 
-/// Cause of an actor's end.
+/// Cause of an actor's termination.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Termination {
     /// It was stopped, or returned [`Flow::Stop`](crate::Flow::Stop).
@@ -23,6 +23,6 @@ pub enum Termination {
         /// The reason it was not restarted.
         reason: StopReason,
     },
-    /// It had stopped before it was watched.
+    /// Unknown, because the actor had stopped before it was watched.
     Unknown,
 }

@@ -24,7 +24,7 @@ use crate::guardian::{ActorError, Supervision};
 use crate::mailbox::MailboxOptions;
 #[cfg(feature = "patterns")]
 use crate::name_registry::NameTable;
-use crate::panic::catch;
+use crate::panic::catch_panic;
 use crate::props::{Props, Settings};
 use crate::raw::run_permit::allocate;
 use crate::runtime::RuntimeHandle;
@@ -77,7 +77,7 @@ impl Core {
         if self.lifecycle.load(Ordering::Relaxed) != Lifecycle::Stopped as u32 {
             return false;
         }
-        // A spawn counts the actor, then reads the lifecycle: one of the two sees the other.
+        // A spawn counts the actor, then reads the lifecycle, so either the spawn or this check sees the other.
         fence(Ordering::SeqCst);
         self.hub.alive() == 0
     }
@@ -96,7 +96,7 @@ impl Core {
         workers > 1 && self.coordinator.idle.parked_count() < workers
     }
 
-    /// Moves cells that wait behind stuck workers to where others find them; see [`crate::timer_driver`].
+    /// Moves cells that wait behind stuck workers to the injection queue; see [`crate::timer_driver`].
     #[cfg(feature = "std")]
     pub(crate) fn steal_from_stuck(&self, turns: &mut [u32]) -> bool {
         self.coordinator.queues.steal_from_stuck(turns)
@@ -115,11 +115,11 @@ impl Core {
         actor: Option<A>,
         parent: Option<CellRef>,
     ) -> Result<ActorRef<A::Msg>, SpawnError> {
-        Self::spawn_after(this, props, actor, parent, |_| {})
+        Self::spawn_prepared(this, props, actor, parent, |_| {})
     }
 
-    /// Like [`Core::spawn`], and calls `prepare` before the actor runs for the first time.
-    pub(crate) fn spawn_after<A: Actor>(
+    /// Like [`Core::spawn`], but calls `prepare` before the actor runs for the first time.
+    pub(crate) fn spawn_prepared<A: Actor>(
         this: &Arc<Self>,
         props: &Props<A>,
         actor: Option<A>,
@@ -156,12 +156,12 @@ impl Core {
         mailbox.validate().map_err(SpawnError::Mailbox)?;
         let actor = match (actor, &spec.factory) {
             (Some(actor), _) => actor,
-            (None, Some(factory)) => catch(factory).map_err(SpawnError::Factory)?,
+            (None, Some(factory)) => catch_panic(factory).map_err(SpawnError::Factory)?,
             (None, None) => {
                 return Err(SpawnError::Factory(ActorError::new("props of values have no factory")));
             }
         };
-        let middleware = catch(|| spec.settings.make_middleware(mailbox.middleware));
+        let middleware = catch_panic(|| spec.settings.make_middleware(mailbox.middleware));
         let middleware = middleware.map_err(SpawnError::Factory)?;
         let kind = this.hub.count_spawn(spec.settings.label.as_str());
         fence(Ordering::SeqCst);
@@ -184,7 +184,7 @@ impl Core {
             Lifecycle::Stopping => StopMode::Drained,
             Lifecycle::Draining | Lifecycle::Stopped => StopMode::Now,
         };
-        // Shutdown may have gone through the cells before this one existed.
+        // Shutdown may have iterated over the cells before this one existed.
         spawned.cell().occupant().body.close();
         spawned.stop(mode);
         Ok(spawned)
@@ -208,7 +208,7 @@ impl Core {
     /// A stored message may hold an actor's address, which would keep the system alive in a cycle.
     pub(crate) fn close_dead_letters(&self) {
         let letters = self.dead_letters.with(DeadLetters::close);
-        drop(catch(|| drop(letters)));
+        drop(catch_panic(|| drop(letters)));
     }
 
     /// Dead-letters a message.
@@ -233,7 +233,7 @@ impl Core {
             DeadLetter { to: cell.index(), actor, reason, message_type, message: kept, at: self.now() };
         let evicted = self.dead_letters.with(|letters| letters.push(letter));
         // Dropped outside the lock: the message's `Drop` may send messages or panic.
-        drop(catch(|| while_dead_lettering(|| drop(dropped))));
-        drop(catch(|| drop(evicted)));
+        drop(catch_panic(|| while_dead_lettering(|| drop(dropped))));
+        drop(catch_panic(|| drop(evicted)));
     }
 }

@@ -1,4 +1,4 @@
-//! A future as an actor without messages.
+//! Runs a future as an actor that accepts no messages from outside.
 
 use alloc::boxed::Box;
 use core::future::Future;
@@ -7,10 +7,10 @@ use core::pin::Pin;
 use crate::actor::{Actor, Flow, HandlerResult};
 use crate::context::Context;
 
-/// An actor that stops when its future completes.
+/// An actor that stops when its future completes; `None` once `started` has taken the future.
 pub(crate) struct TaskActor(Option<Pin<Box<dyn Future<Output = TaskDone> + Send>>>);
 
-/// The output of a completed task.
+/// The actor's only message: the output of its completed future.
 pub(crate) struct TaskDone;
 
 impl TaskActor {

@@ -25,7 +25,8 @@ pub(crate) struct Envelope<M> {
 }
 
 #[cfg(not(feature = "tracing"))]
-const _: () = assert!(size_of::<Envelope<u64>>() == size_of::<u64>(), "an envelope is its message");
+const _: () =
+    assert!(size_of::<Envelope<u64>>() == size_of::<u64>(), "an envelope is as large as its message");
 #[cfg(feature = "tracing")]
 const _: () = assert!(size_of::<SpanHandle>() == size_of::<usize>(), "a span handle is one pointer");
 

@@ -42,7 +42,7 @@ pub enum Rejection {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Too many requests or writes are queued.
-    #[error("write queue is full, retry later")]
+    #[error("queue is overloaded, retry later")]
     Busy,
     #[error("queue was deleted")]
     QueueDeleted,

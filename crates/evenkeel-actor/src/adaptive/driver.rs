@@ -74,7 +74,7 @@ impl AdaptiveTask {
         let wait = mean_since(core::mem::replace(&mut self.before, waits), waits);
         let sample = LoadSample { workers: core.workers(), ready_depth: core.coordinator.depth(), wait };
         if let Decision::Change(workers) = self.dispatcher.decide(&sample) {
-            // If the runtime rejects a worker, lasting pressure requests it again.
+            // If the runtime rejects a worker, it is requested again while the pressure lasts.
             let _error = set_workers(core, workers);
         }
     }

@@ -1,4 +1,4 @@
-//! The decision alone: samples in, decisions out.
+//! Tests of the decisions, without a running system.
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use alloc::string::ToString;
@@ -18,7 +18,7 @@ struct Load {
 }
 
 #[test]
-fn two_samples_of_either_pressure_add_half_as_many_workers() {
+fn two_samples_under_pressure_by_depth_or_by_wait_add_half_as_many_workers() {
     for pressure in [DEEP, SLOW] {
         let mut harness = Harness::new(options(1, 20));
         assert_eq!(harness.apply(pressure, 12), [1, 2, 2, 3, 3, 4, 4, 6, 6, 9, 9, 13]);
@@ -92,7 +92,7 @@ fn any_samples_keep_the_number_within_limits_and_change_it_by_at_most_half() {
     }
 }
 
-/// Fewer workers than needed are under pressure; as many as needed are calm.
+/// With fewer workers than needed the load is pressure, otherwise calm.
 #[test]
 #[cfg_attr(miri, ignore = "numbers only, and too many of them")]
 fn under_a_steady_load_the_number_settles() {

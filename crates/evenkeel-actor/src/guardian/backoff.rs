@@ -22,8 +22,8 @@ impl Backoff {
 
     /// Delays from 10 ms, doubled each time, to 10 s, with 20 % jitter.
     ///
-    /// The first delay outlasts a short hiccup without being an outage. Ten delays in a row take 8 to 10.3 s, so an
-    /// actor that cannot start uses up the ten restarts per minute that the default supervision allows.
+    /// The first delay is longer than a brief fault and too short to count as an outage. Ten delays in a row take 8 to
+    /// 10.3 s, so an actor that cannot start reaches the default supervision's limit of ten restarts per minute.
     pub const DOUBLING: Self =
         Self { min: Duration::from_millis(10), max: Duration::from_secs(10), factor: 2, jitter_percent: 20 };
 
@@ -77,10 +77,10 @@ fn nanos(duration: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBackoff {
     /// The first delay is zero and would never grow; use [`Backoff::NONE`].
-    #[error("a backoff from 0 never grows")]
+    #[error("backoff min is 0; use Backoff::NONE for no delay")]
     MinZero,
     /// The maximum is below the first delay.
-    #[error("a backoff from {min:?} cannot end at {max:?}")]
+    #[error("backoff max is {max:?}, below min {min:?}")]
     MaxBelowMin {
         /// The first delay.
         min: Duration,
@@ -88,10 +88,10 @@ pub enum InvalidBackoff {
         max: Duration,
     },
     /// The factor is zero.
-    #[error("a backoff cannot grow by a factor of 0")]
+    #[error("backoff factor is 0")]
     FactorZero,
     /// The jitter is above 100 percent.
-    #[error("a jitter of {jitter_percent} percent is more than the delay")]
+    #[error("backoff jitter is {jitter_percent} percent, above 100")]
     JitterAbove100 {
         /// The configured jitter.
         jitter_percent: u8,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_of_1_waits_the_same_every_time() {
+    fn with_a_factor_of_1_every_delay_is_the_same() {
         let backoff = backoff(10 * MS, 1_000 * MS, 1, 0).unwrap();
         assert_eq!([0, 1, u32::MAX].map(|previous| backoff.delay(previous, 0)), [10 * MS; 3]);
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_only_shortens_and_by_its_percentage_at_most() {
+    fn jitter_shortens_a_delay_by_at_most_its_percentage() {
         let backoff = backoff(100 * MS, 100 * MS, 2, 25).unwrap();
         assert_eq!(backoff.delay(0, 0), 100 * MS);
         assert_eq!(backoff.delay(0, 1 << 31), 87 * MS + 500_000 * Duration::from_nanos(1));
@@ -144,10 +144,10 @@ mod tests {
     #[test]
     fn invalid_options_are_rejected() {
         let invalid = [
-            (backoff(Duration::ZERO, MS, 2, 0), "a backoff from 0 never grows"),
-            (backoff(2 * MS, MS, 2, 0), "a backoff from 2ms cannot end at 1ms"),
-            (backoff(MS, MS, 0, 0), "a backoff cannot grow by a factor of 0"),
-            (backoff(MS, MS, 2, 101), "a jitter of 101 percent is more than the delay"),
+            (backoff(Duration::ZERO, MS, 2, 0), "backoff min is 0; use Backoff::NONE for no delay"),
+            (backoff(2 * MS, MS, 2, 0), "backoff max is 1ms, below min 2ms"),
+            (backoff(MS, MS, 0, 0), "backoff factor is 0"),
+            (backoff(MS, MS, 2, 101), "backoff jitter is 101 percent, above 100"),
         ];
         for (result, message) in invalid {
             assert_eq!(result.unwrap_err().to_string(), message);

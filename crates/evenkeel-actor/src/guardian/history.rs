@@ -37,7 +37,7 @@ impl RestartHistory {
 
     pub(super) fn forget_old(&mut self, now: Instant, within: Duration) {
         self.times.retain(|restart| now.since(*restart) < within);
-        // Measured from the end of the delay: waiting for a restart is not running without a failure.
+        // Measured from the end of the delay, because an actor that waits for its restart does not run.
         if within <= now.since(self.back_at) {
             self.consecutive = 0;
         }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::{ActorError, Backoff, SupervisionDirective};
 
-/// The children affected by a child's failure.
+/// Strategy for the siblings of a failed child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// Only the failed child.
@@ -132,13 +132,13 @@ impl Supervision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSupervision {
     /// More restarts than [`Supervision::RESTARTS_MAX`].
-    #[error("{max_restarts} restarts are more than {max}", max = Supervision::RESTARTS_MAX)]
+    #[error("max_restarts is {max_restarts}, above the limit of {max}", max = Supervision::RESTARTS_MAX)]
     TooManyRestarts {
         /// The configured limit.
         max_restarts: u32,
     },
     /// The window is zero, so no restart would ever count.
-    #[error("a window of 0 counts no restart")]
+    #[error("the restart window is zero")]
     NoWindow,
 }
 
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_a_length_and_at_most_1000_restarts() {
+    fn an_empty_window_and_more_than_1000_restarts_are_rejected() {
         let result = |max_restarts, within| {
             let supervision = Supervision::default().with_max_restarts(max_restarts, within);
             supervision.map(|_| ()).map_err(|invalid| invalid.to_string())
         };
         assert_eq!(result(1_000, MINUTE), Ok(()));
-        assert_eq!(result(1_001, MINUTE), Err("1001 restarts are more than 1000".to_string()));
+        assert_eq!(result(1_001, MINUTE), Err("max_restarts is 1001, above the limit of 1000".to_string()));
         assert_eq!(result(0, MINUTE), Ok(()));
-        assert_eq!(result(1, Duration::ZERO), Err("a window of 0 counts no restart".to_string()));
+        assert_eq!(result(1, Duration::ZERO), Err("the restart window is zero".to_string()));
     }
 }

@@ -37,7 +37,7 @@ fn exactly_max_restarts_are_granted_and_the_next_failure_stops() {
     }
     let reason = StopReason::RestartsExhausted { max_restarts: 3, within: MINUTE };
     assert_eq!(child.fails_after(SECOND), SupervisionDecision::Stop { reason });
-    assert_eq!(reason.to_string(), "all 3 restarts within 60s are used up");
+    assert_eq!(reason.to_string(), "the limit of 3 restarts within 60s is reached");
     assert_eq!(child.history.restarts(), 3, "a denied restart does not count");
 }
 
@@ -48,7 +48,7 @@ fn with_no_restart_allowed_the_first_failure_stops() {
 }
 
 #[test]
-fn a_restart_leaves_the_window_at_its_very_end() {
+fn a_restart_leaves_the_window_exactly_at_its_end() {
     let mut child = Child::new(without_delay(1));
     assert!(!child.is_stopped_after(SECOND));
     assert!(child.is_stopped_after(MINUTE - Duration::from_nanos(1)));
@@ -65,7 +65,7 @@ fn the_window_slides_with_each_restart_instead_of_starting_over() {
 }
 
 #[test]
-fn a_clock_that_steps_back_grants_nothing_extra() {
+fn a_clock_that_steps_back_grants_no_extra_restart() {
     let mut child = Child::new(without_delay(1));
     assert!(!child.is_stopped_after(10 * MINUTE));
     child.now = Instant::ORIGIN;

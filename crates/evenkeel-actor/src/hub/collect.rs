@@ -14,7 +14,7 @@ use super::{
 };
 use crate::dead_letters::{DeadLetterCounts, DeadLetterReason};
 
-/// Totals of the mailboxes of one kind of actor, for actors that are alive.
+/// Totals of the mailboxes of all live actors of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveMailboxes {
     /// Messages enqueued and dequeued.
@@ -37,7 +37,7 @@ impl LiveMailboxes {
 /// reads is counted twice or not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// The labels of the kinds.
+    /// The label of each kind.
     pub labels: &'a Labels,
     /// The counters by kind.
     pub kinds: &'a PerKind<KindCounters>,
@@ -55,7 +55,7 @@ pub struct Sources<'a> {
     pub dead_letters: DeadLetterCounts,
 }
 
-/// A collector of snapshots; a worker's busy ratio covers the time since the previous one.
+/// A collector of snapshots; in each, a worker's busy ratio covers the time since the previous snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
     /// Each worker's time at the previous snapshot.
@@ -165,7 +165,7 @@ fn busy_ratio(worker: &WorkerCounters, now: Instant, before: &mut WorkerTime) ->
     busy.div_duration_f64(total).min(1.0)
 }
 
-/// Returns the time since `before`; all of `time` if a new worker has taken over the slot and restarted the counters.
+/// Returns the time since `before`; all of `time` if a new worker with new counters uses the slot.
 fn since(time: WorkerTime, before: WorkerTime) -> WorkerTime {
     match (time.busy.checked_sub(before.busy), time.total.checked_sub(before.total)) {
         (Some(busy), Some(total)) => WorkerTime { busy, total },

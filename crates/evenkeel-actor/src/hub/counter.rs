@@ -63,9 +63,9 @@ mod wide {
 /// A counter in two halves, for targets without 64-bit atomics.
 ///
 /// The writer stores the upper half, the lower, and a copy of the upper; a reader loads them in the opposite order. If
-/// the upper half and its copy are equal, they belong to the lower half between them: a lower half from after a later
-/// carry would have made the new upper half visible, because it was released after it. If they differ, the counter
-/// passed `upper << 32` during the read, so that value was current.
+/// the upper half and its copy are equal, they belong to the lower half read in between: a lower half stored after a
+/// later carry is released after the new upper half, so the reader would have seen that one too. If they differ, the
+/// counter passed `upper << 32` during the read, so that value was current.
 #[cfg(any(test, not(target_has_atomic = "64")))]
 mod narrow {
     use portable_atomic::AtomicU32;
@@ -123,7 +123,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_counter_adds_up() {
+    fn a_counter_counts_past_32_bits() {
         let counter = Counter::new();
         counter.add(2);
         counter.add(u64::from(u32::MAX));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_never_decrease_for_a_reader() {
+    fn a_reader_of_two_halves_never_sees_a_decrease() {
         const STEP: u64 = 3 << 30;
         let word = narrow::Word::new();
         thread::scope(|scope| {

@@ -1,6 +1,7 @@
 //! Histogram of durations with power-of-two buckets.
 //!
-//! Limits: 27 buckets from 256 ns to 17 s and one above; a sample is off by less than a factor of two, the sum is exact.
+//! Limits: 27 buckets from 256 ns to 17 s and one above. A bucket's bound exceeds a sample by less than a factor of two;
+//! the sum of all samples is exact.
 //! 232 bytes on a 64-bit machine.
 
 use core::time::Duration;

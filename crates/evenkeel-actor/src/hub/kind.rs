@@ -39,7 +39,7 @@ impl OverflowReason {
     }
 }
 
-/// Total messages of mailboxes.
+/// Message totals of one or more mailboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MailboxTotals {
     /// Enqueued messages.
@@ -48,7 +48,7 @@ pub struct MailboxTotals {
     pub dequeued: UserSystemTotals,
 }
 
-/// A number for each of a mailbox's two queues.
+/// Message totals of a mailbox's user queue and system queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserSystemTotals {
     /// User messages.

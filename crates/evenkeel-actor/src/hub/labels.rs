@@ -7,12 +7,12 @@ use alloc::boxed::Box;
 use evenkeel_policy::id::Id;
 use evenkeel_policy::interner::Interner;
 
-/// The ID of the actors of one label.
+/// The ID of a kind of actor: all actors with the same label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindId(u16);
 
 impl KindId {
-    /// The actors whose label exceeded the limit.
+    /// The kind of all actors whose label exceeded the limit.
     pub const OTHER: Self = Self(0);
 
     /// Returns the row in a table by kind.
@@ -88,7 +88,7 @@ impl<T: Default> PerKind<T> {
 }
 
 impl<T> PerKind<T> {
-    /// Returns the row of a kind; the row of [`KindId::OTHER`] for a kind of a larger table.
+    /// Returns the row of a kind, or the row of [`KindId::OTHER`] if the table has no row for it.
     pub fn get(&self, kind: KindId) -> &T {
         &self.0[self.row(kind)]
     }
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn the_default_limit_is_256_labels() {
         let mut labels = Labels::new(Labels::MAX_DEFAULT);
-        let fitted = (0..300).filter(|number| labels.intern(&format!("{number}")) != KindId::OTHER);
-        assert_eq!(fitted.count(), 256);
+        let interned = (0..300).filter(|number| labels.intern(&format!("{number}")) != KindId::OTHER);
+        assert_eq!(interned.count(), 256);
     }
 
     #[test]

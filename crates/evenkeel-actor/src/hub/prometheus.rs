@@ -63,7 +63,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn a_family_has_one_head_and_its_dots_are_underscores() {
+    fn a_family_has_one_header_and_underscores_instead_of_dots() {
         let page = page(vec![
             series(names::MAILBOX_DEPTH, &[("actor", "B")], Value::Gauge(2.5)),
             series(names::MAILBOX_DEPTH, &[("actor", "A")], Value::Gauge(1.0)),
@@ -115,7 +115,7 @@ scheduler_ready_queue_depth 0
     }
 
     #[test]
-    fn a_histogram_without_labels_has_le_alone() {
+    fn a_histogram_without_labels_has_only_the_label_le() {
         let page = page(vec![series("a", &[], Value::Histogram(Box::default()))]);
         assert!(page.contains("a_bucket{le=\"+Inf\"} 0\na_sum 0\na_count 0\n"), "{page}");
     }

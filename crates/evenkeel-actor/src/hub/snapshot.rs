@@ -37,7 +37,7 @@ pub enum Value {
 }
 
 impl Snapshot {
-    /// Sorts the series; each pair of name and labels should occur once.
+    /// Creates a snapshot of these series; each pair of name and labels should occur once.
     pub fn new(mut series: Vec<Series>) -> Self {
         series.sort_by(|a, b| (a.name, &a.labels).cmp(&(b.name, &b.labels)));
         Self { series }
@@ -50,11 +50,11 @@ impl Snapshot {
 
     /// Returns the value of one series.
     pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Value> {
-        let same = |series: &&Series| {
+        let matches = |series: &&Series| {
             let ours = series.labels.iter().map(|(key, value)| (*key, value.as_str()));
             series.name == name && ours.eq(labels.iter().copied())
         };
-        self.series.iter().find(same).map(|series| &series.value)
+        self.series.iter().find(matches).map(|series| &series.value)
     }
 }
 

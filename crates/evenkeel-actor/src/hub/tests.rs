@@ -1,4 +1,4 @@
-//! The hub as a whole: counters in, snapshots out.
+//! Tests of the whole hub: snapshots of known counters.
 
 extern crate std;
 
@@ -100,7 +100,7 @@ fn a_busy_ratio_covers_the_time_since_the_last_snapshot() {
 }
 
 #[test]
-fn a_running_handler_and_a_lasting_park_count_up_to_the_snapshot() {
+fn an_unfinished_handler_or_park_counts_up_to_the_snapshot() {
     let mut hub = Hub::new(4, 1);
     hub.work(0, 50 * MS, 50 * MS);
     assert_eq!(hub.busy_ratio(0), "0.5");
@@ -184,7 +184,7 @@ fn actors_beyond_the_label_limit_share_one_series() {
 }
 
 #[test]
-fn the_order_in_which_actors_started_does_not_show() {
+fn a_snapshot_does_not_depend_on_the_order_in_which_actors_started() {
     let read = |order: [&str; 3]| {
         let mut hub = Hub::new(4, 1);
         for label in order {
@@ -228,8 +228,8 @@ fn the_prometheus_output_has_every_family_and_every_series_once() {
     hub.labels.intern("b::Worker");
     let mut page = String::new();
     hub.snapshot().write_prometheus(&mut page).unwrap();
-    let heads: Vec<_> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
-    assert_eq!(heads.len(), names::ALL.len());
+    let type_lines: Vec<_> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    assert_eq!(type_lines.len(), names::ALL.len());
     let mut keys: Vec<_> =
         page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' ')).collect();
     let lines = keys.len();
@@ -258,7 +258,7 @@ fn a_sink_gets_the_snapshot_unchanged() {
 }
 
 #[test]
-fn no_count_decreases_while_its_worker_writes_and_none_is_lost() {
+fn no_reader_sees_a_count_decrease_and_no_count_is_lost() {
     const MESSAGES: u64 = 2_000;
     let mut hub = Hub::new(1, 1);
     let kind = hub.labels.intern("Worker");

@@ -16,9 +16,9 @@ pub struct WorkerCounters {
     pub messages: Counter,
     /// Runs that used up their budget.
     pub yields: Counter,
-    /// Times it stole actors from another worker.
+    /// The number of times the worker stole actors from another worker.
     pub steals: Counter,
-    /// Times it woke another worker.
+    /// The number of times the worker woke another worker.
     pub wakes: Counter,
     busy_nanos: Counter,
     total_nanos: Counter,
@@ -71,12 +71,12 @@ impl WorkerCounters {
         }
     }
 
-    /// Returns the durations of runs of one kind.
+    /// Returns the durations of the runs of actors of one kind.
     pub fn invoke_duration(&self, kind: KindId) -> &Histogram {
         &self.kinds.get(kind).invoke_duration
     }
 
-    /// Returns the waits of one kind, from ready to run.
+    /// Returns the waits of actors of one kind, from ready to run.
     pub fn latency(&self, kind: KindId) -> &Histogram {
         &self.kinds.get(kind).latency
     }

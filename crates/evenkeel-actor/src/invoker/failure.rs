@@ -16,7 +16,7 @@ use crate::guardian::{
 };
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
-use crate::panic::catch;
+use crate::panic::catch_panic;
 use crate::stop::{StopMode, Termination};
 use crate::timer::TimerEvent;
 
@@ -52,7 +52,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let supervision: &Supervision =
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
         let history = &mut self.runner.extra.get_or_insert_default().history;
-        let decided = catch(|| decide(supervision, history, error, now, random));
+        let decided = catch_panic(|| decide(supervision, history, error, now, random));
         // A decider that panics has not decided to continue.
         match decided.unwrap_or(SupervisionDecision::Stop { reason: StopReason::Directed }) {
             SupervisionDecision::Restart { .. } if self.body.spec.factory.is_none() => {
@@ -173,8 +173,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let error =
             self.extra().failure.take().unwrap_or_else(|| ActorError::new("restarted by its supervisor"));
         // A panic in the failed actor's `restarting` or drop does not count as another failure.
-        drop(catch(|| self.call_hook(|actor, ctx| actor.restarting(&error, ctx))));
-        drop(catch(|| self.runner.actor = None));
+        drop(catch_panic(|| self.call_hook(|actor, ctx| actor.restarting(&error, ctx))));
+        drop(catch_panic(|| self.runner.actor = None));
         self.cancel_timers();
         let parent = self.body.header.parent.as_ref();
         let policy =
@@ -190,7 +190,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 self.dead_letter_queued(DeadLetterReason::Cleared);
             }
         }
-        let created = self.body.spec.factory.as_ref().map(|factory| catch(factory));
+        let created = self.body.spec.factory.as_ref().map(|factory| catch_panic(factory));
         match created {
             Some(Ok(actor)) => self.runner.actor = Some(actor),
             Some(Err(panic)) => return Some(NextAction::Fail(panic)),
@@ -198,7 +198,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         self.local.core().hub.count_restart(self.body.header.kind);
         self.resume_failed();
-        match catch(|| self.start()) {
+        match catch_panic(|| self.start()) {
             Ok(action) => action,
             Err(panic) => Some(NextAction::Fail(panic)),
         }

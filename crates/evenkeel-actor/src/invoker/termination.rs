@@ -6,7 +6,7 @@ use crate::cell::{ActorPhase, CellRef, ColdState};
 use crate::dead_letters::DeadLetterReason;
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
-use crate::panic::catch;
+use crate::panic::catch_panic;
 use crate::raw::run_permit::PermitState;
 use crate::stop::{StopMode, Termination};
 use crate::trace::Envelope;
@@ -32,8 +32,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn terminate(&mut self) -> InvokeResult {
         let result = self.after_invoke(InvokeResult::Stopped);
         // The termination is reported even if one of these steps panics.
-        drop(catch(|| self.call_hook(A::stopped)));
-        drop(catch(|| self.runner.actor = None));
+        drop(catch_panic(|| self.call_hook(A::stopped)));
+        drop(catch_panic(|| self.runner.actor = None));
         #[cfg(feature = "patterns")]
         self.dead_letter_stash(DeadLetterReason::Stashed);
         self.dead_letter_queued(DeadLetterReason::Stopped);
@@ -69,7 +69,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         watchers.iter().for_each(|watcher| notify_termination(Some(watcher), self.cell, &termination));
         notify_termination(self.body.header.parent.as_ref(), self.cell, &termination);
-        drop(catch(|| drop(middleware)));
+        drop(catch_panic(|| drop(middleware)));
     }
 
     /// Drops the awaited future; its drop is user code and may panic.
@@ -77,7 +77,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let extra = self.extra();
         let future = extra.future.take();
         let trace = core::mem::take(&mut extra.trace);
-        drop(catch(|| trace.within(|| drop(future))));
+        drop(catch_panic(|| trace.within(|| drop(future))));
     }
 
     /// Dead-letters all queued messages.

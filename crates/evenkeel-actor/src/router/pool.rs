@@ -1,4 +1,4 @@
-//! The pool actor of a router: supervises the routees, its children, and replaces those that stop.
+//! The pool actor of a router: supervises the routees, which are its children, and replaces those that stop.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -116,7 +116,7 @@ impl<A: Actor> Pool<A> {
         }
     }
 
-    /// Sets a timer to fill the slot after `delay`; abandons the slot without a delay or a free timer.
+    /// Sets a timer to fill the slot after `delay`; abandons the slot if there is no delay or no free timer.
     fn fill_later(
         &mut self,
         slot: usize,

@@ -9,8 +9,8 @@ use std::thread::{self, Thread};
 
 /// Runs a future to completion; the thread sleeps while it waits.
 ///
-/// Use it on threads of your own: to ask an actor from outside any runtime, or to implement a runtime that gives each
-/// worker's task a thread. In a handler or in a task of a runtime it would block a thread that other tasks need.
+/// Use it on threads of your own: to ask an actor from outside any runtime, or to implement a runtime that runs each
+/// worker on its own thread. In a handler or in a task of a runtime it would block a thread that other tasks need.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -18,7 +18,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(output) => return output,
-            // May wake spuriously; the next poll finds out.
+            // A spurious wake-up only costs another poll.
             Poll::Pending => thread::park(),
         }
     }

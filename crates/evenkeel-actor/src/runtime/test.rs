@@ -64,8 +64,8 @@ impl TestOptions {
 
 /// A runtime that polls its tasks on the calling thread, in an order that the seed reproduces.
 ///
-/// If it is dropped while a test panics, it prints the seed. Otherwise the drop first runs all runnable tasks, so that
-/// a system dropped before it shuts down.
+/// If it is dropped while a test panics, it prints the seed. Otherwise it first runs all runnable tasks, so that a system
+/// that was dropped before the runtime shuts down.
 #[derive(Debug)]
 pub struct TestRuntime {
     handle: TestHandle,
@@ -158,7 +158,7 @@ impl TestRuntime {
         or_panic(self.try_block_on(future))
     }
 
-    /// Runs until `future` completes, or returns an error once it never will.
+    /// Runs until `future` completes; returns an error on a deadlock or after `steps_max` steps.
     pub fn try_block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, Stuck> {
         let mut future = pin!(future);
         let flag = self.schedule().main_flag();
@@ -285,7 +285,7 @@ fn or_panic<T>(outcome: Result<T, Stuck>) -> T {
 }
 
 impl TestHandle {
-    /// Advances virtual time while no task runs, to simulate a handler that takes `duration`.
+    /// Advances virtual time without running any task, to simulate a handler that takes `duration`.
     pub fn elapse(&self, duration: Duration) {
         self.schedule.move_to(self.schedule.now() + duration);
     }

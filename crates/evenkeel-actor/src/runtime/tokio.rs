@@ -51,20 +51,20 @@ impl RuntimeHandle for TokioRuntime {
         Box::pin(tokio::task::yield_now())
     }
 
-    /// Reports whether a tokio thread has no active worker: it then runs its own tasks, steals from other threads'
+    /// Reports whether a tokio thread has no active worker; such a thread runs its own tasks, steals from other threads'
     /// queues, and otherwise polls for I/O.
     fn has_free_thread(&self, active: usize) -> bool {
         active < self.threads
     }
 
-    /// Leaves it to the time slice: at every yield tokio wakes a thread that finds nothing to do, which costs more than
-    /// the runs in between, and a slice is short enough for the other tasks.
+    /// Sets no limit, so that only the time slice ends a worker's turn. At every yield tokio wakes a thread that finds
+    /// nothing to do, which costs more than the runs in between, and a slice is short enough for the other tasks.
     fn runs_per_slice(&self) -> NonZeroU32 {
         NonZeroU32::MAX
     }
 
-    /// Spawns an empty task: a tokio thread keeps the task it woke last in a slot that others cannot steal from, and the
-    /// next task it wakes moves it to the queue, where they can.
+    /// Spawns an empty task. A tokio thread keeps the task it woke last in its LIFO slot, from which other threads cannot
+    /// steal; waking another task moves it to the thread's queue, from which they can.
     fn nudge(&self) {
         drop(self.handle.spawn(async {}));
     }

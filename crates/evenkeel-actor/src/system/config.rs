@@ -10,10 +10,10 @@ use crate::raw::slab::SLOTS_MAX;
 /// The configuration of an actor system.
 #[derive(Clone, Copy, Debug)]
 pub struct ActorSystemConfig {
-    /// The number of worker tasks that run actors; best as many as the runtime has threads.
+    /// The number of worker tasks that run actors; the number of the runtime's threads is best.
     pub workers: NonZeroUsize,
-    /// The upper limit when the number of workers is changed later. Each possible worker takes a kilobyte, and more
-    /// once it has run.
+    /// The upper limit for changing the number of workers later. Each possible worker takes a kilobyte of memory, and
+    /// more once it has run.
     pub workers_max: NonZeroUsize,
     /// The number of cells a worker takes from its queue at once. More than one suits only short handlers, because
     /// taken cells cannot be stolen.
@@ -24,7 +24,7 @@ pub struct ActorSystemConfig {
     pub timers_max: u32,
     /// The maximum number of registered actor names; used with the feature `patterns`.
     pub names_max: usize,
-    /// The mailbox of actors whose props set none, middleware included.
+    /// The mailbox, middleware included, of actors whose props set none.
     pub mailbox: MailboxOptions,
     /// The maximum number of stored dead letters; all are counted.
     pub dead_letters_max: usize,
@@ -103,7 +103,7 @@ impl Default for ActorSystemConfig {
 /// Reason a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// More workers than possible: 1024, or 1 without std.
+    /// More workers than the limit: 1024, or 1 without `std`.
     #[error("workers is {workers}, above the limit of {}", if cfg!(feature = "std") { ActorSystemConfig::WORKERS_MAX } else { 1 })]
     Workers {
         /// The configured number.

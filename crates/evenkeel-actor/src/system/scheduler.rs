@@ -53,7 +53,7 @@ impl ActorSystemRunner {
         }
     }
 
-    /// Wraps every spawn in a middleware, inside those added before.
+    /// Wraps every spawn in a middleware, inside the middleware added before it.
     #[cfg(feature = "patterns")]
     #[must_use]
     pub fn spawn_middleware(mut self, inner: impl SpawnMiddleware + 'static) -> Self {
@@ -108,9 +108,9 @@ impl ReadyQueueScheduler {
         Core::spawn(self.core(), props, Some(actor), None)
     }
 
-    /// Runs a future as an actor without messages, on the actors' workers.
+    /// Runs a future on the actors' workers, as an actor that accepts no messages.
     ///
-    /// Its asks are answered without a detour through the host's scheduler.
+    /// Replies to its asks arrive without a detour through the host's scheduler.
     pub fn spawn_task(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<(), SpawnError> {
         Core::spawn(self.core(), &self.executor.task_props, Some(TaskActor::new(task)), None).map(drop)
     }
@@ -159,7 +159,7 @@ impl ReadyQueueScheduler {
 
     /// Adapts the number of workers to the load until the returned handle is dropped.
     ///
-    /// Use one at a time: two would work against each other, and against [`Self::set_workers`].
+    /// Use one at a time: two would undo each other's changes, and those of [`Self::set_workers`].
     #[cfg(all(feature = "patterns", feature = "std"))]
     pub fn adapt_workers(&self, dispatcher: AdaptiveDispatcher) -> Result<AdaptiveHandle, SetWorkersError> {
         adapt(self.core(), dispatcher)
@@ -239,7 +239,7 @@ pub enum SpawnError {
     #[error("the factory created no actor: {0}")]
     Factory(#[source] ActorError),
     /// A spawn middleware rejected the actor.
-    #[error("rejected: {0}")]
+    #[error("rejected by spawn middleware: {0}")]
     Refused(#[source] ActorError),
 }
 

@@ -12,15 +12,15 @@ use crate::harness::*;
 fn workers_are_added_under_load_and_removed_after_it() {
     for metrics in [Metrics::On, Metrics::Off] {
         explore_with(ActorSystemConfig { metrics, ..one_worker() }, |harness| {
-            let adapting = harness.system.adapt_workers(dispatcher(4)).unwrap();
-            let spawn_many = spawn_many(harness, 50);
-            work(harness, &spawn_many, 20);
+            let handle = harness.system.adapt_workers(dispatcher(4)).unwrap();
+            let actors = spawn_many(harness, 50);
+            work(harness, &actors, 20);
             harness.advance_ms(50);
             assert_eq!(harness.system.workers().get(), 4, "workers_max is reached");
             assert_eq!(harness.lines().len(), 1_000);
             harness.advance_ms(1_000);
             assert_eq!(harness.system.workers().get(), 1);
-            drop(adapting);
+            drop(handle);
         });
     }
 }
@@ -30,12 +30,12 @@ fn workers_are_added_under_load_and_removed_after_it() {
 fn a_long_wait_alone_adds_a_worker() {
     let by_wait = AdaptiveOptions { depth_high: 1_000, grow_after: NonZeroU32::MIN, ..options(3) };
     explore_with(one_worker(), |harness| {
-        let adapting = harness.system.adapt_workers(AdaptiveDispatcher::new(by_wait).unwrap()).unwrap();
-        let spawn_many = spawn_many(harness, 70);
-        work(harness, &spawn_many, 20);
+        let handle = harness.system.adapt_workers(AdaptiveDispatcher::new(by_wait).unwrap()).unwrap();
+        let actors = spawn_many(harness, 70);
+        work(harness, &actors, 20);
         harness.advance_ms(10);
         assert!(harness.system.workers().get() > 1, "70 actors of 2 ms each waited for one worker");
-        drop(adapting);
+        drop(handle);
     });
 }
 
@@ -43,9 +43,9 @@ fn a_long_wait_alone_adds_a_worker() {
 fn dropping_the_adaptive_handle_keeps_the_worker_count() {
     explore_with(one_worker(), |harness| {
         let tasks = harness.runtime.tasks();
-        let adapting = harness.system.adapt_workers(dispatcher(4)).unwrap();
+        let handle = harness.system.adapt_workers(dispatcher(4)).unwrap();
         harness.system.set_workers(number(3)).unwrap();
-        drop(adapting);
+        drop(handle);
         harness.advance_ms(1_000);
         assert_eq!((harness.system.workers().get(), harness.runtime.tasks()), (3, tasks + 2));
     });
@@ -56,7 +56,7 @@ fn dropping_the_system_ends_its_adaptive_task() {
     explore_with(one_worker(), |harness| {
         let other = ActorSystemRunner::new(one_worker()).start(harness.runtime.handle()).unwrap();
         let tasks = harness.runtime.tasks();
-        let _adapting = other.adapt_workers(dispatcher(4)).unwrap();
+        let _handle = other.adapt_workers(dispatcher(4)).unwrap();
         drop(other);
         harness.advance_ms(100);
         assert_eq!(
@@ -78,8 +78,8 @@ fn an_adaptive_limit_above_workers_max_is_rejected() {
 }
 
 /// Sends each actor messages that take 2 ms each.
-fn work(harness: &Harness, spawn_many: &[ActorRef<Msg>], messages: u32) {
-    for actor in spawn_many {
+fn work(harness: &Harness, actors: &[ActorRef<Msg>], messages: u32) {
+    for actor in actors {
         for number in 0..messages {
             let handle = harness.runtime.handle();
             actor.tell(run(move |me, _| {
@@ -91,7 +91,7 @@ fn work(harness: &Harness, spawn_many: &[ActorRef<Msg>], messages: u32) {
 }
 
 fn spawn_many(harness: &Harness, actors: usize) -> Vec<ActorRef<Msg>> {
-    (0..actors).map(|_| harness.recorder("spawn_many")).collect()
+    (0..actors).map(|_| harness.recorder("worker")).collect()
 }
 
 fn one_worker() -> ActorSystemConfig {

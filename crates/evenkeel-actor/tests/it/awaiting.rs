@@ -25,7 +25,7 @@ fn the_output_is_handled_before_messages_queued_meanwhile() {
 }
 
 #[test]
-fn a_ready_future_delays_nothing() {
+fn a_ready_future_does_not_delay_later_messages() {
     explore(|harness| {
         let actor = harness.recorder("a");
         actor.tell(act(|_, _| Ok(Flow::wait(async { record(1) }))));
@@ -35,7 +35,7 @@ fn a_ready_future_delays_nothing() {
 }
 
 #[test]
-fn a_wait_may_start_another_wait() {
+fn the_handler_of_an_output_may_await_another_future() {
     explore(|harness| {
         let actor = harness.recorder("a");
         actor.tell(countdown(harness.runtime.handle(), 100));
@@ -246,11 +246,11 @@ fn a_future_woken_while_it_is_polled_is_polled_again() {
 fn a_waker_that_outlives_its_wait_wakes_nothing_else() {
     explore(|harness| {
         let actor = harness.recorder("a");
-        let (give, take) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         actor.tell(act(move |_, _| {
             let mut first = true;
             Ok(Flow::wait(std::future::poll_fn(move |cx| {
-                give.send(cx.waker().clone()).unwrap();
+                sender.send(cx.waker().clone()).unwrap();
                 if std::mem::take(&mut first) {
                     return std::task::Poll::Pending;
                 }
@@ -258,7 +258,7 @@ fn a_waker_that_outlives_its_wait_wakes_nothing_else() {
             })))
         }));
         harness.run();
-        let waker = take.recv().unwrap();
+        let waker = receiver.recv().unwrap();
         waker.wake_by_ref();
         assert_eq!(harness.lines(), ["a 1"]);
         actor.tell(suspend_until(1));

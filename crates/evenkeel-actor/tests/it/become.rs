@@ -16,7 +16,7 @@ fn a_new_handler_applies_from_the_next_message() {
 }
 
 #[test]
-fn a_popped_handler_uncovers_the_one_below() {
+fn popping_returns_to_the_handler_below() {
     check(|turnstile| {
         turnstile.send("open lock pass unlock pass close pass");
         turnstile
@@ -41,7 +41,7 @@ fn replacing_the_top_handler_keeps_those_below() {
 }
 
 #[test]
-fn at_most_64_handlers_lie_below_the_current_one() {
+fn at_most_64_handlers_are_below_the_current_one() {
     let mut behaviour = Behaviour::new(Turnstile::closed);
     (0..BEHAVIOURS_MAX).for_each(|_| behaviour.push(Turnstile::open).unwrap());
     let error = behaviour.push(Turnstile::open).unwrap_err();
@@ -62,7 +62,7 @@ fn a_restart_begins_with_the_first_handler() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_threads_handlers_alternate_without_missing_a_message() {
+async fn handlers_alternate_on_real_threads_without_missing_a_message() {
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     let log = Log::default();
@@ -161,7 +161,7 @@ impl Turnstile {
                 command
             }
             Msg::Sync(reply) => {
-                let _late = reply.send(());
+                let _ = reply.send(());
                 ""
             }
         }

@@ -114,7 +114,7 @@ fn messages_sent_while_children_stop_wait_for_the_new_value() {
 }
 
 #[test]
-fn a_restart_hook_that_panics_delays_nothing() {
+fn a_panic_in_the_restart_hook_does_not_prevent_the_restart() {
     explore_with(supervised(restart_immediately()), |harness| {
         let actor = harness.spawn(harness.puppet("a").restarting(|_, _| panic!("no way")));
         actor.tell(fail("broken"));
@@ -176,7 +176,7 @@ fn a_thousand_immediate_restarts_need_no_more_stack_than_one() {
 }
 
 #[test]
-fn a_factory_that_panics_at_first_creates_no_actor() {
+fn a_factory_that_panics_at_the_spawn_creates_no_actor() {
     explore(|harness| {
         let spawned = harness.system.spawn(&harness.puppet("a").factory(|_| panic!("no parts")).props());
         assert_eq!(spawned.unwrap_err(), SpawnError::Factory(ActorError::panicked("no parts")));
@@ -377,7 +377,7 @@ fn a_decider_that_panics_stops_the_actor() {
 }
 
 #[test]
-fn a_failed_actor_learns_of_terminations_after_its_restart() {
+fn a_failed_actor_is_notified_of_terminations_after_its_restart() {
     explore(|harness| {
         let watched = harness.recorder("w");
         let (_parent, child) = family_with_slow_restart(harness);
@@ -457,7 +457,7 @@ impl Drop for PanicOnDrop {
 }
 
 impl Harness {
-    /// Spawns a recorder that supervises its children like this and does not record their signals.
+    /// Spawns a recorder with this supervision of its children; it does not record signals.
     fn recorder_supervising(&self, name: &'static str, supervision: Supervision) -> ActorRef<Msg> {
         self.spawn(self.puppet(name).supervise(supervision).signal(|_, _| Ok(Flow::Continue)))
     }

@@ -39,9 +39,9 @@ fn stop_terminates_the_actor_with_its_error() {
         let (probe, child) = probed(harness, decided_by(|_| SupervisionDirective::Stop));
         child.tell(fail("broken"));
         child.tell(record(1));
-        let how = probe.expect_terminated(&child, MS);
+        let termination = probe.expect_terminated(&child, MS);
         let expected = Termination::Failed { error: ActorError::new("broken"), reason: StopReason::Directed };
-        assert_eq!(how, expected);
+        assert_eq!(termination, expected);
         assert_eq!(harness.dead_letters(), [(dead_letters::DeadLetterReason::Stopped, 1)]);
     });
 }
@@ -152,7 +152,7 @@ impl Actor for Fragile {
     }
 }
 
-/// Spawns a child `a` of a probe that supervises it like this.
+/// Spawns a probe with this supervision, and a child `a` of it.
 fn probed(harness: &Harness, supervision: Supervision) -> (Probe<'_, ()>, ActorRef<Msg>) {
     let probe = Probe::supervising(&harness.runtime, &harness.system, supervision).unwrap();
     let child = probe.spawn(&harness.puppet("a").props()).unwrap();

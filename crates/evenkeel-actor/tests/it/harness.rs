@@ -46,12 +46,12 @@ pub(crate) fn config() -> ActorSystemConfig {
     ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap())
 }
 
-/// Returns settings that supervise top-level actors like this.
+/// Returns a configuration with this supervision of top-level actors.
 pub(crate) fn supervised(supervision: Supervision) -> ActorSystemConfig {
     ActorSystemConfig { supervision, ..config() }
 }
 
-/// Restarts without backoff.
+/// Returns a supervision that restarts without backoff.
 pub(crate) fn restart_immediately() -> Supervision {
     Supervision::default().with_backoff(Backoff::NONE)
 }
@@ -384,7 +384,7 @@ impl Actor for Puppet {
             Msg::Act(act) => return act(self, ctx),
             Msg::Ask(number, reply) => {
                 self.record(number);
-                let _late = reply.send(number);
+                let _ = reply.send(number);
             }
         }
         Ok(Flow::Continue)

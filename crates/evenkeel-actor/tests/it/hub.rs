@@ -89,9 +89,9 @@ fn every_overflow_is_counted_by_its_outcome() {
                 }
             }
             harness.run();
-            for each in OverflowReason::ALL {
-                let labels = [("actor", "a"), ("reason", each.as_label())];
-                let expected = if each.as_label() == reason { 3.0 } else { 0.0 };
+            for outcome in OverflowReason::ALL {
+                let labels = [("actor", "a"), ("reason", outcome.as_label())];
+                let expected = if outcome.as_label() == reason { 3.0 } else { 0.0 };
                 assert_eq!(harness.metric(names::MAILBOX_OVERFLOW_TOTAL, &labels), expected, "{strategy:?}");
             }
         });
@@ -157,7 +157,7 @@ fn an_actor_without_a_label_is_labelled_with_its_type() {
 }
 
 #[test]
-fn a_worker_is_as_busy_as_its_actors_were() {
+fn the_busy_ratio_counts_time_spent_in_handlers() {
     explore(|harness| {
         let actor = harness.recorder("a");
         let handle = harness.runtime.handle();
@@ -237,7 +237,7 @@ fn workers_count_runs_messages_and_yields() {
 }
 
 #[test]
-fn many_actors_at_once_wake_the_second_worker_and_are_stolen() {
+fn many_ready_actors_wake_the_second_worker_which_steals_some() {
     explore(|harness| {
         let others: Vec<_> = (0..64).map(|_| harness.recorder("b")).collect();
         let actor = harness.recorder("a");
@@ -268,14 +268,14 @@ fn a_sink_receives_every_snapshot() {
             harness.system.publish_metrics(&sink);
         }
         let labels = [("actor", "a"), ("mailbox", "user")];
-        let seen: Vec<_> = sink
+        let enqueued: Vec<_> = sink
             .0
             .lock()
             .unwrap()
             .iter()
             .map(|one| read(one, names::MAILBOX_ENQUEUED_TOTAL, &labels))
             .collect();
-        assert_eq!(seen, [1.0, 2.0, 3.0]);
+        assert_eq!(enqueued, [1.0, 2.0, 3.0]);
     });
 }
 

@@ -1,4 +1,4 @@
-//! Asks run in place: the asking worker runs the target at once if it would run next anyway. The result must not differ.
+//! Inline runs: the asking worker runs the asked actor at once if it would run next anyway. The results must not differ.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -59,7 +59,7 @@ impl Actor for Link {
             }
             LinkMsg::Block(until, reply) => {
                 let _closed = until.recv();
-                let _late = reply.send(0);
+                let _ = reply.send(0);
             }
         }
         Ok(Flow::Continue)
@@ -149,7 +149,7 @@ async fn a_chain_of_asks_of_any_length_is_answered() {
 }
 
 #[tokio::test]
-async fn an_actor_that_panics_while_run_in_place_does_not_fail_its_asker() {
+async fn an_actor_that_panics_in_an_inline_run_does_not_fail_its_asker() {
     let system = system(1);
     let actor = link(&system, None);
     let ((lost, after), _) = run_as_task(&system, async move {
@@ -161,7 +161,7 @@ async fn an_actor_that_panics_while_run_in_place_does_not_fail_its_asker() {
 }
 
 #[tokio::test]
-async fn the_deadline_of_one_ask_holds_while_others_are_answered_in_place() {
+async fn the_deadline_of_one_ask_holds_while_others_are_answered_inline() {
     let system = system(1);
     let silent = link(&system, None);
     let quick = link(&system, None);
@@ -186,7 +186,7 @@ async fn the_deadline_of_one_ask_holds_while_others_are_answered_in_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_explicit_deadline_holds_although_the_handler_never_returns() {
+async fn an_explicit_deadline_holds_even_if_the_handler_never_returns() {
     let system = system(2);
     let actor = link(&system, None);
     let (release, until) = std::sync::mpsc::channel();

@@ -65,7 +65,7 @@ fn a_run_ends_after_its_budget_of_messages() {
         let harness = Harness::new(with_budget(seed, budget), one_worker());
         let a = harness.recorder("a");
         let b = harness.recorder("b");
-        from_inside(&harness, move || {
+        run_in_handler(&harness, move || {
             (0..9).for_each(|number| a.tell(record(number)));
             (0..9).for_each(|number| b.tell(record(number)));
         });
@@ -75,13 +75,13 @@ fn a_run_ends_after_its_budget_of_messages() {
 }
 
 #[test]
-fn a_run_ends_with_the_slice_once_the_worker_has_measured_the_handler() {
+fn a_run_ends_with_the_time_slice_once_the_worker_has_measured_the_handlers() {
     for seed in 0..12 {
         let harness = Harness::new(with_budget(seed, 64), one_worker());
         let a = harness.recorder("a");
         let b = harness.recorder("b");
         let handle = harness.runtime.handle();
-        from_inside(&harness, move || {
+        run_in_handler(&harness, move || {
             for number in 0..400 {
                 let handle = handle.clone();
                 [&a, &b][number % 2].tell(run(move |me, _| {
@@ -104,7 +104,7 @@ fn yield_lets_other_actors_run_first() {
         let harness = Harness::new(with_budget(seed, 64), one_worker());
         let a = harness.recorder("a");
         let b = harness.recorder("b");
-        from_inside(&harness, move || {
+        run_in_handler(&harness, move || {
             b.tell(record(1));
             a.tell(act(|me, _| {
                 me.record(1);
@@ -213,7 +213,7 @@ fn a_task_that_panics_does_not_affect_others() {
 }
 
 /// Runs `work` in a handler, so that the actors it wakes enter the worker's queue and not the injection queue.
-fn from_inside(harness: &Harness, work: impl FnOnce() + Send + 'static) {
+fn run_in_handler(harness: &Harness, work: impl FnOnce() + Send + 'static) {
     harness.recorder("inside").tell(run(move |_, _| work()));
 }
 

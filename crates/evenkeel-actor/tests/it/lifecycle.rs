@@ -75,13 +75,13 @@ fn a_parent_is_notified_of_each_childs_termination_and_removes_it() {
 }
 
 #[test]
-fn the_stopped_hook_runs_before_the_mailbox_closes_and_the_index_is_freed() {
+fn the_index_is_valid_in_the_stopped_hook_and_freed_when_watchers_are_notified() {
     explore(|harness| {
         let system = harness.system.clone();
         let watcher = harness.puppet("w").signal(move |signal, ctx| {
-            let Signal::Terminated { actor: who, .. } = signal else { return Ok(Flow::Continue) };
-            let state = system.actor_state(*who);
-            let found = system.signal(*who, SignalKey(1));
+            let Signal::Terminated { actor, .. } = signal else { return Ok(Flow::Continue) };
+            let state = system.actor_state(*actor);
+            let found = system.signal(*actor, SignalKey(1));
             let line = format!("{state:?}, found: {found}");
             ctx.me().tell(run(move |me, _| me.record(line)));
             Ok(Flow::Continue)
@@ -89,10 +89,10 @@ fn the_stopped_hook_runs_before_the_mailbox_closes_and_the_index_is_freed() {
         let watcher = harness.spawn(watcher);
         let system = harness.system.clone();
         let actor = harness.puppet("a").stopped(move |me, ctx| {
-            let me_too = ctx.me();
-            let state = system.actor_state(me_too.index());
-            let sent = me_too.try_tell(record(1));
-            let found = system.signal(me_too.index(), SignalKey(1));
+            let own_ref = ctx.me();
+            let state = system.actor_state(own_ref.index());
+            let sent = own_ref.try_tell(record(1));
+            let found = system.signal(own_ref.index(), SignalKey(1));
             me.record(format_args!("{state:?}, {sent:?}, found: {found}"));
         });
         let actor = harness.spawn(actor);
@@ -208,15 +208,15 @@ fn actors_max_is_enforced_and_a_termination_frees_a_slot() {
 }
 
 #[test]
-fn mailbox_options_that_could_never_deliver_or_resume_are_rejected() {
+fn mailbox_options_without_user_capacity_or_with_crossed_watermarks_are_rejected() {
     explore(|harness| {
-        let places = |capacity| NonZeroUsize::new(capacity).unwrap();
-        let good = MailboxOptions::bounded(places(64));
+        let nonzero = |capacity| NonZeroUsize::new(capacity).unwrap();
+        let good = MailboxOptions::bounded(nonzero(64));
         let bad = [
             (MailboxOptions { reserve_for_system: 64, ..good }, InvalidMailbox::NoUserCapacity),
             (MailboxOptions { low_watermark: good.user_capacity(), ..good }, InvalidMailbox::WatermarksCross),
             (MailboxOptions { high_watermark: good.low_watermark, ..good }, InvalidMailbox::WatermarksCross),
-            (MailboxOptions { capacity: places(1 << 32), ..good }, InvalidMailbox::TooLarge),
+            (MailboxOptions { capacity: nonzero(1 << 32), ..good }, InvalidMailbox::TooLarge),
         ];
         for (options, reason) in bad {
             let error = harness.system.spawn(&harness.puppet("a").mailbox(options).props()).unwrap_err();
@@ -278,7 +278,7 @@ fn a_supervision_command_reaches_only_children() {
 }
 
 #[test]
-fn invalid_settings_start_no_system() {
+fn a_system_with_an_invalid_configuration_does_not_start() {
     let start = |config: ActorSystemConfig| {
         let runtime = runtime::test::TestRuntime::new(1);
         let error = ActorSystemRunner::new(config).start(runtime.handle()).map(drop);

@@ -1,4 +1,4 @@
-//! Bounds and isolation: asks that fail immediately, queues that stay small, workers that survive foreign panics.
+//! Limits and isolation: asks that fail immediately, queues that stay small, workers that survive panics in user code.
 
 use std::future::Future;
 use std::pin::pin;
@@ -169,12 +169,12 @@ fn a_waker_that_panics_does_not_keep_other_senders_from_free_capacity() {
         harness.run();
         actor.tell(record(1));
         let mut senders = [Box::pin(actor.send(record(2))), Box::pin(actor.send(record(3)))];
-        let (bell, second) = TestWaker::new();
+        let (wake_count, second) = TestWaker::new();
         assert!(poll(senders[0].as_mut(), &Waker::from(Arc::new(PanickingWaker))).is_pending());
         assert!(poll(senders[1].as_mut(), &second).is_pending());
         actor.signal(SignalKey(1));
         assert_eq!(harness.lines(), ["a 1"]);
-        assert_eq!(bell.wakes(), 1);
+        assert_eq!(wake_count.wakes(), 1);
         assert!(matches!(poll(senders[1].as_mut(), &second), Poll::Ready(Ok(SendOutcome::Queued))));
         assert_eq!(harness.lines(), ["a 3"]);
     });
@@ -234,9 +234,9 @@ fn a_reply_that_panics_on_drop_does_not_stop_the_timer_driver() {
 #[test]
 fn a_factory_that_panics_on_drop_does_not_stop_the_worker() {
     explore(|harness| {
-        let burning = PanicOnDrop;
+        let panics = PanicOnDrop;
         let puppet = harness.puppet("a").factory(move |_| {
-            let _held = &burning;
+            let _captured = &panics;
         });
         let actor = harness.spawn(puppet);
         actor.stop(StopMode::Now);
@@ -347,8 +347,8 @@ struct TestWaker(Mutex<u32>);
 
 impl TestWaker {
     fn new() -> (Arc<Self>, Waker) {
-        let bell = Arc::new(Self::default());
-        (bell.clone(), Waker::from(bell))
+        let counter = Arc::new(Self::default());
+        (counter.clone(), Waker::from(counter))
     }
 
     fn wakes(&self) -> u32 {

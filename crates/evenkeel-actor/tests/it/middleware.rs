@@ -13,8 +13,8 @@ fn before_hooks_run_in_order_and_after_hooks_in_reverse() {
     explore_batches(|harness| {
         let log = harness.log.clone();
         let chain = move || {
-            let ring = |name| OpenClose::new(name, &log);
-            CompositeMiddleware::new().with(ring("outer")).with(ring("middle")).with(ring("inner"))
+            let layer = |name| OpenClose::new(name, &log);
+            CompositeMiddleware::new().with(layer("outer")).with(layer("middle")).with(layer("inner"))
         };
         let actor = harness.spawn(harness.puppet("a").middleware(chain));
         actor.tell(record(1));
@@ -50,7 +50,7 @@ fn break_delays_messages_and_loses_none() {
 }
 
 #[test]
-fn middleware_is_asked_again_every_millisecond_after_a_break() {
+fn middleware_is_called_again_every_millisecond_after_a_break() {
     explore(|harness| {
         let gate = Gate::default();
         let actor = harness.spawn(gate.guard(harness.puppet("a")));
@@ -184,7 +184,7 @@ fn every_before_hook_that_continues_has_one_after_hook() {
 }
 
 #[test]
-fn middleware_that_panics_fails_the_actor_and_not_its_worker() {
+fn middleware_that_panics_fails_the_actor_but_not_its_worker() {
     explore(|harness| {
         let props = harness
             .puppet("a")

@@ -47,9 +47,9 @@ fn a_wrong_message_type_is_an_error_that_names_the_accepted_type() {
         let names = harness.system.names();
         names.register("printer", &harness.recorder("a")).unwrap();
         let error = names.find::<u32>("printer").unwrap_err();
-        let takes = std::any::type_name::<Msg>();
-        assert_eq!(error, FindError::WrongMessageType { accepts: takes });
-        assert_eq!(error.to_string(), format!("the actor of that name takes {takes}"));
+        let accepts = std::any::type_name::<Msg>();
+        assert_eq!(error, FindError::WrongMessageType { accepts });
+        assert_eq!(error.to_string(), format!("the actor with that name accepts messages of type {accepts}"));
         assert_eq!(names.find::<Msg>("unknown").unwrap_err(), FindError::NoSuchName);
     });
 }
@@ -118,7 +118,7 @@ fn a_restart_keeps_the_name() {
 }
 
 #[test]
-fn an_actor_names_itself_before_its_first_message_or_fails() {
+fn an_actor_can_register_itself_before_its_first_message_or_fail() {
     explore_with(supervised(decided_by(|_| guardian::SupervisionDirective::Stop)), |harness| {
         let named = || {
             harness.puppet("a").started(|_, ctx| match ctx.names().register("printer", &ctx.me()) {
@@ -138,15 +138,15 @@ fn the_number_of_names_is_limited_and_stopped_actors_do_not_count() {
     let config = ActorSystemConfig { names_max: 100, ..config() };
     explore_with(config, |harness| {
         let names = harness.system.names();
-        let lasting = harness.recorder("a");
-        let passing = harness.recorder("b");
-        (0..60).for_each(|number| names.register(&format!("lasting {number}"), &lasting).unwrap());
-        (0..40).for_each(|number| names.register(&format!("passing {number}"), &passing).unwrap());
-        assert_eq!(names.register("one more", &lasting), Err(RegisterError::Full { names_max: 100 }));
-        passing.stop(StopMode::Now);
+        let long_lived = harness.recorder("a");
+        let short_lived = harness.recorder("b");
+        (0..60).for_each(|number| names.register(&format!("lasting {number}"), &long_lived).unwrap());
+        (0..40).for_each(|number| names.register(&format!("passing {number}"), &short_lived).unwrap());
+        assert_eq!(names.register("one more", &long_lived), Err(RegisterError::Full { names_max: 100 }));
+        short_lived.stop(StopMode::Now);
         harness.run();
-        (0..40).for_each(|number| names.register(&format!("new {number}"), &lasting).unwrap());
-        let error = names.register("one more", &lasting).unwrap_err();
+        (0..40).for_each(|number| names.register(&format!("new {number}"), &long_lived).unwrap());
+        let error = names.register("one more", &long_lived).unwrap_err();
         assert_eq!(error.to_string(), "the registry is full: 100 names");
         assert!((0..60).all(|number| names.find::<Msg>(&format!("lasting {number}")).is_ok()));
     });

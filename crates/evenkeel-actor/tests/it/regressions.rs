@@ -176,20 +176,20 @@ fn an_ask_polled_with_several_wakers_uses_one_wheel_entry() {
 #[test]
 fn an_actor_spawned_while_the_system_stops_is_stopped_or_rejected() {
     explore(|harness| {
-        let (go_on, wait) = mpsc::channel::<()>();
-        let (begun, begins) = mpsc::channel();
-        let wait = Mutex::new(wait);
+        let (release, released) = mpsc::channel::<()>();
+        let (entered_sender, entered) = mpsc::channel();
+        let released = Mutex::new(released);
         let props = harness.puppet("late").factory(move |_| {
-            begun.send(()).unwrap();
-            wait.lock().unwrap().recv().unwrap();
+            entered_sender.send(()).unwrap();
+            released.lock().unwrap().recv().unwrap();
         });
         let props = props.props();
         let system = harness.system.clone();
         let spawner = std::thread::spawn(move || system.spawn(&props).map(|actor| actor.state()));
-        begins.recv().unwrap();
+        entered.recv().unwrap();
         harness.system.force_stop();
         harness.run();
-        go_on.send(()).unwrap();
+        release.send(()).unwrap();
         let spawned = spawner.join().unwrap();
         harness.run();
         assert_eq!((harness.system.alive(), harness.runtime.tasks()), (0, 0), "{spawned:?}");

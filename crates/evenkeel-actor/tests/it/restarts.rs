@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn a_larger_random_number_never_waits_longer(before in 0..20_u32, a in any::<u32>(), b in any::<u32>()) {
+    fn a_larger_random_number_never_lengthens_the_delay(before in 0..20_u32, a in any::<u32>(), b in any::<u32>()) {
         let less = a.min(b);
         let more = a.max(b);
         prop_assert!(Backoff::DOUBLING.delay(before, more) <= Backoff::DOUBLING.delay(before, less));

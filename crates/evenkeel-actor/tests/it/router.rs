@@ -12,11 +12,11 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn round_robin_routes_to_each_in_turn() {
+fn round_robin_routes_to_each_routee_in_turn() {
     explore(|harness| {
         let router = router(harness, RouterOptions::round_robin(three()));
         (0..6).for_each(|number| router.tell(record(number)));
-        assert_eq!(shares(&router), [2, 2, 2]);
+        assert_eq!(depths(&router), [2, 2, 2]);
         assert_eq!(router.depth(), 6);
         assert_eq!(sorted(harness.lines()), ["r 0", "r 1", "r 2", "r 3", "r 4", "r 5"]);
     });
@@ -30,10 +30,10 @@ fn least_mailbox_routes_to_the_shortest_mailbox() {
         (0..4).for_each(|number| routees[0].tell(record(number)));
         routees[1].tell(record(4));
         (5..8).for_each(|number| router.tell(record(number)));
-        assert_eq!(shares(&router), [4, 2, 2]);
+        assert_eq!(depths(&router), [4, 2, 2]);
         harness.run();
         (0..6).for_each(|number| router.tell(record(number)));
-        assert_eq!(shares(&router), [2, 2, 2], "idle routees take turns");
+        assert_eq!(depths(&router), [2, 2, 2], "idle routees take turns");
     });
 }
 
@@ -49,7 +49,7 @@ fn least_mailbox_skips_suspended_routees_and_counts_awaiting_ones() {
         harness.run();
         assert_eq!(routees[2].state(), ActorState::Suspended, "it was idle and therefore next");
         (0..3).for_each(|number| router.tell(record(number)));
-        assert_eq!(shares(&router), [0, 3, 0], "an actor that awaits a future resumes by itself");
+        assert_eq!(depths(&router), [0, 3, 0], "an actor that awaits a future resumes by itself");
     });
 }
 
@@ -64,7 +64,7 @@ fn an_ask_to_a_router_is_answered() {
 }
 
 #[test]
-fn one_full_routee_does_not_reject_messages_for_all() {
+fn a_router_rejects_only_when_every_routee_is_full() {
     explore(|harness| {
         let props = harness.puppet("r").capacity(2, OverflowStrategy::Reject).props();
         let router = harness.system.spawn_router(&props, RouterOptions::round_robin(three())).unwrap();
@@ -106,7 +106,7 @@ fn a_stopped_routee_is_replaced_while_the_others_serve() {
         harness.advance_ms(60);
         assert_eq!(router.routees().len(), 3);
         (0..3).for_each(|number| router.tell(record(number)));
-        assert_eq!(shares(&router), [1, 1, 1]);
+        assert_eq!(depths(&router), [1, 1, 1]);
         assert_eq!(harness.dead_letters(), []);
     });
 }
@@ -176,7 +176,7 @@ fn a_drained_stop_of_a_router_handles_every_accepted_message() {
 }
 
 #[test]
-fn an_immediate_stop_of_a_router_dead_letters_queued_messages() {
+fn an_immediate_stop_of_a_router_stops_its_routees_and_closes_it() {
     explore(|harness| {
         let router = router(harness, RouterOptions::round_robin(three()));
         router.stop(StopMode::Now);
@@ -209,7 +209,7 @@ fn a_router_whose_routees_cannot_be_spawned_leaves_no_actor_behind() {
         let error = spawn(broken, 3);
         assert_eq!(error, RouterError::Spawn(SpawnError::Factory(ActorError::panicked("no parts"))));
         let error = spawn(harness.puppet("r").props(), 1025);
-        assert_eq!(error.to_string(), "1025 routees are more than 1024");
+        assert_eq!(error.to_string(), "router size is 1025, above the limit of 1024");
         harness.run();
         assert_eq!(harness.system.alive(), 0);
     });
@@ -243,7 +243,7 @@ async fn on_threads_every_ask_is_answered_while_routees_come_and_go() {
         let router = system.spawn_router(&props, options.supervise(patient)).unwrap();
         for number in 0..1_000 {
             if number % 10 == 0 {
-                // A message routed to it just before is lost with it; nothing here waits for its reply.
+                // A message routed to it just before is dead-lettered; the loop below retries its ask.
                 router.routees().first().unwrap().stop(StopMode::Now);
             }
             let mut answer = Err(AskError::NoReply);
@@ -279,7 +279,7 @@ fn child_router(harness: &Harness, parent: &ActorRef<Msg>, options: RouterOption
 }
 
 /// Returns the mailbox depth of each routee.
-fn shares(router: &Router<Msg>) -> Vec<usize> {
+fn depths(router: &Router<Msg>) -> Vec<usize> {
     router.routees().iter().map(ActorRef::depth).collect()
 }
 

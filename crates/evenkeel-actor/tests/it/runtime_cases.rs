@@ -20,11 +20,11 @@ macro_rules! test_every_case {
             a_timer_repeats_until_it_is_cancelled,
             a_receive_timeout_fires_when_no_message_arrives,
             a_failed_child_restarts_after_its_backoff,
-            a_suspended_actor_resumes_at_its_signal,
+            a_suspended_actor_resumes_on_its_signal,
             a_timed_suspension_ends_by_itself,
             an_awaited_output_is_handled_before_queued_messages,
             a_drained_stop_handles_accepted_messages,
-            an_immediate_stop_makes_dead_letters,
+            an_immediate_stop_dead_letters_queued_messages,
             a_termination_is_reported_once_to_its_watcher,
             children_stop_before_their_parent,
             a_sender_waits_for_capacity,
@@ -115,7 +115,7 @@ pub(crate) async fn a_failed_child_restarts_after_its_backoff(system: ReadyQueue
     assert_eq!((*failed, *decision), (child.index(), SupervisionDecision::Restart { after: 2 * MS }));
 }
 
-pub(crate) async fn a_suspended_actor_resumes_at_its_signal(system: ReadyQueueScheduler) {
+pub(crate) async fn a_suspended_actor_resumes_on_its_signal(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let key = suspend(&actor).await;
     actor.tell(record(1));
@@ -152,7 +152,7 @@ pub(crate) async fn a_drained_stop_handles_accepted_messages(system: ReadyQueueS
     assert!(matches!(actor.try_tell(record(10)), Err(SendError::Closed(_))));
 }
 
-pub(crate) async fn an_immediate_stop_makes_dead_letters(system: ReadyQueueScheduler) {
+pub(crate) async fn an_immediate_stop_dead_letters_queued_messages(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
     let watcher = puppet(&system);
     watch(&watcher, &actor).await;
@@ -310,7 +310,7 @@ fn terminated(actor: &ActorRef<Closure>, cause: Termination) -> Entry {
     Entry::Signal(Signal::Terminated { actor: actor.index(), cause })
 }
 
-/// Returns the log after all messages sent before.
+/// Returns the log once all messages sent before this call are handled.
 async fn log_of(actor: &ActorRef<Closure>) -> Vec<Entry> {
     log_at_len(actor, 0).await
 }

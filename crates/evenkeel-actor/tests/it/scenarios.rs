@@ -73,7 +73,7 @@ async fn a_thousand_actors_spawned_at_once_all_reply_and_all_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn suspensions_and_resumptions_lose_and_reorder_nothing() {
+async fn no_message_is_lost_or_reordered_by_suspension_and_resumption() {
     within_30_s(async {
         let system = system();
         let actor = counter(&system);
@@ -103,7 +103,7 @@ async fn suspensions_and_resumptions_lose_and_reorder_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_actor_that_fails_repeatedly_is_restarted_and_handles_the_rest() {
+async fn an_actor_that_fails_repeatedly_is_restarted_and_handles_later_messages() {
     within_30_s(async {
         let patient = Supervision::default().with_backoff(Backoff::NONE);
         let patient = patient.with_max_restarts(1_000, Duration::from_secs(60)).unwrap();
@@ -297,7 +297,7 @@ impl Actor for Counter {
                 self.0 += 1;
             }
             Count::Get(reply) => {
-                let _late = reply.send(self.0);
+                let _ = reply.send(self.0);
             }
             Count::Back => {}
             Count::Suspend(Suspension::Signal(key)) => {
@@ -354,7 +354,7 @@ impl Actor for Stuck {
 
     fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         self.first.iter().for_each(|other| other.tell(Count::Next(0)));
-        let _gone = self.blocked.take().map(|blocked| blocked.recv());
+        let _closed = self.blocked.take().map(|blocked| blocked.recv());
         Ok(Flow::Continue)
     }
 }

@@ -46,7 +46,7 @@ fn a_stopping_system_returns_new_messages_and_reports_its_lifecycle() {
         assert_eq!(harness.system.spawn_task(async {}), Err(SpawnError::Stopping));
         assert_eq!(harness.runtime.block_on(actor.ask(|reply| Msg::Ask(4, reply))), Err(AskError::Closed));
         harness.advance_ms(100);
-        assert_eq!(harness.lines(), ["a 1", "a Err(Stopping)"], "what was accepted is handled");
+        assert_eq!(harness.lines(), ["a 1", "a Err(Stopping)"], "accepted messages are handled");
         assert_eq!(end.take(), ["ShutdownReport { drained: true, abandoned: 0 }"]);
     });
 }
@@ -188,7 +188,7 @@ fn dropping_the_last_handle_stops_the_system() {
 }
 
 #[test]
-fn shutting_down_twice_is_shutting_down_once() {
+fn shutting_down_again_returns_the_same_report() {
     explore(|harness| {
         let actor = harness.recorder("a");
         actor.tell(harness.wait_until_ms(20, 1));

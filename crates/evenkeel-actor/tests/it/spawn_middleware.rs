@@ -23,7 +23,7 @@ fn before_hooks_run_in_order_and_after_hooks_in_reverse() {
 }
 
 #[test]
-fn a_rejection_is_the_spawners_error_and_the_factory_is_not_called() {
+fn a_rejection_is_returned_to_the_spawner_and_the_factory_is_not_called() {
     let (harness, log) = observed(&["outer", "guard", "inner"], &["b"]);
     let called = Arc::new(AtomicU32::new(0));
     let counter = called.clone();
@@ -33,8 +33,8 @@ fn a_rejection_is_the_spawners_error_and_the_factory_is_not_called() {
     let props = puppet.props();
     let error = harness.system.spawn(&props).unwrap_err();
     assert_eq!(error, SpawnError::Refused(ActorError::new("guard rejects b")));
-    assert_eq!(error.to_string(), "rejected: guard rejects b");
-    let expected = ["outer sees b", "guard sees b", "outer: rejected: guard rejects b"];
+    assert_eq!(error.to_string(), "rejected by spawn middleware: guard rejects b");
+    let expected = ["outer sees b", "guard sees b", "outer: rejected by spawn middleware: guard rejects b"];
     assert_eq!(log.take(), expected, "inner middleware is not called");
     assert_eq!((called.load(Ordering::Relaxed), harness.system.alive()), (0, 0));
 }
@@ -70,7 +70,7 @@ fn middleware_wraps_children_tasks_and_routees_but_not_restarts() {
 }
 
 #[test]
-fn spawn_middleware_that_panics_rejects_before_and_changes_nothing_after() {
+fn a_panic_in_before_spawn_rejects_and_one_in_after_spawn_is_ignored() {
     let runtime = TestRuntime::with(TestOptions::new(0));
     let runner = ActorSystemRunner::new(config()).spawn_middleware(PanickingMiddleware);
     let harness = Harness { system: runner.start(runtime.handle()).unwrap(), log: Log::default(), runtime };
@@ -92,13 +92,13 @@ fn a_preset_chooses_the_mailbox() {
         assert_eq!(
             sent.iter().filter(|sent| **sent == SendOutcome::Discarded).count(),
             2,
-            "16 are the system's"
+            "16 of 1024 are reserved for the system"
         );
     });
 }
 
 #[test]
-fn the_system_settings_choose_the_mailbox_of_actors_that_choose_none() {
+fn actors_without_a_mailbox_setting_get_the_systems_mailbox() {
     let small = ActorSystemConfig { mailbox: MailboxPreset::Small.options(), ..config() };
     explore_with(small, |harness| {
         let accepted = |props: PropsBuilder<IgnoringActor>| {
@@ -108,9 +108,9 @@ fn the_system_settings_choose_the_mailbox_of_actors_that_choose_none() {
         assert_eq!(accepted(Props::new(|| IgnoringActor)), 48, "16 of 64 are reserved for the system");
         assert_eq!(accepted(Props::new(|| IgnoringActor).mailbox(MailboxPreset::Default)), 100);
     });
-    let senseless = MailboxOptions { reserve_for_system: 64, ..MailboxPreset::Small.options() };
-    let senseless = ActorSystemConfig { mailbox: senseless, ..config() };
-    let error = ActorSystemRunner::new(senseless).start(TestRuntime::with(TestOptions::new(0)).handle());
+    let invalid = MailboxOptions { reserve_for_system: 64, ..MailboxPreset::Small.options() };
+    let invalid = ActorSystemConfig { mailbox: invalid, ..config() };
+    let error = ActorSystemRunner::new(invalid).start(TestRuntime::with(TestOptions::new(0)).handle());
     let expected = StartError::Config(InvalidConfig::Mailbox(InvalidMailbox::NoUserCapacity));
     assert_eq!(error.err(), Some(expected));
 }
@@ -193,8 +193,8 @@ struct SpawnRecorder {
 impl SpawnMiddleware for SpawnRecorder {
     fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
         let Self { name, log, rejected } = self;
-        let of = ctx.parent.map(|parent| format!(" of {parent}")).unwrap_or_default();
-        log.record(format!("{name} sees {}{of}", ctx.label));
+        let parent = ctx.parent.map(|parent| format!(" of {parent}")).unwrap_or_default();
+        log.record(format!("{name} sees {}{parent}", ctx.label));
         if *name == "guard" && rejected.contains(&ctx.label) {
             return Err(ActorError::new(format!("{name} rejects {}", ctx.label)));
         }

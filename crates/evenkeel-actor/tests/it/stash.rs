@@ -1,4 +1,4 @@
-//! Stash: unstashed in order, bounded, never lost.
+//! Stash: messages are unstashed in order, limited in number and never lost.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn unstashed_messages_come_first_and_in_order() {
 }
 
 #[test]
-fn unstashing_one_takes_the_oldest_and_leaves_the_rest() {
+fn unstash_returns_the_oldest_message_and_leaves_the_rest() {
     explore(|harness| {
         let actor = harness.recorder("a");
         actor.tell(stash(1..=3));
@@ -72,7 +72,7 @@ fn a_full_stash_returns_the_message_or_dead_letters_it() {
 }
 
 #[test]
-fn a_stash_max_of_zero_forbids_stashing() {
+fn a_stash_max_of_zero_disables_the_stash() {
     explore(|harness| {
         let actor = limited(harness, 0);
         actor.tell(stash(1..=1));

@@ -29,7 +29,7 @@ fn a_terminal_failure_is_reported_with_its_error() {
         watch(&a, &x);
         harness.run();
         x.tell(fail("broken"));
-        assert_eq!(harness.lines(), ["a terminated: broken, the supervisor stops it on this error"]);
+        assert_eq!(harness.lines(), ["a terminated: broken, the supervisor stops actors on this error"]);
     });
 }
 

@@ -17,7 +17,7 @@ use crate::stop::{StopMode, Termination};
 use crate::sync::Lock;
 use crate::system::{ReadyQueueScheduler, SpawnError};
 
-/// A pair of actors controlled by a test: one records messages, the host watches actors and has children.
+/// A pair of actors controlled by a test: one records messages, the other (the host) watches actors and has children.
 ///
 /// The `expect` methods wait in virtual time and fail the test if nothing arrives in time.
 pub struct Probe<'r, M> {
@@ -133,7 +133,7 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
         self.next(&self.signals, "signal", within)
     }
 
-    /// Waits for the end of a watched actor or child; drops other signals that arrive before.
+    /// Waits for the termination of a watched actor or child; discards other signals that arrive before it.
     ///
     /// # Panics
     /// If it does not arrive `within` this time.

@@ -28,7 +28,7 @@ struct State {
     /// Slots without a task.
     vacant: Vec<usize>,
     runnable: Vec<TaskId>,
-    /// By the end of the sleep, then by its start.
+    /// Ordered by the end of the sleep, then by its number.
     sleepers: BTreeMap<SleepKey, Waker>,
     sleeps_total: u64,
     open: bool,
@@ -64,7 +64,7 @@ pub(super) struct TakenTask {
     flag: Arc<WakeFlag>,
 }
 
-/// The waker of one task: makes it runnable, once until the next poll.
+/// The waker of one task: makes it runnable, at most once before its next poll.
 pub(super) struct WakeFlag {
     id: TaskId,
     queued: AtomicBool,
@@ -197,7 +197,7 @@ impl Schedule {
         })
     }
 
-    /// Advances time; sleeps that end by then are woken with the next step.
+    /// Advances time; sleepers that are due are woken before the next poll.
     pub(super) fn move_to(&self, at: Instant) {
         self.state.with(|state| state.now = state.now.max(at));
     }
@@ -208,7 +208,7 @@ impl Schedule {
         }
     }
 
-    /// Registers a waker for a time; `None` if that is never.
+    /// Registers a waker for a point in time; returns `None` for [`Instant::FAR_FUTURE`], which is never reached.
     pub(super) fn sleep(&self, at: Instant, waker: Waker) -> Option<SleepKey> {
         if at == Instant::FAR_FUTURE {
             return None;

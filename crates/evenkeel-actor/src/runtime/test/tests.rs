@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn the_same_seed_gives_the_same_events_at_the_same_times() {
+fn the_same_seed_produces_the_same_events_at_the_same_times() {
     // Miri takes a minute per seed.
     for seed in 0..if cfg!(miri) { 2 } else { 20 } {
         let first = events(seed);
@@ -33,7 +33,7 @@ fn the_same_seed_gives_the_same_events_at_the_same_times() {
 }
 
 #[test]
-fn different_seeds_give_different_orders() {
+fn different_seeds_produce_different_orders() {
     // Miri takes a minute per seed.
     let seeds = if cfg!(miri) { 4 } else { 20 };
     let mut orders: Vec<_> = (0..seeds).map(events).collect();
@@ -75,7 +75,7 @@ fn time_advances_from_sleep_to_sleep_in_order() {
 }
 
 #[test]
-fn a_task_that_sleeps_repeatedly_keeps_up_with_time() {
+fn a_task_that_sleeps_in_a_loop_wakes_at_every_interval() {
     let runtime = TestRuntime::new(1);
     let beats = Arc::new(AtomicU32::new(0));
     let handle = runtime.handle();
@@ -102,7 +102,7 @@ fn block_on_advances_time_only_as_far_as_needed() {
 }
 
 #[test]
-fn elapsed_time_in_a_handler_delays_sleeps() {
+fn time_elapsed_in_a_handler_delays_due_sleepers() {
     let runtime = TestRuntime::new(1);
     let log = log();
     spawn(&runtime, push_after(&runtime, &log, 5));
@@ -114,7 +114,7 @@ fn elapsed_time_in_a_handler_delays_sleeps() {
 }
 
 #[test]
-fn a_dropped_sleep_delays_nothing() {
+fn a_dropped_sleep_is_cancelled() {
     let runtime = TestRuntime::new(1);
     let mut sleep = runtime.handle().sleep_until(Instant::from_secs(1));
     runtime.block_on(async {

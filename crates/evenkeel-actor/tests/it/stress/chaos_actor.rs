@@ -1,4 +1,4 @@
-//! An actor that does everything that could lose a message, in random order.
+//! An actor that performs, in random order, every action that could lose a message.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Actor for ChaosActor {
         Ok(match message.action {
             Action::Nothing | Action::Woken => Flow::Continue,
             Action::Answer(reply) => {
-                let _late = reply.send(message.number);
+                let _ = reply.send(message.number);
                 Flow::Continue
             }
             Action::Yield => Flow::Yield,
