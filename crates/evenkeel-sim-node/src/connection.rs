@@ -58,8 +58,8 @@ impl Drop for OpenConnection {
 }
 
 async fn serve(engine: Arc<Engine>, socket: TcpStream, peer: SocketAddr) {
-    // Without TCP_NODELAY a token would wait for the previous token's ACK. An error is ignored, because the next read or
-    // write would fail too.
+    // Without TCP_NODELAY a token would wait for the previous token's ACK. An error is ignored, because the next read
+    // or write would fail too.
     let _ = socket.set_nodelay(true);
     let loopback = peer.ip().to_canonical().is_loopback();
     let locality = if loopback { Locality::SameMachine } else { Locality::Remote };

@@ -104,7 +104,8 @@ impl ActiveRequest {
 
     /// Waits for a token; the first one is ready at the end of prefill.
     ///
-    /// Each due time is computed from the previous one, not from the current time, so coarse timers do not slow the stream.
+    /// Each due time is computed from the previous one, not from the current time, so coarse timers do not slow the
+    /// stream.
     async fn next_token(&self, token: u32, due: &mut Instant) {
         if token > 0 {
             *due += self.engine.latency.step_time(self.engine.slots.load().running);

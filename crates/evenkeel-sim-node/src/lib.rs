@@ -1,5 +1,5 @@
-//! A simulated OpenAI-compatible model server with slots, a queue, the token latencies of continuous batching, and fault
-//! injection.
+//! A simulated OpenAI-compatible model server with slots, a queue, the token latencies of continuous batching, and
+//! fault injection.
 //!
 //! Life of a request: `connection` → `engine` (routes it and applies the fault) → `request` (parses it) → `completion`
 //! (plans the whole text) → `slots` → `generate` (sends it at the `pace` of the batch, in the `response_format` of its API).

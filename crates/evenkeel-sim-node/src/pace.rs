@@ -1,7 +1,8 @@
-//! Latency model of continuous batching: each sequence slows down as the batch grows, while total throughput rises (for a
-//! `batch_slowdown` below 1).
+//! Latency model of continuous batching: each sequence slows down as the batch grows, while total throughput rises (for
+//! a `batch_slowdown` below 1).
 //!
-//! Guarantees: a token in a batch of n sequences takes `1 + batch_slowdown × (n - 1)` times as long as in a batch of one.
+//! Guarantees: a token in a batch of n sequences takes `1 + batch_slowdown × (n - 1)` times as long as in a batch of
+//! one.
 
 use super::options::SimOptions;
 use std::time::Duration;

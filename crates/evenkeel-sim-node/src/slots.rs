@@ -94,7 +94,7 @@ impl SlotOrWait {
             Self::Waiting(waiting) => {
                 let slots = waiting.slots.clone();
                 let permit = slots.free.clone().acquire_owned().await.expect("the semaphore is never closed");
-                // Counted as running before it is no longer counted as waiting, so that watchers never miss the request.
+                // Counted as running before it stops counting as waiting, so that watchers never miss the request.
                 slots.start(waiting.model, permit)
             }
         }

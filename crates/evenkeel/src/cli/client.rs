@@ -26,8 +26,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// URL of the server, and the certificate authorities to trust.
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
-    /// URL of the server [default: the server that uses the data directory, or else the configured listen address];
-    /// the admin key is read from EVENKEEL_ADMIN_KEY
+    /// URL of the server [default: found by data directory and configuration]; EVENKEEL_ADMIN_KEY is its admin key
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
     /// PEM file with certificate authorities to trust in addition to the public ones

@@ -1,7 +1,7 @@
 //! Reads settings from the file, the environment and flags; records all settings and errors.
 //!
-//! Guarantees: all errors are found in one pass. A key in the file that no setting reads is an error. Every setting that
-//! was read is in the [`EffectiveConfig`], in reading order.
+//! Guarantees: all errors are found in one pass. A key in the file that no setting reads is an error. Every setting
+//! that was read is in the [`EffectiveConfig`], in reading order.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

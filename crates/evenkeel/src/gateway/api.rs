@@ -85,7 +85,7 @@ fn openapi() -> Response {
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
     if settings.contains_key("key_hashes") {
-        return Err(ApiError::invalid("key_hashes cannot be set; the response contains a new API key"));
+        return Err(ApiError::invalid("key_hashes cannot be set; the response holds a new API key"));
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();

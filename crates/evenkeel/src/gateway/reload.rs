@@ -69,7 +69,7 @@ impl Core {
         Ok(report)
     }
 
-    /// Applies the difference between two lists of configured nodes; nodes added at run time are in neither, so they are kept.
+    /// Applies the difference between two lists of configured nodes. Nodes added at run time are in neither and are kept.
     fn reload_nodes(&self, old: &[NodeOptions], new: &[NodeOptions], report: &mut ReloadReport) {
         for node in old.iter().filter(|node| !new.iter().any(|other| is_same(node, other))) {
             match self.llm.remove_node(&node.name) {
