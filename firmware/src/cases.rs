@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use cortex_m::peripheral::scb::{Exception, VectActive};
 use evenkeel_actor::{
-    Actor, ActorError, ActorRef, Context, Flow, HandlerResult, MailboxOptions, Props, ReadyQueueScheduler, Reply,
-    Signal, StopMode,
+    Actor, ActorError, ActorRef, Context, Flow, HandlerResult, MailboxOptions, Props, ReadyQueueScheduler,
+    Reply, Signal, StopMode,
 };
 
 use crate::systick;

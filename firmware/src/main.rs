@@ -36,7 +36,8 @@ async fn main(spawner: Spawner) {
         ..ActorSystemConfig::default()
     };
     let runtime = EmbassyRuntime::new(spawner.make_send());
-    let system = ActorSystemRunner::new(config).start(runtime).expect("the runtime has capacity for two tasks");
+    let system =
+        ActorSystemRunner::new(config).start(runtime).expect("the runtime has capacity for two tasks");
     cases::three_actors_handle_a_hundred_messages_each(&system).await;
     println!("ok: three actors handled a hundred messages each");
     cases::a_receive_timeout_arrives(&system).await;
