@@ -180,13 +180,13 @@ impl HeadFields {
             // hyper rejects a value that is not a number.
             self.length = digits.parse().unwrap_or(0);
         }
-        self.overlong += usize::from((is_length || is_encoding) && LINE_MAX < line.len());
+        self.overlong += usize::from((is_length || is_encoding) && line.len() > LINE_MAX);
     }
 }
 
 fn chunk_size(line: &[u8]) -> Option<u64> {
     // Only the beginning of an overlong line is in the buffer.
-    if LINE_MAX < line.len() {
+    if line.len() > LINE_MAX {
         return None;
     }
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();

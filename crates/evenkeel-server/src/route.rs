@@ -147,7 +147,7 @@ impl Routes {
         handler: Handler,
         error_format: ErrorFormat,
     ) -> Result<(), RouteError> {
-        if ROUTES_MAX <= self.len {
+        if self.len >= ROUTES_MAX {
             return Err(RouteError::TooMany);
         }
         if !path.starts_with('/') {

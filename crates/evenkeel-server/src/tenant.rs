@@ -181,7 +181,7 @@ impl Tenants {
         tenants: Vec<TenantSettings>,
         admin: Vec<KeyHash>,
     ) -> Result<(Self, Vec<TenantId>), TenantsError> {
-        if TENANTS_MAX < tenants.len() {
+        if tenants.len() > TENANTS_MAX {
             return Err(TenantsError::TooMany);
         }
         let mut names = self.names.clone();
@@ -195,7 +195,7 @@ impl Tenants {
             if name == OPEN {
                 return Err(TenantsError::Reserved { name });
             }
-            if KEYS_MAX < settings.key_hashes.len() {
+            if settings.key_hashes.len() > KEYS_MAX {
                 return Err(TenantsError::TooManyKeys { name });
             }
             let id = names.intern(&name).map_err(|_| TenantsError::TooMany)?;

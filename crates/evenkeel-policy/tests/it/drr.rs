@@ -281,7 +281,7 @@ proptest! {
         }
     }
 
-    /// Whatever keys two tenants use, and whichever of them are added and removed, the tenants' service follows their
+    /// For any keys of two tenants, and any keys added and removed, the tenants' service follows their
     /// weights over every interval in which both have work.
     #[test]
     fn tenants_share_by_weight_whatever_keys_they_use(

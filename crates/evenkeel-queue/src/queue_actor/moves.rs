@@ -50,7 +50,7 @@ impl MoveRequest {
     }
 
     fn is_full(&self) -> bool {
-        self.is_done || self.max <= self.found.len() || VISIT_MAX <= self.visited
+        self.is_done || self.found.len() >= self.max || self.visited >= VISIT_MAX
     }
 
     /// Replies with the progress, or with the error of the write.
