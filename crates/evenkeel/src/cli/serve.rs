@@ -123,7 +123,7 @@ fn reload(args: &ServeArgs, gateway: &Gateway) {
             }
             if !report.needs_restart.is_empty() {
                 let settings = report.needs_restart.join(",");
-                tracing::warn!(target: "evenkeel", settings, "these changed settings need a restart to take effect");
+                tracing::warn!(target: "evenkeel", settings, "these changed settings take effect only after a restart");
             }
         }
         Err(error) => {
