@@ -108,7 +108,7 @@ async fn an_empty_stream_fails_over() {
 #[tokio::test]
 async fn a_stream_that_begins_with_an_invalid_event_fails_over() {
     let faulty = Engine::reply_always_with(|received| {
-        events(&received.stream().0, &["<html>busy</html>", DELTA, "[DONE]"])
+        events(&received.stream().0, &["<html>busy</html>", DELTA, "[DONE]"]);
     })
     .await;
     assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;

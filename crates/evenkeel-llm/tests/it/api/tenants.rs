@@ -91,7 +91,7 @@ async fn tpm_reserves_the_estimate_and_is_corrected_to_the_actual_usage() {
 #[tokio::test]
 async fn tokens_reserved_for_a_request_that_fails_with_4xx_are_refunded() {
     let url = Engine::reply_always_with(|received| {
-        received.reply(400, &[("content-type", "application/json")], "{}")
+        received.reply(400, &[("content-type", "application/json")], "{}");
     })
     .await;
     let gateway = start_gateway(&url, 8, vec![TenantSettings { tpm: Some(400), ..tenant("a") }]).await;
