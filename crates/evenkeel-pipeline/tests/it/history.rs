@@ -139,7 +139,7 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
             let _ = driver.pipeline.remove_node(now, NodeId(node));
         }
         Step::Cancel(at) => {
-            known(at).into_iter().for_each(|request| driver.pipeline.handle_cancel(now, request))
+            known(at).into_iter().for_each(|request| driver.pipeline.handle_cancel(now, request));
         }
         Step::FirstByte(at) => {
             known(at).into_iter().for_each(|request| driver.pipeline.handle_first_byte(now, request));
