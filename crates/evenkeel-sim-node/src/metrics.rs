@@ -40,11 +40,16 @@ fn render_into(
     counters: &[ModelCounters],
 ) -> fmt::Result {
     let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    write_head(out, "vllm:num_requests_running", Some("requests that hold a slot"), MetricKind::Gauge)?;
+    write_head(out, "vllm:num_requests_running", Some("requests being processed"), MetricKind::Gauge)?;
     for (index, model) in models.iter().enumerate() {
         write_sample(out, "vllm:num_requests_running", model, None, u64::from(slots.load_of(index).running))?;
     }
-    write_head(out, "vllm:num_requests_waiting", Some("requests that wait for a slot"), MetricKind::Gauge)?;
+    write_head(
+        out,
+        "vllm:num_requests_waiting",
+        Some("requests waiting to be processed"),
+        MetricKind::Gauge,
+    )?;
     for (index, model) in models.iter().enumerate() {
         write_sample(out, "vllm:num_requests_waiting", model, None, u64::from(slots.load_of(index).waiting))?;
     }
