@@ -80,7 +80,7 @@ const RUST_CHECKS: &[fn(&RustFile) -> Vec<Finding>] = &[
     retired_types::definitions,
     doc_comments::check,
     tuples::parallel_lets,
-    tuples::parameters,
+    tuples::tuple_parameters,
 ];
 
 /// Checks every file that git tracks or would track, and prints every finding.
@@ -111,7 +111,7 @@ fn find(packages: &[Package], files: &[File]) -> Vec<Finding> {
     findings.extend(rust_files.iter().flat_map(check_rust));
     findings.extend(type_names::repeated(&rust_files));
     findings.extend(layers::dependencies(packages, files));
-    findings.extend(readmes::presence(packages, files));
+    findings.extend(readmes::missing_readmes(packages, files));
     findings.extend(documents::links(files));
     findings.extend(code_references::missing(files, &rust_files));
     findings.extend(field_terms::presence(files));

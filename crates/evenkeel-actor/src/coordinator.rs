@@ -1,7 +1,7 @@
 //! Ready queue coordinator: decides which cell runs next and which worker is woken for it.
 //!
-//! A cell is registered by the caller that acquired its run permit, so it is never registered twice. No wake-up
-//! is lost: work that arrives while the cell runs is seen in the transition that ends the run.
+//! Only the holder of a cell's run permit queues it, so a cell is never queued twice. No wake-up is lost: work that
+//! arrives while a cell runs is found when the run permit is released.
 
 use alloc::vec::Vec;
 use core::num::NonZeroUsize;
@@ -16,11 +16,11 @@ use crate::system::Core;
 use crate::timer_driver::coarse_us;
 use crate::worker_local::WorkerLocal;
 
-/// A second worker is woken when this many cells are queued behind a busy one.
+/// Length of a busy worker's queue at which another worker is woken.
 ///
-/// Waking costs more than running a few short handlers. The timer driver watches for cells queued behind a
-/// long handler.
-const WAKE_AT: usize = 4;
+/// Waking costs more than running a few short handlers. Fewer cells stuck behind a long handler are rescued by the
+/// timer driver.
+const WAKE_QUEUE_LEN: usize = 4;
 
 /// The ready queues and the workers that serve them.
 #[derive(Debug)]
@@ -39,19 +39,19 @@ impl ReadyQueueCoordinator {
     pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
-                if local.should_time_wait() {
+                if local.should_sample_wait() {
                     record_ready(core, &permit);
                 }
-                if self.queues.push_lifo(&local.queue, permit) >= WAKE_AT {
-                    self.wake_another(local);
+                if self.queues.push_lifo(&local.queue, permit) >= WAKE_QUEUE_LEN {
+                    self.wake_from_worker(local);
                 }
             }
             None => {
-                if core.hub.samples_outside() {
+                if core.hub.should_sample_wait() {
                     record_ready(core, &permit);
                 }
                 self.queues.inject(permit);
-                self.wake_one(core);
+                self.wake_from_outside(core);
             }
         });
     }
@@ -59,19 +59,19 @@ impl ReadyQueueCoordinator {
     /// Queues a cell; callable from any context, including an interrupt handler.
     #[cfg(not(feature = "std"))]
     pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
-        if core.hub.samples_outside() {
+        if core.hub.should_sample_wait() {
             record_ready(core, &permit);
         }
         self.queues.inject(permit);
-        self.wake_one(core);
+        self.wake_from_outside(core);
     }
 
-    /// Wakes a worker for a cell queued from outside, and the timer driver, which watches for a worker stuck
-    /// in a handler.
+    /// Wakes a worker for a cell queued from outside, and, if one was woken, the timer driver, which watches for a
+    /// worker stuck in a handler.
     ///
-    /// The worker does not wake the driver, because the driver's task could be delayed on the worker's thread until
-    /// a handler returns.
-    fn wake_one(&self, core: &Core) {
+    /// This is done here and not by the woken worker: a driver woken from a worker may be scheduled on that worker's
+    /// thread, and then has to wait for its handler.
+    fn wake_from_outside(&self, core: &Core) {
         if self.idle.notify() {
             core.timer_driver.wake_if_sleeping();
         }
@@ -101,44 +101,44 @@ impl ReadyQueueCoordinator {
         self.queues.worker_slots.is_wanted(local.id)
     }
 
-    /// Runs a cell, and queues it again if its run permit was kept.
+    /// Runs a cell, and queues it again if it has more work and so still holds its run permit.
     #[inline]
     pub(crate) fn run_and_requeue(&self, local: &WorkerLocal, permit: RunPermit) {
-        let (result, kept) = permit.run_cell(local);
-        self.handle_invoke_result(local, result, kept);
+        let (kind, kept) = permit.run_cell(local);
+        self.handle_invoke_result(local, kind, kept);
     }
 
-    /// Queues a cell again if its run permit was kept.
+    /// Queues a cell again if it has more work and so still holds its run permit.
     pub(crate) fn handle_invoke_result(
         &self,
         local: &WorkerLocal,
-        result: InvokeKind,
+        kind: InvokeKind,
         kept: Option<RunPermit>,
     ) {
         let Some(permit) = kept else { return };
-        if result == InvokeKind::Yielded {
+        if kind == InvokeKind::Yielded {
             local.counters().yields.add(1);
         }
-        if self.queues.requeue(&local.queue, permit) >= WAKE_AT {
-            self.wake_another(local);
+        if self.queues.requeue(&local.queue, permit) >= WAKE_QUEUE_LEN {
+            self.wake_from_worker(local);
         }
     }
 
-    fn wake_another(&self, local: &WorkerLocal) {
+    fn wake_from_worker(&self, local: &WorkerLocal) {
         if self.idle.notify() {
             local.record_wake();
         }
     }
 
-    /// Ends a worker's search for work, after it found some.
+    /// Ends a worker's search that found work, and wakes another worker if more is queued.
     pub(crate) fn end_search(&self, local: &WorkerLocal) {
         if self.idle.end_search_and_notify_if(|| self.queues.has_work()) {
             local.record_wake();
         }
     }
 
-    /// Counts the workers that are not parked.
-    pub(crate) fn working(&self) -> usize {
+    /// Returns the approximate number of workers that are not parked.
+    pub(crate) fn active_workers(&self) -> usize {
         self.queues.worker_slots.wanted().saturating_sub(self.idle.parked_count())
     }
 
@@ -148,7 +148,8 @@ impl ReadyQueueCoordinator {
     }
 }
 
-/// Records when a cell was scheduled; called for one in [`SAMPLED`](crate::system_metrics::SAMPLED) cells.
+/// Records when a cell became ready; called for one in every
+/// [`SAMPLE_INTERVAL`](crate::system_metrics::SAMPLE_INTERVAL) cells.
 #[cold]
 fn record_ready(core: &Core, permit: &RunPermit) {
     permit.cell().header().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);

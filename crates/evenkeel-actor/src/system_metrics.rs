@@ -13,7 +13,7 @@ use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::{Core, Metrics};
 
 /// The sampling rate: one run in this many is timed, and one wait of a ready actor.
-pub(crate) const SAMPLED: u32 = 64;
+pub(crate) const SAMPLE_INTERVAL: u32 = 64;
 
 /// The counters of one system.
 #[derive(Debug)]
@@ -80,8 +80,9 @@ impl SystemMetrics {
     }
 
     /// Reports whether to time a cell scheduled by a thread that is not a worker.
-    pub(crate) fn samples_outside(&self) -> bool {
-        self.metrics == Metrics::On && self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+    pub(crate) fn should_sample_wait(&self) -> bool {
+        self.metrics == Metrics::On
+            && self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLE_INTERVAL)
     }
 
     /// Sums the sampled waits from ready to run over all workers and kinds.

@@ -20,7 +20,7 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use level::{Bucket, Level};
-use timers::{TimerSlot, Timers};
+use timers::{TimerSlab, TimerSlot};
 
 /// Size and resolution of a timing wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct TimingWheel<T> {
     /// The last tick that was processed; no pending timer has an earlier one.
     current: u64,
     levels: Vec<Level>,
-    timers: Timers<T>,
+    timers: TimerSlab<T>,
 }
 
 impl<T> TimingWheel<T> {
@@ -81,7 +81,7 @@ impl<T> TimingWheel<T> {
             len_max,
             current: 0,
             levels: Vec::new(),
-            timers: Timers::new(),
+            timers: TimerSlab::new(),
         })
     }
 
@@ -206,7 +206,7 @@ impl<T> TimingWheel<T> {
     fn cascade(&mut self, bucket: Bucket) {
         let mut next = bucket.first;
         while let Some(slot) = next {
-            next = self.timers.after(slot);
+            next = self.timers.next(slot);
             self.store(slot);
         }
     }
@@ -214,7 +214,7 @@ impl<T> TimingWheel<T> {
     fn fire(&mut self, bucket: Bucket, out: &mut Vec<(Instant, T)>) {
         let mut next = bucket.first;
         while let Some(slot) = next {
-            next = self.timers.after(slot);
+            next = self.timers.next(slot);
             out.extend(self.timers.remove(slot));
         }
     }

@@ -13,7 +13,7 @@ use crate::raw::oneshot::DeadlineHandle;
 use crate::ready::LocalQueue;
 use crate::sync::Arc;
 use crate::system::{Core, Metrics};
-use crate::system_metrics::SAMPLED;
+use crate::system_metrics::SAMPLE_INTERVAL;
 
 /// Duration of a slice, after which a worker yields to its host.
 pub(crate) const SLICE: Duration = Duration::from_micros(200);
@@ -76,7 +76,7 @@ impl WorkerLocal {
     pub(crate) fn new(core: Arc<Core>, id: usize, queue: LocalQueue) -> Self {
         let now = core.now();
         let sample_mask = match core.config.metrics {
-            Metrics::On => SAMPLED - 1,
+            Metrics::On => SAMPLE_INTERVAL - 1,
             Metrics::Off => u32::MAX,
         };
         Self {
@@ -170,7 +170,7 @@ impl WorkerLocal {
     fn can_extend_slice(&self, now: Instant) -> bool {
         now < self.slice_limit.get()
             && !self.must_yield.get()
-            && self.core.runtime.has_free_thread(self.core.coordinator.working())
+            && self.core.runtime.has_free_thread(self.core.coordinator.active_workers())
     }
 
     /// Records that a task other than an actor was woken: the slice is not extended.
@@ -220,7 +220,7 @@ impl WorkerLocal {
     /// Reports whether the wait of a cell that this worker schedules is to be timed.
     #[inline]
     #[cfg(feature = "std")]
-    pub(crate) fn should_time_wait(&self) -> bool {
+    pub(crate) fn should_sample_wait(&self) -> bool {
         let nth = self.scheduled.get().wrapping_add(1);
         self.scheduled.set(nth);
         nth & self.sample_mask == 0

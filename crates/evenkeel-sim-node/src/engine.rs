@@ -6,7 +6,7 @@ use super::fault::{Cut, Effect, Faults, RequestClass};
 use super::fault_api;
 use super::generate::{ActiveRequest, FaultPlan};
 use super::media::{RerankRequest, SpeechRequest, TranscriptionRequest};
-use super::metrics::{self, Counters};
+use super::metrics::{self, ModelCounters};
 use super::options::SimOptions;
 use super::pace::LatencyModel;
 use super::request::{self, ApiKind, EmbeddingRequest, GenerateRequest, IncludeUsage, ResponseMode};
@@ -34,7 +34,7 @@ pub(super) struct Engine {
     pub(super) slots: Arc<SlotPool>,
     generator: Generator,
     models: Vec<String>,
-    counters: Vec<Counters>,
+    counters: Vec<ModelCounters>,
     faults: Mutex<Faults>,
     responses: AtomicU64,
     /// Number of open connections.
@@ -87,7 +87,7 @@ impl Engine {
                 output_tokens: options.output_tokens,
                 context_max: options.context_max,
             },
-            counters: options.models.iter().map(|_| Counters::default()).collect(),
+            counters: options.models.iter().map(|_| ModelCounters::default()).collect(),
             models: options.models,
             faults: Mutex::new(Faults::new(options.seed, options.fault)),
             responses: AtomicU64::new(0),
@@ -95,7 +95,7 @@ impl Engine {
         })
     }
 
-    pub(super) fn counters(&self, model: usize) -> &Counters {
+    pub(super) fn counters(&self, model: usize) -> &ModelCounters {
         &self.counters[model]
     }
 
@@ -269,7 +269,7 @@ impl Engine {
     }
 
     fn metrics(&self) -> Response<ResponseBody> {
-        let text = metrics::text(&self.models, &self.slots, &self.counters);
+        let text = metrics::render(&self.models, &self.slots, &self.counters);
         let mut response = Response::new(ResponseBody::Whole(Some(text.into())));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);

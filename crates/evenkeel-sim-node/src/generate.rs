@@ -63,7 +63,7 @@ impl ActiveRequest {
         for token in 0..plan.completion_tokens {
             self.next_token(token, &mut due).await;
         }
-        self.engine.counters(self.model).finished(plan.finish);
+        self.engine.counters(self.model).count_finished(plan.finish);
         slot
     }
 
@@ -137,7 +137,7 @@ impl ActiveRequest {
                 events.send(next).await?;
             }
         }
-        self.engine.counters(self.model).finished(plan.finish);
+        self.engine.counters(self.model).count_finished(plan.finish);
         for event in format.closing(plan) {
             events.send(event).await?;
         }

@@ -1,4 +1,4 @@
-//! Metrics of the simulated engine, under vLLM's names.
+//! Metrics of the simulated engine, with vLLM's metric names.
 
 use super::completion::Finish;
 use super::slots::SlotPool;
@@ -6,17 +6,17 @@ use evenkeel_policy::exposition::{MetricKind, SampleValue, SeriesName, write_hea
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one model.
+/// Prometheus counters of one model.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct ModelCounters {
     pub(super) prompt_tokens: AtomicU64,
     pub(super) generation_tokens: AtomicU64,
     finished_stop: AtomicU64,
     finished_length: AtomicU64,
 }
 
-impl Counters {
-    pub(super) fn finished(&self, finish: Finish) {
+impl ModelCounters {
+    pub(super) fn count_finished(&self, finish: Finish) {
         match finish {
             // vLLM counts a tool call as `stop`.
             Finish::Stop | Finish::ToolCalls => &self.finished_stop,
@@ -26,41 +26,51 @@ impl Counters {
     }
 }
 
-/// Renders the metrics in Prometheus' text format.
-pub(super) fn text(models: &[String], slots: &SlotPool, counters: &[Counters]) -> String {
+/// Renders the metrics in the Prometheus text format.
+pub(super) fn render(models: &[String], slots: &SlotPool, counters: &[ModelCounters]) -> String {
     let mut text = String::new();
-    write(&mut text, models, slots, counters).expect("writing to a string cannot fail");
+    render_into(&mut text, models, slots, counters).expect("writing to a string cannot fail");
     text
 }
 
-fn write(out: &mut String, models: &[String], slots: &SlotPool, counters: &[Counters]) -> fmt::Result {
+fn render_into(
+    out: &mut String,
+    models: &[String],
+    slots: &SlotPool,
+    counters: &[ModelCounters],
+) -> fmt::Result {
     let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    write_head(out, "vllm:num_requests_running", Some("requests that hold a slot"), MetricKind::Gauge)?;
+    write_head(out, "vllm:num_requests_running", Some("requests being processed"), MetricKind::Gauge)?;
     for (index, model) in models.iter().enumerate() {
-        sample(out, "vllm:num_requests_running", model, None, u64::from(slots.load_of(index).running))?;
+        write_sample(out, "vllm:num_requests_running", model, None, u64::from(slots.load_of(index).running))?;
     }
-    write_head(out, "vllm:num_requests_waiting", Some("requests that wait for a slot"), MetricKind::Gauge)?;
+    write_head(
+        out,
+        "vllm:num_requests_waiting",
+        Some("requests waiting to be processed"),
+        MetricKind::Gauge,
+    )?;
     for (index, model) in models.iter().enumerate() {
-        sample(out, "vllm:num_requests_waiting", model, None, u64::from(slots.load_of(index).waiting))?;
+        write_sample(out, "vllm:num_requests_waiting", model, None, u64::from(slots.load_of(index).waiting))?;
     }
     write_head(out, "vllm:prompt_tokens_total", Some("prompt tokens processed"), MetricKind::Counter)?;
     for (model, counters) in models.iter().zip(counters) {
-        sample(out, "vllm:prompt_tokens_total", model, None, value(&counters.prompt_tokens))?;
+        write_sample(out, "vllm:prompt_tokens_total", model, None, value(&counters.prompt_tokens))?;
     }
     write_head(out, "vllm:generation_tokens_total", Some("tokens generated"), MetricKind::Counter)?;
     for (model, counters) in models.iter().zip(counters) {
-        sample(out, "vllm:generation_tokens_total", model, None, value(&counters.generation_tokens))?;
+        write_sample(out, "vllm:generation_tokens_total", model, None, value(&counters.generation_tokens))?;
     }
     let name = "vllm:request_success_total";
     write_head(out, name, Some("requests completed"), MetricKind::Counter)?;
     for (model, counters) in models.iter().zip(counters) {
-        sample(out, name, model, Some("stop"), value(&counters.finished_stop))?;
-        sample(out, name, model, Some("length"), value(&counters.finished_length))?;
+        write_sample(out, name, model, Some("stop"), value(&counters.finished_stop))?;
+        write_sample(out, name, model, Some("length"), value(&counters.finished_length))?;
     }
     Ok(())
 }
 
-fn sample(
+fn write_sample(
     out: &mut String,
     name: &str,
     model: &str,

@@ -1,7 +1,9 @@
 //! Metrics of one pipeline, by tenant and by node, derived from its events.
 //!
-//! Limits: an event costs one table lookup and one to three atomic operations; for a node, also a read lock that is
-//! contended only while nodes are added or removed. A tenant or node without a name, or beyond the limits, counts as
+//! Cost: recording an event takes one lookup per tenant or node involved and a few atomic operations; for a node, also
+//! a read lock that is contended only while nodes are added or removed.
+//!
+//! Limits: tenants and nodes that are not named, or are beyond [`MetricLimits`], are recorded under the label value
 //! `other`.
 
 mod paths;
@@ -27,13 +29,13 @@ use crate::registry::{RegisterError, Registry};
 pub use paths::PathMetrics;
 pub use router::{RouterGauges, RouterMetrics};
 
-/// Maximum number of pools per process.
+/// Maximum number of values of the `pool` label.
 pub const POOLS_MAX: usize = 16;
 
-/// Slot of a tenant without metrics of its own.
-const NO_SLOT: usize = usize::MAX;
+/// Index of a tenant that is recorded as `other`.
+const NO_INDEX: usize = usize::MAX;
 
-/// Histogram buckets for durations of requests.
+/// Upper bounds of the histogram buckets for request durations.
 pub const DURATION_BOUNDS: &[Duration] = &[
     Duration::from_millis(1),
     Duration::from_millis(5),
@@ -55,9 +57,10 @@ pub const DURATION_BOUNDS: &[Duration] = &[
 /// Number of tenants and nodes with metrics of their own; the same for all pipelines of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricLimits {
-    /// Tenants; ids at or above this number count as `other`.
+    /// Tenant ids below this number, and as many distinct names over the life of the process; others are recorded as
+    /// `other`.
     pub tenants_max: usize,
-    /// Nodes at a time; further ones count as `other`.
+    /// Nodes with their own series at the same time; further ones are recorded as `other`.
     pub nodes_max: usize,
 }
 
@@ -93,8 +96,8 @@ pub struct PipelineMetrics {
     pool: String,
     families: Families,
     tenants: Box<[OnceLock<TenantMetrics>]>,
-    /// Index into `tenants` by tenant id; ids are reused for other tenants.
-    tenant_slots: Box<[AtomicUsize]>,
+    /// Index into `tenants` by tenant id. Indirect because an id may be reused by a tenant of another name.
+    tenant_indices: Box<[AtomicUsize]>,
     other_tenant: TenantMetrics,
     /// Current nodes; node ids are never reused.
     nodes: RwLock<HashMap<NodeId, NodeMetrics>>,
@@ -119,7 +122,7 @@ struct Families {
     cost: Family<Counter, 2>,
     dispatched: Family<Counter, 2>,
     first_byte: Family<Histogram, 2>,
-    node_changes: Family<Counter, 3>,
+    node_events: Family<Counter, 3>,
     slots: Family<Gauge, 2>,
     busy: Family<Gauge, 2>,
     engine_running: Family<Gauge, 2>,
@@ -148,7 +151,7 @@ struct NodeMetrics {
     dispatched: Counter,
     first_byte: Histogram,
     /// One per [`NodeEvent`].
-    changes: Vec<Counter>,
+    events: Vec<Counter>,
 }
 
 impl PipelineMetrics {
@@ -162,7 +165,7 @@ impl PipelineMetrics {
         let path_changes = registry.counters(metric_names::PATH_CHANGES_TOTAL, [pool_label, to])?;
         Ok(Self {
             tenants: repeat_with(OnceLock::new).take(limits.tenants_max).collect(),
-            tenant_slots: repeat_with(|| AtomicUsize::new(NO_SLOT)).take(limits.tenants_max).collect(),
+            tenant_indices: repeat_with(|| AtomicUsize::new(NO_INDEX)).take(limits.tenants_max).collect(),
             other_tenant: families.tenant(pool, OTHER),
             nodes: RwLock::default(),
             nodes_max: limits.nodes_max,
@@ -176,22 +179,24 @@ impl PipelineMetrics {
 
     /// Names a tenant in the metrics, replacing the previous owner of its id.
     ///
-    /// A tenant that returns under the same name continues its series. Names beyond the limit count as `other`.
+    /// A tenant that returns under the same name continues its series. Names beyond the limit are recorded as `other`.
     pub fn name_tenant(&self, tenant: TenantId, name: &str) {
-        let Some(slot) = self.tenant_slots.get(tenant.index()) else {
+        let Some(index) = self.tenant_indices.get(tenant.index()) else {
+            // One family stands for all of the tenant's, so that an overflow is counted once.
             return self.families.accepted.count_overflow();
         };
         if self.tenant_name(tenant) == Some(name) {
             return;
         }
-        let is_named = |entry: &OnceLock<TenantMetrics>| {
+        // Claims the first free entry if no earlier one has this name.
+        let claim_or_match = |entry: &OnceLock<TenantMetrics>| {
             entry.get_or_init(|| self.families.tenant(&self.pool, name)).name == name
         };
-        let found = self.tenants.iter().position(is_named);
+        let found = self.tenants.iter().position(claim_or_match);
         if found.is_none() {
             self.families.accepted.count_overflow();
         }
-        slot.store(found.unwrap_or(NO_SLOT), Ordering::Release);
+        index.store(found.unwrap_or(NO_INDEX), Ordering::Release);
     }
 
     /// Names a node in the metrics; an id keeps its first name.
@@ -206,13 +211,13 @@ impl PipelineMetrics {
         nodes.insert(node, self.families.node(&self.pool, name));
     }
 
-    /// Removes the series of a removed node and frees its entry.
+    /// Drops the series of a node that left the pool.
     pub fn forget_node(&self, node: NodeId) {
         let mut nodes = self.nodes.write();
         let Some(removed) = nodes.remove(&node) else { return };
-        // A replacement of the same name shares the series while this node finishes its requests.
+        // Keep the series if a replacement with the same name uses it.
         if nodes.values().all(|other| other.name != removed.name) {
-            self.families.forget_node(&self.pool, &removed.name);
+            self.families.remove_node(&self.pool, &removed.name);
         }
     }
 
@@ -228,7 +233,7 @@ impl PipelineMetrics {
                 families.engine_running.with(labels).set(running.into());
                 families.engine_waiting.with(labels).set(waiting.into());
             }
-            None => families.forget_engine(&self.pool, &name),
+            None => families.remove_engine_gauges(&self.pool, &name),
         }
     }
 
@@ -246,11 +251,11 @@ impl PipelineMetrics {
         self.nodes.read().get(&node).map(|node| node.name.clone())
     }
 
-    /// Counts an event.
+    /// Updates the metrics for an event.
     pub fn record(&self, event: &Event) {
         match event {
             Event::Request { tenant, step, .. } => self.record_step(*tenant, step),
-            Event::Node { node, change } => self.record_change(*node, change),
+            Event::Node { node, change } => self.record_node_event(*node, change),
         }
     }
 
@@ -276,9 +281,9 @@ impl PipelineMetrics {
         }
     }
 
-    fn record_change(&self, node: NodeId, change: &NodeEvent) {
-        self.with_node(node, |node| node.changes[change.index()].count());
-        if let NodeEvent::Path { transition, .. } = change {
+    fn record_node_event(&self, node: NodeId, event: &NodeEvent) {
+        self.with_node(node, |node| node.events[event.index()].count());
+        if let NodeEvent::Path { transition, .. } = event {
             self.path_changes[path_state_index(transition.to)].count();
         }
     }
@@ -288,8 +293,8 @@ impl PipelineMetrics {
     }
 
     fn named_tenant(&self, tenant: TenantId) -> Option<&TenantMetrics> {
-        let slot = self.tenant_slots.get(tenant.index())?.load(Ordering::Acquire);
-        self.tenants.get(slot)?.get()
+        let index = self.tenant_indices.get(tenant.index())?.load(Ordering::Acquire);
+        self.tenants.get(index)?.get()
     }
 
     fn with_node(&self, node: NodeId, count: impl FnOnce(&NodeMetrics)) {
@@ -321,7 +326,7 @@ impl Families {
                 [pool, node],
                 DURATION_BOUNDS,
             )?,
-            node_changes: registry.counters(metric_names::NODE_CHANGES_TOTAL, [pool, node, to])?,
+            node_events: registry.counters(metric_names::NODE_CHANGES_TOTAL, [pool, node, to])?,
             slots: registry.gauges(metric_names::NODE_SLOTS, [pool, node])?,
             busy: registry.gauges(metric_names::NODE_BUSY, [pool, node])?,
             engine_running: registry.gauges(metric_names::NODE_ENGINE_RUNNING, [pool, node])?,
@@ -355,22 +360,20 @@ impl Families {
             name: node.into(),
             dispatched: self.dispatched.with([pool, node]),
             first_byte: self.first_byte.with([pool, node]),
-            changes: NodeEvent::NAMES.iter().map(|name| self.node_changes.with([pool, node, name])).collect(),
+            events: NodeEvent::NAMES.iter().map(|name| self.node_events.with([pool, node, name])).collect(),
         }
     }
-}
 
-impl Families {
-    fn forget_node(&self, pool: &str, node: &str) {
+    fn remove_node(&self, pool: &str, node: &str) {
         self.dispatched.forget(&[pool, node]);
         self.first_byte.forget(&[pool, node]);
-        self.node_changes.forget(&[pool, node]);
+        self.node_events.forget(&[pool, node]);
         self.slots.forget(&[pool, node]);
         self.busy.forget(&[pool, node]);
-        self.forget_engine(pool, node);
+        self.remove_engine_gauges(pool, node);
     }
 
-    fn forget_engine(&self, pool: &str, node: &str) {
+    fn remove_engine_gauges(&self, pool: &str, node: &str) {
         self.engine_running.forget(&[pool, node]);
         self.engine_waiting.forget(&[pool, node]);
     }

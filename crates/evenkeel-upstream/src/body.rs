@@ -77,9 +77,9 @@ impl Body for UpstreamBody {
     fn size_hint(&self) -> SizeHint {
         match self.active.as_ref().map_or(Framing::Done, |active| active.connection.framing()) {
             Framing::Done => SizeHint::with_exact(0),
-            Framing::Bytes(left) => SizeHint::with_exact(left),
+            Framing::ContentLength(left) => SizeHint::with_exact(left),
             Framing::UntilClose
-            | Framing::Size
+            | Framing::ChunkSize
             | Framing::Chunk(_)
             | Framing::ChunkEnd
             | Framing::Trailers(_) => SizeHint::default(),

@@ -136,7 +136,7 @@ mod tests {
     async fn connected(settings: ConnectionPoolConfig) -> TcpStream {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let origin = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let tls = TlsConnector::from(TlsRoots::default().into_config());
+        let tls = TlsConnector::from(TlsRoots::default().into_client_config());
         match connect(&origin, &settings, &tls).await.unwrap() {
             Transport::Plain(stream) => stream,
             Transport::Tls(_) => panic!("connected with TLS to an http:// origin"),

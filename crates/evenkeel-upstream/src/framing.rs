@@ -1,6 +1,7 @@
-//! Framing of a response body: content length, chunked encoding, or until the connection closes.
+//! Framing of a response body: by content length, by chunked encoding, or by connection close.
 //!
-//! Limits: buffers nothing; a chunk-size line has at most [`LINE_MAX`] bytes, trailers have at most [`TRAILERS_MAX`].
+//! Limits: does not copy or buffer; an incomplete line stays in the input. A chunk-size line has at most [`LINE_MAX`]
+//! bytes, trailers have at most [`TRAILERS_MAX`].
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
@@ -10,16 +11,16 @@ const LINE_MAX: usize = 4 * 1024;
 /// Longest trailer section.
 const TRAILERS_MAX: usize = 16 * 1024;
 
-/// State of a body, named after the part that is expected next.
+/// State of decoding a body; each variant is the part expected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     Done,
     /// The remaining bytes of a body with a content length.
-    Bytes(u64),
+    ContentLength(u64),
     /// Everything until the connection closes.
     UntilClose,
     /// A chunk-size line.
-    Size,
+    ChunkSize,
     /// The remaining bytes of a chunk.
     Chunk(u64),
     /// The line end after a chunk.
@@ -34,10 +35,10 @@ pub(super) enum Framing {
 pub(super) struct FramingError;
 
 impl Framing {
-    pub(super) const CHUNKED: Self = Self::Size;
+    pub(super) const CHUNKED: Self = Self::ChunkSize;
 
     pub(super) fn from_length(length: u64) -> Self {
-        if length == 0 { Self::Done } else { Self::Bytes(length) }
+        if length == 0 { Self::Done } else { Self::ContentLength(length) }
     }
 
     /// Takes the next part of the body from the input, without copying.
@@ -45,21 +46,21 @@ impl Framing {
     /// Returns `None` if more input is needed or the body is complete.
     pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramingError> {
         self.skip_framing(input)?;
-        let (Self::Bytes(left) | Self::Chunk(left)) = *self else {
+        let (Self::ContentLength(left) | Self::Chunk(left)) = *self else {
             return Ok((*self == Self::UntilClose && !input.is_empty()).then(|| input.split().freeze()));
         };
         if input.is_empty() {
             return Ok(None);
         }
-        let available = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
-        let part = input.split_to(available).freeze();
-        *self = match (*self, left - available as u64) {
-            (Self::Bytes(_), 0) => Self::Done,
-            (Self::Bytes(_), left) => Self::Bytes(left),
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+        let part = input.split_to(len).freeze();
+        *self = match (*self, left - len as u64) {
+            (Self::ContentLength(_), 0) => Self::Done,
+            (Self::ContentLength(_), left) => Self::ContentLength(left),
             (_, 0) => Self::ChunkEnd,
             (_, left) => Self::Chunk(left),
         };
-        // The reader may not poll again after the last part, so the end is detected together with it.
+        // The reader might stop polling after the last part, so detect the end of the body now.
         self.skip_framing(input)?;
         Ok(Some(part))
     }
@@ -68,8 +69,8 @@ impl Framing {
     fn skip_framing(&mut self, input: &mut BytesMut) -> Result<(), FramingError> {
         loop {
             let line_max = match self {
-                Self::Done | Self::Bytes(_) | Self::UntilClose | Self::Chunk(_) => return Ok(()),
-                Self::Size => LINE_MAX,
+                Self::Done | Self::ContentLength(_) | Self::UntilClose | Self::Chunk(_) => return Ok(()),
+                Self::ChunkSize => LINE_MAX,
                 Self::ChunkEnd => 2,
                 Self::Trailers(so_far) => TRAILERS_MAX.saturating_sub(*so_far),
             };
@@ -81,16 +82,16 @@ impl Framing {
             }
             let line = input.split_to(end + 1);
             let line = line.strip_suffix(b"\r\n").ok_or(FramingError)?;
-            // Some parsers treat a bare CR as a line end, and would frame the chunks differently.
+            // Some parsers treat a bare CR as a line end; accepting it would allow response smuggling.
             if line.contains(&b'\r') {
                 return Err(FramingError);
             }
             *self = match *self {
-                Self::Size => match parse_size(line)? {
+                Self::ChunkSize => match parse_size(line)? {
                     0 => Self::Trailers(0),
                     size => Self::Chunk(size),
                 },
-                Self::ChunkEnd if line.is_empty() => Self::Size,
+                Self::ChunkEnd if line.is_empty() => Self::ChunkSize,
                 Self::Trailers(_) if line.is_empty() => Self::Done,
                 Self::Trailers(so_far) => Self::Trailers(so_far + end + 1),
                 _ => return Err(FramingError),
@@ -142,8 +143,8 @@ mod tests {
 
     #[test]
     fn invalid_chunked_encoding_is_rejected() {
-        let endless = format!("5;{}", "x".repeat(LINE_MAX));
-        let trailers = format!("0\r\n{}", "x: y\r\n".repeat(TRAILERS_MAX / 6 + 1));
+        let long_line = format!("5;{}", "x".repeat(LINE_MAX));
+        let long_trailers = format!("0\r\n{}", "x: y\r\n".repeat(TRAILERS_MAX / 6 + 1));
         for input in [
             "\r\n",
             "x\r\n",
@@ -161,8 +162,8 @@ mod tests {
             "0x5\r\n",
             " 5\r\n",
             "5\0\r\n",
-            &endless,
-            &trailers,
+            &long_line,
+            &long_trailers,
         ] {
             for at in (0..=input.len()).take(64) {
                 let read = read(Framing::CHUNKED, &[&input[..at], &input[at..]]);

@@ -281,8 +281,12 @@ mod tests {
     fn the_head_decides_framing_and_connection_reuse() {
         use ConnectionReuse::{Close, KeepAlive};
         for (head, body, reuse) in [
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), KeepAlive),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5", Framing::Bytes(5), KeepAlive),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::ContentLength(5), KeepAlive),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5",
+                Framing::ContentLength(5),
+                KeepAlive,
+            ),
             ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close", Framing::Done, Close),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: \tChunked ", Framing::CHUNKED, KeepAlive),
             ("HTTP/1.1 200 OK", Framing::UntilClose, Close),
@@ -291,11 +295,15 @@ mod tests {
             ("HTTP/1.1 204 No Content\r\ncontent-length: 5", Framing::Done, Close),
             ("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked", Framing::Done, Close),
             ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5", Framing::Done, KeepAlive),
-            ("HTTP/1.0 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Close),
-            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive", Framing::Bytes(5), KeepAlive),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5", Framing::ContentLength(5), Close),
+            (
+                "HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive",
+                Framing::ContentLength(5),
+                KeepAlive,
+            ),
             (
                 "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 5",
-                Framing::Bytes(5),
+                Framing::ContentLength(5),
                 KeepAlive,
             ),
         ] {

@@ -61,7 +61,7 @@ impl Upstream {
     /// Creates a client without connections.
     pub fn new(settings: ConnectionPoolConfig, roots: TlsRoots) -> Self {
         let pool = Arc::new(ConnectionPool::new(settings.max_idle_per_host, settings.idle_timeout));
-        Self { settings, tls: TlsConnector::from(roots.into_config()), pool }
+        Self { settings, tls: TlsConnector::from(roots.into_client_config()), pool }
     }
 
     /// Sends a request and waits for the response head.

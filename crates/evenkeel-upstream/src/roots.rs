@@ -1,4 +1,4 @@
-//! Trusted certificate authorities.
+//! TLS trust store for upstream connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,12 +32,13 @@ impl TlsRoots {
         Ok(self)
     }
 
-    pub(super) fn into_config(self) -> Arc<ClientConfig> {
+    pub(super) fn into_client_config(self) -> Arc<ClientConfig> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .expect("ring supports rustls's default protocol versions")
             .with_root_certificates(self.0)
             .with_no_client_auth();
+        // Upstream connections speak HTTP/1.1 only.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)
     }
@@ -49,7 +50,7 @@ impl Default for TlsRoots {
     }
 }
 
-/// A file without valid certificate authorities.
+/// A CA file that could not be read, or does not contain valid certificates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {error}", path.display())]
 pub struct TlsRootsError {

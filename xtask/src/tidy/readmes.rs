@@ -1,11 +1,11 @@
-//! Every crate has a README.
+//! Checks that every package under `crates/` has a README.md.
 
 use super::{File, Finding};
 use crate::metadata::Package;
 
 const CRATES: &str = "crates/";
 
-pub(super) fn presence(packages: &[Package], files: &[File]) -> Vec<Finding> {
+pub(super) fn missing_readmes(packages: &[Package], files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in packages.iter().filter(|package| package.manifest.starts_with(CRATES)) {
         let Some(directory) = package.manifest.strip_suffix("Cargo.toml") else { continue };
@@ -28,11 +28,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crate_without_a_readme_is_found() {
+    fn a_crate_without_a_readme_is_reported() {
         let packages = [package("keel", "crates/keel/Cargo.toml"), package("xtask", "xtask/Cargo.toml")];
         let others = [file("README.md", ""), file("crates/hull/README.md", "")];
-        assert_eq!(messages(&presence(&packages, &others)), [(1, "crate `keel` has no README.md")]);
-        assert_eq!(messages(&presence(&packages, &[file("crates/keel/README.md", "")])), []);
+        assert_eq!(messages(&missing_readmes(&packages, &others)), [(1, "crate `keel` has no README.md")]);
+        assert_eq!(messages(&missing_readmes(&packages, &[file("crates/keel/README.md", "")])), []);
     }
 
     fn package(name: &str, manifest: &str) -> Package {

@@ -1,4 +1,4 @@
-//! Tuples that only save a line: parallel `let`, and tuple patterns as parameters of functions.
+//! Checks against tuples in `let (a, b) = (x, y)` and tuple patterns in function parameters.
 
 use super::Finding;
 use super::rust::{RustFile, Token};
@@ -9,10 +9,11 @@ use super::rust::{RustFile, Token};
 pub(super) fn parallel_lets(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, token) in file.tokens.iter().enumerate() {
+        // `&&` is lexed as two tokens.
         let conditional =
             index > 0 && ["if", "while", "&", "|"].contains(&file.tokens[index - 1].text.as_str());
         if token.text == "let" && !conditional && is_parallel(&file.tokens[index + 1..]) {
-            let message = "parallel `let`; write one `let` per line".to_owned();
+            let message = "`let` destructures a tuple literal; use one `let` per variable".to_owned();
             findings.push(file.finding(token.line, message, "parallel-let"));
         }
     }
@@ -21,23 +22,28 @@ pub(super) fn parallel_lets(file: &RustFile) -> Vec<Finding> {
 
 /// Reports whether these tokens, which follow `let`, assign a tuple expression to a tuple pattern.
 fn is_parallel(tokens: &[Token]) -> bool {
-    let Some((pattern, rest)) = split_tuple(tokens) else { return false };
+    let Some((pattern, rest)) = split_parenthesized(tokens) else { return false };
     let Some(rest) = after_assignment(rest) else { return false };
-    let Some((values, after)) = split_tuple(rest) else { return false };
+    let Some((values, after)) = split_parenthesized(rest) else { return false };
     has_comma(pattern) && has_comma(values) && after.first().is_some_and(|token| token.text == ";")
 }
 
-/// Finds parameters such as `(a, b): (A, B)` of functions; closures may have them.
-pub(super) fn parameters(file: &RustFile) -> Vec<Finding> {
+/// Finds parameters such as `(a, b): (A, B)` of functions; closure parameters are allowed to destructure.
+pub(super) fn tuple_parameters(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, pair) in file.tokens.windows(2).enumerate() {
         let [keyword, name] = pair else { continue };
         if keyword.text != "fn" || !name.is_name() {
             continue;
         }
-        let Some((parameters, _)) = split_tuple(after_generics(&file.tokens[index + 2..])) else { continue };
+        let Some((parameters, _)) = split_parenthesized(after_generics(&file.tokens[index + 2..])) else {
+            continue;
+        };
         for line in tuple_patterns(parameters) {
-            let message = format!("`{}` takes a tuple; use two parameters or a struct", name.text);
+            let message = format!(
+                "`{}` destructures a tuple parameter; use separate parameters or a struct",
+                name.text
+            );
             findings.push(file.finding(line, message, "tuple-parameters"));
         }
     }
@@ -49,13 +55,13 @@ fn tuple_patterns(parameters: &[Token]) -> Vec<usize> {
     let mut lines = Vec::new();
     let Some(depth) = parameters.first().map(|token| token.depth) else { return lines };
     for (index, token) in parameters.iter().enumerate() {
-        let before = index.checked_sub(1).map(|before| &parameters[before]);
-        let starts_pattern = before
-            .is_none_or(|before| before.depth == depth && [",", "&", "]"].contains(&before.text.as_str()));
+        let previous = index.checked_sub(1).map(|index| &parameters[index]);
+        let starts_pattern = previous
+            .is_none_or(|token| token.depth == depth && [",", "&", "]"].contains(&token.text.as_str()));
         if token.depth != depth || token.text != "(" || !starts_pattern {
             continue;
         }
-        let Some((_, rest)) = split_tuple(&parameters[index..]) else { continue };
+        let Some((_, rest)) = split_parenthesized(&parameters[index..]) else { continue };
         let texts = rest.iter().take(2).map(|token| token.text.as_str()).collect::<Vec<_>>();
         if texts.first() == Some(&":") && texts.get(1) != Some(&":") {
             lines.push(token.line);
@@ -64,8 +70,8 @@ fn tuple_patterns(parameters: &[Token]) -> Vec<usize> {
     lines
 }
 
-/// Splits tokens that start with a parenthesis into what it encloses and what follows it.
-fn split_tuple(tokens: &[Token]) -> Option<(&[Token], &[Token])> {
+/// Splits off a leading parenthesized group: returns its contents and the rest.
+fn split_parenthesized(tokens: &[Token]) -> Option<(&[Token], &[Token])> {
     let open = tokens.first().filter(|token| token.text == "(")?;
     let close = tokens.iter().position(|token| token.text == ")" && token.depth == open.depth)?;
     Some((&tokens[1..close], &tokens[close + 1..]))
@@ -77,7 +83,7 @@ fn has_comma(tuple: &[Token]) -> bool {
         .is_some_and(|first| tuple.iter().any(|token| token.text == "," && token.depth == first.depth))
 }
 
-/// Skips `<..>` behind a function's name.
+/// Skips `<..>` after a function's name.
 fn after_generics(tokens: &[Token]) -> &[Token] {
     if tokens.first().is_none_or(|token| token.text != "<") {
         return tokens;
@@ -97,7 +103,7 @@ fn after_generics(tokens: &[Token]) -> &[Token] {
     &[]
 }
 
-/// Skips an optional type annotation and the `=` behind it.
+/// Skips an optional type annotation and the `=` after it.
 fn after_assignment(tokens: &[Token]) -> Option<&[Token]> {
     let depth = tokens.first()?.depth;
     let mut angles = 0_usize;
@@ -119,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parallel_let_is_found() {
+    fn a_parallel_let_is_reported() {
         for bad in [
             "fn a() {\n    let (a, b) = (1, 2);\n}",
             "fn a() {\n    let (mut a, b): (Vec<u8>, [u8; 2]) = (Vec::new(), [1, 2]);\n}",
@@ -128,7 +134,7 @@ mod tests {
         ] {
             assert_eq!(
                 messages(&parallel_lets(&rust("a.rs", bad))),
-                [(2, "parallel `let`; write one `let` per line")],
+                [(2, "`let` destructures a tuple literal; use one `let` per variable")],
                 "{bad}"
             );
         }
@@ -155,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tuple_parameter_is_found() {
+    fn a_tuple_parameter_is_reported() {
         for bad in [
             "fn f((a, b): (u8, u8)) {}",
             "fn f(x: u8, &(a, b): &(u8, u8)) {}",
@@ -163,8 +169,8 @@ mod tests {
             "impl A { fn f(&self, #[cfg(x)] (a, b): (u8, u8)) {} }",
         ] {
             assert_eq!(
-                messages(&parameters(&rust("a.rs", bad))),
-                [(1, "`f` takes a tuple; use two parameters or a struct")],
+                messages(&tuple_parameters(&rust("a.rs", bad))),
+                [(1, "`f` destructures a tuple parameter; use separate parameters or a struct")],
                 "{bad}"
             );
         }
@@ -180,7 +186,7 @@ mod tests {
             "fn f(Point(a, b): Point, [c, d]: [u8; 2]) {}",
             "fn f();",
         ] {
-            assert_eq!(messages(&parameters(&rust("a.rs", good))), [], "{good}");
+            assert_eq!(messages(&tuple_parameters(&rust("a.rs", good))), [], "{good}");
         }
     }
 }

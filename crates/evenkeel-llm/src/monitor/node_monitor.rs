@@ -9,7 +9,7 @@ use super::discovery::{Discovery, discover};
 use super::engine::Engine;
 use super::health_check::CheckEndpoint;
 use super::node_client::NodeClient;
-use super::prober::{Prober, Reachability, set_next};
+use super::prober::{Prober, Reachability, schedule_next};
 use super::scraper::{Scraper, ScraperMsg};
 use super::{Finding, ReportSink};
 use crate::options::HealthOptions;
@@ -95,7 +95,7 @@ impl NodeMonitor {
             interval,
             retry_interval,
             engine: None,
-            last: None,
+            last_load: None,
         });
         let scraper = ctx.spawn(&props.build()).map_err(|error| ActorError::new(error.to_string()))?;
         self.scraper = Some(scraper);
@@ -146,7 +146,7 @@ impl Actor for NodeMonitor {
             NodeMonitorMsg::Discovered(discovery) => {
                 let is_complete = discovery.models.is_some();
                 self.report_changes(discovery);
-                set_next(
+                schedule_next(
                     ctx,
                     NEXT,
                     if is_complete { self.health.models_interval } else { self.health.interval },

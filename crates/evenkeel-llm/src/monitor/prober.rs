@@ -67,7 +67,7 @@ impl Actor for Prober {
             self.node.tell(NodeMonitorMsg::Recovered);
         }
         self.reachable = reachable;
-        set_next(ctx, NEXT, self.interval.saturating_sub(done.started_at.elapsed()))
+        schedule_next(ctx, NEXT, self.interval.saturating_sub(done.started_at.elapsed()))
     }
 
     fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<CheckDone> {
@@ -76,7 +76,7 @@ impl Actor for Prober {
 }
 
 /// Sets the timer for an actor's next round.
-pub(super) fn set_next<A: Actor>(
+pub(super) fn schedule_next<A: Actor>(
     ctx: &mut Context<'_, A>,
     timer: TimerId,
     delay: Duration,

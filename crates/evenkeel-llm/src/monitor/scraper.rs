@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a failed scrape does not affect the node's health.
 //!
-//! Limits: one scrape at a time, every `load_interval` while they succeed, every `models_interval` while they fail.
+//! Limits: one scrape at a time, `interval` after a success and `retry_interval` after a failure.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use http::StatusCode;
 use super::engine::Engine;
 use super::engine_metrics::{has_gauges, read_metrics, read_slots};
 use super::node_client::NodeClient;
-use super::prober::set_next;
+use super::prober::schedule_next;
 use super::{Finding, ReportSink};
 use evenkeel_upstream::Origin;
 
-const NEXT: TimerId = TimerId(0);
+const SCRAPE_TIMER: TimerId = TimerId(0);
 
 pub(super) struct Scraper {
     pub(super) sink: Arc<ReportSink>,
@@ -29,7 +29,7 @@ pub(super) struct Scraper {
     pub(super) retry_interval: Duration,
     /// `None` until discovered.
     pub(super) engine: Option<Engine>,
-    pub(super) last: Option<EngineLoad>,
+    pub(super) last_load: Option<EngineLoad>,
 }
 
 /// Messages handled by [`Scraper`].
@@ -47,11 +47,12 @@ impl Scraper {
         Ok(Flow::wait(async move { ScraperMsg::Load(scrape(&client, &origins, engine).await) }))
     }
 
+    /// Reports the load; a missing load only once.
     fn report(&mut self, load: Option<EngineLoad>) {
-        if load.is_some() || self.last.is_some() {
+        if load.is_some() || self.last_load.is_some() {
             self.sink.report(Finding::Load(load));
         }
-        self.last = load;
+        self.last_load = load;
     }
 }
 
@@ -63,7 +64,7 @@ impl Actor for Scraper {
             ScraperMsg::Engine(engine) if self.engine == Some(engine) => Ok(Flow::Continue),
             ScraperMsg::Engine(engine) => {
                 self.engine = Some(engine);
-                ctx.cancel_timer(NEXT);
+                ctx.cancel_timer(SCRAPE_TIMER);
                 if has_gauges(engine) {
                     return self.scrape(engine);
                 }
@@ -72,20 +73,24 @@ impl Actor for Scraper {
             }
             ScraperMsg::Load(load) => {
                 self.report(load);
-                set_next(ctx, NEXT, if load.is_some() { self.interval } else { self.retry_interval })
+                schedule_next(
+                    ctx,
+                    SCRAPE_TIMER,
+                    if load.is_some() { self.interval } else { self.retry_interval },
+                )
             }
         }
     }
 
     fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<ScraperMsg> {
         match self.engine {
-            Some(engine) if signal == Signal::Timer(NEXT) => self.scrape(engine),
+            Some(engine) if signal == Signal::Timer(SCRAPE_TIMER) => self.scrape(engine),
             _ => Ok(Flow::Continue),
         }
     }
 }
 
-/// Scrapes over the first path that responds.
+/// Scrapes the first origin that responds.
 async fn scrape(client: &NodeClient, origins: &[Origin], engine: Engine) -> Option<EngineLoad> {
     for origin in origins {
         let Ok(reply) = client.get(origin, "/metrics").await else { continue };
@@ -94,7 +99,7 @@ async fn scrape(client: &NodeClient, origins: &[Origin], engine: Engine) -> Opti
         {
             return Some(load);
         }
-        // llama.cpp has metrics only if started with `--metrics`.
+        // llama.cpp has metrics only if started with `--metrics`; otherwise use `/slots`.
         if engine == Engine::LlamaCpp {
             return client.get(origin, "/slots").await.ok()?.json().as_ref().and_then(read_slots);
         }

@@ -1,4 +1,4 @@
-//! Request bodies are parsed as other JSON parsers do, and rejected where parsers could differ.
+//! Request bodies are parsed as by other JSON parsers, and rejected where parsers could differ.
 
 use bytes::Bytes;
 use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
@@ -10,8 +10,8 @@ use proptest::sample::{Index, select};
 use crate::checks;
 use crate::values::{object, value};
 
-/// Fields that are acted on, each with a valid value.
-const ACTED_ON: [(&str, &str); 12] = [
+/// Fields that the gateway interprets, each with a valid value.
+const INTERPRETED_FIELDS: [(&str, &str); 12] = [
     ("model", r#""m""#),
     ("messages", r#"[{"role":"user","content":"hello"}]"#),
     ("stream", "true"),
@@ -27,10 +27,10 @@ const ACTED_ON: [(&str, &str); 12] = [
 ];
 
 #[test]
-fn a_field_that_is_acted_on_may_occur_once() {
-    let all = ACTED_ON.map(|(name, value)| format!(r#""{name}":{value}"#)).join(",");
+fn a_repeated_interpreted_field_is_rejected() {
+    let all = INTERPRETED_FIELDS.map(|(name, value)| format!(r#""{name}":{value}"#)).join(",");
     assert!(parse(Endpoint::Chat, &format!("{{{all}}}")).is_ok());
-    for (name, value) in ACTED_ON {
+    for (name, value) in INTERPRETED_FIELDS {
         let escaped = format!("\\u{:04x}{}", name.as_bytes()[0], &name[1..]);
         for other in [name.to_owned(), escaped, name.to_uppercase()] {
             let twice =
@@ -65,7 +65,7 @@ fn invalid_json_is_reported_with_its_position() {
 }
 
 #[test]
-fn hostile_nesting_is_rejected_without_a_deep_stack() {
+fn deep_nesting_is_rejected_without_a_stack_overflow() {
     for open in ["[", "{\"a\":", "[{\"messages\":["] {
         for start in ["", "{\"model\":\"m\",\"messages\":[{\"content\":", "{\"tools\":", "{\"x\":"] {
             checks::request::check(format!("{start}{}", open.repeat(300_000)).as_bytes());
@@ -78,7 +78,7 @@ fn hostile_nesting_is_rejected_without_a_deep_stack() {
 }
 
 #[test]
-fn numbers_of_any_size_and_notation_are_accepted() {
+fn max_tokens_saturates_and_negative_or_null_means_no_limit() {
     for (number, output_tokens_max) in [
         ("7", Some(7)),
         ("7.0", Some(7)),
@@ -104,9 +104,9 @@ fn numbers_of_any_size_and_notation_are_accepted() {
     assert_eq!(parse(Endpoint::Completions, body).unwrap().output_tokens_max, Some(u64::MAX));
 }
 
-/// Generates `stream_options`, and whether they include usage.
+/// Generates a `stream_options` value and whether it requests usage.
 fn stream_options() -> impl Strategy<Value = (Option<String>, IncludeUsage)> {
-    let with = |include_usage: &'static str, usage: IncludeUsage| {
+    let with_include_usage = |include_usage: &'static str, usage: IncludeUsage| {
         (vec(("[a-d]{1,3}", value()), 0..3), any::<Index>()).prop_map(move |(mut fields, position)| {
             let at = position.index(fields.len() + 1);
             fields.insert(at, ("include_usage".to_owned(), include_usage.to_owned()));
@@ -118,15 +118,15 @@ fn stream_options() -> impl Strategy<Value = (Option<String>, IncludeUsage)> {
         Just((Some("null".to_owned()), IncludeUsage::NotRequested)),
         vec(("[a-d]{1,3}", value()), 0..3)
             .prop_map(|fields| (Some(object(&fields)), IncludeUsage::NotRequested)),
-        with("true", IncludeUsage::Requested),
-        with("false", IncludeUsage::NotRequested),
-        with("null", IncludeUsage::NotRequested),
+        with_include_usage("true", IncludeUsage::Requested),
+        with_include_usage("false", IncludeUsage::NotRequested),
+        with_include_usage("null", IncludeUsage::NotRequested),
     ]
 }
 
 /// Generates bodies out of fragments of JSON.
 fn fragments() -> impl Strategy<Value = Vec<u8>> {
-    let known = [
+    let tokens = [
         "{",
         "}",
         "[",
@@ -166,7 +166,7 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
         "\"prompt\":",
     ];
     let fragment = prop_oneof![
-        8 => select(known.to_vec()).prop_map(|fragment| fragment.as_bytes().to_vec()),
+        8 => select(tokens.to_vec()).prop_map(|fragment| fragment.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 1..3),
     ];
     vec(fragment, 0..40).prop_map(|fragments| fragments.concat())
@@ -174,9 +174,9 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_request_is_parsed_the_same_in_any_order_and_spacing(
+    fn field_order_and_whitespace_do_not_change_the_result(
         other in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
-        position in any::<[Index; 4]>(),
+        positions in any::<[Index; 4]>(),
         model in "[^\\p{Cc}]{1,20}",
         tokens in 0..1_000_000_u64,
         choices in 1..9_u64,
@@ -184,14 +184,14 @@ proptest! {
     ) {
         let mut fields = other;
         let field = |name: &str, value: String| (name.to_owned(), value);
-        let mut known = vec![
+        let mut interpreted = vec![
             field("model", serde_json::to_string(&model).unwrap()),
             field("max_tokens", tokens.to_string()),
             field("n", choices.to_string()),
             field("stream", "true".to_owned()),
         ];
-        known.extend(options.map(|options| field("stream_options", options)));
-        for (field, position) in known.into_iter().zip(position.iter().cycle()) {
+        interpreted.extend(options.map(|options| field("stream_options", options)));
+        for (field, position) in interpreted.into_iter().zip(positions.iter().cycle()) {
             fields.insert(position.index(fields.len() + 1), field);
         }
         let body = object(&fields);
@@ -203,11 +203,12 @@ proptest! {
     }
 
     #[test]
-    fn a_body_with_a_changed_byte_is_rejected_or_parsed_as_serde_json_does(
+    fn a_mutated_body_is_rejected_or_parsed_as_serde_json_does(
         change in prop_oneof![any::<u8>(), select(b"\"\\{}[],:0 e\n".to_vec())],
         position in any::<Index>(),
         (options, _) in stream_options(),
     ) {
+        // Without options, the body is invalid even before it is mutated.
         let options = options.unwrap_or_default();
         let body = format!(
             r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":[1]}}],"stream_options":{options}}}"#
@@ -224,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_never_misparsed(body in fragments()) {
+    fn random_json_fragments_are_parsed_as_serde_json_does_or_rejected(body in fragments()) {
         checks::request::check(&body);
         checks::request::check(&[b"{", body.as_slice(), b"}"].concat());
     }

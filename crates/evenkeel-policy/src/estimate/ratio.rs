@@ -8,19 +8,19 @@ use crate::time::{Duration, Instant};
 pub enum Outcome {
     /// The attempt succeeded.
     Good,
-    /// The attempt ended in the error, timeout or loss that is being counted.
+    /// The attempt failed; the caller defines failure (error, timeout, loss).
     Bad,
 }
 
 /// Sliding window of outcomes.
 ///
-/// Recording is O(1) amortised; the window has twelve slices.
+/// Recording is O(1). Outcomes expire slice by slice, so an outcome may expire up to one twelfth of the window early.
 #[derive(Clone, Debug)]
 pub struct RatioWindow {
     slices: Slices<Outcomes, 12>,
 }
 
-/// A minute, in slices of five seconds.
+/// The default window is one minute.
 impl Default for RatioWindow {
     fn default() -> Self {
         Self { slices: Slices::with_slice(Duration::from_secs(5)) }
@@ -28,7 +28,9 @@ impl Default for RatioWindow {
 }
 
 impl RatioWindow {
-    /// Creates an empty window of twelve slices, each a whole number of nanoseconds.
+    /// Creates an empty window of twelve equal slices, rounded down to whole nanoseconds.
+    ///
+    /// Fails if a slice would be empty.
     pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
         Ok(Self { slices: Slices::new(window)? })
     }
@@ -50,12 +52,12 @@ impl RatioWindow {
         }
     }
 
-    /// Returns the number of bad outcomes.
+    /// Returns the number of bad outcomes in the window that ends at `now`.
     pub fn bad(&self, now: Instant) -> u64 {
         self.outcomes(now).bad
     }
 
-    /// Returns the number of outcomes.
+    /// Returns the number of outcomes in the window that ends at `now`.
     pub fn total(&self, now: Instant) -> u64 {
         let Outcomes { good, bad } = self.outcomes(now);
         good + bad
@@ -97,38 +99,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_timeout_in_four_is_a_quarter() {
-        let window = minute(&[(0, Outcome::Good), (1, Outcome::Bad), (1, Outcome::Good), (9, Outcome::Good)]);
+    fn ratio_is_bad_outcomes_over_all_outcomes() {
+        let window =
+            window_with(&[(0, Outcome::Good), (1, Outcome::Bad), (1, Outcome::Good), (9, Outcome::Good)]);
         let now = Instant::from_secs(9);
         assert_eq!(window.ratio(now), Some(0.25));
         assert_eq!((window.bad(now), window.total(now)), (1, 4));
     }
 
     #[test]
-    fn an_empty_window_has_no_ratio_rather_than_a_good_one() {
-        let window = minute(&[(0, Outcome::Bad)]);
+    fn the_ratio_is_none_when_all_outcomes_have_expired() {
+        let window = window_with(&[(0, Outcome::Bad)]);
         assert_eq!(window.ratio(Instant::from_secs(59)), Some(1.0));
         assert_eq!(window.ratio(Instant::from_secs(60)), None);
         assert_eq!(window.bad(Instant::from_secs(60)), 0);
     }
 
     #[test]
-    fn expired_outcomes_do_not_count_beside_newer_ones() {
+    fn recording_drops_expired_outcomes() {
         let window =
-            minute(&[(0, Outcome::Bad), (1, Outcome::Good), (60, Outcome::Bad), (61, Outcome::Good)]);
+            window_with(&[(0, Outcome::Bad), (1, Outcome::Good), (60, Outcome::Bad), (61, Outcome::Good)]);
         let now = Instant::from_secs(61);
         assert_eq!((window.bad(now), window.total(now)), (1, 2));
     }
 
     #[test]
-    fn a_configured_window_expires_at_its_own_pace() {
+    fn outcomes_expire_after_the_configured_window() {
         let mut window = RatioWindow::new(Duration::from_secs(12)).unwrap();
         window.record(Instant::from_secs(1), Outcome::Bad);
         assert_eq!(window.bad(Instant::from_millis(12_999)), 1);
         assert_eq!(window.bad(Instant::from_secs(13)), 0);
     }
 
-    fn minute(outcomes: &[(u64, Outcome)]) -> RatioWindow {
+    fn window_with(outcomes: &[(u64, Outcome)]) -> RatioWindow {
         let mut window = RatioWindow::default();
         for &(secs, outcome) in outcomes {
             window.record(Instant::from_secs(secs), outcome);

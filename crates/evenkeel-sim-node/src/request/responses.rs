@@ -8,7 +8,8 @@ use super::{
 use serde_json::Value;
 
 pub(super) fn parse(body: &Value) -> Result<GenerateRequest, ApiError> {
-    let prompt = prompt(body)?;
+    let prompt = read_prompt(body)?;
+    // The Responses API always reports usage.
     let usage = IncludeUsage::Yes;
     Ok(GenerateRequest {
         api: ApiKind::Responses,
@@ -23,7 +24,7 @@ pub(super) fn parse(body: &Value) -> Result<GenerateRequest, ApiError> {
     })
 }
 
-fn prompt(body: &Value) -> Result<String, ApiError> {
+fn read_prompt(body: &Value) -> Result<String, ApiError> {
     let mut prompt = body["instructions"].as_str().unwrap_or_default().to_owned();
     match &body["input"] {
         Value::String(text) => prompt.push_str(text),
@@ -48,15 +49,16 @@ fn prompt(body: &Value) -> Result<String, ApiError> {
     Ok(prompt)
 }
 
-/// Returns the function to call: the one named by `tool_choice`, or else the first unless its output is already there.
+/// Returns the function to call: the one that `tool_choice` names; for `required` the first; for `auto` the first, unless
+/// the input ends with a function's output.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
-    let bad = |message: &str| ApiError::invalid(Some("tools"), message.to_owned());
+    let invalid = |message: &str| ApiError::invalid(Some("tools"), message.to_owned());
     let mut known = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
-        let name = tool["name"].as_str().ok_or_else(|| bad("each tool needs a name"))?;
+        let name = tool["name"].as_str().ok_or_else(|| invalid("each tool needs a name"))?;
         known.push(Tool { name: name.to_owned(), parameters: tool["parameters"].clone() });
     }
-    let last = body["input"].as_array().and_then(|all| all.last());
+    let last = body["input"].as_array().and_then(|items| items.last());
     let has_output = last.is_some_and(|item| item["type"] == "function_call_output");
     let first = known.first().cloned();
     match &body["tool_choice"] {
@@ -66,7 +68,9 @@ fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
         Value::String(choice) if choice == "none" => Ok(None),
         choice => {
             let named = known.into_iter().find(|tool| choice["name"] == tool.name.as_str());
-            named.map(Some).ok_or_else(|| bad("tool_choice names a function that is not in tools"))
+            named.map(Some).ok_or_else(|| {
+                invalid("tool_choice must be `auto`, `required`, `none` or a function in tools")
+            })
         }
     }
 }

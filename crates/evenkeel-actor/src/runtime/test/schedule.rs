@@ -209,7 +209,7 @@ impl Schedule {
     }
 
     /// Registers a waker for a point in time; returns `None` for [`Instant::FAR_FUTURE`], which is never reached.
-    pub(super) fn sleep(&self, at: Instant, waker: Waker) -> Option<SleepKey> {
+    pub(super) fn register_sleep(&self, at: Instant, waker: Waker) -> Option<SleepKey> {
         if at == Instant::FAR_FUTURE {
             return None;
         }

@@ -9,16 +9,16 @@ use evenkeel_policy::time::Instant;
 
 use super::schedule::{Schedule, SleepKey};
 
-/// A sleep until a virtual time.
+/// Future that completes at a point in virtual time.
 pub(super) struct Sleep {
     schedule: Arc<Schedule>,
-    at: Instant,
+    deadline: Instant,
     key: Option<SleepKey>,
 }
 
 impl Sleep {
-    pub(super) fn new(schedule: Arc<Schedule>, at: Instant) -> Self {
-        Self { schedule, at, key: None }
+    pub(super) fn new(schedule: Arc<Schedule>, deadline: Instant) -> Self {
+        Self { schedule, deadline, key: None }
     }
 
     fn cancel(&mut self) {
@@ -33,10 +33,10 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.cancel();
-        if self.at <= self.schedule.now() {
+        if self.deadline <= self.schedule.now() {
             return Poll::Ready(());
         }
-        self.key = self.schedule.sleep(self.at, cx.waker().clone());
+        self.key = self.schedule.register_sleep(self.deadline, cx.waker().clone());
         Poll::Pending
     }
 }
@@ -47,7 +47,7 @@ impl Drop for Sleep {
     }
 }
 
-/// A future that is pending once.
+/// Future that yields once: pending on the first poll, ready on the second.
 #[derive(Default)]
 pub(super) struct Yield {
     yielded: bool,

@@ -27,10 +27,10 @@ pub(crate) enum Action {
     /// Suspends until a signal.
     Suspend,
     /// Suspends for 100 µs.
-    Pause,
+    SuspendBriefly,
     Await,
     /// Sets a timer, which causes a system message.
-    Alarm,
+    SetTimer,
     /// Output of an awaited future; it has no sender.
     Woken,
     Relay,
@@ -105,12 +105,12 @@ impl Actor for ChaosActor {
             // Panics without printing a message.
             Action::Panic => std::panic::resume_unwind(Box::new("on purpose")),
             Action::Suspend => self.suspend(ctx),
-            Action::Pause => {
+            Action::SuspendBriefly => {
                 let after = ResumeCondition::After(Duration::from_micros(100));
                 Flow::Suspend(SuspendReason::RateLimit, after)
             }
             Action::Await => self.wait(),
-            Action::Alarm => {
+            Action::SetTimer => {
                 ctx.set_timer(TimerId(message.number), Duration::from_micros(50), Repeat::Once);
                 Flow::Continue
             }

@@ -1,4 +1,4 @@
-//! Tasks outside the actors that send messages, stop some actors and change the number of workers.
+//! Tokio tasks that drive the stress test: they send messages, stop some actors and change the number of workers.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use super::Random;
 use super::chaos_actor::{Action, ChaosMsg};
 use super::ledger::Ledger;
 
-/// Sends `messages` messages to random actors in random ways, and records the accepted ones.
+/// Sends `messages` messages to random actors in random ways, and records in the ledger each one that was accepted or
+/// dead-lettered.
 pub(crate) async fn produce(
     from: usize,
     messages: usize,
@@ -18,11 +19,11 @@ pub(crate) async fn produce(
     ledger: Arc<Ledger>,
     mut random: Random,
 ) {
-    let mut numbers = vec![0; actors.len()];
+    let mut next_seq = vec![0; actors.len()];
     for _ in 0..messages {
         let to = random.below(actors.len());
-        let number = numbers[to];
-        numbers[to] += 1;
+        let number = next_seq[to];
+        next_seq[to] += 1;
         let target = &actors[to];
         let message = |action| ChaosMsg { to, from, number, action };
         let accepted = match random.below(8) {
@@ -34,10 +35,11 @@ pub(crate) async fn produce(
                 Err(AskError::NoReply | AskError::TimedOut | AskError::Discarded) => true,
                 Err(AskError::Full | AskError::Closed) => false,
             },
-            1 | 2 => target.send(message(action(&mut random))).await.is_ok(),
-            3 => target.try_tell(message(action(&mut random))).is_ok(),
+            1 | 2 => target.send(message(random_action(&mut random))).await.is_ok(),
+            3 => target.try_tell(message(random_action(&mut random))).is_ok(),
             _ => {
-                target.tell(message(action(&mut random)));
+                // `tell` dead-letters what it cannot deliver; the ledger counts that too.
+                target.tell(message(random_action(&mut random)));
                 true
             }
         };
@@ -50,41 +52,41 @@ pub(crate) async fn produce(
     }
 }
 
-fn action(random: &mut Random) -> Action {
+fn random_action(random: &mut Random) -> Action {
     match random.below(64) {
         0 => Action::Yield,
         1 => Action::Fail,
         2 => Action::Panic,
         3 => Action::Suspend,
-        4 => Action::Pause,
+        4 => Action::SuspendBriefly,
         5 => Action::Await,
-        6 => Action::Alarm,
+        6 => Action::SetTimer,
         7..12 => Action::Relay,
         _ => Action::Nothing,
     }
 }
 
-/// Stops one actor in four after a random delay.
+/// Stops each actor with probability 1/4, with a random delay before each stop.
 pub(crate) async fn stop_some(actors: Vec<ActorRef<ChaosMsg>>, ledger: Arc<Ledger>, mut random: Random) {
-    for (actor, target) in actors.iter().enumerate() {
+    for (index, actor) in actors.iter().enumerate() {
         if random.below(4) == 0 {
-            ledger.stop_requested(actor);
+            ledger.stop_requested(index);
             for _ in 0..random.below(300) {
                 tokio::task::yield_now().await;
             }
-            target.stop(random.pick(&[StopMode::Now, StopMode::Drained]));
+            actor.stop(random.pick(&[StopMode::Now, StopMode::Drained]));
         }
     }
 }
 
-/// Sets random worker counts until the system stops.
+/// Sets random worker counts until the test is finished or the system is stopping.
 pub(crate) async fn change_workers(
     system: ReadyQueueScheduler,
     finished: Arc<AtomicBool>,
     mut random: Random,
 ) {
     while !finished.load(Ordering::Acquire) {
-        let workers = NonZeroUsize::new(1 + random.below(6)).expect("at least one");
+        let workers = NonZeroUsize::new(1 + random.below(6)).expect("1 + n is not zero");
         match system.set_workers(workers) {
             Ok(()) => {}
             Err(SetWorkersError::Stopping) => return,
