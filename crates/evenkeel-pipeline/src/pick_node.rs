@@ -121,7 +121,7 @@ impl NodePool {
         self.nodes.values().any(|node| node.admin_state == AdminState::Serving && node.serves(model))
     }
 
-    /// Reports whether a node in rotation that serves the request's model has not failed it.
+    /// Reports whether any node in rotation with the request's model has not failed this request yet.
     pub(crate) fn has_untried(&self, record: &RequestRecord) -> bool {
         let model = record.arrival.model;
         self.iter().any(|(id, node)| {
@@ -130,7 +130,7 @@ impl NodePool {
     }
 
     /// Returns the earliest end of a cooldown among the nodes that could serve a request; `now` if any of them is not
-    /// cooling down.
+    /// cooling down, or if there is none.
     pub(crate) fn cooldown_ends_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
         self.iter()
             .filter(|(id, node)| {
