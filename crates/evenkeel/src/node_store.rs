@@ -1,7 +1,7 @@
 //! Nodes added at run time, and the names of drained nodes: stored in the data directory.
 //!
-//! Guarantees: the file is replaced atomically, so a crash leaves either the old or the new state. A node in the config
-//! file overrides a stored one of the same name. Only the file's owner may read it, because it holds API keys.
+//! Guarantees: the file is replaced atomically, so a crash leaves either the old or the new state. Only the file's
+//! owner may read it, because it holds API keys.
 
 use std::path::Path;
 
@@ -64,7 +64,7 @@ impl NodeStore {
         self.0.drained.retain(|drained| drained != name);
     }
 
-    /// Removes stored nodes that have the name of a configured one; returns their names.
+    /// Removes stored nodes that have the name of a configured one, which overrides them; returns their names.
     pub fn drop_overridden(&mut self, configured: &[NodeOptions]) -> Vec<String> {
         let is_overridden = |node: &NodeOptions| configured.iter().any(|other| other.name == node.name);
         let (overridden, remaining) = self.0.nodes.drain(..).partition::<Vec<_>, _>(is_overridden);

@@ -50,7 +50,7 @@ enum QueueCommand {
     Send(SendArgs),
     /// Show the next messages without receiving them
     Peek(PeekArgs),
-    /// Explain the state of a message
+    /// Explain where a message is, and why it has not been delivered or acknowledged
     Explain(MessageArgs),
     /// Print the result of a message (job) that the gateway dispatched to a model or URL
     Result(MessageArgs),

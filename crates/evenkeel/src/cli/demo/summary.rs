@@ -37,9 +37,10 @@ fn waits(shared: &[DemoTotals], per_tenant: &[DemoTotals]) -> String {
     let after = totals_of("chat", per_tenant).wait_p99;
     let factor = before.duration.as_secs_f64() / after.duration.as_secs_f64().max(0.001);
     let is_clear = factor >= GAIN_FACTOR_MIN && !after.is_pending;
-    let verdict = if is_clear { "" } else { " (no clear gain)" };
-    let (before, after) = (format_wait(before), format_wait(after));
-    format!("chat's p99 wait: {before} with the shared key, {after} with its own key{verdict}.\n")
+    let verdict = if is_clear { "" } else { "; no clear gain" };
+    let before = format_wait(before);
+    let after = format_wait(after);
+    format!("chat's p99 wait: {before} (shared key), {after} (own key){verdict}.\n")
 }
 
 fn throughput(shared: &[DemoTotals], per_tenant: &[DemoTotals]) -> String {
@@ -75,10 +76,7 @@ mod tests {
             phase(KeyScheme::Shared, 8_100, 4_000, 100),
             phase(KeyScheme::PerTenant, 200, 4_050, 205),
         ]);
-        assert!(
-            text.contains("chat's p99 wait: 8.1 s with the shared key, 200 ms with its own key.\n"),
-            "{text}"
-        );
+        assert!(text.contains("chat's p99 wait: 8.1 s (shared key), 200 ms (own key).\n"), "{text}");
         assert!(text.contains("same total throughput: 4000, then 4050 tokens/s (+1 %)"), "{text}");
         assert!(text.contains("team got 2.05 times the service of batch"), "{text}");
         assert!(text.contains("matching its weight of 2"), "{text}");
