@@ -103,7 +103,7 @@ fn interactive_requests_go_before_thousands_of_jobs_and_jobs_use_idle_slots() {
     test.send(&vec![("batch", long.clone()); 4_000]);
     test.node.wait_for(4, 0);
     let started = Instant::now();
-    let dlight_before = test.counted("done");
+    let done_before = test.counted("done");
     let body = request("person", CHAT, &long);
     let send = |address| {
         let started = Instant::now();
@@ -115,7 +115,7 @@ fn interactive_requests_go_before_thousands_of_jobs_and_jobs_use_idle_slots() {
         let people = [person(), person()];
         people.into_iter().flat_map(|person| person.join().unwrap()).collect()
     });
-    let jobs = test.counted("done") - dlight_before;
+    let jobs = test.counted("done") - done_before;
     let took = started.elapsed();
     assert!(responses.iter().all(|(reply, _)| reply.status == 200), "{responses:?}");
     let waits: Vec<Duration> = responses.iter().map(|(reply, _)| queue_wait(reply)).collect();
