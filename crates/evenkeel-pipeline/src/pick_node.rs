@@ -46,7 +46,7 @@ pub(crate) struct Pick {
 #[derive(Clone, Debug)]
 pub(crate) struct NodePool {
     nodes: BTreeMap<NodeId, Node>,
-    next: u32,
+    next_id: u32,
     selector: NodeSelector,
     limits: Limits,
     affinity: AffinityOptions,
@@ -62,7 +62,7 @@ impl NodePool {
         let BreakerOptions { backoff_min, backoff_max, .. } = options.breaker;
         Ok(Self {
             nodes: BTreeMap::new(),
-            next: 0,
+            next_id: 0,
             selector: NodeSelector::new(options.selection)?,
             limits: match options.selection {
                 SelectionPolicy::Score(config) => config.limits,
@@ -84,8 +84,8 @@ impl NodePool {
     pub(crate) fn add(&mut self, now: Instant, spec: &NodeSpec) -> Result<NodeId, RegistryError> {
         let capacity = Capacity::new(spec.slots)?;
         let paths = Paths::new(&spec.paths, &self.swrr, self.path, now)?;
-        let id = NodeId(self.next);
-        self.next += 1;
+        let id = NodeId(self.next_id);
+        self.next_id += 1;
         self.nodes.insert(id, Node::new(spec, capacity, paths, &self.defaults, now));
         Ok(id)
     }
@@ -121,7 +121,7 @@ impl NodePool {
         self.nodes.values().any(|node| node.admin_state == AdminState::Serving && node.serves(model))
     }
 
-    /// Reports whether a node in rotation that serves the request's model has not failed it.
+    /// Reports whether any node in rotation with the request's model has not failed this request yet.
     pub(crate) fn has_untried(&self, record: &RequestRecord) -> bool {
         let model = record.arrival.model;
         self.iter().any(|(id, node)| {
@@ -130,7 +130,7 @@ impl NodePool {
     }
 
     /// Returns the earliest end of a cooldown among the nodes that could serve a request; `now` if any of them is not
-    /// cooling down.
+    /// cooling down, or if there is none.
     pub(crate) fn cooldown_ends_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
         self.iter()
             .filter(|(id, node)| {
@@ -175,7 +175,7 @@ impl NodePool {
                 self.candidates.push(node.candidate(*id));
             }
         }
-        let random = self.random.unit();
+        let random = self.random.next_f64();
         let choice = self.selector.pick(&self.candidates, record.arrival.request, random)?;
         Some(Pick { node: choice.node, reason: PickReason::Chosen(choice.reason) })
     }
@@ -210,7 +210,7 @@ impl Random {
     }
 
     /// Returns a number in `0.0..1.0`.
-    fn unit(&mut self) -> f64 {
+    fn next_f64(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

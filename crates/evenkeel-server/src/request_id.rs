@@ -1,6 +1,7 @@
 //! Request ids, returned in every response: the client's own if it is safe to log, otherwise a generated one.
 //!
-//! Guarantees: an id has at most 128 characters, all letters, digits or `-_.:`, so that it needs no escaping in logs.
+//! Guarantees: an id has at most 128 characters, all ASCII letters, digits or `-_.:`, so that it needs no escaping in
+//! logs.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,13 +37,14 @@ impl RequestIds {
     }
 
     fn generate(&self) -> HeaderValue {
-        let step = self.generated.fetch_add(1, Ordering::Relaxed);
-        // The mix hides the number of requests; it is a bijection, so no id repeats.
-        let number = u128::from(self.seed[0]) << 64 | u128::from(mix(step.wrapping_add(self.seed[1])));
+        let sequence = self.generated.fetch_add(1, Ordering::Relaxed);
+        // The mix obscures the number of requests but can be inverted; it is a bijection, so no id repeats.
+        let number = u128::from(self.seed[0]) << 64 | u128::from(mix(sequence.wrapping_add(self.seed[1])));
         let mut text = *b"req-00000000000000000000000000000000";
         for (index, digit) in text.iter_mut().skip(4).enumerate() {
             *digit = b"0123456789abcdef"[(number >> (124 - 4 * index)) as usize & 0xf];
         }
+        // Cannot fail: the text is ASCII.
         HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("req"))
     }
 }

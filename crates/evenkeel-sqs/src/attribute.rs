@@ -23,7 +23,7 @@ pub(crate) type AttributeMap = std::collections::BTreeMap<String, AttributeInput
 pub(crate) struct AttributeInput {
     data_type: Option<String>,
     string_value: Option<String>,
-    #[serde(default, deserialize_with = "bytes")]
+    #[serde(default, deserialize_with = "deserialize_base64")]
     binary_value: Option<Vec<u8>>,
     string_list_values: Option<Vec<serde::de::IgnoredAny>>,
     binary_list_values: Option<Vec<serde::de::IgnoredAny>>,
@@ -36,13 +36,15 @@ impl AttributeInput {
     }
 
     /// Returns the size of type and value in bytes.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn size_without_name(&self) -> usize {
         let len = |text: &Option<String>| text.as_deref().map_or(0, str::len);
         len(&self.data_type) + len(&self.string_value) + self.binary_value.as_deref().map_or(0, <[u8]>::len)
     }
 }
 
-fn bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+fn deserialize_base64<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<u8>>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     base64::decode(&text).map(Some).ok_or_else(|| serde::de::Error::custom("a binary value is not base64"))
 }
@@ -91,23 +93,23 @@ impl Serialize for Attribute<'_> {
 }
 
 /// Validates the attributes of a message and returns them sorted by name.
-pub(crate) fn check(input: &AttributeMap) -> Result<Vec<Attribute<'_>>, SqsError> {
+pub(crate) fn validate(input: &AttributeMap) -> Result<Vec<Attribute<'_>>, SqsError> {
     let count = input.len();
     if count > ATTRIBUTES_MAX {
         return Err(SqsError::invalid(format!(
             "Number of message attributes [{count}] exceeds the allowed maximum [{ATTRIBUTES_MAX}]."
         )));
     }
-    input.iter().map(|(name, value)| check_one(name, value)).collect()
+    input.iter().map(|(name, value)| validate_one(name, value)).collect()
 }
 
-fn check_one<'a>(name: &'a str, input: &'a AttributeInput) -> Result<Attribute<'a>, SqsError> {
+fn validate_one<'a>(name: &'a str, input: &'a AttributeInput) -> Result<Attribute<'a>, SqsError> {
     let invalid = |reason: fmt::Arguments<'_>| {
         SqsError::invalid(format!("Message (user) attribute '{name}' {reason}."))
     };
-    if !is_name(name) {
+    if !is_valid_name(name) {
         return Err(SqsError::invalid(format!(
-            "Message (user) attribute name '{name}' is invalid: it must have 1 to 256 letters, digits, hyphens, \
+            "Message (user) attribute name '{name}' is invalid: it must have 1 to {ATTRIBUTE_NAME_MAX} letters, digits, hyphens, \
              underscores or periods, without a period at the start or end or two in a row, and must not begin with AWS. or Amazon."
         )));
     }
@@ -143,21 +145,21 @@ fn check_one<'a>(name: &'a str, input: &'a AttributeInput) -> Result<Attribute<'
     Ok(Attribute { name, data_type, value })
 }
 
-fn is_name(name: &str) -> bool {
-    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    let has_bad_dots = name.starts_with('.') || name.ends_with('.') || name.contains("..");
+fn is_valid_name(name: &str) -> bool {
+    let has_valid_chars = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let has_misplaced_dots = name.starts_with('.') || name.ends_with('.') || name.contains("..");
     let lower = name.to_ascii_lowercase();
     let is_reserved = lower.starts_with("aws.") || lower.starts_with("amazon.");
-    (1..=ATTRIBUTE_NAME_MAX).contains(&name.len()) && is_plain && !has_bad_dots && !is_reserved
+    (1..=ATTRIBUTE_NAME_MAX).contains(&name.len()) && has_valid_chars && !has_misplaced_dots && !is_reserved
 }
 
 fn is_number(text: &str) -> bool {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
-    is_plain && text.parse::<f64>().is_ok_and(|number| number.abs() <= 1e128)
+    let has_valid_chars = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+    has_valid_chars && text.parse::<f64>().is_ok_and(|number| number.abs() <= 1e128)
 }
 
 /// Validates the message system attributes and returns the trace header.
-pub(crate) fn check_system(input: &AttributeMap) -> Result<Option<Attribute<'_>>, SqsError> {
+pub(crate) fn validate_system(input: &AttributeMap) -> Result<Option<Attribute<'_>>, SqsError> {
     if let Some(name) = input.keys().find(|name| *name != TRACE_HEADER) {
         return Err(SqsError::invalid(format!("Message system attribute name '{name}' is invalid.")));
     }
@@ -172,13 +174,14 @@ pub(crate) fn check_system(input: &AttributeMap) -> Result<Option<Attribute<'_>>
     Ok(Some(Attribute { name, data_type: "String", value: Value::Text(text) }))
 }
 
-/// Computes the MD5 of attributes as AWS does: of each name, type and value, preceded by its length.
+/// Computes the MD5 of attributes as AWS does: over each name, type and value, each prefixed with its length, and a
+/// byte before the length of the value for its kind (1 string, 2 binary).
 pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
     if attributes.is_empty() {
         return None;
     }
     let mut md5 = Md5::new();
-    let mut update = |bytes: &[u8], prefix: &[u8]| {
+    let mut update = |prefix: &[u8], bytes: &[u8]| {
         md5.update(prefix);
         // A message has at most 1 MiB, so lengths fit in 32 bits.
         md5.update((bytes.len() as u32).to_be_bytes());
@@ -189,9 +192,9 @@ pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
             Value::Text(_) => 1,
             Value::Binary(_) => 2,
         };
-        update(attribute.name.as_bytes(), &[]);
-        update(attribute.data_type.as_bytes(), &[]);
-        update(attribute.value.as_bytes(), &[kind]);
+        update(&[], attribute.name.as_bytes());
+        update(&[], attribute.data_type.as_bytes());
+        update(&[kind], attribute.value.as_bytes());
     }
     Some(hex(&md5.finalize()))
 }
@@ -212,7 +215,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// The attributes that a receive requests.
+/// Patterns of the attribute names that a receive requests.
 pub(crate) struct Filter<'a>(pub(crate) &'a [String]);
 
 impl Filter<'_> {
@@ -268,7 +271,7 @@ mod tests {
                 string_value: Some(value.to_owned()),
                 ..AttributeInput::default()
             };
-            check_one(name, &value).is_err()
+            validate_one(name, &value).is_err()
         };
         assert!(!is_rejected("a", "String", "x") && !is_rejected("a.b-c_1", "Number.int", "-1.5e3"));
         for name in ["", ".a", "a.", "a..b", "AWS.x", "amazon.x", "a b", "ä", &"x".repeat(257)] {

@@ -1,6 +1,7 @@
 //! Metrics of the SQS API and of queues.
 //!
-//! Limits: queues beyond `queues_max` are counted as `other`; operations and error codes are fixed sets.
+//! Limits: for queues beyond `queues_max`, sent, received and deleted messages are counted as `other`; their other
+//! metrics are not exported. Operations and error codes are fixed sets.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
@@ -42,7 +43,7 @@ const SQS_REQUEST_SECONDS: MetricDesc = MetricDesc::new(
 
 /// Code of a successful request.
 const OK: &str = "OK";
-/// Upper bound on the number of error codes.
+/// Maximum number of values of the label `code`.
 const CODES_MAX: usize = 64;
 
 pub(crate) struct SqsMetrics {
@@ -51,10 +52,10 @@ pub(crate) struct SqsMetrics {
     /// One per [`Operation`].
     operations: Vec<OperationMetrics>,
     families: Families,
-    queues: RwLock<HashMap<QueueId, QueueCounters>>,
+    counters_by_queue: RwLock<HashMap<QueueId, QueueCounters>>,
     queues_max: usize,
-    /// Gauges by queue name; those of deleted queues are set to zero.
-    gauges: Mutex<BTreeMap<String, QueueGauges>>,
+    /// Metrics read from the queues, by queue name; the gauges of deleted queues are set to zero.
+    polled: Mutex<BTreeMap<String, PolledQueueMetrics>>,
 }
 
 /// Metrics of an operation's successful requests.
@@ -81,7 +82,7 @@ struct QueueCounters {
 }
 
 #[derive(Clone)]
-struct QueueGauges {
+struct PolledQueueMetrics {
     pending: Gauge,
     in_flight: Gauge,
     delayed: Gauge,
@@ -115,9 +116,9 @@ impl SqsMetrics {
                 messages: registry.gauges(QUEUE_MESSAGES, [queue, state])?,
                 bytes: registry.gauges(QUEUE_BYTES, [queue])?,
             },
-            queues: RwLock::default(),
+            counters_by_queue: RwLock::default(),
             queues_max,
-            gauges: Mutex::default(),
+            polled: Mutex::default(),
         })
     }
 
@@ -152,14 +153,14 @@ impl SqsMetrics {
     }
 
     fn counters(&self, queue: &Queue) -> QueueCounters {
-        if let Some(counters) = self.queues.read().get(&queue.id()) {
+        if let Some(counters) = self.counters_by_queue.read().get(&queue.id()) {
             return counters.clone();
         }
         let descriptor = queue.descriptor();
-        let mut queues = self.queues.write();
-        // Queue ids are not reused, so entries of deleted queues would accumulate.
-        if queues.len() >= self.queues_max {
-            queues.clear();
+        let mut cached = self.counters_by_queue.write();
+        // This is a cache: cleared when full, because entries of deleted queues would accumulate (ids are not reused).
+        if cached.len() >= self.queues_max {
+            cached.clear();
         }
         let name = [descriptor.name.as_str()];
         let counters = QueueCounters {
@@ -167,34 +168,34 @@ impl SqsMetrics {
             received: self.families.received.with(name),
             deleted: self.families.deleted.with(name),
         };
-        queues.insert(queue.id(), counters.clone());
+        cached.insert(queue.id(), counters.clone());
         counters
     }
 
-    /// Sets the gauges of all queues to their current totals.
+    /// Updates the metrics that are read from the queues: gauges, expired messages and actor restarts.
     pub(crate) fn publish_queue_totals(&self, queues: &Queues) {
-        let mut published = self.gauges.lock();
-        for gauges in published.values() {
-            gauges.set([0; 4]);
+        let mut published = self.polled.lock();
+        for metrics in published.values() {
+            metrics.set_gauges([0; 4]);
         }
         // Queues beyond the limit are skipped: as `other` they would overwrite each other's gauges.
         for queue in queues.list("", None, self.queues_max) {
             let descriptor = queue.descriptor();
             let name = &descriptor.name;
             let totals = queue.totals();
-            let is_full = published.len() >= self.queues_max && !published.contains_key(name);
-            if is_full {
+            let exceeds_limit = published.len() >= self.queues_max && !published.contains_key(name);
+            if exceeds_limit {
                 continue;
             }
-            let gauges = published.entry(name.clone()).or_insert_with(|| self.families.gauges(name));
-            gauges.set([totals.pending, totals.in_flight, totals.delayed, totals.bytes]);
-            gauges.expired.advance_to(totals.expired);
-            gauges.actor_restarts.advance_to(queue.actor_restarts());
+            let metrics = published.entry(name.clone()).or_insert_with(|| self.families.polled(name));
+            metrics.set_gauges([totals.pending, totals.in_flight, totals.delayed, totals.bytes]);
+            metrics.expired.advance_to(totals.expired);
+            metrics.actor_restarts.advance_to(queue.actor_restarts());
         }
     }
 }
 
-/// Counts one waiting receive while it lives.
+/// Decrements the gauge of waiting receives when dropped.
 pub(crate) struct WaitingGuard<'a>(&'a Gauge);
 
 impl Drop for WaitingGuard<'_> {
@@ -204,8 +205,8 @@ impl Drop for WaitingGuard<'_> {
 }
 
 impl Families {
-    fn gauges(&self, name: &str) -> QueueGauges {
-        QueueGauges {
+    fn polled(&self, name: &str) -> PolledQueueMetrics {
+        PolledQueueMetrics {
             pending: self.messages.with([name, "pending"]),
             in_flight: self.messages.with([name, "in_flight"]),
             delayed: self.messages.with([name, "delayed"]),
@@ -216,8 +217,8 @@ impl Families {
     }
 }
 
-impl QueueGauges {
-    fn set(&self, [pending, in_flight, delayed, bytes]: [u64; 4]) {
+impl PolledQueueMetrics {
+    fn set_gauges(&self, [pending, in_flight, delayed, bytes]: [u64; 4]) {
         let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.pending.set(number(pending));
         self.in_flight.set(number(in_flight));

@@ -9,7 +9,7 @@ use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{RequestContext, SqsApi, required, seconds};
-use crate::attribute::{Attribute, AttributeMap, check, check_system, digest, digest_body, hex};
+use crate::attribute::{Attribute, AttributeMap, digest, digest_body, hex, validate, validate_system};
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::error::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy};
@@ -121,7 +121,7 @@ impl SendMessage {
     /// Returns the size that AWS counts: body and attributes.
     fn size(&self) -> usize {
         let attributes = self.message_attributes.iter().flatten();
-        let attributes: usize = attributes.map(|(name, value)| name.len() + value.size()).sum();
+        let attributes: usize = attributes.map(|(name, value)| name.len() + value.size_without_name()).sum();
         self.message_body.as_deref().map_or(0, str::len) + attributes
     }
 }
@@ -147,8 +147,8 @@ fn prepare(
     let group = request.message_group_id.as_deref().map(check_group).transpose()?;
     let dedup_name = dedup_name(dedup, group, request.message_deduplication_id, &body)?;
     let none = AttributeMap::new();
-    let attributes = check(request.message_attributes.as_ref().unwrap_or(&none))?;
-    let system = check_system(request.message_system_attributes.as_ref().unwrap_or(&none))?;
+    let attributes = validate(request.message_attributes.as_ref().unwrap_or(&none))?;
+    let system = validate_system(request.message_system_attributes.as_ref().unwrap_or(&none))?;
     let body_md5 = digest_body(body.as_bytes());
     let response = SendResponse {
         id: None,

@@ -1,7 +1,7 @@
 //! Nodes added at run time, and the names of drained nodes: stored in the data directory.
 //!
-//! Guarantees: the file is replaced atomically, so a crash leaves either the old or the new state. A node in the config
-//! file overrides a stored one of the same name. Only the file's owner may read it, because it holds API keys.
+//! Guarantees: the file is replaced atomically, so a crash leaves either the old or the new state. Only the file's
+//! owner may read it, because it holds API keys.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ impl NodeStore {
         self.0.nodes.push(node);
     }
 
-    /// Removes a node and its drained mark; reports whether it was an added node.
+    /// Removes a node and its drained mark; returns whether it was stored here (not in the config file).
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.0.nodes.len();
         self.0.nodes.retain(|node| node.name != name);
@@ -64,7 +64,7 @@ impl NodeStore {
         self.0.drained.retain(|drained| drained != name);
     }
 
-    /// Removes stored nodes that have the name of a configured one; returns their names.
+    /// Removes stored nodes that have the name of a configured one, which overrides them; returns their names.
     pub fn drop_overridden(&mut self, configured: &[NodeOptions]) -> Vec<String> {
         let is_overridden = |node: &NodeOptions| configured.iter().any(|other| other.name == node.name);
         let (overridden, remaining) = self.0.nodes.drain(..).partition::<Vec<_>, _>(is_overridden);
@@ -118,10 +118,10 @@ mod tests {
         store.drain("a");
         store.drain("a");
         let text = nodes_to_toml(&store.0);
-        let again = read_nodes("nodes.toml", &text).unwrap();
-        assert_eq!(nodes_to_toml(&again), text);
-        assert_eq!((again.nodes.len(), again.drained), (2, vec!["a".to_owned()]));
-        assert_eq!(again.nodes[0].api_key.as_ref().unwrap().expose(), "sk-1");
+        let reread = read_nodes("nodes.toml", &text).unwrap();
+        assert_eq!(nodes_to_toml(&reread), text);
+        assert_eq!((reread.nodes.len(), reread.drained), (2, vec!["a".to_owned()]));
+        assert_eq!(reread.nodes[0].api_key.as_ref().unwrap().expose(), "sk-1");
         assert!(!format!("{store:?}").contains("sk-1"));
     }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_nodes_override_stored_ones_and_drain_marks_of_unknown_nodes_are_cleared() {
+    fn configured_nodes_override_stored_ones_and_drained_marks_of_unknown_nodes_are_cleared() {
         let mut store = NodeStore::default();
         store.add(node("a"));
         store.add(node("b"));

@@ -45,7 +45,7 @@ pub struct Sources<'a> {
     pub live: &'a PerKind<LiveMailboxes>,
     /// The workers, by slot.
     pub workers: &'a [&'a WorkerCounters],
-    /// The number of active workers, sleeping ones included.
+    /// The number of running workers, including parked ones.
     pub workers_active: u64,
     /// The time of the snapshot.
     pub now: Instant,

@@ -29,15 +29,15 @@ metrics! {
     WORKER_BUSY_RATIO = "scheduler.worker.busy_ratio":
         "share of time since the last snapshot in which the worker was awake";
     INVOKE_DURATION_MS = "scheduler.invoke.duration_ms": "duration of an actor's run of one or more messages, sampled, by actor";
-    LATENCY_MS = "scheduler.latency_ms": "time from ready to run, sampled, by actor";
+    LATENCY_MS = "scheduler.latency_ms": "time between becoming ready and running, sampled, by actor";
     DEAD_LETTERS_TOTAL = "dead_letters_total": "messages that reached no handler, by reason";
     MAILBOX_DEQUEUED_TOTAL = "actor.mailbox.dequeued_total": "messages dequeued to be handled or dead-lettered, by actor and mailbox queue";
     MAILBOX_OVERFLOW_TOTAL = "actor.mailbox.overflow_total":
         "sends to a full mailbox, by actor and outcome";
     RESTARTS_TOTAL = "actor.restarts_total": "restarts, by actor";
     FAILURES_TOTAL = "actor.failures_total": "failures, by actor";
-    ALIVE = "actor.alive": "actors that have not stopped, by actor";
-    WORKERS_ACTIVE = "scheduler.workers_active": "active workers, sleeping ones included";
+    ALIVE = "actor.alive": "live actors, by actor name";
+    WORKERS_ACTIVE = "scheduler.workers_active": "running workers, including parked ones";
     RUNS_TOTAL = "scheduler.runs_total": "runs of actors";
     MESSAGES_TOTAL = "scheduler.messages_total": "messages handled";
     YIELDS_TOTAL = "scheduler.yields_total": "runs that used up their budget";
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_of_the_specification_are_kept_to_the_letter() {
+    fn the_specified_names_are_unchanged() {
         let specified = [
             "actor.mailbox.enqueued_total",
             "actor.mailbox.depth",

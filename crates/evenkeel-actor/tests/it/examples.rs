@@ -4,8 +4,8 @@
 mod await_tcp;
 #[path = "../../examples/ping_pong.rs"]
 mod ping_pong;
-#[path = "../../examples/reconnect.rs"]
-mod reconnect;
+#[path = "../../examples/stash_until_connected.rs"]
+mod stash_until_connected;
 #[path = "../../examples/virtual_time.rs"]
 mod virtual_time;
 #[path = "../../examples/worker_pool.rs"]
@@ -23,7 +23,7 @@ fn the_worker_pool_survives_its_failures() {
 
 #[test]
 fn requests_wait_for_the_connection() {
-    reconnect::main().unwrap();
+    stash_until_connected::main().unwrap();
 }
 
 #[test]

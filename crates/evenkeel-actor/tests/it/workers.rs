@@ -30,7 +30,7 @@ fn the_last_requested_worker_count_is_reached() {
 }
 
 #[test]
-fn a_worker_wanted_again_while_exiting_stays_or_is_replaced() {
+fn raising_the_count_while_a_worker_exits_reaches_the_target() {
     explore(|harness| {
         for round in 0..20 {
             [1, 4, 2, 4].into_iter().for_each(|number| set_workers(harness, number));
@@ -47,18 +47,18 @@ fn a_handler_may_change_the_number_of_workers() {
     explore(|harness| {
         let actors = ["a", "b", "c"].map(|name| harness.recorder(name));
         for number in 0..30_u32 {
-            for (nth, actor) in actors.iter().enumerate() {
+            for (index, actor) in actors.iter().enumerate() {
                 let system = harness.system.clone();
-                let wanted = 1 + (number as usize * 7 + nth) % 5;
+                let wanted = 1 + (number as usize * 7 + index) % 5;
                 actor.tell(run(move |_, _| system.set_workers(workers(wanted)).unwrap()));
                 actor.tell(record(number));
             }
         }
         let lines = harness.lines();
         for name in ["a", "b", "c"] {
-            let of_one: Vec<_> = lines.iter().filter(|line| line.starts_with(name)).collect();
+            let lines_of_actor: Vec<_> = lines.iter().filter(|line| line.starts_with(name)).collect();
             let expected: Vec<_> = (0..30).map(|number| format!("{name} {number}")).collect();
-            assert_eq!(of_one, expected.iter().collect::<Vec<_>>());
+            assert_eq!(lines_of_actor, expected.iter().collect::<Vec<_>>());
         }
         assert_eq!(active_workers(harness), harness.system.workers().get());
     });
@@ -111,7 +111,7 @@ fn more_workers_than_workers_max_are_rejected_with_a_message() {
 }
 
 #[test]
-fn a_workers_max_below_the_worker_count_is_rejected() {
+fn a_workers_max_out_of_range_is_rejected() {
     let start = |workers_max| {
         let runtime = TestRuntime::new(0);
         let config = ActorSystemConfig { workers_max: workers(workers_max), ..config() };
@@ -134,15 +134,15 @@ fn a_stopping_system_does_not_change_its_worker_count() {
 
 /// The worker that stops the last actor may be exiting; the others must be woken nevertheless.
 #[test]
-fn a_shutdown_ends_workers_that_start_and_exit() {
+fn a_shutdown_during_worker_count_changes_stops_all_workers() {
     explore(|harness| {
         let actors: Vec<_> = (0..10).map(|_| harness.recorder("a")).collect();
-        for (nth, actor) in actors.iter().enumerate() {
+        for (index, actor) in actors.iter().enumerate() {
             actor.tell(record(0));
-            let _stopping = harness.system.set_workers(workers(1 + nth % 4));
+            let _stopping = harness.system.set_workers(workers(1 + index % 4));
         }
-        let end = harness.runtime.block_on(harness.system.graceful_shutdown(Duration::from_secs(1)));
-        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(Duration::from_secs(1)));
+        assert_eq!(report, ShutdownReport { drained: true, abandoned: 0 });
         assert_eq!(harness.lines().len(), 10);
         assert_eq!(harness.runtime.tasks(), 0);
     });
@@ -153,7 +153,7 @@ fn a_runtime_that_accepts_fewer_tasks_leaves_as_many_workers_as_it_accepted() {
     for seed in 0..12 {
         let runtime = TestRuntime::new(seed);
         // Two workers and the timer driver, then two more workers.
-        let limited = LimitedRuntime { inner: runtime.handle(), left: Arc::new(AtomicUsize::new(5)) };
+        let limited = LimitedRuntime { inner: runtime.handle(), remaining: Arc::new(AtomicUsize::new(5)) };
         let system = ActorSystemRunner::new(config()).start(limited).unwrap();
         let error = system.set_workers(workers(7)).unwrap_err();
         assert_eq!(error, SetWorkersError::SpawnFailed { reached: workers(4), source: RuntimeSpawnError });
@@ -186,7 +186,7 @@ fn actors_queued_behind_an_exiting_worker_in_a_long_handler_are_found_by_others(
                     reply.send(u32::from(wait.recv_timeout(Duration::from_secs(20)).is_ok())).is_ok()
                 })
             });
-            assert_eq!(done.await.unwrap(), 1, "it waited as long as the handler ran");
+            assert_eq!(done.await.unwrap(), 1, "the short actor did not run until the long handler returned");
         }
     });
 }
@@ -195,13 +195,13 @@ fn actors_queued_behind_an_exiting_worker_in_a_long_handler_are_found_by_others(
 #[derive(Clone)]
 struct LimitedRuntime {
     inner: TestHandle,
-    left: Arc<AtomicUsize>,
+    remaining: Arc<AtomicUsize>,
 }
 
 impl RuntimeHandle for LimitedRuntime {
     fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
-        let one_less = |left: usize| left.checked_sub(1);
-        let accepted = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        let decrement = |count: usize| count.checked_sub(1);
+        let accepted = self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement);
         accepted.map_err(|_| RuntimeSpawnError)?;
         self.inner.spawn(task)
     }

@@ -1,30 +1,31 @@
 //! Settings of node selection and their ranges.
 //!
-//! Guarantees: past [`Limits::new`] and [`NodeSelector::new`](super::NodeSelector::new) every setting is a finite number
-//! within the range that its field documents.
+//! Guarantees: after [`Limits::new`] and [`NodeSelector::new`](super::NodeSelector::new) have accepted the settings, each
+//! is a finite number within the range that its field documents.
 
 use super::limits::Limits;
 use crate::setting::{SettingOutOfRange, check};
 
-/// Largest [`ScoreConfig::top_k`]: the best nodes are kept in an array, not on the heap.
+/// Maximum [`ScoreConfig::top_k`], so that the best nodes fit in a fixed-size array.
 pub const TOP_K_MAX: usize = 16;
 
 /// Values at which each metric counts as bad, and thresholds of the gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LimitsConfig {
-    /// 95th percentile latency that scores 0, 1..=3 600 000.
+    /// 95th percentile latency that closes the quality gate, and that scores 0 unless latencies are compared with their
+    /// median, 1..=3 600 000.
     pub lat_bad_ms: f64,
-    /// Error rate that scores 0, 0.0001..=1.
+    /// Error rate that scores 0 and closes the quality gate, 0.0001..=1.
     pub err_bad: f64,
     /// Timeouts per minute that score 0, 1..=1 000 000.
     pub to_bad: u32,
     /// Number of waiting requests that scores 0, 1..=1 000 000.
     pub wait_bad: u32,
-    /// Uptime from which on it scores 1, 1..=1 000 000.
+    /// Uptime, in seconds, at and above which the uptime scores 1, 1..=1 000 000.
     pub uptime_ok_sec: u32,
-    /// Free fraction of the transaction connections below which no transaction begins, 0..=1.
+    /// Free fraction of the transaction connections below which new transactions are rejected, 0..=1.
     pub tx_free_min: f64,
-    /// Number of waiting requests from which on no transaction begins, 1..=1 000 000.
+    /// Number of waiting requests at and above which new transactions are rejected, 1..=1 000 000.
     pub tx_wait_max: u32,
 }
 
@@ -63,12 +64,12 @@ pub struct ScoreConfig {
     pub top_k: usize,
     /// Exponent of the score in the draw, 1..=16.
     ///
-    /// Scores lie close together: with an exponent of 1 the best node is hardly preferred. It is an integer because a
-    /// general power took half of a pick among three nodes.
+    /// Scores lie close together: with an exponent of 1 the best node is hardly preferred. It is an integer because
+    /// `powf` accounted for half of the time of a pick among three nodes.
     pub power: u32,
-    /// Steepness with which a latency above the median loses score, 1.5..=3.
+    /// Steepness with which a latency above the median loses score, 1.5..=3: `1 / (1 + (latency / median - 1) * k)`.
     pub relative_k: f64,
-    /// Number of samples every open node must have before latencies are compared with their median, 1..=1 000 000.
+    /// Number of samples every eligible node must have before latencies are compared with their median, 1..=1 000 000.
     pub relative_samples_min: u32,
 }
 
@@ -114,7 +115,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn the_defaults_are_the_specified_numbers_and_valid() {
+    fn the_defaults_match_the_specification_and_are_valid() {
         let limits = LimitsConfig::default();
         assert_eq!((limits.lat_bad_ms, limits.err_bad, limits.tx_free_min), (2_000.0, 0.05, 0.05));
         let counts = [limits.to_bad, limits.wait_bad, limits.uptime_ok_sec, limits.tx_wait_max];

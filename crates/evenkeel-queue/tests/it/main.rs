@@ -1,5 +1,5 @@
 //! Queues from end to end, in memory and on disk.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 mod actor_restart;
 mod costs;

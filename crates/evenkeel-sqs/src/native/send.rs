@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::json::{header_error, queue_error};
 use super::{Native, body_error, json_response, read, sender_of, within};
-use crate::attribute::{AttributeInput, AttributeMap, check, digest_body};
+use crate::attribute::{AttributeInput, AttributeMap, digest_body, validate};
 use crate::fifo::DedupPolicy;
 use crate::limit::BATCH_BYTES_MAX;
 use crate::stored_headers::StoredHeaders;
@@ -106,7 +106,7 @@ impl SendBody {
             sender,
             trace: None,
             dedup: dedup_name.as_ref().map(|dedup| dedup.name.as_str()),
-            attributes: check(&headers).map_err(|error| header_error(&error))?,
+            attributes: validate(&headers).map_err(|error| header_error(&error))?,
         };
         let headers = Bytes::from(stored.encode());
         Ok(NewMessage {

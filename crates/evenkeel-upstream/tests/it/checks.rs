@@ -1,3 +1,4 @@
-//! Properties of any input bytes: run on random bytes, on the corpus, and by the fuzz target in `fuzz/`.
+//! Invariants that must hold for arbitrary input: checked on random bytes, on the corpus, and by the fuzz target in
+//! `fuzz/`.
 
 pub(crate) mod response;

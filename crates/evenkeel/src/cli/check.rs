@@ -11,15 +11,15 @@ use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel check evenkeel.toml                          print every setting and the source of changed ones
+  evenkeel check evenkeel.toml                          print every setting, and the source of each non-default value
   LLMLB_MAX_WAITING=500 evenkeel check evenkeel.toml    show the effect of an environment variable
 ";
 
 /// Validate a config file and print the effective configuration
 ///
-/// Applies defaults and environment variables, loads the certificates and the stored tenants and nodes, and redacts
-/// secrets. Reports every error that would keep `evenkeel serve` from starting, except failures to bind the listen
-/// address, to lock the data directory or to open the queue store.
+/// Applies defaults and environment variables, and loads the certificates and the stored tenants and nodes. Reports
+/// every error that would keep `evenkeel serve` from starting, except failures to bind the listen address, to lock the
+/// data directory or to open the queue store. Secrets are redacted in the output.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CheckArgs {
@@ -40,7 +40,7 @@ pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
     }
 }
 
-/// Runs the same validation as `serve`, short of binding the listener and opening the data directory.
+/// Runs the same validation as `serve`, except binding the listener, locking the data directory and opening the queue store.
 fn check(file: PathBuf) -> Result<Config, ConfigErrors> {
     let config = SettingsArgs::for_file(file).read()?;
     StartupFiles::load(&config)?;

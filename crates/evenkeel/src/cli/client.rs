@@ -26,7 +26,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// URL of the server, and the certificate authorities to trust.
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
-    /// URL of the server [default: found by data directory and configuration]; EVENKEEL_ADMIN_KEY is its admin key
+    /// URL of the server; its admin key is read from EVENKEEL_ADMIN_KEY [default: the server that uses the data
+    /// directory; if none does, `tenant` uses the directory itself, other commands the configured listen address]
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
     /// PEM file with certificate authorities to trust in addition to the public ones
@@ -125,11 +126,12 @@ impl AdminClient {
         }
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let request = request.body(bytes)?;
-        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.origin.authority());
-        let response = self.upstream.send(&self.origin, &request).await.map_err(|error| failed(&error))?;
+        let with_authority = |error: &dyn std::fmt::Display| format!("{}: {error}", self.origin.authority());
+        let response =
+            self.upstream.send(&self.origin, &request).await.map_err(|error| with_authority(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|error| failed(&error))?.to_bytes();
+        let bytes = body.map_err(|error| with_authority(&error))?.to_bytes();
         Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
     }
 }
@@ -146,8 +148,8 @@ fn error_message(status: StatusCode, response: &Value) -> String {
 
 /// Percent-encodes a name for use as one path segment.
 pub(super) fn encode_segment(name: &str) -> String {
-    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte);
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte);
     let encode =
-        |byte: u8| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+        |byte: u8| if is_allowed(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     name.bytes().map(encode).collect()
 }

@@ -20,21 +20,21 @@ use screen::Screen;
 const EXAMPLES: &str = "\
 Examples:
   evenkeel demo                           one minute: half with one shared key, half with a key per tenant
-  evenkeel demo --seconds 0               keep the second half running until interrupted, to try things out
+  evenkeel demo --seconds 0               keep the second phase running until interrupted, to send your own requests
   evenkeel demo --seconds 10 --quiet      print only the result, for scripts
 ";
 
 /// Length of the first phase with `--seconds 0`, when the second runs until interrupted.
 const FIRST_PHASE: Duration = Duration::from_secs(30);
-/// A phase's warm-up is a third of its length, but at most this.
+/// Maximum warm-up of a phase; otherwise it is a third of the phase.
 const WARM_UP_MAX: Duration = Duration::from_secs(10);
 /// One-second ticks per printed line if the output is not a terminal.
 const TICKS_PER_LINE: u32 = 5;
 
 /// Compare FIFO with fair queueing on simulated model servers
 ///
-/// Runs a gateway, three simulated model servers and three tenants in one process: first all tenants share one API key,
-/// then each has its own.
+/// Runs a gateway, three simulated model servers and three tenants in one process: first with one
+/// API key for all tenants, so that their requests queue FIFO, then with one key per tenant, which queues them fairly.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct DemoArgs {
@@ -94,7 +94,7 @@ async fn run_phases(args: &DemoArgs) -> Result<Vec<Phase>, CliError> {
     let mut demo = Demo::start(args.listen).await?;
     let screen = Screen::new(&demo);
     let mut output =
-        Output { screen, quiet: args.quiet, live: stdout().is_terminal(), lines_shown: 0, ticks: 0 };
+        Output { screen, quiet: args.quiet, is_terminal: stdout().is_terminal(), lines_shown: 0, ticks: 0 };
     output.begin()?;
     let half = Duration::from_secs(args.seconds) / 2;
     let lengths = if args.seconds == 0 { [Some(FIRST_PHASE), None] } else { [Some(half), Some(half)] };
@@ -122,7 +122,7 @@ enum PhaseEnd {
     Interrupted,
 }
 
-/// Runs the last of `phases` to its end and keeps its totals up to date.
+/// Runs the current phase, which is the last of `phases`, to its end and keeps its totals up to date.
 async fn run_phase(
     phases: &mut [Phase],
     stats: &[Arc<DemoStats>],
@@ -165,14 +165,14 @@ fn update(phase: &mut Phase, started: Instant, stats: &[Arc<DemoStats>]) {
 struct Output {
     screen: Screen,
     quiet: bool,
-    live: bool,
+    is_terminal: bool,
     lines_shown: usize,
     ticks: u32,
 }
 
 impl Output {
     fn begin(&mut self) -> Result<(), CliError> {
-        if self.quiet || self.live {
+        if self.quiet || self.is_terminal {
             return Ok(());
         }
         print(&self.screen.header())
@@ -182,7 +182,7 @@ impl Output {
         if self.quiet {
             return Ok(());
         }
-        if self.live {
+        if self.is_terminal {
             return self.redraw(&self.screen.render(phases));
         }
         self.ticks += 1;
@@ -210,7 +210,7 @@ impl Output {
     /// Prints the final tables, without the "Try it" hint because the gateway has stopped.
     fn finish(&mut self, phases: &[Phase]) -> Result<(), CliError> {
         let tables = self.screen.tables(phases);
-        if self.quiet || !self.live {
+        if self.quiet || !self.is_terminal {
             return print(&tables);
         }
         self.redraw(&(self.screen.header() + &tables))

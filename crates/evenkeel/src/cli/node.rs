@@ -11,7 +11,7 @@ use super::{CliError, print};
 const EXAMPLES: &str = "\
 Examples:
   evenkeel node list
-  evenkeel node add gpu-3 http://10.0.0.7:8000          add a node; it receives requests immediately
+  evenkeel node add gpu-3 http://10.0.0.7:8000          add a node, without a restart
   evenkeel node drain gpu-1                             finish requests in flight, send no new ones
   evenkeel node resume gpu-1
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
@@ -60,14 +60,14 @@ struct NamedArgs {
 struct AddArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// URL of the node
+    /// URL of the model server to add
     #[arg(value_name = "NODE_URL")]
     node_url: String,
     /// Model that the node serves; repeatable [default: discovered from the node]
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
-    /// Maximum number of concurrent requests, or `adaptive` to adjust it to measured latency
-    #[arg(long, value_name = "N")]
+    /// Maximum number of concurrent requests, or `adaptive` to adjust the number to measured latency
+    #[arg(long, value_name = "N|adaptive")]
     max_concurrency: Option<String>,
     /// Weight relative to other nodes, from 0.01 to 1000 [default: 1]
     #[arg(long, value_name = "F")]

@@ -50,9 +50,9 @@ enum QueueCommand {
     Send(SendArgs),
     /// Show the next messages without receiving them
     Peek(PeekArgs),
-    /// Explain the state of a message
+    /// Explain where a message is, and why it has not been delivered or acknowledged
     Explain(MessageArgs),
-    /// Print the result of a job that the gateway dispatched to a model or URL
+    /// Print the result of a message (job) that the gateway dispatched to a model or URL
     Result(MessageArgs),
     /// Set the weight of a fairness key, relative to other keys
     Weight(WeightArgs),
@@ -142,7 +142,7 @@ struct WeightArgs {
     named: NamedArgs,
     /// Fairness key
     key: String,
-    /// Weight from 0.01 to 1000; `none` removes it, so that the weight given by senders applies
+    /// Weight from 0.01 to 1000; `none` removes it, so that the weight in the messages applies again
     weight: String,
 }
 
@@ -158,7 +158,7 @@ struct LimitArgs {
     /// Maximum deliveries per second; `none` removes the limit
     #[arg(long, value_name = "R")]
     rate: Option<String>,
-    /// Burst size of the rate limit, in deliveries [default: the deliveries of one second]
+    /// Burst size of the rate limit, in deliveries [default: the rate, that is, the deliveries of one second]
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
 }

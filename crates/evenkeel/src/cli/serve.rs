@@ -21,9 +21,9 @@ Examples:
   evenkeel tenant add acme --weight 2                   add a tenant; from then on clients need an API key
 
 Signals:
-  kill -HUP  PID    reload tenants, nodes and the certificate; an invalid config file changes nothing
+  kill -HUP  PID    reload tenants, nodes and the certificate; if the config file is invalid, nothing changes
   kill -TERM PID    shut down gracefully, like Ctrl-C: fail /readyz for unready_secs, then stop accepting and drain
-                    requests in flight for up to drain_secs; a second signal exits at once
+                    requests in flight for up to drain_secs (settings of [server]); a second signal exits at once
 ";
 
 /// Run the gateway
@@ -58,7 +58,7 @@ impl ServeArgs {
 }
 
 pub(super) fn run(mut args: ServeArgs) -> Result<(), CliError> {
-    args.settings.pin_file();
+    args.settings.resolve_file();
     let config = args.read()?;
     logs::install(config.telemetry.logs.clone())?;
     let data_dir = lock_data_dir(&config)?;
@@ -95,7 +95,7 @@ async fn serve(args: &ServeArgs, config: Config, data_dir: DataDir) -> Result<()
             let requests_cut = report.requests_cut;
             tracing::info!(target: "evenkeel", connections_cut, requests_cut, "stopped");
         }
-        () = signals.wait_for_stop() => tracing::warn!(target: "evenkeel", "exited on a second signal; requests in flight were cut"),
+        () = signals.wait_for_stop() => tracing::warn!(target: "evenkeel", "exited on a second signal; requests in flight were aborted"),
     }
     Ok(())
 }

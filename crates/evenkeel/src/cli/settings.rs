@@ -32,7 +32,7 @@ impl SettingsArgs {
     }
 
     /// Resolves the config file once, so that a reload fails if it was deleted, instead of falling back to defaults.
-    pub(super) fn pin_file(&mut self) {
+    pub(super) fn resolve_file(&mut self) {
         self.config = self.file().map(Path::to_owned);
     }
 
@@ -62,7 +62,7 @@ impl SettingsArgs {
     }
 }
 
-/// Returns a flag that overrides a setting of `[server]`.
+/// Returns the flag `name` that overrides the setting `key` of `[server]`.
 pub(super) fn flag(key: &'static str, name: &'static str, value: impl Into<String>) -> Flag {
     Flag { section: "server", key, name, value: value.into() }
 }

@@ -17,7 +17,7 @@ Examples:
   evenkeel sim-node --model llama --model qwen --queue 0        respond 503 instead of queueing
   evenkeel sim-node --fault mid-stream-cut --fault-rate 0.1     cut a tenth of the responses
 
-Requests to the first of them:
+Requests to the server of the first example:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\": \"llama\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'
   curl http://127.0.0.1:8000/sim/fault -d '{\"kind\": \"reset\"}'     set a fault; {\"kind\": null} clears it
@@ -39,7 +39,7 @@ pub(super) struct SimNodeArgs {
     /// Maximum number of queued requests; further ones get 503
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u32).range(0..=QUEUE_MAX as i64))]
     queue: u32,
-    /// Time to first token of an empty prompt, in milliseconds
+    /// Time to first token without prefill, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u64).range(0..=DELAY_MS_MAX))]
     ttft_ms: u64,
     /// Prefill speed, in prompt tokens per second; adds to the time to first token
@@ -48,7 +48,7 @@ pub(super) struct SimNodeArgs {
     /// Generation speed of a single sequence, in tokens per second
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=SPEED_MAX))]
     tokens_per_second: u32,
-    /// Slowdown per additional concurrent sequence, as a fraction
+    /// Slowdown by concurrency: with n sequences, a token takes 1 + F * (n - 1) times as long
     #[arg(long, value_name = "F", default_value_t = 0.05)]
     batch_slowdown: f64,
     /// Average completion length, in tokens
@@ -72,10 +72,10 @@ pub(super) struct SimNodeArgs {
     /// Fraction of requests that get the fault
     #[arg(long, value_name = "F", default_value_t = 1.0, requires = "fault")]
     fault_rate: f64,
-    /// Number of requests in a 500-burst, or in one phase of flapping
+    /// Number of requests per burst (`500-burst`) or per up or down phase (`flapping`)
     #[arg(long, value_name = "N", default_value_t = 5, requires = "fault", value_parser = value_parser!(u32).range(1..))]
     fault_count: u32,
-    /// Delay of slow-first-token, in milliseconds
+    /// Delay of the first token (`slow-first-token`), in milliseconds
     #[arg(long, value_name = "N", default_value_t = 60_000, requires = "fault", value_parser = value_parser!(u64).range(0..=DELAY_MS_MAX))]
     fault_ms: u64,
 }

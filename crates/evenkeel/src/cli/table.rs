@@ -11,7 +11,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Creates a table with one row per object and one column per name in `columns`. The header shows the names in
-    /// upper case, with spaces for underscores.
+    /// upper case, with underscores replaced by spaces.
     pub(super) fn new(columns: &[&str], objects: &[Value]) -> Self {
         let header = columns.iter().map(|column| column.to_uppercase().replace('_', " ")).collect();
         let row = |object: &Value| columns.iter().map(|column| cell(&object[*column])).collect();

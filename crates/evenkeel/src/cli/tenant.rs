@@ -19,7 +19,7 @@ Examples:
   evenkeel tenant add acme --weight 2 --rpm 600         add a tenant and print its API key, shown only once
   evenkeel tenant list
   evenkeel tenant set acme --weight 3 --unlimited rpm
-  evenkeel tenant rotate acme --keep-old                create a second key; the old one stays valid
+  evenkeel tenant rotate acme --keep-old                create another key; the existing ones stay valid
   evenkeel tenant rotate acme                           create a key and revoke all others
   evenkeel tenant remove acme
   evenkeel tenant sqs-key acme                          print AWS credentials as environment variables
@@ -37,7 +37,7 @@ pub(super) struct TenantArgs {
 
 #[derive(Debug, Subcommand)]
 enum TenantCommand {
-    /// Add a tenant and print its API key
+    /// Add a tenant and print its API key; once there is a tenant, clients need an API key
     Add(AddArgs),
     /// List the tenants
     List(ListArgs),
@@ -58,7 +58,7 @@ struct AddArgs {
     #[command(flatten)]
     named: NamedArgs,
     #[command(flatten)]
-    limits: LimitArgs,
+    given: TenantSettingsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ struct SetArgs {
     #[command(flatten)]
     named: NamedArgs,
     #[command(flatten)]
-    limits: LimitArgs,
+    given: TenantSettingsArgs,
     /// Remove a limit; repeatable
     #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "models"])]
     unlimited: Vec<String>,
@@ -79,7 +79,7 @@ struct SetArgs {
 }
 
 #[derive(Debug, Args)]
-struct LimitArgs {
+struct TenantSettingsArgs {
     /// Scheduling weight relative to other tenants, from 0.01 to 1000 [default: 1]
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
@@ -92,7 +92,7 @@ struct LimitArgs {
     /// Maximum number of requests in flight
     #[arg(long, value_name = "N")]
     concurrency_max: Option<u32>,
-    /// Allow only this model; repeatable
+    /// Model that the tenant may use; repeatable [default: all]
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
 }
@@ -151,7 +151,7 @@ pub(super) fn run(args: TenantArgs) -> Result<(), CliError> {
 
 fn add(args: AddArgs) -> Result<(), CliError> {
     let name = args.named.name;
-    let mut settings = args.limits.settings();
+    let mut settings = args.given.settings();
     settings.insert("name".to_owned(), json!(name));
     let key = match args.named.store.open()? {
         TenantBackend::Server(client) => {
@@ -171,7 +171,7 @@ fn set(args: SetArgs) -> Result<(), CliError> {
     if args.standing.is_some() {
         exit_with_usage_error("--standing was renamed to --state");
     }
-    let mut settings = args.limits.settings();
+    let mut settings = args.given.settings();
     settings.extend(args.state.map(|state| ("state".to_owned(), json!(state))));
     settings.extend(args.unlimited.into_iter().map(|limit| (limit, Value::Null)));
     if settings.is_empty() {
@@ -228,7 +228,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     let columns = ["name", "weight", "rpm", "tpm", "concurrency_max", "models", "state", "keys", "from"];
     let tenants = response["tenants"].as_array().map(Vec::as_slice).unwrap_or_default();
     if tenants.is_empty() {
-        return print("no tenants: every client that reaches the server is served\n");
+        return print("no tenants; the server accepts requests without an API key\n");
     }
     print(&Table::new(&columns, tenants).to_string())
 }
@@ -280,7 +280,7 @@ fn path(name: &str) -> String {
     format!("/api/tenants/{}", encode_segment(name))
 }
 
-impl LimitArgs {
+impl TenantSettingsArgs {
     /// Returns the settings that were given, by name.
     fn settings(&self) -> Map<String, Value> {
         let models = (!self.models.is_empty()).then_some(&self.models);

@@ -9,7 +9,7 @@ const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
 const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
 
 #[tokio::test]
-async fn a_whole_chat_is_passed_through_unchanged() {
+async fn a_non_streaming_chat_is_passed_through_unchanged() {
     let mut engine = Engine::start().await;
     let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
     let (response, ()) = tokio::join!(gateway.post("/v1/chat/completions?x=1", CHAT_BODY), async {
@@ -121,7 +121,7 @@ async fn a_client_error_is_passed_through_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn other_paths_under_v1_go_to_a_node_with_their_model() {
+async fn other_v1_requests_are_routed_by_model() {
     let url = Engine::reply_always_with(|received| {
         assert_eq!(received.path, "/v1/rerank");
         received.reply(200, &[("content-type", "audio/mpeg")], "any bytes");
@@ -134,7 +134,7 @@ async fn other_paths_under_v1_go_to_a_node_with_their_model() {
 }
 
 #[tokio::test]
-async fn a_path_that_leaves_v1_reaches_no_node() {
+async fn a_path_traversal_out_of_v1_reaches_no_node() {
     let mut engine = Engine::start().await;
     let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
     let response = gateway.post("/v1/../metrics", r#"{"model":"m"}"#).await;
@@ -156,11 +156,11 @@ async fn a_small_json_response_is_buffered_and_a_large_one_is_streamed() {
     })
     .await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
-    let joined = gateway.post(CHAT, CHAT_BODY).await;
-    assert_eq!(joined.json()["text"].as_str().unwrap().len(), 300_000);
-    assert_eq!(joined.header("content-length"), joined.body.len().to_string());
-    let passed = gateway.post(CHAT, &format!(" {CHAT_BODY}")).await;
-    assert_eq!(passed.json()["text"].as_str().unwrap().len(), 9 * 300_000);
+    let buffered = gateway.post(CHAT, CHAT_BODY).await;
+    assert_eq!(buffered.json()["text"].as_str().unwrap().len(), 300_000);
+    assert_eq!(buffered.header("content-length"), buffered.body.len().to_string());
+    let streamed = gateway.post(CHAT, &format!(" {CHAT_BODY}")).await;
+    assert_eq!(streamed.json()["text"].as_str().unwrap().len(), 9 * 300_000);
     gateway.wait_until_idle().await;
     assert_eq!(gateway.status().await["tenants"][0]["served_cost"], 14);
 }
@@ -178,7 +178,7 @@ async fn invalid_requests_reach_no_node() {
 }
 
 #[tokio::test]
-async fn every_step_is_counted_in_the_metrics() {
+async fn a_served_request_is_counted_at_each_pipeline_stage() {
     let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     gateway.post(CHAT, CHAT_BODY).await;

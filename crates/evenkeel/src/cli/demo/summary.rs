@@ -6,19 +6,20 @@ use super::Phase;
 use super::screen::{format_wait, tokens_per_second};
 
 /// Maximum relative difference of throughputs that the summary calls the same.
-const SAME_THROUGHPUT: f64 = 0.05;
-/// Maximum relative difference between the ratio of service and the ratio of weights for the claim that they match.
-const SAME_RATIO: f64 = 0.10;
+const THROUGHPUT_TOLERANCE: f64 = 0.05;
+/// Maximum relative error of the service ratio at which the summary says that it follows the weights.
+const RATIO_TOLERANCE: f64 = 0.10;
 /// Minimum improvement of the wait that the summary claims as a gain.
-const CLEAR_FACTOR: f64 = 2.0;
+const GAIN_FACTOR_MIN: f64 = 2.0;
 
 /// Describes the difference between the two phases.
 pub(super) fn text(phases: &[Phase]) -> String {
-    let (Some(shared), Some(own)) = (find(phases, KeyScheme::Shared), find(phases, KeyScheme::PerTenant))
+    let (Some(shared), Some(per_tenant)) =
+        (find(phases, KeyScheme::Shared), find(phases, KeyScheme::PerTenant))
     else {
-        return "\nInterrupted before the second half: nothing to compare.\n".to_owned();
+        return "\nInterrupted before the second phase; nothing to compare.\n".to_owned();
     };
-    format!("\n{}{}{}", waits(shared, own), throughput(shared, own), weights(own))
+    format!("\n{}{}{}", waits(shared, per_tenant), throughput(shared, per_tenant), weights(per_tenant))
 }
 
 fn find(phases: &[Phase], scheme: KeyScheme) -> Option<&[DemoTotals]> {
@@ -31,31 +32,35 @@ fn totals_of<'a>(name: &str, totals: &'a [DemoTotals]) -> &'a DemoTotals {
     &totals[index.expect("a tenant of the demo")]
 }
 
-fn waits(shared: &[DemoTotals], own: &[DemoTotals]) -> String {
+fn waits(shared: &[DemoTotals], per_tenant: &[DemoTotals]) -> String {
     let before = totals_of("chat", shared).wait_p99;
-    let after = totals_of("chat", own).wait_p99;
+    let after = totals_of("chat", per_tenant).wait_p99;
     let factor = before.duration.as_secs_f64() / after.duration.as_secs_f64().max(0.001);
-    let is_clear = factor >= CLEAR_FACTOR && !after.is_pending;
-    let end = if is_clear { "with a key of its own" } else { "with its own: no clear gain" };
-    format!("chat waited {} at p99 behind one key, {} {end}.\n", format_wait(before), format_wait(after))
+    let is_clear = factor >= GAIN_FACTOR_MIN && !after.is_pending;
+    let verdict = if is_clear { "" } else { "; no clear gain" };
+    let before = format_wait(before);
+    let after = format_wait(after);
+    format!("chat's p99 wait: {before} (shared key), {after} (own key){verdict}.\n")
 }
 
-fn throughput(shared: &[DemoTotals], own: &[DemoTotals]) -> String {
+fn throughput(shared: &[DemoTotals], per_tenant: &[DemoTotals]) -> String {
     let before = tokens_per_second(shared);
-    let after = tokens_per_second(own);
+    let after = tokens_per_second(per_tenant);
     let change = (after - before) / before.max(1.0);
-    let claim = if change.abs() <= SAME_THROUGHPUT { "same total throughput" } else { "total throughput" };
+    let claim =
+        if change.abs() <= THROUGHPUT_TOLERANCE { "same total throughput" } else { "total throughput" };
     format!(
         "Same servers, same load, {claim}: {before:.0}, then {after:.0} tokens/s ({:+.0} %).\n",
         100.0 * change
     )
 }
 
-fn weights(own: &[DemoTotals]) -> String {
-    let team = totals_of("team", own).cost;
-    let batch = totals_of("batch", own).cost;
+fn weights(per_tenant: &[DemoTotals]) -> String {
+    let team = totals_of("team", per_tenant).cost;
+    let batch = totals_of("batch", per_tenant).cost;
     let ratio = team as f64 / batch.max(1) as f64;
-    let follows = if (ratio / 2.0 - 1.0).abs() <= SAME_RATIO { ", as its weight of 2 promises" } else { "" };
+    let follows =
+        if (ratio / 2.0 - 1.0).abs() <= RATIO_TOLERANCE { ", matching its weight of 2" } else { "" };
     format!("team got {ratio:.2} times the service of batch{follows}.\n")
 }
 
@@ -71,13 +76,10 @@ mod tests {
             phase(KeyScheme::Shared, 8_100, 4_000, 100),
             phase(KeyScheme::PerTenant, 200, 4_050, 205),
         ]);
-        assert!(
-            text.contains("chat waited 8.1 s at p99 behind one key, 200 ms with a key of its own.\n"),
-            "{text}"
-        );
+        assert!(text.contains("chat's p99 wait: 8.1 s (shared key), 200 ms (own key).\n"), "{text}");
         assert!(text.contains("same total throughput: 4000, then 4050 tokens/s (+1 %)"), "{text}");
         assert!(text.contains("team got 2.05 times the service of batch"), "{text}");
-        assert!(text.contains("as its weight of 2 promises"), "{text}");
+        assert!(text.contains("matching its weight of 2"), "{text}");
     }
 
     #[test]
@@ -87,7 +89,7 @@ mod tests {
         assert!(text.contains("no clear gain"), "{text}");
         assert!(!text.contains("same total throughput"), "{text}");
         assert!(text.contains("(-25 %)"), "{text}");
-        assert!(!text.contains("promises"), "{text}");
+        assert!(!text.contains("matching its weight"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Fairness of dispatch: ownership, rate limits and weights of tenants, and priority of interactive requests over jobs.
+//! Tenants in dispatch: ownership of jobs, rate limits, weights, and priority of interactive requests over jobs.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +30,8 @@ fn a_job_belongs_to_the_tenant_of_its_key_or_else_to_its_sender() {
     assert_eq!(run_job("bolt", "bolt/eu")["status"], 200);
     let forbidden = outcome(&run_job("bolt", "acme/eu"));
     assert_eq!(forbidden, (json!(403), Some("this API key may not use model \"sim\"".to_owned())));
-    assert_eq!(run_job("bolt", "default")["status"], 200, "its sender is a tenant");
-    assert_eq!(run_job("acme", "default")["status"], 403, "its sender is a tenant");
+    assert_eq!(run_job("bolt", "default")["status"], 200, "the job belongs to its sender");
+    assert_eq!(run_job("acme", "default")["status"], 403, "the job belongs to its sender");
     let unowned = test.wait_result(&test.send_one(&job()));
     let message = "neither \"default\" (from the fairness key) nor the sender \"admin\" is a tenant";
     assert_eq!(outcome(&unowned), (json!(400), Some(message.to_owned())));
@@ -40,8 +40,8 @@ fn a_job_belongs_to_the_tenant_of_its_key_or_else_to_its_sender() {
 #[test]
 fn jobs_of_a_rate_limited_tenant_wait_and_delay_no_others() {
     let config = tenant("slow", "rpm = 2") + &tenant("quick", "");
-    let dead = json!({"dead_letters": {"queue": "dead", "after": 1}});
-    let test = DispatchTest::start("dispatch-rate", fast(), &config, &dead);
+    let settings = json!({"dead_letters": {"queue": "dead", "after": 1}});
+    let test = DispatchTest::start("dispatch-rate", fast(), &config, &settings);
     let slow = test.send(&vec![("slow", job()); 20]);
     let quick = test.send(&vec![("quick", job()); 20]);
     for id in &quick {
@@ -71,11 +71,11 @@ fn requests_and_jobs_of_a_tenant_share_one_rate_limit() {
 
 #[test]
 fn jobs_of_two_tenants_share_by_weight() {
-    let config = tenant("three", "weight = 3") + &tenant("one", "weight = 1");
+    let config = tenant("heavy", "weight = 3") + &tenant("light", "weight = 1");
     let engine = SimOptions { slots: 4, tokens_per_second: 2_000, ..fast() };
     let test = DispatchTest::start("dispatch-shares", engine, &config, &with_concurrency(16));
     let jobs: Vec<(&str, Value)> =
-        (0..2_400).map(|n| (if n % 2 == 0 { "three" } else { "one" }, job())).collect();
+        (0..2_400).map(|n| (if n % 2 == 0 { "heavy" } else { "light" }, job())).collect();
     test.send(&jobs);
     let served = |name: &str| {
         let status = test.server.get("/api/load-status").json();
@@ -83,13 +83,13 @@ fn jobs_of_two_tenants_share_by_weight() {
     };
     // The first jobs are delivered before the weights are written to the queue.
     wait_for("a start", || (test.counted("done") >= 100).then_some(()));
-    let three_before = served("three");
-    let one_before = served("one");
+    let heavy_before = served("heavy");
+    let light_before = served("light");
     wait_for("progress", || (test.counted("done") >= 900).then_some(()));
-    let three = served("three") - three_before;
-    let one = served("one") - one_before;
-    let share = three as f64 / (three + one) as f64;
-    println!("{three} of weight 3, {one} of weight 1: {share:.4}");
+    let heavy = served("heavy") - heavy_before;
+    let light = served("light") - light_before;
+    let share = heavy as f64 / (heavy + light) as f64;
+    println!("{heavy} of weight 3, {light} of weight 1: {share:.4}");
     assert!((share - 0.75).abs() < 0.03, "{share}");
 }
 
@@ -120,14 +120,14 @@ fn interactive_requests_go_before_thousands_of_jobs_and_jobs_use_idle_slots() {
     assert!(responses.iter().all(|(reply, _)| reply.status == 200), "{responses:?}");
     let waits: Vec<Duration> = responses.iter().map(|(reply, _)| queue_wait(reply)).collect();
     let mut services: Vec<Duration> =
-        responses.iter().zip(&waits).map(|((_, took), waited)| took.saturating_sub(*waited)).collect();
+        responses.iter().zip(&waits).map(|((_, latency), waited)| latency.saturating_sub(*waited)).collect();
     services.sort_unstable();
     let service = services[services.len() / 2];
     let longest = waits.iter().max().unwrap();
     println!("beside 4000 jobs, 30 requests waited for {longest:?} at most, at {service:?} each");
     println!("{jobs} jobs finished meanwhile, in {took:?}");
     assert!(*longest <= service + service / 2, "{longest:?} of {service:?}");
-    // Two people hold at most two slots; jobs get the other two, minus the time to switch between them.
+    // Two people hold at most two slots; jobs get the other two, minus the gaps between one job and the next on a slot.
     let possible = 2.0 * took.as_secs_f64() / service.as_secs_f64();
     assert!(jobs as f64 >= possible * 0.8, "{jobs} jobs of {possible:.0}");
     // Without interactive requests, jobs use every slot.

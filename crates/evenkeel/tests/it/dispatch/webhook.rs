@@ -109,7 +109,7 @@ fn a_permanent_failure_or_too_many_attempts_is_dead_lettered_with_a_result() {
 }
 
 #[test]
-fn a_job_whose_worker_dies_is_done_by_the_next_one() {
+fn a_job_is_retried_on_a_new_worker_after_its_worker_dies() {
     let stuck = Worker::start(|_| {
         std::thread::sleep(TIMEOUT);
         respond(200, "too late")
@@ -149,11 +149,11 @@ fn after_crashes_of_the_gateway_every_job_was_posted_and_has_its_result() {
     for (number, id) in ids.iter().enumerate() {
         assert_eq!(test.wait_result(id)["body"], json!({"number": number}));
     }
-    let mut times = HashMap::<String, usize>::new();
+    let mut posts_by_id = HashMap::<String, usize>::new();
     for posted in worker.posted() {
-        *times.entry(posted.header("x-evenkeel-message-id").unwrap().to_owned()).or_default() += 1;
+        *posts_by_id.entry(posted.header("x-evenkeel-message-id").unwrap().to_owned()).or_default() += 1;
     }
-    assert!(ids.iter().all(|id| times.contains_key(id)), "{times:?}");
+    assert!(ids.iter().all(|id| posts_by_id.contains_key(id)), "{posts_by_id:?}");
     wait_for("an empty queue", || {
         let totals = test.server.get("/api/queues/jobs").json();
         (totals["pending"] == 0 && totals["in_flight"] == 0 && totals["delayed"] == 0).then_some(())
@@ -165,11 +165,12 @@ fn tenants_share_fairly_and_concurrency_is_limited() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let running = AtomicUsize::new(0);
     let running_max = Arc::new(AtomicUsize::new(0));
-    let opened = gate.clone();
-    let seen_max = running_max.clone();
+    let worker_gate = gate.clone();
+    let worker_running_max = running_max.clone();
     let worker = Worker::start(move |_| {
-        seen_max.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        let open = opened.1.wait_timeout_while(opened.0.lock().unwrap(), TIMEOUT, |open| !*open).unwrap();
+        worker_running_max.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let open =
+            worker_gate.1.wait_timeout_while(worker_gate.0.lock().unwrap(), TIMEOUT, |open| !*open).unwrap();
         drop(open);
         running.fetch_sub(1, Ordering::SeqCst);
         respond(200, "{}")
@@ -187,7 +188,10 @@ fn tenants_share_fairly_and_concurrency_is_limited() {
     let last =
         worker.posted().iter().rposition(|posted| posted.header("x-evenkeel-fairness-key") == Some("quiet"));
     // The tenants alternate, give or take a round and the jobs already running.
-    assert!((10..=26).contains(&last.unwrap()), "the quiet tenant's last job came as {last:?} of 70");
+    assert!(
+        (10..=26).contains(&last.unwrap()),
+        "position of the quiet tenant's last job among 70, from 0: {last:?}"
+    );
 }
 
 #[test]
@@ -208,9 +212,9 @@ fn a_job_that_takes_longer_than_its_lease_is_posted_once() {
 fn a_tenants_concurrency_limit_applies_to_its_first_jobs_too() {
     let running = AtomicUsize::new(0);
     let running_max = Arc::new(AtomicUsize::new(0));
-    let seen_max = running_max.clone();
+    let worker_running_max = running_max.clone();
     let worker = Worker::start(move |_| {
-        seen_max.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        worker_running_max.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(20));
         running.fetch_sub(1, Ordering::SeqCst);
         respond(200, "{}")
@@ -234,19 +238,19 @@ fn a_tenants_concurrency_limit_applies_to_its_first_jobs_too() {
 #[test]
 fn a_job_whose_result_cannot_be_stored_is_posted_once() {
     let dir = TestDir::new("dispatch-url-full");
-    let (server, full) = crate::full_disk::serve(&dir);
-    let fills = full.clone();
+    let (server, full_disk_marker) = crate::full_disk::serve(&dir);
+    let marker = full_disk_marker.clone();
     let worker = Worker::start(move |_| {
-        fs::write(&fills, "").unwrap();
+        fs::write(&marker, "").unwrap();
         respond(200, "\"done\"")
     });
     assert_eq!(read(server.send("PUT", "/api/queues/jobs", "", &dispatch_to(&worker, 1))).status, 201);
     let sent = server.post("/api/queues/jobs/messages", &json!({"body": "x"})).json();
     let id = sent["ids"][0].as_str().unwrap();
     wait_for("the job", || (!worker.posted().is_empty()).then_some(()));
-    // Enough for two attempts to store the result.
+    // The gateway retries every 5 s (STORE_RETRY), so this covers two attempts to store the result.
     std::thread::sleep(Duration::from_secs(7));
-    fs::remove_file(&full).unwrap();
+    fs::remove_file(&full_disk_marker).unwrap();
     wait_for("its result", || {
         let result = server.get(&format!("/api/queues/jobs/results/{id}"));
         (result.status == 200 && result.json()["state"] == "done").then_some(())

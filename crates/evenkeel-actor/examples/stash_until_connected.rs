@@ -1,5 +1,5 @@
-//! Stash, become, name registry and router together: a client that is looked up by name stashes requests until it is
-//! connected, then forwards them to a pool of workers.
+//! Combines stash, `Behaviour`, name registry and router: a client that is looked up by name stashes requests until it
+//! is connected, then forwards them to a pool of workers.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -20,7 +20,7 @@ impl Actor for Worker {
     type Msg = Job;
 
     fn receive(&mut self, Job(number, reply): Job, _ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
-        // Fails if the asker no longer waits.
+        // Fails if the caller has dropped its `ask` future.
         let _ = reply.send(number * number);
         Ok(Flow::Continue)
     }
@@ -75,11 +75,12 @@ impl Actor for Client {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
-    let two = NonZeroUsize::new(2).ok_or("the number of workers is zero")?;
+    let worker_count = NonZeroUsize::new(2).ok_or("the number of workers is zero")?;
     let runtime = TokioRuntime::current().ok_or("no current Tokio runtime")?;
-    let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(two)).start(runtime)?;
+    let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(worker_count)).start(runtime)?;
 
-    let workers = system.spawn_router(&Props::new(|| Worker).build(), RouterOptions::least_mailbox(two))?;
+    let workers =
+        system.spawn_router(&Props::new(|| Worker).build(), RouterOptions::least_mailbox(worker_count))?;
     let client = Props::new(move || Client {
         behaviour: Behaviour::new(Client::connecting),
         workers: workers.clone(),
