@@ -13,9 +13,9 @@ use super::head::{ConnectionReuse, HeadReader, ResponseHead};
 pub struct ParsedResponse {
     /// Head and the received part of the body.
     pub response: Response<Bytes>,
-    /// Whether the whole body was received; always false for a body that ends when the connection closes.
+    /// Reports whether the whole body was received; always false for a body that ends when the connection closes.
     pub is_complete: bool,
-    /// Whether the connection can be reused.
+    /// Reports whether the connection can be reused.
     pub is_reusable: bool,
     /// Input that was not consumed: bytes after a complete response, or an incomplete part of it.
     pub rest: Bytes,

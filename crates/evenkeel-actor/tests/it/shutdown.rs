@@ -215,18 +215,18 @@ fn no_accepted_message_is_lost_silently_while_producers_send() {
             .map(|_| harness.spawn(harness.puppet("a").capacity(8, OverflowStrategy::Reject)))
             .collect();
         let accepted = Arc::new(AtomicU64::new(0));
-        let told = Arc::new(AtomicU64::new(0));
+        let tell_count = Arc::new(AtomicU64::new(0));
         for nth in 0..10 {
             let target = actors[nth % 5].clone();
             let handle = harness.runtime.handle();
             let accepted = accepted.clone();
-            let told = told.clone();
+            let tell_count = tell_count.clone();
             spawn_on_runtime(harness, async move {
                 for number in 0..200 {
                     match (nth + number as usize) % 3 {
                         0 => {
                             target.tell(record(number));
-                            told.fetch_add(1, Ordering::Relaxed);
+                            tell_count.fetch_add(1, Ordering::Relaxed);
                         }
                         1 => {
                             accepted.fetch_add(
@@ -253,7 +253,7 @@ fn no_accepted_message_is_lost_silently_while_producers_send() {
         assert_eq!(report, ShutdownReport { drained: true, abandoned: 0 });
         harness.advance_ms(1_000);
         let handled = harness.lines().len() as u64;
-        let sent = accepted.load(Ordering::Relaxed) + told.load(Ordering::Relaxed);
+        let sent = accepted.load(Ordering::Relaxed) + tell_count.load(Ordering::Relaxed);
         assert_eq!(handled + harness.system.dead_letters_total(), sent);
         assert!(0 < handled && 0 < harness.system.dead_letters_total());
     });

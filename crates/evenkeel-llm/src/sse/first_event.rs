@@ -11,7 +11,7 @@ use super::EVENT_BYTES_MAX;
 use super::boundary::Boundary;
 use super::event::{SseEvent, event_data};
 
-/// What a stream begins with.
+/// Classification of a stream's first event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FirstEvent {
     /// Anything else: content, a comment, the end marker or an event over the limit.
