@@ -20,7 +20,7 @@ use core::task::{Context, Poll};
 
 use evenkeel_policy::time::Instant;
 
-/// A boxed future: a task that a runtime runs, or a wait.
+/// A boxed future without output: a task to spawn, or a sleep or yield to await.
 pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The services that an actor system needs from a runtime.
@@ -37,20 +37,21 @@ pub trait RuntimeHandle: Send + Sync + 'static {
     /// Yields to the host's other tasks and its I/O.
     fn yield_now(&self) -> TaskFuture;
 
-    /// Makes sure that a task that a worker has just woken does not have to wait for the worker's thread.
+    /// Lets another thread run a task that the worker has just woken.
     ///
     /// A worker calls this after waking a task, because it may be about to run a long handler.
     fn nudge(&self) {}
 
     /// Reports whether the host has a free thread while `active` workers run.
     ///
-    /// While it has one, workers extend their slices: the free thread runs the host's other tasks and its I/O.
+    /// While it has one, workers extend their slices (the time between two yields to the host): the free thread runs
+    /// the host's other tasks and its I/O.
     fn has_free_thread(&self, active: usize) -> bool {
         let _ = active;
         false
     }
 
-    /// Returns the number of runs after which a worker yields to the host's other tasks.
+    /// Returns the maximum number of actor runs in a slice; a slice also ends after its time.
     fn runs_per_slice(&self) -> NonZeroU32 {
         RUNS_PER_SLICE
     }

@@ -14,11 +14,11 @@ use crate::system::SpawnError;
 /// Description of the actor about to be spawned, passed to the hooks of a [`SpawnMiddleware`].
 #[derive(Clone, Copy, Debug)]
 pub struct SpawnContext<'a> {
-    /// The label of the actor in metrics.
+    /// The actor's metric label.
     pub label: &'a str,
     /// The parent, if the actor will be a child.
     pub parent: Option<MailboxIndex>,
-    /// The mailbox of the actor.
+    /// The options of the actor's mailbox.
     pub mailbox: &'a MailboxOptions,
     /// The time of the spawn.
     pub now: Instant,
@@ -26,9 +26,9 @@ pub struct SpawnContext<'a> {
 
 /// A hook around every spawn of a system, including children, routees and tasks.
 ///
-/// It runs on the spawning thread, also inside handlers, and should be short. Restarts are not spawns.
+/// It runs on the spawning thread, possibly inside a handler, so it should be fast. Restarts are not spawns.
 pub trait SpawnMiddleware: Send + Sync {
-    /// Runs before the actor's factory; an error or a panic rejects the spawn.
+    /// Runs before the actor is created; an error or a panic rejects the spawn.
     fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError>;
 
     /// Runs after the spawn with its result, once for each spawn that this middleware accepted.
@@ -42,8 +42,8 @@ pub trait SpawnMiddleware: Send + Sync {
 pub(crate) struct SpawnChain(Vec<Box<dyn SpawnMiddleware>>);
 
 impl SpawnChain {
-    pub(crate) fn push(&mut self, inner: Box<dyn SpawnMiddleware>) {
-        self.0.push(inner);
+    pub(crate) fn push(&mut self, middleware: Box<dyn SpawnMiddleware>) {
+        self.0.push(middleware);
     }
 
     #[inline]
@@ -52,7 +52,7 @@ impl SpawnChain {
     }
 
     /// Spawns between the `before_spawn` and `after_spawn` hooks.
-    pub(crate) fn around<T>(
+    pub(crate) fn spawn_with_hooks<T>(
         &self,
         ctx: &SpawnContext<'_>,
         spawn: impl FnOnce() -> Result<T, SpawnError>,

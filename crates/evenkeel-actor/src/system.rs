@@ -136,7 +136,7 @@ impl Core {
                 now: this.now(),
             };
             let spawn = || Self::spawn_unhooked(this, props, actor, parent, prepare);
-            return this.spawn_chain.around(&ctx, spawn, ActorRef::index);
+            return this.spawn_chain.spawn_with_hooks(&ctx, spawn, ActorRef::index);
         }
         Self::spawn_unhooked(this, props, actor, parent, prepare)
     }

@@ -15,7 +15,7 @@ pub struct SqsOptions {
     pub defaults: QueueSettings,
     /// Maximum number of queues with their own metric series; the others are counted as `other`.
     pub queues_metered_max: usize,
-    /// Checks the dispatch target of a queue; the error is for the client.
+    /// Checks the dispatch target of a queue; returns the message for the client if it is invalid.
     pub check_target: fn(&str) -> Result<(), String>,
 }
 

@@ -1,4 +1,5 @@
-//! Parses a response without a socket, with the parser that connections use, for tests and fuzzing.
+//! Parses a response without a socket, with the parser that connections use, for tests and fuzzing; and the error for
+//! invalid framing, which connections return too.
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response};
@@ -12,11 +13,11 @@ use super::head::{ConnectionReuse, HeadReader, ResponseHead};
 pub struct ParsedResponse {
     /// Head and the received part of the body.
     pub response: Response<Bytes>,
-    /// Reports that the whole body was received; always false for a body that ends when the connection closes.
+    /// Reports whether the whole body was received; always false for a body that ends when the connection closes.
     pub is_complete: bool,
-    /// Reports that the connection can be reused.
+    /// Reports whether the connection can be reused.
     pub is_reusable: bool,
-    /// Bytes after the response.
+    /// Input that was not consumed: bytes after a complete response, or an incomplete part of it.
     pub rest: Bytes,
 }
 

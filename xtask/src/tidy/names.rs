@@ -1,14 +1,14 @@
-//! Names without meaning, which no type or module may have.
+//! Rejects vague names of types and modules.
 
 use super::rust::RustFile;
 use super::{File, Finding};
 
 const VAGUE_MODULES: &[&str] = &["common", "util", "utils", "helper", "helpers", "data", "info"];
 const VAGUE_TYPES: &[&str] = &["Manager", "Helper"];
-/// Names that the specifications give.
-const SPECIFIED_TYPES: &[&str] = &["OptimizedLoadManager", "LoadManagerConfig"];
+/// Exceptions: names that docs/specs.md requires.
+const ALLOWED_TYPES: &[&str] = &["OptimizedLoadManager", "LoadManagerConfig"];
 
-pub(super) fn types(file: &RustFile) -> Vec<Finding> {
+pub(super) fn check_types(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in file.type_definitions() {
         if is_vague(&name.text) {
@@ -20,16 +20,17 @@ pub(super) fn types(file: &RustFile) -> Vec<Finding> {
 }
 
 fn is_vague(name: &str) -> bool {
-    let numbered = |name: &str| {
+    let is_numbered_handler = |name: &str| {
         name.strip_prefix("Handler").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    let handler_numbered = name.match_indices("Handler").any(|(index, _)| numbered(&name[index..]));
-    let vague = handler_numbered || VAGUE_TYPES.iter().any(|word| name.contains(word));
-    vague && !SPECIFIED_TYPES.contains(&name)
+    let has_numbered_handler =
+        name.match_indices("Handler").any(|(index, _)| is_numbered_handler(&name[index..]));
+    let vague = has_numbered_handler || VAGUE_TYPES.iter().any(|word| name.contains(word));
+    vague && !ALLOWED_TYPES.contains(&name)
 }
 
-/// Finds modules by the names of their files and directories.
-pub(super) fn modules(file: &File) -> Vec<Finding> {
+/// Finds vague module names in a file's path.
+pub(super) fn check_module_path(file: &File) -> Vec<Finding> {
     let Some(path) = file.path.strip_suffix(".rs") else { return Vec::new() };
     let found = path.split('/').find(|part| VAGUE_MODULES.contains(part));
     found
@@ -38,11 +39,11 @@ pub(super) fn modules(file: &File) -> Vec<Finding> {
         .collect()
 }
 
-/// Finds modules that are defined inside a file.
-pub(super) fn inline_modules(file: &RustFile) -> Vec<Finding> {
+/// Finds vague names of inline modules (`mod name { … }`).
+pub(super) fn check_inline_modules(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for three in file.tokens.windows(3) {
-        let [keyword, name, open] = three else { continue };
+    for window in file.tokens.windows(3) {
+        let [keyword, name, open] = window else { continue };
         if keyword.text == "mod" && open.text == "{" && VAGUE_MODULES.contains(&name.text.as_str()) {
             findings.push(file.finding(name.line, vague_module(&name.text), "names"));
         }
@@ -62,22 +63,22 @@ mod tests {
     #[test]
     fn vague_type_names_are_found() {
         let text = "struct NodeManager;\npub enum HelperKind {}\ntrait Handler2 {}\ntype SqlHandler3 = u8;\n";
-        let lines: Vec<_> = types(&rust("a.rs", text)).iter().map(|finding| finding.line).collect();
+        let lines: Vec<_> = check_types(&rust("a.rs", text)).iter().map(|finding| finding.line).collect();
         assert_eq!(lines, [1, 2, 3, 4]);
     }
 
     #[test]
     fn specified_names_and_foreign_types_pass() {
         let text = "struct OptimizedLoadManager(ext::Manager);\nstruct LoadManagerConfig;\nstruct Handler;\n";
-        assert_eq!(messages(&types(&rust("a.rs", text))), []);
+        assert_eq!(messages(&check_types(&rust("a.rs", text))), []);
     }
 
     #[test]
     fn vague_module_names_are_found() {
         for bad in ["crates/a/src/utils.rs", "crates/a/tests/common/server.rs"] {
-            assert_eq!(modules(&file(bad, "")).len(), 1, "{bad}");
+            assert_eq!(check_module_path(&file(bad, "")).len(), 1, "{bad}");
         }
-        let findings = inline_modules(&rust("a.rs", "\nmod helpers {}\n"));
+        let findings = check_inline_modules(&rust("a.rs", "\nmod helpers {}\n"));
         assert_eq!(
             messages(&findings),
             [(2, "a module called `helpers` can hold anything; name it after its contents")]
@@ -86,9 +87,13 @@ mod tests {
 
     #[test]
     fn modules_named_after_their_contents_pass() {
-        for good in ["crates/a/src/database.rs", "docs/data/numbers.csv"] {
-            assert_eq!(messages(&modules(&file(good, ""))), [], "{good}");
-        }
-        assert_eq!(messages(&inline_modules(&rust("a.rs", "mod utils;\nmod pipeline {}\n"))), []);
+        assert_eq!(messages(&check_module_path(&file("crates/a/src/database.rs", ""))), []);
+        assert_eq!(messages(&check_inline_modules(&rust("a.rs", "mod pipeline {}\n"))), []);
+    }
+
+    #[test]
+    fn other_files_and_module_declarations_are_skipped() {
+        assert_eq!(messages(&check_module_path(&file("docs/data/numbers.csv", ""))), []);
+        assert_eq!(messages(&check_inline_modules(&rust("a.rs", "mod utils;\n"))), []);
     }
 }

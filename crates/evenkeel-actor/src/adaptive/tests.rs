@@ -1,4 +1,4 @@
-//! Tests of the decisions, without a running system.
+//! Tests of the worker-count decisions, without an actor system.
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use alloc::string::ToString;
@@ -18,14 +18,14 @@ struct Load {
 }
 
 #[test]
-fn two_samples_under_pressure_by_depth_or_by_wait_add_half_as_many_workers() {
+fn two_samples_under_pressure_by_depth_or_by_wait_grow_the_workers_by_half() {
     for pressure in [DEEP, SLOW] {
         let mut harness = Harness::new(options(1, 20));
         assert_eq!(harness.apply(pressure, 12), [1, 2, 2, 3, 3, 4, 4, 6, 6, 9, 9, 13]);
         assert_eq!(
             harness.apply(pressure, 8),
             [13, 19, 19, 20, 20, 20, 20, 20],
-            "and no more than the maximum"
+            "must not exceed the maximum"
         );
     }
 }
@@ -33,15 +33,15 @@ fn two_samples_under_pressure_by_depth_or_by_wait_add_half_as_many_workers() {
 #[test]
 fn calm_removes_one_worker_at_a_time() {
     let mut harness = Harness::new(options(2, 20));
-    harness.workers = number(4);
+    harness.workers = nonzero(4);
     assert_eq!(harness.apply(CALM, 12), [4, 4, 4, 4, 3, 3, 3, 3, 3, 2, 2, 2]);
-    assert_eq!(harness.apply(CALM, 20), [2; 20], "and no fewer than the minimum");
+    assert_eq!(harness.apply(CALM, 20), [2; 20], "must not fall below the minimum");
 }
 
 #[test]
 fn between_calm_and_pressure_nothing_changes() {
     let mut harness = Harness::new(options(1, 20));
-    harness.workers = number(4);
+    harness.workers = nonzero(4);
     let steady = [
         Load { ready_depth: 4, wait: None },
         Load { ready_depth: 16, wait: Some(Duration::from_millis(1)) },
@@ -54,9 +54,9 @@ fn between_calm_and_pressure_nothing_changes() {
 }
 
 #[test]
-fn one_sample_at_another_level_restarts_the_count() {
+fn a_sample_at_another_level_resets_the_streak() {
     let mut harness = Harness::new(options(1, 20));
-    harness.workers = number(4);
+    harness.workers = nonzero(4);
     for _ in 0..100 {
         assert_eq!(harness.apply(CALM, 4), [4; 4]);
         assert_eq!(harness.apply(DEEP, 1), [4]);
@@ -64,23 +64,23 @@ fn one_sample_at_another_level_restarts_the_count() {
 }
 
 #[test]
-fn a_number_outside_the_limits_is_corrected_at_once() {
+fn a_worker_count_outside_the_limits_is_clamped_at_once() {
     for (workers, expected) in [(1, 3), (9, 8)] {
         let mut harness = Harness::new(options(3, 8));
-        harness.workers = number(workers);
+        harness.workers = nonzero(workers);
         assert_eq!(harness.apply(DEEP, 1), [expected]);
     }
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "numbers only, and too many of them")]
-fn any_samples_keep_the_number_within_limits_and_change_it_by_at_most_half() {
+#[cfg_attr(miri, ignore = "pure arithmetic, slow under Miri")]
+fn any_samples_keep_the_worker_count_within_limits_and_grow_it_by_at_most_half_or_one() {
     for seed in 0..200 {
         let mut random = Lcg(seed);
         let low = 1 + random.below(4);
         let span = random.below(30);
         let mut harness = Harness::new(options(low, low + span));
-        harness.workers = number(low);
+        harness.workers = nonzero(low);
         for _ in 0..500 {
             let before = harness.workers.get();
             let wait = (random.below(3) != 0).then(|| Duration::from_micros(random.below(3_000) as u64));
@@ -92,13 +92,12 @@ fn any_samples_keep_the_number_within_limits_and_change_it_by_at_most_half() {
     }
 }
 
-/// With fewer workers than needed the load is pressure, otherwise calm.
 #[test]
-#[cfg_attr(miri, ignore = "numbers only, and too many of them")]
-fn under_a_steady_load_the_number_settles() {
+#[cfg_attr(miri, ignore = "pure arithmetic, slow under Miri")]
+fn the_worker_count_settles_under_a_steady_load() {
     for needed in [1, 2, 5, 16] {
         let mut harness = Harness::new(options(1, 20));
-        let numbers = harness.apply_need(needed, 10_000);
+        let numbers = harness.apply_load_for(needed, 10_000);
         let changes = |numbers: &[usize]| numbers.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!(changes(&numbers) <= 160, "{needed}: {} changes in 10000", changes(&numbers));
         // Now and then it removes one worker, to find out whether the load still needs it.
@@ -107,28 +106,32 @@ fn under_a_steady_load_the_number_settles() {
             end.iter().all(|workers| (needed.max(2) - 1..=needed).contains(workers)),
             "{needed}: {end:?}"
         );
-        let few = end.iter().filter(|workers| **workers < needed).count();
-        assert!(few * 50 <= end.len(), "{needed}: {few} of {} samples with too few", end.len());
+        let short_samples = end.iter().filter(|workers| **workers < needed).count();
+        assert!(
+            short_samples * 50 <= end.len(),
+            "{needed}: {short_samples} of {} samples with too few",
+            end.len()
+        );
     }
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "numbers only, and too many of them")]
+#[cfg_attr(miri, ignore = "pure arithmetic, slow under Miri")]
 fn workers_are_removed_at_the_usual_pace_when_the_load_drops() {
     let mut harness = Harness::new(options(1, 20));
-    harness.apply_need(10, 10_000);
+    harness.apply_load_for(10, 10_000);
     let settled = harness.workers.get();
-    let numbers = harness.apply_need(1, SHRINK_BACKOFF_MAX as usize * 5 + 5 * settled + 10);
+    let numbers = harness.apply_load_for(1, SHRINK_BACKOFF_MAX as usize * 5 + 5 * settled + 10);
     assert_eq!(numbers.last(), Some(&1), "{numbers:?}");
 }
 
 #[test]
-fn contradictory_options_are_rejected_with_a_reason() {
+fn invalid_options_are_rejected_with_a_reason() {
     let usual = options(1, 4);
     let low = Duration::from_millis(3);
     let high = Duration::from_millis(2);
     for (options, expected) in [
-        (AdaptiveOptions { workers_min: number(5), ..usual }, "workers_min is 5, above workers_max 4"),
+        (AdaptiveOptions { workers_min: nonzero(5), ..usual }, "workers_min is 5, above workers_max 4"),
         (AdaptiveOptions { depth_low: 3, depth_high: 2, ..usual }, "depth_low is 3, above depth_high 2"),
         (AdaptiveOptions { wait_low: low, wait_high: high, ..usual }, "wait_low is 3ms, above wait_high 2ms"),
         (AdaptiveOptions { period: Duration::ZERO, ..usual }, "period is zero"),
@@ -137,7 +140,7 @@ fn contradictory_options_are_rejected_with_a_reason() {
     }
 }
 
-/// A dispatcher whose decisions are applied.
+/// A dispatcher and the worker count that its decisions change.
 struct Harness {
     dispatcher: AdaptiveDispatcher,
     workers: NonZeroUsize,
@@ -150,7 +153,7 @@ impl Harness {
 
     /// Applies a load `samples` times; returns the number of workers after each.
     fn apply(&mut self, load: Load, samples: usize) -> Vec<usize> {
-        let mut one = || {
+        let mut step = || {
             let Load { ready_depth, wait } = load;
             let sample = LoadSample { workers: self.workers, ready_depth, wait };
             if let Decision::Change(workers) = self.dispatcher.decide(&sample) {
@@ -159,11 +162,11 @@ impl Harness {
             }
             self.workers.get()
         };
-        (0..samples).map(|_| one()).collect()
+        (0..samples).map(|_| step()).collect()
     }
 
-    /// Applies a load that `needed` workers can just handle.
-    fn apply_need(&mut self, needed: usize, samples: usize) -> Vec<usize> {
+    /// Applies a load that `needed` workers can just handle: high while there are fewer workers, else low.
+    fn apply_load_for(&mut self, needed: usize, samples: usize) -> Vec<usize> {
         let load = |workers: NonZeroUsize| if workers.get() < needed { DEEP } else { CALM };
         (0..samples).map(|_| self.apply(load(self.workers), 1)[0]).collect()
     }
@@ -172,13 +175,13 @@ impl Harness {
 /// Two samples to grow, five to shrink.
 fn options(workers_min: usize, workers_max: usize) -> AdaptiveOptions {
     AdaptiveOptions {
-        workers_min: number(workers_min),
+        workers_min: nonzero(workers_min),
         shrink_after: NonZeroU32::new(5).unwrap(),
-        ..AdaptiveOptions::up_to(number(workers_max))
+        ..AdaptiveOptions::up_to(nonzero(workers_max))
     }
 }
 
-fn number(workers: usize) -> NonZeroUsize {
+fn nonzero(workers: usize) -> NonZeroUsize {
     NonZeroUsize::new(workers).unwrap()
 }
 

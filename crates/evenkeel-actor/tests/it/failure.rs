@@ -1,4 +1,4 @@
-//! Failures: caught, decided by supervision, and isolated from other actors.
+//! Failures: caught, handled as supervision decides, and isolated from other actors.
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::guardian::*;
@@ -66,7 +66,7 @@ fn supervision_decides_whether_a_restart_keeps_the_mailbox() {
             assert_eq!(harness.lines(), lines);
             assert_eq!(harness.dead_letters(), dead_letters);
             actor.tell(record(3));
-            assert_eq!(harness.lines(), ["a 3"], "the new value handles messages");
+            assert_eq!(harness.lines(), ["a 3"], "the new incarnation handles messages");
         });
     }
 }
@@ -99,16 +99,17 @@ fn children_stop_before_their_parent_restarts() {
 }
 
 #[test]
-fn messages_sent_while_children_stop_wait_for_the_new_value() {
+fn messages_sent_while_children_stop_wait_for_the_new_incarnation() {
     explore_with(supervised(restart_immediately()), |harness| {
         let parent = harness.spawn(harness.puppet("p").log_hooks());
         let child = spawn_child(harness, &parent, harness.puppet("c"));
         parent.tell(fail("broken"));
-        let to = parent.clone();
-        child.tell(run(move |_, _| (1..4).for_each(|number| to.tell(record(number)))));
+        let target = parent.clone();
+        child.tell(run(move |_, _| (1..4).for_each(|number| target.tell(record(number)))));
         let lines = harness.lines();
         assert_eq!(lines[..4], ["p1 started", "p1 restarting: broken", "p1 dropped", "p2 started"]);
         let handled = lines.len() - 4;
+        // The child either runs its message first, or stops first and its message becomes a dead letter.
         assert!(handled == 3 || harness.dead_letters().len() == 1, "{lines:?}");
     });
 }
@@ -148,7 +149,7 @@ fn a_failing_start_is_retried_until_it_succeeds() {
 }
 
 #[test]
-fn a_start_that_always_fails_stops_the_actor_and_dead_letters_its_queue() {
+fn a_start_that_always_fails_stops_the_actor_and_dead_letters_its_mailbox() {
     explore_with(supervised(restart_immediately()), |harness| {
         let actor = harness.puppet("a").started(|_, _| Err(ActorError::new("never")));
         let actor = harness.system.spawn(&actor.props()).unwrap();
@@ -158,28 +159,30 @@ fn a_start_that_always_fails_stops_the_actor_and_dead_letters_its_queue() {
         assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1)]);
         let [failures, restarts] = [hub::names::FAILURES_TOTAL, hub::names::RESTARTS_TOTAL]
             .map(|name| harness.metric(name, &[("actor", "a")]));
+        // By default the eleventh failure within the window exceeds the limit of ten restarts.
         assert_eq!((failures, restarts), (11.0, 10.0));
     });
 }
 
 #[test]
-fn a_thousand_immediate_restarts_need_no_more_stack_than_one() {
-    let often = restart_immediately().with_max_restarts(1_000, 1_000 * MS).unwrap();
-    let harness = Harness::new(runtime::test::TestOptions::new(1), supervised(often));
-    let small = std::thread::Builder::new().stack_size(256 * 1024);
-    let claim = move || {
+fn a_thousand_immediate_restarts_fit_in_a_small_stack() {
+    let supervision = restart_immediately().with_max_restarts(1_000, 1_000 * MS).unwrap();
+    let harness = Harness::new(runtime::test::TestOptions::new(1), supervised(supervision));
+    let thread = std::thread::Builder::new().stack_size(256 * 1024);
+    let body = move || {
         let actor = harness.puppet("a").started(|_, _| Err(ActorError::new("never")));
         let actor = harness.spawn(actor);
         assert_eq!(actor.state(), ActorState::Stopped);
     };
-    small.spawn(claim).unwrap().join().unwrap();
+    thread.spawn(body).unwrap().join().unwrap();
 }
 
 #[test]
-fn a_factory_that_panics_at_the_spawn_creates_no_actor() {
+fn a_factory_that_panics_on_spawn_creates_no_actor() {
     explore(|harness| {
-        let spawned = harness.system.spawn(&harness.puppet("a").factory(|_| panic!("no parts")).props());
-        assert_eq!(spawned.unwrap_err(), SpawnError::Factory(ActorError::panicked("no parts")));
+        let spawned =
+            harness.system.spawn(&harness.puppet("a").factory(|_| panic!("factory failed")).props());
+        assert_eq!(spawned.unwrap_err(), SpawnError::Factory(ActorError::panicked("factory failed")));
         assert_eq!(harness.system.alive(), 0);
     });
 }
@@ -189,7 +192,7 @@ fn a_factory_that_panics_on_a_restart_counts_as_a_failure() {
     explore_with(supervised(restart_immediately()), |harness| {
         let actor = harness
             .puppet("a")
-            .factory(|incarnation| assert!(incarnation == 1 || incarnation > 3, "no parts"));
+            .factory(|incarnation| assert!(incarnation == 1 || incarnation > 3, "factory failed"));
         let actor = harness.spawn(actor);
         actor.tell(fail("broken"));
         actor.tell(run(|me, _| me.record(me.incarnation)));
@@ -199,14 +202,14 @@ fn a_factory_that_panics_on_a_restart_counts_as_a_failure() {
 }
 
 #[test]
-fn an_actor_without_a_value_stops_instead_of_swallowing_messages() {
-    let restart_once = |error: &ActorError| match error.kind() {
+fn resuming_after_a_failed_factory_stops_the_actor() {
+    let restart_unless_panicked = |error: &ActorError| match error.kind() {
         ErrorKind::Failed => SupervisionDirective::Restart,
         _ => SupervisionDirective::Resume,
     };
-    explore_with(supervised(decided_by(restart_once)), |harness| {
-        let actor =
-            harness.spawn(harness.puppet("a").factory(|incarnation| assert!(incarnation == 1, "no parts")));
+    explore_with(supervised(decided_by(restart_unless_panicked)), |harness| {
+        let actor = harness
+            .spawn(harness.puppet("a").factory(|incarnation| assert!(incarnation == 1, "factory failed")));
         actor.tell(fail("broken"));
         actor.tell(record(1));
         harness.run();
@@ -234,20 +237,21 @@ fn a_parent_may_overrule_a_delayed_restart() {
             let child = spawn_child(harness, &parent, harness.puppet("c"));
             child.tell(fail("broken"));
             child.tell(run(|me, _| me.record(me.incarnation)));
-            let mut lines_of_child = harness.lines();
-            lines_of_child.retain(|line| line.starts_with('c'));
-            assert_eq!(lines_of_child, lines, "{overrule:?}, immediately");
+            let mut child_lines = harness.lines();
+            child_lines.retain(|line| line.starts_with('c'));
+            assert_eq!(child_lines, lines, "{overrule:?}, immediately");
             let is_stopped = overrule == SupervisionDirective::Stop;
             assert_eq!(child.state() == ActorState::Stopped, is_stopped);
             harness.advance_ms(2_000);
-            let late: Vec<_> = harness.lines().into_iter().filter(|line| line.starts_with('c')).collect();
-            assert_eq!(late, [""; 0], "the overruled restart does not happen later");
+            let later_lines: Vec<_> =
+                harness.lines().into_iter().filter(|line| line.starts_with('c')).collect();
+            assert_eq!(later_lines, [""; 0], "the overruled restart does not happen later");
         });
     }
 }
 
 #[test]
-fn a_parent_may_escalate_a_failure_its_supervision_would_not() {
+fn a_parent_may_escalate_although_its_supervision_says_stop() {
     explore_with(supervised(decided_by(|_| SupervisionDirective::Stop)), |harness| {
         let parent = harness.spawn(harness.puppet("p").overrule(|_| Some(SupervisionDirective::Escalate)));
         let child = spawn_child(harness, &parent, harness.puppet("c"));
@@ -329,17 +333,17 @@ fn a_failure_resumed_at_the_root_is_resumed_at_the_child() {
 }
 
 #[test]
-fn a_panic_in_the_stopped_hook_or_in_drop_does_not_hide_the_termination() {
+fn a_panic_in_the_stopped_hook_or_in_drop_still_notifies_watchers() {
     explore(|harness| {
         let probe = Probe::<()>::new(&harness.runtime, &harness.system).unwrap();
-        let rude =
+        let panicking =
             harness.puppet("a").stopped(|_, _| panic!("last words")).dropped(|_| panic!("very last words"));
-        let rude = probe.spawn(&rude.props()).unwrap();
-        let polite = probe.spawn(&harness.puppet("b").props()).unwrap();
-        rude.stop(StopMode::Now);
-        assert_eq!(probe.expect_terminated(&rude, MS), Termination::Stopped);
-        polite.tell(record(1));
-        assert_eq!(harness.lines(), ["b 1"], "its worker still runs");
+        let panicking = probe.spawn(&panicking.props()).unwrap();
+        let other = probe.spawn(&harness.puppet("b").props()).unwrap();
+        panicking.stop(StopMode::Now);
+        assert_eq!(probe.expect_terminated(&panicking, MS), Termination::Stopped);
+        other.tell(record(1));
+        assert_eq!(harness.lines(), ["b 1"], "the worker survives");
     });
 }
 
@@ -351,14 +355,14 @@ fn a_message_that_panics_on_drop_does_not_affect_others() {
         let b = harness.recorder("b");
         probe.watch(&a);
         a.tell(suspend_until(1));
-        let bomb = PanicOnDrop;
-        a.tell(run(move |_, _| drop(bomb)));
+        let panics_on_drop = PanicOnDrop;
+        a.tell(run(move |_, _| drop(panics_on_drop)));
         a.tell(record(1));
         harness.run();
         a.stop(StopMode::Now);
         assert_eq!(probe.expect_terminated(&a, MS), Termination::Stopped);
         b.tell(record(1));
-        assert_eq!(harness.lines(), ["b 1"], "its worker still runs");
+        assert_eq!(harness.lines(), ["b 1"], "the worker survives");
         assert_eq!(harness.system.dead_letters_total(), 2);
     });
 }
@@ -380,7 +384,7 @@ fn a_decider_that_panics_stops_the_actor() {
 fn a_failed_actor_is_notified_of_terminations_after_its_restart() {
     explore(|harness| {
         let watched = harness.recorder("w");
-        let (_parent, child) = family_with_slow_restart(harness);
+        let (_parent, child) = spawn_parent_and_slowly_restarting_child(harness);
         let target = watched.clone();
         child.tell(run(move |_, ctx| ctx.watch(&target)));
         child.tell(fail("broken"));
@@ -389,14 +393,14 @@ fn a_failed_actor_is_notified_of_terminations_after_its_restart() {
         harness.advance_ms(999);
         assert_eq!(harness.lines(), [""; 0]);
         harness.advance_ms(1);
-        assert_eq!(harness.lines(), ["c terminated: stopped"], "delivered once, to the new value");
+        assert_eq!(harness.lines(), ["c terminated: stopped"], "delivered once, to the new incarnation");
     });
 }
 
 #[test]
-fn a_resumed_actor_receives_its_timers_late_instead_of_never() {
+fn timers_due_during_a_failure_fire_after_resume() {
     explore(|harness| {
-        let (parent, child) = family_with_slow_restart(harness);
+        let (parent, child) = spawn_parent_and_slowly_restarting_child(harness);
         child.tell(run(|_, ctx| ctx.set_timer(TimerId(1), 5 * MS, Repeat::Every(20 * MS))));
         child.tell(fail("broken"));
         harness.advance_ms(10);
@@ -413,7 +417,7 @@ fn a_resumed_actor_receives_its_timers_late_instead_of_never() {
 fn a_failed_actor_whose_child_stopped_meanwhile_can_still_be_stopped_or_restarted() {
     for (command, alive) in [(SupervisionCommand::Stop, 1), (SupervisionCommand::Restart, 2)] {
         explore(|harness| {
-            let (parent, child) = family_with_slow_restart(harness);
+            let (parent, child) = spawn_parent_and_slowly_restarting_child(harness);
             let grandchild = spawn_child(harness, &child, harness.puppet("g"));
             child.tell(fail("broken"));
             harness.run();
@@ -441,7 +445,7 @@ fn a_child_spawned_while_its_parent_stops_stops_too() {
 }
 
 /// Spawns a parent and a child that restarts one second after a failure.
-fn family_with_slow_restart(harness: &Harness) -> (ActorRef<Msg>, ActorRef<Msg>) {
+fn spawn_parent_and_slowly_restarting_child(harness: &Harness) -> (ActorRef<Msg>, ActorRef<Msg>) {
     let slow = Backoff::new(1_000 * MS, 1_000 * MS, 1, 0).unwrap();
     let parent = harness.recorder_supervising("p", Supervision::default().with_backoff(slow));
     let child = spawn_child(harness, &parent, harness.puppet("c"));
@@ -457,7 +461,7 @@ impl Drop for PanicOnDrop {
 }
 
 impl Harness {
-    /// Spawns a recorder with this supervision of its children; it does not record signals.
+    /// Spawns a recorder that supervises its children with `supervision`; it does not record signals.
     fn recorder_supervising(&self, name: &'static str, supervision: Supervision) -> ActorRef<Msg> {
         self.spawn(self.puppet(name).supervise(supervision).signal(|_, _| Ok(Flow::Continue)))
     }

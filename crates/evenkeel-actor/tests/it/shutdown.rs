@@ -18,8 +18,8 @@ fn accepted_messages_are_handled_before_every_actor_stops() {
         for number in 0..50 {
             actors.iter().for_each(|actor| actor.tell(record(number)));
         }
-        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
-        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
+        assert_eq!(report, ShutdownReport { drained: true, abandoned: 0 });
         assert_eq!(harness.lines().len(), 150);
         assert_eq!((harness.dead_letters(), harness.system.alive()), (vec![], 0));
         assert_eq!((harness.system.lifecycle(), harness.runtime.tasks()), (Lifecycle::Stopped, 0));
@@ -27,7 +27,7 @@ fn accepted_messages_are_handled_before_every_actor_stops() {
 }
 
 #[test]
-fn a_stopping_system_returns_new_messages_and_reports_its_lifecycle() {
+fn a_stopping_system_rejects_new_work() {
     explore(|harness| {
         let actor = harness.recorder("a");
         let child = harness.puppet("child").props();
@@ -35,7 +35,7 @@ fn a_stopping_system_returns_new_messages_and_reports_its_lifecycle() {
         actor.tell(harness.wait_until_ms(50, 1));
         actor.tell(run(move |me, ctx| me.record(format_args!("{:?}", ctx.spawn(&child).map(drop)))));
         harness.run();
-        let end = shut_down(harness, SECOND);
+        let report_log = spawn_shutdown(harness, SECOND);
         harness.advance_ms(10);
         assert_eq!(harness.system.lifecycle(), Lifecycle::Stopping);
         assert!(matches!(actor.try_tell(record(2)), Err(SendError::Closed(Msg::Record(2)))));
@@ -47,7 +47,7 @@ fn a_stopping_system_returns_new_messages_and_reports_its_lifecycle() {
         assert_eq!(harness.runtime.block_on(actor.ask(|reply| Msg::Ask(4, reply))), Err(AskError::Closed));
         harness.advance_ms(100);
         assert_eq!(harness.lines(), ["a 1", "a Err(Stopping)"], "accepted messages are handled");
-        assert_eq!(end.take(), ["ShutdownReport { drained: true, abandoned: 0 }"]);
+        assert_eq!(report_log.take(), ["ShutdownReport { drained: true, abandoned: 0 }"]);
     });
 }
 
@@ -58,15 +58,15 @@ fn a_producer_waiting_for_capacity_gets_its_message_back_when_the_system_stops()
         actor.tell(harness.wait_until_ms(50, 1));
         harness.run();
         actor.tell(record(2));
-        let to = actor.clone();
+        let target = actor.clone();
         let log = Log::default();
         let outcome = log.clone();
-        spawn_outside(harness, async move {
-            let back = to.send(record(3)).await;
-            outcome.record(format!("{back:?}"));
+        spawn_on_runtime(harness, async move {
+            let result = target.send(record(3)).await;
+            outcome.record(format!("{result:?}"));
         });
         harness.run();
-        shut_down(harness, SECOND);
+        spawn_shutdown(harness, SECOND);
         harness.advance_ms(100);
         assert_eq!(
             (log.take(), harness.lines()),
@@ -95,8 +95,8 @@ fn messages_not_handled_in_time_become_dead_letters() {
         suspended.tell(suspend_until(1));
         suspended.tell(record(1));
         busy.tell(record(2));
-        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
-        assert_eq!(end, ShutdownReport { drained: false, abandoned: 0 });
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
+        assert_eq!(report, ShutdownReport { drained: false, abandoned: 0 });
         assert!((1_000..1_010).contains(&harness.now_ms()), "{} ms", harness.now_ms());
         assert_eq!(harness.lines(), ["busy 2"]);
         assert_eq!(harness.dead_letters(), [(DeadLetterReason::Stopped, 1)]);
@@ -105,13 +105,13 @@ fn messages_not_handled_in_time_become_dead_letters() {
 }
 
 #[test]
-fn a_shutdown_waits_for_awaited_futures() {
+fn a_graceful_shutdown_waits_for_futures_that_actors_await() {
     explore(|harness| {
         let actor = harness.recorder("a");
         actor.tell(harness.wait_until_ms(500, 1));
         actor.tell(record(2));
-        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
-        assert_eq!((end.drained, harness.lines()), (true, vec!["a 1".to_owned(), "a 2".to_owned()]));
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
+        assert_eq!((report.drained, harness.lines()), (true, vec!["a 1".to_owned(), "a 2".to_owned()]));
     });
 }
 
@@ -119,13 +119,13 @@ fn a_shutdown_waits_for_awaited_futures() {
 fn timers_and_suspensions_without_messages_do_not_delay_a_shutdown() {
     explore(|harness| {
         let timed = harness.recorder("t");
-        let suspended = harness.recorder("h");
+        let suspended = harness.recorder("suspended");
         timed.tell(run(|_, ctx| ctx.set_timer(TimerId(1), 3_600 * SECOND, Repeat::Every(MS))));
         timed.tell(run(|_, ctx| ctx.set_receive_timeout(Some(SECOND))));
         suspended.tell(suspend_until(1));
         harness.run();
-        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
-        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
+        assert_eq!(report, ShutdownReport { drained: true, abandoned: 0 });
         assert!(harness.now_ms() < 10, "{} ms", harness.now_ms());
         harness.run();
         assert_eq!(harness.runtime.tasks(), 0);
@@ -176,11 +176,11 @@ fn dropping_the_last_handle_stops_the_system() {
         actor.tell(record(1));
         harness.run();
         let Harness { system, log, runtime } = harness;
-        let copy = system.clone();
+        let second_handle = system.clone();
         drop(system);
         runtime.run_until_idle();
         assert_eq!((runtime.tasks(), actor.state()), (3, ActorState::Suspended));
-        drop(copy);
+        drop(second_handle);
         runtime.run_until_idle();
         assert_eq!((runtime.tasks(), actor.state()), (0, ActorState::Stopped));
         assert_eq!(log.take(), ["a1 started", "a1 stopped", "a1 dropped"]);
@@ -193,8 +193,8 @@ fn shutting_down_again_returns_the_same_report() {
         let actor = harness.recorder("a");
         actor.tell(harness.wait_until_ms(20, 1));
         harness.run();
-        let first = shut_down(harness, SECOND);
-        let second = shut_down(harness, SECOND);
+        let first = spawn_shutdown(harness, SECOND);
+        let second = spawn_shutdown(harness, SECOND);
         harness.advance_ms(100);
         let expected = ["ShutdownReport { drained: true, abandoned: 0 }"];
         assert_eq!(
@@ -215,26 +215,28 @@ fn no_accepted_message_is_lost_silently_while_producers_send() {
             .map(|_| harness.spawn(harness.puppet("a").capacity(8, OverflowStrategy::Reject)))
             .collect();
         let accepted = Arc::new(AtomicU64::new(0));
-        let dead_lettered = Arc::new(AtomicU64::new(0));
+        let tell_count = Arc::new(AtomicU64::new(0));
         for nth in 0..10 {
-            let to = actors[nth % 5].clone();
+            let target = actors[nth % 5].clone();
             let handle = harness.runtime.handle();
             let accepted = accepted.clone();
-            let dead_lettered = dead_lettered.clone();
-            spawn_outside(harness, async move {
+            let tell_count = tell_count.clone();
+            spawn_on_runtime(harness, async move {
                 for number in 0..200 {
                     match (nth + number as usize) % 3 {
                         0 => {
-                            to.tell(record(number));
-                            dead_lettered.fetch_add(1, Ordering::Relaxed);
+                            target.tell(record(number));
+                            tell_count.fetch_add(1, Ordering::Relaxed);
                         }
                         1 => {
-                            accepted
-                                .fetch_add(u64::from(to.try_tell(record(number)).is_ok()), Ordering::Relaxed);
+                            accepted.fetch_add(
+                                u64::from(target.try_tell(record(number)).is_ok()),
+                                Ordering::Relaxed,
+                            );
                         }
                         _ => {
                             accepted.fetch_add(
-                                u64::from(to.send(record(number)).await.is_ok()),
+                                u64::from(target.send(record(number)).await.is_ok()),
                                 Ordering::Relaxed,
                             );
                         }
@@ -247,29 +249,29 @@ fn no_accepted_message_is_lost_silently_while_producers_send() {
             });
         }
         harness.advance_ms(5);
-        let end = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
-        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
+        let report = harness.runtime.block_on(harness.system.graceful_shutdown(SECOND));
+        assert_eq!(report, ShutdownReport { drained: true, abandoned: 0 });
         harness.advance_ms(1_000);
         let handled = harness.lines().len() as u64;
-        let sent = accepted.load(Ordering::Relaxed) + dead_lettered.load(Ordering::Relaxed);
+        let sent = accepted.load(Ordering::Relaxed) + tell_count.load(Ordering::Relaxed);
         assert_eq!(handled + harness.system.dead_letters_total(), sent);
         assert!(0 < handled && 0 < harness.system.dead_letters_total());
     });
 }
 
-/// Shuts the system down in its own task; the log receives the report as its only line.
-fn shut_down(harness: &Harness, within: Duration) -> Log {
+/// Starts a shutdown in a separate task; returns a log that will receive the report.
+fn spawn_shutdown(harness: &Harness, timeout: Duration) -> Log {
     let log = Log::default();
     let system = harness.system.clone();
     let outcome = log.clone();
-    spawn_outside(harness, async move {
-        let end = system.graceful_shutdown(within).await;
-        outcome.record(format!("{end:?}"));
+    spawn_on_runtime(harness, async move {
+        let report = system.graceful_shutdown(timeout).await;
+        outcome.record(format!("{report:?}"));
     });
     log
 }
 
-/// Runs a task on the runtime, outside the workers.
-fn spawn_outside(harness: &Harness, task: impl Future<Output = ()> + Send + 'static) {
+/// Spawns a plain runtime task, not an actor.
+fn spawn_on_runtime(harness: &Harness, task: impl Future<Output = ()> + Send + 'static) {
     runtime::RuntimeHandle::spawn(&harness.runtime.handle(), Box::pin(task)).unwrap();
 }

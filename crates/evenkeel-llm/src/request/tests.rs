@@ -21,6 +21,7 @@ fn an_error_names_the_invalid_field() {
         (json!({"messages": ["hello"]}), "messages"),
         (json!({"stream": "yes"}), "stream"),
         (json!({"stream_options": []}), "stream_options"),
+        // Names that differ only in case are rejected; U+017F (long s) folds to s.
         (json!({"stream_options": {"Include_usage": true}}), "stream_options"),
         (json!({"stream_options": {"include_usage": 1}}), "include_usage"),
         (json!({"max_tokens": "many"}), "max_tokens"),
@@ -37,7 +38,7 @@ fn an_error_names_the_invalid_field() {
 }
 
 #[test]
-fn an_error_names_the_missing_field() {
+fn an_error_names_the_missing_field_if_the_body_is_an_object() {
     for (body, param) in [
         ("{}", Some("model")),
         (r#"{"messages":[]}"#, Some("model")),
@@ -52,7 +53,7 @@ fn an_error_names_the_missing_field() {
 }
 
 #[test]
-fn usage_is_requested_where_the_client_did_not() {
+fn include_usage_is_added_to_streams_that_lack_it() {
     for (given, forwarded) in [
         (r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#),
         (
@@ -92,7 +93,7 @@ fn an_unchanged_body_is_not_copied() {
 }
 
 #[test]
-fn the_newest_name_of_the_output_limit_counts_in_any_order() {
+fn max_completion_tokens_takes_precedence_over_max_tokens_in_any_order() {
     for (first, second) in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")]
     {
         let body = format!(r#"{{"model":"m","{first}":{{}},"{second}":{{}}}}"#);
@@ -161,12 +162,12 @@ fn the_turns_of_a_conversation_share_an_affinity_and_others_do_not() {
     ] {
         assert_ne!(turn(other.clone()), first, "{other}");
     }
-    let of_other_model = chat(json!({"model": "n", "messages": second})).unwrap().affinity;
-    assert_ne!(of_other_model, first);
+    let other_model = chat(json!({"model": "n", "messages": second})).unwrap().affinity;
+    assert_ne!(other_model, first);
 }
 
 #[test]
-fn only_the_prefix_of_a_message_counts_for_affinity() {
+fn affinity_uses_the_first_1024_bytes_of_a_message() {
     let affinity = |tail: &str| {
         let content = format!("{}{tail}", "x".repeat(1_024));
         chat(json!({"messages": [{"role": "user", "content": content}]})).unwrap().affinity
@@ -175,8 +176,8 @@ fn only_the_prefix_of_a_message_counts_for_affinity() {
 }
 
 #[test]
-fn a_conversation_id_overrides_the_messages() {
-    let named = |change: Value| {
+fn an_explicit_id_determines_the_affinity() {
+    let affinity_from_id = |change: Value| {
         let affinity = |content: &str| {
             let mut change = change.clone();
             change["messages"] = json!([{"role": "user", "content": content}]);
@@ -184,17 +185,23 @@ fn a_conversation_id_overrides_the_messages() {
         };
         (affinity("one") == affinity("two")).then(|| affinity("one"))
     };
-    assert_eq!(named(json!({})), None);
-    assert_eq!(named(json!({"user": ""})), None);
-    assert_eq!(named(json!({"metadata": {"colour": "red"}, "user": null, "conversation": []})), None);
-    let key = named(json!({"prompt_cache_key": "a"}));
+    assert_eq!(affinity_from_id(json!({})), None);
+    assert_eq!(affinity_from_id(json!({"user": ""})), None);
+    assert_eq!(
+        affinity_from_id(json!({"metadata": {"colour": "red"}, "user": null, "conversation": []})),
+        None
+    );
+    let key = affinity_from_id(json!({"prompt_cache_key": "a"}));
     assert!(key.is_some());
-    assert_eq!(named(json!({"prompt_cache_key": "a", "conversation": {"id": "b"}, "user": "c"})), key);
-    let conversation = named(json!({"conversation": "b"}));
-    assert_eq!(named(json!({"user": "c", "conversation": {"x": 1, "id": "b"}})), conversation);
+    assert_eq!(
+        affinity_from_id(json!({"prompt_cache_key": "a", "conversation": {"id": "b"}, "user": "c"})),
+        key
+    );
+    let conversation = affinity_from_id(json!({"conversation": "b"}));
+    assert_eq!(affinity_from_id(json!({"user": "c", "conversation": {"x": 1, "id": "b"}})), conversation);
     assert_ne!(conversation, key);
-    let session = named(json!({"metadata": {"user_id": "c", "session_id": "s"}}));
-    assert_eq!(named(json!({"metadata": {"session_id": "s"}, "user": "c"})), session);
+    let session = affinity_from_id(json!({"metadata": {"user_id": "c", "session_id": "s"}}));
+    assert_eq!(affinity_from_id(json!({"metadata": {"session_id": "s"}, "user": "c"})), session);
 }
 
 #[test]
@@ -223,7 +230,7 @@ fn the_turns_of_a_responses_conversation_share_an_affinity() {
 }
 
 #[test]
-fn counting_tokens_costs_next_to_nothing() {
+fn count_tokens_requests_cost_one_token() {
     let body = r#"{"model":"m","messages":[{"role":"user","content":"a long story"}]}"#;
     let request = parse(Endpoint::CountTokens, body);
     assert_eq!((request.input_tokens, request.output_tokens_max), (1, Some(0)));
@@ -231,7 +238,7 @@ fn counting_tokens_costs_next_to_nothing() {
 }
 
 #[test]
-fn the_text_determines_the_length_of_speech() {
+fn speech_output_tokens_are_computed_from_the_text() {
     let request = parse(Endpoint::Speech, r#"{"model":"m","voice":"alloy","input":"eight by"}"#);
     assert_eq!((request.input_tokens, request.output_tokens_exact), (2, Some(12)));
 }

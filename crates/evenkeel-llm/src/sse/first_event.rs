@@ -1,6 +1,7 @@
 //! The first event of a stream, checked before the client sees it, while failover is still possible.
 //!
-//! Limits: holds at most [`EVENT_BYTES_MAX`] bytes; a longer event counts as content.
+//! Limits: buffers at most [`EVENT_BYTES_MAX`] bytes of an incomplete event; an event that is still incomplete after
+//! that counts as content.
 
 use core::mem;
 
@@ -10,12 +11,12 @@ use super::EVENT_BYTES_MAX;
 use super::boundary::Boundary;
 use super::event::{SseEvent, event_data};
 
-/// First event of a stream.
+/// Classification of a stream's first event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FirstEvent {
-    /// Content or a keep-alive comment.
+    /// Anything else: content, a comment, the end marker or an event over the limit.
     Content,
-    /// Not JSON.
+    /// Neither JSON, nor the end marker, nor a plain-text error.
     Invalid,
     /// The engine's error; null if it is not JSON.
     Error(Value),
@@ -25,30 +26,30 @@ pub(crate) enum FirstEvent {
 #[derive(Debug, Default)]
 pub(crate) struct FirstEventReader {
     boundary: Boundary,
-    held: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl FirstEventReader {
     /// Reads a chunk; returns the first event once it is complete.
     pub(crate) fn read(&mut self, chunk: &[u8]) -> Option<FirstEvent> {
         match self.boundary.find(chunk) {
-            Some(end) if self.held.is_empty() => Some(classify(&chunk[..end])),
+            Some(end) if self.buffer.is_empty() => Some(classify(&chunk[..end])),
             Some(end) => {
-                self.held.extend_from_slice(&chunk[..end]);
-                Some(classify(&mem::take(&mut self.held)))
+                self.buffer.extend_from_slice(&chunk[..end]);
+                Some(classify(&mem::take(&mut self.buffer)))
             }
-            None if self.held.len() + chunk.len() > EVENT_BYTES_MAX => Some(FirstEvent::Content),
+            None if self.buffer.len() + chunk.len() > EVENT_BYTES_MAX => Some(FirstEvent::Content),
             None => {
-                self.held.extend_from_slice(chunk);
+                self.buffer.extend_from_slice(chunk);
                 None
             }
         }
     }
 
-    /// Reports whether a stream that ends here is truncated: it ends within its first event, which is not
-    /// the end-of-stream marker.
+    /// Reports whether the stream, if it ends now, is truncated: its first event is incomplete. An unterminated
+    /// `[DONE]` does not count.
     pub(crate) fn is_truncated(&self) -> bool {
-        !self.held.is_empty() && !SseEvent::read(&self.held).done
+        !self.buffer.is_empty() && !SseEvent::read(&self.buffer).done
     }
 }
 
@@ -70,7 +71,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_event_is_found_wherever_the_chunks_are_cut() {
+    fn the_first_event_is_found_however_the_stream_is_split() {
         for (stream, expected) in [
             ("data: {\"choices\":[]}\n\ndata: {\"error\":1}\n\n", FirstEvent::Content),
             (": still there\n\n", FirstEvent::Content),
@@ -83,7 +84,7 @@ mod tests {
                 let mut reader = FirstEventReader::default();
                 let first = reader.read(&stream.as_bytes()[..at]);
                 let event = first.or_else(|| reader.read(&stream.as_bytes()[at..]));
-                assert_eq!(event, Some(expected.clone()), "{stream:?} cut at {at}");
+                assert_eq!(event, Some(expected.clone()), "{stream:?} split at {at}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Replays inputs found by hand or by fuzzing as regression tests.
+//! Replays inputs written by hand or found by fuzzing as regression tests.
 
 use std::fs;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use crate::{checks, sse};
 
 #[test]
-fn every_body_of_the_corpus_passes_its_checks() {
+fn every_request_of_the_corpus_passes_the_request_checks() {
     replay("request", checks::request::check);
 }
 
 #[test]
-fn every_stream_of_the_corpus_passes_its_checks() {
-    replay("sse", sse::check_every_cut);
+fn every_stream_of_the_corpus_passes_the_stream_checks() {
+    replay("sse", sse::check_every_split);
 }
 
 fn replay(name: &str, check: fn(&[u8])) {

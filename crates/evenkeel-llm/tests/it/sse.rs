@@ -9,7 +9,7 @@ use proptest::sample::{Index, select};
 use crate::checks::sse::{check, scan};
 
 /// Checks a stream cut at every byte.
-pub(crate) fn check_every_cut(stream: &[u8]) {
+pub(crate) fn check_every_split(stream: &[u8]) {
     check(stream);
     for hide in [HideUsage::Nothing, HideUsage::Usage] {
         let whole = scan(hide, [stream]);
@@ -172,12 +172,12 @@ proptest! {
             prop_assert_eq!(String::from_utf8_lossy(&scanned.passed), String::from_utf8_lossy(passed));
             prop_assert_eq!((scanned.totals, scanned.end), (totals, end));
         }
-        check_every_cut(&whole);
+        check_every_split(&whole);
     }
 
     #[test]
     fn chunk_boundaries_do_not_matter_for_arbitrary_bytes(stream in fragments()) {
-        check_every_cut(&stream);
+        check_every_split(&stream);
     }
 }
 

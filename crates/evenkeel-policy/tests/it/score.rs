@@ -1,5 +1,10 @@
-//! Guarantees of `score`: scores in 0..=1 that an improving metric never lowers, gates that hold, draws by weight, no hot
-//! node while one is cold, and no influence of the candidates' order.
+//! Guarantees of `score`:
+//!
+//! - A score is within 0..=1 and never falls when a metric improves.
+//! - A gated node is never chosen.
+//! - Nodes are drawn in proportion to score^power × weight.
+//! - No hot node is chosen while an eligible one is cold.
+//! - The order of the candidates has no influence.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,7 +25,7 @@ use proptest::sample::select;
 
 proptest! {
     #[test]
-    fn every_score_lies_between_zero_and_one(stats in any_node(), request in request()) {
+    fn every_score_lies_between_zero_and_one(stats in arbitrary_stats(), request in request()) {
         let limits = Limits::default();
         for (name, sub_score) in limits.sub_scores(&stats).named() {
             prop_assert!((0.0..=1.0).contains(&sub_score), "{name} is {sub_score}");
@@ -32,24 +37,26 @@ proptest! {
     }
 
     #[test]
-    fn a_gate_closes_exactly_where_its_sub_score_requires(stats in any_node(), request in request()) {
+    fn a_gate_is_open_exactly_when_its_conditions_hold(stats in arbitrary_stats(), request in request()) {
         let sub_scores = Limits::default().sub_scores(&stats);
         let serving = stats.status == Status::Serving;
         let configured =
             stats.max_http_sessions > 0 && stats.max_open_conns > 0 && stats.max_transaction_conns > 0;
-        let database = configured && sub_scores.db_free > 0.0;
-        let open = serving
+        let has_free_db_conns = configured && sub_scores.db_free > 0.0;
+        let eligible = serving
             && match request {
-                RequestKind::Query | RequestKind::Execute => database && sub_scores.err > 0.0 && sub_scores.lat > 0.0,
-                RequestKind::BeginTx => database && sub_scores.tx_free >= 0.05 && stats.wait_conn_count < 20,
+                RequestKind::Query | RequestKind::Execute => {
+                    has_free_db_conns && sub_scores.err > 0.0 && sub_scores.lat > 0.0
+                }
+                RequestKind::BeginTx => has_free_db_conns && sub_scores.tx_free >= 0.05 && stats.wait_conn_count < 20,
                 RequestKind::Infer => sub_scores.http_free > 0.0,
             };
-        prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), open);
+        prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), eligible);
     }
 
     #[test]
     fn an_improving_metric_never_lowers_a_score_or_closes_a_gate(
-        stats in sane_node(),
+        stats in realistic_stats(),
         better_by in 1u32..50,
         request in request(),
     ) {
@@ -76,22 +83,22 @@ proptest! {
     }
 
     #[test]
-    fn a_gated_node_is_never_chosen_and_none_means_all_are_gated(
-        nodes in pool(any_node(), 0..12),
+    fn gated_nodes_are_never_chosen_and_a_pick_fails_only_if_all_are_gated(
+        nodes in pool(arbitrary_stats(), 0..12),
         policy in policy(),
         request in request(),
         random in num::f64::ANY,
     ) {
-        let open = |node: &Candidate| Limits::default().gate(&node.stats, request).is_ok();
+        let eligible = |node: &Candidate| Limits::default().gate(&node.stats, request).is_ok();
         match pick(policy, &nodes, request, random) {
-            None => prop_assert!(!nodes.iter().any(open)),
-            Some(choice) => prop_assert!(open(find(&nodes, choice.node))),
+            None => prop_assert!(!nodes.iter().any(eligible)),
+            Some(choice) => prop_assert!(eligible(find(&nodes, choice.node))),
         }
     }
 
     #[test]
     fn the_order_of_the_candidates_has_no_influence(
-        (nodes, shuffled) in pool(any_node(), 0..12)
+        (nodes, shuffled) in pool(arbitrary_stats(), 0..12)
             .prop_flat_map(|nodes| (Just(nodes.clone()), Just(nodes).prop_shuffle())),
         policy in policy(),
         request in request(),
@@ -104,8 +111,8 @@ proptest! {
     }
 
     #[test]
-    fn a_used_selector_decides_like_a_new_one(
-        pools in vec(pool(any_node(), 0..12), 1..5),
+    fn picks_do_not_depend_on_earlier_picks(
+        pools in vec(pool(arbitrary_stats(), 0..12), 1..5),
         policy in policy(),
         request in request(),
     ) {
@@ -116,17 +123,17 @@ proptest! {
     }
 
     #[test]
-    fn hot_cold_takes_no_hot_node_while_an_open_one_is_cold(
-        nodes in pool(any_node(), 1..12),
+    fn hot_cold_never_picks_a_hot_node_while_an_eligible_one_is_cold(
+        nodes in pool(arbitrary_stats(), 1..12),
         hot_quantile in 0.6..=0.84f64,
         request in request(),
     ) {
         let policy = SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
         let Some(choice) = pick(policy, &nodes, request, 0.5) else { return Ok(()) };
         let chosen = find(&nodes, choice.node);
-        let open: Vec<_> =
+        let eligible: Vec<_> =
             nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok()).collect();
-        let cold: Vec<_> = open.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
+        let cold: Vec<_> = eligible.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
         match choice.reason {
             ChoiceReason::Cold { cold: count, .. } => {
                 prop_assert!(!is_hot(chosen, &nodes, hot_quantile));
@@ -135,16 +142,16 @@ proptest! {
             }
             ChoiceReason::AllHot { in_flight, hot } => {
                 prop_assert!(cold.is_empty());
-                prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, open.len()));
-                prop_assert!(open.iter().all(|node| load(node) >= load(chosen)));
+                prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, eligible.len()));
+                prop_assert!(eligible.iter().all(|node| load(node) >= load(chosen)));
             }
             ChoiceReason::Score(breakdown) => prop_assert!(false, "{breakdown}"),
         }
     }
 
     #[test]
-    fn draws_follow_score_to_the_power_times_weight(
-        nodes in pool(sane_node(), 1..9),
+    fn draw_frequency_is_proportional_to_score_pow_power_times_weight(
+        nodes in pool(realistic_stats(), 1..9),
         top_k in 1usize..=6,
         power in 1u32..=8,
         request in request(),
@@ -152,20 +159,22 @@ proptest! {
         const DRAWS: u32 = 2_000;
         let policy = SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() });
         let mut selector = NodeSelector::new(policy).unwrap();
-        let mut times = BTreeMap::new();
+        let mut draw_counts = BTreeMap::new();
         for draw in 0..DRAWS {
             let random = (f64::from(draw) + 0.5) / f64::from(DRAWS);
             if let Some(choice) = selector.pick(&nodes, request, random) {
-                *times.entry(choice.node).or_insert(0u32) += 1;
+                *draw_counts.entry(choice.node).or_insert(0u32) += 1;
             }
         }
         let draw_order = draw_order(policy, &nodes, request);
-        prop_assert!(times.keys().all(|node| draw_order.iter().any(|(candidate, _)| candidate.node == *node)));
-        let mass = |(node, scored): &(Candidate, ScoreBreakdown)| scored.score.powi(power as i32) * node.weight.as_f64();
-        let total: f64 = draw_order.iter().map(mass).sum();
+        prop_assert!(draw_counts.keys().all(|node| draw_order.iter().any(|(candidate, _)| candidate.node == *node)));
+        let draw_weight = |(node, scored): &(Candidate, ScoreBreakdown)| {
+            scored.score.powi(power as i32) * node.weight.as_f64()
+        };
+        let total: f64 = draw_order.iter().map(draw_weight).sum();
         for entry in &draw_order {
-            let share = mass(entry) / total;
-            let drawn = times.get(&entry.0.node).copied().unwrap_or(0);
+            let share = draw_weight(entry) / total;
+            let drawn = draw_counts.get(&entry.0.node).copied().unwrap_or(0);
             prop_assert!((entry.1.chance - share).abs() < 1e-9);
             let error = f64::from(drawn) - share * f64::from(DRAWS);
             prop_assert!(error.abs() <= 1.0 + 1e-6, "drawn {} times for a share of {}", drawn, share);
@@ -174,34 +183,35 @@ proptest! {
 
     #[test]
     fn the_draw_is_among_the_best_by_score_times_weight(
-        nodes in pool(sane_node(), 1..12),
+        nodes in pool(realistic_stats(), 1..12),
         top_k in 1usize..=6,
         request in request(),
     ) {
-        let among = |top_k| SelectionPolicy::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
-        let all = draw_order(among(16), &nodes, request);
-        let open = nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok());
-        prop_assert_eq!(all.len(), open.count());
+        let score_policy = |top_k| SelectionPolicy::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
+        // A pool has fewer than 16 nodes, so this draws from all of them.
+        let all = draw_order(score_policy(16), &nodes, request);
+        let eligible = nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok());
+        prop_assert_eq!(all.len(), eligible.count());
         let ranks: Vec<_> =
             all.iter().map(|(node, scored)| (scored.score * node.weight.as_f64(), Reverse(node.node))).collect();
         prop_assert!(ranks.is_sorted_by(|one, other| one > other), "{:?}", ranks);
-        let best = draw_order(among(top_k), &nodes, request);
+        let best = draw_order(score_policy(top_k), &nodes, request);
         prop_assert_eq!(ids(&best), ids(&all[..all.len().min(top_k)]));
     }
 }
 
-/// Returns the nodes that take part in a draw, in order; each is found with a random number just past the one before.
+/// Returns the nodes of a draw in their order, by picking with random numbers just above each cumulative probability.
 fn draw_order(
     policy: SelectionPolicy,
     nodes: &[Candidate],
     request: RequestKind,
 ) -> Vec<(Candidate, ScoreBreakdown)> {
     let mut draw_order: Vec<(Candidate, ScoreBreakdown)> = Vec::new();
-    let mut below = 0.0;
-    while let Some(choice) = pick(policy, nodes, request, below + 1e-12) {
+    let mut cumulative = 0.0;
+    while let Some(choice) = pick(policy, nodes, request, cumulative + 1e-12) {
         let ChoiceReason::Score(scored) = choice.reason else { break };
         draw_order.push((*find(nodes, choice.node), scored));
-        below += scored.chance;
+        cumulative += scored.chance;
         if draw_order.len() == scored.drawn_from {
             break;
         }
@@ -213,10 +223,10 @@ fn ids(draw_order: &[(Candidate, ScoreBreakdown)]) -> Vec<NodeId> {
     draw_order.iter().map(|(node, _)| node.node).collect()
 }
 
-/// Returns the same node with one metric improved, and the metric's name.
+/// Returns copies of the node, each with one metric improved, and the metric's name.
 ///
-/// A larger `max_open_conns` makes the same idle connections a smaller fraction, so it is only guaranteed to help a node
-/// that has none.
+/// A larger `max_open_conns` makes the same idle connections a smaller fraction, so it is only tested on nodes
+/// without idle connections.
 fn improvements(stats: &NodeStats, by: u32) -> Vec<(&'static str, NodeStats)> {
     let fewer = |count: u32| count.saturating_sub(by);
     let more = |maximum: i32| maximum + by as i32;
@@ -246,7 +256,7 @@ fn improvements(stats: &NodeStats, by: u32) -> Vec<(&'static str, NodeStats)> {
     better
 }
 
-/// Reports whether a node is hot by definition: more in flight than the quantile of all serving nodes.
+/// Reports whether a node is hot: its load (in-flight cost per weight) exceeds the `hot_quantile` of all serving nodes.
 fn is_hot(node: &Candidate, nodes: &[Candidate], hot_quantile: f64) -> bool {
     let serving = nodes.iter().filter(|other| other.stats.status == Status::Serving);
     let mut loads: Vec<f64> = serving.map(load).collect();
@@ -286,25 +296,25 @@ fn policy() -> impl Strategy<Value = SelectionPolicy> {
     ]
 }
 
-/// Generates candidates with ids in no order, some with equal metrics so that ties happen.
+/// Generates candidates with shuffled ids, some with equal metrics so that ties happen.
 fn pool(
     node: impl Strategy<Value = NodeStats> + Clone,
     count: std::ops::Range<usize>,
 ) -> impl Strategy<Value = Vec<Candidate>> {
     let weight = prop_oneof![3 => Just(1.0), 1 => 0.01..20.0f64];
     let nodes = vec((node.clone(), weight, any::<bool>()), count);
-    (nodes, node, any::<u32>()).prop_map(|(nodes, twin, salt)| {
-        let candidate = |(index, (stats, weight, is_twin))| {
-            let stats = if is_twin { twin } else { stats };
-            let node = NodeId(((index as u32) ^ salt) & 0xff);
+    (nodes, node, any::<u32>()).prop_map(|(nodes, tied_stats, id_mask)| {
+        let candidate = |(index, (stats, weight, is_tied))| {
+            let stats = if is_tied { tied_stats } else { stats };
+            let node = NodeId(((index as u32) ^ id_mask) & 0xff);
             Candidate { node, weight: Weight::new(weight).expect("the strategy gives valid weights"), stats }
         };
         nodes.into_iter().enumerate().map(candidate).collect()
     })
 }
 
-/// Generates the metrics of a healthy or struggling node, mostly past the gates.
-fn sane_node() -> impl Strategy<Value = NodeStats> + Clone {
+/// Generates the metrics of a healthy or struggling node that mostly passes the gates.
+fn realistic_stats() -> impl Strategy<Value = NodeStats> + Clone {
     let connections = (60..120i32, 0..110u32, prop_oneof![Just(0u32), 0..40u32], 0..25u32);
     let capacities = (1..80i32, 0..70u32, 1..30i32, 0..20u32);
     let quality = (0.0..2200.0f64, 15..40u32, 0.0..0.055f64, 0..25u32);
@@ -337,32 +347,32 @@ fn sane_node() -> impl Strategy<Value = NodeStats> + Clone {
     )
 }
 
-/// Generates a sane node in which any metric may have any bits.
-fn any_node() -> impl Strategy<Value = NodeStats> + Clone {
+/// Generates realistic metrics, most of which may be replaced by an arbitrary value, including NaN and extremes.
+fn arbitrary_stats() -> impl Strategy<Value = NodeStats> + Clone {
     let counts = uniform6(weighted(0.03, any::<u32>()));
     let maxima = uniform3(weighted(0.03, any::<i32>()));
-    let numbers = uniform3(weighted(0.1, num::f64::ANY));
-    let longs = uniform2(weighted(0.03, any::<u64>()));
-    (sane_node(), counts, maxima, numbers, longs).prop_map(|(mut node, counts, maxima, numbers, longs)| {
-        replace(&mut node.running_http_session, counts[0]);
-        replace(&mut node.running_tx, counts[1]);
-        replace(&mut node.open_conns, counts[2]);
-        replace(&mut node.idle_conns, counts[3]);
-        replace(&mut node.wait_conn_count, counts[4]);
-        replace(&mut node.timeouts_1m, counts[5]);
-        replace(&mut node.max_http_sessions, maxima[0]);
-        replace(&mut node.max_open_conns, maxima[1]);
-        replace(&mut node.max_transaction_conns, maxima[2]);
-        replace(&mut node.p95_latency_ms, numbers[0]);
-        replace(&mut node.error_rate_1m, numbers[1]);
-        replace(&mut node.latency_estimate_ms, numbers[2]);
-        replace(&mut node.uptime_sec, longs[0]);
-        replace(&mut node.in_flight, longs[1].map(Cost));
+    let floats = uniform3(weighted(0.1, num::f64::ANY));
+    let u64s = uniform2(weighted(0.03, any::<u64>()));
+    (realistic_stats(), counts, maxima, floats, u64s).prop_map(|(mut node, counts, maxima, floats, u64s)| {
+        set_if_some(&mut node.running_http_session, counts[0]);
+        set_if_some(&mut node.running_tx, counts[1]);
+        set_if_some(&mut node.open_conns, counts[2]);
+        set_if_some(&mut node.idle_conns, counts[3]);
+        set_if_some(&mut node.wait_conn_count, counts[4]);
+        set_if_some(&mut node.timeouts_1m, counts[5]);
+        set_if_some(&mut node.max_http_sessions, maxima[0]);
+        set_if_some(&mut node.max_open_conns, maxima[1]);
+        set_if_some(&mut node.max_transaction_conns, maxima[2]);
+        set_if_some(&mut node.p95_latency_ms, floats[0]);
+        set_if_some(&mut node.error_rate_1m, floats[1]);
+        set_if_some(&mut node.latency_estimate_ms, floats[2]);
+        set_if_some(&mut node.uptime_sec, u64s[0]);
+        set_if_some(&mut node.in_flight, u64s[1].map(Cost));
         node
     })
 }
 
-fn replace<T>(metric: &mut T, value: Option<T>) {
+fn set_if_some<T>(metric: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *metric = value;
     }

@@ -1,7 +1,7 @@
 //! The store on disk: fjall keyspaces, one writer thread and a few reader threads.
 //!
-//! Guarantees: a request completes once its writes are as durable as it asked; one fsync serves every request that
-//! arrived during the previous one (group commit). Opening reads keys, never bodies.
+//! Guarantees: an operation completes once its writes have the requested durability; one fsync serves every operation
+//! that arrived during the previous one (group commit). Opening reads keys, never bodies.
 
 mod dedup;
 mod keyspaces;
@@ -35,10 +35,10 @@ use reader::ReadOp;
 use write_queue::{EnqueueError, WriteQueue};
 use writer::{WriteOp, Writer};
 
-/// Writes that may be queued; further ones are rejected.
-const WRITES_MAX: usize = 65_536;
-/// Reads that may be queued.
-const READS_MAX: usize = 65_536;
+/// Maximum number of queued writes; further ones fail with [`StoreError::Busy`].
+const WRITE_QUEUE_MAX: usize = 65_536;
+/// Maximum number of queued reads; further ones fail with [`StoreError::Busy`].
+const READ_QUEUE_MAX: usize = 65_536;
 const READERS: usize = 2;
 
 /// Options of a store on disk.
@@ -48,6 +48,7 @@ pub struct DiskOptions {
     pub cache_bytes: u64,
     /// Messages are rejected while less disk space than this is free.
     pub reserve_bytes: u64,
+    /// Called when an fsync fails.
     pub fatal: FatalHandler,
 }
 
@@ -73,52 +74,53 @@ impl fmt::Debug for FatalHandler {
     }
 }
 
-/// Queues in a data directory.
+/// A [`Store`] that keeps its queues in a data directory.
 pub struct DiskStore {
     write_queue: Arc<WriteQueue>,
-    reads: Mutex<Option<SyncSender<ReadOp>>>,
+    read_queue: Mutex<Option<SyncSender<ReadOp>>>,
     keyspaces: Arc<RwLock<Option<Keyspaces>>>,
-    /// Message counts from recovery, until the queue's owner asks for them.
-    extents: Mutex<KeyExtents>,
-    secret: [u8; 32],
+    /// Statistics of each queue's keys from recovery; the first `read_keys` of a queue removes its entry.
+    recovered_keys: Mutex<KeyExtents>,
+    /// Key that signs receipt handles.
+    receipt_secret: [u8; 32],
     /// Number of fsyncs by the writer.
-    flushes: Arc<AtomicU64>,
+    fsyncs: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl DiskStore {
-    /// Opens or creates a data directory; reads the disk.
+    /// Opens or creates a data directory; blocks while the keys are recovered.
     pub fn open(dir: impl Into<PathBuf>, options: DiskOptions) -> Result<Self, StoreError> {
         let dir = dir.into();
         let Recovery { keyspaces, catalog, extents, secret } = Keyspaces::open(&dir, options.cache_bytes)?;
         let keyspaces = Arc::new(RwLock::new(Some(keyspaces)));
-        let write_queue = Arc::new(WriteQueue::new(WRITES_MAX));
-        let (reads, read_queue) = sync_channel(READS_MAX);
-        let flushes = Arc::<AtomicU64>::default();
+        let write_queue = Arc::new(WriteQueue::new(WRITE_QUEUE_MAX));
+        let (read_sender, read_receiver) = sync_channel(READ_QUEUE_MAX);
+        let fsyncs = Arc::<AtomicU64>::default();
         let writer =
-            Writer::new(dir, options, write_queue.clone(), keyspaces.clone(), catalog, flushes.clone());
+            Writer::new(dir, options, write_queue.clone(), keyspaces.clone(), catalog, fsyncs.clone());
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
-        let read_queue: reader::ReadQueue = Arc::new(Mutex::new(read_queue));
+        let shared_receiver: reader::ReadQueue = Arc::new(Mutex::new(read_receiver));
         for number in 0..READERS {
-            let read_queue = read_queue.clone();
+            let read_queue = shared_receiver.clone();
             let keyspaces = keyspaces.clone();
             threads
                 .push(spawn(format!("queue-reader-{number}"), move || reader::run(&read_queue, &keyspaces))?);
         }
         Ok(Self {
             write_queue,
-            reads: Mutex::new(Some(reads)),
+            read_queue: Mutex::new(Some(read_sender)),
             keyspaces,
-            extents: Mutex::new(extents),
-            secret,
-            flushes,
+            recovered_keys: Mutex::new(extents),
+            receipt_secret: secret,
+            fsyncs,
             threads: Mutex::new(threads),
         })
     }
 
-    /// Returns the number of fsyncs by the writer.
+    /// Returns the number of fsyncs since the store was opened.
     pub fn flushes(&self) -> u64 {
-        self.flushes.load(Ordering::Relaxed)
+        self.fsyncs.load(Ordering::Relaxed)
     }
 
     fn submit(&self, op: WriteOp) {
@@ -129,17 +131,20 @@ impl DiskStore {
         }
     }
 
-    /// Submits a write and blocks until it completes; used only while a queue is opened.
-    fn wait<T: Send + 'static>(&self, op: impl FnOnce(Completion<T>) -> WriteOp) -> Result<T, StoreError> {
-        let (done, completed) = sync_channel(1);
-        let op = op(Box::new(move |result| drop(done.send(result))));
+    /// Submits an operation to the writer and blocks until it completes.
+    fn submit_and_wait<T: Send + 'static>(
+        &self,
+        op: impl FnOnce(Completion<T>) -> WriteOp,
+    ) -> Result<T, StoreError> {
+        let (sender, receiver) = sync_channel(1);
+        let op = op(Box::new(move |result| drop(sender.send(result))));
         self.write_queue.push(op).map_err(|_| StoreError::Closed)?;
-        completed.recv().unwrap_or(Err(StoreError::Closed))
+        receiver.recv().unwrap_or(Err(StoreError::Closed))
     }
 
     fn submit_read(&self, op: ReadOp) {
-        let sent = match self.reads.lock().as_ref() {
-            Some(reads) => reads.try_send(op),
+        let sent = match self.read_queue.lock().as_ref() {
+            Some(sender) => sender.try_send(op),
             None => Err(TrySendError::Disconnected(op)),
         };
         match sent {
@@ -163,19 +168,19 @@ impl Store for DiskStore {
     }
 
     fn read_keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
-        let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
+        let first = self.submit_and_wait(|done| WriteOp::GetPurgedBelow(queue, done))?;
         let snapshot = self.snapshot()?;
-        let recovered = self.extents.lock().remove(&queue);
+        let recovered = self.recovered_keys.lock().remove(&queue);
         let extents = match recovered {
             Some(extents) => extents,
-            None => snapshot.count_queue(queue, below..before)?,
+            None => snapshot.count_queue(queue, first..before)?,
         };
         snapshot.stored_keys(queue, extents)
     }
 
     fn read_delivery_states(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
-        let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
-        self.snapshot()?.stored_messages(queue, below..before)
+        let first = self.submit_and_wait(|done| WriteOp::GetPurgedBelow(queue, done))?;
+        self.snapshot()?.stored_messages(queue, first..before)
     }
 
     fn read_next(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
@@ -188,7 +193,7 @@ impl Store for DiskStore {
         messages: Vec<(KeyId, MessageMeta)>,
         done: Completion<Vec<(Seq, Payload)>>,
     ) {
-        self.submit_read(ReadOp::Read(queue, messages, done));
+        self.submit_read(ReadOp::Payloads(queue, messages, done));
     }
 
     fn commit(&self, commit: Commit, done: Completion<()>) {
@@ -216,7 +221,7 @@ impl Store for DiskStore {
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
-        self.wait(WriteOp::Queues)
+        self.submit_and_wait(WriteOp::ListQueues)
     }
 
     fn put_queue(&self, id: Option<QueueId>, descriptor: QueueDescriptor, done: Completion<QueueId>) {
@@ -224,32 +229,32 @@ impl Store for DiskStore {
     }
 
     fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
-        self.extents.lock().remove(&queue);
+        self.recovered_keys.lock().remove(&queue);
         self.submit(WriteOp::RemoveQueue(queue, done));
     }
 
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
-        self.wait(|done| WriteOp::TakeOwnership(queues, done))
+        self.submit_and_wait(|done| WriteOp::TakeOwnership(queues, done))
     }
 
     fn is_owner(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
-        self.wait(|done| WriteOp::Renew(queue, epoch, done))
+        self.submit_and_wait(|done| WriteOp::IsOwner(queue, epoch, done))
     }
 
-    // One process owns the directory, and its epochs rise with every change of owner.
+    // Nothing to release: only this process can own the directory, and a new owner gets a higher epoch.
     fn release_ownership(&self, _queue: QueueId, _epoch: Epoch) {}
 
     fn secret(&self) -> [u8; 32] {
-        self.secret
+        self.receipt_secret
     }
 
     fn close(&self) {
-        let (closed, completed) = sync_channel(1);
-        if self.write_queue.push(WriteOp::Close(closed)).is_ok() {
+        let (sender, receiver) = sync_channel(1);
+        if self.write_queue.push(WriteOp::Close(sender)).is_ok() {
             // An error means that the writer has stopped already.
-            completed.recv().ok();
+            receiver.recv().ok();
         }
-        self.reads.lock().take();
+        self.read_queue.lock().take();
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a store thread panicked");
@@ -276,11 +281,12 @@ mod tests {
     use crate::settings::Durability;
 
     #[test]
-    fn purged_messages_leave_the_disk_and_later_ones_stay() {
+    fn purge_deletes_earlier_messages_from_disk_and_keeps_later_ones() {
         let dir = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue =
-            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done)).unwrap();
+        let queue = store
+            .submit_and_wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done))
+            .unwrap();
         let send = |count: usize| {
             let messages =
                 (0..count).map(|n| NewMessage::new("body").for_key(format!("key{}", n % 7))).collect();
@@ -291,30 +297,31 @@ mod tests {
                 delay_ms: 0,
                 durability: Durability::Os,
             };
-            store.wait(|done| WriteOp::Append(batch, done)).unwrap();
+            store.submit_and_wait(|done| WriteOp::Append(batch, done)).unwrap();
         };
         send(5_000);
-        store.wait(|done| WriteOp::Purge(queue, done)).unwrap();
+        store.submit_and_wait(|done| WriteOp::Purge(queue, done)).unwrap();
         send(10);
-        let left = || store.snapshot().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
-        let count = || left().values().map(|extent| extent.messages).sum::<u64>();
-        // Each snapshot lets the writer run, and it purges in between.
-        let tries = (0..1_000_000).find(|_| count() == 10);
-        assert!(tries.is_some(), "{} messages are left on disk", count());
+        let remaining = || store.snapshot().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
+        let count = || remaining().values().map(|extent| extent.messages).sum::<u64>();
+        // The purge runs in the background: poll until it has finished.
+        let purged = (0..1_000_000).find(|_| count() == 10);
+        assert!(purged.is_some(), "{} messages are left on disk", count());
     }
 
     #[test]
-    fn the_sync_interval_holds_under_a_constant_stream_of_writes() {
+    fn interval_durability_syncs_even_while_writes_keep_arriving() {
         let dir = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue =
-            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done)).unwrap();
+        let queue = store
+            .submit_and_wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done))
+            .unwrap();
         let before = store.flushes();
         let (sender, receiver) = sync_channel(1);
-        // Five commit groups, all queued when the first is written.
+        // Enough writes for several commit groups (`GROUP_CHANGES_MAX` each), sent without waiting.
         for number in 0..40_000 {
             let sender = sender.clone();
-            let flushes = store.flushes.clone();
+            let fsyncs = store.fsyncs.clone();
             let batch = AppendBatch {
                 queue,
                 messages: vec![NewMessage::new("body")],
@@ -324,11 +331,11 @@ mod tests {
             };
             let done: Completion<Vec<EnqueueResult>> = Box::new(move |_| {
                 if number == 39_999 {
-                    sender.send(flushes.load(Ordering::Relaxed)).ok();
+                    sender.send(fsyncs.load(Ordering::Relaxed)).ok();
                 }
             });
             store.append(batch, done);
         }
-        assert!(before < receiver.recv().unwrap(), "nothing was synced after forty thousand messages");
+        assert!(receiver.recv().unwrap() > before, "no fsync during 40 000 writes");
     }
 }

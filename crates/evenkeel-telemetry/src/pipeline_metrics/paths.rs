@@ -9,7 +9,7 @@ use crate::metric_names;
 use crate::registry::{RegisterError, Registry};
 
 /// Histogram buckets for round-trip times and packet delays.
-const PACKET_BOUNDS: &[Duration] = &[
+const LATENCY_BUCKETS: &[Duration] = &[
     Duration::from_micros(100),
     Duration::from_micros(500),
     Duration::from_millis(1),
@@ -31,11 +31,11 @@ const LINKS_MAX: usize = 64;
 pub struct PathMetrics {
     /// Round-trip times.
     pub rtt: Histogram,
-    /// Paths in use.
+    /// Usable paths.
     pub active: Gauge,
-    /// Mean deviation of the paths' shares of picks from their weights' shares.
+    /// Mean difference between a path's share of picks and its share of the total weight.
     pub weight_ratio_deviation: FloatGauge,
-    /// Time that data waited for data sent before it.
+    /// Time that packets waited in the reorder buffer for earlier ones (head-of-line blocking).
     pub reorder_delay: Histogram,
     /// Fraction of each link's reorder buffer in use.
     pub reorder_buffer_utilization: Family<FloatGauge, 1>,
@@ -47,10 +47,10 @@ impl PathMetrics {
     pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
         let link = Label { name: "link", values_max: LINKS_MAX };
         Ok(Self {
-            rtt: registry.histogram(metric_names::PATH_RTT_SECONDS, PACKET_BOUNDS)?,
+            rtt: registry.histogram(metric_names::PATH_RTT_SECONDS, LATENCY_BUCKETS)?,
             active: registry.gauge(metric_names::ACTIVE_PATHS)?,
             weight_ratio_deviation: registry.float_gauge(metric_names::WEIGHT_RATIO_DEVIATION)?,
-            reorder_delay: registry.histogram(metric_names::REORDER_DELAY_SECONDS, PACKET_BOUNDS)?,
+            reorder_delay: registry.histogram(metric_names::REORDER_DELAY_SECONDS, LATENCY_BUCKETS)?,
             reorder_buffer_utilization: registry
                 .float_gauges(metric_names::REORDER_BUFFER_UTILIZATION, [link])?,
             activated: registry.counter(metric_names::PATH_ACTIVATED_TOTAL)?,

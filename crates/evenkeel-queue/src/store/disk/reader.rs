@@ -16,7 +16,7 @@ use crate::store::{Completion, Fetch, StoreError, StoredResult};
 /// A read, with its completion.
 pub(super) enum ReadOp {
     Fetch(Fetch, Completion<Vec<(MessageMeta, Payload)>>),
-    Read(QueueId, Vec<(KeyId, MessageMeta)>, Completion<Vec<(Seq, Payload)>>),
+    Payloads(QueueId, Vec<(KeyId, MessageMeta)>, Completion<Vec<(Seq, Payload)>>),
     Result(MessageId, Completion<Option<StoredResult>>),
 }
 
@@ -31,7 +31,7 @@ pub(super) fn run(queue: &Mutex<Receiver<ReadOp>>, keyspaces: &RwLock<Option<Key
         };
         match op {
             ReadOp::Fetch(fetch, done) => done(fetch_from(&store, fetch)),
-            ReadOp::Read(queue, messages, done) => done(read_from(&store, queue, messages)),
+            ReadOp::Payloads(queue, messages, done) => done(read_from(&store, queue, messages)),
             ReadOp::Result(id, done) => done(store.keyspaces.result(id)),
         }
     }
@@ -42,7 +42,7 @@ impl ReadOp {
     pub(super) fn fail(self, error: StoreError) {
         match self {
             Self::Fetch(_, done) => done(Err(error)),
-            Self::Read(_, _, done) => done(Err(error)),
+            Self::Payloads(_, _, done) => done(Err(error)),
             Self::Result(_, done) => done(Err(error)),
         }
     }

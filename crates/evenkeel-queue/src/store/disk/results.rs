@@ -116,10 +116,11 @@ mod tests {
         for seq in 0..10 {
             let id = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
             let result = StoredResult { expires_at: UnixMillis(100 + seq / 4), bytes: "x".into() };
-            store.wait(|done| WriteOp::PutResult(id, result, 100, done)).unwrap();
+            store.submit_and_wait(|done| WriteOp::PutResult(id, result, 100, done)).unwrap();
         }
-        let expire =
-            |now, max| store.wait(|done| WriteOp::ExpireResults(UnixMillis(now), max, done)).unwrap();
+        let expire = |now, max| {
+            store.submit_and_wait(|done| WriteOp::ExpireResults(UnixMillis(now), max, done)).unwrap()
+        };
         let left = || {
             let keyspaces = store.snapshot().unwrap().keyspaces;
             (keyspaces.results.iter().count(), keyspaces.results_due.iter().count())
@@ -141,7 +142,7 @@ mod tests {
             let id = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
             let result = StoredResult { expires_at: UnixMillis(at), bytes: "x".into() };
             let max = if queue == few { 3 } else { 100 };
-            store.wait(|done| WriteOp::PutResult(id, result, max, done)).unwrap();
+            store.submit_and_wait(|done| WriteOp::PutResult(id, result, max, done)).unwrap();
         };
         let left = |store: &DiskStore, queue| -> Vec<u64> {
             let keyspaces = store.snapshot().unwrap().keyspaces;
@@ -166,6 +167,8 @@ mod tests {
     }
 
     fn queue(store: &DiskStore) -> QueueId {
-        store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done)).unwrap()
+        store
+            .submit_and_wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::for_test()), done))
+            .unwrap()
     }
 }

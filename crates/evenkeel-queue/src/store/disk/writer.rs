@@ -52,10 +52,10 @@ pub(super) enum WriteOp {
     PutQueue(Option<QueueId>, Box<QueueDescriptor>, Completion<QueueId>),
     RemoveQueue(QueueId, Completion<()>),
     TakeOwnership(Vec<(QueueId, AppendListener)>, Completion<Vec<Ownership>>),
-    Renew(QueueId, Epoch, Completion<bool>),
-    Queues(Completion<Vec<QueueRecord>>),
+    IsOwner(QueueId, Epoch, Completion<bool>),
+    ListQueues(Completion<Vec<QueueRecord>>),
     /// Returns the first sequence number that is not purged.
-    PurgedBelow(QueueId, Completion<Seq>),
+    GetPurgedBelow(QueueId, Completion<Seq>),
     Close(SyncSender<()>),
 }
 
@@ -465,14 +465,14 @@ impl WriteOp {
         match self {
             Self::Append(_, done) => done(Err(error.clone())),
             Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(error.clone())),
-            Self::Purge(_, done) | Self::PurgedBelow(_, done) => done(Err(error.clone())),
+            Self::Purge(_, done) | Self::GetPurgedBelow(_, done) => done(Err(error.clone())),
             Self::SetRule(.., done) => done(Err(error.clone())),
             Self::PutResult(.., done) => done(Err(error.clone())),
             Self::ExpireResults(.., done) => done(Err(error.clone())),
             Self::PutQueue(.., done) => done(Err(error.clone())),
             Self::TakeOwnership(_, done) => done(Err(error.clone())),
-            Self::Renew(.., done) => done(Err(error.clone())),
-            Self::Queues(done) => done(Err(error.clone())),
+            Self::IsOwner(.., done) => done(Err(error.clone())),
+            Self::ListQueues(done) => done(Err(error.clone())),
             Self::Close(closed) => return Some(closed),
         }
         None

@@ -1,4 +1,4 @@
-//! Maps a response to the outcome of its job: done, failed, retried or deferred.
+//! Maps the response or error of an attempt to the outcome of its job: done, failed, retried or deferred.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use evenkeel_llm::JobResponse;
 use evenkeel_server::api_error::ApiError;
 use http::StatusCode;
 
-/// Delay of a job while no node is ready for it.
+/// Delay of a job for which no node was ready or free.
 const UNREADY_DELAY: Duration = Duration::from_secs(5);
 
 /// Maximum size of a response body that is searched for an error message.
-const SEARCHED_BYTES_MAX: usize = 64 << 10;
+const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
 /// Length to which error messages are truncated.
 const MESSAGE_BYTES_MAX: usize = 500;
 
@@ -24,9 +24,10 @@ pub(super) enum JobOutcome {
     Done(JobReply),
     /// Permanent failure.
     Failed(JobReply),
-    /// Temporary failure; counts as an attempt. Retried after the given delay, or else after the queue's backoff.
+    /// Temporary failure; counts as an attempt. Retried after the given delay, otherwise after the queue's backoff.
     Retry(JobReply, Option<Duration>),
-    /// Released without counting an attempt, because the job reached no node. Holds the reason and the delay.
+    /// Released without counting an attempt: the job was rate-limited, no node was ready or free, or the gateway is
+    /// draining. Holds the reason and the delay.
     Deferred(String, Duration),
 }
 
@@ -41,7 +42,7 @@ pub(super) struct JobReply {
 impl JobReply {
     /// Returns the status and, if the body has one, the error message.
     pub(super) fn summary(&self) -> String {
-        let searched = Some(&self.body).filter(|body| body.len() <= SEARCHED_BYTES_MAX);
+        let searched = Some(&self.body).filter(|body| body.len() <= ERROR_BODY_BYTES_MAX);
         let json: Option<serde_json::Value> = searched.and_then(|body| serde_json::from_slice(body).ok());
         match json.as_ref().and_then(|json| json["error"]["message"].as_str()) {
             Some(message) => {
@@ -81,7 +82,7 @@ impl JobOutcome {
             body: Bytes::from(error.to_json().to_string()),
         };
         match error {
-            // The job did not fail: it waits for the tenant's rate limit or for a node.
+            // The job did not fail: it never reached a node.
             ApiError::RateLimited { retry_after, .. } => Self::Deferred(reply.summary(), *retry_after),
             ApiError::Unready | ApiError::WaitTimeout => Self::Deferred(reply.summary(), UNREADY_DELAY),
             ApiError::Draining => Self::Deferred(reply.summary(), Duration::ZERO),
@@ -91,7 +92,6 @@ impl JobOutcome {
         }
     }
 
-    /// Returns the metric label.
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::Done(_) => "done",
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_reached_no_node_is_deferred() {
+    fn gateway_errors_map_to_outcomes() {
         let retry_after = Duration::from_secs(9);
         let limited = ApiError::RateLimited { rate: RateLimitKind::Tokens, retry_after };
         for (error, outcome) in [

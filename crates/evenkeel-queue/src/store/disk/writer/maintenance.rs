@@ -265,7 +265,7 @@ mod tests {
         rig.writer.sync_duration = Duration::from_micros(1);
         let started = Instant::now();
         while rig.writer.has_maintenance() && started.elapsed() < Duration::from_secs(20) {
-            rig.writer.write_queue.try_push(WriteOp::Renew(QUEUE, Epoch(0), Box::new(drop))).ok();
+            rig.writer.write_queue.try_push(WriteOp::IsOwner(QUEUE, Epoch(0), Box::new(drop))).ok();
             match rig.writer.next() {
                 WriterTask::Write => drop(rig.writer.write()),
                 WriterTask::Sync => rig.writer.sync(),

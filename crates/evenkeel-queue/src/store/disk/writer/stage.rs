@@ -49,11 +49,13 @@ impl Writer {
             WriteOp::PutQueue(id, descriptor, done) => staging.put_queue(id, *descriptor, done),
             WriteOp::RemoveQueue(queue, done) => staging.remove_queue(queue, done),
             WriteOp::TakeOwnership(queues, done) => staging.take_ownership(queues, done),
-            WriteOp::Renew(queue, epoch, done) => {
+            WriteOp::IsOwner(queue, epoch, done) => {
                 done(staging.queue(queue).map(|queue| queue.epoch == epoch));
             }
-            WriteOp::Queues(done) => done(Ok(staging.catalog.records())),
-            WriteOp::PurgedBelow(queue, done) => done(staging.queue(queue).map(|queue| queue.purged_below)),
+            WriteOp::ListQueues(done) => done(Ok(staging.catalog.records())),
+            WriteOp::GetPurgedBelow(queue, done) => {
+                done(staging.queue(queue).map(|queue| queue.purged_below))
+            }
             WriteOp::Close(_) => {}
         }
     }
