@@ -54,7 +54,7 @@ impl Writer {
             }
             WriteOp::ListQueues(done) => done(Ok(staging.catalog.records())),
             WriteOp::GetPurgedBelow(queue, done) => {
-                done(staging.queue(queue).map(|queue| queue.purged_below))
+                done(staging.queue(queue).map(|queue| queue.purged_below));
             }
             WriteOp::Close(_) => {}
         }
