@@ -37,10 +37,10 @@ fn waits(shared: &[DemoTotals], per_tenant: &[DemoTotals]) -> String {
     let after = totals_of("chat", per_tenant).wait_p99;
     let factor = before.duration.as_secs_f64() / after.duration.as_secs_f64().max(0.001);
     let is_clear = factor >= GAIN_FACTOR_MIN && !after.is_pending;
-    let verdict = if is_clear { "" } else { "; no clear gain" };
+    let end = if is_clear { "with a key of its own" } else { "with its own: no clear gain" };
     let before = format_wait(before);
     let after = format_wait(after);
-    format!("chat's p99 wait: {before} (shared key), {after} (own key){verdict}.\n")
+    format!("chat waited {before} at p99 behind one key, {after} {end}.\n")
 }
 
 fn throughput(shared: &[DemoTotals], per_tenant: &[DemoTotals]) -> String {
@@ -76,7 +76,10 @@ mod tests {
             phase(KeyScheme::Shared, 8_100, 4_000, 100),
             phase(KeyScheme::PerTenant, 200, 4_050, 205),
         ]);
-        assert!(text.contains("chat's p99 wait: 8.1 s (shared key), 200 ms (own key).\n"), "{text}");
+        assert!(
+            text.contains("chat waited 8.1 s at p99 behind one key, 200 ms with a key of its own.\n"),
+            "{text}"
+        );
         assert!(text.contains("same total throughput: 4000, then 4050 tokens/s (+1 %)"), "{text}");
         assert!(text.contains("team got 2.05 times the service of batch"), "{text}");
         assert!(text.contains("matching its weight of 2"), "{text}");
