@@ -10,7 +10,9 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
-use evenkeel_server::route::{Handler, RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::route::{
+    ErrorFormat, Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler,
+};
 use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{EngineGauges, NodeGauges, Observer, RouterGauges};
 use http::Method;
@@ -28,7 +30,7 @@ use crate::usage::Forecast;
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_upstream::Upstream;
 
-/// Limit of tracked averages of output length, per tenant and per model.
+/// Maximum number of tenants and of models whose average output length is tracked.
 const FORECASTS_MAX: usize = 20_000;
 
 /// The LLM API. Create it once, add its routes to the server, and manage its nodes and tenants here.
@@ -53,7 +55,7 @@ impl LlmApi {
         observer: Arc<Observer>,
     ) -> Result<Arc<Self>, LlmError> {
         let mut pipeline = options.pipeline;
-        // IDs of removed tenants stay in use until the next reload.
+        // A reload may replace all tenants, and the IDs of removed tenants stay in use until the next reload.
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
         let models_max = pipeline.limits.models_max;
         let wait_max = pipeline.load.wait_queue.default_timeout;
@@ -89,11 +91,11 @@ impl LlmApi {
         let translated = ("/v1/audio/translations", Endpoint::Transcription);
         for (path, endpoint) in routed.into_iter().chain([translated]) {
             let format = error_format::for_endpoint(endpoint);
-            routes.add_with_error_format(Method::POST, path, Access::Tenant, proxied(endpoint), format)?;
+            routes.add_route(path, tenant_route(Method::POST, proxied(endpoint), format))?;
         }
         let lists = [("/v1/models", self.handler(models::list)), ("/v1/models/*", self.handler(models::one))];
         for (path, handler) in lists {
-            routes.add_with_error_format(Method::GET, path, Access::Tenant, handler, error_format::openai)?;
+            routes.add_route(path, tenant_route(Method::GET, handler, error_format::openai))?;
         }
         routes.add(Method::GET, "/api/load-status", Access::Admin, self.handler(status::load))?;
         routes.add(Method::GET, "/api/nodes", Access::Admin, self.handler(status::nodes))
@@ -197,6 +199,10 @@ impl LlmApi {
             pool_connections: pool.active_connections + pool.idle_connections,
         }
     }
+}
+
+fn tenant_route(method: Method, handler: Handler, error_format: ErrorFormat) -> Route {
+    Route { method, access: Access::Tenant, rate_limit: RateLimit::Server, handler, error_format }
 }
 
 impl fmt::Debug for LlmApi {

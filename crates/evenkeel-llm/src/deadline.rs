@@ -19,7 +19,7 @@ const MILLIS_MAX: u64 = 86_400_000;
 /// Points in time at which the client stops waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientDeadlines {
-    /// Time by which we respond, with a timeout error if need be.
+    /// Time by which the gateway responds, if necessary with a timeout error.
     pub(crate) respond_by: Option<Instant>,
     /// Time at which the client's SDK disconnects by itself.
     disconnect_at: Option<Instant>,
@@ -35,7 +35,7 @@ impl ClientDeadlines {
         Ok(Self { respond_by: timeout.and_then(at), disconnect_at: sdk_timeout.and_then(at) })
     }
 
-    /// Returns the time that the request may be queued from `now` on, or `None` if `default` is not longer.
+    /// Returns how long the request may be queued from `now` on, or `None` if that is not shorter than `default`.
     pub(crate) fn queue_timeout(&self, now: impl Fn() -> Instant, default: Duration) -> Option<Duration> {
         let ends_at = self.respond_by.into_iter().chain(self.disconnect_at).min()?;
         Some(ends_at.saturating_duration_since(now())).filter(|left| *left < default)

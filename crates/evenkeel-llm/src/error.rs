@@ -98,10 +98,10 @@ impl AttemptError {
     }
 }
 
-/// Decides by its status whether a node's response goes to the client.
+/// Decides by status whether a node's response is passed to the client or counts as a failed attempt.
 ///
-/// Client errors do, and so does 501: if a missing feature counted as a node failure, a single client that asks for it
-/// could open every circuit breaker. A node that rejects our API key has failed, whatever the client's key was.
+/// Client errors are passed on, and so is 501: if a missing feature counted as a node failure, a single client that
+/// requests it could open every circuit breaker. A node that rejects the gateway's API key has failed.
 pub(crate) fn classify_status(status: StatusCode, headers: &HeaderMap) -> Result<(), AttemptError> {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
@@ -118,15 +118,15 @@ pub(crate) fn classify_status(status: StatusCode, headers: &HeaderMap) -> Result
     }
 }
 
-/// Parts of engines' error types that mean a client error, in lower case and without separators.
+/// Substrings of engines' error types that mean a client error, in lower case and without separators.
 const CLIENT_ERRORS: [&str; 7] =
     ["invalid", "badrequest", "notfound", "permission", "contextlength", "toolarge", "validation"];
-/// Parts that mean a rejected API key, which is the gateway's.
+/// Substrings that mean that the node rejected the gateway's API key.
 const KEY_ERRORS: [&str; 2] = ["apikey", "authentication"];
-/// Parts that mean an overloaded node.
+/// Substrings that mean that the node is overloaded.
 const OVERLOADED: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
 
-/// Decides by its code or type whether an error event at the start of a stream goes to the client.
+/// Decides by code or type whether an error event at the start of a stream is passed to the client or is a failure.
 pub(crate) fn classify_error_event(event: &Value) -> Result<(), AttemptError> {
     let inner = [&event["error"], &event["response"]["error"]];
     let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(event);
@@ -159,7 +159,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_error_event_goes_to_the_client_if_it_is_a_client_error() {
+    fn an_error_event_is_passed_to_the_client_if_it_is_a_client_error() {
         let busy = Err(AttemptError::Busy { retry_after: None });
         for (event, expected) in [
             (json!({"error": {"message": "x", "type": "BadRequestError", "code": 400}}), Ok(())),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rejection_has_its_status() {
+    fn every_rejection_maps_to_a_status() {
         let failed =
             |failure| Rejection::Failed { attempts: 1, failure, no_retry: NoRetryReason::NoOtherNode };
         let waited = Duration::ZERO;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn client_errors_go_to_the_client_and_node_failures_do_not() {
+    fn client_errors_are_passed_to_the_client_and_node_failures_are_not() {
         let is_passed =
             |status: u16| classify_status(StatusCode::from_u16(status).unwrap(), &HeaderMap::new()).is_ok();
         let passed: Vec<u16> = (200..600).filter(|status| is_passed(*status)).collect();

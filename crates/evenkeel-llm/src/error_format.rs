@@ -1,6 +1,6 @@
 //! Error bodies in the format of the API that was called: OpenAI's, or Anthropic's on `/v1/messages`.
 //!
-//! Guarantees: every error response of the LLM API has the time that the request was queued, 0 if it never was.
+//! Guarantees: every error response of the LLM API states how long the request was queued; 0 if it never was.
 
 use bytes::Bytes;
 use evenkeel_server::api_error::ApiError;
@@ -24,7 +24,8 @@ pub(crate) fn openai(error: ApiError, _: &HeaderValue) -> Response {
     with_zero_wait(error.into_response())
 }
 
-/// Formats an error as Anthropic does, with our statuses and headers: its clients, too, retry 503 with `Retry-After`.
+/// Formats an error body as Anthropic does. Status and headers stay ours: Anthropic's clients also retry a 503 after
+/// `Retry-After`.
 fn anthropic(error: ApiError, request_id: &HeaderValue) -> Response {
     let mut body = anthropic_body(&error);
     body["request_id"] = request_id.to_str().unwrap_or_default().into();
@@ -39,7 +40,7 @@ pub(crate) fn with_zero_wait(mut response: Response) -> Response {
     response
 }
 
-/// Formats an error as the last event of a started stream, after `before`.
+/// Formats an error as the last event of a stream; `before` is written first, to end an incomplete event.
 pub(crate) fn error_event(before: &str, endpoint: Endpoint, error: &ApiError) -> Bytes {
     let (name, data) = match endpoint {
         Endpoint::Chat | Endpoint::Completions => ("", error.to_json()),
@@ -78,9 +79,11 @@ fn anthropic_type(error: &ApiError) -> &'static str {
         | ApiError::BodyTimeout => "invalid_request_error",
         ApiError::BodyTooLarge { .. } => "request_too_large",
         ApiError::Unauthenticated => "authentication_error",
-        ApiError::TenantDisabled | ApiError::AdminOnly | ApiError::ModelForbidden { .. } => {
-            "permission_error"
-        }
+        ApiError::TenantDisabled
+        | ApiError::AdminOnly
+        | ApiError::ModelForbidden { .. }
+        | ApiError::DatasourceForbidden { .. }
+        | ApiError::ForeignOrigin => "permission_error",
         ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::NoModel { .. } => "not_found_error",
         ApiError::RateLimited { .. } => "rate_limit_error",
         ApiError::QueueFull { .. }

@@ -26,8 +26,8 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 
 /// Reports whether a client's header is passed to nodes.
 ///
-/// Credentials stay here, and so does `accept-encoding`, because a compressed response could not be scanned. The
-/// request ID is sent separately, after validation.
+/// Credentials are not passed on, and neither is `accept-encoding`, because a compressed response could not be scanned.
+/// The request ID is sent separately, after validation.
 pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
     let is_replaced = matches!(
         name.as_str(),
@@ -46,7 +46,7 @@ pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
 
 /// Returns the headers of a node's response that are passed to the client.
 pub(crate) fn for_client(mut headers: HeaderMap) -> HeaderMap {
-    drop_listed(&mut headers);
+    remove_connection_headers(&mut headers);
     let is_dropped = |name: &&HeaderName| is_hop_by_hop(name) || name.as_str() == "set-cookie";
     while let Some(name) = headers.keys().find(is_dropped).cloned() {
         headers.remove(name);
@@ -55,7 +55,7 @@ pub(crate) fn for_client(mut headers: HeaderMap) -> HeaderMap {
 }
 
 /// Removes the headers that `Connection` lists as hop-by-hop.
-pub(crate) fn drop_listed(headers: &mut HeaderMap) {
+pub(crate) fn remove_connection_headers(headers: &mut HeaderMap) {
     if !headers.contains_key(CONNECTION) {
         return;
     }
@@ -97,7 +97,7 @@ mod tests {
             ("openai-organization", "org"),
         ]);
         let mut passed = given;
-        drop_listed(&mut passed);
+        remove_connection_headers(&mut passed);
         let mut names: Vec<_> =
             passed.keys().filter(|name| is_for_nodes(name)).map(HeaderName::as_str).collect();
         names.sort_unstable();

@@ -73,7 +73,7 @@ pub struct JobResponse {
     /// 2xx, or the status with which a node reports a client error.
     pub status: StatusCode,
     pub content_type: Option<HeaderValue>,
-    /// The delay after which the sender wants the request to be retried.
+    /// The delay that the node asks for before a retry.
     pub retry_after: Option<Duration>,
     pub body: Bytes,
 }
@@ -114,7 +114,7 @@ impl LlmApi {
         let result = context.serve(AcceptedRequest { tenant, request, head, body, deadline }).await;
         let response = result.inspect_err(|error| {
             context.trace.rejected(error, context.waited);
-            // The job will be retried, and it was sent to no node.
+            // The job will be retried and was not sent to a node.
             if let ApiError::RateLimited { .. }
             | ApiError::Unready
             | ApiError::Draining

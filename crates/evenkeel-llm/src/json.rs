@@ -41,8 +41,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
     quoted: &'a [u8],
-    /// Bytes by which the escapes are longer than the characters they encode; each escape is longer.
-    surplus: usize,
+    /// Number of bytes by which decoding shortens the string; 0 only if it has no escapes.
+    escape_overhead: usize,
 }
 
 impl<'a> Text<'a> {
@@ -53,7 +53,7 @@ impl<'a> Text<'a> {
 
     /// Decodes the string; `None` if it is not Unicode, such as half of a surrogate pair.
     pub(crate) fn decoded(&self) -> Option<Cow<'a, str>> {
-        if self.surplus == 0 {
+        if self.escape_overhead == 0 {
             return core::str::from_utf8(self.raw()).ok().map(Cow::Borrowed);
         }
         serde_json::from_slice::<String>(self.quoted).ok().map(Cow::Owned)
@@ -61,7 +61,7 @@ impl<'a> Text<'a> {
 
     /// Reports whether the decoded string is `other`.
     pub(crate) fn is(&self, other: &str) -> bool {
-        if self.surplus == 0 {
+        if self.escape_overhead == 0 {
             return self.raw() == other.as_bytes();
         }
         self.decoded().as_deref() == Some(other)
@@ -69,11 +69,11 @@ impl<'a> Text<'a> {
 
     /// Returns the length of the decoded string in UTF-8.
     pub(crate) fn len(&self) -> usize {
-        self.raw().len() - self.surplus
+        self.raw().len() - self.escape_overhead
     }
 }
 
-/// Returns the UTF-8 length of a UTF-16 unit; each half of a surrogate pair counts half of the pair's four bytes.
+/// Returns the UTF-8 length of a UTF-16 unit; each half of a surrogate pair counts as two of the pair's four bytes.
 fn utf8_len(unit: u32) -> usize {
     match unit {
         0..0x80 => 1,
@@ -131,14 +131,14 @@ impl<'a> Cursor<'a> {
         mut each: impl FnMut(Text<'a>, &mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
         self.enter(b'{')?;
-        if self.closes(b'}') {
+        if self.skip_close(b'}') {
             return Ok(());
         }
         loop {
             let name = self.text()?;
             self.expect(b':')?;
             each(name, self)?;
-            if self.closes(b'}') {
+            if self.skip_close(b'}') {
                 return Ok(());
             }
             self.expect(b',')?;
@@ -151,12 +151,12 @@ impl<'a> Cursor<'a> {
         mut each: impl FnMut(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
         self.enter(b'[')?;
-        if self.closes(b']') {
+        if self.skip_close(b']') {
             return Ok(());
         }
         loop {
             each(self)?;
-            if self.closes(b']') {
+            if self.skip_close(b']') {
                 return Ok(());
             }
             self.expect(b',')?;
@@ -167,15 +167,15 @@ impl<'a> Cursor<'a> {
     pub(crate) fn text(&mut self) -> Result<Text<'a>, JsonError> {
         self.expect(b'"')?;
         let from = self.at - 1;
-        let mut surplus = 0;
+        let mut escape_overhead = 0;
         loop {
             self.at += plain_len(&self.bytes[self.at..]);
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
-                    return Ok(Text { quoted: self.since(from), surplus });
+                    return Ok(Text { quoted: self.since(from), escape_overhead });
                 }
-                Some(b'\\') => surplus += self.skip_escape()?,
+                Some(b'\\') => escape_overhead += self.skip_escape()?,
                 _ => return Err(self.syntax_error()),
             }
         }
@@ -185,15 +185,15 @@ impl<'a> Cursor<'a> {
     pub(crate) fn number(&mut self) -> Result<&'a [u8], JsonError> {
         self.skip_space();
         let from = self.at;
-        self.accepts(b'-');
-        if !self.accepts(b'0') {
+        self.skip_if_next(b'-');
+        if !self.skip_if_next(b'0') {
             self.skip_digits()?;
         }
-        if self.accepts(b'.') {
+        if self.skip_if_next(b'.') {
             self.skip_digits()?;
         }
-        if self.accepts(b'e') || self.accepts(b'E') {
-            let _signed = self.accepts(b'+') || self.accepts(b'-');
+        if self.skip_if_next(b'e') || self.skip_if_next(b'E') {
+            let _signed = self.skip_if_next(b'+') || self.skip_if_next(b'-');
             self.skip_digits()?;
         }
         Ok(self.since(from))
@@ -234,20 +234,20 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Skips `close` if it is next, and leaves a level of nesting.
-    fn closes(&mut self, close: u8) -> bool {
+    /// Ends a level of nesting if `close` is next, and skips it; returns whether it was.
+    fn skip_close(&mut self, close: u8) -> bool {
         self.skip_space();
-        let closed = self.accepts(close);
+        let closed = self.skip_if_next(close);
         self.depth -= u32::from(closed);
         closed
     }
 
     fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
         self.skip_space();
-        if self.accepts(byte) { Ok(()) } else { Err(self.syntax_error()) }
+        if self.skip_if_next(byte) { Ok(()) } else { Err(self.syntax_error()) }
     }
 
-    fn accepts(&mut self, byte: u8) -> bool {
+    fn skip_if_next(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
         is_next
@@ -293,7 +293,8 @@ impl<'a> Cursor<'a> {
 
     fn skip_word(&mut self, word: &[u8]) -> Result<(), JsonError> {
         self.skip_space();
-        word.iter().try_for_each(|&byte| if self.accepts(byte) { Ok(()) } else { Err(self.syntax_error()) })
+        word.iter()
+            .try_for_each(|&byte| if self.skip_if_next(byte) { Ok(()) } else { Err(self.syntax_error()) })
     }
 
     fn syntax_error(&self) -> JsonError {
@@ -301,7 +302,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Length from which on a string is scanned with `memchr`.
+/// Length from which a string is scanned with `memchr`.
 const SHORT: usize = 64;
 
 /// Counts the bytes before the first quote, backslash or control character.
@@ -329,7 +330,7 @@ fn plain_len_short(bytes: &[u8]) -> usize {
         let quotes = zeros(word ^ (ONES * 0x22));
         let escapes = zeros(word ^ (ONES * 0x5C));
         let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        // A borrow only affects bytes above the first hit, so the lowest hit is real.
+        // The borrow of a subtraction causes false hits only above the first hit, so the lowest hit is correct.
         let hits = quotes | escapes | controls;
         if hits != 0 {
             return 8 * index + hits.trailing_zeros() as usize / 8;
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_ends_at_any_byte_of_a_word() {
+    fn plain_len_finds_the_end_at_every_offset_of_a_word() {
         for end in [b'"', b'\\', 0, 0x1F] {
             for at in 0..104 {
                 let mut bytes = [b' ', 0x7F, 0xFF, b'!', b'#', b'[', b']', 0x80].repeat(13);

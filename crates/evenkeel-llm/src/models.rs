@@ -44,7 +44,7 @@ fn tenant(call: &ServerRequest) -> Result<&Tenant, ApiError> {
     }
 }
 
-/// Reports whether the client is one of Anthropic's: they all send the API version.
+/// Reports whether the client is one of Anthropic's SDKs, which all send the API version.
 fn is_anthropic_client(call: &ServerRequest) -> bool {
     call.request.headers().contains_key("anthropic-version")
 }

@@ -43,7 +43,7 @@ use evenkeel_upstream::{Origin, Upstream};
 use node_client::NodeClient;
 use node_monitor::{NodeMonitor, NodeMonitorMsg};
 
-/// Actor limit; a node, each of its paths and its scraper count as one.
+/// Maximum number of actors: one per node, one per path and one per scraper.
 const ACTORS_MAX: u32 = 1 << 16;
 
 /// A node to monitor.
@@ -177,13 +177,13 @@ impl fmt::Debug for Monitors {
     }
 }
 
-/// Restarts a failing actor forever: its first ten delays add up to more than the minute in which restarts are counted.
+/// Restarts a failing actor forever: ten delays take longer than the window of a minute, so the limit is never reached.
 fn supervision() -> Supervision {
     let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30), 2, 20);
     Supervision::default().with_backoff(backoff.unwrap_or(Backoff::DOUBLING))
 }
 
-/// Receiver of the findings about one node, until it is closed.
+/// Passes on the findings about one node until it is closed.
 struct ReportSink {
     node: NodeId,
     on_report: Arc<dyn Fn(Report) + Send + Sync>,

@@ -57,7 +57,7 @@ impl Node {
 /// Nodes of a scheduler, and the models they serve.
 pub(crate) struct NodeRegistry {
     scheduler: Arc<RequestScheduler>,
-    /// Locked while the pipeline is updated, so that no request is sent to a node that is not in the table.
+    /// Stays locked while the pipeline is updated, so that no request is sent to a node that is not in the table yet.
     table: RwLock<Table>,
     models_max: u32,
     adaptive: LimitConfig,
@@ -235,12 +235,12 @@ impl NodeRegistry {
         Ok(())
     }
 
-    /// Reports whether a node may still turn out to serve an unknown model.
+    /// Reports whether the first discovery of a node is pending, which may find a model that is not known yet.
     pub(crate) fn has_pending_discovery(&self) -> bool {
         self.table.read().entries.iter().any(|entry| entry.source == Source::Pending)
     }
 
-    /// Reports whether there is no node, or one without known models.
+    /// Reports whether there is no node at all, or a node without known models.
     pub(crate) fn has_node_without_models(&self) -> bool {
         let table = self.table.read();
         table.entries.is_empty() || table.entries.iter().any(|entry| entry.models.is_empty())

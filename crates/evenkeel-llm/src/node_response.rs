@@ -1,4 +1,4 @@
-//! A node's response up to its first byte to the client; until then the request can fail over to another node.
+//! A node's response before its first byte goes to the client; until then the request can fail over to another node.
 //!
 //! Limits: buffers at most [`BUFFERED_MAX`] bytes of a JSON response, to check that it is complete; of a stream its
 //! first event; of any other body its first chunk.
@@ -218,7 +218,7 @@ fn check_whole(
     }
 }
 
-/// Reports whether invalid JSON is one of the numbers that Python's `json` writes and every client accepts.
+/// Reports whether the JSON error at `at` is `NaN` or `Infinity`, which Python's `json` writes and clients accept.
 fn is_python_number(body: &[u8], at: usize) -> bool {
     body.get(at..).is_some_and(|rest| rest.starts_with(b"NaN") || rest.starts_with(b"Infinity"))
 }

@@ -1,4 +1,4 @@
-//! Options of the LLM API. The configuration has validated them; the code that uses them validates them again.
+//! Options of the LLM API. The configuration validates them, and so does the code that uses them.
 
 use evenkeel_pipeline::PipelineOptions;
 use evenkeel_policy::concurrency_limit::LimitConfig;
@@ -38,7 +38,7 @@ pub struct NodeOptions {
     pub models: Vec<String>,
     /// Concurrency limit; `None` takes the one that the node reports, or else an adaptive one.
     pub max_concurrency: Option<Concurrency>,
-    /// Share of the load, relative to the other nodes.
+    /// Share of the load relative to other nodes.
     pub weight: Weight,
     /// API key sent to the node.
     pub api_key: Option<Secret<String>>,

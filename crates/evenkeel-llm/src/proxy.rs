@@ -35,7 +35,7 @@ use crate::usage::Usage;
 use evenkeel_scheduler::{SlotFuture, SlotGuard, WaitRejection};
 use evenkeel_upstream::HeaderFilter;
 
-/// Longest time a job is queued. It is then returned to its queue so that another, perhaps for another model, can run.
+/// Longest time a job is queued; it is then returned to its message queue, so that jobs for other models can run.
 const JOB_WAIT_MAX: Duration = Duration::from_mins(1);
 /// The header in which Anthropic's servers expect the API key.
 const X_API_KEY: &str = "x-api-key";
@@ -118,7 +118,7 @@ impl ProxyRequest {
             self.waited = slot.waited();
             let attempt = self.send_attempt(&slot, &outgoing, request.mode);
             let result = match deadline.respond_by {
-                // The client's deadline is not the node's failure: the slot is released as if the client had left.
+                // A client's deadline does not count against the node: the slot is released as after a disconnect.
                 Some(at) => timeout_at(at, attempt).await.map_err(|_| ApiError::UpstreamTimeout)?,
                 None => attempt.await,
             };
@@ -215,7 +215,7 @@ impl ProxyRequest {
             let request_id = self.id.to_str().unwrap_or_default();
             let node = node.options.name.as_str();
             match error {
-                // An overloaded pool would flood the log; its events and metrics show it.
+                // Not a warning: an overloaded pool would flood the log, and its events and metrics show the overload.
                 AttemptError::Busy { .. } => tracing::debug!(request_id, node, %error, "attempt failed"),
                 _ => tracing::warn!(request_id, node, %error, "attempt failed"),
             }
@@ -239,7 +239,9 @@ impl ProxyRequest {
         response
     }
 
-    /// Returns the error for a model that no node serves; a job may wait until discovery is complete.
+    /// Returns the error for a model that no node serves: `Unready` if discovery may still find it.
+    ///
+    /// An interactive request waits for the first discovery of each node, a job until every node has models.
     fn unknown_model(&self, model: &str) -> ApiError {
         let may_appear = match self.priority {
             Priority::Interactive => self.llm.nodes.has_pending_discovery(),
@@ -256,7 +258,7 @@ impl ProxyRequest {
         reservation: &TokenReservation,
     ) -> ApiError {
         self.waited = rejected.waited;
-        // A model that was served may be served again: its nodes are drained, or removed for a while.
+        // Nodes have served this model before. They may be drained or removed only for a while, so the job is retried.
         if self.priority == Priority::Background && matches!(rejected.rejection, Rejection::NoNode { .. }) {
             return ApiError::Unready;
         }
@@ -277,7 +279,7 @@ fn check_path(path: &str) -> Result<(), ApiError> {
 
 /// Builds the request that every attempt sends; [`HeaderFilter`] removes and adds headers per node.
 fn outgoing(mut head: Parts, body: Bytes) -> Request<Bytes> {
-    headers::drop_listed(&mut head.headers);
+    headers::remove_connection_headers(&mut head.headers);
     Request::from_parts(head, body)
 }
 

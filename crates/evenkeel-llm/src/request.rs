@@ -1,7 +1,7 @@
 //! Parsing of requests: one pass over the body, which is forwarded as received.
 //!
-//! Guarantees: a field that we act on and that another parser could read differently, because it is repeated or
-//! spelled in another case, is rejected.
+//! Guarantees: a request is rejected if a field that the gateway acts on is repeated or spelled in another case,
+//! because the node's parser could read it differently.
 //!
 //! Limits: only the model's name is copied from the body, at most [`MODEL_BYTES_MAX`] bytes.
 

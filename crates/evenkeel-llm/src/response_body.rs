@@ -1,4 +1,4 @@
-//! Body of a proxied response: scanned for usage while it passes, and never truncated silently.
+//! Body of a proxied response: scanned for usage while it is streamed. The client can always detect a truncated body.
 //!
 //! Limits: holds the output of one chunk from the node, plus the incomplete event that [`Scanner`] holds back; reads
 //! more from the node only after the client has taken it (backpressure).
@@ -22,7 +22,7 @@ use crate::usage::{Usage, UsageScanner};
 use evenkeel_scheduler::SlotGuard;
 use evenkeel_upstream::{UpstreamBody, UpstreamError};
 
-/// Body of a response that is streamed, or longer than the buffer.
+/// Body of a response that is streamed or too long to be buffered.
 pub(crate) struct ProxyBody {
     endpoint: Endpoint,
     scanner: BodyScanner,
@@ -49,7 +49,7 @@ pub(crate) enum BodyScanner {
 
 impl BodyScanner {
     pub(crate) fn new(kind: BodyKind, endpoint: Endpoint, usage: IncludeUsage) -> Self {
-        // Only for these two does the proxy request usage that the client did not ask for.
+        // Only on these two endpoints does the gateway request usage that the client did not request.
         let hide = match (endpoint, usage) {
             (Endpoint::Chat | Endpoint::Completions, IncludeUsage::NotRequested) => HideUsage::Usage,
             _ => HideUsage::Nothing,
@@ -113,14 +113,16 @@ impl ProxyBody {
             }
         };
         let Some((slot, reservation)) = self.open.as_mut().filter(|_| self.is_served) else { return };
-        // Until the node reports usage, the prompt counts as estimated. Some engines report output only at the end.
+        // Until the node reports usage, the prompt is charged as estimated. Some engines report output only at the end.
         let reported = reported.unwrap_or(Usage { input: reservation.estimate().input, output: 0 });
         let so_far = Usage { output: reported.output.max(tokens_seen), ..reported };
         reservation.set_usage(so_far);
         slot.report_cost(so_far.cost());
     }
 
-    /// Ends the request if the body is complete or invalid. A client that knows the length may never poll again.
+    /// Ends the request if the body is complete or invalid.
+    ///
+    /// Does not wait for the next poll, because hyper may not poll a body of known length again.
     fn finish_if_complete(&mut self) {
         if let BodyScanner::Events(scanner) = &self.scanner
             && scanner.totals().stopped
@@ -161,7 +163,7 @@ impl ProxyBody {
             BodyScanner::Events(scanner)
                 if scanner.totals().usage.is_some() || scanner.totals().tokens > 0 =>
             {
-                // The node's final count overrides the number of chunks.
+                // The usage that the node reports at the end replaces the count of chunks.
                 let reported = scanner.totals().usage.filter(|usage| self.is_served && usage.output > 0);
                 if let Some(reported) = reported {
                     reservation.set_usage(reported);

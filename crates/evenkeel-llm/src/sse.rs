@@ -1,5 +1,5 @@
-//! Streaming responses (server-sent events), scanned while they pass through: tokens, usage, errors and the
-//! end-of-stream marker.
+//! Scanner of streaming responses (server-sent events): finds tokens, usage, errors and the end-of-stream marker while
+//! the stream passes through.
 //!
 //! Guarantees: output and totals do not depend on the chunk boundaries. A chunk of complete events is passed on without
 //! a copy.
@@ -20,7 +20,7 @@ use boundary::Boundary;
 use event::SseEvent;
 pub(crate) use first_event::{FirstEvent, FirstEventReader};
 
-/// Longest event that is read.
+/// Length limit of an event that is parsed.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;
 
 /// Events that are hidden from the client.
@@ -67,7 +67,7 @@ pub struct Scanner {
     /// Beginning of an incomplete event.
     held: Vec<u8>,
     mode: Mode,
-    /// Action on an event that ended with the last chunk's carriage return; its line feed may follow.
+    /// Action for an event that ended with the carriage return at the end of the last chunk; a line feed may follow.
     after_return: Option<EventAction>,
 }
 
@@ -125,7 +125,7 @@ impl Scanner {
             start = usize::from(chunk[0] == b'\n');
             from = if action == EventAction::Hide { start } else { 0 };
         }
-        // `from..start` is passed on; at `start` an event begins, or the held one continues.
+        // `from..start` is to be passed on. At `start` a new event begins, or the held one continues.
         while let Some(len) = self.boundary.find(&chunk[start..]) {
             let end = start + len;
             let action = self.end_event(&chunk[start..end]);
@@ -176,12 +176,14 @@ impl Scanner {
         self.totals
     }
 
-    /// Reports whether the bytes passed on end with a complete event. If not, an empty line completes it.
+    /// Reports whether the bytes passed on end with a complete event; if not, an empty line ends the event.
     pub fn is_between_events(&self) -> bool {
         self.mode == Mode::Reading
     }
 
-    /// Reads the event that consists of the held bytes and `tail`; afterwards the whole event is held if a part was.
+    /// Parses the event that consists of the held bytes and `tail`.
+    ///
+    /// If part of the event was held, all of it is held afterwards.
     fn end_event(&mut self, tail: &[u8]) -> EventAction {
         if self.mode == Mode::Passing || self.held.len() + tail.len() > EVENT_BYTES_MAX {
             self.mode = Mode::Reading;

@@ -1,5 +1,5 @@
-//! Reservation of a request's tokens against its tenant's tokens per minute: the estimate is reserved on arrival, and
-//! corrected to the actual usage at the end.
+//! Reservation of a request's tokens in its tenant's limit of tokens per minute: the estimate is reserved on arrival
+//! and corrected to the actual usage at the end.
 //!
 //! Guarantees: a reservation is settled exactly once, however the request ends; a request without a first byte costs
 //! nothing.

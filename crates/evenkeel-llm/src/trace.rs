@@ -1,6 +1,6 @@
 //! Trace of one request: a span from its arrival to its last byte, with a child span per attempt.
 //!
-//! Guarantees: a request that is not sampled carries a null pointer and costs one comparison per event.
+//! Guarantees: for a request that is not sampled, the trace is a null pointer and each event costs one comparison.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl RequestTrace {
             attempt: None,
             attempts: 0,
             waited: Duration::ZERO,
-            // Overwritten by every other outcome.
+            // The outcome of a request that is dropped; every other end overwrites it.
             outcome: "cancelled",
         })))
     }

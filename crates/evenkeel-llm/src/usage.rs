@@ -47,7 +47,7 @@ impl Usage {
     }
 }
 
-/// Fields of a `usage` object; an engine may report them in several parts.
+/// Fields of a `usage` object; an engine may report them in several events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsageFields {
     input: Option<u64>,
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_token_costs_as_much_as_two_of_input() {
+    fn an_output_token_costs_as_much_as_two_input_tokens() {
         assert_eq!(Usage { input: 10, output: 7 }.cost(), Cost(24));
         assert_eq!(Usage { input: u64::MAX, output: u64::MAX }.cost(), Cost(u64::MAX));
     }

@@ -12,7 +12,7 @@ const MODELS_MAX: usize = 1024;
 /// Longest name of a model.
 const MODEL_LEN_MAX: usize = 512;
 
-/// Result of discovery; `None` where it is not known.
+/// Result of discovery; a field is `None` if its value is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Discovery {
     pub(super) engine: Option<Engine>,
@@ -20,9 +20,9 @@ pub(super) struct Discovery {
     pub(super) slots: Option<u32>,
 }
 
-/// Tries one path after the other until one responds.
+/// Runs discovery over one path after the other until one responds.
 ///
-/// A `known` engine is not detected again; callers forget it after the node was unhealthy.
+/// A `known` engine is not detected again; after a node was unhealthy, the caller passes `None`.
 pub(super) async fn discover(client: &NodeClient, origins: &[Origin], known: Option<Engine>) -> Discovery {
     for origin in origins {
         if let Ok(discovery) = discover_over(client, origin, known).await {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_is_a_list_and_anything_else_is_not() {
+    fn an_empty_model_list_is_valid_and_other_replies_are_not() {
         let empty = Some(ModelList { models: vec![], engine: None });
         assert_eq!(ModelList::from_openai(&json!({"data": []})), empty);
         assert_eq!(ModelList::from_openai(&json!({"data": null})), empty);

@@ -8,17 +8,13 @@ use serde_json::Value;
 /// Kind of model server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// vLLM.
     Vllm,
-    /// SGLang.
     Sglang,
     /// llama.cpp's server.
     LlamaCpp,
-    /// Ollama.
     Ollama,
     /// Text Generation Inference.
     Tgi,
-    /// LM Studio.
     LmStudio,
     /// Evenkeel's own simulated server.
     SimNode,
@@ -41,7 +37,7 @@ impl Engine {
         }
     }
 
-    /// Identifies engines that list themselves as the owner of their models.
+    /// Identifies an engine by the owner that it lists for its models.
     pub(super) fn by_owner(owner: &str) -> Option<Self> {
         match owner {
             "vllm" => Some(Self::Vllm),
@@ -53,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// Identifies engines by the `Server` header.
+    /// Identifies an engine by the `Server` header.
     pub(super) fn by_headers(headers: &HeaderMap) -> Option<Self> {
         let server = headers.get(header::SERVER)?.to_str().ok()?;
         server.starts_with("llama.cpp").then_some(Self::LlamaCpp)
@@ -66,14 +62,14 @@ impl fmt::Display for Engine {
     }
 }
 
-/// An endpoint and fields that identify an engine.
+/// An endpoint whose reply has fields that identify an engine.
 pub(super) struct EngineFingerprint {
     pub(super) path: &'static str,
     pub(super) engine: Engine,
     fields: &'static [&'static str],
 }
 
-/// The most specific first: many engines have `/version`.
+/// Fingerprints in the order in which they are tried, the most specific first: many engines have `/version`.
 pub(super) const FINGERPRINTS: &[EngineFingerprint] = &[
     EngineFingerprint { path: "/api/version", engine: Engine::Ollama, fields: &["version"] },
     EngineFingerprint { path: "/props", engine: Engine::LlamaCpp, fields: &["total_slots"] },

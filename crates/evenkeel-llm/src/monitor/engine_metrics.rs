@@ -49,7 +49,7 @@ pub(super) fn has_gauges(engine: Engine) -> bool {
 
 /// Parses an engine's metrics; `None` if the number of running requests is missing.
 ///
-/// An engine with several workers has a sample for each: counts are added, and the fullest cache counts.
+/// An engine with several workers has a sample for each: counts are added, and `cache_used` is the highest value.
 pub fn read_metrics(engine: Engine, text: &[u8]) -> Option<EngineLoad> {
     let names = gauge_names(engine)?;
     let mut running = None;
@@ -98,8 +98,8 @@ fn sample(line: &[u8]) -> Option<(&[u8], f64)> {
     (value.is_finite() && value >= 0.0).then_some((name, value))
 }
 
-/// Returns the text after a sample's labels; `None` if they are not closed, or if the sample is part of a total that
-/// has its own sample.
+/// Returns the text after a sample's labels; `None` if they have no closing brace, or if another sample already
+/// includes this one.
 fn after_labels(labels: &[u8]) -> Option<&[u8]> {
     let mut quoted = false;
     let mut escaped = false;
@@ -118,7 +118,7 @@ fn after_labels(labels: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Reports whether a sample is one of SGLang's queue lengths by priority; the total has an empty priority.
+/// Reports whether a sample is SGLang's queue length for one priority; the total has an empty priority.
 fn is_part(labels: &[u8]) -> bool {
     const PRIORITY: &[u8] = b"priority=\"";
     let at = labels.windows(PRIORITY.len()).position(|window| window == PRIORITY);

@@ -66,7 +66,7 @@ pub(super) async fn check(
     let check = check_endpoint(client, origin, endpoint).await;
     match check {
         Some(check) if check.is_reachable() => (check, endpoint),
-        // When the node comes back it may run another engine.
+        // When the node comes back, it may run another engine, with another health endpoint.
         Some(check) => (check, CheckEndpoint::Health),
         None => {
             let check = check_endpoint(client, origin, CheckEndpoint::Models).await;
@@ -75,7 +75,7 @@ pub(super) async fn check(
     }
 }
 
-/// Requests an endpoint; `None` if the node lacks it and there is another to try.
+/// Checks one endpoint; `None` if the node does not have it and another endpoint is left to try.
 async fn check_endpoint(
     client: &NodeClient,
     origin: &Origin,

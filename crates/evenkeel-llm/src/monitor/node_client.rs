@@ -1,4 +1,4 @@
-//! GET requests of the monitors, with the node's API key and limits of time and size.
+//! HTTP client of the monitors: sends the node's API key, and limits the time and the size of each reply.
 
 use bytes::Bytes;
 use evenkeel_policy::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use evenkeel_upstream::{Origin, Upstream, UpstreamError};
 
-/// Largest reply; a list of some thousand models fits.
+/// Size limit of a reply; a list of some thousand models fits.
 const REPLY_BYTES_MAX: usize = 4 << 20;
 
 /// HTTP client for one node's monitors.

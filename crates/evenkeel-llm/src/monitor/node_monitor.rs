@@ -49,7 +49,7 @@ impl NodeMonitor {
     }
 
     fn start_discovery(&self, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
-        // A timer that fired during the wait could not start another discovery.
+        // An actor cannot await two futures, so the timer must not start another discovery during this one.
         ctx.cancel_timer(NEXT);
         let client = self.client.clone();
         let origins = self.origins.clone();

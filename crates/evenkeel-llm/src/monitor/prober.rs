@@ -75,13 +75,13 @@ impl Actor for Prober {
     }
 }
 
-/// Sets the timer for an actor's next round.
+/// Sets the timer for an actor's next check, scrape or discovery.
 pub(super) fn schedule_next<A: Actor>(
     ctx: &mut Context<'_, A>,
     timer: TimerId,
     delay: Duration,
 ) -> HandlerResult<A::Msg> {
-    // A check that took longer than the interval is repeated at once, but after other actors had a turn.
+    // After a check that took longer than the interval, the next one starts at once, but other actors run first.
     if ctx.set_timer(timer, delay.max(Duration::from_millis(1)), Repeat::Once) {
         return Ok(Flow::Continue);
     }

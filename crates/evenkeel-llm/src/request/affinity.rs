@@ -1,5 +1,5 @@
-//! Affinity of a request: a hash of its conversation's ID or beginning, shared by requests that profit from the same
-//! node's prompt cache.
+//! Affinity of a request: a hash of the ID or the beginning of its conversation. Requests with the same affinity
+//! benefit from the prompt cache of the same node.
 //!
 //! Guarantees: the same request has the same affinity in every process and version.
 //!
@@ -8,10 +8,10 @@
 use super::{Endpoint, ParseError};
 use crate::json::{Cursor, Kind, Text};
 
-/// Hashed prefix of a prompt, a preamble or a message.
+/// Length of the hashed prefix of a prompt, a system prompt or a message.
 const PREFIX_BYTES_MAX: usize = 1_024;
 
-/// Precision with which an ID identifies a conversation; the highest counts.
+/// How precisely an ID identifies a conversation; the ID of the highest rank is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     User,

@@ -22,11 +22,11 @@ enum Field {
     Text,
     /// Tools and response formats.
     Schema,
-    /// Limit of output tokens; the field of the highest rank counts.
+    /// Limit of output tokens; the field of the highest rank applies.
     OutputMax(u8),
     /// Number of choices per prompt.
     Choices,
-    /// Conversation ID; the field of the highest rank counts.
+    /// Conversation ID; the field of the highest rank is used.
     Id(Rank),
 }
 
@@ -62,7 +62,7 @@ const FIELDS: [(&str, Field); 28] = [
     ("safety_identifier", Field::Id(Rank::User)),
 ];
 
-/// Audio tokens per text token: about 20 tokens and three words a second.
+/// Audio tokens per text token, at about 20 audio tokens and three words per second.
 const AUDIO_PER_TOKEN: u64 = 6;
 
 const INCLUDE_USAGE: &str = "include_usage";
@@ -87,7 +87,7 @@ impl RequestParser {
     pub(super) fn parse(endpoint: Endpoint, body: &[u8]) -> Result<LlmRequest, ParseError> {
         let mut cursor = Cursor::new(body);
         if cursor.kind()? != Kind::Object {
-            // Invalid JSON is reported as such first.
+            // If the body is not valid JSON at all, that is the error to report.
             cursor.skip()?;
             cursor.end()?;
             return Err(ApiError::invalid("the body must be a JSON object").into());
@@ -255,7 +255,7 @@ impl RequestParser {
     }
 }
 
-/// Finds the known name that equals `name` if case is ignored, as Go's parser does, even for letters like `ſ`.
+/// Finds the known name that equals `name` case-insensitively, as Go's parser does, even with letters like `ſ`.
 fn find_folded<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<usize> {
     if name.is_ascii() {
         return known.position(|known| known.eq_ignore_ascii_case(name));
@@ -289,7 +289,7 @@ fn read_bool(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<bool>, ParseE
     }
 }
 
-/// Reads a whole number; `None` for null and for negative numbers, which some servers take for no limit.
+/// Reads a whole number; `None` for null and for negative numbers, which mean "no limit" to some servers.
 fn read_count(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<u64>, ParseError> {
     let not_whole = || invalid(name, format!("{name} must be a whole number"));
     match cursor.kind()? {

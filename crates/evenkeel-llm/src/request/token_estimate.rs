@@ -21,7 +21,7 @@ const MEDIA: [&str; 10] = [
     "source",
 ];
 
-/// Interpretation of a JSON value.
+/// How a JSON value is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentKind {
     /// Messages and prompts, including media.

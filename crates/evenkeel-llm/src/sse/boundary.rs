@@ -1,14 +1,14 @@
-//! Boundaries between events: an empty line, with any of the three line ends.
+//! Boundaries between events: empty lines, with any of the three line endings.
 
 use memchr::memchr2;
 
-/// Position before the next byte.
+/// Position of the next byte in its line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Boundary {
     /// At the start of a line.
     #[default]
     LineStart,
-    /// At the start of a line, or before the line feed of the carriage return that ended the last one.
+    /// At the start of a line, or at the line feed after the carriage return that ended the previous line.
     LineStartOrFeed,
     /// Within a line.
     InLine,

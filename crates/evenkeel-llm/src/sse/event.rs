@@ -1,4 +1,4 @@
-//! Parser of one event: OpenAI's chunks, and the events of its Responses and of Anthropic's Messages.
+//! Parser of one event: chunks of OpenAI's completions, events of its Responses API and of Anthropic's Messages API.
 
 use std::borrow::Cow;
 

@@ -14,9 +14,9 @@ use super::event::{SseEvent, event_data};
 /// Classification of a stream's first event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FirstEvent {
-    /// Anything else: content, a comment, the end marker or an event over the limit.
+    /// Content, a comment, the end-of-stream marker or an event over the limit.
     Content,
-    /// Neither JSON, nor the end marker, nor a plain-text error.
+    /// Neither JSON, nor an end-of-stream marker, nor a plain-text error.
     Invalid,
     /// The engine's error; null if it is not JSON.
     Error(Value),
@@ -46,8 +46,9 @@ impl FirstEventReader {
         }
     }
 
-    /// Reports whether the stream, if it ends now, is truncated: its first event is incomplete. An unterminated
-    /// `[DONE]` does not count.
+    /// Reports whether a stream that ends here is truncated within its first event.
+    ///
+    /// A final `[DONE]` without an empty line after it is accepted as complete.
     pub(crate) fn is_truncated(&self) -> bool {
         !self.buffer.is_empty() && !SseEvent::read(&self.buffer).done
     }

@@ -39,7 +39,7 @@ fn an_incomplete_event_is_held_back() {
 }
 
 #[test]
-fn a_truncated_stream_differs_from_a_complete_one() {
+fn a_truncated_stream_is_distinguished_from_a_complete_one() {
     assert_eq!(scanned(HideUsage::Nothing, &[TOKEN]).2, StreamEnd::NoEndMarker);
     assert_eq!(
         scanned(HideUsage::Nothing, &[TOKEN, "data: {"]),
@@ -112,7 +112,7 @@ fn the_line_feed_of_a_hidden_event_is_hidden_with_it() {
 }
 
 #[test]
-fn a_late_line_feed_is_passed_on_at_once() {
+fn a_line_feed_that_arrives_in_the_next_chunk_is_passed_on_at_once() {
     let mut scanner = Scanner::new(HideUsage::Nothing);
     let mut out = Vec::new();
     scanner.scan(Bytes::from_static(b"data: x\r\n\r"), &mut out);

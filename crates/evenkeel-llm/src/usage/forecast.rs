@@ -16,7 +16,7 @@ use crate::request::LlmRequest;
 
 /// Output tokens assumed without history and without a client's limit.
 const OUTPUT_DEFAULT: u64 = 256;
-/// Output tokens assumed without history if the client sets a limit; many limits are never reached.
+/// Maximum of output tokens assumed without history if the client sets a limit, because many limits are never reached.
 const OUTPUT_DEFAULT_MAX: u64 = 1_024;
 
 /// Average output lengths, by tenant and model.
@@ -70,7 +70,7 @@ impl Forecast {
     }
 }
 
-/// Averages by key, in two generations: when the young one is full it replaces the old one.
+/// Averages by key, in two generations: when the young generation is full, it replaces the old one.
 #[derive(Clone, Debug)]
 struct Averages<K> {
     young: HashMap<K, Ewma>,
@@ -89,7 +89,7 @@ impl<K: Copy + Eq + Hash> Averages<K> {
 
     fn record(&mut self, key: K, sample: f64) {
         if let Some(known) = self.young.get_mut(&key) {
-            // Token counts are finite and not negative, so none is rejected.
+            // Token counts are finite and not negative, so no sample is rejected.
             let _accepted = known.record(sample);
             return;
         }
@@ -118,7 +118,7 @@ mod tests {
     const MODEL: ModelId = ModelId(1);
 
     #[test]
-    fn without_history_the_clients_limit_counts_up_to_a_maximum() {
+    fn without_history_the_estimate_is_the_clients_limit_up_to_a_maximum() {
         let forecast = Forecast::new(10);
         assert_eq!(output(&forecast, ALICE, Some(64)), 64);
         assert_eq!(output(&forecast, ALICE, Some(100_000)), OUTPUT_DEFAULT_MAX);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn averages_are_limited_and_the_active_ones_stay() {
+    fn the_number_of_averages_is_limited_and_recently_updated_ones_are_kept() {
         let mut forecast = Forecast::new(8);
         for other in 10..1_000 {
             forecast.record(ALICE, MODEL, Usage { input: 1, output: 7 });

@@ -38,7 +38,7 @@ enum FieldState {
     Other,
     /// This many bytes of the key match [`FIELD_NAME`] so far.
     Matching(usize),
-    /// The string matches; it is the key, or a string value.
+    /// The last string is `usage`; it is a key if an object follows.
     Matched,
     /// The value of `usage` is being buffered.
     Buffering,
