@@ -1,4 +1,4 @@
-//! Load metrics of engines: real ones, and arbitrary bytes.
+//! Parsing of engines' load metrics: recorded pages and arbitrary bytes.
 
 use evenkeel_llm::{Engine, read_metrics, read_slots};
 use evenkeel_pipeline::EngineLoad;

@@ -184,7 +184,7 @@ async fn a_responding_node_is_healthy() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_health_endpoint_is_checked_by_its_models() {
+async fn a_node_without_a_health_endpoint_is_checked_by_its_model_list() {
     let list = page("/v1/models", 200, r#"{"data":[]}"#);
     let node = Pages::start(vec![list]).await;
     let mut listener = start_monitors(fast_checks());
@@ -247,7 +247,7 @@ async fn checks_are_an_interval_apart() {
 }
 
 #[tokio::test]
-async fn engine_load_is_scraped_until_it_is_no_longer_reported_and_health_is_unaffected() {
+async fn an_engine_that_stops_reporting_its_load_has_no_load_and_stays_healthy() {
     let list = page("/v1/models", 200, r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#);
     let health = page("/health", 200, "");
     let metrics = |running| {
@@ -332,7 +332,7 @@ async fn a_recovered_node_is_rediscovered_at_once() {
 }
 
 #[tokio::test]
-async fn a_loading_node_is_rediscovered_soon() {
+async fn a_node_that_is_still_loading_is_rediscovered_soon() {
     let loading = page("/v1/models", 503, "");
     let node = Pages::start(vec![page("/health", 503, ""), loading]).await;
     let mut listener = start_monitors(fast_checks());
@@ -402,7 +402,7 @@ async fn a_failed_monitor_is_restarted() {
     let failed = Arc::new(AtomicBool::new(false));
     let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::default());
     let monitors = Monitors::start(upstream, fast_checks(), move |report| {
-        assert!(failed.swap(true, Ordering::Relaxed), "the first report fails its monitor");
+        assert!(failed.swap(true, Ordering::Relaxed), "panics on purpose, so that the monitor fails");
         let _ = sender.send(report);
     });
     monitors.as_ref().unwrap().watch(target(vec![node.origin()])).unwrap();
@@ -418,7 +418,7 @@ async fn a_failed_monitor_is_restarted() {
 }
 
 #[tokio::test]
-async fn dropping_the_monitors_stops_them() {
+async fn dropping_the_monitors_ends_their_reports() {
     let node = Pages::start(vec![page("/health", 200, "")]).await;
     let mut listener = start_monitors(fast_checks());
     listener.watch(vec![node.origin()]);

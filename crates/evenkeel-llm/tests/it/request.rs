@@ -1,4 +1,4 @@
-//! Request bodies are parsed as by other JSON parsers, and rejected where parsers could differ.
+//! Request bodies are parsed as other JSON parsers do, and rejected where parsers could differ.
 
 use bytes::Bytes;
 use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};

@@ -154,7 +154,7 @@ proptest! {
         let mut totals = StreamTotals::default();
         for (server_event, end, last_end) in &stream {
             let event = format!("{}{end}{last_end}", server_event.lines().join(end));
-            // A line feed after a bare carriage return belongs to it and does not end another line.
+            // A line feed right after a carriage return belongs to the same line ending, so another one ends the event.
             let event = if format!("{end}{last_end}") == "\r\n" { format!("{event}\n") } else { event };
             server_event.record(&mut totals);
             whole.extend_from_slice(event.as_bytes());

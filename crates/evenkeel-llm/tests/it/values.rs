@@ -1,4 +1,4 @@
-//! JSON in various spacings and notations.
+//! Generators of JSON text with varying whitespace and notation.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -8,7 +8,7 @@ use super::harness::{CHAT, CHAT_BODY, COMPLETION, Gateway, ReadResponse, node};
 type Headers = &'static [(&'static str, &'static str)];
 
 /// Sends a request while the only slot is busy, and advances the clock until there is a response.
-async fn response_while_full(headers: Headers) -> ReadResponse {
+async fn response_while_slot_is_busy(headers: Headers) -> ReadResponse {
     let mut engine = Engine::start().await;
     let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await);
     let first = gateway.spawn_chat("none", CHAT_BODY);
@@ -19,7 +19,7 @@ async fn response_while_full(headers: Headers) -> ReadResponse {
     tokio::time::pause();
     let response = second.await.unwrap();
     tokio::time::resume();
-    assert_eq!(gateway.llm.update_gauges().queue_size, 0, "the request has left the queue");
+    assert_eq!(gateway.llm.update_gauges().queue_size, 0, "the request is still queued");
     received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
     gateway.wait_until_idle().await;
@@ -33,7 +33,7 @@ async fn a_request_leaves_the_queue_at_the_clients_deadline() {
         &[("x-stainless-read-timeout", "2.5")],
         &[("x-stainless-timeout", "2.5"), ("x-request-timeout-ms", "20000")],
     ] {
-        let response = response_while_full(headers).await;
+        let response = response_while_slot_is_busy(headers).await;
         assert_eq!(response.status_and_code(), (504, "wait_timeout".to_owned()), "{headers:?}");
         let waited: u32 = response.header("x-queue-wait-ms").parse().unwrap();
         assert!((2_400..10_000).contains(&waited), "{headers:?}: {waited}");
@@ -43,7 +43,7 @@ async fn a_request_leaves_the_queue_at_the_clients_deadline() {
 #[tokio::test]
 async fn a_client_cannot_lengthen_its_wait() {
     for headers in [&[("x-request-timeout-ms", "600000")][..], &[("x-stainless-timeout", "-5")]] {
-        let response = response_while_full(headers).await;
+        let response = response_while_slot_is_busy(headers).await;
         assert_eq!(response.status_and_code(), (504, "wait_timeout".to_owned()), "{headers:?}");
         assert!(response.header("x-queue-wait-ms").parse::<u32>().unwrap() >= 30_000, "{headers:?}");
     }
@@ -62,7 +62,7 @@ async fn a_client_deadline_does_not_count_against_the_node() {
         tokio::time::pause();
         assert_eq!(pending.await.unwrap().status_and_code(), (504, "upstream_timeout".to_owned()));
         tokio::time::resume();
-        assert!(received.ended.await.is_err(), "the connection is closed, so that the engine stops");
+        assert!(received.ended.await.is_err(), "the connection to the node was not closed");
     }
     let metrics = gateway.registry.render();
     let line = r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="cancelled"} 10"#;
@@ -72,7 +72,7 @@ async fn a_client_deadline_does_not_count_against_the_node() {
 }
 
 #[tokio::test]
-async fn an_invalid_request_timeout_is_rejected_and_an_invalid_sdk_timeout_is_not() {
+async fn an_invalid_request_timeout_is_rejected_and_an_invalid_sdk_timeout_is_ignored() {
     let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let rejected = gateway.post_with(CHAT, &[("x-request-timeout-ms", "soon")], CHAT_BODY).await;

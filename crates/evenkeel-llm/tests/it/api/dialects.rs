@@ -1,4 +1,5 @@
-//! Anthropic's Messages and OpenAI's Responses: passed through, scanned, and with error bodies in their own formats.
+//! Anthropic's Messages API and OpenAI's Responses API: requests are passed through and scanned, and errors have the
+//! format of the API.
 
 use evenkeel_llm::{LlmOptions, NodeOptions};
 use evenkeel_server::tenant::TenantSettings;
@@ -128,7 +129,7 @@ async fn rejections_on_messages_have_anthropics_format() {
 }
 
 #[tokio::test]
-async fn counting_tokens_costs_next_to_nothing() {
+async fn a_count_tokens_request_costs_one_token() {
     let url = Engine::reply_always_with(|received| {
         assert_eq!(received.path, "/v1/messages/count_tokens");
         received.reply_json(r#"{"input_tokens":1000}"#);

@@ -27,7 +27,7 @@ async fn a_client_that_disconnects_while_queued_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn a_client_that_disconnects_before_the_first_byte_releases_the_slot_and_the_node() {
+async fn a_disconnect_before_the_first_byte_releases_the_slot_and_closes_the_nodes_connection() {
     let mut engine = Engine::start().await;
     let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await);
     let first = gateway.spawn_chat("none", CHAT_BODY);
@@ -42,7 +42,7 @@ async fn a_client_that_disconnects_before_the_first_byte_releases_the_slot_and_t
 }
 
 #[tokio::test]
-async fn a_client_that_disconnects_mid_stream_is_charged_what_it_received() {
+async fn a_client_that_disconnects_mid_stream_is_charged_the_tokens_it_received() {
     let mut engine = Engine::start().await;
     let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
     let mut client = gateway.client().await;
@@ -61,14 +61,17 @@ async fn a_client_that_disconnects_mid_stream_is_charged_what_it_received() {
     gateway.wait_until_idle().await;
     let status = gateway.status().await;
     let served = status["tenants"][0]["served_cost"].as_u64().unwrap();
-    assert!((4..100).contains(&served), "two tokens and the prompt, not the estimate: {served}");
+    assert!(
+        (4..100).contains(&served),
+        "the charge must be two tokens and the prompt, not the estimate: {served}"
+    );
     let metrics = gateway.registry.render();
     let line = r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="cancelled"} 1"#;
     assert!(metrics.lines().any(|found| found == line), "{metrics}");
 }
 
 #[tokio::test]
-async fn many_disconnects_leak_nothing() {
+async fn disconnects_at_any_time_leak_nothing() {
     let url = Engine::reply_always_with(|received| {
         let (sender, _) = received.stream();
         event(&sender, DELTA);

@@ -78,7 +78,7 @@ impl Engine {
         self.requests.recv().await.unwrap()
     }
 
-    /// Reports whether a request has arrived that the test has not taken.
+    /// Reports whether a request has arrived that `next_request` has not returned yet.
     pub(crate) fn has_request(&mut self) -> bool {
         !self.requests.is_empty()
     }
@@ -137,13 +137,13 @@ async fn serve(
     let path = head.uri.path_and_query().map_or_else(String::new, ToString::to_string);
     on_request.send(EngineRequest { path, headers: head.headers, body, respond, ended }).unwrap();
     match response.await {
-        // `alive` is dropped with the body, or here if the request is cancelled.
+        // `alive` is dropped with the body, or with this future if the request is cancelled.
         Ok(response) => Ok(response.map(|script| ScriptedBody { alive: Some(alive), ..script })),
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Returns the responses for monitors: healthy, with the model `found`.
+/// Returns the response to a monitor: the node is healthy and serves the model `found`.
 fn monitor_response(path: &str) -> Response<ScriptedBody> {
     let (sender, script) = scripted_body();
     let (status, body) = match path {

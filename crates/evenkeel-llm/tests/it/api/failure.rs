@@ -22,7 +22,7 @@ async fn closed_url() -> String {
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// Sends conversations until the faulty node was picked, and checks that every client gets a good response.
+/// Sends requests until one is sent to the faulty node, and checks that every client gets a complete response.
 async fn assert_fails_over(faulty: String, mode: ResponseMode, failure: &str) {
     let healthy = Engine::reply_always_with(|received| {
         if received.body.windows(13).any(|part| part == b"include_usage") {
@@ -139,7 +139,7 @@ async fn a_stream_that_ends_within_its_first_event_fails_over() {
 }
 
 #[tokio::test]
-async fn when_every_stream_begins_with_an_error_the_client_gets_an_error_status() {
+async fn the_client_gets_an_error_status_if_every_stream_begins_with_an_error() {
     let url =
         Engine::reply_always_with(|received| events(&received.stream().0, &[r#"{"error":"out of memory"}"#]))
             .await;
@@ -152,7 +152,7 @@ async fn when_every_stream_begins_with_an_error_the_client_gets_an_error_status(
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_with_a_client_error_goes_to_the_client_and_does_not_count_against_the_node() {
+async fn a_stream_that_begins_with_a_client_error_is_passed_on_and_does_not_count_against_the_node() {
     let error = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
     let url =
         Engine::reply_always_with(move |received| events(&received.stream().0, &[error, "[DONE]"])).await;
@@ -195,7 +195,7 @@ async fn a_late_first_byte_fails_over() {
 }
 
 #[tokio::test]
-async fn when_no_node_is_left_the_client_gets_the_last_failure() {
+async fn the_client_gets_the_last_failure_if_no_node_is_left() {
     let gateway = Gateway::with_nodes(vec![node("a", &closed_url().await, 1)]).await;
     let response = gateway.post(CHAT, CHAT_BODY).await;
     assert_eq!(response.status_and_code(), (502, "bad_upstream".to_owned()));
@@ -204,7 +204,7 @@ async fn when_no_node_is_left_the_client_gets_the_last_failure() {
 }
 
 #[tokio::test]
-async fn a_node_failure_mid_stream_is_an_error_event() {
+async fn a_node_failure_mid_stream_ends_the_stream_with_an_error_event() {
     let mut engine = Engine::start().await;
     let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
     for abort in [true, false] {
@@ -288,7 +288,7 @@ async fn a_truncated_response_aborts_the_clients_connection() {
 }
 
 #[tokio::test]
-async fn an_overloaded_pool_is_a_full_queue_with_retry_after() {
+async fn a_request_to_an_overloaded_pool_is_rejected_with_queue_full_and_retry_after() {
     let url = Engine::reply_always_with(|received| received.reply(503, &[("retry-after", "40")], "")).await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let response = gateway.post(CHAT, CHAT_BODY).await;
@@ -298,7 +298,7 @@ async fn an_overloaded_pool_is_a_full_queue_with_retry_after() {
 }
 
 #[tokio::test]
-async fn a_full_queue_rejects_with_its_size() {
+async fn a_full_queue_rejects_a_request_and_reports_the_queue_size() {
     let mut engine = Engine::start().await;
     let mut options = LlmOptions { nodes: vec![node("a", &engine.url, 1)], ..LlmOptions::default() };
     options.pipeline.load.wait_queue.max_waiting = 1;

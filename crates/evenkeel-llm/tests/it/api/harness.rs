@@ -236,7 +236,7 @@ impl Client {
         self.request(request.body(body.to_owned()).unwrap()).await
     }
 
-    /// Sends a request as it is.
+    /// Sends a request without adding headers.
     pub(crate) async fn request(&mut self, request: Request<String>) -> Response<Incoming> {
         self.requests.send_request(request.map(|body| Full::new(Bytes::from(body)))).await.unwrap()
     }

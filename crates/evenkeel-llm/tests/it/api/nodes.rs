@@ -73,7 +73,7 @@ async fn metric_series_of_removed_nodes_are_dropped() {
         }
         gateway.llm.remove_node(&name).unwrap();
     }
-    // The series of the tenant stay.
+    // The series of the tenant remain.
     let remaining: Vec<String> =
         render().lines().filter(|line| line.contains("gpu-")).map(str::to_owned).collect();
     assert_eq!(remaining, Vec::<String>::new());
@@ -89,7 +89,7 @@ async fn only_administrators_can_list_nodes() {
 }
 
 #[tokio::test]
-async fn a_conversation_returns_to_its_node() {
+async fn requests_of_a_conversation_go_to_the_same_node() {
     let mut one = Engine::start().await;
     let mut two = Engine::start().await;
     let gateway = Arc::new(Gateway::with_nodes(vec![node("1", &one.url, 8), node("2", &two.url, 8)]).await);
@@ -110,7 +110,7 @@ async fn a_conversation_returns_to_its_node() {
 }
 
 #[tokio::test]
-async fn a_node_with_several_paths_is_reached_over_the_working_ones() {
+async fn a_node_with_several_paths_is_reached_over_the_working_paths() {
     let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed_url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Headers that every response has, also error responses.
+//! Headers that every response has, including error responses.
 
 use evenkeel_llm::LlmOptions;
 use evenkeel_server::tenant::TenantSettings;

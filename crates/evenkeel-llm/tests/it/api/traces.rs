@@ -90,7 +90,7 @@ async fn a_disconnect_and_a_mid_stream_failure_have_different_outcomes() {
 }
 
 #[tokio::test]
-async fn a_rejection_has_its_error_code() {
+async fn the_span_of_a_rejected_request_has_the_error_code() {
     let url = Engine::reply_always_with(|received| received.reply_json(COMPLETION)).await;
     let narrow = TenantSettings { models: vec!["other".to_owned()], ..tenant("narrow") };
     let gateway = Arc::new(Gateway::traced(vec![node("a", &url, 1)], vec![narrow]).await);
@@ -105,7 +105,7 @@ async fn a_rejection_has_its_error_code() {
     assert_eq!(request.error, None, "a client error is not an error of the span");
 }
 
-/// Returns the ended spans, once that of the request is among them.
+/// Waits until the span of the request has ended, and returns all ended spans.
 async fn ended(gateway: &Gateway) -> Vec<Span> {
     let mut spans = Vec::new();
     while spans.last().is_none_or(|span: &Span| span.kind != SpanKind::Server) {

@@ -34,7 +34,7 @@ pub(crate) fn check(body: &[u8]) {
             Err(ApiError::Invalid { message, .. }) => {
                 let is_invalid = message.starts_with("the body is not valid JSON");
                 let is_deep = message.contains("nested too deeply") && depth(&body) > DEPTH_MAX;
-                // A body rejected for another reason may also be invalid JSON further on.
+                // A body that was rejected for another reason may contain invalid JSON after that point.
                 assert!(!is_invalid || !is_json || is_deep, "rejected valid JSON: {message}");
             }
             Err(other) => panic!("rejected with {other:?}"),
@@ -42,7 +42,7 @@ pub(crate) fn check(body: &[u8]) {
     }
 }
 
-/// Checks that every parser finds the same model, even a case-insensitive one.
+/// Checks that a case-insensitive parser would find the same model.
 fn check_names(request: &LlmRequest, body: &[u8]) {
     let Names(names) = serde_json::from_slice(body).expect("an accepted body is an object");
     let alike = |name: &&String| name.to_uppercase().to_lowercase() == "model";

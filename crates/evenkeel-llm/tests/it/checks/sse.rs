@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use evenkeel_llm::sse::{HideUsage, Scanner, StreamEnd, StreamTotals};
 
-/// Number of places at which fuzzing cuts a stream; tests cut it at every byte.
+/// Number of places at which the check cuts a stream; `check_every_split` cuts it at every byte.
 const CUTS: usize = 16;
 
-/// Everything that a scanner says about a stream.
+/// Output, totals and end of a scanned stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ScanResult {
     pub(crate) passed: Vec<u8>,
@@ -55,7 +55,7 @@ fn scan_with<'a>(mut scanner: Scanner, chunks: impl IntoIterator<Item = &'a [u8]
     ScanResult { passed: out.concat(), totals: scanner.totals(), end }
 }
 
-/// Checks that without hiding everything is passed on, except an incomplete event at the end.
+/// Checks that all bytes are passed on if usage is not hidden, except an incomplete event at the end.
 fn check_passed(hide: HideUsage, result: &ScanResult, stream: &[u8]) {
     if hide == HideUsage::Nothing {
         assert!(stream.starts_with(&result.passed));
@@ -64,7 +64,7 @@ fn check_passed(hide: HideUsage, result: &ScanResult, stream: &[u8]) {
     assert_eq!(result.totals.done, result.end == StreamEnd::Complete);
 }
 
-/// Checks that a stream's totals are the sum of its events'.
+/// Checks that the totals of a stream are the sum of the totals of its events.
 fn check_events(hide: HideUsage, whole: &ScanResult, stream: &[u8]) {
     let mut sum = StreamTotals::default();
     let mut passed = Vec::new();
