@@ -50,6 +50,11 @@ pub enum ApiError {
     AdminOnly,
     #[error("this API key may not use model {model:?}")]
     ModelForbidden { model: String },
+    #[error("this API key may not use datasource {datasource:?}")]
+    DatasourceForbidden { datasource: String },
+    /// A web page of another site sent the request.
+    #[error("requests from web pages of another origin are not allowed")]
+    ForeignOrigin,
     #[error("no route matches this path")]
     NoRoute,
     #[error("method not allowed: this path accepts {allow}")]
@@ -150,7 +155,8 @@ impl ApiError {
         response
     }
 
-    fn retry_after(&self) -> Option<Duration> {
+    /// Returns the time after which a retry may succeed.
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::QueueFull { retry_after, .. } => Some(*retry_after),
             Self::Unready | Self::Draining | Self::Unavailable { .. } => Some(Duration::from_secs(1)),
@@ -171,6 +177,8 @@ impl ApiError {
             Self::TenantDisabled => (403, "permission_error", "tenant_disabled"),
             Self::AdminOnly => (403, "permission_error", "admin_only"),
             Self::ModelForbidden { .. } => (403, "permission_error", "model_forbidden"),
+            Self::DatasourceForbidden { .. } => (403, "permission_error", "datasource_forbidden"),
+            Self::ForeignOrigin => (403, "permission_error", "foreign_origin"),
             Self::NoRoute => (404, "invalid_request_error", "unknown_url"),
             Self::Method { .. } => (405, "invalid_request_error", "method_not_allowed"),
             Self::NotFound { .. } => (404, "invalid_request_error", "not_found"),

@@ -13,6 +13,7 @@ mod connection;
 pub mod disconnect;
 mod framing;
 pub mod listener;
+pub mod origin;
 pub mod percent;
 pub mod rate_window;
 pub mod request_id;

@@ -89,12 +89,23 @@ impl Readiness {
     }
 }
 
+/// The part of the server that counts a request against its tenant's requests per minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateLimit {
+    /// The server, before it calls the handler.
+    Server,
+    /// The handler, once it has read the body: some requests are exempt by their content.
+    Handler,
+}
+
 /// One method of a path, and its handler.
-pub(crate) struct Route {
-    method: Method,
-    pub(crate) access: Access,
-    pub(crate) handler: Handler,
-    pub(crate) error_format: ErrorFormat,
+pub struct Route {
+    pub method: Method,
+    pub access: Access,
+    pub rate_limit: RateLimit,
+    pub handler: Handler,
+    /// Also formats errors raised before the handler runs.
+    pub error_format: ErrorFormat,
 }
 
 /// Error for a request that matches no route or method, and the format to report it in.
@@ -121,13 +132,19 @@ impl Routes {
             async move { if is_ready { Ok(text("ready\n")) } else { Err(ApiError::Draining) } }
         });
         let probe = |handler| {
-            vec![Route { method: Method::GET, access: Access::Public, handler, error_format: openai_error }]
+            vec![Route {
+                method: Method::GET,
+                access: Access::Public,
+                rate_limit: RateLimit::Server,
+                handler,
+                error_format: openai_error,
+            }]
         };
         let exact = [("/livez".to_owned(), probe(live)), ("/readyz".to_owned(), probe(ready))];
         Self { exact: exact.into(), prefixes: Vec::new(), len: 2 }
     }
 
-    /// Adds a route: `/a/b` matches that path, `/a/*` every path that begins with `/a/`.
+    /// Adds a route with the default error format and rate limit.
     pub fn add(
         &mut self,
         method: Method,
@@ -135,18 +152,12 @@ impl Routes {
         access: Access,
         handler: Handler,
     ) -> Result<(), RouteError> {
-        self.add_with_error_format(method, path, access, handler, openai_error)
+        let rate_limit = RateLimit::Server;
+        self.add_route(path, Route { method, access, rate_limit, handler, error_format: openai_error })
     }
 
-    /// Adds a route with its own error format, which also applies to errors raised before the handler runs.
-    pub fn add_with_error_format(
-        &mut self,
-        method: Method,
-        path: &str,
-        access: Access,
-        handler: Handler,
-        error_format: ErrorFormat,
-    ) -> Result<(), RouteError> {
+    /// Adds a route: `/a/b` matches that path, `/a/*` every path that begins with `/a/`.
+    pub fn add_route(&mut self, path: &str, route: Route) -> Result<(), RouteError> {
         if self.len >= ROUTES_MAX {
             return Err(RouteError::TooMany);
         }
@@ -158,10 +169,10 @@ impl Routes {
             Some(_) => return Err(RouteError::InvalidPattern { path: path.to_owned() }),
             None => self.exact.entry(path.to_owned()).or_default(),
         };
-        if routes.iter().any(|route| route.method == method) {
-            return Err(RouteError::Duplicate { method, path: path.to_owned() });
+        if routes.iter().any(|known| known.method == route.method) {
+            return Err(RouteError::Duplicate { method: route.method, path: path.to_owned() });
         }
-        routes.push(Route { method, access, handler, error_format });
+        routes.push(route);
         self.len += 1;
         Ok(())
     }

@@ -18,7 +18,7 @@ use crate::api_error::ApiError;
 use crate::body::Response;
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::request_id::{REQUEST_ID, RequestIds};
-use crate::route::{HandlerFuture, Route, RouteMiss, Routes, ServerRequest};
+use crate::route::{HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
 use crate::tenant::{Authenticator, Caller};
 
 /// Headers that may occur at most once: two parsers could pick different values.
@@ -92,7 +92,7 @@ impl RequestService {
             return Err(ApiError::BodyTooLarge { bytes_max });
         }
         let accepted_at = self.auth.now();
-        if let Caller::Tenant(tenant) = &caller {
+        if let (Caller::Tenant(tenant), RateLimit::Server) = (&caller, route.rate_limit) {
             tenant.take_request(accepted_at)?;
         }
         let request = request.map(|body| Limited::new(body, self.body_bytes_max));

@@ -17,7 +17,7 @@ use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
 
 use crate::api_error::{ApiError, RateLimitKind};
-use crate::api_key::{KeyHash, credential};
+use crate::api_key::{KeyHash, check_length, credential};
 use crate::rate_window::{MinuteWindow, RateDecision};
 
 pub const TENANTS_MAX: usize = 10_000;
@@ -51,7 +51,19 @@ pub struct TenantSettings {
     pub concurrency_max: Option<u32>,
     /// Allowed models; empty means all.
     pub models: Vec<String>,
+    pub sql: TenantSql,
     pub state: TenantState,
+}
+
+/// Settings of a tenant for the SQL API.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantSql {
+    /// Allowed datasources; empty means all.
+    pub datasources: Vec<String>,
+    /// Role that the tenant's statements run as; `None` means that of the datasource.
+    pub role: Option<String>,
+    /// Settings of the tenant's sessions, such as `app.tenant` for row-level security.
+    pub settings: Vec<(String, String)>,
 }
 
 /// A tenant of the current table.
@@ -107,6 +119,15 @@ impl Tenant {
             return Ok(());
         }
         Err(ApiError::ModelForbidden { model: model.to_owned() })
+    }
+
+    /// Rejects a datasource that the tenant may not use.
+    pub fn check_datasource(&self, datasource: &str) -> Result<(), ApiError> {
+        let datasources = &self.settings.sql.datasources;
+        if datasources.is_empty() || datasources.iter().any(|allowed| allowed == datasource) {
+            return Ok(());
+        }
+        Err(ApiError::DatasourceForbidden { datasource: datasource.to_owned() })
     }
 }
 
@@ -245,7 +266,11 @@ impl Tenants {
         if self.is_empty() {
             return Ok(self.open.clone());
         }
-        let hash = KeyHash::of(credential(headers)?);
+        self.tenant_with_key(credential(headers)?)
+    }
+
+    fn tenant_with_key(&self, key: &str) -> Result<Arc<Tenant>, ApiError> {
+        let hash = KeyHash::of(key);
         let from = self.keys.partition_point(|(known, _)| known.lookup_prefix() < hash.lookup_prefix());
         let candidates =
             self.keys[from..].iter().take_while(|(known, _)| known.lookup_prefix() == hash.lookup_prefix());
@@ -341,6 +366,15 @@ impl Authenticator {
             Access::Admin => self.admin(headers, peer),
             Access::TenantOrAdmin => self.tenant_or_admin(headers, peer),
         }
+    }
+
+    /// Authenticates a tenant by an API key that was not sent in one of the usual headers; in open mode any key will do.
+    pub fn tenant_with_key(&self, key: &str) -> Result<Arc<Tenant>, ApiError> {
+        let tenants = self.tenants();
+        if tenants.is_empty() {
+            return Ok(tenants.open.clone());
+        }
+        tenants.tenant_with_key(check_length(key)?)
     }
 
     fn tenant_or_admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {

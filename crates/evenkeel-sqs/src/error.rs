@@ -1,6 +1,6 @@
 //! Errors in AWS's format: a type in the body, and the query protocol's code in a header.
 //!
-//! Guarantees: a body contains only text of this module and of the client's own request.
+//! Guarantees: an I/O error of the store is logged, and the client gets `InternalFailure` without details.
 
 use core::fmt;
 
@@ -146,7 +146,7 @@ impl SqsError {
         Self::invalid(format!("Value {value} for parameter {name} is invalid. Reason: {reason}"))
     }
 
-    /// Returns the code in the query protocol; batch entries and metrics use it, too.
+    /// Returns the code in the query protocol, which batch entries and metrics also use.
     pub(crate) fn code(&self) -> &'static str {
         self.parts().code
     }
@@ -331,6 +331,8 @@ impl From<ApiError> for SqsError {
             ApiError::Framing
             | ApiError::AdminOnly
             | ApiError::ModelForbidden { .. }
+            | ApiError::DatasourceForbidden { .. }
+            | ApiError::ForeignOrigin
             | ApiError::NoRoute
             | ApiError::Method { .. }
             | ApiError::NotFound { .. }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
-use evenkeel_server::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
+use evenkeel_server::tenant::{KEYS_MAX, TenantSettings, TenantSql, TenantState, Tenants, TenantsError};
 use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
@@ -98,6 +98,7 @@ fn read_tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSe
         tpm,
         concurrency_max,
         models: models.value,
+        sql: TenantSql::default(),
         state,
     })
 }
