@@ -26,10 +26,10 @@ fn the_limit_of_a_small_engine_is_found_and_its_queue_stays_short() {
     let (_runtime, sim) = start(engine(3));
     let fleet = Fleet::start("adaptive-small", &format!("{CONFIG}{}", node("small", &sim, "")), vec![]);
     under_load(&fleet, 24, || {
-        fleet.wait_status("limited", |status| status["nodes"][0]["slots"].as_u64() <= Some(3));
+        fleet.wait_status("limited to 3 slots", |status| status["nodes"][0]["slots"].as_u64() <= Some(3));
         for _ in 0..50 {
             let slots = fleet.status()["nodes"][0]["slots"].as_u64().unwrap();
-            assert!((1..=6).contains(&slots), "{slots} for an engine of 3");
+            assert!((1..=6).contains(&slots), "{slots} slots for an engine with 3");
         }
     });
     let status = fleet.status();
@@ -46,17 +46,17 @@ fn the_limit_of_a_large_engine_grows() {
     let fleet =
         Fleet::start("adaptive-large", &format!("[llm.health]\nload_interval_secs = 0\n{config}"), vec![]);
     under_load(&fleet, 48, || {
-        fleet.wait_status("used", |status| status["nodes"][0]["slots"].as_u64() >= Some(16));
+        fleet.wait_status("at 16 slots", |status| status["nodes"][0]["slots"].as_u64() >= Some(16));
     });
     let node = fleet.status()["nodes"][0].clone();
-    assert_eq!(node["engine_load"], Value::Null, "it is not scraped");
+    assert_eq!(node["engine_load"], Value::Null, "the load was scraped although scraping is off");
     assert!(node["adaptive"]["idle_first_token_ms"].as_f64() > Some(90.0), "{node:#}");
     let page = fleet.get("/metrics").body;
     assert!(page.contains("evenkeel_node_slots{pool=\"llm\",node=\"large\"}"), "{page}");
 }
 
 #[test]
-fn an_engine_with_external_load_is_chosen_less() {
+fn an_engine_loaded_by_other_clients_gets_no_requests_while_another_engine_is_idle() {
     let (_one, shared) = start(SimOptions { slots: 8, ..stuck() });
     let (_two, own) = start(fast());
     let slots = "max_concurrency = 8";
@@ -64,7 +64,7 @@ fn an_engine_with_external_load_is_chosen_less() {
     let fleet = Fleet::start("adaptive-others", &config, vec![]);
     let others: Vec<_> = (0..3).map(|_| open(shared.address(), &request())).collect();
     let is_seen = |status: &Value| status["nodes"][0]["engine_load"]["external"] == 3;
-    fleet.wait_status("seen", is_seen);
+    fleet.wait_status("aware of the external load", is_seen);
     for user in 0..6 {
         let reply = fleet.post("none", CHAT, &chat(json!({"user": user.to_string(), "messages": [{"role": "user", "content": user.to_string()}]})));
         assert_eq!(reply.status, 200, "{reply:?}");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fleet::{Backend, CHAT, Fleet};
 use evenkeel_sim_node::testing::{chat, fast, open, read};
 
-/// The cooldown is short, so that a test can wait for many of them.
+/// The cooldown is short, because a test waits for many of them.
 const CONFIG: &str = "
 [llm.health]
 interval_secs = 3600
@@ -33,7 +33,10 @@ fn requests_rejected_by_an_overloaded_engine_wait_and_are_all_served() {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     let status = fleet.status();
-    assert!(status["counts"]["retried"].as_u64() > Some(3), "more than any budget allows: {status:#}");
+    assert!(
+        status["counts"]["retried"].as_u64() > Some(3),
+        "waiting for an overloaded node must not use the retry budget: {status:#}"
+    );
     assert_eq!(status["counts"]["refused"], 0);
     assert_eq!(
         (&status["nodes"][0]["breaker"], &status["nodes"][0]["error_rate"]),
@@ -48,15 +51,15 @@ fn a_request_is_rejected_at_once_if_all_cooldowns_outlast_its_timeout() {
         "[load_manager]\ndefault_timeout_secs = 1\n{}",
         CONFIG.replace("0.005", "40").replace("= 2", "= 40")
     );
-    let nodes = || busy(FaultKind::TooManyRequests);
-    let fleet = Fleet::start("busy-all", &config, vec![("one", nodes()), ("other", nodes())]);
+    let node = || busy(FaultKind::TooManyRequests);
+    let fleet = Fleet::start("busy-all", &config, vec![("one", node()), ("other", node())]);
     for _ in 0..5 {
         let reply = fleet.post("none", CHAT, &chat(json!({})));
         let outcome = (reply.status, reply.json()["error"]["code"].clone());
         assert_eq!(outcome, (503, json!("queue_full")), "{reply:?}");
         let retry_after = reply.head.split("retry-after: ").nth(1).and_then(|rest| rest.split("\r\n").next());
         let secs: u64 = retry_after.unwrap().parse().unwrap();
-        assert!((2..=40).contains(&secs), "the remaining cooldown, not a constant: {secs}");
+        assert!((2..=40).contains(&secs), "retry-after must be the remaining cooldown: {secs}");
     }
     assert_eq!(fleet.sims.iter().map(hits).sum::<u64>(), 2, "engines in cooldown get no requests");
     fleet.wait_idle();
@@ -64,7 +67,11 @@ fn a_request_is_rejected_at_once_if_all_cooldowns_outlast_its_timeout() {
 
 #[test]
 fn a_request_waits_for_the_first_engine_that_recovers() {
-    let fleet = Fleet::start("busy-waits", CONFIG, vec![("one", retry_later()), ("other", retry_later())]);
+    let fleet = Fleet::start(
+        "busy-waits",
+        CONFIG,
+        vec![("one", busy_with_retry_after()), ("other", busy_with_retry_after())],
+    );
     let request = fleet.send("none", CHAT, &chat(json!({})));
     let is_cooling = |node: &Value| !node["cooldown_ms"].is_null();
     fleet.wait_status("in cooldown", |status| status["nodes"].as_array().unwrap().iter().all(is_cooling));
@@ -74,7 +81,7 @@ fn a_request_waits_for_the_first_engine_that_recovers() {
     fleet.wait_idle();
 }
 
-fn retry_later() -> Backend {
+fn busy_with_retry_after() -> Backend {
     busy(FaultKind::TooManyRequestsRetryAfter)
 }
 

@@ -6,7 +6,7 @@ use crate::test_dir::{CommandOutput, TestDir};
 
 #[test]
 fn the_effective_config_is_printed_with_the_source_of_each_value() {
-    let dir = TestDir::new("check-meant");
+    let dir = TestDir::new("check-effective");
     dir.write(
         "evenkeel.toml",
         "[load_manager]\nmax_waiting = 50\n\n[[llm.nodes]]\nurl = 'http://10.0.0.5:8000'\napi_key = 'sk-1'\n",
@@ -27,7 +27,11 @@ fn the_effective_config_is_printed_with_the_source_of_each_value() {
     let without_comments = |text: &str| {
         text.lines().map(|line| line.split("  # ").next().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(without_comments(&again), without_comments(&printed), "it reads back differently");
+    assert_eq!(
+        without_comments(&again),
+        without_comments(&printed),
+        "the printed config does not parse to the same config"
+    );
 }
 
 #[test]
@@ -117,5 +121,5 @@ fn the_reference_names_every_setting_with_its_default() {
     for example in &blocks[1..] {
         read(example);
     }
-    assert_eq!(blocks.len(), 3, "all of them are read");
+    assert_eq!(blocks.len(), 3, "TOML blocks in docs/configuration.md");
 }

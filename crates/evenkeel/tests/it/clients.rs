@@ -34,7 +34,7 @@ fn anthropic_python_works_through_the_gateway() {
 }
 
 #[test]
-fn a_rerank_passes_the_gateway_and_is_charged_by_the_usage_that_the_engine_reports() {
+fn a_rerank_request_is_passed_through_and_charged_the_usage_that_the_engine_reports() {
     let fleet = fleet("rerank");
     let body = json!({"model": "sim", "query": "keel", "documents": ["wind", "keel", "fish"], "top_n": 2});
     let response = fleet.post("acme", "/v1/rerank", &body);
@@ -52,7 +52,7 @@ fn openai_node_works_through_the_gateway() {
     fleet.wait_idle();
 }
 
-/// A gateway with one engine, and tenants of every kind.
+/// Starts a gateway with one engine and four tenants: an active, a disabled, a restricted and a rate-limited one.
 fn fleet(name: &str) -> Fleet {
     let config = [
         tenant("acme", ""),
@@ -60,7 +60,7 @@ fn fleet(name: &str) -> Fleet {
         tenant("narrow", "models = ['other']"),
         tenant("slow", "rpm = 1"),
     ];
-    // Too slow to reach the end of a long answer before a client disconnects.
+    // Slow enough that a client disconnects before a long response is complete.
     let engine = SimOptions { tokens_per_second: 1_000, ..fast() };
     Fleet::start(&format!("clients-{name}"), &config.concat(), vec![("one", Backend::Sim(engine))])
 }

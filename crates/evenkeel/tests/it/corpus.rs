@@ -19,7 +19,7 @@ fn every_config_of_the_corpus_passes_its_checks() {
     }
 }
 
-/// Generates nearly valid lines, which random bytes never are.
+/// Generates nearly valid lines; random bytes would almost never parse.
 fn line() -> impl Strategy<Value = String> {
     let header = prop_oneof![
         Just("[server]"),

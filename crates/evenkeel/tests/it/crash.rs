@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[test]
 fn twenty_crashes_lose_no_confirmed_message_and_redeliver_no_deleted_one() {
     let ledger = stop_repeatedly(&TestDir::new("killed"), KILLS, StopKind::Kill);
-    assert!(ledger.unanswered() > 0, "no request was in flight when the gateway was killed");
+    assert!(ledger.unanswered_requests() > 0, "no request was in flight when the gateway was killed");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn stop_repeatedly(dir: &TestDir, stops: u64, kind: StopKind) -> Ledger {
     ledger
 }
 
-/// Returns the number of responses before a stop: some hundred milliseconds of work, different in each round.
+/// Returns the number of responses to wait for before a stop. It takes some hundred milliseconds and differs per round.
 fn responses_before_stop(round: u64) -> u64 {
     100 + (round * 7_919) % 900
 }

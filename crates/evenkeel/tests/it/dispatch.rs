@@ -1,4 +1,4 @@
-//! Dispatched queues, with the binary as a process and a simulated node.
+//! Queues with dispatch, with the binary as a process and a simulated node.
 
 mod order;
 mod outcomes;
@@ -16,7 +16,7 @@ use crate::server_process::ServerProcess;
 use crate::test_dir::TestDir;
 use evenkeel_sim_node::testing::{RawResponse, TestNode, chat, read};
 
-/// A server, a node, and a dispatched queue `jobs` whose messages are chats.
+/// A server, a node, and a queue `jobs` with dispatch whose messages are chat requests.
 struct DispatchTest {
     server: ServerProcess,
     dir: TestDir,
@@ -111,7 +111,7 @@ impl DispatchTest {
         self.server.get(&format!("/api/queues/{queue}")).json()["pending"].clone()
     }
 
-    /// Waits until an outcome is counted a number of times; results are visible before they are counted.
+    /// Waits until `count` jobs with this outcome are counted; a result is visible before it is counted.
     #[track_caller]
     fn wait_counted(&self, outcome: &str, count: u64) {
         wait_for(outcome, || (self.counted(outcome) == count).then_some(()));

@@ -38,7 +38,7 @@ fn every_example_starts_and_serves() {
         let dir = TestDir::new(&format!("example-{name}"));
         dir.write("evenkeel.toml", &with_node(&text, &node));
         let server = ServerProcess::start(&dir, &[]);
-        // Models are discovered; a node is used once its models are known.
+        // A node gets requests only once its models have been discovered.
         let key = if name == "tenants.toml" { "authorization: Bearer ek-example-research\r\n" } else { "" };
         let models = || read(server.send("GET", "/v1/models", key, &Value::Null));
         while !models().body.contains("\"sim\"") {
@@ -61,6 +61,6 @@ fn the_tenants_of_the_example_have_separate_keys() {
         let key = format!("authorization: Bearer {key}\r\n");
         read(server.send("POST", "/v1/chat/completions", &key, &chat(json!({})))).status
     };
-    assert_eq!(status("ek-example-batch"), 403, "it may use only one model, and this is another");
+    assert_eq!(status("ek-example-batch"), 403, "the tenant may use only one model, and this is another one");
     assert_eq!(status("ek-example-unknown"), 401);
 }

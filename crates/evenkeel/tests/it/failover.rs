@@ -1,5 +1,5 @@
-//! Failover: for every fault of a node, the client gets the right response from another node or a clear error, and nothing
-//! leaks.
+//! Failover: for every fault of a node, the client gets the right response from another node or a clear error, and
+//! nothing leaks.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -29,7 +29,7 @@ cooldown_max_secs = 0.001
 /// Expected end of a request whose first node has a fault.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
-    /// Another node responds, invisibly to the client.
+    /// Another node responds, and the client does not notice the failure.
     Failover,
     /// The client has part of the response, and the stream ends with an error event.
     ErrorEvent(&'static str),
@@ -38,25 +38,25 @@ enum Expected {
 /// A gateway with a faulty and a healthy node.
 struct FailoverTest {
     fleet: Fleet,
-    /// Text of every chat.
+    /// Response text of a healthy node.
     text: String,
 }
 
 #[test]
-fn a_dead_node() {
+fn requests_fail_over_from_an_unreachable_node() {
     let unused = UnusedAddress::new();
     let test = FailoverTest::with("dead", CONFIG, Backend::Url(unused.url("http")));
     test.expect(Expected::Failover, Expected::Failover);
 }
 
 #[test]
-fn a_silent_node() {
+fn requests_fail_over_from_a_node_that_never_responds() {
     FailoverTest::new(FaultKind::Silent).expect(Expected::Failover, Expected::Failover);
 }
 
 #[test]
-fn a_slow_first_token() {
-    // Chunks may take longer than this, the first one may not.
+fn requests_fail_over_from_a_node_with_a_late_first_token() {
+    // The limit applies only to the first chunk.
     let config = format!("[llm]\nfirst_byte_max_secs = 1\n{CONFIG}");
     let fault = Fault::new(FaultKind::SlowFirstToken);
     let test = FailoverTest::with("slow-first-token", &config, faulty(fault));
@@ -64,39 +64,39 @@ fn a_slow_first_token() {
 }
 
 #[test]
-fn a_mid_stream_cut() {
+fn a_stream_cut_by_its_node_ends_with_an_error_event() {
     FailoverTest::new(FaultKind::MidStreamCut)
         .expect(Expected::Failover, Expected::ErrorEvent("bad_upstream"));
 }
 
 #[test]
-fn a_stalled_stream() {
+fn a_stalled_stream_ends_with_a_timeout_event() {
     FailoverTest::new(FaultKind::StalledStream)
         .expect(Expected::Failover, Expected::ErrorEvent("upstream_timeout"));
 }
 
 #[test]
-fn a_429_without_retry_after() {
+fn requests_fail_over_from_a_node_that_answers_429_without_retry_after() {
     let test = FailoverTest::new(FaultKind::TooManyRequests);
     test.expect(Expected::Failover, Expected::Failover);
-    assert_eq!(test.faulty_node()["error_rate"], 0.0, "overloaded is not failed");
+    assert_eq!(test.faulty_node()["error_rate"], 0.0, "overload must not count as a failure");
 }
 
 #[test]
-fn a_429_with_retry_after() {
+fn requests_fail_over_from_a_node_that_answers_429_with_retry_after() {
     let test = FailoverTest::new(FaultKind::TooManyRequestsRetryAfter);
     test.expect(Expected::Failover, Expected::Failover);
-    assert_eq!(test.faulty_node()["error_rate"], 0.0, "overloaded is not failed");
+    assert_eq!(test.faulty_node()["error_rate"], 0.0, "overload must not count as a failure");
 }
 
 #[test]
-fn a_malformed_json_response() {
+fn a_malformed_response_fails_over_and_a_malformed_event_ends_its_stream() {
     FailoverTest::new(FaultKind::MalformedJson)
         .expect(Expected::Failover, Expected::ErrorEvent("bad_upstream"));
 }
 
 #[test]
-fn a_wrong_content_length() {
+fn a_response_with_a_wrong_content_length_fails_over_but_a_complete_stream_is_accepted() {
     // The stream is complete, including the end-of-stream marker; only its content length is wrong.
     FailoverTest::new(FaultKind::WrongContentLength).expect_whole(Expected::Failover);
     let test = FailoverTest::new(FaultKind::WrongContentLength);
@@ -109,23 +109,23 @@ fn a_wrong_content_length() {
 }
 
 #[test]
-fn a_reset() {
+fn requests_fail_over_from_a_node_that_resets_connections() {
     FailoverTest::new(FaultKind::Reset).expect(Expected::Failover, Expected::Failover);
 }
 
 #[test]
-fn a_half_close() {
+fn requests_fail_over_from_a_node_that_half_closes_connections() {
     FailoverTest::new(FaultKind::HalfClose).expect(Expected::Failover, Expected::Failover);
 }
 
 #[test]
-fn a_truncated_sse() {
+fn a_stream_truncated_within_an_event_ends_with_an_error_event() {
     FailoverTest::new(FaultKind::TruncatedSse)
         .expect(Expected::Failover, Expected::ErrorEvent("bad_upstream"));
 }
 
 #[test]
-fn a_burst_of_500_opens_the_breaker_and_its_end_closes_it() {
+fn a_burst_of_errors_opens_the_breaker_which_closes_after_the_burst() {
     let config = format!("{CONFIG}backoff_min_secs = 0.05\n");
     let test = FailoverTest::with("burst", &config, faulty(Fault::new(FaultKind::ErrorBurst)));
     let mut user = 0;
@@ -137,13 +137,13 @@ fn a_burst_of_500_opens_the_breaker_and_its_end_closes_it() {
     while test.faulty_node()["breaker"] != "closed" {
         user += 1;
         test.assert_complete(&test.send(user, user % 2 == 0));
-        assert!(started.elapsed() < TIMEOUT, "a recovered node gets no requests");
+        assert!(started.elapsed() < TIMEOUT, "the breaker of the recovered node does not close");
     }
     test.fleet.wait_idle();
 }
 
 #[test]
-fn a_flapping_node() {
+fn all_requests_succeed_while_a_node_flaps() {
     let config = CONFIG.replace("3600", "0.05") + "backoff_min_secs = 0.05\nbackoff_max_secs = 0.1\n";
     let fault = Fault { count: 2, ..Fault::new(FaultKind::Flapping) };
     let test = FailoverTest::with("flapping", &config, faulty(fault));
@@ -157,20 +157,20 @@ fn a_flapping_node() {
 }
 
 #[test]
-fn an_unresolvable_host_name() {
+fn requests_fail_over_from_a_node_whose_host_name_does_not_resolve() {
     let url = "http://no-such-host.invalid:8000".to_owned();
     FailoverTest::with("dns", CONFIG, Backend::Url(url)).expect(Expected::Failover, Expected::Failover);
 }
 
 #[test]
-fn a_node_without_tls() {
+fn requests_fail_over_from_an_https_node_that_does_not_speak_tls() {
     let plain = Fleet::start("tls-plain", "", vec![("healthy", Backend::Sim(fast()))]);
     let url = format!("https://{}", plain.sims[0].address());
     FailoverTest::with("tls", CONFIG, Backend::Url(url)).expect(Expected::Failover, Expected::Failover);
 }
 
 #[test]
-fn an_untrusted_certificate_and_a_trusted_one() {
+fn requests_fail_over_from_a_node_with_an_untrusted_certificate_and_use_it_once_trusted() {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let dir = crate::test_dir::TestDir::new("tls-files");
     dir.write("cert.pem", &made.cert.pem());
@@ -193,14 +193,14 @@ fn an_untrusted_certificate_and_a_trusted_one() {
 }
 
 #[test]
-fn all_nodes_are_down() {
+fn requests_fail_with_502_until_all_breakers_are_open_and_then_time_out() {
     let one = UnusedAddress::new();
     let other = UnusedAddress::new();
     let config = format!("[load_manager]\ndefault_timeout_secs = 1\n{CONFIG}");
     let nodes = vec![("one", Backend::Url(one.url("http"))), ("other", Backend::Url(other.url("http")))];
     let fleet = Fleet::start("all-down", &config, nodes);
     let started = Instant::now();
-    // Requests fail with 502 until the breakers open; from then on they wait in vain for a slot.
+    // Once the breakers are open, requests wait for a slot until they time out.
     for stream in [false, true].into_iter().cycle() {
         let reply = fleet.post("none", CHAT, &chat(json!({"stream": stream})));
         let outcome = (reply.status, reply.end, reply.json()["error"]["code"].clone());
@@ -213,24 +213,24 @@ fn all_nodes_are_down() {
             break;
         }
         assert_eq!(outcome, (502, ResponseEnd::Complete, json!("bad_upstream")));
-        assert!(started.elapsed() < TIMEOUT, "dead nodes keep getting requests");
+        assert!(started.elapsed() < TIMEOUT, "the breakers of the unreachable nodes do not open");
     }
 }
 
 #[test]
-fn with_all_nodes_down_requests_wait_for_the_first_to_recover() {
+fn requests_wait_for_the_first_node_to_recover_if_all_are_down() {
     let config = CONFIG.replace("3600", "0.05") + "backoff_min_secs = 0.05\nbackoff_max_secs = 0.1\n";
     let down = || faulty(Fault::new(FaultKind::Reset));
-    let fleet = Fleet::start("comes-back", &config, vec![("one", down()), ("other", down())]);
+    let fleet = Fleet::start("recovers", &config, vec![("one", down()), ("other", down())]);
     let is_down = |node: &Value| node["breaker"] != "closed";
     fleet.wait_status("down", |status| status["nodes"].as_array().unwrap().iter().all(is_down));
     let waiting: Vec<_> =
         (0..8).map(|user| fleet.send("none", CHAT, &chat(json!({"user": user.to_string()})))).collect();
-    // One of them may be a half-open probe.
+    // One request may have been sent as the probe of a half-open breaker.
     fleet.wait_status("waiting", |status| status["waiting"].as_u64() >= Some(7));
     fleet.sims[1].set_fault(None).unwrap();
     for reply in waiting.into_iter().map(read) {
-        // The probe may have found the node still down.
+        // The probe may have been sent before the node recovered.
         assert!(matches!(reply.status, 200 | 502), "{reply:?}");
     }
     assert_eq!(fleet.post("none", CHAT, &chat(json!({}))).status, 200);
@@ -238,9 +238,9 @@ fn with_all_nodes_down_requests_wait_for_the_first_to_recover() {
 }
 
 #[test]
-fn an_overloaded_pool_sends_retry_after() {
+fn a_request_to_an_overloaded_pool_is_rejected_with_retry_after() {
     let busy = faulty(Fault::new(FaultKind::TooManyRequestsRetryAfter));
-    // The cooldown of a second is as long as the timeout of a request.
+    // The node asks for a cooldown of one second, which is as long as the timeout of a request.
     let config = CONFIG.replace("cooldown_max_secs = 0.001", "cooldown_max_secs = 60");
     let config = format!("[load_manager]\ndefault_timeout_secs = 1\n{config}");
     let fleet = Fleet::start("all-busy", &config, vec![("busy", busy)]);
@@ -258,12 +258,19 @@ fn an_overloaded_pool_sends_retry_after() {
 fn a_cut_stream_is_charged_for_the_tokens_delivered() {
     let config = tenant("acme", "") + CONFIG;
     let fault = faulty(Fault::new(FaultKind::MidStreamCut));
-    let fleet = Fleet::start("let-down", &config, vec![("faulty", fault)]);
+    let fleet = Fleet::start("cut-stream", &config, vec![("faulty", fault)]);
     let reply = fleet.post("acme", CHAT, &chat(json!({"stream": true})));
-    assert_eq!(reply.streamed_text().split(' ').count(), 4, "half of the text: {reply:?}");
+    assert_eq!(
+        reply.streamed_text().split(' ').count(),
+        4,
+        "the stream is cut after half of the text: {reply:?}"
+    );
     fleet.wait_idle();
     let served = tenant_status(&fleet.status(), "acme")["served_cost"].as_u64().unwrap();
-    assert!((8..8 + 20).contains(&served), "four tokens and the prompt, not the estimate: {served}");
+    assert!(
+        (8..8 + 20).contains(&served),
+        "the charge must be four tokens and the prompt, not the estimate: {served}"
+    );
 }
 
 /// An address that is bound but not listening.

@@ -21,8 +21,8 @@ use crate::fleet::{Backend, CHAT, Fleet, TIMEOUT, tenant, tenant_status};
 use evenkeel_sim_node::testing::{chat, fast, is_silent};
 
 #[test]
-fn behind_a_flood_of_a_thousand_a_quiet_request_is_at_most_third() {
-    // With one slot, two service times are two requests.
+fn a_quiet_tenant_waits_for_at_most_two_requests_of_a_flood_of_a_thousand() {
+    // One slot, so that requests are served one after the other.
     let engine =
         SimOptions { slots: 1, first_token: Duration::from_millis(150), tokens_per_second: 1, ..fast() };
     let config = tenant("flood", "") + &tenant("quiet", "");
@@ -30,7 +30,7 @@ fn behind_a_flood_of_a_thousand_a_quiet_request_is_at_most_third() {
     let mut flood = Vec::new();
     for _ in 0..10 {
         flood.extend((0..100).map(|_| fleet.send("flood", CHAT, &median(1))));
-        // Drops the rejected requests, which have a response.
+        // Drops the requests that already have a response: they were rejected.
         fleet.wait_status("overloaded", |status| status["state"] == "overloaded");
         flood.retain_mut(is_silent);
     }
@@ -38,12 +38,12 @@ fn behind_a_flood_of_a_thousand_a_quiet_request_is_at_most_third() {
     for _ in 0..15 {
         let before = fleet
             .wait_status("flooded", |status| tenant_status(status, "flood")["waiting"].as_u64() > Some(9));
-        // Once dispatched, it runs until it disconnects.
+        // Generates a token a second, so it runs until the client disconnects.
         let quiet = fleet.send("quiet", CHAT, &median(100));
         let after =
             fleet.wait_status("dispatched", |status| tenant_status(status, "quiet")["in_flight"] == 1);
         let others = dispatched(&after) - dispatched(&before) - 1;
-        assert!(others <= 2, "{others} of the flood were served before");
+        assert!(others <= 2, "{others} requests of the flood were served first");
         drop(quiet);
         fleet.wait_status("cancelled", |status| tenant_status(status, "quiet")["in_flight"] == 0);
     }
@@ -52,18 +52,19 @@ fn behind_a_flood_of_a_thousand_a_quiet_request_is_at_most_third() {
     fleet.wait_idle();
 }
 
-/// Returns a request that costs about one quantum, as a median request should, with a limit of completion tokens.
+/// Returns a request with a limit of completion tokens that costs about one quantum, as a median request should.
 fn median(tokens: u32) -> Value {
     let content = "long ".repeat(380);
     chat(json!({"max_tokens": tokens, "messages": [{"role": "user", "content": content}]}))
 }
 
-/// Requests of the quiet tenant, and requests of the flood per quiet request.
+/// Number of requests of the quiet tenant.
 const QUIET: u64 = 20;
+/// Number of requests of the flood per request of the quiet tenant.
 const FLOOD_PER_QUIET: u64 = 1_000;
 
 #[test]
-fn a_flood_of_a_thousand_to_one_neither_rejects_the_quiet_tenant_nor_delays_it_two_service_times() {
+fn under_a_flood_of_a_thousand_to_one_the_quiet_tenant_is_served_within_two_service_times() {
     let engine = SimOptions { slots: 4, first_token: Duration::from_millis(100), ..fast() };
     let config = tenant("flood", "") + &tenant("quiet", "");
     let fleet = Fleet::start("flood-wait", &config, vec![("one", Backend::Sim(engine))]);
@@ -88,11 +89,11 @@ fn a_flood_of_a_thousand_to_one_neither_rejects_the_quiet_tenant_nor_delays_it_t
     let service = services[services.len() / 2];
     let arrived = arrived.load(Ordering::Relaxed);
     let served = served.len();
-    println!("{arrived} of the flood arrived, {served} were served, half of them within {service:?}");
-    println!("the quiet tenant waited for {waited:?} at most");
+    println!("the flood sent {arrived} requests, {served} were served; median service time {service:?}");
+    println!("the quiet tenant waited at most {waited:?}");
     assert!(quiet.iter().all(|response| response.status == 200), "{quiet:?}");
     assert!(arrived >= QUIET * FLOOD_PER_QUIET);
-    assert!(waited <= 2 * service, "{waited:?} of {service:?}");
+    assert!(waited <= 2 * service, "waited {waited:?}, service time {service:?}");
     fleet.wait_idle();
 }
 
@@ -164,7 +165,7 @@ fn backlogged_tenants_share_tokens_by_weight_and_every_token_is_accounted_for() 
     let status = fleet.status();
     for name in ["three", "one"] {
         let counted: u64 = costs.iter().filter(|(tenant, _)| *tenant == name).map(|(_, cost)| cost).sum();
-        assert_eq!(cost(&status, name), counted, "usage reported to {name}");
+        assert_eq!(cost(&status, name), counted, "cost of {name} differs from the usage in its responses");
     }
 }
 
@@ -228,7 +229,7 @@ fn queue_wait(headers: &HeaderMap) -> Duration {
 }
 
 impl TimedResponse {
-    /// Returns the time after the queue wait.
+    /// Returns the response time without the queue wait.
     fn service(&self) -> Duration {
         self.took.saturating_sub(self.waited)
     }

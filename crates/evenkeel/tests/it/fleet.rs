@@ -83,7 +83,7 @@ impl Fleet {
         self.get("/api/load-status").json()
     }
 
-    /// Waits for a state of `/api/load-status`.
+    /// Waits until `is_reached` accepts `/api/load-status`; `state` names the awaited state in the panic message.
     #[track_caller]
     pub(crate) fn wait_status(&self, state: &str, is_reached: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
@@ -146,7 +146,7 @@ pub(crate) fn tenant_status<'a>(status: &'a Value, tenant: &str) -> &'a Value {
     status["tenants"].as_array().unwrap().iter().find(|found| found["name"] == tenant).unwrap_or(&NO_STATUS)
 }
 
-/// Returns every gauge of a resource in use that is not zero, with its path in the status.
+/// Lists the gauges of resources in use that are not zero, each with its path in the status.
 pub(crate) fn in_use(status: &Value) -> Vec<String> {
     let mut found = Vec::new();
     collect(status, "", &mut found);

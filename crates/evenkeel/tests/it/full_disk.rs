@@ -1,4 +1,4 @@
-//! The binary on a full disk, simulated by a preloaded library that makes writes fail.
+//! The binary on a full disk, which a preloaded library simulates by failing writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

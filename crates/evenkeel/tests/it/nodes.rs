@@ -36,7 +36,7 @@ fn an_added_node_survives_a_crash_and_a_removed_one_stays_removed() {
     assert_eq!(
         server.wait_log(": removed")["message"],
         "node \"removed\": removed",
-        "the name is logged to the end"
+        "the removal is logged with the name of the node"
     );
     assert_eq!(server.delete("/api/nodes/removed").status, 404);
     server.signal("KILL");
@@ -63,8 +63,8 @@ fn an_added_node_survives_a_crash_and_a_removed_one_stays_removed() {
 }
 
 #[test]
-fn a_node_of_the_config_file_wins_over_an_added_one_of_the_same_name() {
-    let dir = TestDir::new("nodes-wins");
+fn a_node_in_the_config_file_replaces_an_added_node_of_the_same_name() {
+    let dir = TestDir::new("nodes-replaced");
     let one = TestNode::start(fast());
     let other = TestNode::start(fast());
     let server = ServerProcess::start(&dir, &[]);
@@ -80,7 +80,11 @@ fn a_node_of_the_config_file_wins_over_an_added_one_of_the_same_name() {
     assert_eq!(nodes(&server).len(), 1);
 
     let removed = server.delete("/api/nodes/a").json();
-    assert_eq!(removed, json!({"name": "a", "until_restart": true}), "the config file brings it back");
+    assert_eq!(
+        removed,
+        json!({"name": "a", "until_restart": true}),
+        "a node of the config file returns after a restart"
+    );
     server.signal("KILL");
     server.wait();
     let server = ServerProcess::start(&dir, &[]);

@@ -22,7 +22,7 @@ fn every_described_operation_has_a_route() {
     let described = server.get("/api/openapi.json").json();
     assert_eq!(described["info"]["version"], env!("CARGO_PKG_VERSION"));
     let mut count = 0;
-    // A stream never ends; it has its own tests.
+    // Streaming paths never end; they have their own tests.
     let paths = described["paths"].as_object().unwrap().iter().filter(|(path, _)| !path.ends_with("/stream"));
     for (path, item) in paths {
         let path = path.replace(['{', '}'], "");
@@ -48,10 +48,10 @@ fn schemathesis_finds_no_difference_from_the_description() {
     let mut command = Command::new(program);
     command.current_dir(dir.file("")).args(["run", &format!("http://{}/api/openapi.json", server.address)]);
     command.args(["--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "7", "--checks", "all"]);
-    // The server is open, and it may reject valid data: an unknown queue, a header that SQS does not allow.
+    // The server has no tenants, so it ignores credentials. It may reject valid data, such as an unknown queue.
     command.args(["--exclude-checks", "ignored_auth,positive_data_acceptance"]);
     command.args(["--exclude-path-regex", "/api/(nodes|tenants)"]);
-    // One never ends, one waits, and two would delete or change the queue of the others.
+    // The first never ends, the second waits, and the other two would change or delete the queue under test.
     for excluded in ["streamMessages", "receiveMessages", "putQueue", "deleteQueue"] {
         command.args(["--exclude-operation-id", excluded]);
     }

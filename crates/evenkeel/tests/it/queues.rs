@@ -139,22 +139,22 @@ fn cost_mode_bytes_schedules_by_bytes_and_survives_a_restart() {
         send(&server, "q", &sent);
     }
     // Counts the large messages among the next 44.
-    let large_of = |server: &ServerProcess| {
+    let count_large = |server: &ServerProcess| {
         let mut got = Vec::new();
         while got.len() < 44 {
             got.extend(receive(server, "q", &json!({"max": 44 - got.len(), "wait_ms": 20_000})));
         }
         got.iter().filter(|message| message["fairness_key"] == "large").count()
     };
-    let by_count = large_of(&server);
+    let by_count = count_large(&server);
     let changed = json_of(200, &put(&server, "/api/queues/q", &json!({"cost_mode": "bytes"})));
     assert_eq!(changed["settings"]["cost_mode"], "bytes");
-    let by_bytes = large_of(&server);
+    let by_bytes = count_large(&server);
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     let server = ServerProcess::start(&dir, &[]);
     assert_eq!(json_of(200, &server.get("/api/queues/q"))["settings"]["cost_mode"], "bytes");
-    let after = large_of(&server);
+    let after = count_large(&server);
     println!("large messages of 44: {by_count} by count, {by_bytes} by bytes, {after} after a restart");
     assert!((20..=24).contains(&by_count) && (2..=7).contains(&by_bytes) && (2..=7).contains(&after));
     let error = error_of(400, &put(&server, "/api/queues/q", &json!({"cost_mode": "weight"})));
@@ -171,7 +171,7 @@ fn a_key_at_its_limits_is_throttled_and_explained() {
     let rule = json_of(200, &put(&server, path, &json!({"rate_per_second": 0.01, "burst": 5})));
     let whole =
         json!({"name": "a", "weight": 2.0, "concurrency_max": 3, "rate_per_second": 0.01, "burst": 5});
-    assert_eq!(rule, whole, "fields left out stay");
+    assert_eq!(rule, whole, "omitted fields keep their values");
     let got = receive(&server, "q", &json!({"max": 10, "wait_ms": 20_000}));
     assert_eq!(got.len(), 3);
     let key = || json_of(200, &server.get("/api/queues/q/keys"))["keys"][0].clone();
@@ -182,7 +182,11 @@ fn a_key_at_its_limits_is_throttled_and_explained() {
     assert!(row.contains(" 0.01 ") && row.contains(" 5      concurrency of tenant  "), "{shown}");
     let shown = dir.run(&["queue", "limit", "q", "a", "--concurrency", "none"]).ok();
     assert!(shown.contains("0.01"), "{shown}");
-    assert_eq!(receive(&server, "q", &json!({"max": 10, "wait_ms": 20_000})).len(), 2, "a burst of five");
+    assert_eq!(
+        receive(&server, "q", &json!({"max": 10, "wait_ms": 20_000})).len(),
+        2,
+        "three of the burst of five are already delivered"
+    );
     let throttled = key()["throttled"].clone();
     assert_eq!((&throttled["reason"], throttled["until_ms"].is_u64()), (&json!("rate"), true));
     let id = server.get("/api/queues/q/messages").json()["messages"][0]["id"].as_str().unwrap().to_owned();
@@ -209,7 +213,7 @@ fn a_key_at_its_limits_is_throttled_and_explained() {
 }
 
 #[test]
-fn duplicates_are_dropped_by_dedup_id_also_after_a_crash() {
+fn messages_with_the_same_dedup_id_are_dropped_even_after_a_crash() {
     let dir = TestDir::new("native-dedup");
     let server = ServerProcess::start(&dir, &[]);
     json_of(201, &put(&server, "/api/queues/q", &json!({})));
@@ -229,7 +233,7 @@ fn duplicates_are_dropped_by_dedup_id_also_after_a_crash() {
 }
 
 #[test]
-fn an_expired_message_is_not_delivered_also_after_a_crash() {
+fn an_expired_message_is_not_delivered_even_after_a_crash() {
     let dir = TestDir::new("native-ttl");
     let server = ServerProcess::start(&dir, &[]);
     json_of(201, &put(&server, "/api/queues/q", &json!({})));
@@ -239,7 +243,7 @@ fn an_expired_message_is_not_delivered_also_after_a_crash() {
     };
     let kept = send(&server, "kept", 3_600_000);
     let expired = send(&server, "expired", 1);
-    // It expires without a receive.
+    // A message expires even if no consumer receives.
     while json_of(200, &server.get("/api/queues/q"))["expired"] != 1 {}
     let explained = |id: &str| server.get(&format!("/api/queues/q/messages/{id}"));
     let text = json_of(200, &explained(&kept))["explanation"].to_string();
@@ -382,7 +386,7 @@ fn a_stream_delivers_up_to_max_in_flight_and_releases_messages_on_disconnect() {
 }
 
 #[test]
-fn a_stream_continues_after_a_purge_and_delivers_a_message_without_lease_once() {
+fn a_stream_continues_after_a_purge_and_delivers_a_message_without_a_lease_once() {
     let (_folder, server) = start("native-stream-purge");
     json_of(201, &put(&server, "/api/queues/q", &json!({"lease_ms": 0})));
     send(&server, "q", &[("a", "1"), ("a", "2")]);
@@ -439,7 +443,7 @@ fn commands_create_fill_inspect_redrive_and_empty_queues() {
     let text = dir.run(&["queue", "explain", "jobs", id.trim()]).ok();
     assert!(text.contains("0 messages of its key come first") && text.contains("expires in"), "{text}");
     assert!(dir.run(&["queue", "peek", "jobs"]).ok().contains("acme"));
-    // Delivered once and never acknowledged, it goes to the dead-letter queue.
+    // The message is delivered once and never acknowledged, so it goes to the dead-letter queue.
     receive(&server, "jobs", &json!({"wait_ms": 20_000}));
     while json_of(200, &server.get("/api/queues/dead"))["pending"] != 1 {
         receive(&server, "jobs", &json!({}));

@@ -9,8 +9,8 @@ use crate::test_dir::TestDir;
 use evenkeel_sim_node::SimOptions;
 use evenkeel_sim_node::testing::{ResponseEnd, TestNode, chat, fast, read, read_until, stuck};
 
-/// Writes a config file with this node and more settings.
-fn with_node(dir: &TestDir, node: &TestNode, more: &str) {
+/// Writes a config file with this node and the settings in `more`.
+fn write_config(dir: &TestDir, node: &TestNode, more: &str) {
     let node = format!("[[llm.nodes]]\nname = 'one'\nurl = 'http://{}'\nmodels = ['sim']\n", node.address());
     dir.write("evenkeel.toml", &format!("{more}\n{node}"));
 }
@@ -19,7 +19,7 @@ fn with_node(dir: &TestDir, node: &TestNode, more: &str) {
 fn a_chat_is_served_and_counted_in_the_metrics() {
     let dir = TestDir::new("serve-chat");
     let node = TestNode::start(fast());
-    with_node(&dir, &node, "");
+    write_config(&dir, &node, "");
     let server = ServerProcess::start(&dir, &[]);
     let reply = server.post("/v1/chat/completions", &chat(json!({})));
     assert_eq!((reply.status, reply.end), (200, ResponseEnd::Complete), "{reply:?}");
@@ -49,7 +49,7 @@ fn a_chat_is_served_and_counted_in_the_metrics() {
 }
 
 #[test]
-fn a_node_given_by_flag_is_asked_what_it_serves() {
+fn the_models_of_a_node_given_by_flag_are_discovered() {
     let dir = TestDir::new("serve-flag");
     let node = TestNode::start(fast());
     let server = ServerProcess::start(&dir, &["--node", &format!("http://{}", node.address())]);
@@ -60,7 +60,7 @@ fn a_node_given_by_flag_is_asked_what_it_serves() {
 }
 
 #[test]
-fn without_a_config_it_serves_this_machine_and_says_so() {
+fn without_a_config_file_the_server_starts_and_logs_that_it_is_open_and_has_no_nodes() {
     let dir = TestDir::new("serve-bare");
     let server = ServerProcess::start(&dir, &[]);
     server.wait_log("open: no tenants");
@@ -96,7 +96,7 @@ fn startup_logs_one_line_with_url_apis_store_and_tenants() {
 fn sigterm_drains_requests_in_flight_and_accepts_no_new_ones() {
     let dir = TestDir::new("serve-drain");
     let node = TestNode::start(SimOptions { tokens_per_second: 20, ..fast() });
-    with_node(&dir, &node, "");
+    write_config(&dir, &node, "");
     let server = ServerProcess::start(&dir, &[]);
     let body = chat(json!({"stream": true, "max_tokens": 20}));
     let mut stream = server.send("POST", "/v1/chat/completions", "", &body);
@@ -105,7 +105,7 @@ fn sigterm_drains_requests_in_flight_and_accepts_no_new_ones() {
     server.wait_log("stopping");
     while TcpStream::connect(server.address).is_ok() {}
     let rest = read_to_end(stream);
-    assert!((start + &rest).contains("data: [DONE]"), "cut: {rest}");
+    assert!((start + &rest).contains("data: [DONE]"), "the stream was truncated: {rest}");
     let stopped = server.wait_log("stopped");
     assert_eq!((&stopped["connections_cut"], &stopped["requests_cut"]), (&json!(0), &json!(0)));
     assert_eq!(server.wait(), Some(0));
@@ -113,10 +113,10 @@ fn sigterm_drains_requests_in_flight_and_accepts_no_new_ones() {
 }
 
 #[test]
-fn requests_that_outlast_drain_secs_are_cut_and_counted() {
+fn requests_that_outlast_drain_secs_are_aborted_and_counted() {
     let dir = TestDir::new("serve-cut");
     let node = TestNode::start(stuck());
-    with_node(&dir, &node, "[server]\ndrain_secs = 0.01\n");
+    write_config(&dir, &node, "[server]\ndrain_secs = 0.01\n");
     let server = ServerProcess::start(&dir, &[]);
     let waiting = server.send("POST", "/v1/chat/completions", "", &chat(json!({})));
     node.wait_for(1, 0);
@@ -128,10 +128,10 @@ fn requests_that_outlast_drain_secs_are_cut_and_counted() {
 }
 
 #[test]
-fn it_reports_not_ready_before_it_stops_and_a_second_signal_exits() {
+fn a_stopping_server_reports_not_ready_and_exits_on_a_second_signal() {
     let dir = TestDir::new("serve-unready");
     let node = TestNode::start(fast());
-    with_node(&dir, &node, "[server]\nunready_secs = 3600\n");
+    write_config(&dir, &node, "[server]\nunready_secs = 3600\n");
     let server = ServerProcess::start(&dir, &[]);
     server.signal("INT");
     while server.get("/readyz").status == 200 {}
@@ -155,7 +155,7 @@ fn sighup_reloads_tenants_and_nodes_and_an_invalid_config_changes_nothing() {
     };
     let (old, old_hash) = key();
     let (new, new_hash) = key();
-    with_node(&dir, &first, &format!("[[tenants]]\nname = 'acme'\nkey_hashes = ['{old_hash}']\n"));
+    write_config(&dir, &first, &format!("[[tenants]]\nname = 'acme'\nkey_hashes = ['{old_hash}']\n"));
     let server = ServerProcess::start(&dir, &[]);
     let status = |key: &str| server.get_with_key("/v1/models", key).status;
     assert_eq!((status(&old), status(&new), server.get("/v1/models").status), (200, 401, 401));
@@ -180,7 +180,7 @@ fn sighup_reloads_tenants_and_nodes_and_an_invalid_config_changes_nothing() {
     assert_eq!(
         server.wait_log("after a restart")["settings"],
         "server.data_dir",
-        "compared with the configuration at startup"
+        "a reload is compared with the configuration at startup"
     );
     assert_eq!(status(&new), 200);
 
@@ -199,7 +199,7 @@ fn sighup_reloads_tenants_and_nodes_and_an_invalid_config_changes_nothing() {
     assert_eq!(
         (status(&new), server.get("/v1/models").status),
         (200, 401),
-        "a missing file must not open the server"
+        "a missing config file must not make API keys unnecessary"
     );
 }
 
@@ -207,9 +207,9 @@ fn sighup_reloads_tenants_and_nodes_and_an_invalid_config_changes_nothing() {
 fn commands_change_the_tenants_of_a_running_server_at_once() {
     let dir = TestDir::new("serve-tenants");
     let node = TestNode::start(fast());
-    with_node(&dir, &node, "");
+    write_config(&dir, &node, "");
     let server = ServerProcess::start(&dir, &[]);
-    assert_eq!(server.get("/v1/models").status, 200, "open at first");
+    assert_eq!(server.get("/v1/models").status, 200, "without tenants no API key is needed");
     let key = dir.run(&["tenant", "add", "acme", "--weight", "3"]).ok();
     let status = |key: &str| server.get_with_key("/v1/models", key).status;
     assert_eq!((status(&key), server.get("/v1/models").status), (200, 401));
@@ -227,11 +227,11 @@ fn commands_change_the_tenants_of_a_running_server_at_once() {
     );
     drop(server);
     let again = ServerProcess::start(&dir, &[]);
-    assert_eq!(again.get_with_key("/v1/models", &next).status, 200, "lost by a crash");
+    assert_eq!(again.get_with_key("/v1/models", &next).status, 200, "the tenant must survive a crash");
     dir.run(&["tenant", "remove", "acme"]).ok();
     again.wait_log("removed tenant \"acme\"");
     again.wait_log("open: no tenants");
-    assert_eq!(again.get("/v1/models").status, 200, "open again");
+    assert_eq!(again.get("/v1/models").status, 200, "without tenants no API key is needed");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn commands_list_drain_resume_add_and_remove_nodes() {
     let dir = TestDir::new("serve-nodes");
     let first = TestNode::start(fast());
     let second = TestNode::start(fast());
-    with_node(&dir, &first, "");
+    write_config(&dir, &first, "");
     let server = ServerProcess::start(&dir, &[]);
     let node = |args: &[&str]| dir.run(&[&["node"], args].concat());
     let row = |name: &str| {
@@ -376,11 +376,15 @@ fn an_invalid_start_fails_with_the_reason() {
 }
 
 #[test]
-fn allow_open_serves_other_machines_unprotected() {
+fn allow_open_permits_a_listener_on_all_interfaces_without_tenants() {
     let dir = TestDir::new("serve-open");
     let server = ServerProcess::spawn(&mut dir.command(&["serve", "--listen", "0.0.0.0:0", "--allow-open"]));
     assert_eq!(server.get("/livez").status, 200);
-    assert_eq!(server.get("/api/tenants").status, 403, "admin routes stay local");
+    assert_eq!(
+        server.get("/api/tenants").status,
+        403,
+        "without an admin key, admin routes accept only loopback listeners"
+    );
 }
 
 fn read_to_end(mut stream: TcpStream) -> String {

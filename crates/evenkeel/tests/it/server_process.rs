@@ -22,7 +22,7 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts it on a free port and waits for the startup line.
+    /// Starts a server on a free port and waits for the startup log line.
     pub(crate) fn start(dir: &TestDir, args: &[&str]) -> Self {
         Self::spawn(&mut dir.command(&[&["serve", "--listen", "127.0.0.1:0"], args].concat()))
     }
@@ -46,7 +46,7 @@ impl ServerProcess {
         Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log }
     }
 
-    /// Starts it and waits for a log line that precedes the startup line.
+    /// Starts a server and waits for a log line that precedes the startup line.
     pub(crate) fn spawn_until(dir: &TestDir, message: &str) -> Self {
         let server = Self::launch(&mut dir.command(&["serve", "--listen", "127.0.0.1:0"]));
         server.wait_log(message);
@@ -55,7 +55,7 @@ impl ServerProcess {
 
     fn wait_started(mut self) -> Self {
         loop {
-            // Dispatch of a queue may start, and log so, before the listener.
+            // The dispatch of a queue may start before the listener, and logs "started" too.
             let line = self.wait_log("started");
             let Some(url) = line["url"].as_str() else { continue };
             self.address = url.split("://").nth(1).unwrap().parse().unwrap();
@@ -123,7 +123,7 @@ fn bearer(key: &str) -> String {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It may have exited already.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::fleet::{Backend, CHAT, Fleet};
 use evenkeel_sim_node::testing::{chat, fast, open};
 
-/// Request that an attacker hides behind the supposed end of another.
+/// Request that an attacker hides after the end of another, as one of two parsers sees it.
 const HIDDEN: &str = "GET /api/tenants HTTP/1.1\r\nhost: a\r\n\r\n";
 
 #[test]
@@ -26,14 +26,14 @@ fn a_request_with_two_lengths_is_rejected_and_the_hidden_request_is_never_parsed
             chunked.clone() + HIDDEN,
         ),
         ("transfer-encoding: chunked\r\ncontent-length: 6".to_owned(), format!("0\r\n\r\n{HIDDEN}")),
-        // One of them obfuscated.
+        // One of the two is obfuscated.
         (format!("content-length: {len}\r\nTransfer-Encoding : chunked"), format!("{body}{HIDDEN}")),
         (format!("content-length: {len}\r\ntransfer-encoding:\tchunked"), format!("{body}{HIDDEN}")),
         (format!("content-length: {len}\r\ntransfer-encoding: xchunked"), format!("{body}{HIDDEN}")),
         (format!("content-length: {len}\r\ntransfer-encoding: chunked, identity"), format!("{body}{HIDDEN}")),
         (format!("content-length: {len}\r\nx: y\r\n transfer-encoding: chunked"), format!("{body}{HIDDEN}")),
         ("transfer-encoding: identity\r\ntransfer-encoding: chunked".to_owned(), chunked.clone() + HIDDEN),
-        // Two lengths of one kind, or none that is a number.
+        // Two lengths of the same kind, or a length that is not a number.
         (format!("content-length: {len}\r\ncontent-length: {}", len + 1), format!("{body}{HIDDEN}")),
         (format!("content-length: {len}\r\ncontent-length: {len}"), format!("{body}{HIDDEN}")),
         (format!("content-length: {len}, {len}"), format!("{body}{HIDDEN}")),

@@ -1,4 +1,4 @@
-//! The SQS API of the real binary: credentials from the command line, restarts, kills, a disk without space.
+//! The SQS API of the binary: credentials from the command line, restarts, crashes, a full disk.
 //!
 //! The protocol itself and its clients are tested in `evenkeel-sqs`.
 
@@ -15,7 +15,7 @@ use crate::test_dir::TestDir;
 use evenkeel_sim_node::testing::{RawResponse, read};
 
 #[test]
-fn the_access_key_that_the_command_line_prints_signs_until_it_is_rotated() {
+fn printed_sqs_credentials_are_valid_until_the_api_key_is_rotated() {
     let dir = TestDir::new("sqs-keys");
     dir.run(&["tenant", "add", "acme"]).ok();
     let (key, secret) = sqs_key(&dir, "acme");
@@ -27,20 +27,20 @@ fn the_access_key_that_the_command_line_prints_signs_until_it_is_rotated() {
         run(script.env("AWS_SECRET_ACCESS_KEY", &secret));
     };
     client(&[]);
-    // A running server prints the same as the directory did.
+    // With a running server, the command prints the same credentials as without one.
     assert_eq!(sqs_key(&dir, "acme"), (key.clone(), secret.clone()));
     let file = dir.file("evenkeel-data/sqs-master-key");
     assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
-    // The credentials derived from an API key end with it.
+    // Rotating an API key invalidates the credentials derived from it.
     dir.run(&["tenant", "rotate", "acme"]).ok();
     assert_ne!(sqs_key(&dir, "acme").0, key);
     client(&["InvalidClientTokenId"]);
 }
 
 #[test]
-fn get_on_the_root_describes_the_apis_and_post_stays_the_sqs_endpoint() {
+fn get_on_the_root_path_describes_the_apis_and_post_is_the_sqs_endpoint() {
     let dir = TestDir::new("sqs-root");
-    // A tenant, so that a key is required everywhere but here.
+    // With a tenant, all other routes require a key.
     dir.run(&["tenant", "add", "acme"]).ok();
     let server = ServerProcess::start(&dir, &[]);
     let reply = server.get("/");
@@ -56,12 +56,12 @@ fn get_on_the_root_describes_the_apis_and_post_stays_the_sqs_endpoint() {
 }
 
 #[test]
-fn a_server_that_stops_ends_every_long_poll_with_an_empty_response() {
+fn a_stopping_server_answers_every_long_poll_with_an_empty_response() {
     let dir = TestDir::new("sqs-stopping");
     let server = ServerProcess::start(&dir, &[]);
     ok(&server, "CreateQueue", &json!({"QueueName": "q"}));
     let waiting = send(&server, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
-    wait_for_waiting(&server, 1);
+    wait_for_waiting_receives(&server, 1);
     server.signal("TERM");
     assert_eq!(success(&read(waiting)), json!({}));
     assert_eq!(server.wait(), Some(0));
@@ -108,7 +108,7 @@ fn a_disk_with_too_little_space_rejects_sends_and_still_delivers() {
 }
 
 #[test]
-fn a_queue_at_its_key_limit_rejects_another_group_and_restarts() {
+fn a_queue_at_its_key_limit_rejects_a_new_group_and_survives_a_restart() {
     let dir = TestDir::new("sqs-groups");
     let server = ServerProcess::start(&dir, &[]);
     assert_eq!(read(server.send("PUT", "/api/queues/q", "", &json!({"keys_max": 2}))).status, 201);
@@ -133,7 +133,7 @@ fn a_queue_at_its_key_limit_rejects_another_group_and_restarts() {
 }
 
 #[test]
-fn a_move_task_cut_short_by_a_kill_is_listed_as_failed_and_loses_nothing() {
+fn a_move_task_interrupted_by_a_crash_is_listed_as_failed_and_loses_no_message() {
     let dir = TestDir::new("sqs-cut-short");
     let server = ServerProcess::start(&dir, &[]);
     ok(&server, "CreateQueue", &json!({"QueueName": "dead"}));
@@ -152,8 +152,8 @@ fn a_move_task_cut_short_by_a_kill_is_listed_as_failed_and_loses_nothing() {
         let reply = ok(&server, "GetQueueAttributes", &names);
         dead = reply["Attributes"]["ApproximateNumberOfMessages"].as_str().unwrap().parse().unwrap();
     }
-    let slowly = json!({"SourceArn": arn, "MaxNumberOfMessagesPerSecond": 1});
-    ok(&server, "StartMessageMoveTask", &slowly);
+    let slow_move = json!({"SourceArn": arn, "MaxNumberOfMessagesPerSecond": 1});
+    ok(&server, "StartMessageMoveTask", &slow_move);
     server.signal("KILL");
     server.wait();
     let server = ServerProcess::start(&dir, &[]);
@@ -165,7 +165,7 @@ fn a_move_task_cut_short_by_a_kill_is_listed_as_failed_and_loses_nothing() {
         "{listed}"
     );
     assert_eq!(task["ApproximateNumberOfMessagesToMove"], 3);
-    // Started again it completes, and every message is back with the id it was sent with.
+    // A second task completes, and every message returns to its source queue with its original ID.
     ok(&server, "StartMessageMoveTask", &json!({"SourceArn": arn}));
     let mut returned = std::collections::BTreeSet::new();
     while returned.len() < 3 {
@@ -194,8 +194,8 @@ fn send(server: &ServerProcess, operation: &str, body: &Value) -> TcpStream {
     socket
 }
 
-/// Waits until this many receives wait, by the server's own count.
-fn wait_for_waiting(server: &ServerProcess, count: usize) {
+/// Waits until the metrics report this many waiting receives.
+fn wait_for_waiting_receives(server: &ServerProcess, count: usize) {
     let line = format!("evenkeel_sqs_waiting {count}");
     while !server.get("/metrics").body.lines().any(|found| found == line) {}
 }

@@ -1,4 +1,4 @@
-//! Thousands of client disconnects: no slot, connection or queue place leaks, and no wake-up is lost.
+//! Thousands of client disconnects: no slot, connection or queue entry leaks, and no wake-up is lost.
 
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
@@ -12,22 +12,24 @@ use tokio::time::timeout;
 use crate::fleet::{Backend, CHAT, Fleet, TIMEOUT, request};
 use evenkeel_sim_node::testing::{chat, fast, stuck};
 
-/// All requests may wait, for as long as they need.
+/// Limits that no request reaches: neither the queue length nor the timeout.
 const CONFIG: &str = "
 [load_manager]
 max_waiting = 1000
 default_timeout_secs = 300
 ";
 
-/// Small enough that the sockets of a wave fit 1024 file descriptors, and that the last request of a wave would wait at
-/// most a third of its timeout: on a slow machine the engines appear slower than they are.
+/// Number of clients that connect and disconnect together.
+///
+/// The sockets of a wave must fit into 1024 file descriptors, and the last request of a wave must wait at most a third
+/// of its timeout, because engines are slower on a slow machine.
 const WAVE: usize = 100;
 const WAVES: usize = 100;
 const SLOTS: u32 = 16;
 
 #[test]
 fn ten_thousand_disconnects_while_queued_or_mid_stream_leak_nothing() {
-    // The first token comes at once, the rest takes 40 s: enough for a slow machine to start a whole wave.
+    // The first token comes at once and the others take 40 s, so that a slow machine can start a whole wave.
     let engine = || Backend::Sim(SimOptions { slots: SLOTS, tokens_per_second: 1, ..fast() });
     let fleet = Fleet::start("storm", CONFIG, vec![("one", engine()), ("other", engine())]);
     let in_flight = 2 * u64::from(SLOTS);
@@ -62,7 +64,7 @@ fn connect(fleet: &Fleet, index: usize) -> TcpStream {
     fleet.send("none", CHAT, &body)
 }
 
-/// Disconnects with or without reading first, and with or without a shutdown.
+/// Disconnects in one of three ways: after a read, by a shutdown of the socket, or by closing it.
 fn disconnect(mut client: TcpStream, index: usize) {
     client.set_nonblocking(true).unwrap();
     match index % 3 {
@@ -78,7 +80,7 @@ fn disconnect(mut client: TcpStream, index: usize) {
 
 /// Checks that the engines' open connections are the idle ones of the gateway's pool.
 fn assert_only_idle_connections(fleet: &Fleet) {
-    fleet.wait_status("closed", |status| {
+    fleet.wait_status("without active connections", |status| {
         let open: u32 = fleet.sims.iter().map(|sim| *sim.connections().borrow()).sum();
         status["pool"]["active_connections"] == 0 && status["pool"]["idle_connections"] == open
     });
@@ -96,7 +98,7 @@ fn no_wake_up_is_lost_while_clients_connect_and_disconnect() {
                 let seed = round * 16 + index;
                 clients.spawn(async move { run_client(address, seed).await });
             }
-            // Nothing else happens at the end of a round, so a lost wake-up would hang it.
+            // At the end of a round nothing else wakes the scheduler, so the round would hang after a lost wake-up.
             let all = async { while clients.join_next().await.is_some_and(|ended| ended.is_ok()) {} };
             assert!(timeout(TIMEOUT, all).await.is_ok() && clients.is_empty(), "round {round}");
         }
@@ -135,7 +137,7 @@ fn a_dead_model_with_a_full_queue_does_not_delay_another() {
     let fleet = Fleet::start("dead-model", "", nodes);
     let body = |model: &str, user: usize| chat(json!({"model": model, "user": user.to_string()}));
     let stuck: Vec<_> = (0..120).map(|user| fleet.send("none", CHAT, &body("dead", user))).collect();
-    let full = fleet.wait_status("decided", |status| {
+    let full = fleet.wait_status("done with admission", |status| {
         let number = |count: &serde_json::Value| count.as_u64().unwrap();
         number(&status["in_flight"]) + number(&status["waiting"]) + number(&status["counts"]["queue_full"])
             == 120

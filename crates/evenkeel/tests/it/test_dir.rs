@@ -27,7 +27,7 @@ impl TestDir {
         fs::read_to_string(self.file(file)).unwrap()
     }
 
-    /// Returns a command that runs the binary in this directory, without environment variables that it reads.
+    /// Returns a command that runs the binary in this directory, without the environment variables that it would read.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command.current_dir(&self.0).args(args);

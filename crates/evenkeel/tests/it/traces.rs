@@ -19,7 +19,7 @@ const RESPONSE: &str =
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_request_is_traced_from_its_client_to_its_node() {
+fn a_trace_continues_from_the_client_to_the_node() {
     let collector = Recorder::start(200, "{}");
     let node = Recorder::start(200, RESPONSE);
     let dir = test_dir("traces-through", &collector, node.address);
@@ -74,7 +74,7 @@ fn the_trace_of_a_failed_request_has_the_error() {
     assert_eq!((&request["status"]["code"], &attempt["status"]["code"]), (&json!(2), &json!(2)));
     assert_eq!(attribute(request, "error.type"), "bad_upstream");
     assert_eq!(attribute(request, "evenkeel.outcome"), "refused");
-    assert_eq!(request["parentSpanId"], Value::Null, "the trace starts here");
+    assert_eq!(request["parentSpanId"], Value::Null, "the gateway starts the trace");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn an_unsampled_request_is_not_traced_and_its_traceparent_reaches_the_node() {
 }
 
 #[test]
-fn the_last_spans_reach_the_collector_when_the_gateway_stops() {
+fn a_stopping_gateway_exports_its_last_spans() {
     let collector = Recorder::start(200, "{}");
     let node = Recorder::start(200, RESPONSE);
     let dir = test_dir("traces-stop", &collector, node.address);
@@ -106,7 +106,7 @@ fn the_last_spans_reach_the_collector_when_the_gateway_stops() {
 }
 
 #[test]
-fn rejected_spans_are_counted_and_delay_no_request() {
+fn spans_that_the_collector_rejects_are_counted_and_delay_no_request() {
     let collector = Recorder::start(400, "{}");
     let node = Recorder::start(200, RESPONSE);
     let dir = test_dir("traces-rejected", &collector, node.address);
@@ -182,7 +182,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the next spans by name.
+    /// Waits for `count` spans and returns them by name.
     #[track_caller]
     fn spans(&self, count: usize) -> Value {
         let mut found = json!({});

@@ -13,7 +13,7 @@ use super::ledger::{Body, Delivery, Ledger};
 use evenkeel_sim_node::testing::{RawResponse, ResponseEnd, read};
 
 pub(super) const QUEUE: &str = "jobs";
-/// Lease of consumers that delete. After it, another consumer may hold the message.
+/// Lease of consumers that delete; once it expires, another consumer may receive the message.
 const LEASE_SECS: u64 = 5;
 const GROUPS: u64 = 5;
 const BATCH: u64 = 10;
@@ -27,7 +27,7 @@ pub(super) enum Operation {
     DeleteBatch,
     /// Receives with a lease of one second and lets it expire.
     Abandon,
-    /// Receives and makes visible again.
+    /// Receives and makes the messages visible again.
     Release,
 }
 
@@ -46,7 +46,7 @@ impl Operation {
     ];
 }
 
-/// A request got no response, or a stopping gateway rejected it.
+/// Error of a request that got no response or that a stopping gateway rejected.
 #[derive(Debug)]
 pub(super) struct Stopped;
 
@@ -85,7 +85,7 @@ impl Client {
     fn produce(&self, operation: Operation, numbers: Range<u64>) -> Result<(), Stopped> {
         let body = |number| Body { producer: self.name, group: number % GROUPS, round: self.round, number };
         let bodies: Vec<Body> = numbers.map(body).collect();
-        self.ledger.record_trying(&bodies);
+        self.ledger.record_send_attempt(&bodies);
         self.ledger.record_sent(&self.send(operation, &bodies)?);
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use evenkeel_sim_node::testing::RawResponse;
 
-/// Way to stop the gateway.
+/// How a test stops the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopKind {
     /// SIGKILL.
@@ -18,7 +18,7 @@ pub(super) enum StopKind {
     Graceful,
 }
 
-/// Identity of a message. Messages of one producer are ordered by sending.
+/// Identity of a message, stored as its body. Bodies of one producer sort in the order in which they were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Body {
     pub(super) producer: usize,
@@ -71,7 +71,7 @@ pub(super) struct Delivery {
 pub(super) struct ReceiveSnapshot {
     /// Number of confirmed deletions.
     deletions: usize,
-    /// Latest first delivery of each stream; later first deliveries must follow it.
+    /// Last message of each stream that was delivered for the first time; first deliveries must come in order.
     reached: BTreeMap<Stream, Body>,
 }
 
@@ -86,7 +86,7 @@ struct Records {
     delivered: BTreeSet<Body>,
     /// Messages that a client tried to delete.
     deleting: BTreeSet<Body>,
-    /// Deleted messages, each with its attempt and the number of earlier deletions.
+    /// Deleted messages, each with its delivery attempt and the number of earlier deletions.
     deleted: BTreeMap<Body, (u32, usize)>,
     /// Messages found while draining.
     drained: BTreeSet<Body>,
@@ -106,7 +106,7 @@ impl Ledger {
         self.0.lock().unwrap()
     }
 
-    pub(super) fn record_trying(&self, bodies: &[Body]) {
+    pub(super) fn record_send_attempt(&self, bodies: &[Body]) {
         self.records().tried.extend(bodies);
     }
 
@@ -180,12 +180,12 @@ impl Ledger {
         records.reached.clear();
     }
 
-    /// Records that the queue is drained from now on.
+    /// Records that the test has started to drain the queue.
     pub(super) fn record_draining(&self) {
         self.records().is_draining = true;
     }
 
-    pub(super) fn unanswered(&self) -> u64 {
+    pub(super) fn unanswered_requests(&self) -> u64 {
         self.records().unanswered_requests
     }
 
@@ -204,11 +204,11 @@ impl Ledger {
         );
         assert_eq!(records.all_faults(), [] as [String; 0]);
         let check_activity = |action: &str, count: usize| {
-            assert!(count as u64 > stops * 20, "hardly anything was {action}: {count}");
+            assert!(count as u64 > stops * 20, "too few messages were {action}: {count}");
         };
         check_activity("sent", records.sent.len());
         check_activity("deleted", records.deleted.len());
-        assert!(records.redelivered > stops, "hardly anything was redelivered: {}", records.redelivered);
+        assert!(records.redelivered > stops, "too few messages were redelivered: {}", records.redelivered);
     }
 }
 
@@ -228,7 +228,8 @@ impl Records {
         if !self.tried.contains(&body) {
             self.fault(&format!("{body} was delivered but never sent"));
         }
-        // The response may be an old one that was read late; a later attempt, or a later receive, cannot be.
+        // The same attempt may be read after its deletion, if the response was sent before it. A later attempt, or a
+        // receive that started after the deletion, must not return the message.
         if let Some((deleted, before)) = self.deleted.get(&body).copied()
             && (deleted < attempt || before < snapshot.deletions)
         {

@@ -16,7 +16,7 @@ use evenkeel_sim_node::testing::fast;
 struct Observed {
     /// Running jobs of each group.
     running: HashMap<String, usize>,
-    /// Completed jobs, in order.
+    /// Completed jobs of each group, in order.
     done: HashMap<String, Vec<u64>>,
     group_max: usize,
     total_max: usize,
@@ -38,12 +38,12 @@ fn jobs_of_a_group_run_in_order_one_at_a_time_and_groups_run_concurrently() {
         seen.group_max = seen.group_max.max(group_running);
         seen.total_max = seen.total_max.max(total);
         shared.1.notify_all();
-        // The first job of each group waits until all three groups run.
-        let is_alone = |seen: &mut Observed| number == 0 && seen.total_max < 3;
-        let (mut seen, _) = shared.1.wait_timeout_while(seen, TIMEOUT, is_alone).unwrap();
+        // The first job of each group waits until jobs of all three groups run.
+        let must_wait = |seen: &mut Observed| number == 0 && seen.total_max < 3;
+        let (mut seen, _) = shared.1.wait_timeout_while(seen, TIMEOUT, must_wait).unwrap();
         *seen.running.get_mut(&group).unwrap() -= 1;
         if group == "a" && number == 2 && !has_failed.swap(true, Ordering::SeqCst) {
-            return respond(503, "not now");
+            return respond(503, "overloaded");
         }
         seen.done.entry(group).or_default().push(number);
         respond(200, "{}")

@@ -26,7 +26,7 @@ fn a_job_runs_and_its_response_is_stored() {
 }
 
 #[test]
-fn the_example_of_the_documentation_works() {
+fn the_example_in_the_documentation_works() {
     let test = DispatchTest::start("dispatch-page", fast(), "", &json!({"dispatch": null}));
     let page = include_str!("../../../../../docs/queue/dispatch.md");
     let example = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
@@ -39,7 +39,7 @@ fn the_example_of_the_documentation_works() {
 }
 
 #[test]
-fn dispatch_turned_off_and_on_again_resumes_while_a_job_is_running() {
+fn dispatch_can_be_turned_off_and_on_again_while_a_job_is_running() {
     let test = DispatchTest::start("dispatch-again", SimOptions { slots: 2, ..stuck() }, "", &json!({}));
     let first = test.send_one(&job());
     test.wait_explanation(&first, "sent to node one");
@@ -90,7 +90,7 @@ fn a_job_is_retried_after_a_fault_of_the_engine() {
 }
 
 #[test]
-fn between_attempts_the_status_names_the_error_and_the_next_attempt() {
+fn the_status_of_a_job_between_attempts_names_the_error_and_the_next_attempt() {
     let test = DispatchTest::start(
         "dispatch-between",
         fast(),
@@ -126,7 +126,7 @@ fn a_permanent_failure_is_dead_lettered_with_a_result() {
 }
 
 #[test]
-fn while_its_only_node_is_drained_a_job_waits_without_counting_attempts() {
+fn a_job_whose_only_node_is_drained_waits_and_uses_no_attempts() {
     let dead = json!({"dead_letters": {"queue": "dead", "after": 1}});
     let test = DispatchTest::start("dispatch-drained", fast(), "", &dead);
     test.dir.run(&["node", "drain", "one"]).ok();
@@ -189,7 +189,7 @@ fn after_crashes_every_job_has_its_result() {
 }
 
 #[test]
-fn a_job_running_at_shutdown_is_released_without_counting_an_attempt() {
+fn a_job_running_at_shutdown_is_released_and_uses_no_attempt() {
     let test = DispatchTest::start(
         "dispatch-stop",
         stuck(),
@@ -200,7 +200,7 @@ fn a_job_running_at_shutdown_is_released_without_counting_an_attempt() {
     test.wait_explanation(&id, "sent to node one");
     let (code, test) = test.restart("TERM");
     assert_eq!(code, Some(0));
-    // The lease lasts half a day, so only the shutdown can have released it.
+    // The lease lasts half a day, so only the shutdown can have released the job.
     test.wait_explanation(&id, "attempt 1: sent to node one");
 }
 

@@ -38,7 +38,7 @@ fn a_job_belongs_to_the_tenant_of_its_key_or_else_to_its_sender() {
 }
 
 #[test]
-fn jobs_of_a_rate_limited_tenant_wait_and_delay_no_others() {
+fn jobs_of_a_rate_limited_tenant_wait_and_do_not_delay_other_jobs() {
     let config = tenant("slow", "rpm = 2") + &tenant("quick", "");
     let settings = json!({"dead_letters": {"queue": "dead", "after": 1}});
     let test = DispatchTest::start("dispatch-rate", fast(), &config, &settings);
@@ -70,7 +70,7 @@ fn requests_and_jobs_of_a_tenant_share_one_rate_limit() {
 }
 
 #[test]
-fn jobs_of_two_tenants_share_by_weight() {
+fn jobs_of_two_tenants_share_the_node_by_weight() {
     let config = tenant("heavy", "weight = 3") + &tenant("light", "weight = 1");
     let engine = SimOptions { slots: 4, tokens_per_second: 2_000, ..fast() };
     let test = DispatchTest::start("dispatch-shares", engine, &config, &with_concurrency(16));
@@ -82,10 +82,10 @@ fn jobs_of_two_tenants_share_by_weight() {
         crate::fleet::tenant_status(&status, name)["served_cost"].as_u64().unwrap_or(0)
     };
     // The first jobs are delivered before the weights are written to the queue.
-    wait_for("a start", || (test.counted("done") >= 100).then_some(()));
+    wait_for("100 jobs", || (test.counted("done") >= 100).then_some(()));
     let heavy_before = served("heavy");
     let light_before = served("light");
-    wait_for("progress", || (test.counted("done") >= 900).then_some(()));
+    wait_for("900 jobs", || (test.counted("done") >= 900).then_some(()));
     let heavy = served("heavy") - heavy_before;
     let light = served("light") - light_before;
     let share = heavy as f64 / (heavy + light) as f64;
@@ -95,7 +95,7 @@ fn jobs_of_two_tenants_share_by_weight() {
 
 #[test]
 fn interactive_requests_go_before_thousands_of_jobs_and_jobs_use_idle_slots() {
-    let config = tenant("batch", "") + &tenant("person", "");
+    let config = tenant("batch", "") + &tenant("interactive", "");
     // 40 tokens at 400 a second: a service time of about 100 ms.
     let engine = SimOptions { slots: 4, tokens_per_second: 400, batch_slowdown: 0.0, ..fast() };
     let test = DispatchTest::start("dispatch-yield", engine, &config, &with_concurrency(64));
@@ -104,16 +104,16 @@ fn interactive_requests_go_before_thousands_of_jobs_and_jobs_use_idle_slots() {
     test.node.wait_for(4, 0);
     let started = Instant::now();
     let done_before = test.counted("done");
-    let body = request("person", CHAT, &long);
+    let body = request("interactive", CHAT, &long);
     let send = |address| {
         let started = Instant::now();
         (read(open(address, &body)), started.elapsed())
     };
     let address = test.server.address;
     let responses: Vec<(RawResponse, Duration)> = std::thread::scope(|scope| {
-        let person = || scope.spawn(|| (0..15).map(|_| send(address)).collect::<Vec<_>>());
-        let people = [person(), person()];
-        people.into_iter().flat_map(|person| person.join().unwrap()).collect()
+        let client = || scope.spawn(|| (0..15).map(|_| send(address)).collect::<Vec<_>>());
+        let clients = [client(), client()];
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     });
     let jobs = test.counted("done") - done_before;
     let took = started.elapsed();
@@ -124,12 +124,14 @@ fn interactive_requests_go_before_thousands_of_jobs_and_jobs_use_idle_slots() {
     services.sort_unstable();
     let service = services[services.len() / 2];
     let longest = waits.iter().max().unwrap();
-    println!("beside 4000 jobs, 30 requests waited for {longest:?} at most, at {service:?} each");
-    println!("{jobs} jobs finished meanwhile, in {took:?}");
-    assert!(*longest <= service + service / 2, "{longest:?} of {service:?}");
-    // Two people hold at most two slots; jobs get the other two, minus the gaps between one job and the next on a slot.
+    println!(
+        "with 4000 jobs queued, 30 requests waited at most {longest:?}; median service time {service:?}"
+    );
+    println!("{jobs} jobs finished in the same {took:?}");
+    assert!(*longest <= service + service / 2, "waited {longest:?}, service time {service:?}");
+    // The two clients use at most two slots. Jobs use the other two, with a short gap between two jobs on a slot.
     let possible = 2.0 * took.as_secs_f64() / service.as_secs_f64();
-    assert!(jobs as f64 >= possible * 0.8, "{jobs} jobs of {possible:.0}");
+    assert!(jobs as f64 >= possible * 0.8, "{jobs} jobs finished, {possible:.0} were possible");
     // Without interactive requests, jobs use every slot.
     test.node.wait_for(4, 0);
     let status = test.server.get("/api/load-status").json();

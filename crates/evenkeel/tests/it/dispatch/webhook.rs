@@ -80,7 +80,7 @@ fn a_job_is_retried_after_the_delay_that_the_response_asks_for() {
 }
 
 #[test]
-fn a_permanent_failure_or_too_many_attempts_is_dead_lettered_with_a_result() {
+fn a_job_that_fails_permanently_or_too_often_is_dead_lettered_with_a_result() {
     let worker = Worker::start(|posted| match posted.body.trim_matches('"') {
         "large" => respond(200, &"x".repeat((16 << 20) + 1)),
         "moved" => Response { headers: "location: http://127.0.0.1:1/\r\n", ..respond(302, "") },
@@ -122,7 +122,7 @@ fn a_job_is_retried_on_a_new_worker_after_its_worker_dies() {
     wait_for("the job", || (!stuck.posted().is_empty()).then_some(()));
     drop(stuck);
     test.wait_explanation(&id, "/jobs: ");
-    // Without a worker it keeps failing, and is not lost.
+    // Without a worker, every attempt fails, but the job is not lost.
     test.wait_explanation(&id, "could not connect");
     let next = Worker::start(|_| respond(200, "\"done\""));
     let reply = read(test.server.send("PUT", "/api/queues/jobs", "", &dispatch_to(&next, 1)));
@@ -161,7 +161,7 @@ fn after_crashes_of_the_gateway_every_job_was_posted_and_has_its_result() {
 }
 
 #[test]
-fn tenants_share_fairly_and_concurrency_is_limited() {
+fn tenants_share_the_worker_fairly_and_the_concurrency_limit_holds() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let running = AtomicUsize::new(0);
     let running_max = Arc::new(AtomicUsize::new(0));
@@ -190,7 +190,7 @@ fn tenants_share_fairly_and_concurrency_is_limited() {
     // The tenants alternate, give or take a round and the jobs already running.
     assert!(
         (10..=26).contains(&last.unwrap()),
-        "position of the quiet tenant's last job among 70, from 0: {last:?}"
+        "index of the quiet tenant's last job among 70 jobs: {last:?}"
     );
 }
 
@@ -255,7 +255,7 @@ fn a_job_whose_result_cannot_be_stored_is_posted_once() {
         let result = server.get(&format!("/api/queues/jobs/results/{id}"));
         (result.status == 200 && result.json()["state"] == "done").then_some(())
     });
-    assert_eq!(worker.posted().len(), 1, "it ran again while its result could not be stored");
+    assert_eq!(worker.posted().len(), 1, "the job ran again because its result could not be stored");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 #[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub(super) line: String,
-    /// In lowercase, as hyper sends them.
+    /// Header lines; names are in lower case, as hyper sends them.
     headers: Vec<String>,
     pub(super) body: String,
 }
@@ -23,7 +23,7 @@ impl Posted {
 
 pub(super) struct Response {
     pub(super) status: u16,
-    /// Complete lines.
+    /// Header lines, each with its line end.
     pub(super) headers: &'static str,
     pub(super) body: String,
 }
