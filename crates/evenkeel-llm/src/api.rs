@@ -2,21 +2,20 @@
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError, TenantRule};
-use evenkeel_policy::id::TenantId;
+use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError};
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::{
     ErrorFormat, Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler,
 };
+use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{EngineGauges, NodeGauges, Observer, RouterGauges};
 use http::Method;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::error_format;
 use crate::models;
@@ -43,7 +42,7 @@ pub struct LlmApi {
     pub(crate) first_byte_max: Option<Duration>,
     /// Longest time a request is queued unless its client sets a shorter one.
     pub(crate) wait_max: Duration,
-    pub(crate) tenants: RwLock<BTreeMap<TenantId, Arc<Tenant>>>,
+    pub(crate) tenants: ScheduledTenants,
     draining: AtomicBool,
 }
 
@@ -72,7 +71,7 @@ impl LlmApi {
             forecast: Mutex::new(Forecast::new(FORECASTS_MAX)),
             first_byte_max: options.first_byte_max,
             wait_max,
-            tenants: RwLock::default(),
+            tenants: ScheduledTenants::default(),
             draining: AtomicBool::new(false),
         });
         for node in options.nodes {
@@ -114,20 +113,9 @@ impl LlmApi {
 
     /// Replaces all tenants: sets their weights and concurrency limits, and forgets those that are not listed.
     pub fn set_tenants(&self, tenants: &[Arc<Tenant>]) -> Result<(), RegistryError> {
-        let mut known = self.tenants.write();
-        let next: BTreeMap<_, _> = tenants.iter().map(|tenant| (tenant.id, tenant.clone())).collect();
-        for removed in known.keys().filter(|id| !next.contains_key(id)) {
-            let rule = TenantRule::default();
-            self.scheduler.update(|pipeline, now| pipeline.set_tenant(now, *removed, rule))?;
-            self.forecast.lock().forget_tenant(*removed);
+        for removed in self.tenants.replace(&self.scheduler, tenants)? {
+            self.forecast.lock().forget_tenant(removed);
         }
-        for (id, tenant) in &next {
-            let concurrency_max = tenant.settings.concurrency_max.unwrap_or(u32::MAX);
-            let rule = TenantRule { weight: tenant.settings.weight, concurrency_max };
-            self.scheduler.update(|pipeline, now| pipeline.set_tenant(now, *id, rule))?;
-            self.scheduler.observer().metrics().name_tenant(*id, &tenant.settings.name);
-        }
-        *known = next;
         Ok(())
     }
 

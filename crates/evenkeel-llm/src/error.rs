@@ -2,7 +2,7 @@
 //!
 //! Guarantees: every rejection and every failed attempt is mapped here, and nowhere else.
 
-use evenkeel_pipeline::{AttemptFailure, Rejection};
+use evenkeel_pipeline::AttemptFailure;
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use http::{HeaderMap, StatusCode};
@@ -10,31 +10,6 @@ use serde_json::Value;
 
 use crate::headers::retry_after;
 use evenkeel_upstream::UpstreamError;
-
-/// Delay before an overloaded node without `Retry-After` is retried.
-const BUSY_RETRY: Duration = Duration::from_secs(1);
-
-/// Maps a pipeline rejection to an API error; `waiting` requests are queued for `model`.
-pub(crate) fn rejection_error(rejection: &Rejection, model: &str, waiting: usize) -> ApiError {
-    let full =
-        |queue_size: usize, retry_after| ApiError::QueueFull { queue_size: queue_size as u64, retry_after };
-    match *rejection {
-        Rejection::QueueFull { current_size, retry_after, .. }
-        | Rejection::Evicted { current_size, retry_after, .. } => full(current_size, retry_after),
-        Rejection::WouldMissDeadline { retry_after } => full(waiting, retry_after),
-        Rejection::WaitTimeout { .. } => ApiError::WaitTimeout,
-        Rejection::NoNode { .. } => ApiError::NoModel { model: model.to_owned() },
-        // IDs of tenants and models stay within the pipeline's limits; a cancelled request gets no response.
-        Rejection::UnknownTenant { .. } | Rejection::UnknownModel { .. } | Rejection::Cancelled => {
-            ApiError::Internal
-        }
-        Rejection::Failed { failure, .. } => match failure {
-            AttemptFailure::Unreachable | AttemptFailure::BadResponse => ApiError::Upstream,
-            AttemptFailure::TimedOut => ApiError::UpstreamTimeout,
-            AttemptFailure::Busy { retry_after } => full(waiting, retry_after.unwrap_or(BUSY_RETRY)),
-        },
-    }
-}
 
 /// Failure of an attempt on a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -155,7 +130,6 @@ pub(crate) fn classify_error_event(event: &Value) -> Result<(), AttemptError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_pipeline::NoRetryReason;
     use serde_json::json;
 
     #[test]
@@ -188,24 +162,6 @@ mod tests {
         ] {
             assert_eq!(classify_error_event(&event), expected, "{event}");
         }
-    }
-
-    #[test]
-    fn every_rejection_maps_to_a_status() {
-        let failed =
-            |failure| Rejection::Failed { attempts: 1, failure, no_retry: NoRetryReason::NoOtherNode };
-        let waited = Duration::ZERO;
-        let timeout = Duration::ZERO;
-        let status = |rejection| rejection_error(&rejection, "m", 3).status().as_u16();
-        assert_eq!(status(Rejection::QueueFull { current_size: 1, max_size: 1, retry_after: waited }), 503);
-        assert_eq!(status(Rejection::Evicted { current_size: 1, max_size: 1, retry_after: waited }), 503);
-        assert_eq!(status(Rejection::WouldMissDeadline { retry_after: waited }), 503);
-        assert_eq!(status(Rejection::WaitTimeout { waited, timeout }), 504);
-        assert_eq!(status(Rejection::NoNode { model: evenkeel_pipeline::ModelId(0) }), 404);
-        assert_eq!(status(failed(AttemptFailure::Unreachable)), 502);
-        assert_eq!(status(failed(AttemptFailure::BadResponse)), 502);
-        assert_eq!(status(failed(AttemptFailure::TimedOut)), 504);
-        assert_eq!(status(failed(AttemptFailure::Busy { retry_after: None })), 503);
     }
 
     #[test]

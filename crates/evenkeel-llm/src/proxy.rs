@@ -16,6 +16,7 @@ use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::ServerRequest;
+use evenkeel_server::scheduling::rejection_error;
 use evenkeel_server::tenant::{Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
@@ -24,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::LlmApi;
 use crate::deadline::ClientDeadlines;
-use crate::error::{self, AttemptError};
+use crate::error::AttemptError;
 use crate::error_format::{self, ANTHROPIC_ID};
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
 use crate::node_response::NodeResponse;
@@ -263,7 +264,8 @@ impl ProxyRequest {
             return ApiError::Unready;
         }
         let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(reservation.model()));
-        error::rejection_error(&rejected.rejection, &request.model, waiting)
+        let no_node = ApiError::NoModel { model: request.model.clone() };
+        rejection_error(&rejected.rejection, waiting, no_node)
     }
 }
 

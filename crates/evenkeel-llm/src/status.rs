@@ -160,7 +160,7 @@ fn tenant_json(llm: &LlmApi, status: &TenantStatus) -> Value {
 }
 
 fn tenant_name(llm: &LlmApi, id: TenantId) -> String {
-    let known = llm.tenants.read().get(&id).map(|tenant| tenant.settings.name.clone());
+    let known = llm.tenants.get(id).map(|tenant| tenant.settings.name.clone());
     known
         .unwrap_or_else(|| llm.scheduler.observer().metrics().tenant_name(id).unwrap_or("unnamed").to_owned())
 }

@@ -18,6 +18,7 @@ pub mod percent;
 pub mod rate_window;
 pub mod request_id;
 pub mod route;
+pub mod scheduling;
 mod service;
 pub mod tenant;
 mod timer;
