@@ -20,7 +20,9 @@ use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
 use crate::time::UnixMillis;
 
-/// Completion callback. Called once, on any thread; must not block.
+/// Completion callback. Called at most once, on any thread; must not block.
+///
+/// A store that is closed drops the callbacks of its pending operations without calling them.
 pub type Completion<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 /// Callback for appended messages; must not block.
 pub type AppendListener = Arc<dyn Fn(Vec<AppendedMessage>) + Send + Sync>;
@@ -88,7 +90,7 @@ pub trait Store: Send + Sync + 'static {
     /// The listeners receive the messages appended after that write, in order.
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError>;
 
-    /// Reports whether `epoch` still owns the queue, that is, no other owner has taken over.
+    /// Reports whether the owner with this epoch still owns the queue.
     fn is_owner(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
 
     /// Gives up ownership of a queue.
@@ -143,8 +145,8 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Reports whether the commit may be delayed: no caller waits for it, and if a crash loses it, a message is
-    /// redelivered.
+    /// Reports whether the commit may be delayed: no caller waits for it, and a crash that loses it only causes
+    /// redeliveries.
     pub(crate) fn is_relaxed(&self) -> bool {
         let may_be_lost = |change: &MessageChange| {
             matches!(

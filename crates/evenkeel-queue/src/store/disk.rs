@@ -1,7 +1,7 @@
 //! The store on disk: fjall keyspaces, one writer thread and a few reader threads.
 //!
 //! Guarantees: an operation completes once its writes have the requested durability; one fsync serves every operation
-//! that arrived during the previous one (group commit). Opening reads keys, never bodies.
+//! that arrived during the previous one (group commit). Opening a store reads the keys of messages, never their bodies.
 
 mod dedup;
 mod keyspaces;
@@ -59,12 +59,14 @@ impl Default for DiskOptions {
 }
 
 /// Callback for a failed fsync, after which it is unknown which of the last writes are durable.
+///
+/// If it returns, the next write reopens the database.
 #[derive(Clone)]
 pub struct FatalHandler(pub Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Default for FatalHandler {
     fn default() -> Self {
-        Self(Arc::new(|error| tracing::error!(error, "store stopped after a disk error")))
+        Self(Arc::new(|error| tracing::error!(error, "closed the database after a disk error")))
     }
 }
 
@@ -79,7 +81,7 @@ pub struct DiskStore {
     write_queue: Arc<WriteQueue>,
     read_queue: Mutex<Option<SyncSender<ReadOp>>>,
     keyspaces: Arc<RwLock<Option<Keyspaces>>>,
-    /// Statistics of each queue's keys from recovery; the first `read_keys` of a queue removes its entry.
+    /// Message counts of each queue's keys, from recovery; the first `read_keys` of a queue removes its entry.
     recovered_keys: Mutex<KeyExtents>,
     /// Key that signs receipt handles.
     receipt_secret: [u8; 32],
@@ -168,19 +170,19 @@ impl Store for DiskStore {
     }
 
     fn read_keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
-        let first = self.submit_and_wait(|done| WriteOp::GetPurgedBelow(queue, done))?;
+        let purged_below = self.submit_and_wait(|done| WriteOp::GetPurgedBelow(queue, done))?;
         let snapshot = self.snapshot()?;
         let recovered = self.recovered_keys.lock().remove(&queue);
         let extents = match recovered {
             Some(extents) => extents,
-            None => snapshot.count_queue(queue, first..before)?,
+            None => snapshot.count_queue(queue, purged_below..before)?,
         };
         snapshot.stored_keys(queue, extents)
     }
 
     fn read_delivery_states(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
-        let first = self.submit_and_wait(|done| WriteOp::GetPurgedBelow(queue, done))?;
-        self.snapshot()?.stored_messages(queue, first..before)
+        let purged_below = self.submit_and_wait(|done| WriteOp::GetPurgedBelow(queue, done))?;
+        self.snapshot()?.stored_messages(queue, purged_below..before)
     }
 
     fn read_next(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
@@ -241,7 +243,7 @@ impl Store for DiskStore {
         self.submit_and_wait(|done| WriteOp::IsOwner(queue, epoch, done))
     }
 
-    // Nothing to release: only this process can own the directory, and a new owner gets a higher epoch.
+    // Nothing to release: only one process can open the directory, and the next owner gets a higher epoch.
     fn release_ownership(&self, _queue: QueueId, _epoch: Epoch) {}
 
     fn secret(&self) -> [u8; 32] {
@@ -251,7 +253,7 @@ impl Store for DiskStore {
     fn close(&self) {
         let (sender, receiver) = sync_channel(1);
         if self.write_queue.push(WriteOp::Close(sender)).is_ok() {
-            // An error means that the writer has stopped already.
+            // An error means that the writer thread has already stopped.
             receiver.recv().ok();
         }
         self.read_queue.lock().take();
@@ -304,7 +306,7 @@ mod tests {
         send(10);
         let remaining = || store.snapshot().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
         let count = || remaining().values().map(|extent| extent.messages).sum::<u64>();
-        // The purge runs in the background: poll until it has finished.
+        // The writer deletes purged messages in the background: poll until it has finished.
         let purged = (0..1_000_000).find(|_| count() == 10);
         assert!(purged.is_some(), "{} messages are left on disk", count());
     }

@@ -47,7 +47,7 @@ struct MemoryQueue {
     dedup_by_age: VecDeque<(UnixMillis, DedupId)>,
 }
 
-/// A message on its way to another queue.
+/// A message taken out of its queue, to be appended to the queue `to`.
 struct MovedMessage {
     key: KeyId,
     to: QueueId,
@@ -67,7 +67,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    fn with<T>(
+    fn with_queue<T>(
         &self,
         queue: QueueId,
         work: impl FnOnce(&mut MemoryQueue, &mut u64) -> Result<T, StoreError>,
@@ -83,10 +83,10 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn append(&self, batch: AppendBatch, done: Completion<Vec<EnqueueResult>>) {
-        done(self.with(batch.queue, |queue, seq| {
+        done(self.with_queue(batch.queue, |queue, seq| {
             queue.check_keys(batch.messages.iter().map(|message| &message.key))?;
             let (sent, appended) = queue.append(batch, seq);
-            // Called under the lock, so that messages stay in order.
+            // Called under the lock, so that the listener receives messages in order.
             if let Some(listener) = &queue.listener {
                 listener(appended);
             }
@@ -95,19 +95,19 @@ impl Store for MemoryStore {
     }
 
     fn read_keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
-        self.with(queue, |queue, _| {
+        self.with_queue(queue, |queue, _| {
             Ok(queue.keys.iter().map(|(&key, entry)| queue.stored_key(key, entry, before)).collect())
         })
     }
 
     fn read_delivery_states(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
-        self.with(queue, |queue, _| {
+        self.with_queue(queue, |queue, _| {
             Ok(queue.states.values().filter(|state| state.meta.seq < before).copied().collect())
         })
     }
 
     fn read_next(&self, fetch: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
-        done(self.with(fetch.queue, |queue, _| {
+        done(self.with_queue(fetch.queue, |queue, _| {
             let mut bytes = 0;
             let after = (fetch.key, Seq(fetch.after.0 + 1))..=(fetch.key, Seq(u64::MAX));
             let found = queue.messages.range(after).map(|(_, message)| message.clone());
@@ -126,7 +126,7 @@ impl Store for MemoryStore {
         messages: Vec<(KeyId, MessageMeta)>,
         done: Completion<Vec<(Seq, Payload)>>,
     ) {
-        done(self.with(queue, |queue, _| {
+        done(self.with_queue(queue, |queue, _| {
             let found = messages
                 .into_iter()
                 .filter_map(|(key, meta)| Some((meta.seq, queue.messages.get(&(key, meta.seq))?.1.clone())));
@@ -138,8 +138,8 @@ impl Store for MemoryStore {
         let mut moved = Vec::new();
         let destinations: Vec<QueueId> =
             commit.changes.iter().filter_map(MessageChange::destination).collect();
-        let missing = destinations.into_iter().find_map(|to| self.with(to, |_, _| Ok(())).err());
-        let result = self.with(commit.queue, |queue, _| {
+        let missing = destinations.into_iter().find_map(|to| self.with_queue(to, |_, _| Ok(())).err());
+        let result = self.with_queue(commit.queue, |queue, _| {
             if queue.epoch != commit.epoch {
                 return Err(StoreError::NotOwner);
             }
@@ -153,8 +153,8 @@ impl Store for MemoryStore {
         });
         for MovedMessage { key, to, name, meta, payload } in moved {
             let meta = MessageMeta { from: Some(meta.moved_from(commit.queue, key)), ..meta };
-            // If the target was removed meanwhile, the message is lost with it.
-            drop(self.with(to, |queue, seq| {
+            // If the destination was removed meanwhile, the message is lost.
+            drop(self.with_queue(to, |queue, seq| {
                 let appended = queue.append_moved(name, meta, payload, seq);
                 if let Some(listener) = &queue.listener {
                     listener(vec![appended]);
@@ -176,12 +176,12 @@ impl Store for MemoryStore {
             }
             None => Err(StoreError::NoQueue),
         };
-        // Called under the lock, so that later messages are appended after it.
+        // Called under the lock, so that later appends reach the listener after the purge completes.
         done(purged);
     }
 
     fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
-        done(self.with(queue, |queue, _| {
+        done(self.with_queue(queue, |queue, _| {
             queue.check_keys(core::iter::once(&name))?;
             let key = queue.intern(&name);
             queue.keys.entry(key).and_modify(|entry| entry.rule = rule);
@@ -227,7 +227,7 @@ impl Store for MemoryStore {
 
     fn put_queue(&self, id: Option<QueueId>, descriptor: QueueDescriptor, done: Completion<QueueId>) {
         let put = match id {
-            Some(id) => self.with(id, |queue, _| {
+            Some(id) => self.with_queue(id, |queue, _| {
                 queue.descriptor = descriptor;
                 Ok(id)
             }),
@@ -266,7 +266,7 @@ impl Store for MemoryStore {
     }
 
     fn is_owner(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
-        self.with(queue, |queue, _| Ok(queue.epoch == epoch))
+        self.with_queue(queue, |queue, _| Ok(queue.epoch == epoch))
     }
 
     fn release_ownership(&self, _queue: QueueId, _epoch: Epoch) {}
@@ -307,7 +307,7 @@ impl MemoryQueue {
     fn append(&mut self, batch: AppendBatch, seq: &mut u64) -> (Vec<EnqueueResult>, Vec<AppendedMessage>) {
         let queue = batch.queue;
         let now = batch.sent_at;
-        self.forget_dedup(now);
+        self.remove_old_dedup(now);
         let mut sent = Vec::new();
         let mut appended = Vec::new();
         for message in batch.messages {
@@ -354,8 +354,8 @@ impl MemoryQueue {
         (sent, appended)
     }
 
-    /// Removes deduplication IDs that are out of the window.
-    fn forget_dedup(&mut self, now: UnixMillis) {
+    /// Removes deduplication IDs that are older than the window.
+    fn remove_old_dedup(&mut self, now: UnixMillis) {
         let is_old = |(at, _): &mut (UnixMillis, DedupId)| DEDUP_WINDOW <= now.since(*at);
         while let Some((_, id)) = self.dedup_by_age.pop_front_if(is_old) {
             self.dedup.remove(&id);
@@ -422,7 +422,7 @@ impl MemoryQueue {
 
     fn put_state(&mut self, record: RedeliveryRecord, state: StoredState) {
         let RedeliveryRecord { key, meta, deliveries, first_delivered_at, .. } = record;
-        // A message that was removed meanwhile has no state.
+        // The message may have been removed meanwhile.
         if self.messages.contains_key(&(key, meta.seq)) {
             let stored = StoredMessage { key, meta, deliveries, first_delivered_at, state };
             self.states.insert((key, meta.seq), stored);

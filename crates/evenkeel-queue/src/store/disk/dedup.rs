@@ -98,7 +98,7 @@ impl Dedup {
         is_due.then(|| open_keyspace(db, self.current_number + 1)).transpose()
     }
 
-    /// Makes `next` the current keyspace and the current one the previous, and deletes the previous one.
+    /// Makes `next` the current keyspace and the current keyspace the previous one; deletes the old previous one.
     pub(super) fn rotate(&mut self, db: &Database, next: Keyspace) -> Result<(), StoreError> {
         self.current_number += 1;
         self.started_at = None;
@@ -157,14 +157,14 @@ mod tests {
             if let Some(next) = dedup.create_next_if_due(&db).unwrap() {
                 dedup.rotate(&db, next).unwrap();
             }
-            // Reopening must not lose an entry.
+            // A restart must not lose an entry.
             if n % 7 == 3 {
                 dedup = Dedup::open(&db).unwrap();
             }
             for sent in 0..=n {
                 let found = dedup.find(QueueId(1), &entry_key(QueueId(1), &id(sent))).unwrap();
                 let is_duplicate = found.is_some_and(|found| found.is_within_window(at));
-                assert_eq!(is_duplicate, n - sent < 5, "{sent} at minute {n}: {found:?}");
+                assert_eq!(is_duplicate, n - sent < 5, "message {sent} at minute {n}: {found:?}");
                 assert_eq!(found.map(|found| found.id.seq), found.map(|_| Seq(sent)));
             }
         }

@@ -1,7 +1,7 @@
 //! Keyspaces of an open data directory, and their recovery at start.
 //!
-//! fjall's write-ahead log, its journal, is replayed first; then the keys of all messages are counted. Readers work on a
-//! snapshot.
+//! Recovery replays fjall's journal (its write-ahead log), then scans the keys of all messages to count them. Readers
+//! work on a snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -22,7 +22,7 @@ use crate::store::result_index::ResultIndex;
 use crate::store::{AppendListener, QueueDescriptor, QueueRecord, StoreError};
 use crate::time::UnixMillis;
 
-/// Size of the journal, which a start has to replay: a few seconds, and as much memory.
+/// Maximum size of the journal. A start replays it, which takes a few seconds and as much memory.
 const JOURNAL_MAX: u64 = 128 << 20;
 /// Sequence numbers are reserved on disk in blocks of this size, so that none is used twice.
 pub(super) const SEQ_BLOCK: u64 = 1 << 20;
@@ -46,21 +46,21 @@ pub(super) struct Catalog {
     pub(super) last_queue_id: u32,
     /// Next sequence number.
     pub(super) seq: u64,
-    /// End of the reserved sequence numbers.
+    /// End of the reserved sequence numbers, exclusive.
     pub(super) seq_end: u64,
-    /// Results that expire before this are deleted already.
+    /// Results that expire before this time have been deleted.
     pub(super) results_expired_until: UnixMillis,
     pub(super) results: ResultIndex,
     /// Queues whose purged messages are still to be deleted.
     pub(super) purges: Vec<PurgeCursor>,
-    /// A write failed since the start: a delete that is repeated may find its message gone.
+    /// The database was reopened after a failed write, so a repeated delete may find its message already deleted.
     pub(super) is_reopened: bool,
 }
 
-/// Position of the deletion of purged messages, segment by segment.
+/// Position of a purge, which deletes messages segment by segment.
 pub(super) struct PurgeCursor {
     pub(super) queue: QueueId,
-    /// Messages before this one are deleted.
+    /// Messages with a lower sequence number are purged.
     pub(super) below: Seq,
     /// First sequence number of the current segment.
     pub(super) segment: Seq,
@@ -89,7 +89,7 @@ pub(super) struct KeyEntry {
     pub(super) live: u64,
 }
 
-/// Extent of a key's messages.
+/// Number, size and range of a key's messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyExtent {
     first: Seq,
@@ -122,7 +122,7 @@ impl Keyspaces {
         let results = keyspace("results")?;
         let results_due = keyspace("results_due")?;
         let secret = check_format(&db, &meta, dir)?;
-        let seq = number(&meta, b"seq")?.unwrap_or(1);
+        let seq = read_number(&meta, b"seq")?.unwrap_or(1);
         let segments = open_segments(&db, &meta, Seq(seq))?;
         let dedup = Dedup::open(&db)?;
         let mut keyspaces = Self { db, meta, keys, state, results, results_due, segments, dedup };
@@ -140,7 +140,7 @@ impl Keyspaces {
         Ok(Recovery { keyspaces, catalog, extents, secret })
     }
 
-    /// Takes a snapshot; later moves between segments and deletes do not affect it.
+    /// Takes a snapshot, which later compactions and deletes do not affect.
     pub(super) fn snapshot(&self) -> StoreSnapshot {
         StoreSnapshot { snapshot: self.db.snapshot(), keyspaces: self.clone() }
     }
@@ -152,8 +152,8 @@ impl Keyspaces {
             let id = QueueId(layout::read_u32(&key, 1).ok_or_else(|| corrupt("a queue's id"))?);
             let descriptor = serde_json::from_slice(&value)
                 .map_err(|error| corrupt(&format!("queue {}: {error}", id.0)))?;
-            let epoch = number(&self.meta, &layout::queue_meta_key(b'e', id))?.unwrap_or(0);
-            let below = number(&self.meta, &layout::queue_meta_key(b'p', id))?.unwrap_or(0);
+            let epoch = read_number(&self.meta, &layout::queue_meta_key(b'e', id))?.unwrap_or(0);
+            let below = read_number(&self.meta, &layout::queue_meta_key(b'p', id))?.unwrap_or(0);
             let queue = QueueEntry {
                 descriptor,
                 epoch: Epoch(epoch),
@@ -165,10 +165,10 @@ impl Keyspaces {
             };
             queues.insert(id, queue);
         }
-        let last_queue_id = number(&self.meta, b"made")?.unwrap_or(0);
+        let last_queue_id = read_number(&self.meta, b"made")?.unwrap_or(0);
         let last_queue_id = u32::try_from(last_queue_id).map_err(|_| corrupt("the last queue id"))?;
         let results = self.read_results()?;
-        // It is unknown how much of the last block was used, so the rest of it is skipped.
+        // `seq` is the end of the last reserved block: it is unknown how much of that block was used.
         Ok(Catalog {
             queues,
             last_queue_id,
@@ -197,7 +197,7 @@ impl Keyspaces {
         Ok(())
     }
 
-    /// Counts all messages, by key and by segment.
+    /// Counts all messages by key and by segment, and finds the purges to continue.
     fn count(&mut self, catalog: &mut Catalog) -> Result<KeyExtents, StoreError> {
         let mut extents = KeyExtents::new();
         let mut leftovers: BTreeMap<QueueId, Seq> = BTreeMap::new();
@@ -287,7 +287,7 @@ impl StoreSnapshot {
             let (message_key, value) = entry.into_inner().map_err(io)?;
             let (_, key, meta) =
                 layout::read_message_key(&message_key).ok_or_else(|| corrupt("a state's key"))?;
-            // A state may outlive its message: a delivery may be given back after a purge.
+            // A state may outlive its message: a delivery may be released after a purge.
             let segment = &self.keyspaces.segments.containing(meta.seq).keyspace;
             let is_live = self.snapshot.contains_key(segment, &*message_key).map_err(io)?;
             if is_live && seqs.contains(&meta.seq) {
@@ -309,7 +309,9 @@ impl KeyExtent {
 }
 
 impl Catalog {
-    /// Returns the first sequence number of a queue that is not purged, though earlier messages may still be on disk.
+    /// Returns the first sequence number of a queue that is not purged; of a deleted queue, every message is purged.
+    ///
+    /// Purged messages may still be on disk.
     pub(super) fn purged_below(&self, queue: QueueId) -> Seq {
         self.queues.get(&queue).map_or(Seq(u64::MAX), |entry| entry.purged_below)
     }
@@ -346,8 +348,8 @@ fn check_format(db: &Database, meta: &Keyspace, dir: &Path) -> Result<[u8; 32], 
         ))),
         None => {
             let mut secret = [0; 32];
-            let drawn = SystemRandom::new().fill(&mut secret);
-            drawn.map_err(|_| StoreError::Io("the system provides no random numbers".into()))?;
+            let filled = SystemRandom::new().fill(&mut secret);
+            filled.map_err(|_| StoreError::Io("the system provides no random numbers".into()))?;
             let mut batch = db.batch();
             batch.insert(meta, b"format".as_slice(), FORMAT.to_be_bytes().as_slice());
             batch.insert(meta, b"secret".as_slice(), secret.as_slice());
@@ -363,14 +365,14 @@ fn open_segments(db: &Database, meta: &Keyspace, next: Seq) -> Result<Segments, 
     for name in db.list_keyspace_names() {
         let number_after = |prefix| name.strip_prefix(prefix).and_then(|number| number.parse::<u64>().ok());
         if let Some(first) = number_after("m_") {
-            let end = number(meta, &layout::segment_end_key(Seq(first)))?.map(Seq);
+            let end = read_number(meta, &layout::segment_end_key(Seq(first)))?.map(Seq);
             segments.push(Segment::open(db, &name, Seq(first), end).map_err(io)?);
         } else if let Some(number) = number_after("old_") {
             compacted_numbers.push(number);
         }
     }
     segments.sort_by_key(|segment| segment.first);
-    // A segment that was open at the crash ends where the next block of numbers starts.
+    // A segment that was open when the store stopped ends where the next block of sequence numbers starts.
     for segment in segments.iter_mut().filter(|segment| segment.end.is_none() && segment.first < next) {
         meta.insert(layout::segment_end_key(segment.first), next.0.to_be_bytes()).map_err(io)?;
         segment.end = Some(next);
@@ -383,12 +385,12 @@ fn open_segments(db: &Database, meta: &Keyspace, next: Seq) -> Result<Segments, 
     Ok(Segments { segments, compacted, compacted_number })
 }
 
-pub(super) fn number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreError> {
+pub(super) fn read_number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreError> {
     let Some(value) = meta.get(key).map_err(io)? else { return Ok(None) };
     layout::read_u64(&value, 0).map(Some).ok_or_else(|| corrupt("a number"))
 }
 
-/// Converts an error, without the type names around the cause.
+/// Converts a fjall error; of an I/O error only the cause is kept, without fjall's wrapper.
 pub(super) fn io(error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => match error.kind() {
@@ -453,9 +455,9 @@ mod tests {
         assert_eq!(
             keyspaces.segments.containing(meta.seq).first,
             Seq(0),
-            "it is searched in the empty segment"
+            "the message is looked up in the empty segment"
         );
-        assert_eq!(keyspaces.segments.segments.len(), 1, "the empty segment is still there");
+        assert_eq!(keyspaces.segments.segments.len(), 1, "the empty segment was not dropped");
     }
 
     #[test]

@@ -27,15 +27,16 @@ use crate::time::UnixMillis;
 
 /// Format number; changes with the layout.
 pub(super) const FORMAT: u32 = 4;
-/// Earliest readable format. Its records are written as before, so a store is upgraded at once.
+/// Earliest readable format. Format 4 did not change its records, so an upgrade only writes the new number.
 pub(super) const FORMAT_MIN: u32 = 3;
-/// Length of a message's key.
-const SENT_KEY: usize = 40;
+/// Length of the key of a message that was not moved.
+const SENT_KEY_LEN: usize = 40;
 /// Length of the key of a moved message.
-const MOVED_KEY: usize = 56;
+const MOVED_KEY_LEN: usize = 56;
 /// Additional length for a message with a TTL.
-const EXPIRY: usize = 8;
-const STATE: usize = 33;
+const EXPIRY_LEN: usize = 8;
+/// Length of an encoded delivery state.
+const STATE_LEN: usize = 33;
 /// Offset of the name in a key's record.
 const NAME_AT: usize = 20;
 
@@ -45,7 +46,7 @@ const READY: u8 = 3;
 
 /// A message's key, which holds all its metadata.
 pub(super) struct MessageKey {
-    bytes: [u8; MOVED_KEY + EXPIRY],
+    bytes: [u8; MOVED_KEY_LEN + EXPIRY_LEN],
     len: usize,
 }
 
@@ -56,20 +57,20 @@ impl MessageKey {
 }
 
 pub(super) fn message_key(queue: QueueId, key: KeyId, meta: &MessageMeta) -> MessageKey {
-    let mut bytes = [0; MOVED_KEY + EXPIRY];
+    let mut bytes = [0; MOVED_KEY_LEN + EXPIRY_LEN];
     bytes[..16].copy_from_slice(&message_prefix(queue, key, meta.seq));
     bytes[16..24].copy_from_slice(&meta.sent_at.0.to_be_bytes());
     bytes[24..28].copy_from_slice(&meta.size.to_be_bytes());
     bytes[28..36].copy_from_slice(&meta.cost.0.to_be_bytes());
-    let mut len = SENT_KEY;
+    let mut len = SENT_KEY_LEN;
     if let Some(moved) = meta.from {
         bytes[36..40].copy_from_slice(&moved.queue.0.to_be_bytes());
         bytes[40..56].copy_from_slice(&message_prefix(moved.id.queue, moved.id.key, moved.id.seq));
-        len = MOVED_KEY;
+        len = MOVED_KEY_LEN;
     }
     if let Some(at) = meta.expires_at {
-        bytes[len..len + EXPIRY].copy_from_slice(&at.0.to_be_bytes());
-        len += EXPIRY;
+        bytes[len..len + EXPIRY_LEN].copy_from_slice(&at.0.to_be_bytes());
+        len += EXPIRY_LEN;
     }
     MessageKey { bytes, len }
 }
@@ -91,18 +92,18 @@ pub(super) fn key_prefix(queue: QueueId, key: KeyId) -> [u8; 8] {
 }
 
 pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, MessageMeta)> {
-    let queue = QueueId(read_u32(bytes, 36)?);
-    let (from, len) = if queue == QueueId(0) {
-        (None, SENT_KEY)
+    let origin = QueueId(read_u32(bytes, 36)?);
+    let (from, len) = if origin == QueueId(0) {
+        (None, SENT_KEY_LEN)
     } else {
-        let first = QueueId(read_u32(bytes, 40)?);
+        let queue = QueueId(read_u32(bytes, 40)?);
         let key = KeyId(read_u32(bytes, 44)?);
-        let id = MessageId { queue: first, key, seq: Seq(read_u64(bytes, 48)?) };
-        (Some(MoveOrigin { queue, id }), MOVED_KEY)
+        let id = MessageId { queue, key, seq: Seq(read_u64(bytes, 48)?) };
+        (Some(MoveOrigin { queue: origin, id }), MOVED_KEY_LEN)
     };
     let expires_at = match bytes.len().checked_sub(len)? {
         0 => None,
-        EXPIRY => Some(UnixMillis(read_u64(bytes, len)?)),
+        EXPIRY_LEN => Some(UnixMillis(read_u64(bytes, len)?)),
         _ => return None,
     };
     let meta = MessageMeta {
@@ -119,7 +120,7 @@ pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, MessageM
 /// Encodes a message's value.
 pub(super) fn message_value(payload: &Payload) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + payload.size());
-    // The size of a message limits its headers, far below 4 GiB.
+    // The maximum message size keeps the headers far below 4 GiB.
     bytes.extend_from_slice(&(payload.headers.len() as u32).to_be_bytes());
     bytes.extend_from_slice(&payload.headers);
     bytes.extend_from_slice(&payload.body);
@@ -137,13 +138,13 @@ pub(super) fn state_value(
     deliveries: DeliveryCount,
     first_delivered_at: Option<UnixMillis>,
     state: StoredState,
-) -> [u8; STATE] {
+) -> [u8; STATE_LEN] {
     let (kind, until, epoch) = match state {
         StoredState::Leased { until, epoch } => (LEASED, until, epoch),
         StoredState::Delayed { until } => (DELAYED, until, Epoch(0)),
         StoredState::Ready => (READY, UnixMillis(0), Epoch(0)),
     };
-    let mut bytes = [0; STATE];
+    let mut bytes = [0; STATE_LEN];
     bytes[0] = kind;
     bytes[1..5].copy_from_slice(&deliveries.attempts.to_be_bytes());
     bytes[5..13].copy_from_slice(&first_delivered_at.map_or(0, |at| at.0).to_be_bytes());
@@ -209,14 +210,14 @@ impl KeyRecord {
     }
 }
 
-/// Returns a key of `meta` for a queue.
+/// Returns the key in `meta` of a queue's descriptor (`q`), epoch (`e`) or first unpurged sequence number (`p`).
 pub(super) fn queue_meta_key(kind: u8, queue: QueueId) -> [u8; 5] {
     let mut bytes = [kind; 5];
     bytes[1..].copy_from_slice(&queue.0.to_be_bytes());
     bytes
 }
 
-/// Returns the key of `meta` for the end of a segment.
+/// Returns the key in `meta` of the end of a segment.
 pub(super) fn segment_end_key(first: Seq) -> [u8; 9] {
     let mut bytes = [b'g'; 9];
     bytes[1..].copy_from_slice(&first.0.to_be_bytes());
@@ -248,10 +249,10 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_are_rejected_or_decode_exactly(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_rejected_or_encode_back_unchanged(bytes: Vec<u8>) {
             if let Some((queue, key, meta)) = read_message_key(&bytes) {
-                let again = message_key(queue, key, &meta);
-                prop_assert_eq!(again.as_slice(), &bytes);
+                let encoded = message_key(queue, key, &meta);
+                prop_assert_eq!(encoded.as_slice(), &bytes);
             }
             if let Some(payload) = read_message_value(&bytes.clone().into()) {
                 prop_assert_eq!(payload.size() + 4, bytes.len());
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_sort_by_queue_then_key_then_order() {
+    fn keys_sort_by_queue_then_key_then_sequence_number() {
         let key = |queue, key, seq| message_prefix(QueueId(queue), KeyId(key), Seq(seq));
         assert!(
             key(1, 2, 300) < key(1, 2, 301) && key(1, 2, 301) < key(1, 3, 1) && key(1, 3, 9) < key(2, 0, 0)

@@ -24,14 +24,14 @@ pub(super) enum ReadOp {
 pub(super) fn run(queue: &Mutex<Receiver<ReadOp>>, keyspaces: &RwLock<Option<Keyspaces>>) {
     loop {
         let Ok(op) = queue.lock().recv() else { return };
-        // A snapshot, so that the writer is not blocked and no message moves during the read.
+        // A snapshot does not block the writer, and a compaction during the read cannot hide messages.
         let Some(store) = keyspaces.read().as_ref().map(Keyspaces::snapshot) else {
             op.fail(StoreError::Closed);
             continue;
         };
         match op {
-            ReadOp::Fetch(fetch, done) => done(fetch_from(&store, fetch)),
-            ReadOp::Payloads(queue, messages, done) => done(read_from(&store, queue, messages)),
+            ReadOp::Fetch(fetch, done) => done(fetch_messages(&store, fetch)),
+            ReadOp::Payloads(queue, messages, done) => done(read_payloads(&store, queue, messages)),
             ReadOp::Result(id, done) => done(store.keyspaces.result(id)),
         }
     }
@@ -48,11 +48,11 @@ impl ReadOp {
     }
 }
 
-fn fetch_from(store: &StoreSnapshot, fetch: Fetch) -> Result<Vec<(MessageMeta, Payload)>, StoreError> {
-    // Compacted messages lie between those of the other segments, so both are read and merged.
+fn fetch_messages(store: &StoreSnapshot, fetch: Fetch) -> Result<Vec<(MessageMeta, Payload)>, StoreError> {
+    // Sequence numbers of compacted messages lie between those of the other segments, so both are read and merged.
     let StoreSnapshot { keyspaces, snapshot } = store;
-    let compacted = collect(snapshot, keyspaces.segments.compacted_keyspace(), &fetch)?;
-    let later = collect(snapshot, keyspaces.segments.segments_after(fetch.after), &fetch)?;
+    let compacted = collect_messages(snapshot, keyspaces.segments.compacted_keyspace(), &fetch)?;
+    let later = collect_messages(snapshot, keyspaces.segments.segments_after(fetch.after), &fetch)?;
     let complete_to = compacted.complete_to.min(later.complete_to);
     let mut found = compacted.messages;
     found.extend(later.messages);
@@ -65,12 +65,12 @@ fn fetch_from(store: &StoreSnapshot, fetch: Fetch) -> Result<Vec<(MessageMeta, P
 /// Messages of a key from some segments.
 struct FetchedMessages {
     messages: Vec<(MessageMeta, Payload)>,
-    /// No message up to here is left out.
+    /// Every message up to this sequence number is included.
     complete_to: Seq,
 }
 
-/// Reads consecutive segments, up to the limits of the fetch.
-fn collect<'a>(
+/// Reads messages from consecutive segments, up to the limits of the fetch.
+fn collect_messages<'a>(
     snapshot: &Snapshot,
     keyspaces: impl Iterator<Item = &'a Keyspace>,
     fetch: &Fetch,
@@ -97,7 +97,7 @@ fn collect<'a>(
     Ok(fetched)
 }
 
-fn read_from(
+fn read_payloads(
     store: &StoreSnapshot,
     queue: QueueId,
     messages: Vec<(KeyId, MessageMeta)>,
@@ -130,9 +130,9 @@ mod tests {
         let (keyspaces, _dir) = keyspaces(&[], 1..=1_000);
         let StoreSnapshot { keyspaces, snapshot } = keyspaces.snapshot();
         let segments = || keyspaces.segments.segments_after(Seq(0));
-        let first = collect(&snapshot, segments(), &fetch(0, 10, usize::MAX)).unwrap();
+        let first = collect_messages(&snapshot, segments(), &fetch(0, 10, usize::MAX)).unwrap();
         assert_eq!((first.messages.len(), first.complete_to), (10, Seq(10)));
-        let all = collect(&snapshot, segments(), &fetch(990, 100, usize::MAX)).unwrap();
+        let all = collect_messages(&snapshot, segments(), &fetch(990, 100, usize::MAX)).unwrap();
         assert_eq!((all.messages.len(), all.complete_to), (10, Seq(u64::MAX)));
     }
 
@@ -141,7 +141,7 @@ mod tests {
         let (keyspaces, _dir) = keyspaces(&[2, 5, 1_001, 2_000], 100..=1_000);
         assert_eq!(fetched(&keyspaces, fetch(0, 4, usize::MAX)), [2, 5, 100, 101]);
         assert_eq!(fetched(&keyspaces, fetch(998, 4, usize::MAX)), [999, 1_000, 1_001, 2_000]);
-        // Limited by bytes: a compacted message after the last one read may be missing, so later ones are left out.
+        // The byte limit stops the read of the other segments after 100, so later compacted messages are left out.
         assert_eq!(fetched(&keyspaces, fetch(5, 4, 1)), [100]);
         assert_eq!(fetched(&keyspaces, fetch(1_000, 4, usize::MAX)), [1_001, 2_000]);
     }
@@ -158,14 +158,14 @@ mod tests {
             batch.remove(&from, key);
         }
         batch.commit().unwrap();
-        let found = fetch_from(&snapshot, fetch(0, 100, usize::MAX)).unwrap();
-        assert_eq!(found.len(), 10, "messages that moved between segments were missed");
+        let found = fetch_messages(&snapshot, fetch(0, 100, usize::MAX)).unwrap();
+        assert_eq!(found.len(), 10, "messages compacted during the read are missing");
         let messages = found.iter().map(|(meta, _)| (KEY, *meta)).collect();
-        assert_eq!(read_from(&snapshot, QUEUE, messages).unwrap().len(), 10);
+        assert_eq!(read_payloads(&snapshot, QUEUE, messages).unwrap().len(), 10);
     }
 
     fn fetched(keyspaces: &Keyspaces, fetch: Fetch) -> Vec<u64> {
-        fetch_from(&keyspaces.snapshot(), fetch).unwrap().iter().map(|(meta, _)| meta.seq.0).collect()
+        fetch_messages(&keyspaces.snapshot(), fetch).unwrap().iter().map(|(meta, _)| meta.seq.0).collect()
     }
 
     fn fetch(after: u64, messages_max: usize, bytes_max: usize) -> Fetch {

@@ -1,4 +1,4 @@
-//! Results of messages on disk: by message, and by expiry.
+//! Results of messages on disk, with an index by expiry.
 
 use super::keyspaces::{Keyspaces, corrupt, io};
 use super::layout;
@@ -7,7 +7,7 @@ use crate::store::result_index::ResultIndex;
 use crate::store::{StoreError, StoredResult};
 use crate::time::UnixMillis;
 
-/// Bytes read per expiry run, approximately.
+/// Approximate number of bytes read per run of the expiry.
 const EXPIRE_BYTES: usize = 8 << 20;
 
 /// Returns the key of a result.
@@ -32,7 +32,7 @@ pub(super) fn result_value(result: &StoredResult) -> Vec<u8> {
 pub(super) struct ExpiredResult {
     /// Key in the expiry index.
     pub(super) due_key: [u8; 24],
-    /// Key of the result, unless it was replaced.
+    /// Key of the result; `None` if the result was deleted, or replaced by one that expires later.
     pub(super) result_key: Option<[u8; 16]>,
 }
 
@@ -72,8 +72,9 @@ impl Keyspaces {
         Ok(Some(StoredResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
     }
 
-    /// Returns results that expire from `from` to `until`, at most `max`, and not more than can be read quickly: other
-    /// writes wait meanwhile.
+    /// Returns at most `max` results that expire from `from` to `until`.
+    ///
+    /// Stops after about [`EXPIRE_BYTES`], because other writes wait meanwhile.
     pub(super) fn expired_results(
         &self,
         from: UnixMillis,
@@ -109,7 +110,7 @@ mod tests {
     use crate::store::disk::{DiskOptions, DiskStore};
 
     #[test]
-    fn expired_results_leave_the_disk() {
+    fn expired_results_are_deleted_from_disk() {
         let dir = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap();
         let queue = queue(&store);
@@ -126,8 +127,8 @@ mod tests {
             (keyspaces.results.iter().count(), keyspaces.results_due.iter().count())
         };
         assert_eq!((expire(99, 10), left()), (0, (10, 10)));
-        assert_eq!((expire(101, 3), left()), (3, (7, 7)), "some of those that expire at one time");
-        assert_eq!((expire(101, 10), left()), (5, (2, 2)), "and the rest of them");
+        assert_eq!((expire(101, 3), left()), (3, (7, 7)), "three of the four that expire at 100");
+        assert_eq!((expire(101, 10), left()), (5, (2, 2)), "the fourth, and all that expire at 101");
         assert_eq!((expire(102, 10), left()), (2, (0, 0)));
     }
 
@@ -155,7 +156,7 @@ mod tests {
             put(&store, many, seq, 100 + seq);
         }
         assert_eq!((left(&store, few), left(&store, many).len()), (vec![2, 3, 4], 5));
-        // A replaced result is the latest, and counts once.
+        // The new result replaces the old one, so the queue is not over its limit.
         put(&store, few, 2, 200);
         assert_eq!(left(&store, few), [3, 4, 2]);
         drop(store);

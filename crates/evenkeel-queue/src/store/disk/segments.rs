@@ -11,8 +11,9 @@ use crate::id::Seq;
 
 /// Size at which a segment is closed.
 const BYTES_MAX: u64 = 128 << 20;
-/// Age at which a segment is closed, if it has enough messages.
+/// Age at which a segment is closed, if it has [`APPENDED_MIN`] messages.
 const AGE_MAX: Duration = Duration::from_secs(600);
+/// Segments with fewer messages are neither closed by age nor compacted.
 const APPENDED_MIN: u64 = 10_000;
 /// A segment is compacted once less than one in this many of its messages is live.
 const SPARSE_FACTOR: u64 = 16;
@@ -61,7 +62,7 @@ impl Segment {
 pub(super) struct Segments {
     /// In order; messages are appended to the last one.
     pub(super) segments: Vec<Segment>,
-    /// Live messages of segments that were compacted.
+    /// Holds the live messages of compacted segments.
     pub(super) compacted: Segment,
     pub(super) compacted_number: u64,
 }
@@ -84,7 +85,7 @@ impl Segments {
         self.segments.last_mut().expect("there is always a segment to append to")
     }
 
-    /// Returns the keyspaces that may hold messages after this one: the compacted one, then the others in order.
+    /// Returns the keyspaces that may hold messages after `seq`: the compacted one, then the others in order.
     pub(super) fn after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
         self.compacted_keyspace().chain(self.segments_after(seq))
     }
@@ -95,7 +96,7 @@ impl Segments {
         compacted.filter(|segment| segment.live > 0).map(|segment| &segment.keyspace)
     }
 
-    /// Returns the keyspaces of segments that may hold messages after this one, in order.
+    /// Returns the keyspaces of the uncompacted segments that may hold messages after `seq`, in order.
     pub(super) fn segments_after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
         let later = self.segments.iter().filter(move |segment| segment.end.is_none_or(|end| seq < end));
         later.map(|segment| &segment.keyspace)

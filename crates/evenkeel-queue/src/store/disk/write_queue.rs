@@ -1,6 +1,7 @@
-//! Queue of pending writes. The writer is woken once for many of them.
+//! Queue of pending writes. It wakes the writer once per group of writes, not once per write.
 //!
-//! Limits: `len_max` writes that may be rejected; those that block their caller at start-up come in addition.
+//! Limits: [`WriteQueue::try_push`] rejects writes beyond `len_max`. [`WriteQueue::push`] has no limit; it is for
+//! callers that block until their write completes.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -18,19 +19,19 @@ pub(super) struct WriteQueue {
 
 struct State {
     ops: VecDeque<WriteOp>,
-    /// Writes whose completion a caller waits for.
+    /// Number of queued writes that a caller waits for.
     awaited: usize,
-    writer: WakeCondition,
+    wake_condition: WakeCondition,
     is_closed: bool,
 }
 
 /// Condition that wakes the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WakeCondition {
-    /// The writer is running and checks by itself.
+    /// The writer is running; it checks the queue before it waits.
     Never,
     Any,
-    /// This many writes that a caller waits for.
+    /// At least this many queued writes have a waiting caller.
     Awaited(usize),
 }
 
@@ -41,8 +42,12 @@ pub(super) enum EnqueueError {
 
 impl WriteQueue {
     pub(super) fn new(len_max: usize) -> Self {
-        let state =
-            State { ops: VecDeque::new(), awaited: 0, writer: WakeCondition::Never, is_closed: false };
+        let state = State {
+            ops: VecDeque::new(),
+            awaited: 0,
+            wake_condition: WakeCondition::Never,
+            is_closed: false,
+        };
         Self { state: Mutex::new(state), wake: Condvar::new(), len_max }
     }
 
@@ -66,13 +71,13 @@ impl WriteQueue {
         }
         state.awaited += usize::from(op.is_awaited());
         state.ops.push_back(op);
-        let is_woken = match state.writer {
+        let must_wake = match state.wake_condition {
             WakeCondition::Never => false,
             WakeCondition::Any => true,
             WakeCondition::Awaited(count) => count <= state.awaited,
         };
-        if is_woken {
-            state.writer = WakeCondition::Never;
+        if must_wake {
+            state.wake_condition = WakeCondition::Never;
             drop(state);
             self.wake.notify_one();
         }
@@ -86,45 +91,45 @@ impl WriteQueue {
         core::mem::take(&mut state.ops)
     }
 
-    /// Waits for a write.
+    /// Waits until a write is queued.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock();
         while state.ops.is_empty() {
-            state.writer = WakeCondition::Any;
+            state.wake_condition = WakeCondition::Any;
             self.wake.wait(&mut state);
         }
-        state.writer = WakeCondition::Never;
+        state.wake_condition = WakeCondition::Never;
     }
 
-    /// Waits for a write until the deadline.
+    /// Waits until a write is queued or the deadline has passed.
     pub(super) fn wait_until(&self, deadline: Instant) {
         let mut state = self.state.lock();
         while state.ops.is_empty() {
-            state.writer = WakeCondition::Any;
+            state.wake_condition = WakeCondition::Any;
             if self.wake.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
-        state.writer = WakeCondition::Never;
+        state.wake_condition = WakeCondition::Never;
     }
 
-    /// Waits for `count` writes that a caller waits for, until the deadline.
+    /// Waits until `count` queued writes have a waiting caller, or the deadline has passed.
     pub(super) fn wait_for_awaited(&self, count: usize, deadline: Instant) {
         let mut state = self.state.lock();
         while state.awaited < count {
-            state.writer = WakeCondition::Awaited(count);
+            state.wake_condition = WakeCondition::Awaited(count);
             if self.wake.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
-        state.writer = WakeCondition::Never;
+        state.wake_condition = WakeCondition::Never;
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.state.lock().ops.is_empty()
     }
 
-    /// Rejects further writes and drops the pending ones, which completes them with an error.
+    /// Rejects further writes and drops the pending ones without calling their completions.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;

@@ -27,14 +27,14 @@ use crate::store::{
 };
 use crate::time::UnixMillis;
 
-/// Changes per commit group, and one more request.
+/// Number of changes at which a commit group is full; its last request may exceed it.
 const GROUP_CHANGES_MAX: usize = 8_192;
 const GROUP_BYTES_MAX: usize = 16 << 20;
-/// Upper limit of the wait for a group, which is twice the last fsync's time.
+/// Maximum wait for a group; a shorter wait is twice the duration of the last fsync.
 const GROUP_WAIT_MAX: Duration = Duration::from_millis(2);
-/// A write that no caller waits for is committed with others, or after this time.
+/// Maximum delay of a write that no caller waits for; it is committed with other writes, or after this time.
 const RELAXED_WAIT_MAX: Duration = Duration::from_millis(5);
-/// Interval of maintenance while writes keep coming; without writes it runs at once.
+/// Interval of maintenance while writes keep arriving; without writes it runs at once.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval at which free disk space is read.
 const FREE_SPACE_INTERVAL: Duration = Duration::from_millis(100);
@@ -63,7 +63,7 @@ pub(super) struct Writer {
     dir: PathBuf,
     options: DiskOptions,
     write_queue: Arc<WriteQueue>,
-    /// Taken from the queue and not committed yet.
+    /// Writes taken from the queue and not yet added to a commit group.
     pending: VecDeque<WriteOp>,
     /// Shared with the readers.
     keyspaces: Arc<RwLock<Option<Keyspaces>>>,
@@ -71,14 +71,16 @@ pub(super) struct Writer {
     catalog: Option<Catalog>,
     /// Append listeners, while the database is closed.
     listeners: Vec<(QueueId, AppendListener)>,
-    /// Time of the first unsynced write, and how long it may stay so.
+    /// Time of the first unsynced write, and the time within which it must be synced.
     unsynced: Option<(Instant, Duration)>,
-    /// Requests that waited for the last fsync, and its duration.
+    /// Requests that waited for the last fsync.
     synced_requests: usize,
+    /// Duration of the last fsync of a commit group.
     sync_duration: Duration,
     free_bytes: u64,
     free_read_at: Option<Instant>,
     maintained_at: Instant,
+    /// Time when the database was closed, or of the last attempt to reopen it.
     reopened_at: Option<Instant>,
     /// Error that closed the database.
     failed: Option<StoreError>,
@@ -87,8 +89,8 @@ pub(super) struct Writer {
 
 /// Writes that are committed together.
 ///
-/// fjall gives a batch one sequence number, so of two writes to one key either may win. Messages are written once and
-/// deleted once, never in one group; of all other keys only the last write is put into the batch.
+/// fjall gives all writes of a batch the same sequence number, so of two writes to one key either may win. A message is
+/// written once and deleted once, never in the same group; for every other key, the batch has only the last write.
 pub(super) struct CommitGroup {
     batch: OwnedWriteBatch,
     /// Last write to each key that may be overwritten; `None` deletes it.
@@ -206,7 +208,7 @@ impl Writer {
         let mut closing = self.fill(&mut group);
         let is_relaxed = closing.is_none() && group.awaited == 0 && group.has_room();
         if is_relaxed {
-            // Wait briefly for writes with a waiting caller, to commit both together.
+            // Wait briefly for a write that a caller waits for, to commit both together.
             self.write_queue.wait_for_awaited(1, Instant::now() + RELAXED_WAIT_MAX);
             closing = self.fill(&mut group);
         }
@@ -221,13 +223,13 @@ impl Writer {
         batch.map(CommitGroup::new).ok_or(StoreError::Closed)
     }
 
-    /// Stages pending writes, as far as they fit.
+    /// Adds pending writes to the group until it is full; returns the reply channel of a close request.
     fn fill(&mut self, group: &mut CommitGroup) -> Option<SyncSender<()>> {
         self.take_all();
         while group.has_room() {
             match self.pending.pop_front()? {
                 WriteOp::Close(closed) => return Some(closed),
-                // A purge drops all messages the owner knows, so later messages must reach it afterwards.
+                // A purge makes the owner drop every message it knows, so later messages must reach the owner after it.
                 op @ WriteOp::Purge(..) => {
                     group.is_last = true;
                     group.awaited += 1;
@@ -249,10 +251,10 @@ impl Writer {
         }
     }
 
-    /// Group commit: waits briefly for the writers released by the last fsync, so that their next writes share one.
+    /// Waits briefly for the next requests of the callers that the last fsync released, so that they share an fsync.
     ///
-    /// Their next requests are often under way. If the first were committed alone, the others would wait for two fsyncs. A
-    /// single writer is not waited for.
+    /// If the first request were committed alone, the others would wait for two fsyncs. A single caller is not waited
+    /// for.
     fn wait_for_group(&mut self) {
         let released = core::mem::take(&mut self.synced_requests);
         if released > 1 {
@@ -261,7 +263,7 @@ impl Writer {
         }
     }
 
-    /// Commits a group, syncs it if a member requires that, and completes its requests.
+    /// Commits a group, syncs it if one of its requests requires that, and completes the requests.
     fn commit(&mut self, group: CommitGroup) {
         let CommitGroup { mut batch, latest, completions, appended, sync, awaited, .. } = group;
         if let Some(keyspaces) = self.keyspaces.read().as_ref() {
@@ -320,11 +322,11 @@ impl Writer {
     fn sync(&mut self) {
         self.unsynced = None;
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        // Callers get the error because the database is closed now.
+        // A failure closes the database; `commit` then completes its requests with an error.
         self.persist(PersistMode::SyncData).ok();
     }
 
-    /// Calls fsync; a failure stops the store.
+    /// Calls fsync; on failure, calls the fatal handler and closes the database.
     fn persist(&mut self, mode: PersistMode) -> Result<(), StoreError> {
         let result = self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.db.persist(mode));
         let Some(Err(error)) = result else { return Ok(()) };
@@ -353,7 +355,7 @@ impl Writer {
         self.reopened_at = Some(Instant::now());
     }
 
-    /// Reopens the database after a failed write; append listeners are kept.
+    /// Reopens the database after a failed write, with the same append listeners.
     fn reopen_if_needed(&mut self) -> Result<(), StoreError> {
         if self.catalog.is_some() {
             return Ok(());
@@ -373,7 +375,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Reads the free disk space at intervals.
+    /// Reads the free disk space, at most once per [`FREE_SPACE_INTERVAL`].
     fn refresh_free_space(&mut self) {
         if self.free_read_at.is_some_and(|at| at.elapsed() < FREE_SPACE_INTERVAL) {
             return;

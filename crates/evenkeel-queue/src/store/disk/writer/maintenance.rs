@@ -1,6 +1,6 @@
 //! Maintenance by the writer: rotation and compaction of segments, deletion of purged messages.
 //!
-//! A scan passes over the tombstone of every deleted message, so a purge continues where it stopped.
+//! A scan has to skip the tombstone of every deleted message, so each run of a purge starts where the last one stopped.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::store::disk::keyspaces::{PurgeCursor, io};
 use crate::store::disk::layout;
 use crate::store::disk::segments::{Segment, compacted_name, segment_name};
 
-/// Messages visited per run.
+/// Maximum number of messages visited per run.
 const VISIT_MAX: usize = 1_024;
 
 impl Writer {
@@ -22,7 +22,7 @@ impl Writer {
         self.catalog.as_ref().is_some_and(|catalog| !catalog.purges.is_empty())
     }
 
-    /// Deletes some of the purged messages.
+    /// Deletes purged messages of one queue, at most [`VISIT_MAX`].
     pub(super) fn run_maintenance(&mut self) {
         self.maintained_at = Instant::now();
         let Some(purge) = self.catalog.as_mut().and_then(|catalog| catalog.purges.pop()) else { return };
@@ -40,7 +40,7 @@ impl Writer {
         }
     }
 
-    /// Continues where the last run stopped: from the start it would pass over the tombstones of earlier deletes.
+    /// Deletes the next messages of a purge; returns where to continue, or `None` when the purge is complete.
     fn purge_some(&mut self, mut purge: PurgeCursor) -> Result<Option<PurgeCursor>, StoreError> {
         let mut keyspaces = self.keyspaces.write();
         let Some(keyspaces) = keyspaces.as_mut() else { return Ok(None) };
@@ -133,7 +133,7 @@ impl Writer {
             // Deleted in the same write: a message in both segments would be counted twice after a crash, and would
             // survive its acknowledgement.
             batch.remove(&keyspace, key.clone());
-            // The purge has passed the compacted segment and would not find the message there.
+            // A purge may have passed the compacted segment already: it would not find a purged message there.
             let is_purged = |(queue, _, meta): (_, _, MessageMeta)| meta.seq < catalog.purged_below(queue);
             if layout::read_message_key(&key).is_some_and(is_purged) {
                 batch.remove(&keyspaces.state, key);
@@ -163,7 +163,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Starts the next deduplication window, when the current one has ended.
+    /// Rotates the deduplication keyspaces if the current one spans a window.
     pub(super) fn rotate_dedup(&mut self) {
         let next =
             self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.dedup.create_next_if_due(&keyspaces.db));
@@ -194,7 +194,7 @@ impl Writer {
     }
 }
 
-/// Logs a failed rotation; a failed sync was reported already.
+/// Logs a failed rotation; a failed fsync was already reported to the fatal handler.
 fn log_failure(what: &str, rotated: Result<(), StoreError>) {
     match rotated {
         Ok(()) | Err(StoreError::Unknown(_)) => {}
@@ -223,7 +223,7 @@ mod tests {
 
     const QUEUE: QueueId = QueueId(1);
 
-    /// In key order, the compacted message comes after those that the first segment still holds.
+    /// The compacted message sorts after a message of the current segment, so the cursor must restart per segment.
     #[test]
     fn a_purge_covers_the_segment_after_the_compacted_one() {
         let mut rig = Rig::new();
@@ -233,11 +233,7 @@ mod tests {
         while rig.writer.has_maintenance() {
             rig.writer.run_maintenance();
         }
-        assert_eq!(
-            rig.left(),
-            [0, 0],
-            "purged messages are left in the compacted segment, or in the one after it"
-        );
+        assert_eq!(rig.left(), [0, 0], "purged messages are left in the compacted or the current segment");
     }
 
     /// The purge has passed the compacted segment when the next segment is compacted into it.
@@ -254,7 +250,7 @@ mod tests {
             segment.live = 3;
         }
         rig.writer.compact_sparse().unwrap();
-        assert_eq!(rig.compacted.iter().count(), 2, "the purge was before the second of three");
+        assert_eq!(rig.compacted.iter().count(), 2, "only the first of the three messages was purged");
     }
 
     #[test]
@@ -272,8 +268,8 @@ mod tests {
                 WriterTask::Maintain => rig.writer.run_maintenance(),
             }
         }
-        assert_eq!(rig.left(), [0, 0], "purged messages stay while writes keep coming");
-        assert_eq!(rig.writer.synced_requests, 0, "the group was not waited for meanwhile");
+        assert_eq!(rig.left(), [0, 0], "purged messages are not deleted while writes keep arriving");
+        assert_eq!(rig.writer.synced_requests, 0, "the writer never waited for a group");
     }
 
     /// A writer without its thread, with a purged queue.
@@ -297,7 +293,7 @@ mod tests {
             assert_eq!(
                 keyspaces.segments.current().first,
                 Seq(1),
-                "it starts right after the compacted segment"
+                "the first segment starts right after the compacted one"
             );
             let compacted = keyspaces.segments.compacted.keyspace.clone();
             let current = keyspaces.segments.current().keyspace.clone();

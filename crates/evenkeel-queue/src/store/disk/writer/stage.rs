@@ -21,11 +21,11 @@ use crate::store::{
 };
 use crate::time::UnixMillis;
 
-/// Results evicted per stored result.
+/// Maximum number of results evicted per stored result.
 const EVICTIONS_MAX: usize = 1_000;
 
 impl Writer {
-    /// Adds a request to a group; one that cannot be done completes with an error at once.
+    /// Adds a request to a group; a rejected request completes with an error at once.
     pub(super) fn stage(&mut self, group: &mut CommitGroup, op: WriteOp) {
         let free = self.free_bytes;
         let reserve = self.options.reserve_bytes;
@@ -131,7 +131,7 @@ impl StagingContext<'_> {
         Ok(found.filter(|found| found.is_within_window(now)).map(|found| found.id))
     }
 
-    /// Writes the deduplication entries, together with the messages.
+    /// Adds deduplication entries to the group, which commits them together with their messages.
     fn write_dedup(
         &mut self,
         now: UnixMillis,
@@ -173,7 +173,7 @@ impl StagingContext<'_> {
             Ok(_) => return done(Err(StoreError::NotOwner)),
             Err(error) => return done(Err(error)),
         }
-        // Everything that may fail comes first, so that the commit is all or nothing.
+        // Every step that may fail comes before the first change, so that the commit is atomic.
         let mut payloads = match self.read_moved(queue, &changes) {
             Ok(payloads) => payloads,
             Err(error) => return done(Err(error)),
@@ -222,7 +222,7 @@ impl StagingContext<'_> {
             },
             MessageChange::Removed(key, meta) => self.remove(queue, key, &meta),
             MessageChange::Moved(key, meta, to) => {
-                // A message that is gone is not moved.
+                // Without a payload, the message was deleted meanwhile.
                 if let Some(payload) = payloads.remove(&meta.seq) {
                     self.move_message(queue, key, &meta, payload, to);
                 }
@@ -238,13 +238,14 @@ impl StagingContext<'_> {
     }
 
     fn remove(&mut self, queue: QueueId, key: KeyId, meta: &MessageMeta) {
-        // Purged messages are deleted and counted by maintenance; counted twice, a segment would be dropped with live messages.
-        if self.queue(queue).is_ok_and(|owner| meta.seq < owner.purged_below) {
+        // Maintenance deletes purged messages and counts them. If they were counted twice, a segment would be dropped
+        // while it holds live messages.
+        if self.queue(queue).is_ok_and(|entry| meta.seq < entry.purged_below) {
             return;
         }
         let message_key = layout::message_key(queue, key, meta);
         let segment = self.keyspaces.segments.containing_mut(meta.seq);
-        // A repeated delete is not counted again either.
+        // A repeated delete must not be counted twice either.
         let is_gone = || matches!(segment.keyspace.contains_key(message_key.as_slice()), Ok(false));
         if self.catalog.is_reopened && is_gone() {
             return;
@@ -275,19 +276,19 @@ impl StagingContext<'_> {
         self.notify_listener(to, vec![new]);
     }
 
-    /// Removes a key, unless it has a message or a rule meanwhile.
+    /// Removes a key, unless it got a message or a rule meanwhile.
     fn remove_key(&mut self, queue: QueueId, key: KeyId) {
-        let Ok(owner) = self.queue(queue) else { return };
-        let is_unused = |entry: &KeyEntry| entry.live == 0 && entry.record.rule.is_empty();
-        if owner.keys.get(&key).is_some_and(is_unused) {
-            if let Some(entry) = owner.keys.remove(&key) {
-                owner.names.remove(&entry.record.name);
+        let Ok(entry) = self.queue(queue) else { return };
+        let is_unused = |key: &KeyEntry| key.live == 0 && key.record.rule.is_empty();
+        if entry.keys.get(&key).is_some_and(is_unused) {
+            if let Some(removed) = entry.keys.remove(&key) {
+                entry.names.remove(&removed.record.name);
             }
             self.group.remove(KeyspaceId::Keys, &layout::key_prefix(queue, key));
         }
     }
 
-    /// Stores a result; the queue that the id names may be deleted, because a moved message keeps its id.
+    /// Stores a result. A moved message keeps its id, so the queue in the id may have been deleted.
     fn put_result(&mut self, id: MessageId, result: &StoredResult, max: usize, done: Completion<()>) {
         let value = results::result_value(result);
         self.group.bytes += value.len();
@@ -296,7 +297,7 @@ impl StagingContext<'_> {
         if let Some(before) = self.catalog.results.insert(id, result.expires_at) {
             self.group.remove(KeyspaceId::ResultsDue, &results::due_key(before, id));
         }
-        // After a lower limit, eviction proceeds in steps: other writes wait meanwhile.
+        // Limited, because other writes wait meanwhile; if `max` was lowered, later results continue the eviction.
         for _ in 0..EVICTIONS_MAX {
             let Some((expires_at, evicted)) = self.catalog.results.evict_over_limit(max, id) else { break };
             self.group.remove(KeyspaceId::Results, &results::result_key(evicted));
@@ -306,7 +307,7 @@ impl StagingContext<'_> {
         self.complete(done, ());
     }
 
-    /// Continues where the last run stopped, so that it does not pass over earlier deletes again.
+    /// Deletes expired results, starting where the last run stopped: a full scan would skip its tombstones again.
     fn expire_results(&mut self, now: UnixMillis, max: usize, done: Completion<usize>) {
         let expired = match self.keyspaces.expired_results(self.catalog.results_expired_until, now, max) {
             Ok(expired) => expired,
@@ -323,7 +324,7 @@ impl StagingContext<'_> {
                 self.group.remove(KeyspaceId::Results, key);
             }
         }
-        // More results may expire at the same time.
+        // The next run starts at the expiry of the last deleted result, because more results may expire then.
         self.catalog.results_expired_until = expired.last().map_or(now, ExpiredResult::expired_at);
         self.complete(done, expired.len());
     }
@@ -331,9 +332,9 @@ impl StagingContext<'_> {
     fn purge(&mut self, queue: QueueId, done: Completion<Seq>) {
         let below = Seq(self.catalog.seq);
         match self.queue(queue) {
-            Ok(owner) => {
-                owner.purged_below = below;
-                owner.keys.values_mut().for_each(|key| key.live = 0);
+            Ok(entry) => {
+                entry.purged_below = below;
+                entry.keys.values_mut().for_each(|key| key.live = 0);
             }
             Err(error) => return done(Err(error)),
         }
@@ -417,10 +418,10 @@ impl StagingContext<'_> {
         let listen_from = Seq(self.catalog.seq);
         let mut owned = Vec::with_capacity(queues.len());
         for (queue, listener) in queues {
-            let Ok(owner) = self.queue(queue) else { continue };
-            owner.epoch.0 += 1;
-            owner.listener = Some(listener);
-            let epoch = owner.epoch;
+            let Ok(entry) = self.queue(queue) else { continue };
+            entry.epoch.0 += 1;
+            entry.listener = Some(listener);
+            let epoch = entry.epoch;
             owned.push(Ownership { epoch, listen_from });
             self.put_meta(&layout::queue_meta_key(b'e', queue), &epoch.0.to_be_bytes());
         }
@@ -440,19 +441,19 @@ impl StagingContext<'_> {
     }
 
     fn intern(&mut self, queue: QueueId, name: &Arc<str>) -> Result<KeyId, StoreError> {
-        let owner = self.queue(queue)?;
-        if let Some(&key) = owner.names.get(name) {
+        let entry = self.queue(queue)?;
+        if let Some(&key) = entry.names.get(name) {
             return Ok(key);
         }
-        if owner.descriptor.settings.keys_max as usize <= owner.keys.len() {
+        if entry.descriptor.settings.keys_max as usize <= entry.keys.len() {
             return Err(StoreError::TooManyKeys);
         }
-        let key = KeyId(owner.next_key_id);
-        owner.next_key_id = owner.next_key_id.checked_add(1).ok_or(StoreError::TooManyKeys)?;
+        let key = KeyId(entry.next_key_id);
+        entry.next_key_id = entry.next_key_id.checked_add(1).ok_or(StoreError::TooManyKeys)?;
         let record = KeyRecord { name: name.clone(), rule: KeyRule::default(), requested_weight: None };
         let bytes = record.encode();
-        owner.names.insert(name.clone(), key);
-        owner.keys.insert(key, KeyEntry { record, live: 0 });
+        entry.names.insert(name.clone(), key);
+        entry.keys.insert(key, KeyEntry { record, live: 0 });
         self.group.insert(KeyspaceId::Keys, &layout::key_prefix(queue, key), bytes);
         Ok(key)
     }
@@ -469,9 +470,9 @@ impl StagingContext<'_> {
         self.group.insert(KeyspaceId::Meta, key, value);
     }
 
-    /// Queues appended messages for the queue's listener, which gets them after the commit.
+    /// Adds appended messages to those that the queue's listener receives after the commit.
     fn notify_listener(&mut self, queue: QueueId, appended: Vec<AppendedMessage>) {
-        let Some(listener) = self.queue(queue).ok().and_then(|owner| owner.listener.clone()) else { return };
+        let Some(listener) = self.queue(queue).ok().and_then(|entry| entry.listener.clone()) else { return };
         match self.group.appended.iter_mut().find(|(of, ..)| *of == queue) {
             Some((_, _, messages)) => messages.extend(appended),
             None => self.group.appended.push((queue, listener, appended)),
