@@ -255,15 +255,15 @@ impl QueueState {
     }
 
     fn count_delivery(&mut self, index: Key, entry: &MessageEntry) {
-        let again = u64::from(entry.deliveries.attempts > 1);
+        let redelivered = u64::from(entry.deliveries.attempts > 1);
         self.stats.delivered += 1;
-        self.stats.redelivered += again;
-        // The time at which a message was moved here is unknown.
+        self.stats.redelivered += redelivered;
+        // A moved message has no wait time, because the time of the move is unknown.
         let has_wait = entry.first_delivered_at.is_none() && entry.meta.from.is_none();
         let wait = has_wait.then(|| self.now.since(entry.ready_at));
         let queue = self.schedule.key_mut(index);
         queue.delivered += 1;
-        queue.redelivered += again;
+        queue.redelivered += redelivered;
         if let Some(wait) = wait {
             queue.waits.get_or_insert_default().record(wait);
             self.stats.waits.record(wait);
@@ -279,12 +279,12 @@ impl QueueState {
     pub fn apply_prefetch(&mut self, request: PrefetchRequest, found: Vec<(MessageMeta, Payload)>) -> u64 {
         let Some(index) = self.schedule.awaiting(request) else { return 0 };
         let is_empty = found.is_empty();
-        // Later messages are added when the listener delivers them.
+        // Messages after `last_seq` are added when the store's listener reports them.
         let last_seq = self.last_seq;
         self.schedule.apply_prefetch(index, found.into_iter().filter(|(meta, _)| meta.seq <= last_seq));
         let missing = if is_empty { self.schedule.key_mut(index).drop_on_disk() } else { 0 };
         if missing > 0 {
-            // Their sizes are unknown.
+            // The sizes of the missing messages are unknown.
             self.bytes -= missing * self.mean_bytes();
             self.schedule.pending -= missing;
             self.remove_missing(index);
@@ -350,7 +350,7 @@ impl QueueState {
         self.schedule.settle_time(index, entry, self.limits.cost_mode, self.now);
     }
 
-    /// Makes a message invisible.
+    /// Adds a message to the invisible ones and updates the counters of its key.
     fn hide(&mut self, index: Key, entry: MessageEntry, state: InvisibleState) {
         let queue = self.schedule.key_mut(index);
         match state {

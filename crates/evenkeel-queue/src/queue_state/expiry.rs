@@ -5,8 +5,8 @@
 //! message.
 //!
 //! Guarantees: an expired message is not delivered, and is kept until its delete is confirmed. A ready or delayed
-//! message is deleted 100 ms after its TTL, whether consumers ask or not; by retention, the first message of each key
-//! is checked, and the ones behind it once they are first.
+//! message is deleted 100 ms after its TTL, with or without consumers. Retention is checked for the first message of
+//! each key; a later message is checked when it becomes the first.
 //! Limits: at most `EXPIRING_MAX` deletes of ready messages at a time. A waiting message with a TTL takes about
 //! 150 bytes here; one without takes none, and its key one entry.
 
@@ -24,7 +24,7 @@ use crate::time::UnixMillis;
 
 /// Messages that expire within this time are deleted in one batch.
 const EXPIRY_BATCH_WINDOW: Duration = Duration::from_millis(100);
-/// Deletes under way; while there are as many, no further ready message is expired.
+/// Maximum number of pending deletes of expired messages; at the maximum, no further ready message is expired.
 const EXPIRING_MAX: usize = 1_024;
 
 /// Ready and delayed messages by when they expire.
@@ -57,7 +57,7 @@ impl ExpiryIndex {
         self.by_ttl.len() as u64
     }
 
-    /// Lists a key at the time its oldest message in memory was sent, unless it is listed earlier.
+    /// Indexes a key by the time its oldest ready message in memory was sent, unless it is indexed by an earlier time.
     pub(super) fn index_first(&mut self, index: Key, queue: &mut KeyQueue) {
         let Some(first) = queue.firsts().map(|meta| meta.sent_at).min() else { return };
         let indexed = queue.indexed_since;
@@ -119,7 +119,7 @@ impl QueueState {
         self.expiry.parked.insert(index);
     }
 
-    /// Schedules the keys again that were parked for lack of room.
+    /// Returns the keys that were parked for lack of room to the schedule.
     pub(super) fn unpark_expiring(&mut self) {
         for index in core::mem::take(&mut self.expiry.parked) {
             // A key that was emptied meanwhile may have been removed.
@@ -161,7 +161,7 @@ impl QueueState {
         }
     }
 
-    /// Expires the first messages of a key, as long as they are expired.
+    /// Removes first messages of a key until they are not expired.
     fn expire_firsts(&mut self, index: Key, left: &mut usize, ended: &mut Vec<Disposition>) {
         while *left > 0 {
             let firsts = self.schedule.key(index).firsts();

@@ -184,7 +184,7 @@ impl KeyQueue {
         Some(entry)
     }
 
-    /// Restores the key from the store: `count` messages from `first` on, of which `skip` are not simply ready.
+    /// Restores the key from the store: `count` messages from `first` on; those in `skip` have a delivery state.
     pub(super) fn resume(&mut self, first: Seq, count: u64, bytes: u64, skip: BTreeSet<Seq>) {
         self.size = u32::try_from(bytes / count.max(1)).unwrap_or(u32::MAX);
         self.cursor = Seq(first.0.saturating_sub(1));
@@ -318,7 +318,7 @@ impl KeyQueue {
         }
     }
 
-    /// Moves the cursor and drops the messages that it passes from `skip`, where deleted ones would stay forever.
+    /// Moves the cursor and removes the messages that it passes from `skip`; deleted ones would stay there forever.
     fn advance_cursor(&mut self, seq: Seq) {
         self.cursor = seq;
         while self.skip.first().is_some_and(|skipped| *skipped <= seq) {
@@ -338,8 +338,8 @@ impl KeyQueue {
         let is_on_disk = self.cursor < seq && self.on_disk > 0 && self.skip.insert(seq);
         is_on_disk.then(|| {
             self.on_disk -= 1;
-            // No ready message is left after the cursor, so `skip` need not list the others one by one. A prefetch
-            // under way may find its messages deleted, so its result is not awaited.
+            // No ready message is left on disk, so the cursor moves past all skipped ones. A prefetch under way may
+            // find its messages deleted, so its result is ignored.
             if let Some(&last) = self.skip.last().filter(|_| self.on_disk == 0) {
                 self.advance_cursor(last);
                 self.end_prefetch();
@@ -348,7 +348,7 @@ impl KeyQueue {
         })
     }
 
-    /// Reports whether a message is ready here, as far as memory knows.
+    /// Reports whether a message is ready; of a message on disk, it is not checked that the message exists.
     pub(super) fn holds(&self, seq: Seq) -> bool {
         let is_on_disk = self.cursor < seq && self.on_disk > 0 && !self.skip.contains(&seq);
         self.position(seq).is_some() || is_on_disk
@@ -372,7 +372,7 @@ impl KeyQueue {
         }
     }
 
-    /// Drops the on-disk backlog after the store turned out not to have it; returns its length.
+    /// Drops the on-disk backlog because the store does not have it; returns its length.
     pub(super) fn drop_on_disk(&mut self) -> u64 {
         self.skip.clear();
         core::mem::take(&mut self.on_disk)

@@ -113,7 +113,7 @@ impl TokenBucket {
     fn next(self) -> UnixMillis {
         let interval = self.rate.interval_ns();
         let depth = interval.saturating_mul(u64::from(self.rate.burst().get()));
-        // The clock counts milliseconds: deliveries due within one may be made at its start.
+        // The clock has a resolution of a millisecond: deliveries due within one may be made at its start.
         let depth = depth.max(NS_PER_MS);
         let from = self.full_at_ns.saturating_add(interval).saturating_sub(depth);
         UnixMillis(from.div_ceil(NS_PER_MS))
@@ -240,7 +240,7 @@ impl Limiters {
         self.wakes.first().map(|(at, _)| *at)
     }
 
-    fn pop_awake(&mut self, now: UnixMillis) -> Option<LimiterId> {
+    fn pop_due(&mut self, now: UnixMillis) -> Option<LimiterId> {
         let &(at, id) = self.wakes.first().filter(|(at, _)| *at <= now)?;
         self.wakes.remove(&(at, id));
         self.get_mut(id)?.wakes_at = None;
@@ -361,7 +361,7 @@ impl Schedule {
 
     /// Updates the keys and tenants whose token bucket allows a delivery again.
     pub(super) fn wake_limiters(&mut self, now: UnixMillis) {
-        while let Some(id) = self.limiters.pop_awake(now) {
+        while let Some(id) = self.limiters.pop_due(now) {
             let Some(limiter) = self.limiters.get(id) else { continue };
             if is_tenant_name(&limiter.name) {
                 if let Some(tenant) = self.keys.tenant(&limiter.name) {

@@ -10,7 +10,7 @@ use super::invisible::InvisibleState;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::MessageMeta;
 
-/// Keys without messages that one call skips.
+/// Maximum number of keys without messages that one call skips.
 const SKIPPED_KEYS_MAX: usize = 65_536;
 
 /// Position of a move; the default is the start.

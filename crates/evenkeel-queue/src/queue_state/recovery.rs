@@ -31,7 +31,7 @@ pub struct StoredKey {
     pub expiring: Vec<MessageMeta>,
 }
 
-/// A stored message with a delivery state, that is, one that is not simply ready.
+/// A stored message with a delivery state; a ready message that was never delivered has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredMessage {
     pub key: KeyId,

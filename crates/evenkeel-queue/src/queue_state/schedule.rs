@@ -32,7 +32,7 @@ const PREFETCH_WAIT_MAX: Duration = Duration::from_millis(5);
 const PREFETCH_RETRY: Duration = Duration::from_secs(1);
 /// A key without messages is removed after this time.
 const IDLE_KEY: Duration = Duration::from_secs(60);
-/// Keys removed per call.
+/// Maximum number of keys removed per call.
 const FORGET_MAX: usize = 1_024;
 
 /// Decides which key is served next.
@@ -60,7 +60,7 @@ pub(super) struct Schedule {
 struct Prefetch {
     requests: VecDeque<PrefetchRequest>,
     failed: Vec<Key>,
-    /// Keys that keep their turn until the given time; some have been filled meanwhile.
+    /// Keys that keep their turn until the given time; some may have got messages meanwhile.
     waits: VecDeque<(UnixMillis, Key)>,
     /// Payloads in memory.
     payload_bytes: usize,
@@ -73,7 +73,7 @@ impl Schedule {
             drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
             keys: KeyTable::new(secret),
             order: settings.order,
-            // Recovered keys have 0, which matches no receive.
+            // Starts at 1, so that the 0 of recovered keys matches no receive.
             receives: 1,
             rules: HashMap::new(),
             limiters: Limiters::default(),
@@ -171,7 +171,7 @@ impl Schedule {
         (entry, payload)
     }
 
-    /// Makes a message ready again, before the never-delivered ones of its key.
+    /// Makes a message ready again, before the messages of its key that were never delivered.
     pub(super) fn requeue(&mut self, index: Key, entry: MessageEntry) {
         self.pending += 1;
         self.key_mut(index).requeue(entry);

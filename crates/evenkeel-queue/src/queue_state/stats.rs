@@ -68,7 +68,7 @@ pub struct QueueStats {
     pub waits: Option<WaitPercentiles>,
 }
 
-/// Wait times until the first delivery; each is at most half as long again as the exact quantile.
+/// Wait times until the first delivery; each exceeds the exact quantile by at most half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPercentiles {
     pub p50: Duration,
@@ -237,7 +237,7 @@ impl QueueState {
             oldest_sent_at: queue.ready().map(|entry| entry.meta.sent_at).next(),
             rule: self.rule(&queue.name),
             throttled: self.schedule.throttle(index, self.now),
-            // The debt of a tenant's only key is its tenant's.
+            // The debt of a tenant's only key is recorded on the tenant.
             debt: self.schedule.drr.debt(index).max(self.schedule.drr.tenant_debt(queue.tenant)),
             delivered: queue.delivered,
             redelivered: queue.redelivered,
@@ -264,7 +264,7 @@ impl QueueState {
         ready.filter(|(.., meta)| !self.is_expired(meta)).take(max).collect()
     }
 
-    /// Explains the state of a message; one that was moved here is found only in memory.
+    /// Explains the state of a message; a message that was moved here is found only while it is in memory.
     pub fn explain(&self, id: MessageId, here: QueueId) -> Explanation {
         let sent_here = if id.queue == here { self.explain_at(id.key, id.seq) } else { Explanation::Unknown };
         match sent_here {
