@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QueueId(pub u32);
 
-/// Identifies a fairness key within its queue; never reused.
+/// Identifies a fairness key within its queue.
+///
+/// The id of a removed key is not reused while the process runs, but may be after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);
 
@@ -72,7 +74,7 @@ impl FromStr for MessageId {
     }
 }
 
-/// Error of a text that is not a message id.
+/// Error of parsing a text that is not a message id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a message id, which looks like 00000001-0000-0002-0000-000000000003")]
 pub struct MessageIdError;

@@ -15,7 +15,7 @@ use crate::rejection::Rejection;
 use crate::store::{Completion, StoreError, StoredResult};
 use crate::time::UnixMillis;
 
-/// Results deleted in one write; other requests come in between.
+/// Maximum number of results deleted in one write, so that other writes run in between.
 const EXPIRE_MAX: usize = 1_000;
 
 /// Result of a job.

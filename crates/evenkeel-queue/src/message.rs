@@ -14,7 +14,7 @@ use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::receipt::Receipt;
 use crate::time::UnixMillis;
 
-/// The key of a message that names none.
+/// The key of a message that was sent without one.
 pub const DEFAULT_KEY: &str = "default";
 pub const KEY_BYTES_MAX: usize = 256;
 
@@ -143,7 +143,7 @@ pub struct MoveOrigin {
     pub id: MessageId,
 }
 
-/// A stored message, as its queue's owner is notified of it.
+/// A newly stored message, as the store reports it to the owner of the queue.
 #[derive(Clone, Debug)]
 pub struct AppendedMessage {
     pub key: KeyId,

@@ -117,9 +117,9 @@ impl Queue {
                 if let Ok(sent) = &result {
                     reservation.confirm(sent, &sizes);
                 }
-                // Released first, so that the sender reads correct totals afterwards.
+                // Dropped first, so that the sender reads correct totals after the reply.
                 drop(reservation);
-                // The messages are sent even if the sender was cancelled.
+                // An error means that the sender was cancelled; its messages are stored nevertheless.
                 drop(done.send(result));
             }),
         );
@@ -187,7 +187,7 @@ impl Queue {
     /// Acknowledges deliveries; returns once the deletes are stored.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
     pub async fn ack(&self, receipts: &[Receipt]) -> ReceiptResults {
-        self.for_each(receipts.iter().map(|receipt| (receipt, ())), |deliveries, reply| {
+        self.ask_for_receipts(receipts.iter().map(|receipt| (receipt, ())), |deliveries, reply| {
             Msg::Ack(deliveries.into_iter().map(|(delivery, ())| delivery).collect(), reply)
         })
         .await
@@ -196,7 +196,7 @@ impl Queue {
     /// Rejects deliveries; each counts as an attempt and is redelivered after its delay, or the queue's backoff.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = nacks.len()))]
     pub async fn nack(&self, nacks: &[(Receipt, Option<Duration>)]) -> ReceiptResults {
-        self.for_each(nacks.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
+        self.ask_for_receipts(nacks.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
     }
 
     /// Defers deliveries: no attempt is counted, and each is redelivered after its delay.
@@ -213,13 +213,13 @@ impl Queue {
         &self,
         deliveries: impl Iterator<Item = (&'a Receipt, AbandonMode)>,
     ) -> ReceiptResults {
-        self.for_each(deliveries, Msg::Abandon).await
+        self.ask_for_receipts(deliveries, Msg::Abandon).await
     }
 
     /// Releases deliveries: no attempt is counted, and they are redelivered at once.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
     pub async fn release(&self, receipts: &[Receipt]) -> ReceiptResults {
-        self.for_each(receipts.iter().map(|receipt| (receipt, ())), |deliveries, reply| {
+        self.ask_for_receipts(receipts.iter().map(|receipt| (receipt, ())), |deliveries, reply| {
             Msg::Release(deliveries.into_iter().map(|(delivery, ())| delivery).collect(), reply)
         })
         .await
@@ -228,11 +228,11 @@ impl Queue {
     /// Extends or shortens leases, each to end the given time from now.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = leases.len()))]
     pub async fn extend(&self, leases: &[(Receipt, Duration)]) -> ReceiptResults {
-        self.for_each(leases.iter().map(|(receipt, lease)| (receipt, *lease)), Msg::Extend).await
+        self.ask_for_receipts(leases.iter().map(|(receipt, lease)| (receipt, *lease)), Msg::Extend).await
     }
 
     /// Sends the deliveries of valid receipts to the actor; invalid receipts are rejected here.
-    async fn for_each<'a, T>(
+    async fn ask_for_receipts<'a, T>(
         &self,
         receipts: impl Iterator<Item = (&'a Receipt, T)>,
         message: impl FnOnce(Vec<(DeliveryId, T)>, Reply<ReceiptResults>) -> Msg,
@@ -265,7 +265,7 @@ impl Queue {
 
     /// Moves up to `max` ready messages to another queue, or each to its origin.
     ///
-    /// A move visits each message sent before it started once; messages without a destination stay.
+    /// A move visits each message that was sent before the move started once; messages without a destination stay.
     pub async fn move_some(
         &self,
         from: MoveCursor,
@@ -356,7 +356,7 @@ struct CapacityReservation {
 }
 
 impl CapacityReservation {
-    /// Limits the release on drop to duplicates: the append forwarder has released the stored messages.
+    /// Limits the release on drop to duplicates: the append forwarder has already released the stored messages.
     fn confirm(&mut self, sent: &[EnqueueResult], sizes: &[u64]) {
         let duplicates =
             sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, EnqueueResult::Duplicate(_)));
@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_with_a_million_messages_with_a_ttl_accepts_only_messages_without() {
+    fn a_queue_at_its_ttl_limit_accepts_only_messages_without_a_ttl() {
         let messages = |ttl| [NewMessage::new("x"), NewMessage { ttl, ..NewMessage::new("x") }];
         let with = messages(Some(Duration::from_secs(1)));
         let without = messages(None);

@@ -42,9 +42,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// Timer that continues the removal of idle keys.
 const SWEEP_MORE: TimerId = TimerId(2);
 const SWEEP_MORE_DELAY: Duration = Duration::from_millis(10);
-/// Leases and delays ended per timer signal, so that other messages are handled in between.
+/// Maximum number of leases and delays ended per timer signal, so that other messages are handled in between.
 const DUE_MAX: usize = 1_024;
-/// Bytes read per prefetch.
+/// Maximum number of bytes read per prefetch.
 const PREFETCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of concurrent prefetches.
 const PREFETCHES_MAX: usize = 256;
@@ -53,7 +53,7 @@ const WAITING_MAX: usize = 65_536;
 
 /// Messages handled by [`QueueActor`].
 pub(crate) enum Msg {
-    /// Starts the timers; sent once every queue has an actor.
+    /// Removes unused keys and starts the timers.
     Start,
     /// The store has written these messages.
     Appended(Vec<AppendedMessage>),
@@ -171,7 +171,7 @@ impl Actor for QueueActor {
 
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
-            // Not earlier: an expired lease may move a message to a queue whose actor has not started yet.
+            // Sent once every queue has an actor: an expired lease may move a message to another queue.
             Msg::Start => self.start(ctx),
             Msg::Appended(appended) => self.append(appended),
             Msg::Receive(request) => self.enqueue_receive(request, &ctx.me()),
@@ -406,7 +406,7 @@ impl QueueActor {
 
     /// Replies to the receives that waited only for a prefetch.
     fn answer_empty_receives(&mut self) {
-        // They may be anywhere in the queue, behind receives that wait for messages.
+        // They may be anywhere in `waiting`, also behind receives that wait for messages.
         let (returning, waiting) =
             self.waiting.drain(..).partition(|request| request.when_empty == WhenEmpty::Return);
         self.waiting = waiting;
@@ -455,7 +455,8 @@ impl QueueActor {
     fn sweep(&mut self, ctx: &mut Context<'_, Self>) {
         let now = self.clock.now();
         let forgotten = self.state.forget_idle(now);
-        // Other messages are handled in between; without a timer the next sweep continues.
+        // Continues after a short delay, so that other messages are handled in between. If the timer cannot be set, the
+        // next sweep continues.
         if self.state.has_idle(now) {
             ctx.set_timer(SWEEP_MORE, SWEEP_MORE_DELAY, Repeat::Once);
         }
@@ -476,7 +477,7 @@ impl QueueActor {
                     let done = move |result| self_ref.tell(Msg::Removed(vec![meta.seq], result, None));
                     self.store.commit(commit, Box::new(done));
                 }
-                // The redrive policy was removed meanwhile: the message is redelivered in a second.
+                // The redrive policy was removed meanwhile, so the message is redelivered, after a second.
                 (Disposition::DeadLetter { meta, .. }, None) => self.state.revert_removal(meta.seq),
             }
         }
@@ -524,7 +525,7 @@ impl QueueActor {
     fn backoff(&mut self, attempt: u32) -> Duration {
         let doubled = 1_u64.checked_shl(attempt.saturating_sub(1)).unwrap_or(u64::MAX);
         let full = self.settings.backoff_ms_min.saturating_mul(doubled).min(self.settings.backoff_ms_max);
-        // Jitter of up to a fifth, so that messages that failed together do not come back together.
+        // Jitter of up to a fifth, so that messages that failed together are not redelivered together.
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let jitter = (full / 5).saturating_mul(self.random >> 33) >> 31;
@@ -553,7 +554,7 @@ impl QueueActor {
         if count > 0 {
             self.mailbox.subtract(count, bytes);
         }
-        // A timer that fires too early is set again; most leases end by an acknowledgement.
+        // The timer is only moved to an earlier time. If its lease was acknowledged, it fires early and is set again.
         let earlier = self.state.next_due().filter(|&due| self.timer_due.is_none_or(|timer| due < timer));
         if let Some(due) = earlier {
             let after = due.since(self.clock.now()).max(Duration::from_millis(1));

@@ -100,7 +100,7 @@ impl Queues {
         self.changes.subscribe()
     }
 
-    /// Creates a queue, or finds it; `metadata` belongs to the API that calls.
+    /// Creates a queue, or returns the existing one of this name; `metadata` is opaque data of the calling API.
     pub async fn create(
         &self,
         name: &str,
@@ -123,7 +123,7 @@ impl Queues {
         let opened = match self.open_all(vec![QueueRecord { id, descriptor }]).await {
             Ok(opened) => opened,
             Err(open_error) => {
-                // Otherwise a second attempt would store it twice.
+                // Otherwise the next attempt would store a second queue of this name.
                 if let Err(error) = self.delete(id).await {
                     tracing::error!(queue = id.0, %error, "could not delete a queue that failed to open");
                 }
@@ -153,7 +153,7 @@ impl Queues {
         self.store_descriptor(Some(queue.id()), descriptor.clone()).await.map_err(CreateError::Store)?;
         let settings = Arc::new(descriptor.settings.clone());
         *queue.0.descriptor.write() = Arc::new(descriptor);
-        // A later actor reads the settings when it starts.
+        // An actor that starts later reads the new settings.
         if let Owner::Active(owner) = &*queue.0.owner.borrow() {
             owner.actor.tell(Msg::Settings(settings));
         }

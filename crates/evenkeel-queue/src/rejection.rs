@@ -4,7 +4,8 @@ use crate::store::StoreError;
 
 /// Reason why a queue rejected a request.
 ///
-/// A rejected request has changed nothing, except for [`Rejection::Interrupted`] and [`StoreError::Unknown`].
+/// A rejected request has changed nothing, with three exceptions: [`Rejection::Interrupted`], [`StoreError::Unknown`],
+/// and a [`Rejection::Busy`] because the queue's actor did not answer in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     #[error("queue is full: it may hold {max} {limit}")]
@@ -15,7 +16,7 @@ pub enum Rejection {
     },
     #[error("{max} messages are in flight, the maximum")]
     TooManyInFlight { max: u64 },
-    /// Known keys have messages, had some within the last minute, or have a rule.
+    /// A key is in use while it has a rule or messages, and for a minute after the last one.
     #[error("{max} fairness keys are in use, the maximum")]
     TooManyKeys { max: u64 },
     #[error("a fairness key has 1 to 256 bytes, none of them a control character")]
@@ -33,15 +34,15 @@ pub enum Rejection {
     /// The message was acknowledged, moved, purged or expired.
     #[error("message is gone")]
     MessageGone,
-    /// The message was delivered again since, or a crash lost the record of this delivery.
+    /// The message was delivered again later, or a crash lost the record of this delivery.
     #[error("receipt handle is of an earlier delivery")]
     StaleReceipt,
-    /// The lease ended, or the delivery was given back.
+    /// The lease ended, or the delivery was nacked, deferred or released.
     #[error("message is not in flight")]
     NotInFlight,
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Too many requests or writes are queued.
+    /// Too many requests are queued, the queue's actor did not answer in time, or the message is being removed.
     #[error("queue is overloaded, retry later")]
     Busy,
     #[error("queue was deleted")]

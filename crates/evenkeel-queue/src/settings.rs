@@ -11,7 +11,7 @@ const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 /// Upper limit of `keys_max`.
 pub(crate) const KEYS_MAX: u32 = 1 << 24;
-/// Waiting messages with a TTL in one queue; all of them are in memory.
+/// Maximum number of waiting messages with a TTL in one queue; their metadata is in memory.
 pub(crate) const WITH_TTL_MAX: u64 = 1_000_000;
 
 /// Settings of a queue; durations are in milliseconds. Stored as JSON.
@@ -36,7 +36,8 @@ pub struct QueueSettings {
     pub messages_max: u64,
     pub bytes_max: u64,
     pub in_flight_max: u64,
-    /// Maximum number of known keys: with messages, until a minute after the last one, or with a rule.
+    /// Maximum number of known keys: those with a rule or messages, and those whose last message was removed within the
+    /// last minute.
     pub keys_max: u32,
     /// DRR quantum: deficit that a key of weight 1 gets per round; a message without a cost costs 1000.
     pub quantum: u64,
@@ -126,7 +127,7 @@ impl DispatchSettings {
     }
 }
 
-/// Unit of which keys get equal shares.
+/// Unit in which the service of a key is measured; keys of equal weight get equal shares of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostMode {
@@ -158,9 +159,9 @@ pub enum Durability {
     /// Synced to disk: survives a crash and a power failure.
     #[default]
     Fsync,
-    /// Written to the operating system and synced within this many milliseconds: a power failure may lose them.
+    /// Written to the operating system and synced within this many milliseconds; a power failure before may lose it.
     Interval(u32),
-    /// Written to the operating system: survives a crash of the gateway; a power failure may lose seconds.
+    /// Written to the operating system: survives a crash of the gateway; a power failure may lose the last seconds.
     Os,
 }
 

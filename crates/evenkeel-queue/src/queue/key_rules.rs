@@ -54,7 +54,7 @@ impl Queue {
 
     /// Stores a rule and notifies the queue actor, even if the caller is cancelled.
     ///
-    /// A stored rule that the actor does not know would be overwritten by the next change.
+    /// If the actor did not know a stored rule, the next change would overwrite it.
     async fn store_rule(
         &self,
         name: &str,

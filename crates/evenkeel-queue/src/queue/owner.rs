@@ -1,4 +1,4 @@
-//! The owner of a queue: its running actor, and how requests wait while it restarts.
+//! The owner of a queue, which is its running actor. Requests wait while it restarts.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::id::Epoch;
 use crate::queue_actor::Msg;
 use crate::rejection::Rejection;
 
-/// Crashes less than this apart belong to one series.
+/// Crashes that are less than this apart belong to one series.
 const SERIES_GAP_MAX: Duration = Duration::from_secs(60);
 /// Backoff before the second restart of a series; it doubles every time.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);

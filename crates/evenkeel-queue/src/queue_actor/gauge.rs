@@ -1,7 +1,7 @@
 //! Message counts and bytes of a queue, readable without asking its actor.
 //!
-//! Guarantees: a sent message is always counted, from before it is written; while it is handed over to the actor it may
-//! briefly be counted twice.
+//! Guarantees: a message is counted from before it is written until it is removed; while it is handed over to the actor
+//! it may briefly be counted twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub(crate) struct SharedQueueTotals {
 }
 
 impl SharedQueueTotals {
-    /// Returns the totals; messages on their way to the actor count as pending and, to be safe, as having a TTL.
+    /// Returns the totals; messages that the actor has not handled yet count as pending and, to be safe, as with a TTL.
     pub(crate) fn read(&self) -> QueueTotals {
         let (writing, writing_bytes) = self.writing.read();
         let (mailbox, mailbox_bytes) = self.mailbox.read().read();
@@ -61,7 +61,7 @@ impl SharedQueueTotals {
         *current = mailbox;
     }
 
-    /// Counts written messages as in the mailbox, and no longer as being written.
+    /// Moves written messages from the count of `writing` to that of the mailbox.
     pub(crate) fn move_to_mailbox(&self, appended: &[AppendedMessage], mailbox: &AtomicCountAndBytes) {
         let (count, bytes) = count_and_bytes(appended);
         mailbox.add(count, bytes);

@@ -11,9 +11,9 @@ use crate::queue_state::{MoveCursor, MoveStep};
 use crate::rejection::Rejection;
 use crate::store::{Fetch, MessageChange, StoreError};
 
-/// Messages per read.
+/// Maximum number of messages per read.
 const READ_MAX: usize = 256;
-/// Messages visited per request.
+/// Maximum number of messages visited per batch.
 const VISIT_MAX: usize = 4_096;
 
 /// A batch of a move.

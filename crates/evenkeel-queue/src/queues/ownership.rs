@@ -66,7 +66,7 @@ impl AppendForwarder {
         }
     }
 
-    /// Forwards the buffered messages to the actor, and everything from now on.
+    /// Forwards the buffered messages and all later ones to the actor.
     fn connect(&self, actor: ActorRef<Msg>) {
         let mut target = self.target.lock();
         if let ForwardTarget::Buffer(buffer) = &mut *target {
@@ -211,7 +211,7 @@ impl Queues {
     }
 }
 
-/// Restarts queue actors that stop unexpectedly, as long as there are queues.
+/// Restarts queue actors that stop unexpectedly, until the queues are dropped.
 pub(super) async fn restart_stopped(
     queues: Weak<Queues>,
     mut stopped_actors: UnboundedReceiver<ActorStopped>,
@@ -225,7 +225,7 @@ pub(super) async fn restart_stopped(
         let delay = queue.0.restarts.lock().next_delay(Instant::now());
         let name = &queue.descriptor().name;
         tracing::error!(queue = %name, ?delay, "queue actor stopped unexpectedly, restarting");
-        // Concurrently, so that queues do not wait for each other's disk reads.
+        // In a task of its own, so that its backoff does not delay the restart of other queues.
         tokio::spawn(restart_one(queues.clone(), stopped, delay));
     }
 }
@@ -247,8 +247,8 @@ fn restore_state(
     keys: &[StoredKey],
     messages: Vec<StoredMessage>,
 ) -> Result<QueueState, OpenError> {
-    // If the clock was set back, stored times lie in the future. The latest one shows by how much at least; leases and
-    // delays are shortened by that, so that they do not last longer.
+    // If the clock was set back, stored times lie in the future. The clock was set back at least by the time until the
+    // latest of them, so leases and delays are shortened by that.
     let latest =
         messages.iter().map(|message| message.first_delivered_at.unwrap_or(message.meta.sent_at)).max();
     let set_back = latest.map_or(Duration::ZERO, |latest| latest.since(now));
@@ -256,7 +256,7 @@ fn restore_state(
     for message in messages {
         by_key.entry(message.key).or_default().push(message.earlier_by(set_back));
     }
-    // Rules first, so that each key finds its own and its tenant's.
+    // Rules first, so that each key finds its own rule and its tenant's.
     for stored in keys.iter().filter(|stored| !stored.rule.is_empty()) {
         state.set_rule(now, stored.key, &stored.name, stored.rule);
     }
