@@ -1,9 +1,9 @@
 //! A process that is killed repeatedly under load, and a ledger outside of it.
 //!
-//! The process prints a line for each result: a message is sent once the queue has confirmed it, delivered when a
-//! consumer has it, acknowledged once that is confirmed. The ledger checks after any number of kills: every sent message
-//! is delivered at least once or still in the queue, none is delivered after its confirmed acknowledgement, and a key's
-//! first deliveries to one consumer are in the order they were sent.
+//! The process prints a line for each event: `S` once a send is confirmed, `D` when a consumer receives a message, `A`
+//! once an acknowledgement is confirmed, `R` for a rejected send, `F` for a fatal error. The ledger checks after all
+//! kills: every sent message was delivered at least once, none was delivered after its confirmed acknowledgement, and a
+//! key's first deliveries to one consumer are in the order they were sent.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -52,7 +52,7 @@ pub(crate) fn lines_before_kill(round: u64) -> u64 {
     200 + (round * 7_919) % 4_000
 }
 
-/// The results that the process printed.
+/// The events that the process printed.
 #[derive(Default)]
 pub(crate) struct Ledger {
     sent: BTreeSet<String>,
@@ -150,9 +150,9 @@ impl Ledger {
 }
 
 /// Starts the process on a data directory.
-pub(crate) fn start(dir: &Path, round: &str, more: &[(&str, &OsStr)]) -> Child {
+pub(crate) fn start(dir: &Path, round: &str, extra: &[(&str, &OsStr)]) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .envs(more.iter().copied())
+        .envs(extra.iter().copied())
         .args(["--exact", "crash::the_process_that_is_killed", "--ignored", "--nocapture"])
         .env(DIR, dir.join("queue"))
         .env(ROUND, round)
@@ -169,11 +169,11 @@ fn the_process_that_is_killed() {
     let round = std::env::var(ROUND).expect("run by another test");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async move {
-        // No reserve, so that the full disk is reached.
         let fatal = FatalHandler(Arc::new(|error| {
             print_lines(&format!("F {error}\n"));
             std::process::exit(STOPPED);
         }));
+        // Without a reserve, so that the disk can become full.
         let options = DiskOptions { fatal, reserve_bytes: 0, ..DiskOptions::default() };
         let store = DiskStore::open(&dir, options).unwrap();
         let queues = Queues::open(Arc::new(store), 10).await.unwrap();
@@ -205,7 +205,7 @@ async fn produce(queue: Queue, round: String, producer: u32) {
         let key = |body: &String| body.split('.').next().unwrap().to_owned();
         let ttl = Some(Duration::from_secs(3_600)).filter(|_| number % 2 == 0);
         let message = |body: &String| NewMessage { ttl, ..NewMessage::new(body.clone()).for_key(key(body)) };
-        // One more message that may expire before delivery, and that the ledger does not know.
+        // One more message, which may expire before its delivery and is not reported as sent.
         let short_lived = format!("k{}.{round}.{producer}.{number}.short", number % 5);
         let short_lived =
             NewMessage { ttl: Some(Duration::from_millis(1 + number % 50)), ..message(&short_lived) };
@@ -222,7 +222,7 @@ async fn produce(queue: Queue, round: String, producer: u32) {
 async fn consume(queue: Queue, consumer: u32, until_empty: bool) {
     loop {
         let options = ReceiveOptions { max: 5, lease: None, wait: Duration::from_millis(100) };
-        // The producers report errors of the disk.
+        // Errors of the disk are reported by the producers.
         let received = queue.receive(options).await.unwrap_or_default();
         let totals = queue.totals();
         if until_empty && received.is_empty() && totals.pending + totals.in_flight + totals.delayed == 0 {

@@ -13,7 +13,7 @@ async fn a_duplicate_returns_the_first_id_and_is_not_stored() {
         let queue = rig.queue(QueueSettings::default()).await;
         let first =
             queue.enqueue(vec![named("a", "one"), named("b", "two"), named("a", "three")]).await.unwrap();
-        assert_eq!(first[0], first[2], "twice in one request");
+        assert_eq!(first[0], first[2], "a duplicate in the same request was stored");
         let again = queue
             .enqueue(vec![named("b", "four"), NewMessage::new("five"), NewMessage::new("five")])
             .await
@@ -22,13 +22,13 @@ async fn a_duplicate_returns_the_first_id_and_is_not_stored() {
         let received = receive_now(&queue, 10).await;
         assert_eq!(received.iter().map(body).collect::<Vec<_>>(), ["one", "two", "five", "five"]);
         ack(&queue, &received).await;
-        assert_eq!(queue.enqueue(vec![named("a", "six")]).await.unwrap(), first[..1], "also when it is done");
-        let totals = queue.totals();
         assert_eq!(
-            (totals.pending, totals.in_flight, totals.bytes),
-            (0, 0, 0),
-            "what is not stored is not counted"
+            queue.enqueue(vec![named("a", "six")]).await.unwrap(),
+            first[..1],
+            "a duplicate of an acknowledged message was stored"
         );
+        let totals = queue.totals();
+        assert_eq!((totals.pending, totals.in_flight, totals.bytes), (0, 0, 0), "a duplicate was counted");
     }
 }
 
@@ -43,9 +43,9 @@ async fn a_deduplication_id_is_scoped_to_its_group_and_queue() {
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 4);
 }
 
-/// On disk, many of them fall into one commit group.
+/// Many of the duplicates share a commit group.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_concurrent_duplicates_one_is_stored() {
+async fn only_one_of_concurrent_duplicates_is_stored() {
     for durability in [Durability::Fsync, Durability::Os] {
         let rig = Rig::disk().await;
         let queue = rig.queue(QueueSettings { durability, ..QueueSettings::default() }).await;
@@ -54,7 +54,7 @@ async fn of_concurrent_duplicates_one_is_stored() {
         for sender in senders {
             ids.insert(sender.await.unwrap());
         }
-        assert_eq!(ids.len(), 1, "all were result the same ids");
+        assert_eq!(ids.len(), 1, "the senders got different ids");
         assert_eq!(receive_now(&queue, 1_000).await.len(), 20);
     }
 }

@@ -19,7 +19,7 @@ async fn a_message_is_delivered_once_until_its_lease_ends() {
         send(&queue, ["a"]).await;
         let first = receive_now(&queue, 10).await;
         assert_eq!(first.len(), 1);
-        assert!(receive_now(&queue, 10).await.is_empty(), "leased to two consumers");
+        assert!(receive_now(&queue, 10).await.is_empty(), "the message was leased to two consumers");
         let second = receive(&queue, 10).await;
         assert_eq!((second[0].id, second[0].attempt), (first[0].id, 2));
         assert_eq!(queue.ack(&[first[0].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
@@ -146,12 +146,15 @@ async fn a_message_that_always_fails_moves_to_the_dead_letter_queue_and_back() {
             let received = receive(&queue, 1).await;
             queue.nack(&[(received[0].receipt.clone(), Some(Duration::ZERO))]).await;
         }
-        let lost = receive(&dead, 1).await;
-        assert_eq!((&*lost[0].key, body(&lost[0])), ("tenant/a", "tenant/a-0".into()));
-        assert_eq!((lost[0].from, lost[0].attempt, lost[0].id), (Some(queue.id()), 1, sent));
+        let dead_lettered = receive(&dead, 1).await;
+        assert_eq!((&*dead_lettered[0].key, body(&dead_lettered[0])), ("tenant/a", "tenant/a-0".into()));
+        assert_eq!(
+            (dead_lettered[0].from, dead_lettered[0].attempt, dead_lettered[0].id),
+            (Some(queue.id()), 1, sent)
+        );
         assert_eq!(queue.totals().pending + queue.totals().in_flight, 0);
         assert!(matches!(dead.explain(sent).await, Ok(Explanation::InFlight { attempt: 1, .. })));
-        dead.nack(&[(lost[0].receipt.clone(), Some(Duration::ZERO))]).await;
+        dead.nack(&[(dead_lettered[0].receipt.clone(), Some(Duration::ZERO))]).await;
         let moved = dead.move_some(MoveCursor::default(), None, 10).await;
         assert_eq!(moved, Ok(MoveProgress { moved: 1, left: 0, next: None }));
         let back = receive(&queue, 1).await;
@@ -210,7 +213,7 @@ async fn a_deep_backlog_is_delivered_completely_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_released_delivery_is_redelivered_uncounted_with_another_receipt() {
+async fn a_released_delivery_counts_no_attempt_and_is_redelivered_with_another_receipt() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
@@ -251,7 +254,7 @@ async fn a_receive_of_zero_messages_blocks_no_other() {
     }
 }
 
-/// A client that gets no answer retries: it is confirmed only after the write.
+/// A client that gets no answer retries; the retry must not be confirmed before the delete is written.
 #[tokio::test]
 async fn a_second_acknowledgement_is_not_confirmed_before_the_first() {
     for (rig, store) in Rig::both_recording().await {

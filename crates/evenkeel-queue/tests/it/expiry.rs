@@ -37,7 +37,7 @@ fn an_expired_message_in_flight_may_be_acknowledged_and_is_not_redelivered() {
 }
 
 #[test]
-fn an_expired_message_that_is_given_back_is_deleted_and_not_dead_lettered() {
+fn an_expired_message_that_is_abandoned_or_released_is_deleted_and_not_dead_lettered() {
     let redrive = Some(RedrivePolicy { to: QueueId(9), attempts_max: 1 });
     for how in ["nack", "dead-letter", "release"] {
         let mut harness = Harness::new(&QueueSettings { redrive, ..QueueSettings::default() });
@@ -73,21 +73,25 @@ fn an_expired_message_that_is_given_back_is_deleted_and_not_dead_lettered() {
 fn an_expired_backlog_without_consumers_is_deleted_in_batches() {
     let mut harness = Harness::new(&QueueSettings::default());
     let sent: Vec<u64> = (0..5_000).map(|n| harness.send(n % 3, 0, Some(1_000))).collect();
-    assert_eq!(harness.state.next_due(), Some(UnixMillis(1_100)), "they expire in one batch");
+    assert_eq!(
+        harness.state.next_due(),
+        Some(UnixMillis(1_100)),
+        "the timer waits for the batch window of 100 ms"
+    );
     let first = harness.expire(1_100);
-    // By then the wait for the prefetch has ended, too.
+    // After 5 ms the wait for the prefetch has ended too, so no timer is left.
     assert_eq!(
         (harness.expire(1_105), harness.state.next_due()),
         (Vec::new(), None),
-        "the first are not deleted yet"
+        "no more messages expire before the first batch is deleted"
     );
     harness.confirm(&first);
-    let slices: Vec<Vec<u64>> =
+    let batches: Vec<Vec<u64>> =
         [first].into_iter().chain((0..4).map(|_| harness.remove_expired(1_105))).collect();
-    assert_eq!(slices.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 1_024, 1_024, 1_024, 904]);
-    assert_eq!(slices.concat(), sent);
+    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 1_024, 1_024, 1_024, 904]);
+    assert_eq!(batches.concat(), sent);
     assert_eq!((harness.state.totals().pending, harness.state.totals().expired), (0, 5_000));
-    // Prefetches under way find the messages deleted, which is no loss.
+    // Prefetches under way find the messages deleted; they are not reported as missing.
     while let Some(request) = harness.state.poll_prefetch() {
         assert_eq!(harness.state.apply_prefetch(request, Vec::new()), 0);
     }
@@ -103,11 +107,11 @@ fn a_prefetch_from_before_an_expiry_loses_no_later_message() {
     }
     let behind = harness.send(0, 0, Some(100));
     assert_eq!(harness.receive(0, 200).len(), 200);
-    let asked = harness.state.poll_prefetch().unwrap();
+    let request = harness.state.poll_prefetch().unwrap();
     assert_eq!(harness.remove_expired(100), [behind]);
     let later: Vec<u64> = (0..300).map(|_| harness.send(0, 100, None)).collect();
     // The store read after the delete and before the later messages.
-    assert_eq!(harness.state.apply_prefetch(asked, Vec::new()), 0);
+    assert_eq!(harness.state.apply_prefetch(request, Vec::new()), 0);
     let mut received = Vec::new();
     for _ in 0..10 {
         received.extend(harness.receive(100, 1_000));
@@ -144,14 +148,14 @@ fn one_receive_expires_no_more_than_a_batch() {
         expired.iter().map(|(_, meta)| meta.seq.0).collect::<Vec<_>>()
     };
     let first = receive(&mut harness);
-    assert_eq!((first.len(), receive(&mut harness).len()), (1_024, 0), "the first are not deleted yet");
+    assert_eq!((first.len(), receive(&mut harness).len()), (1_024, 0), "the first batch is not deleted yet");
     harness.confirm(&first);
     assert_eq!(receive(&mut harness).len(), 976);
 }
 
-/// Each key is indexed by its first message, which is removed by then.
+/// Each key is indexed by a message that was removed meanwhile, so the runs find nothing to expire.
 #[test]
-fn one_timer_run_visits_no_more_keys_than_messages() {
+fn one_timer_run_visits_a_limited_number_of_keys() {
     let mut harness = Harness::new(&MINUTE);
     for key in 0..3_000 {
         harness.send(key, 0, None);
@@ -173,7 +177,7 @@ fn one_timer_run_visits_no_more_keys_than_messages() {
 }
 
 #[test]
-fn expired_messages_on_disk_leave_the_skip_set_without_consumers() {
+fn expired_messages_on_disk_are_removed_from_the_skip_set_without_consumers() {
     for is_asked in [false, true] {
         let mut harness = Harness::new(&QueueSettings::default());
         for _ in 0..256 {
@@ -183,9 +187,9 @@ fn expired_messages_on_disk_leave_the_skip_set_without_consumers() {
         let last: Vec<u64> = (0..300).map(|_| harness.send(0, 0, None)).collect();
         harness.receive(0, if is_asked { 200 } else { 0 });
         // The store reads before the deletes, and the result is applied afterwards.
-        let asked = harness.state.poll_prefetch().map(|request| (request, harness.find(request)));
-        assert_eq!((asked.is_some(), harness.remove_expired(100)), (is_asked, behind));
-        if let Some((request, found)) = asked {
+        let request = harness.state.poll_prefetch().map(|request| (request, harness.find(request)));
+        assert_eq!((request.is_some(), harness.remove_expired(100)), (is_asked, behind));
+        if let Some((request, found)) = request {
             assert_eq!(harness.state.apply_prefetch(request, found), 0);
         }
         // Deleted messages in the skip set would increase the prefetch.
@@ -213,14 +217,14 @@ fn a_redelivery_is_kept_when_the_store_lost_other_messages() {
     }
     let later = harness.send_later(0, 0, Some(1_000), Some(UnixMillis(10)));
     assert_eq!(harness.receive(0, 200).len(), 200);
-    let asked = harness.state.poll_prefetch().unwrap();
-    assert_eq!(harness.remove_expired(10), [] as [u64; 0], "the last is ready by now");
-    assert_eq!(harness.state.apply_prefetch(asked, Vec::new()), 44);
+    let request = harness.state.poll_prefetch().unwrap();
+    assert_eq!(harness.remove_expired(10), [] as [u64; 0], "the delay of the last message has ended");
+    assert_eq!(harness.state.apply_prefetch(request, Vec::new()), 44);
     assert_eq!(harness.remove_expired(1_000), [later]);
     assert_eq!(harness.state.totals().bytes, 256, "lost messages are still counted");
 }
 
-/// Messages that the store lost must not be expired later, in a key that reuses the index.
+/// The second key reuses the scheduler index of the first; messages lost from the first must not expire there.
 #[test]
 fn messages_that_the_store_lost_do_not_expire_later() {
     let mut harness = Harness::new(&QueueSettings::default());
@@ -228,8 +232,8 @@ fn messages_that_the_store_lost_do_not_expire_later() {
         harness.send(0, 0, Some(1_000));
     }
     assert_eq!(harness.receive(0, 256).len(), 256);
-    let asked = harness.state.poll_prefetch().unwrap();
-    assert_eq!(harness.state.apply_prefetch(asked, Vec::new()), 44);
+    let request = harness.state.poll_prefetch().unwrap();
+    assert_eq!(harness.state.apply_prefetch(request, Vec::new()), 44);
     for seq in 1..=256 {
         harness.state.ack(delivery(seq)).unwrap();
         harness.state.confirm_removal(Seq(seq));
@@ -248,7 +252,7 @@ fn retention_applies_without_consumers() {
     }
     assert_eq!(harness.state.next_due(), Some(UnixMillis(60_100)));
     for (now, left) in [(59_999, 1_000), (60_000, 999), (60_499, 500), (60_999, 0)] {
-        // One window per round, as prefetches are applied.
+        // Each round expires at most one prefetch window per key.
         while !harness.remove_expired(now).is_empty() {
             harness.prefetch();
         }
@@ -307,13 +311,13 @@ fn an_expired_message_is_not_delivered_peeked_or_moved_before_its_delete() {
     let LeaseBatch { leased, expired } = harness.state.lease_messages(UnixMillis(100), 10, LEASE).unwrap();
     assert_eq!(leased.iter().map(|leased| leased.meta.seq.0).collect::<Vec<_>>(), [kept]);
     assert_eq!(expired, [(KeyId(0), harness.sent[0])]);
-    assert_eq!(harness.state.expire_leases(UnixMillis(100), 10), [], "it was expired twice");
+    assert_eq!(harness.state.expire_leases(UnixMillis(100), 10), [], "the message was expired twice");
     assert_eq!(harness.explain(short_lived), Explanation::Leaving);
     harness.confirm(&[short_lived]);
     assert_eq!(harness.explain(short_lived), Explanation::Unknown);
 }
 
-/// A queue state, and what its store would hold.
+/// A queue state, and the messages that its store would hold.
 struct Harness {
     state: QueueState,
     sent: Vec<MessageMeta>,
@@ -329,7 +333,7 @@ impl Harness {
         }
     }
 
-    /// Sends a message at a time; returns its sequence number.
+    /// Sends a message at time `now`; returns its sequence number.
     fn send(&mut self, key: u32, now: u64, ttl: Option<u64>) -> u64 {
         self.send_later(key, now, ttl, None)
     }

@@ -1,4 +1,4 @@
-//! Fairness scenarios of a queue shared by tenants, each with its number.
+//! Fairness scenarios of a queue shared by tenants; each test prints its measured value.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -107,18 +107,18 @@ impl Harness {
         }
     }
 
-    fn served(&mut self, count: usize) -> Vec<Arc<str>> {
+    fn serve_many(&mut self, count: usize) -> Vec<Arc<str>> {
         (0..count).map(|_| self.serve().expect("the backlog is long enough")).collect()
     }
 }
 
 #[test]
-fn a_quiet_tenant_waits_for_one_message_beside_a_flood() {
+fn a_quiet_tenant_waits_for_at_most_one_message_of_a_flooding_tenant() {
     let mut harness = Harness::new();
     harness.send("loud", 100_000);
     let mut waits = Vec::new();
     for _ in 0..100 {
-        harness.served(997);
+        harness.serve_many(997);
         harness.send("quiet", 1);
         let waited = (1..).find(|_| harness.serve().is_some_and(|name| &*name == "quiet")).unwrap();
         waits.push(waited);
@@ -136,7 +136,7 @@ fn weights_hold_in_every_window_of_a_thousand() {
         harness.set_weight(&name, weight);
         harness.send(&name, 30_000);
     }
-    let served = harness.served(60_000);
+    let served = harness.serve_many(60_000);
     let mut worst: f64 = 0.0;
     for window in served.windows(1_000).step_by(7) {
         for weight in 1..=5 {
@@ -156,7 +156,7 @@ fn ten_keys_do_not_get_the_share_of_ten_tenants() {
         harness.send(&format!("sybil/{number}"), 10_000);
     }
     harness.send("honest", 20_000);
-    let served = harness.served(20_000);
+    let served = harness.serve_many(20_000);
     let honest = served.iter().filter(|name| &***name == "honest").count();
     println!("sybil with 10 keys: the honest tenant gets {:.2} %", honest as f64 / 200.0);
     assert!((9_990..=10_010).contains(&honest), "the honest tenant got {honest} of 20000");
@@ -167,9 +167,9 @@ fn a_weight_applies_to_the_backlog_at_once() {
     let mut harness = Harness::new();
     harness.send("a", 20_000);
     harness.send("b", 20_000);
-    harness.served(1_000);
+    harness.serve_many(1_000);
     harness.set_weight("a", 4);
-    let served = harness.served(1_000);
+    let served = harness.serve_many(1_000);
     let a = served.iter().filter(|name| &***name == "a").count();
     println!("weight 1 to 4 on a backlog: {a} of the next 1000");
     assert!((790..=810).contains(&a), "a got {a} of 1000 at weight 4 of 5");
@@ -202,7 +202,7 @@ fn a_backlog_larger_than_memory_is_read_by_prefetch() {
     for _ in 0..100 {
         names.iter().for_each(|name| harness.send(name, 1));
     }
-    let served = harness.served(100_000);
+    let served = harness.serve_many(100_000);
     assert!(harness.serve().is_none());
     println!("100 000 of 1 000 keys: {} prefetches, {} read one by one", harness.prefetches, harness.unread);
     assert_eq!(harness.unread, 0, "messages were read one by one");
@@ -224,10 +224,10 @@ fn a_tenant_with_expired_messages_delays_no_other() {
     harness.send("quiet", 10);
     let received =
         harness.state.lease_messages(UnixMillis(harness.now), 10, Duration::from_secs(30)).unwrap();
-    assert_eq!(received.expired.len(), 1_024, "more than a batch was expired");
+    assert_eq!(received.expired.len(), 1_024, "one receive expires one batch");
     let names: Vec<&str> = received.leased.iter().map(|leased| &*leased.name).collect();
     assert_eq!(names, ["quiet"; 10]);
-    // The others continue once there is room.
+    // The rest expires once the first batch is deleted.
     received.expired.iter().for_each(|(_, meta)| harness.state.confirm_removal(meta.seq));
     let rest = harness.state.lease_messages(UnixMillis(harness.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!((rest.expired.len(), rest.leased.len()), (1_600 - 1_024, 0));

@@ -11,7 +11,7 @@ use crate::harness::{Rig, ack, body, keys, receive, receive_now, send};
 const FIFO: QueueSettings = QueueSettings { order: DeliveryOrder::Fifo, ..QueueSettings::STANDARD };
 
 #[tokio::test]
-async fn a_batch_has_a_key_in_order_and_the_next_message_waits_for_all_of_it() {
+async fn a_batch_keeps_the_order_of_each_key_and_blocks_its_next_message() {
     for rig in Rig::both().await {
         let queue = rig.queue(FIFO).await;
         send(&queue, ["a", "a", "a", "a", "b", "b"]).await;
@@ -23,7 +23,10 @@ async fn a_batch_has_a_key_in_order_and_the_next_message_waits_for_all_of_it() {
         );
         assert!(receive_now(&queue, 10).await.is_empty(), "both keys have messages in flight");
         ack(&queue, &received[..1]).await;
-        assert!(receive_now(&queue, 10).await.is_empty(), "one of a's two is still in flight");
+        assert!(
+            receive_now(&queue, 10).await.is_empty(),
+            "one of the two messages of key a is still in flight"
+        );
         ack(&queue, &received[1..]).await;
         let rest = receive(&queue, 10).await;
         let mut all: Vec<String> = rest.iter().map(body).collect();
@@ -39,7 +42,7 @@ async fn a_nacked_message_comes_before_the_rest_of_its_fifo_key() {
         send(&queue, ["a", "a", "b"]).await;
         let received = receive_now(&queue, 1).await;
         queue.nack(&[(received[0].receipt.clone(), Some(Duration::from_millis(100)))]).await;
-        assert_eq!(keys(&receive_now(&queue, 10).await), ["b"], "a waits for its first message");
+        assert_eq!(keys(&receive_now(&queue, 10).await), ["b"], "key a waits for its first message");
         let again = receive(&queue, 1).await;
         assert_eq!((body(&again[0]), again[0].attempt), ("a-0".into(), 2));
     }
@@ -89,7 +92,7 @@ async fn a_message_in_flight_across_a_restart_blocks_the_rest_of_its_key() {
 }
 
 #[tokio::test]
-async fn the_order_of_a_queue_is_fixed_and_its_messages_have_no_delay_of_their_own() {
+async fn a_fifo_queue_rejects_a_change_of_order_and_messages_with_a_delay() {
     let rig = Rig::memory().await;
     let queue = rig.queue(FIFO).await;
     let changed = rig.queues.change(&queue, QueueSettings::default(), String::new()).await;

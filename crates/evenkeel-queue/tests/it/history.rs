@@ -16,11 +16,11 @@ use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
-/// Deletes by expiry that may be under way.
+/// Maximum number of expired messages whose delete is pending.
 const EXPIRING_MAX: usize = 1_024;
 /// The minimum retention.
 const RETENTION_MS: u64 = 60_000;
-/// Names with limits: two keys and a tenant.
+/// Names that may get limits: two keys and a tenant.
 const LIMITED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
 
 #[derive(Clone, Debug)]
@@ -31,11 +31,11 @@ enum Step {
         ttl: Option<u64>,
         count: u64,
     },
-    /// Appends the stored messages to the state.
-    Deliver,
+    /// Appends the stored messages to the state, as the store's listener does.
+    AppendStored,
     Receive(usize),
     Ack(usize),
-    LoseAck(usize),
+    FailAck(usize),
     Nack {
         which: usize,
         delay: u64,
@@ -45,7 +45,7 @@ enum Step {
     AckStale(usize),
     Read,
     ApplyReads,
-    Pass(u64),
+    AdvanceTime(u64),
     Purge,
     Move(usize),
     Rule {
@@ -54,8 +54,8 @@ enum Step {
         rate: u32,
         burst: u32,
     },
-    /// The store has deleted the expired messages, or rejects the deletes.
-    Remove {
+    /// The store confirms or rejects the deletes of expired messages.
+    FinishDeletes {
         is_rejected: bool,
     },
 }
@@ -68,27 +68,27 @@ fn step() -> impl Strategy<Value = Step> {
             prop_oneof![2 => Just(None), 1 => (1..600_u64).prop_map(Some)],
             prop_oneof![4 => Just(1), 1 => 100..400_u64],
         ).prop_map(|(key, delay, ttl, count)| Step::Append { key, delay, ttl, count }),
-        6 => Just(Step::Deliver),
+        6 => Just(Step::AppendStored),
         5 => prop_oneof![3 => 1..6_usize, 2 => 100..300_usize].prop_map(Step::Receive),
         4 => any::<usize>().prop_map(Step::Ack),
-        1 => any::<usize>().prop_map(Step::LoseAck),
+        1 => any::<usize>().prop_map(Step::FailAck),
         2 => (any::<usize>(), 0..200_u64).prop_map(|(which, delay)| Step::Nack { which, delay }),
         1 => any::<usize>().prop_map(Step::Extend),
         1 => any::<usize>().prop_map(Step::Release),
         1 => any::<usize>().prop_map(Step::AckStale),
         2 => Just(Step::Read),
         4 => Just(Step::ApplyReads),
-        2 => (1..150_u64).prop_map(Step::Pass),
-        1 => (1..RETENTION_MS).prop_map(Step::Pass),
+        2 => (1..150_u64).prop_map(Step::AdvanceTime),
+        1 => (1..RETENTION_MS).prop_map(Step::AdvanceTime),
         1 => Just(Step::Purge),
         1 => any::<usize>().prop_map(Step::Move),
         1 => (0..LIMITED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
             .prop_map(|(name, max, rate, burst)| Step::Rule { name, max, rate: 200 * rate, burst }),
-        3 => any::<bool>().prop_map(|is_rejected| Step::Remove { is_rejected }),
+        3 => any::<bool>().prop_map(|is_rejected| Step::FinishDeletes { is_rejected }),
     ]
 }
 
-/// The store's contents and the deliveries, as they must be.
+/// The tested state, with the store's contents and the deliveries that are expected.
 struct Model {
     order: DeliveryOrder,
     state: QueueState,
@@ -104,9 +104,10 @@ struct Model {
     /// Receipts that are no longer valid.
     stale: Vec<DeliveryId>,
     dead: BTreeSet<u64>,
-    /// Expired messages; and those of them that the store is deleting.
-    over: BTreeSet<Seq>,
-    removing: Vec<(KeyId, Seq)>,
+    /// Expired messages that are still stored.
+    expiring: BTreeSet<Seq>,
+    /// Expired messages whose delete the store has neither confirmed nor rejected.
+    deleting: Vec<(KeyId, Seq)>,
     /// Messages removed by expiry.
     expired: u64,
     /// Rules by name, with the times of deliveries under them.
@@ -129,8 +130,8 @@ impl Model {
             in_flight: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
-            over: BTreeSet::new(),
-            removing: Vec::new(),
+            expiring: BTreeSet::new(),
+            deleting: Vec::new(),
             expired: 0,
             rules: BTreeMap::new(),
         }
@@ -141,7 +142,7 @@ impl Model {
             Step::Append { key, delay, ttl, count } => {
                 (0..count).for_each(|_| self.append(key, delay, ttl));
             }
-            Step::Deliver => self.deliver(),
+            Step::AppendStored => self.append_stored(),
             Step::Receive(max) => self.receive(max),
             Step::Ack(which) => self.with_delivery(which, |model, delivery| {
                 model.state.ack(delivery).unwrap();
@@ -149,7 +150,7 @@ impl Model {
                 model.stored.remove(&(delivery.key.0, delivery.seq.0));
                 model.stale.push(delivery);
             }),
-            Step::LoseAck(which) => {
+            Step::FailAck(which) => {
                 // The write failed: the delivery continues as before.
                 if let Some(&delivery) = pick(&self.in_flight, which) {
                     self.state.ack(delivery).unwrap();
@@ -165,7 +166,7 @@ impl Model {
                         AbandonMode::Retry(Duration::from_millis(delay)),
                     )
                     .unwrap();
-                model.ended(ended);
+                model.apply_disposition(ended);
             }),
             Step::Extend(which) => {
                 if let Some(&delivery) = pick(&self.in_flight, which) {
@@ -185,27 +186,27 @@ impl Model {
             }
             Step::Read => self.read(),
             Step::ApplyReads => self.apply_reads(),
-            Step::Pass(span) => self.pass(span),
+            Step::AdvanceTime(span) => self.advance_time(span),
             Step::Move(which) => self.move_one(which),
             Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
-            Step::Remove { is_rejected: false } => self.remove(),
-            Step::Remove { is_rejected: true } => {
-                self.removing.drain(..).for_each(|(_, seq)| self.state.revert_removal(seq));
+            Step::FinishDeletes { is_rejected: false } => self.finish_deletes(),
+            Step::FinishDeletes { is_rejected: true } => {
+                self.deleting.drain(..).for_each(|(_, seq)| self.state.revert_removal(seq));
             }
             Step::Purge => {
-                self.deliver();
+                self.append_stored();
                 self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
                 self.stored.clear();
                 self.stale.append(&mut self.in_flight);
                 self.dead.clear();
-                self.over.clear();
-                self.removing.clear();
+                self.expiring.clear();
+                self.deleting.clear();
             }
         }
         self.check();
     }
 
-    /// Takes a stored message out of order, if it is ready: half of them are moved, the others are reverted.
+    /// Moves a stored message out of order, if it is ready; every second move fails and is reverted.
     fn move_one(&mut self, which: usize) {
         let stored: Vec<((u32, u64), MessageMeta)> =
             self.stored.iter().map(|(key, meta)| (*key, *meta)).collect();
@@ -244,7 +245,7 @@ impl Model {
         self.unappended.push_back(message);
     }
 
-    fn deliver(&mut self) {
+    fn append_stored(&mut self) {
         for message in self.unappended.drain(..) {
             self.state.append(UnixMillis(self.now), message).unwrap();
         }
@@ -254,7 +255,7 @@ impl Model {
         let received = self.state.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
         assert!(received.leased.len() <= max);
         for (key, meta) in received.expired {
-            self.end(key, &meta);
+            self.record_expiry(key, &meta);
         }
         let before = self.in_flight.len();
         for leased in received.leased {
@@ -266,7 +267,7 @@ impl Model {
                 "{seq:?} was delivered to two consumers"
             );
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered after it was dead-lettered");
-            assert!(!self.over.contains(&seq), "{seq:?} was delivered while it was being removed");
+            assert!(!self.expiring.contains(&seq), "{seq:?} was delivered while it was being removed");
             assert!(!self.is_expired(&leased.meta), "{seq:?} was delivered after it expired");
             assert!(leased.deliveries.attempts <= ATTEMPTS_MAX);
             let attempt = leased.deliveries.number();
@@ -276,14 +277,14 @@ impl Model {
         }
     }
 
-    /// Checks on a FIFO queue that everything earlier of the key is removed, expired, or delivered with it.
+    /// Checks on a FIFO queue that all earlier messages of the key are removed, expired, or in the same batch.
     fn check_order(&self, before: usize, key: KeyId, seq: Seq) {
         if self.order == DeliveryOrder::Fair {
             return;
         }
-        let with_it: Vec<u64> = self.in_flight[before..].iter().map(|delivery| delivery.seq.0).collect();
+        let same_batch: Vec<u64> = self.in_flight[before..].iter().map(|delivery| delivery.seq.0).collect();
         for (&(_, earlier), _) in self.stored.range((key.0, 0)..(key.0, seq.0)) {
-            let is_done = with_it.contains(&earlier) || self.over.contains(&Seq(earlier));
+            let is_done = same_batch.contains(&earlier) || self.expiring.contains(&Seq(earlier));
             assert!(is_done, "{seq:?} of {key:?} was delivered before {earlier}");
         }
         let others = self.in_flight[..before].iter().filter(|delivery| delivery.key == key).count();
@@ -302,21 +303,24 @@ impl Model {
     /// Checks that a delivery is within the limits of its key and tenant.
     fn check_rules(&mut self, name: &str, seq: Seq) {
         for (ruled, (rule, delivered)) in &mut self.rules {
-            let is_its = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
+            let is_ruled = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
             if !name.starts_with(ruled) {
                 continue;
             }
-            let out = self.in_flight.iter().filter(|held| is_its(held.key.0)).count() as u32;
+            let in_flight = self.in_flight.iter().filter(|held| is_ruled(held.key.0)).count() as u32;
             let max = rule.concurrency_max.map_or(u32::MAX, NonZeroU32::get);
-            assert!(out < max, "{seq:?} of {ruled} was delivered beside {out} others of at most {max}");
+            assert!(
+                in_flight < max,
+                "{seq:?} was delivered with {in_flight} of {ruled} in flight, {max} allowed"
+            );
             delivered.push(self.now);
             let Some(rate) = rule.rate else { continue };
             for (at, since) in delivered.iter().enumerate() {
                 let count = (delivered.len() - at) as f64;
-                let most =
+                let allowed =
                     (self.now - since) as f64 / 1_000.0 * rate.per_second() + f64::from(rate.burst().get());
                 assert!(
-                    count <= most + 1e-6,
+                    count <= allowed + 1e-6,
                     "{ruled} had {count} deliveries in {} ms, {rate:?}",
                     self.now - since
                 );
@@ -324,7 +328,7 @@ impl Model {
         }
     }
 
-    /// Reads what the state asked for.
+    /// Reads the messages that the state requested.
     fn read(&mut self) {
         while let Some(request) = self.state.poll_prefetch() {
             let after = (request.key.0, request.after.0 + 1)..=(request.key.0, u64::MAX);
@@ -335,7 +339,7 @@ impl Model {
         }
     }
 
-    /// Applies the reads; some of them are old by now.
+    /// Applies the results of the reads, some of which are outdated.
     fn apply_reads(&mut self) {
         self.read();
         for (request, found) in self.found.drain(..) {
@@ -347,29 +351,29 @@ impl Model {
         }
     }
 
-    fn pass(&mut self, span: u64) {
+    fn advance_time(&mut self, span: u64) {
         self.now += span;
         loop {
             let ended = self.state.expire_leases(UnixMillis(self.now), usize::MAX);
             for disposition in ended {
-                self.ended(disposition);
+                self.apply_disposition(disposition);
             }
-            if self.over.len() < EXPIRING_MAX || self.removing.is_empty() {
+            if self.expiring.len() < EXPIRING_MAX || self.deleting.is_empty() {
                 break;
             }
-            self.remove();
+            self.finish_deletes();
         }
         // Earlier deletes must complete first.
-        if EXPIRING_MAX <= self.over.len() {
+        if EXPIRING_MAX <= self.expiring.len() {
             return;
         }
-        // Covers messages on disk outside a window, without consumers.
+        // This includes messages that are only on disk, and keys without consumers.
         let unappended: BTreeSet<Seq> = self.unappended.iter().map(|message| message.meta.seq).collect();
         let held: BTreeSet<Seq> = self.in_flight.iter().map(|delivery| delivery.seq).collect();
         for meta in self.stored.values().filter(|meta| self.is_past_ttl(meta)) {
             let seq = &meta.seq;
-            let is_elsewhere = unappended.contains(seq) || held.contains(seq) || self.over.contains(seq);
-            assert!(is_elsewhere, "{meta:?} is kept after its TTL");
+            let may_be_stored = unappended.contains(seq) || held.contains(seq) || self.expiring.contains(seq);
+            assert!(may_be_stored, "{meta:?} is kept after its TTL");
         }
     }
 
@@ -381,30 +385,30 @@ impl Model {
         self.is_past_ttl(meta) || meta.sent_at.0 + RETENTION_MS <= self.now
     }
 
-    /// Checks that only expired messages expire, and again only after a failed delete.
-    fn end(&mut self, key: KeyId, meta: &MessageMeta) {
+    /// Records an expiry; checks that the message is stored, expired, and not being deleted already.
+    fn record_expiry(&mut self, key: KeyId, meta: &MessageMeta) {
         assert!(self.is_expired(meta), "{meta:?} expired too early");
         assert!(self.stored.contains_key(&(key.0, meta.seq.0)), "{meta:?} expired after its removal");
-        assert!(!self.removing.contains(&(key, meta.seq)), "{meta:?} expired twice");
-        self.over.insert(meta.seq);
-        self.removing.push((key, meta.seq));
+        assert!(!self.deleting.contains(&(key, meta.seq)), "{meta:?} expired twice");
+        self.expiring.insert(meta.seq);
+        self.deleting.push((key, meta.seq));
     }
 
-    fn remove(&mut self) {
-        for (key, seq) in self.removing.drain(..) {
+    fn finish_deletes(&mut self) {
+        for (key, seq) in self.deleting.drain(..) {
             self.state.confirm_removal(seq);
             self.stored.remove(&(key.0, seq.0));
-            self.over.remove(&seq);
+            self.expiring.remove(&seq);
             self.expired += 1;
         }
     }
 
-    fn ended(&mut self, ended: Disposition) {
+    fn apply_disposition(&mut self, ended: Disposition) {
         let (seq, is_dead) = match ended {
             Disposition::Requeued(returned) => (returned.meta.seq, false),
             Disposition::DeadLetter { meta, .. } => (meta.seq, true),
             Disposition::Expired { key, meta } => {
-                self.end(key, &meta);
+                self.record_expiry(key, &meta);
                 (meta.seq, false)
             }
         };
@@ -428,10 +432,10 @@ impl Model {
         assert_eq!(self.state.audit(), Ok(()));
         let totals = self.state.totals();
         assert_eq!(totals.in_flight, self.in_flight.len() as u64);
-        let result = self.stored.len() - self.unappended.len();
-        let here = result - self.over.len();
-        assert_eq!(totals.pending + totals.in_flight + totals.delayed, here as u64);
-        assert_eq!((totals.bytes, totals.expired), (3 * result as u64, self.expired));
+        let appended = self.stored.len() - self.unappended.len();
+        let live = appended - self.expiring.len();
+        assert_eq!(totals.pending + totals.in_flight + totals.delayed, live as u64);
+        assert_eq!((totals.bytes, totals.expired), (3 * appended as u64, self.expired));
     }
 
     /// Checks that every message is delivered in the end.
@@ -441,8 +445,8 @@ impl Model {
                 return;
             }
             self.apply_reads();
-            self.deliver();
-            self.remove();
+            self.append_stored();
+            self.finish_deletes();
             self.receive(10);
             while !self.in_flight.is_empty() {
                 self.with_delivery(0, |model, delivery| {
@@ -451,7 +455,7 @@ impl Model {
                     model.stored.remove(&(delivery.key.0, delivery.seq.0));
                 });
             }
-            self.pass(5);
+            self.advance_time(5);
             self.check();
         }
         panic!("{} messages were never delivered: {:?}", self.stored.len(), self.state);
@@ -490,7 +494,7 @@ proptest! {
         for key in keys {
             model.append(key, 0, None);
         }
-        model.deliver();
+        model.append_stored();
         let mut last = BTreeMap::new();
         while !model.stored.is_empty() {
             model.apply_reads();
@@ -502,7 +506,7 @@ proptest! {
                 model.state.confirm_removal(delivery.seq);
                 model.stored.remove(&(delivery.key.0, delivery.seq.0));
             }
-            model.pass(1);
+            model.advance_time(1);
         }
     }
 }
@@ -511,14 +515,14 @@ proptest! {
 fn a_prefetch_from_before_a_purge_loses_no_later_message() {
     let mut model = Model::new(DeliveryOrder::Fair);
     (0..400).for_each(|_| model.append(0, 0, None));
-    model.deliver();
+    model.append_stored();
     model.receive(300);
-    let asked = model.state.poll_prefetch().unwrap();
+    let request = model.state.poll_prefetch().unwrap();
     model.run(Step::Purge);
     (0..400).for_each(|_| model.append(0, 0, None));
-    model.deliver();
+    model.append_stored();
     // The store reads after the purge and finds nothing.
-    assert_eq!(model.state.apply_prefetch(asked, Vec::new()), 0);
+    assert_eq!(model.state.apply_prefetch(request, Vec::new()), 0);
     model.check();
     model.drain();
 }
@@ -529,7 +533,7 @@ fn idle_keys_are_removed_in_batches() {
     for key in 0..5_000 {
         model.append(key, 0, None);
     }
-    model.deliver();
+    model.append_stored();
     model.receive(5_000);
     while !model.in_flight.is_empty() {
         model.with_delivery(0, |model, delivery| {

@@ -37,7 +37,7 @@ async fn concurrent_changes_of_a_rule_do_not_overwrite_each_other() {
         let first = queue.lock_rule("acme").await.unwrap();
         let mut second = Box::pin(queue.lock_rule("acme"));
         let early = tokio::time::timeout(Duration::from_millis(20), &mut second).await;
-        assert!(early.is_err(), "it has read a rule that is about to change");
+        assert!(early.is_err(), "the second change read the rule before the first was stored");
         let weight = Weight::whole(3).unwrap();
         let rule = KeyRule { weight: Some(weight), ..first.rule() };
         first.set(rule).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_key_without_tokens_is_served_when_its_bucket_refills() {
     send(&queue, ["acme"; 12]).await;
     let started = Instant::now();
     let mut got = receive_now(&queue, 100).await.len();
-    assert_eq!(got, 2, "a burst, and no more");
+    assert_eq!(got, 2, "only the burst is delivered at once");
     while got < 12 {
         got += receive(&queue, 100).await.len();
     }
@@ -110,14 +110,14 @@ async fn limits_survive_a_restart() {
     let rate = Rate::new(0.25, NonZeroU32::new(7)).unwrap();
     let rule = KeyRule { rate: Some(rate), ..at_most(5) };
     send(&queue, ["acme/a"; 20]).await;
-    // Set after the key was created, so it is read after it.
+    // Set after the key was created, so that recovery reads the tenant's rule after the key.
     queue.set_rule("acme", rule).await.unwrap();
     queue.set_rule("acme/a", at_most(4)).await.unwrap();
     assert_eq!(receive_now(&queue, 3).await.len(), 3);
     let rig = rig.restart().await;
     let queue = rig.queues.get("jobs").unwrap();
     assert_eq!((queue.rule("acme").await, queue.rule("acme/a").await), (Ok(rule), Ok(at_most(4))));
-    assert_eq!(receive(&queue, 20).await.len(), 1, "three of four were in flight before");
+    assert_eq!(receive(&queue, 20).await.len(), 1, "three of at most four are already in flight");
 }
 
 #[tokio::test]

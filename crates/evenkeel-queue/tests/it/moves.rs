@@ -10,7 +10,7 @@ use evenkeel_queue::{Delivery, MessageId, NewMessage, Queue, QueueSettings};
 
 use crate::harness::{Rig, body, receive, receive_now};
 
-/// More than a window of messages without an origin lies before, between and behind those that have one.
+/// More than a prefetch window of messages without an origin is sent before each group of messages that have one.
 #[tokio::test]
 async fn a_move_leaves_messages_without_an_origin_and_moves_the_others() {
     for rig in Rig::both().await {
@@ -19,8 +19,9 @@ async fn a_move_leaves_messages_without_an_origin_and_moves_the_others() {
         let source = create(&rig, "source", QueueSettings { redrive, ..QueueSettings::default() }).await;
         let mut dead_lettered = BTreeSet::new();
         for round in 0..3 {
-            let strays = (0..400).map(|n| NewMessage::new(format!("stray-{round}-{n}")).for_key("tenant/a"));
-            dead.enqueue(strays.collect()).await.unwrap();
+            let unmoved =
+                (0..400).map(|n| NewMessage::new(format!("unmoved-{round}-{n}")).for_key("tenant/a"));
+            dead.enqueue(unmoved.collect()).await.unwrap();
             dead_lettered.extend(dead_letter_twenty(&source, round).await);
         }
         while dead.totals().pending < 3 * 400 + 3 * 20 {
@@ -30,25 +31,26 @@ async fn a_move_leaves_messages_without_an_origin_and_moves_the_others() {
         let mut moved = 0;
         let mut left = 0;
         while let Some(from) = cursor {
-            let step = dead.move_some(from, None, 7).await.unwrap();
-            assert!(step.moved <= 7);
-            moved += step.moved;
-            (cursor, left) = (step.next, step.left);
+            let progress = dead.move_some(from, None, 7).await.unwrap();
+            assert!(progress.moved <= 7);
+            moved += progress.moved;
+            cursor = progress.next;
+            left = progress.left;
         }
         assert_eq!((moved, left), (60, 1_200));
         assert_eq!(dead.totals().pending, 1_200);
-        let mut home = Vec::new();
-        while home.len() < 60 {
-            home.extend(receive(&source, 10).await);
+        let mut returned = Vec::new();
+        while returned.len() < 60 {
+            returned.extend(receive(&source, 10).await);
         }
-        assert_eq!(home.iter().map(|delivery| delivery.id).collect::<BTreeSet<_>>(), dead_lettered);
+        assert_eq!(returned.iter().map(|delivery| delivery.id).collect::<BTreeSet<_>>(), dead_lettered);
         // The messages that were left are delivered completely and in order.
-        let mut strays = Vec::new();
-        while strays.len() < 1_200 {
-            strays.extend(receive(&dead, 100).await.iter().map(body));
+        let mut unmoved = Vec::new();
+        while unmoved.len() < 1_200 {
+            unmoved.extend(receive(&dead, 100).await.iter().map(body));
         }
-        let sent = (0..3).flat_map(|round| (0..400).map(move |n| format!("stray-{round}-{n}")));
-        assert_eq!(strays, sent.collect::<Vec<_>>());
+        let sent = (0..3).flat_map(|round| (0..400).map(move |n| format!("unmoved-{round}-{n}")));
+        assert_eq!(unmoved, sent.collect::<Vec<_>>());
         assert!(receive_now(&dead, 1).await.is_empty());
     }
 }
@@ -84,13 +86,13 @@ async fn dead_letter_twenty(source: &Queue, round: usize) -> Vec<MessageId> {
     let messages =
         (0..20).map(|n| NewMessage::new(format!("dead-{round}-{n}")).for_key("tenant/a")).collect();
     let ids = source.enqueue(messages).await.unwrap();
-    let mut died = 0;
-    while died < ids.len() {
+    let mut nacked = 0;
+    while nacked < ids.len() {
         let received = receive(source, 10).await;
-        died += received.len();
-        let back: Vec<_> =
+        nacked += received.len();
+        let nacks: Vec<_> =
             received.iter().map(|delivery| (delivery.receipt.clone(), Some(Duration::ZERO))).collect();
-        assert!(source.nack(&back).await.iter().all(Result::is_ok));
+        assert!(source.nack(&nacks).await.iter().all(Result::is_ok));
     }
     ids
 }

@@ -1,8 +1,8 @@
 //! A process whose machine loses power repeatedly: writes that were not synced are undone.
 //!
-//! A killed process leaves its writes with the operating system, so a kill cannot reveal a missing fsync. Here a layer
-//! between the process and the C library records how to undo each write and what was synced since. After the kill,
-//! unsynced writes are undone, except for a part that the disk happened to have written.
+//! The operating system keeps the writes of a killed process, so a kill cannot reveal a missing fsync. Here a preloaded
+//! library between the process and the C library, the layer, logs how to undo each write and what was synced since.
+//! After the kill, unsynced writes are undone, except for some that the disk happened to have written.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -17,41 +17,41 @@ use crate::crash::{LAST, Ledger, ROUNDS, STOPPED, UNSYNCED, lines_before_kill, s
 
 #[test]
 fn twenty_power_failures_lose_no_confirmed_write() {
-    let bench = PowerRig::new();
+    let rig = PowerRig::new();
     let mut ledger = Ledger::default();
     let mut undone = 0;
     for round in 0..ROUNDS {
-        let mut process = bench.start(&round.to_string());
+        let mut process = rig.start(&round.to_string());
         let mut out = BufReader::new(process.stdout.take().unwrap());
         ledger.read(&mut out, lines_before_kill(round) / 2);
-        // A line is read right after an fsync, when everything is durable.
+        // Right after a line was printed everything is durable, so the kill comes a little later.
         std::thread::sleep(Duration::from_micros(round * 397 % 5_000));
         process.kill().unwrap();
         ledger.read(&mut out, u64::MAX);
         process.wait().unwrap();
-        undone += bench.cut_power(round);
+        undone += rig.cut_power(round);
         ledger.record_crash();
     }
-    bench.drain(&mut ledger);
+    rig.drain(&mut ledger);
     println!("{undone} writes undone");
-    assert!(undone > 0, "the layer saw no write that was not durable");
+    assert!(undone > 0, "no write was undone, so the test shows nothing");
     ledger.check();
 }
 
 /// Checks the test itself: a queue that answers before it syncs is detected, so a missing fsync would be, too.
 #[test]
 fn a_queue_that_does_not_sync_is_detected() {
-    let bench = PowerRig::new();
+    let rig = PowerRig::new();
     let mut ledger = Ledger::default();
-    let mut process = bench.start_with("0", &[(UNSYNCED, OsStr::new("yes"))]);
+    let mut process = rig.start_with("0", &[(UNSYNCED, OsStr::new("yes"))]);
     let mut out = BufReader::new(process.stdout.take().unwrap());
     ledger.read(&mut out, 2_000);
     process.kill().unwrap();
     ledger.read(&mut out, u64::MAX);
     process.wait().unwrap();
-    let undone = bench.cut_power(0);
+    let undone = rig.cut_power(0);
     ledger.record_crash();
-    bench.drain(&mut ledger);
+    rig.drain(&mut ledger);
     println!("{undone} writes undone, {} faults", ledger.faults().len());
     assert!(!ledger.faults().is_empty(), "{undone} writes were undone and no fault was detected");
 }
@@ -59,26 +59,26 @@ fn a_queue_that_does_not_sync_is_detected() {
 /// After a failed fsync the outcome is unknown: the process stops with a message, and no confirmed write is lost.
 #[test]
 fn a_failed_fsync_stops_the_process_with_a_message() {
-    let bench = PowerRig::new();
+    let rig = PowerRig::new();
     let mut ledger = Ledger::default();
-    let mut process = bench.start_with("0", &[("POWERCUT_FAIL_SYNC", OsStr::new("300"))]);
+    let mut process = rig.start_with("0", &[("POWERCUT_FAIL_SYNC", OsStr::new("300"))]);
     ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
     assert_eq!(process.wait().unwrap().code(), Some(STOPPED));
     assert!(ledger.fatal[0].contains("the outcome of the last writes is unknown"), "{:?}", ledger.fatal);
-    assert!(ledger.sent() > 0, "nothing was sent before");
-    bench.cut_power(0);
+    assert!(ledger.sent() > 0, "nothing was sent before the fsync failed");
+    rig.cut_power(0);
     ledger.record_crash();
-    bench.drain(&mut ledger);
+    rig.drain(&mut ledger);
     assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
 /// A full disk rejects senders; once there is space again, everything continues.
 #[test]
 fn a_full_disk_rejects_writes_until_space_is_free_again() {
-    let bench = PowerRig::new();
+    let rig = PowerRig::new();
     let mut ledger = Ledger::default();
-    let full = bench.dir.path().join("full");
-    let mut process = bench.start_with("0", &[("POWERCUT_FULL", full.as_os_str())]);
+    let full = rig.dir.path().join("full");
+    let mut process = rig.start_with("0", &[("POWERCUT_FULL", full.as_os_str())]);
     let mut out = BufReader::new(process.stdout.take().unwrap());
     ledger.read(&mut out, 300);
     fs::write(&full, "").unwrap();
@@ -100,7 +100,7 @@ fn a_full_disk_rejects_writes_until_space_is_free_again() {
         ledger.rejected
     );
     ledger.record_crash();
-    bench.drain(&mut ledger);
+    rig.drain(&mut ledger);
     assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
@@ -111,20 +111,20 @@ fn a_corrupt_journal_tail_is_ignored() {
     let tails: &[(&str, Corrupt)] = &[
         ("noise", |_| (0..5_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
         ("the start of a batch", |valid| valid[..valid.len().min(700)].to_vec()),
-        ("ones", |_| vec![0xff; 100]),
-        ("nothing, not even room", |_| Vec::new()),
+        ("bytes of ones", |_| vec![0xff; 100]),
+        ("nothing, the file is truncated", |_| Vec::new()),
     ];
     for (name, corrupt) in tails {
-        let bench = PowerRig::new();
+        let rig = PowerRig::new();
         let mut ledger = Ledger::default();
-        let mut process = bench.start("0");
+        let mut process = rig.start("0");
         let mut out = BufReader::new(process.stdout.take().unwrap());
         ledger.read(&mut out, 300);
         process.kill().unwrap();
         ledger.read(&mut out, u64::MAX);
         process.wait().unwrap();
         ledger.record_crash();
-        let journal = newest_journal(&bench.data());
+        let journal = newest_journal(&rig.data());
         let mut bytes = fs::read(&journal).unwrap();
         let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
         // A batch ends with a trailer whose last byte is not zero.
@@ -133,7 +133,7 @@ fn a_corrupt_journal_tail_is_ignored() {
         bytes.extend(tail);
         fs::write(&journal, bytes).unwrap();
         println!("after {name}");
-        bench.drain(&mut ledger);
+        rig.drain(&mut ledger);
         assert_eq!(ledger.faults(), [] as [String; 0], "after {name}");
         assert!(ledger.sent() > 50);
     }
@@ -146,7 +146,7 @@ pub(crate) fn newest_journal(dir: &Path) -> PathBuf {
     journals.max_by_key(number).expect("a store has a journal")
 }
 
-/// A data directory, and the layer that observes it.
+/// A data directory, and the layer that logs its writes.
 pub(crate) struct PowerRig {
     pub(crate) dir: tempfile::TempDir,
     layer: PathBuf,
@@ -170,11 +170,11 @@ impl PowerRig {
         self.start_with(round, &[])
     }
 
-    fn start_with(&self, round: &str, more: &[(&str, &OsStr)]) -> std::process::Child {
+    fn start_with(&self, round: &str, extra: &[(&str, &OsStr)]) -> std::process::Child {
         let observed = self.env();
         let mut set: Vec<(&str, &OsStr)> =
             observed.iter().map(|(name, path)| (*name, path.as_os_str())).collect();
-        set.extend_from_slice(more);
+        set.extend_from_slice(extra);
         start(&self.data(), round, &set)
     }
 
@@ -200,32 +200,34 @@ impl PowerRig {
         self.dir.path().join("data")
     }
 
-    /// Undoes unsynced writes; returns their number. `seed` selects those that the disk had written nevertheless.
+    /// Undoes unsynced writes; returns their number. `seed` selects those that had reached the disk nevertheless.
     fn cut_power(&self, seed: u64) -> usize {
         let log = self.dir.path().join("log");
         let records = read_log(&fs::read(&log).unwrap());
-        let mut synced: HashMap<u64, usize> = HashMap::new();
-        let mut dirs: HashMap<PathBuf, usize> = HashMap::new();
-        for (at, note) in records.iter().enumerate() {
-            match note.kind {
-                b'S' => drop(synced.insert(note.ino, at)),
-                b'D' => drop(dirs.insert(note.path.clone(), at)),
+        let mut synced_files: HashMap<u64, usize> = HashMap::new();
+        let mut synced_dirs: HashMap<PathBuf, usize> = HashMap::new();
+        for (at, record) in records.iter().enumerate() {
+            match record.kind {
+                b'S' => drop(synced_files.insert(record.ino, at)),
+                b'D' => drop(synced_dirs.insert(record.path.clone(), at)),
                 _ => {}
             }
         }
-        let is_durable = |at: usize, note: &LogRecord| match note.kind {
-            b'W' | b'T' => synced.get(&note.ino).is_some_and(|&sync| at < sync),
-            _ => note.path.parent().and_then(|parent| dirs.get(parent)).is_some_and(|&sync| at < sync),
+        let is_durable = |at: usize, record: &LogRecord| match record.kind {
+            b'W' | b'T' => synced_files.get(&record.ino).is_some_and(|&sync| at < sync),
+            _ => {
+                record.path.parent().and_then(|parent| synced_dirs.get(parent)).is_some_and(|&sync| at < sync)
+            }
         };
         let unsynced: Vec<&LogRecord> = records
             .iter()
             .enumerate()
-            .filter(|(at, note)| b"WTCU".contains(&note.kind) && !is_durable(*at, note))
-            .map(|(_, note)| note)
+            .filter(|(at, record)| b"WTCU".contains(&record.kind) && !is_durable(*at, record))
+            .map(|(_, record)| record)
             .collect();
         // A prefix of the unsynced writes of each file had reached the disk.
         let mut counts: HashMap<u64, usize> = HashMap::new();
-        unsynced.iter().for_each(|note| *counts.entry(note.ino).or_default() += 1);
+        unsynced.iter().for_each(|record| *counts.entry(record.ino).or_default() += 1);
         let reached = |ino: u64| {
             let random =
                 (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ino.wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -234,13 +236,13 @@ impl PowerRig {
         let mut seen: HashMap<u64, usize> = HashMap::new();
         let lost: Vec<&&LogRecord> = unsynced
             .iter()
-            .filter(|note| {
-                let seen = seen.entry(note.ino).or_default();
+            .filter(|record| {
+                let seen = seen.entry(record.ino).or_default();
                 *seen += 1;
-                reached(note.ino) < *seen
+                reached(record.ino) < *seen
             })
             .collect();
-        lost.iter().rev().for_each(|note| note.undo(&self.data()));
+        lost.iter().rev().for_each(|record| record.undo(&self.data()));
         fs::remove_file(log).unwrap();
         lost.len()
     }
@@ -260,7 +262,7 @@ impl LogRecord {
     fn undo(&self, root: &Path) {
         match self.kind {
             b'W' | b'T' => {
-                let Some(path) = find(root, self.ino) else { return };
+                let Some(path) = find_by_inode(root, self.ino) else { return };
                 let file: File = OpenOptions::new().write(true).open(path).unwrap();
                 file.set_len(self.old_size).unwrap();
                 file.write_all_at(&self.old, self.offset).unwrap();
@@ -277,15 +279,19 @@ impl LogRecord {
                     fs::rename(saved, &self.path).unwrap();
                 }
             }
-            kind => panic!("a record of kind {kind}"),
+            kind => panic!("unknown record kind {kind}"),
         }
     }
 }
 
-fn find(dir: &Path, ino: u64) -> Option<PathBuf> {
+fn find_by_inode(dir: &Path, ino: u64) -> Option<PathBuf> {
     fs::read_dir(dir).ok()?.flatten().find_map(|entry| {
-        let about = entry.metadata().ok()?;
-        if about.is_dir() { find(&entry.path(), ino) } else { (about.ino() == ino).then(|| entry.path()) }
+        let metadata = entry.metadata().ok()?;
+        if metadata.is_dir() {
+            find_by_inode(&entry.path(), ino)
+        } else {
+            (metadata.ino() == ino).then(|| entry.path())
+        }
     })
 }
 

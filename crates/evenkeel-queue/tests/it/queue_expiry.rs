@@ -30,7 +30,7 @@ async fn a_delete_that_the_store_rejected_is_repeated() {
         let message = NewMessage { ttl: Some(Duration::from_millis(1)), ..NewMessage::new("x") };
         let ids = queue.enqueue(vec![message]).await.unwrap();
         wait_until(async || store.held_len() == 1).await;
-        assert_eq!(queue.totals().expired, 0, "it is still stored");
+        assert_eq!(queue.totals().expired, 0, "the message is still stored");
         assert_eq!(queue.explain(ids[0]).await, Ok(Explanation::Leaving));
         store.fail_held();
         wait_until(async || queue.totals().expired == 1).await;
@@ -100,10 +100,10 @@ async fn a_message_that_expires_while_waiting_is_not_delivered_and_its_deduplica
 async fn messages_expired_before_a_start_are_deleted_and_not_delivered() {
     let dir = TempDir::new().unwrap();
     let now = WallClock::start().now();
-    let stale = MINUTE.retention_ms + 1_000;
+    let past_retention = MINUTE.retention_ms + 1_000;
     let store = open(&dir);
     let queue = put_queue(&*store, MINUTE).await;
-    // More than a window of each, among messages that are not expired.
+    // More than a prefetch window of expired messages per key; those of one key alternate with unexpired ones.
     for n in 0..400 {
         let ttl = |ms| Some(Duration::from_millis(ms));
         append(
@@ -119,7 +119,7 @@ async fn messages_expired_before_a_start_are_deleted_and_not_delivered() {
         append(
             &*store,
             queue,
-            UnixMillis(now.0 - stale),
+            UnixMillis(now.0 - past_retention),
             vec![NewMessage::new("past the retention").for_key("old")],
         )
         .await;
@@ -134,9 +134,9 @@ async fn messages_expired_before_a_start_are_deleted_and_not_delivered() {
         .await;
     let mut delivered = Vec::new();
     while delivered.len() < 400 {
-        let some = receive(&jobs, 100).await;
-        delivered.extend(some.iter().map(body));
-        ack(&jobs, &some).await;
+        let received = receive(&jobs, 100).await;
+        delivered.extend(received.iter().map(body));
+        ack(&jobs, &received).await;
     }
     assert_eq!(delivered, (0..400).map(|n| format!("kept-{n}")).collect::<Vec<_>>());
     queues.shutdown().await;
@@ -162,7 +162,7 @@ async fn a_dead_letter_keeps_its_ttl_and_is_not_redriven_after_it() {
         nack_all(&jobs).await;
         wait_until(async || dead.totals().pending == 1).await;
         assert_eq!(dead.explain(ids[0]).await.unwrap().expires_at(), expires_at);
-        // Another one expires as a dead letter, or before.
+        // The next message expires before or after it is dead-lettered.
         jobs.enqueue(vec![message(40)]).await.unwrap();
         nack_all(&jobs).await;
         wait_until(async || dead.totals().expired + jobs.totals().expired == 1).await;

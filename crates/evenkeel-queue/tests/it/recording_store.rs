@@ -86,10 +86,10 @@ impl Store for RecordingStore {
     fn read_payloads(
         &self,
         queue: QueueId,
-        which: Vec<(KeyId, MessageMeta)>,
+        messages: Vec<(KeyId, MessageMeta)>,
         done: Completion<Vec<(Seq, Payload)>>,
     ) {
-        self.store.read_payloads(queue, which, done);
+        self.store.read_payloads(queue, messages, done);
     }
 
     fn commit(&self, commit: Commit, done: Completion<()>) {

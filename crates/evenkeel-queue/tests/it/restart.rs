@@ -38,7 +38,7 @@ async fn messages_order_and_keys_survive_a_restart() {
     }
 }
 
-/// The active keys are rebuilt: scheduling is fair from the first delivery on.
+/// Scheduling is fair from the first delivery on.
 #[tokio::test]
 async fn fair_scheduling_is_rebuilt_after_a_restart() {
     let rig = Rig::disk().await;
@@ -139,7 +139,7 @@ async fn a_removed_queue_stays_removed() {
 async fn ownership_of_a_thousand_queues_is_taken_in_one_write() {
     let dir = TempDir::new().unwrap();
     let disk = Arc::new(DiskStore::open(dir.path().join("queue"), DiskOptions::default()).unwrap());
-    let (done, mut made) = tokio::sync::mpsc::unbounded_channel();
+    let (done, mut created) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..1_000 {
         let record = QueueDescriptor {
             name: format!("queue{number}"),
@@ -152,7 +152,7 @@ async fn ownership_of_a_thousand_queues_is_taken_in_one_write() {
         disk.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
     }
     for _ in 0..1_000 {
-        made.recv().await.unwrap().unwrap();
+        created.recv().await.unwrap().unwrap();
     }
     let before = disk.flushes();
     let store = RecordingStore::new(disk.clone());
@@ -164,7 +164,7 @@ async fn ownership_of_a_thousand_queues_is_taken_in_one_write() {
     ack(&queue, &receive(&queue, 1).await).await;
 }
 
-/// With purges and sends in one commit group, recovery finds what the queue held.
+/// Purges and sends may share a commit group; recovery must find the messages that the running queue had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_deletes_no_message_sent_after_it() {
     let rig = Rig::disk().await;
@@ -181,7 +181,7 @@ async fn a_purge_deletes_no_message_sent_after_it() {
             sender.await.unwrap().unwrap();
         }
     }
-    // Answered after everything before it.
+    // The actor answers after it has handled all earlier messages.
     queue.key_stats(0, 1).await.unwrap();
     let held = queue.totals().pending;
     let rig = rig.restart().await;
@@ -196,7 +196,7 @@ async fn keys_without_messages_are_removed_at_a_start() {
     ack(&queue, &receive_now(&queue, 10).await).await;
     let rig = rig.restart().await;
     let queue = rig.queues.get("jobs").unwrap();
-    // Answered after the queue has started.
+    // The actor answers after it has removed the unused keys.
     queue.key_stats(0, 1).await.unwrap();
     send(&queue, ["c", "d"]).await;
     assert_eq!(receive_now(&queue, 10).await.len(), 2);

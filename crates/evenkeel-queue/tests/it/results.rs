@@ -10,7 +10,7 @@ use evenkeel_queue::{NewMessage, QueueSettings, Rejection, UnixMillis};
 
 use crate::harness::{Rig, receive, receive_now, send};
 
-/// More results than any of these queues has.
+/// Maximum number of results; only the test of expiry stores more.
 const MANY: usize = 100;
 
 fn result(body: impl Into<Bytes>) -> JobResult {
@@ -62,13 +62,13 @@ async fn expired_results_are_hidden_and_deleted_and_replaced_ones_stay() {
         for id in &ids {
             queue.put_result(*id, &result("x"), Duration::ZERO, MANY).await.unwrap();
         }
-        assert_eq!(queue.result(ids[0]).await.unwrap(), None, "it is still on disk");
+        assert_eq!(queue.result(ids[0]).await.unwrap(), None, "a result was returned after its TTL");
         queue.put_result(ids[7], &result("anew"), Duration::from_hours(1), MANY).await.unwrap();
         for _ in 0..2 {
             rig.queues.expire_results().await.unwrap();
         }
         assert_eq!(queue.result(ids[7]).await.unwrap().unwrap().0, result("anew"));
-        // Later results are found although others were deleted before.
+        // Each run finds the results that were stored after the previous run.
         queue.put_result(ids[8], &result("x"), Duration::ZERO, MANY).await.unwrap();
         rig.queues.expire_results().await.unwrap();
         assert_eq!(queue.result(ids[8]).await.unwrap(), None);
@@ -80,7 +80,7 @@ async fn a_queue_over_its_limit_evicts_the_results_that_expire_first() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let ids = queue.enqueue((0..5).map(|n| NewMessage::new(n.to_string())).collect()).await.unwrap();
-        // The last one has a shorter TTL; it is not evicted for that.
+        // The result that was just stored is not evicted, although it expires first.
         for (id, hours) in ids.iter().zip([2, 1, 4, 5, 1]) {
             queue.put_result(*id, &result("x"), Duration::from_hours(hours), 2).await.unwrap();
         }
@@ -120,7 +120,7 @@ async fn a_dead_lettered_delivery_moves_at_once() {
         let receipt = received[0].receipt.clone();
         assert_eq!(queue.dead_letter(core::slice::from_ref(&receipt)).await, [Ok(())]);
         assert_eq!(receive(&dead, 1).await[0].from, Some(queue.id()));
-        // The dead-letter queue may get it before the move is confirmed here.
+        // The dead-letter queue may deliver the message before its source has confirmed the move.
         let mut again = queue.dead_letter(core::slice::from_ref(&receipt)).await;
         while again == [Err(Rejection::Busy)] {
             again = queue.dead_letter(core::slice::from_ref(&receipt)).await;

@@ -19,7 +19,7 @@ use crate::powercut::{PowerRig, newest_journal};
 
 const DIR: &str = "EVENKEEL_ROTATION_DIR";
 const ROTATION: &str = "EVENKEEL_ROTATION_OF";
-/// While this file exists, fsync of a journal fails.
+/// Names a file; while it exists, fsync of a journal fails.
 const FAIL_FILE: &str = "POWERCUT_FAIL_JOURNAL";
 const SEGMENTS: &str = "segments";
 const DEDUP: &str = "dedup";
@@ -38,13 +38,13 @@ fn a_failed_fsync_at_dedup_rotation_stops_the_process() {
 
 #[track_caller]
 fn assert_stops(rotation: &str) {
-    let bench = PowerRig::new();
+    let rig = PowerRig::new();
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "rotation::the_process_whose_disk_fails", "--ignored", "--nocapture"])
-        .envs(bench.env())
-        .env(DIR, bench.data().join("queue"))
+        .envs(rig.env())
+        .env(DIR, rig.data().join("queue"))
         .env(ROTATION, rotation)
-        .env(FAIL_FILE, bench.dir.path().join("fail-fsync"))
+        .env(FAIL_FILE, rig.dir.path().join("fail-fsync"))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -74,14 +74,14 @@ fn the_process_whose_disk_fails() {
         fs::write(&fail_file, "").unwrap();
         append(&store, queue, LATER, named("second"));
     } else {
-        // The eleventh message fills the segment; the sixth closes a journal, and no other does before the twelfth.
+        // The eleventh message fills the segment. A journal is closed by the sixth message and by the twelfth.
         let large = || NewMessage::new(vec![b'x'; 12 << 20]);
         (0..10).for_each(|_| append(&store, queue, UnixMillis(0), large()));
         while newest_journal(dir.parent().unwrap()).file_stem().unwrap() == "0" {}
         fs::write(&fail_file, "").unwrap();
         append(&store, queue, UnixMillis(0), large());
     }
-    // Answered after the rotation.
+    // The writer answers after the rotation.
     drop(store.queues());
 }
 
@@ -93,9 +93,9 @@ fn put_queue(store: &DiskStore) -> QueueId {
         changed_at: 0,
         metadata: String::new(),
     };
-    let (done, made) = sync_channel(1);
+    let (done, created) = sync_channel(1);
     store.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
-    made.recv().unwrap().unwrap()
+    created.recv().unwrap().unwrap()
 }
 
 fn append(store: &DiskStore, queue: QueueId, sent_at: UnixMillis, message: NewMessage) {

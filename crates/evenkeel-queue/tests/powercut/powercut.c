@@ -1,4 +1,4 @@
-/* Preloaded into a process that is to lose power: records how to undo every write, and what was synced since.
+/* Preloaded into a process that is to lose power: logs how to undo every write, and what was synced since.
  *
  * POWERCUT_ROOT: files below this directory are observed. POWERCUT_LOG: file of the records. POWERCUT_KEEP: directory
  * for removed files. POWERCUT_FAIL_SYNC: number of calls after which fsync and fdatasync fail with EIO.
@@ -22,7 +22,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-struct note {
+struct record {
     uint32_t kind, path_len;
     uint64_t ino, offset, len, old_size;
 };
@@ -44,11 +44,11 @@ static int raw_open(const char *path, int flags, mode_t mode) {
     return real_open64(path, flags, mode);
 }
 
-__attribute__((constructor)) static void begin(void) {
-    const char *folder = getenv("POWERCUT_ROOT"), *log = getenv("POWERCUT_LOG"), *save = getenv("POWERCUT_KEEP");
-    if (!folder || !log || !save)
+__attribute__((constructor)) static void init(void) {
+    const char *root_dir = getenv("POWERCUT_ROOT"), *log = getenv("POWERCUT_LOG"), *save = getenv("POWERCUT_KEEP");
+    if (!root_dir || !log || !save)
         return;
-    snprintf(root, sizeof root, "%s", folder);
+    snprintf(root, sizeof root, "%s", root_dir);
     snprintf(keep, sizeof keep, "%s", save);
     full_path = getenv("POWERCUT_FULL");
     fail_path = getenv("POWERCUT_FAIL_JOURNAL");
@@ -84,9 +84,9 @@ static void put(const void *bytes, size_t len) {
     }
 }
 
-static void note(uint32_t kind, uint64_t ino, const char *path, uint64_t offset, const void *old, uint64_t len,
+static void record(uint32_t kind, uint64_t ino, const char *path, uint64_t offset, const void *old, uint64_t len,
                  uint64_t old_size) {
-    struct note header = {kind, path ? strlen(path) : 0, ino, offset, len, old_size};
+    struct record header = {kind, path ? strlen(path) : 0, ino, offset, len, old_size};
     put(&header, sizeof header);
     if (path)
         put(path, header.path_len);
@@ -95,27 +95,27 @@ static void note(uint32_t kind, uint64_t ino, const char *path, uint64_t offset,
 }
 
 /* Records the content that a write or a truncation replaces; the lock is held. */
-static void note_old(uint32_t kind, int fd, uint64_t offset, uint64_t len) {
+static void record_old(uint32_t kind, int fd, uint64_t offset, uint64_t len) {
     struct stat file;
     if (fstat(fd, &file) != 0)
         return;
-    uint64_t size = file.st_size, have = offset < size ? size - offset : 0;
-    if (len < have)
-        have = len;
-    char *old = malloc(have + 1);
+    uint64_t size = file.st_size, old_len = offset < size ? size - offset : 0;
+    if (len < old_len)
+        old_len = len;
+    char *old = malloc(old_len + 1);
     uint64_t got = 0;
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    int reader = have ? raw_open(link, O_RDONLY | O_CLOEXEC, 0) : -1;
-    while (reader >= 0 && got < have) {
-        ssize_t part = pread(reader, old + got, have - got, offset + got);
+    int reader = old_len ? raw_open(link, O_RDONLY | O_CLOEXEC, 0) : -1;
+    while (reader >= 0 && got < old_len) {
+        ssize_t part = pread(reader, old + got, old_len - got, offset + got);
         if (part <= 0)
             break;
         got += part;
     }
     if (reader >= 0)
         close(reader);
-    note(kind, file.st_ino, NULL, offset, old, got, size);
+    record(kind, file.st_ino, NULL, offset, old, got, size);
     free(old);
 }
 
@@ -144,7 +144,7 @@ ssize_t write(int fd, const void *bytes, size_t len) {
         return -1;
     }
     pthread_mutex_lock(&lock);
-    note_old('W', fd, position(fd), len);
+    record_old('W', fd, position(fd), len);
     ssize_t done = real_write(fd, bytes, len);
     pthread_mutex_unlock(&lock);
     return done;
@@ -160,7 +160,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t offset) {
         return -1;
     }
     pthread_mutex_lock(&lock);
-    note_old('W', fd, offset, len);
+    record_old('W', fd, offset, len);
     ssize_t done = real_pwrite64(fd, bytes, len, offset);
     pthread_mutex_unlock(&lock);
     return done;
@@ -179,7 +179,7 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
     for (int at = 0; at < count; at++)
         len += parts[at].iov_len;
     pthread_mutex_lock(&lock);
-    note_old('W', fd, position(fd), len);
+    record_old('W', fd, position(fd), len);
     ssize_t done = real_writev(fd, parts, count);
     pthread_mutex_unlock(&lock);
     return done;
@@ -193,7 +193,7 @@ int ftruncate64(int fd, off64_t len) {
     pthread_mutex_lock(&lock);
     struct stat file;
     uint64_t cut = fstat(fd, &file) == 0 && file.st_size > len ? file.st_size - len : 0;
-    note_old('T', fd, len, cut);
+    record_old('T', fd, len, cut);
     int result = real_ftruncate64(fd, len);
     pthread_mutex_unlock(&lock);
     return result;
@@ -217,7 +217,7 @@ static int sync_with(int fd, int (*real)(int)) {
     int result = real(fd);
     struct stat file;
     if (result == 0 && fstat(fd, &file) == 0)
-        note(S_ISDIR(file.st_mode) ? 'D' : 'S', file.st_ino, path, 0, NULL, 0, 0);
+        record(S_ISDIR(file.st_mode) ? 'D' : 'S', file.st_ino, path, 0, NULL, 0, 0);
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -232,7 +232,7 @@ int fdatasync(int fd) {
     return sync_with(fd, real_fdatasync);
 }
 
-static int open_noted(const char *path, int flags, mode_t mode) {
+static int open_recorded(const char *path, int flags, mode_t mode) {
     int is_new = log_fd >= 0 && (flags & O_CREAT) && watched(path) && access(path, F_OK) != 0;
     if (is_new && is_full()) {
         errno = ENOSPC;
@@ -244,7 +244,7 @@ static int open_noted(const char *path, int flags, mode_t mode) {
     int fd = raw_open(path, flags, mode);
     struct stat file;
     if (fd >= 0 && fstat(fd, &file) == 0)
-        note('C', file.st_ino, path, 0, NULL, 0, 0);
+        record('C', file.st_ino, path, 0, NULL, 0, 0);
     pthread_mutex_unlock(&lock);
     return fd;
 }
@@ -254,7 +254,7 @@ int open64(const char *path, int flags, ...) {
     va_start(more, flags);
     mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
     va_end(more);
-    return open_noted(path, flags, mode);
+    return open_recorded(path, flags, mode);
 }
 
 int open(const char *path, int flags, ...) {
@@ -262,7 +262,7 @@ int open(const char *path, int flags, ...) {
     va_start(more, flags);
     mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
     va_end(more);
-    return open_noted(path, flags, mode);
+    return open_recorded(path, flags, mode);
 }
 
 int unlink(const char *path) {
@@ -277,7 +277,7 @@ int unlink(const char *path) {
     int linked = link(path, saved) == 0;
     int result = real_unlink(path);
     if (result == 0 && known && linked)
-        note('U', file.st_ino, path, 0, saved, strlen(saved), file.st_size);
+        record('U', file.st_ino, path, 0, saved, strlen(saved), file.st_size);
     pthread_mutex_unlock(&lock);
     return result;
 }
