@@ -25,13 +25,15 @@ mod limits;
 mod node;
 mod sub_scores;
 mod top_k;
+mod transactions;
 
 pub use choice_reason::{ChoiceReason, LatencyBasis, ScoreBreakdown};
 pub use config::{HotColdConfig, LimitsConfig, ScoreConfig, TOP_K_MAX};
-pub use gate::Gate;
+pub use gate::{Gate, GateRule};
 pub use limits::{Limits, relative_latency};
 pub use node::{NodeStats, Status};
 pub use sub_scores::{RequestKind, SubScores, clamp01};
+pub use transactions::transaction_share;
 
 /// Node that may be chosen, with its latest metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,6 +3,7 @@
 //! Guarantees: after [`Limits::new`] and [`NodeSelector::new`](super::NodeSelector::new) have accepted the settings, each
 //! is a finite number within the range that its field documents.
 
+use super::gate::GateRule;
 use super::limits::Limits;
 use crate::setting::{SettingOutOfRange, check};
 
@@ -12,8 +13,10 @@ pub const TOP_K_MAX: usize = 16;
 /// Values at which each metric counts as bad, and thresholds of the gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LimitsConfig {
-    /// 95th percentile latency that closes the quality gate, and that scores 0 unless latencies are compared with their
-    /// median, 1..=3 600 000.
+    /// Metrics that close gates.
+    pub gates: GateRule,
+    /// 95th percentile latency at and above which the quality gate is closed, 1..=3 600 000; it scores 0 unless
+    /// latencies are compared with their median.
     pub lat_bad_ms: f64,
     /// Error rate that scores 0 and closes the quality gate, 0.0001..=1.
     pub err_bad: f64,
@@ -44,6 +47,7 @@ impl LimitsConfig {
 impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
+            gates: GateRule::Quality,
             lat_bad_ms: 2_000.0,
             err_bad: 0.05,
             to_bad: 20,

@@ -7,6 +7,16 @@ use super::limits::Limits;
 use super::node::{NodeStats, Status};
 use super::sub_scores::RequestKind;
 
+/// Metrics that close gates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GateRule {
+    /// Status, free capacity, error rate, latency and the number of waiting requests, as the specification says.
+    #[default]
+    Quality,
+    /// Status and free capacity only. For a node's own queue: a slow or failing node still has to serve its requests.
+    CapacityOnly,
+}
+
 /// First closed gate of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Gate {
@@ -45,16 +55,15 @@ impl Limits {
         if stats.status != Status::Serving {
             return Err(Gate::NotServing(stats.status));
         }
-        match request {
-            RequestKind::Query | RequestKind::Execute => {
-                database_gates(stats)?;
-                self.quality_gates(stats)
-            }
-            RequestKind::BeginTx => {
-                database_gates(stats)?;
-                self.transaction_gates(stats)
-            }
-            RequestKind::Infer => slot_gates(stats),
+        if request == RequestKind::Infer {
+            return slot_gates(stats);
+        }
+        database_gates(stats)?;
+        match (self.config().gates, request) {
+            (GateRule::Quality, RequestKind::BeginTx) => self.transaction_gates(stats),
+            (GateRule::Quality, _) => self.quality_gates(stats),
+            (GateRule::CapacityOnly, RequestKind::BeginTx) if stats.tx_free() <= 0.0 => Err(Gate::TxFull),
+            (GateRule::CapacityOnly, _) => Ok(()),
         }
     }
 
@@ -233,6 +242,30 @@ mod tests {
         assert_eq!(limits.gate(&example_node(), RequestKind::Query), Err(Gate::ErrorsTooMany));
         assert_eq!(limits.gate(&example_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
         assert_eq!(limits.assess(&example_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
+    }
+
+    #[test]
+    fn by_capacity_alone_a_slow_and_failing_node_is_open_until_it_is_full() {
+        let limits =
+            Limits::new(LimitsConfig { gates: GateRule::CapacityOnly, ..LimitsConfig::default() }).unwrap();
+        let poor = NodeStats {
+            p95_latency_ms: f64::INFINITY,
+            error_rate_1m: 1.0,
+            wait_conn_count: 1_000,
+            running_tx: 49,
+            ..example_node()
+        };
+        for request in DATABASE {
+            assert_eq!(limits.gate(&poor, request), Ok(()));
+            assert!(Limits::default().gate(&poor, request).is_err(), "quality gates exclude it");
+            let full = NodeStats { open_conns: 110, ..poor };
+            assert_eq!(limits.gate(&full, request), Err(Gate::DbFull));
+            let down = NodeStats { status: Status::Down, ..poor };
+            assert_eq!(limits.gate(&down, request), Err(Gate::NotServing(Status::Down)));
+        }
+        let without_places = NodeStats { running_tx: 50, ..poor };
+        assert_eq!(limits.gate(&without_places, RequestKind::BeginTx), Err(Gate::TxFull));
+        assert_eq!(limits.gate(&without_places, RequestKind::Query), Ok(()));
     }
 
     #[test]

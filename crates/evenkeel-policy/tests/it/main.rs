@@ -9,3 +9,4 @@ mod interner;
 mod path;
 mod score;
 mod swrr;
+mod transaction_places;
