@@ -1,8 +1,8 @@
 //! Pipeline events: emitted once by each step, read by metrics, the request log, `explain` and the log.
 //!
-//! They cover the pipeline's own events and those that only an API sees (accepted, admitted, delayed, first byte). Ids,
-//! failures and outcomes are the types of [`evenkeel_policy`] that the pipeline uses, too. An event is a value without
-//! text, so emitting it allocates nothing.
+//! Most come from the pipeline; an API adds those that only it can observe (accepted, admitted, delayed, first byte).
+//! Events use the id, failure and outcome types of [`evenkeel_policy`], as the pipeline does. They contain no strings,
+//! so that emitting one allocates nothing.
 
 mod display;
 
@@ -33,31 +33,31 @@ pub enum Step {
         /// Estimated cost.
         cost: Cost,
     },
-    /// It holds queue capacity.
+    /// It was admitted and counts towards the queue's capacity.
     Admitted {
         /// Waiting requests, including this one.
         waiting: usize,
     },
-    /// Backpressure delays it before it is queued.
+    /// Backpressure delays it before it enters the queue.
     Delayed {
         delay: Duration,
     },
     Rejected {
         reason: RejectReason,
     },
-    /// It was queued and had to make room for a tenant below its share.
+    /// It was removed from the queue to make room for a tenant below its share.
     Evicted {
         /// Requests still waiting.
         waiting: usize,
     },
     /// Its client disconnected while it waited.
     Cancelled,
-    /// It has a slot and is sent.
+    /// It got a slot and is sent to a node.
     Dispatched {
         node: NodeId,
         /// The path to the node, if there is a choice.
         path: Option<PathId>,
-        /// Time spent waiting before all attempts.
+        /// Total time in the queue, before this attempt and all earlier ones.
         waited: Duration,
         reason: PickReason,
         /// Number of this attempt, from 1.
@@ -66,10 +66,10 @@ pub enum Step {
     /// The first byte of the response arrived.
     FirstByte {
         node: NodeId,
-        /// Time since it was sent.
+        /// Time since the request was sent to the node.
         after: Duration,
     },
-    /// Its attempt failed, and it waits for another node.
+    /// Its attempt failed, and it waits for a retry on another node.
     FailedOver {
         failure: AttemptFailure,
         /// Number of the failed attempt, from 1.
@@ -93,15 +93,15 @@ pub enum RejectReason {
     QueueFull,
     /// No slot became free in time.
     WaitTimeout,
-    /// Its deadline would pass while it waits.
+    /// It would still be waiting at its deadline.
     WouldMissDeadline,
-    /// A tenant id at or above the limit.
+    /// Its tenant id is at or above the limit.
     UnknownTenant,
-    /// A model id at or above the limit.
+    /// Its model id is at or above the limit.
     UnknownModel,
     /// No node in rotation serves the model.
     NoNode,
-    /// Its attempts failed, and there is no other retry.
+    /// All its attempts failed, and no retry is left.
     Failed,
     /// Its tenant reached a rate limit.
     RateLimited,
@@ -110,13 +110,13 @@ pub enum RejectReason {
 /// A change of a node, or of a path to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NodeEvent {
-    /// In rotation.
+    /// It is in rotation.
     Serving,
-    /// Finishes its requests and gets no new ones.
+    /// It finishes its requests and gets no new ones.
     Draining,
-    /// Finishes its requests, then is removed.
+    /// It finishes its requests and is then removed.
     Removing,
-    /// Removed after its last request.
+    /// It was removed after its last request.
     Removed,
     /// Its circuit breaker opened.
     BreakerOpened {
@@ -127,7 +127,7 @@ pub enum NodeEvent {
     /// Its circuit breaker lets one probe at a time through.
     BreakerHalfOpen,
     BreakerClosed,
-    /// It is overloaded (429, 503) and gets no traffic.
+    /// It reported overload (429 or 503) and gets no requests for `duration`.
     CooldownStarted {
         duration: Duration,
     },
@@ -138,7 +138,7 @@ pub enum NodeEvent {
     },
 }
 
-/// A value with a fixed set of names in logs and metric labels, numbered for tables with one entry per name.
+/// A type whose values have fixed names in logs and metric labels; the index of a name is its position in a table.
 pub(crate) trait LabelValue {
     /// Every name, by index.
     const NAMES: &'static [&'static str];
@@ -158,7 +158,7 @@ macro_rules! label_values {
             let indices = [$($index),*];
             let mut index = 0;
             while index < indices.len() {
-                assert!(indices[index] == index, "names are numbered from 0 in their order");
+                assert!(indices[index] == index, "the indices must count up from 0");
                 index += 1;
             }
         };

@@ -1,7 +1,7 @@
 //! A family: all series of one metric, distinguished by their label values.
 //!
-//! Limits (label cardinality): a label takes at most `values_max` values; every further one is recorded as `other` and
-//! counted. So a family has at most the product of its labels' `values_max + 1` series, whatever clients send.
+//! Limits (label cardinality): a label has at most `values_max` values; any further value is recorded as `other` and
+//! counted. The number of series is therefore at most the product of `values_max + 1` of all labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Label {
 
 /// One metric with labels; [`with`](Self::with) returns the handle of one series.
 ///
-/// Keep the handle: looking it up takes a lock and compares strings, using it does neither.
+/// Callers should keep the handle: `with` takes a lock and compares strings, recording does neither.
 #[derive(Debug)]
 pub struct Family<M, const N: usize> {
     pub(crate) inner: Arc<Series<M>>,
@@ -58,19 +58,19 @@ impl<M: Metric, const N: usize> Family<M, N> {
         self.inner.with(&values)
     }
 
-    /// Removes every series whose first label values are these; handles to them no longer reach the page.
+    /// Removes every series whose first label values are these; its handles still work but are no longer rendered.
     pub fn forget(&self, first: &[&str]) {
         self.inner.forget(first);
     }
 
-    /// Counts a value that was recorded as [`OTHER`] by the caller.
+    /// Counts a label value that the caller itself recorded as [`OTHER`].
     pub(crate) fn count_overflow(&self) {
         self.inner.overflow.count();
     }
 }
 
 /// A type of metric.
-#[expect(private_bounds, reason = "there are exactly these four types")]
+#[expect(private_bounds, reason = "sealed: only the four types below implement it")]
 pub trait Metric: Clone + Kind {}
 
 impl Metric for Counter {}
@@ -129,13 +129,13 @@ pub(crate) struct Series<M> {
     pub(crate) spec: FamilySpec,
     pub(crate) labels: Box<[Label]>,
     table: Mutex<SeriesTable<M>>,
-    /// Counts values recorded as [`OTHER`].
+    /// Number of label values recorded as [`OTHER`].
     overflow: Counter,
 }
 
 #[derive(Debug)]
 struct SeriesTable<M> {
-    /// Values of each label so far.
+    /// Distinct values of each label in use.
     values: Vec<BTreeSet<String>>,
     series: BTreeMap<Vec<String>, M>,
 }
@@ -168,13 +168,13 @@ impl<M: Clone + Kind> Series<M> {
     fn forget(&self, first: &[&str]) {
         let mut table = self.table.lock();
         let SeriesTable { values, series } = &mut *table;
-        series.retain(|key, _| !first.iter().zip(key).all(|(value, of)| value == of));
+        series.retain(|key, _| !first.iter().zip(key).all(|(value, key_value)| value == key_value));
         for (index, values) in values.iter_mut().enumerate() {
             values.retain(|value| series.keys().any(|key| key[index] == *value));
         }
     }
 
-    /// Returns every series by its label values; the lock is released before anything is rendered.
+    /// Returns a copy of all series with their label values, so that rendering does not hold the lock.
     pub(crate) fn list(&self) -> Vec<(Vec<String>, M)> {
         let table = self.table.lock();
         table.series.iter().map(|(values, metric)| (values.clone(), metric.clone())).collect()
@@ -187,23 +187,23 @@ mod tests {
 
     #[test]
     fn a_value_beyond_the_limit_is_recorded_as_other_and_counted() {
-        let (family, over) = by_tenant(2);
+        let (family, overflow) = by_tenant(2);
         for tenant in ["a", "b", "c", "d", "a"] {
             family.with([tenant]).count();
         }
         assert_eq!(counts(&family), owned([("a", 2), ("b", 1), ("other", 2)]));
-        assert_eq!(over.get(), 2);
+        assert_eq!(overflow.get(), 2);
     }
 
     #[test]
     fn a_value_that_is_too_long_is_recorded_as_other() {
-        let (family, over) = by_tenant(2);
+        let (family, overflow) = by_tenant(2);
         let fits = "x".repeat(VALUE_LEN_MAX);
         let too_long = "x".repeat(VALUE_LEN_MAX + 1);
         family.with([&fits]).count();
         family.with([&too_long]).count();
         assert_eq!(counts(&family), owned([("other", 1), (&fits, 1)]));
-        assert_eq!(over.get(), 1);
+        assert_eq!(overflow.get(), 1);
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_value_is_off_the_page_and_frees_its_place() {
+    fn a_forgotten_series_is_removed_and_its_label_values_can_be_replaced() {
         let labels = [Label { name: "pool", values_max: 2 }, Label { name: "node", values_max: 1 }];
         let series = Series::<Counter>::new(SPEC, &labels, Counter::default());
         let family = Family::<Counter, 2> { inner: Arc::new(series) };
@@ -231,14 +231,14 @@ mod tests {
         family.forget(&["a", "one"]);
         assert_eq!(keys(), ["a other", "b one"]);
         family.with(["a", "two"]);
-        assert_eq!(keys(), ["a other", "b one"], "another pool has a node of this name");
+        assert_eq!(keys(), ["a other", "b one"], "the other pool still uses this label value");
         family.forget(&["b", "one"]);
         family.with(["a", "two"]);
         assert_eq!(keys(), ["a other", "a two"]);
     }
 
     #[test]
-    fn handles_of_the_same_values_share_a_counter() {
+    fn handles_with_the_same_label_values_share_a_counter() {
         let (family, _) = by_tenant(2);
         let one = family.with(["a"]);
         let two = family.with(["a"]);
@@ -250,9 +250,9 @@ mod tests {
     const SPEC: FamilySpec = FamilySpec { desc: MetricDesc::new("a_total", "a"), bounds: &[] };
 
     fn by_tenant(values_max: usize) -> (Family<Counter, 1>, Counter) {
-        let over = Counter::default();
-        let series = Series::new(SPEC, &[Label { name: "tenant", values_max }], over.clone());
-        (Family { inner: Arc::new(series) }, over)
+        let overflow = Counter::default();
+        let series = Series::new(SPEC, &[Label { name: "tenant", values_max }], overflow.clone());
+        (Family { inner: Arc::new(series) }, overflow)
     }
 
     fn counts(family: &Family<Counter, 1>) -> Vec<(String, u64)> {

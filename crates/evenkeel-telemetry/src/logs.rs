@@ -47,7 +47,7 @@ pub enum LogError {
     InvalidFilter { filter: String, source: ParseError },
     #[error("the process already has a logger")]
     AlreadyInstalled,
-    /// [`Targets`] would take the word for a target and silence all others.
+    /// A word is neither a level nor a target of Evenkeel; [`Targets`] would treat it as a target and silence the rest.
     #[error(
         "log filter {filter:?} is invalid: {word:?} is not a level (off, error, warn, info, debug or trace); \
          levels by target are written like \"info,evenkeel_llm=debug\""
@@ -118,7 +118,7 @@ impl StartupLine<'_> {
 
 /// Logs an event: steps of requests at `debug`, changes of nodes at `info` or `warn`.
 ///
-/// Request ids are only unique within their pool, so the pool is logged, too. Names are looked up only when the line is
+/// Request ids are unique only within a pool, so the pool is logged as well. Names are looked up only if the line is
 /// written.
 pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics) {
     let name = || event.node().and_then(|node| metrics.node_name(node));

@@ -26,7 +26,7 @@ impl Counter {
         self.0.0.fetch_add(count, Relaxed);
     }
 
-    /// Raises the counter to a total kept elsewhere; a smaller total changes nothing.
+    /// Raises the counter to a total that is counted elsewhere; a smaller total changes nothing.
     pub fn advance_to(&self, total: u64) {
         self.0.0.fetch_max(total, Relaxed);
     }
@@ -45,9 +45,9 @@ impl Gauge {
         self.0.0.store(value, Relaxed);
     }
 
-    /// Adds to the gauge; `more` may be negative.
-    pub fn add(&self, more: i64) {
-        self.0.0.fetch_add(more, Relaxed);
+    /// Adds to the gauge; `delta` may be negative.
+    pub fn add(&self, delta: i64) {
+        self.0.0.fetch_add(delta, Relaxed);
     }
 
     pub fn get(&self) -> i64 {
@@ -78,7 +78,7 @@ struct Buckets {
     /// Upper bound of each bucket but the last, which is unbounded.
     bounds: &'static [Duration],
     counts: Box<[AtomicU64]>,
-    /// Wraps after 584 years in total; Prometheus treats that as a restart.
+    /// Wraps around at 584 years; Prometheus treats that as a counter reset.
     sum_nanos: AtomicU64,
 }
 
@@ -107,7 +107,7 @@ impl Histogram {
 
     /// Reads all buckets, one after the other.
     ///
-    /// The count is the sum of the buckets read, so it equals the last bucket even while others record; the sum may lag by
+    /// The count is the sum of the buckets read, so it matches them even while other threads record; the sum may lag by
     /// a few durations.
     pub fn read(&self) -> HistogramSnapshot {
         let Buckets { bounds, counts, sum_nanos } = &self.0.0;
@@ -130,17 +130,17 @@ mod tests {
 
     #[test]
     fn a_duration_equal_to_a_bound_falls_into_its_bucket() {
-        let nanos = Duration::from_nanos(1);
-        assert_eq!(falls_into(Duration::ZERO), 0);
-        assert_eq!(falls_into(BOUNDS[0]), 0);
-        assert_eq!(falls_into(BOUNDS[0] + nanos), 1);
-        assert_eq!(falls_into(BOUNDS[1]), 1);
-        assert_eq!(falls_into(BOUNDS[1] + nanos), 2);
-        assert_eq!(falls_into(Duration::MAX), 2);
+        let nanosecond = Duration::from_nanos(1);
+        assert_eq!(bucket_index(Duration::ZERO), 0);
+        assert_eq!(bucket_index(BOUNDS[0]), 0);
+        assert_eq!(bucket_index(BOUNDS[0] + nanosecond), 1);
+        assert_eq!(bucket_index(BOUNDS[1]), 1);
+        assert_eq!(bucket_index(BOUNDS[1] + nanosecond), 2);
+        assert_eq!(bucket_index(Duration::MAX), 2);
     }
 
     #[test]
-    fn a_histogram_adds_up() {
+    fn buckets_are_cumulative_and_durations_are_summed() {
         let histogram = Histogram::new(BOUNDS);
         for millis in [5, 20, 30, 70] {
             histogram.record(Duration::from_millis(millis));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_never_falls() {
+    fn a_counter_never_decreases() {
         let counter = Counter::default();
         counter.advance_to(7);
         counter.advance_to(5);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn gauges_rise_and_fall() {
+    fn gauges_can_increase_and_decrease() {
         let gauge = Gauge::default();
         gauge.set(5);
         gauge.add(-7);
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(ratio.get().to_bits(), 0.25_f64.to_bits());
     }
 
-    fn falls_into(duration: Duration) -> usize {
+    fn bucket_index(duration: Duration) -> usize {
         let histogram = Histogram::new(BOUNDS);
         histogram.record(duration);
         let snapshot = histogram.read();

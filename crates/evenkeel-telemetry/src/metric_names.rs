@@ -1,8 +1,8 @@
 //! Names and help texts of all metrics of this crate.
 //!
-//! The names of the specifications (docs/specs.md) are kept to the letter: `llm_router_*` of router load optimization and
-//! `nyx_*` of weighted round robin. Those of the actor scheduler facade belong to `evenkeel-actor`, which adds them as a
-//! source.
+//! Names that the specifications (docs/specs.md) define are unchanged: `llm_router_*` of router load optimization and
+//! `nyx_*` of weighted round robin. The metrics of the actor scheduler facade belong to `evenkeel-actor` and are added
+//! with [`Registry::add_source`](crate::Registry::add_source).
 
 use crate::family::MetricDesc;
 

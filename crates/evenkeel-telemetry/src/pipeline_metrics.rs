@@ -1,7 +1,7 @@
 //! Metrics of one pipeline, by tenant and by node, derived from its events.
 //!
-//! Cost: recording an event takes one lookup per tenant or node involved and a few atomic operations; for a node, also
-//! a read lock that is contended only while nodes are added or removed.
+//! Cost: recording an event takes one lookup per tenant or node involved and a few atomic operations, and for a node
+//! also a read lock that is contended only while nodes are added or removed.
 //!
 //! Limits: tenants and nodes that are not named, or are beyond [`MetricLimits`], are recorded under the label value
 //! `other`.
@@ -54,13 +54,13 @@ pub const DURATION_BOUNDS: &[Duration] = &[
     Duration::from_secs(120),
 ];
 
-/// Number of tenants and nodes with metrics of their own; the same for all pipelines of a registry.
+/// Maximum number of tenants and nodes with their own series; all pipelines of a registry must use the same limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricLimits {
-    /// Tenant ids below this number, and as many distinct names over the life of the process; others are recorded as
-    /// `other`.
+    /// Tenant ids at or above this number are recorded as `other`, and so are names once this many different ones have
+    /// been used since the start of the process.
     pub tenants_max: usize,
-    /// Nodes with their own series at the same time; further ones are recorded as `other`.
+    /// Maximum number of nodes with their own series at a time; further ones are recorded as `other`.
     pub nodes_max: usize,
 }
 
@@ -96,7 +96,7 @@ pub struct PipelineMetrics {
     pool: String,
     families: Families,
     tenants: Box<[OnceLock<TenantMetrics>]>,
-    /// Index into `tenants` by tenant id. Indirect because an id may be reused by a tenant of another name.
+    /// Index into `tenants` by tenant id. It is indirect because another tenant may reuse an id.
     tenant_indices: Box<[AtomicUsize]>,
     other_tenant: TenantMetrics,
     /// Current nodes; node ids are never reused.
@@ -179,10 +179,10 @@ impl PipelineMetrics {
 
     /// Names a tenant in the metrics, replacing the previous owner of its id.
     ///
-    /// A tenant that returns under the same name continues its series. Names beyond the limit are recorded as `other`.
+    /// A tenant that returns with the same name continues its series. Names beyond the limit are recorded as `other`.
     pub fn name_tenant(&self, tenant: TenantId, name: &str) {
         let Some(index) = self.tenant_indices.get(tenant.index()) else {
-            // One family stands for all of the tenant's, so that an overflow is counted once.
+            // Counted in only one of the tenant's families, so that each overflow counts once.
             return self.families.accepted.count_overflow();
         };
         if self.tenant_name(tenant) == Some(name) {
@@ -211,7 +211,7 @@ impl PipelineMetrics {
         nodes.insert(node, self.families.node(&self.pool, name));
     }
 
-    /// Drops the series of a node that left the pool.
+    /// Removes the series of a node that was removed from the pool.
     pub fn forget_node(&self, node: NodeId) {
         let mut nodes = self.nodes.write();
         let Some(removed) = nodes.remove(&node) else { return };

@@ -67,7 +67,7 @@ fn series_name<'a>(
     SeriesName { name, labels }
 }
 
-/// Converts from nanoseconds with one rounding, so that 10 ms prints as `0.01`.
+/// Converts to seconds with a single rounding step, so that 10 ms prints as `0.01`.
 fn seconds(duration: std::time::Duration) -> f64 {
     duration.as_nanos() as f64 / 1e9
 }

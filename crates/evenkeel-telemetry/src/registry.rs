@@ -1,7 +1,7 @@
 //! Registry of all metrics of the process, and its Prometheus page.
 //!
-//! Limits: at most [`FAMILIES_MAX`] metrics, [`SOURCES_MAX`] sources and [`BOUNDS_MAX`] buckets per histogram. A name has
-//! one type, one help text and one set of labels.
+//! Limits: at most [`FAMILIES_MAX`] metrics, [`SOURCES_MAX`] sources and [`BOUNDS_MAX`] buckets per histogram. A name
+//! has one type, one help text and one set of labels.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Inner {
     skipped: Counter,
 }
 
-/// Writes metrics that another crate counts.
+/// Writes the metrics of another crate.
 type Source = dyn Fn(&mut String) -> fmt::Result + Send + Sync;
 
 /// Reason why a metric or a source was not registered.
@@ -62,7 +62,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Creates a registry with only its own two metrics: omitted label values and skipped sources.
+    /// Creates a registry with two metrics of its own: label values recorded as `other`, and skipped sources.
     pub fn new() -> Self {
         let spec = |desc| FamilySpec { desc, bounds: &[] };
         let by_metric = [Label { name: "metric", values_max: FAMILIES_MAX }];
@@ -174,7 +174,7 @@ impl Registry {
 
     /// Adds a source that writes metrics in Prometheus' text format to the end of each page.
     ///
-    /// This is how the actor system's metrics get onto the page without either crate depending on the other. A source's
+    /// The actor system's metrics are added this way, so that neither crate depends on the other. A source's
     /// output is omitted, and counted, if it fails or repeats a metric.
     pub fn add_source(
         &self,
@@ -190,7 +190,7 @@ impl Registry {
 
     /// Renders all metrics in Prometheus' text format, sorted by name, followed by the sources' output.
     ///
-    /// Recording takes no lock that this holds.
+    /// It never blocks a thread that records through a handle.
     pub fn render(&self) -> String {
         let mut families = self.inner.families.lock().clone();
         families.sort_by_key(|family| family.spec().desc.name);
@@ -229,14 +229,14 @@ impl AnyFamily {
     }
 }
 
-/// Reports whether one metric is a histogram and the other has the name of one of its series.
+/// Reports whether one of the metrics is a histogram and the other has the name of one of its series.
 fn overlap(a: &FamilySpec, b: &FamilySpec) -> bool {
-    let within = |histogram: &FamilySpec, other: &FamilySpec| {
+    let is_series_of = |histogram: &FamilySpec, other: &FamilySpec| {
         let suffix =
             other.desc.name.strip_prefix(histogram.desc.name).filter(|_| !histogram.bounds.is_empty());
         suffix.is_some_and(|suffix| ["_bucket", "_sum", "_count"].contains(&suffix))
     };
-    within(a, b) || within(b, a)
+    is_series_of(a, b) || is_series_of(b, a)
 }
 
 fn check_names(name: &'static str, labels: &[Label]) -> Result<(), RegisterError> {

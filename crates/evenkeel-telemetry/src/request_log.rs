@@ -1,7 +1,7 @@
 //! Request log: the recent steps of each request and the recent node changes, as `explain` shows them.
 //!
-//! Limits: the last `requests_max` requests with `steps_max` steps each, and the last `changes_max` node changes. Memory
-//! is allocated as requests arrive and reused for later ones.
+//! Limits: the last `requests_max` requests with `steps_max` steps each, and the last `changes_max` node changes.
+//! Memory is allocated as requests arrive and reused for later ones.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,11 +14,11 @@ use crate::event::{Event, NodeEvent, Step};
 /// Limits of a request log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLogLimits {
-    /// Requests; 0 disables their log.
+    /// Maximum number of requests; 0 disables their log.
     pub requests_max: usize,
-    /// Steps per request; the first and the latest are kept.
+    /// Maximum number of steps per request; the first and the latest are kept.
     pub steps_max: usize,
-    /// Node changes.
+    /// Maximum number of node changes; 0 disables their log.
     pub changes_max: usize,
 }
 
@@ -41,7 +41,7 @@ struct RequestRing {
     /// Ring buffer; `next` is the oldest entry once it is full.
     entries: Vec<RequestHistory>,
     next: usize,
-    /// The entry last written to: a request's steps often come in a row.
+    /// The entry last written to, which is checked first because a request's steps often follow each other.
     latest: usize,
     by_id: HashMap<RequestId, usize>,
 }
@@ -51,7 +51,7 @@ struct RequestRing {
 pub struct RequestHistory {
     pub request: RequestId,
     pub tenant: TenantId,
-    /// Steps with their times, in order; after the entry was reused, only the steps since then.
+    /// Steps with their times, in order. If the log had dropped the request, only the steps recorded since then.
     pub steps: Vec<(Instant, Step)>,
     /// Number of omitted steps, all after the first.
     pub omitted: u64,

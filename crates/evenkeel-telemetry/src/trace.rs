@@ -24,7 +24,7 @@ pub use otlp::{CONTENT_TYPE, payload};
 /// Sampling ratio and queue limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceOptions {
-    /// Fraction of requests to trace, of those without a `traceparent`.
+    /// Fraction of requests to trace among those without a `traceparent`.
     pub ratio: f64,
     /// Maximum number of ended spans in the queue.
     pub spans_max: usize,
@@ -125,7 +125,7 @@ impl Span {
 pub struct Tracer {
     ratio: f64,
     spans_max: usize,
-    /// Randomly keyed, so that ids are random, too.
+    /// Hasher with random keys; ids are its hashes of `next_id`.
     ids: RandomState,
     next_id: AtomicU64,
     queue: Mutex<VecDeque<Span>>,
@@ -146,7 +146,7 @@ impl Tracer {
         })
     }
 
-    /// Returns the span context of a new request, or `None` if its client or chance decides against tracing it.
+    /// Returns the span context of a new request, or `None` if it is not sampled: its client or the ratio decides.
     pub fn context(&self, parent: Option<TraceParent>) -> Option<SpanContext> {
         let span = self.id();
         match parent {
@@ -155,7 +155,7 @@ impl Tracer {
             }
             Some(_) => None,
             None => {
-                // The low bits of the trace id decide, as in other samplers.
+                // The low half of the trace id decides, as in other samplers.
                 let low = self.id();
                 let is_sampled = (low >> 11) as f64 / (1_u64 << 53) as f64 <= self.ratio && self.ratio > 0.0;
                 let trace = u128::from(self.id()) << 64 | u128::from(low);

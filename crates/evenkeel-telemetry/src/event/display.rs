@@ -21,7 +21,7 @@ impl fmt::Display for Step {
 /// Displays an event with its node's name.
 pub(crate) struct EventDisplay<'a> {
     pub(crate) event: &'a Event,
-    /// Without a name, the node's number is displayed.
+    /// If `None`, the node's id is displayed.
     pub(crate) node_name: Option<&'a str>,
 }
 

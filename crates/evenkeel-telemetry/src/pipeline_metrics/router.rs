@@ -17,7 +17,7 @@ pub struct RouterMetrics {
     pool_connections: Gauge,
 }
 
-/// Current values of the router, kept by its pipeline and its connection pool.
+/// Current values of the router, which its pipeline and its connection pool maintain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterGauges {
     /// Waiting requests.
@@ -42,7 +42,7 @@ impl RouterMetrics {
         })
     }
 
-    /// Counts an event.
+    /// Updates the metrics for an event.
     pub fn record(&self, event: &Event) {
         let Event::Request { step, .. } = event else { return };
         match step {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 const TENANT: Label = Label { name: "tenant", values_max: 2 };
 
 #[test]
-fn the_same_metric_registered_twice_is_one() {
+fn registering_a_metric_twice_returns_the_same_counter() {
     let registry = Registry::new();
     registry.counter(MetricDesc::new("a_total", "a")).unwrap().count();
     registry.clone().counter(MetricDesc::new("a_total", "a")).unwrap().count();
@@ -12,7 +12,7 @@ fn the_same_metric_registered_twice_is_one() {
 }
 
 #[test]
-fn a_name_has_one_meaning() {
+fn a_name_cannot_be_registered_again_with_another_type_help_or_label() {
     let registry = Registry::new();
     registry.counters(MetricDesc::new("a_total", "a"), [TENANT]).unwrap();
     let conflict = RegisterError::Conflict { name: "a_total" };
@@ -81,9 +81,9 @@ fn bounds_must_increase_and_be_neither_empty_nor_too_many() {
 fn the_numbers_of_metrics_and_sources_are_limited() {
     let registry = Registry::new();
     let names = (0..FAMILIES_MAX).map(|number| &*String::leak(format!("a{number}_total")));
-    let error = names.filter(|name| registry.counter(MetricDesc::new(name, "")).is_err()).count();
+    let refused = names.filter(|name| registry.counter(MetricDesc::new(name, "")).is_err()).count();
     // The registry's own two metrics count towards the limit.
-    assert_eq!(error, 2);
+    assert_eq!(refused, 2);
     for _ in 0..SOURCES_MAX {
         registry.add_source(|_| Ok(())).unwrap();
     }
@@ -91,7 +91,7 @@ fn the_numbers_of_metrics_and_sources_are_limited() {
 }
 
 #[test]
-fn a_source_is_on_the_page_and_an_invalid_one_is_counted() {
+fn a_valid_source_is_rendered_and_an_invalid_one_is_counted() {
     let registry = Registry::new();
     registry.add_source(|out| out.write_str("# TYPE theirs counter\ntheirs 7\n")).unwrap();
     registry.add_source(|_| Err(fmt::Error)).unwrap();
@@ -102,7 +102,7 @@ fn a_source_is_on_the_page_and_an_invalid_one_is_counted() {
 }
 
 #[test]
-fn label_values_recorded_as_other_are_on_the_page() {
+fn the_page_counts_label_values_recorded_as_other() {
     let registry = Registry::new();
     let family = registry.counters(MetricDesc::new("a_total", "a"), [TENANT]).unwrap();
     for tenant in ["a", "b", "c"] {

@@ -47,7 +47,7 @@ fn span(span: &Span) -> Value {
     written
 }
 
-/// OTLP JSON encodes 64-bit integers as strings.
+/// Formats a time as nanoseconds since the epoch; OTLP JSON encodes 64-bit integers as strings.
 fn nanos(at: SystemTime) -> String {
     at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos()).to_string()
 }

@@ -1,4 +1,4 @@
-//! Tests of what users see of `evenkeel-telemetry`: pages, log lines and request histories.
+//! Tests of the output that users see: metrics pages, log lines and request histories.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod logs;

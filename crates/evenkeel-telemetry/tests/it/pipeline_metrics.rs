@@ -103,7 +103,7 @@ fn a_tenant_with_a_reused_id_does_not_inherit_the_counts() {
     assert_eq!(
         harness.value("evenkeel_admitted_total", &[("tenant", "other")]),
         Some(1.0),
-        "one name too many"
+        "the third name is beyond the limit"
     );
     assert_eq!(harness.observer.metrics().tenant_name(ACME), Some("acme"));
 }
@@ -128,7 +128,7 @@ fn changes_of_nodes_and_paths_are_counted() {
 }
 
 #[test]
-fn two_pipelines_share_a_page() {
+fn two_pipelines_on_one_page_have_separate_series() {
     let harness = Harness::new();
     let sql = Observer::new(&harness.registry, "sql", LIMITS, RequestLogLimits::default()).unwrap();
     sql.metrics().name_tenant(ACME, "acme");
@@ -141,7 +141,7 @@ fn two_pipelines_share_a_page() {
 }
 
 #[test]
-fn a_history_is_displayed_as_phrases() {
+fn each_step_of_a_history_is_displayed_as_a_phrase() {
     let harness = Harness::new();
     harness.record(ACME, Step::Accepted { model: ModelId(3), cost: Cost(700) });
     harness.record(
@@ -165,11 +165,11 @@ fn a_history_is_displayed_as_phrases() {
     );
 }
 
-/// Node ids are never reused; names and entries are.
+/// Node ids are never reused, so the limit must count current nodes only.
 #[test]
-fn after_a_thousand_removed_nodes_the_next_has_its_own_series_and_theirs_are_gone() {
+fn removed_nodes_have_no_series_and_do_not_count_towards_the_limit() {
     let harness = Harness::new();
-    let pages: Vec<usize> = (10..1_010)
+    let page_lines: Vec<usize> = (10..1_010)
         .map(|id| {
             let node = NodeId(id);
             let name = format!("node-{id}");
@@ -183,7 +183,7 @@ fn after_a_thousand_removed_nodes_the_next_has_its_own_series_and_theirs_are_gon
             harness.registry.render().lines().count()
         })
         .collect();
-    assert!(pages.iter().all(|lines| *lines == pages[0]), "{pages:?}");
+    assert!(page_lines.iter().all(|lines| *lines == page_lines[0]), "{page_lines:?}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn an_engine_that_stops_reporting_has_no_gauges() {
 }
 
 #[test]
-fn a_replacement_of_the_same_name_keeps_the_series_when_the_old_node_is_removed() {
+fn a_replacement_with_the_same_name_keeps_the_series_of_the_removed_node() {
     let harness = Harness::new();
     harness.observer.metrics().name_node(NodeId(7), "box");
     harness.change(NodeEvent::Removed);

@@ -1,4 +1,4 @@
-//! The Prometheus page, parsed strictly; nothing is lost while others record and read.
+//! The Prometheus page, parsed strictly, also while other threads record.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
 }
 
 #[test]
-fn the_specifications_metric_names_are_kept_to_the_letter() {
+fn metric_names_of_the_specification_are_unchanged() {
     let registry = Registry::new();
     let router = RouterMetrics::new(&registry).unwrap();
     router.set_gauges(&RouterGauges {
@@ -62,7 +62,7 @@ fn the_specifications_metric_names_are_kept_to_the_letter() {
 #[test]
 fn nothing_recorded_is_lost_and_every_concurrent_page_is_consistent() {
     const THREADS: u64 = 4;
-    const EACH: u64 = 20_000;
+    const RECORDS_PER_THREAD: u64 = 20_000;
     let registry = Registry::new();
     let family = registry
         .counters(MetricDesc::new("a_total", "a"), [Label { name: "thread", values_max: 2 }])
@@ -76,7 +76,7 @@ fn nothing_recorded_is_lost_and_every_concurrent_page_is_consistent() {
             let gauge = gauge.clone();
             let counter = family.with([&thread.to_string()]);
             move || {
-                for number in 0..EACH {
+                for number in 0..RECORDS_PER_THREAD {
                     counter.count();
                     gauge.add(if number % 2 == 0 { 1 } else { -1 });
                     histogram.record(Duration::from_millis(number % 200));
@@ -89,7 +89,7 @@ fn nothing_recorded_is_lost_and_every_concurrent_page_is_consistent() {
             while !done.load(Ordering::Acquire) {
                 let page = read(&registry.render()).unwrap();
                 let count = value(&page, "a_seconds_count", &[]).unwrap();
-                assert!(last <= count, "{last} fell to {count}");
+                assert!(last <= count, "the count decreased from {last} to {count}");
                 last = count;
             }
         });
@@ -102,10 +102,10 @@ fn nothing_recorded_is_lost_and_every_concurrent_page_is_consistent() {
         .iter()
         .filter_map(|thread| value(&page, "a_total", &[("thread", thread)]))
         .sum();
-    assert_eq!(total as u64, THREADS * EACH);
-    assert_eq!(value(&page, "a_seconds_count", &[]), Some((THREADS * EACH) as f64));
+    assert_eq!(total as u64, THREADS * RECORDS_PER_THREAD);
+    assert_eq!(value(&page, "a_seconds_count", &[]), Some((THREADS * RECORDS_PER_THREAD) as f64));
     assert_eq!(value(&page, "a_now", &[]), Some(0.0));
-    let millis: u64 = (0..EACH).map(|number| number % 200).sum();
+    let millis: u64 = (0..RECORDS_PER_THREAD).map(|number| number % 200).sum();
     assert_eq!(histogram.read().sum, Duration::from_millis(THREADS * millis));
 }
 
@@ -137,15 +137,17 @@ proptest! {
     }
 
     #[test]
-    fn a_histogram_agrees_with_a_count_by_hand(durations in proptest::collection::vec(0_u64..200_000_000_000, 0..60)) {
+    fn a_bucket_counts_the_durations_up_to_its_bound(
+        durations in proptest::collection::vec(0_u64..200_000_000_000, 0..60),
+    ) {
         let registry = Registry::new();
         let histogram = registry.histogram(MetricDesc::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
         durations.iter().for_each(|nanos| histogram.record(Duration::from_nanos(*nanos)));
         let page = read(&registry.render()).map_err(TestCaseError::fail)?;
         for bound in DURATION_BOUNDS {
-            let by_hand = durations.iter().filter(|nanos| Duration::from_nanos(**nanos) <= *bound).count();
+            let expected = durations.iter().filter(|nanos| Duration::from_nanos(**nanos) <= *bound).count();
             let le = bound.as_secs_f64().to_string();
-            prop_assert_eq!(value(&page, "a_seconds_bucket", &[("le", &le)]), Some(by_hand as f64));
+            prop_assert_eq!(value(&page, "a_seconds_bucket", &[("le", &le)]), Some(expected as f64));
         }
         prop_assert_eq!(value(&page, "a_seconds_count", &[]), Some(durations.len() as f64));
     }

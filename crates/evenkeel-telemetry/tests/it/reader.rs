@@ -111,7 +111,7 @@ fn number(text: &str) -> Result<f64, String> {
         "+Inf" => Ok(f64::INFINITY),
         "-Inf" => Ok(f64::NEG_INFINITY),
         "NaN" => Ok(f64::NAN),
-        // Rust also accepts `inf` and `infinity`, which Prometheus does not write. Exponents are rejected, too: we write none.
+        // Rust would accept `inf` and `infinity`, which Prometheus does not write. We write no exponents either.
         text if text.contains(|c: char| c.is_ascii_alphabetic()) => Err(format!("not a number: {text:?}")),
         text => text.parse().map_err(|_| format!("not a number: {text:?}")),
     }
@@ -130,7 +130,7 @@ fn check(family: &Family) -> Result<(), String> {
         "counter" if !name.ends_with("_total") => Err(format!("counter {name} does not end in _total")),
         "counter" => check_scalar(family, |value| value >= 0.0 && value.fract() == 0.0),
         "gauge" => check_scalar(family, |_| true),
-        "histogram" => histogram(family),
+        "histogram" => check_histogram(family),
         kind => Err(format!("{name} has unknown type {kind}")),
     }
 }
@@ -140,8 +140,8 @@ fn check_scalar(family: &Family, allowed: impl Fn(f64) -> bool) -> Result<(), St
     wrong.map_or(Ok(()), |sample| Err(format!("invalid sample of a {}: {sample:?}", family.kind)))
 }
 
-/// Checks that buckets are in increasing order and end with a `+Inf` bucket whose value equals `_count`.
-fn histogram(family: &Family) -> Result<(), String> {
+/// Checks that bounds and counts of the buckets increase, and that the `+Inf` bucket equals `_count`.
+fn check_histogram(family: &Family) -> Result<(), String> {
     let mut series: BTreeMap<Vec<(String, String)>, Vec<&Sample>> = BTreeMap::new();
     for sample in &family.samples {
         let labels = sample.labels.iter().filter(|(name, _)| name != "le").cloned().collect();
@@ -172,11 +172,11 @@ fn histogram(family: &Family) -> Result<(), String> {
 
 /// Returns the value of the sample with this name and exactly these labels.
 pub(crate) fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-    let same = |sample: &&Sample| {
-        let ours = sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        sample.name == name && ours.eq(labels.iter().copied())
+    let matches = |sample: &&Sample| {
+        let sample_labels = sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        sample.name == name && sample_labels.eq(labels.iter().copied())
     };
-    families.iter().flat_map(|family| &family.samples).find(same).map(|sample| sample.value)
+    families.iter().flat_map(|family| &family.samples).find(matches).map(|sample| sample.value)
 }
 
 #[test]
