@@ -19,7 +19,7 @@ Examples:
   evenkeel-sim run weights --seed 42
   evenkeel-sim fairness";
 
-/// Longest simulated time; the events of a longer run do not fit a small machine.
+/// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
 const SECONDS_MAX: u64 = 3_600;
 
 /// Runs Evenkeel's scheduling on simulated traffic
@@ -81,7 +81,7 @@ pub(crate) fn main() -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
     match execute(&mut out, &cli).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader has seen enough, as `head` does.
+        // The reader closed the pipe, as `head` does.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("evenkeel-sim: {error}");
@@ -108,9 +108,9 @@ fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
         Command::Demo => show_demo(out, cli)?,
         Command::Fairness => show_fairness(out, cli.seed)?,
         Command::Run { name } => {
-            // The parser accepts known names only.
+            // Always `Some`: the parser accepts only known names.
             if let Some(scenario) = by_name(name, cli.seed) {
-                show(out, &limited(scenario, cli), cli.detail())?;
+                show(out, &with_duration(scenario, cli), cli.detail())?;
             }
         }
     }
@@ -128,7 +128,7 @@ fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(),
 }
 
 fn show_demo(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
-    let fair = limited(demo(cli.seed), cli);
+    let fair = with_duration(demo(cli.seed), cli);
     if cli.detail() != Detail::Table {
         return show(out, &fair, cli.detail());
     }
@@ -159,7 +159,7 @@ fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
     Ok(report::fairness(out, seed, &rows)?)
 }
 
-fn limited(scenario: Scenario, cli: &SimCli) -> Scenario {
+fn with_duration(scenario: Scenario, cli: &SimCli) -> Scenario {
     let duration = cli.seconds.map_or(scenario.duration, Duration::from_secs);
     Scenario { duration, ..scenario }
 }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_contrary_options_counts() {
+    fn the_last_of_two_conflicting_options_wins() {
         assert_eq!(parse("demo --quiet --events").unwrap().detail(), Detail::Events);
         assert_eq!(parse("demo --events --quiet --seed 1 --seed 2").unwrap().detail(), Detail::OneLine);
     }

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use evenkeel_policy::time::{Duration, Instant};
 
-/// Returns events in order of time; events at the same time, in the order they were scheduled.
+/// Returns events by time, and those at the same time in the order in which they were scheduled.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     scheduled: BinaryHeap<Reverse<(Instant, u64, ScheduledItem<T>)>>,
@@ -35,7 +35,7 @@ impl<T> EventQueue<T> {
         self.scheduled.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Advances the clock to a time before the next event.
+    /// Advances the clock to `at`, which must not be after the next event; an earlier time changes nothing.
     pub fn advance_to(&mut self, at: Instant) {
         self.now = self.now.max(at);
     }
@@ -57,7 +57,7 @@ impl<T> Default for EventQueue<T> {
     }
 }
 
-/// An event that does not take part in the comparison of time and sequence number.
+/// An event that compares equal to every other, so that only time and sequence number order the heap.
 #[derive(Debug)]
 struct ScheduledItem<T>(T);
 

@@ -1,9 +1,9 @@
-//! Fairness between clients of one engine that all send more than their share: the workloads of the Virtual Token Counter
-//! (VTC, "Fairness in Serving Large Language Models", 2024), on an engine like the one used in the paper.
+//! Measures fairness between clients of one engine that all send more than their share: the workloads of the Virtual
+//! Token Counter (VTC, "Fairness in Serving Large Language Models", 2024), on an engine like the one in the paper.
 //!
-//! As in VTC, an input token counts as one unit when its prompt is sent, and an output token as two when it is generated.
-//! The gap between two clients is the largest difference in service since both began to wait; a workload's gap is that of
-//! its worst pair.
+//! As in VTC, an input token costs one unit when its prompt is sent, and an output token two when it is generated.
+//! The gap between two clients is the largest difference in service since both began to wait; a workload's gap is that
+//! of its worst pair.
 
 mod dispatcher;
 mod engine;
@@ -20,7 +20,7 @@ pub use run::{FairnessResult, measure};
 /// Policy that decides which request the engine gets next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
-    /// Evenkeel's pipeline, driven as by an API.
+    /// Evenkeel's pipeline, driven the way an API drives it.
     Evenkeel,
     /// The client with the smallest virtual counter, as published.
     Vtc,
@@ -35,7 +35,7 @@ pub struct Workload {
     pub name: &'static str,
     pub clients: Vec<ClientPlan>,
     pub duration: Duration,
-    /// Published gap of plain VTC, which must not be exceeded.
+    /// Gap that the paper reports for VTC; Evenkeel's gap must not exceed it.
     pub vtc_gap: Cost,
 }
 

@@ -1,9 +1,9 @@
 //! Simulates a node that runs one engine with continuous batching, and whose concurrency limit adapts to the engine's
 //! knee: the load beyond which latency grows and throughput does not.
 //!
-//! The engine processes `batch` requests at once and queues the rest internally, first come, first served. Up to `batch`
-//! requests, the time to first token is the prefill time; beyond that it includes the wait in the engine's queue. The limit
-//! has to find that point by itself.
+//! The engine processes `batch` requests at once and queues the rest internally, first come, first served. Up to
+//! `batch` requests, the time to first token is the prefill time; beyond that it includes the wait in the engine's
+//! queue. The limit has to find that point by itself.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -64,7 +64,7 @@ pub struct KneeRun {
     pub samples: Vec<KneeSample>,
     /// Times at which responses ended.
     pub finished: Vec<Duration>,
-    /// Time of each first token, and its time to first token.
+    /// For each first token, the time at which it was generated and the time to first token.
     pub first_tokens: Vec<(Duration, Duration)>,
 }
 

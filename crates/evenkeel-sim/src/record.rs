@@ -66,8 +66,8 @@ pub struct SimRun {
     pub events: Vec<TimedEvent>,
     /// Requests still waiting at the end.
     pub still_waiting: usize,
-    /// Number of times a slot stayed free although a request could have used it. Counted only in scenarios that admit
-    /// everything; 0 otherwise.
+    /// Number of times that a slot stayed free although a request could have used it. Counted only in scenarios that
+    /// admit everything; 0 otherwise.
     pub idle_while_waiting: usize,
     /// Requests sent to their cached node.
     pub cache_hits: u64,
@@ -128,7 +128,9 @@ impl SimRun {
         self.events.iter().filter_map(sent).collect()
     }
 
-    /// Returns each tenant's share of overlapping windows of `window` dispatches, about ten per window length.
+    /// Returns each tenant's share of the dispatches in overlapping windows of `window` dispatches each.
+    ///
+    /// Windows start about a tenth of their length apart.
     pub fn window_shares(&self, tenants: usize, window: usize) -> Vec<Vec<Share>> {
         let shares = |sent: &[TenantId]| {
             (0..tenants)
@@ -142,7 +144,7 @@ impl SimRun {
     /// Returns a hash of all events, to compare runs.
     pub fn fingerprint(&self) -> u64 {
         let text = format!("{:?}", self.events);
-        // FNV-1a: the hash need not resist attacks.
+        // FNV-1a is enough, because nobody attacks this hash.
         text.bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }

@@ -44,8 +44,8 @@ pub(crate) fn line(out: &mut impl Write, scenario: &Scenario, run: &SimRun) -> i
     writeln!(out, "seed {}; {}", scenario.seed, tenants.join("; "))
 }
 
-/// Prints how far clients drifted apart under Evenkeel, plain VTC and first come first served on the same engine, beside
-/// VTC's published gap.
+/// Prints the gaps under Evenkeel, plain VTC and first come first served on the same engine, and
+/// VTC's published gap for comparison.
 pub(crate) fn fairness(
     out: &mut impl Write,
     seed: u64,

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_numbers_and_another_has_others() {
+    fn the_same_seed_gives_the_same_numbers_and_another_seed_gives_others() {
         let draw = |seed| {
             let mut rng = Rng::new(seed);
             [rng.next_u64(), rng.next_u64(), rng.below(1_000)]
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_keep_to_their_range_and_mean() {
+    fn numbers_are_within_their_range_and_intervals_have_the_given_mean() {
         let mut rng = Rng::new(1);
         let mean = Duration::from_millis(10);
         let mut sum = Duration::ZERO;
@@ -62,6 +62,6 @@ mod tests {
         }
         assert_eq!(rng.below(0), 0);
         let ratio = sum.as_secs_f64() / 100.0;
-        assert!((0.95..1.05).contains(&ratio), "mean off by {ratio}");
+        assert!((0.95..1.05).contains(&ratio), "the mean is {ratio} times the expected one");
     }
 }

@@ -23,7 +23,7 @@ pub struct Scenario {
     pub request: RequestKind,
     /// Policy that picks a node.
     pub selection: SelectionPolicy,
-    /// Changes of tenants, by time.
+    /// Changes of tenants, each with its time.
     pub changes: Vec<(Duration, TenantAction)>,
 }
 
@@ -33,12 +33,12 @@ pub struct TenantPlan {
     /// Name in reports.
     pub name: &'static str,
     pub weight: Weight,
-    /// Number of affinity keys over which it spreads its requests; each is a conversation that prefers its node.
+    /// Number of affinity keys over which it spreads its requests; each is one conversation, which prefers one node.
     pub keys: u32,
     pub demand: Demand,
-    /// Estimated cost of a request when it is sent.
+    /// Estimated cost of each request.
     pub estimate: Cost,
-    /// Range of its actual cost.
+    /// Range of the actual cost of a request.
     pub actual: (Cost, Cost),
 }
 
@@ -74,7 +74,7 @@ pub struct NodePlan {
     pub message_time: Duration,
     /// Time to the first byte of a streamed response; zero if the response comes in one piece.
     pub first_byte: Duration,
-    /// Paths to it; without any, the network takes no time.
+    /// Paths to it; without paths, the network adds no latency.
     pub paths: Vec<PathPlan>,
 }
 
@@ -98,7 +98,7 @@ pub enum AdmitPolicy {
 /// Order in which requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceOrder {
-    /// First come, first served: all tenants are one to the scheduler and to admission.
+    /// First come, first served: the scheduler and admission treat all tenants as one.
     Fifo,
     /// Deficit round robin over tenants.
     Drr,

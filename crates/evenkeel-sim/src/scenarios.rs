@@ -35,7 +35,7 @@ pub fn by_name(name: &str, seed: u64) -> Option<Scenario> {
     ALL.iter().find(|(other, _)| *other == name).map(|(_, make)| make(seed))
 }
 
-/// A flood of 1000 requests per request of a quiet tenant, on four slots that take 10 ms per message.
+/// Creates a tenant that sends 1000 times as many requests as a quiet one, on four slots with 10 ms per message.
 pub fn flood_and_trickle(seed: u64) -> Scenario {
     let tenants = vec![
         TenantPlan::new("flood", Demand::Every(Duration::from_micros(500))),
@@ -44,14 +44,14 @@ pub fn flood_and_trickle(seed: u64) -> Scenario {
     Scenario { admit: AdmitPolicy::ByShare(BackpressureConfig::default()), ..one_node(seed, tenants, 4) }
 }
 
-/// Five backlogged tenants with weights 1 to 5.
+/// Creates five backlogged tenants with weights 1 to 5.
 pub fn weights(seed: u64) -> Scenario {
     let names = ["one", "two", "three", "four", "five"];
     let tenants = (1..).zip(names).map(|(weight, name)| weighted(name, weight)).collect();
     one_node(seed, tenants, 1)
 }
 
-/// Two backlogged tenants; halfway, the second one's weight changes from 1 to 4.
+/// Creates two backlogged tenants; halfway, the weight of the second one changes from 1 to 4.
 pub fn weight_change(seed: u64) -> Scenario {
     let tenants = vec![weighted("steady", 1), weighted("promoted", 1)];
     let four = Weight::whole(4).unwrap_or(Weight::MAX);
@@ -59,13 +59,13 @@ pub fn weight_change(seed: u64) -> Scenario {
     Scenario { changes, ..one_node(seed, tenants, 1) }
 }
 
-/// One tenant with ten keys against two tenants with one key each.
+/// Creates one tenant with ten keys and two tenants with one key each.
 pub fn sybil(seed: u64) -> Scenario {
     let many = TenantPlan { keys: 10, ..weighted("sybil", 1) };
     one_node(seed, vec![many, weighted("plain", 1), weighted("simple", 1)], 1)
 }
 
-/// Three tenants, one of which is parked or woken every 100 µs.
+/// Creates three tenants, of which a random one is parked or woken every 100 µs for 50 s.
 pub fn park_wake_storm(seed: u64) -> Scenario {
     let tenants: Vec<_> = ["ant", "bee", "cat"]
         .map(|name| TenantPlan::new(name, Demand::Every(Duration::from_millis(10))))
@@ -79,7 +79,7 @@ pub fn park_wake_storm(seed: u64) -> Scenario {
     Scenario { changes, ..one_node(seed, tenants, 4) }
 }
 
-/// An inference pool charged in tokens: four engines of 16 sequences, each taking 8 s for 1000 tokens.
+/// Creates an inference pool charged in tokens: four engines with 16 slots each, 8 s per 1000 tokens.
 ///
 /// Two tenants are backlogged, one with twice the other's weight and requests four times as long; a third sends
 /// interactive requests. Each has eight conversations.
@@ -106,9 +106,9 @@ pub fn inference(seed: u64) -> Scenario {
     }
 }
 
-/// A database pool charged in milliseconds: two servers with 20 connections each, picked by score.
+/// Creates a database pool charged in milliseconds: two servers with 20 connections each, picked by score.
 ///
-/// Reports are backlogged with statements of a tenth of a second; an application sends statements of a few milliseconds.
+/// A reporting tenant is backlogged with statements of about 100 ms; an application sends statements of about 10 ms.
 pub fn database(seed: u64) -> Scenario {
     let reports = TenantPlan { actual: (Cost(20), Cost(180)), estimate: Cost(60), ..weighted("reports", 1) };
     let app = TenantPlan {
@@ -126,7 +126,7 @@ pub fn database(seed: u64) -> Scenario {
     }
 }
 
-/// Three tenants with unequal demand on three nodes with two paths each, for a minute.
+/// Creates three tenants with unequal demand on three nodes with two paths each, for a minute.
 pub fn demo(seed: u64) -> Scenario {
     let node = |message_millis| NodePlan {
         slots: 4,
@@ -148,7 +148,7 @@ pub fn demo(seed: u64) -> Scenario {
     }
 }
 
-/// These tenants on one node whose slots take 10 ms per message, for a minute; no request is rejected.
+/// Creates a scenario of one minute with one node that takes 10 ms per message; every request is admitted.
 fn one_node(seed: u64, tenants: Vec<TenantPlan>, slots: u32) -> Scenario {
     Scenario {
         seed,

@@ -21,7 +21,7 @@ use crate::scenario::{AdmitPolicy, Demand, NodePlan, Scenario, ServiceOrder, Ten
 
 const MODEL: ModelId = ModelId(0);
 
-/// Longer than any request waits in a scenario.
+/// Wait timeout of the pipeline, longer than any wait in a scenario.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Runs a scenario to its end.
@@ -30,7 +30,7 @@ pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
     simulation.start()?;
     let end = Instant::ORIGIN + scenario.duration;
     loop {
-        // At the same time, the pipeline's timers run before the next event.
+        // If both are due at the same time, the pipeline's timer runs before the event.
         let due = simulation.pipeline.poll_timeout().filter(|due| *due <= end);
         if let Some(due) = due.filter(|due| simulation.event_queue.next_at().is_none_or(|next| *due <= next))
         {
@@ -55,6 +55,7 @@ pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
 enum SimEvent {
     Arrival(TenantId),
     FirstByte(RequestId),
+    /// Half of the response has been generated.
     Half(RequestId),
     Done(RequestId),
     Change(TenantAction),
@@ -73,16 +74,17 @@ struct SimRequest {
 struct Simulation<'a> {
     scenario: &'a Scenario,
     event_queue: EventQueue<SimEvent>,
-    /// For changes of tenants.
+    /// Picks the tenants to park and wake.
     rng: Rng,
     /// One per tenant, so that arrivals do not depend on scheduling decisions.
     tenant_rngs: Vec<Rng>,
     rules: Vec<TenantRule>,
+    /// First affinity key of each tenant; its other keys follow.
     first_keys: Vec<u32>,
     pipeline: OptimizedLoadManager,
     requests: BTreeMap<RequestId, SimRequest>,
     arrived: u32,
-    /// Waiting requests per tenant and busy slots per node, counted from the events alone.
+    /// Waiting requests per tenant and, below, busy slots per node; both are counted from the events alone.
     waiting: Vec<usize>,
     busy: Vec<u32>,
     events: Vec<TimedEvent>,
@@ -194,7 +196,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Returns the tenant as the pipeline sees it: with FIFO, all are one.
+    /// Returns the tenant id to use in the pipeline; with FIFO, all tenants have the same one.
     fn pipeline_tenant(&self, tenant: TenantId) -> TenantId {
         match self.scenario.order {
             ServiceOrder::Drr => tenant,
@@ -212,7 +214,7 @@ impl<'a> Simulation<'a> {
                 evenkeel_pipeline::Event::Reject { request, rejection, .. } => {
                     self.reject(request, &rejection);
                 }
-                // Simulated nodes neither fail nor leave, and `Done` was recorded when it happened.
+                // Simulated nodes neither fail nor are removed, and `finish` has recorded the end of requests.
                 _ => {}
             }
         }
@@ -323,7 +325,9 @@ impl<'a> Simulation<'a> {
         self.busy.iter().zip(&self.scenario.nodes).any(|(busy, node)| *busy < node.slots)
     }
 
-    /// Reports whether a tenant that is not parked has a waiting request, from the events rather than from the pipeline.
+    /// Reports whether a tenant that is not parked has a waiting request.
+    ///
+    /// It relies on the events rather than on the pipeline, which is under test.
     fn has_servable_request(&self) -> bool {
         self.waiting.iter().zip(&self.rules).any(|(waiting, rule)| *waiting > 0 && rule.concurrency_max > 0)
     }
@@ -361,7 +365,7 @@ fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
     }
 }
 
-/// Returns settings whose wait queue agrees with `backpressure`.
+/// Returns settings whose wait queue has the capacity and thresholds of `backpressure`.
 pub(crate) fn load_config(backpressure: BackpressureConfig) -> LoadManagerConfig {
     let wait_queue = WaitQueueConfig {
         max_waiting: backpressure.max_queue_size,
@@ -378,7 +382,7 @@ pub enum SimError {
     /// The pipeline's options are invalid.
     #[error(transparent)]
     Options(#[from] InvalidOptions),
-    /// A node or a tenant cannot be added as planned.
+    /// A node or a tenant of the scenario cannot be added.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// More requests than a `u32` can number.

@@ -21,10 +21,10 @@ use crate::simulation::{SimError, load_config};
 
 const MODEL: ModelId = ModelId(0);
 
-/// Tokens between two progress reports, as in the LLM API.
+/// Number of tokens between two progress reports, as in the LLM API.
 const COST_REPORT_STEP: u64 = 16;
 
-/// Queue capacity for the shares of all clients.
+/// Capacity of the pipeline's queue, which all clients share.
 const QUEUE_CAPACITY: usize = 200;
 
 /// Queues requests and dispatches them to the engine.
@@ -38,7 +38,9 @@ pub(super) struct EngineDispatcher {
 enum DispatchOrder {
     Evenkeel {
         pipeline: Box<OptimizedLoadManager>,
+        /// Id of each request in the pipeline, by its number.
         requests: Vec<RequestId>,
+        /// Numbers of the waiting requests.
         numbers: BTreeMap<RequestId, usize>,
     },
     Vtc(Vtc),
@@ -69,7 +71,7 @@ impl EngineDispatcher {
         Ok(Self { order, free: SLOTS, dispatched: VecDeque::new(), rejected: VecDeque::new() })
     }
 
-    /// Adds a request; numbers are consecutive.
+    /// Adds a request; callers number requests consecutively from 0.
     pub(super) fn arrive(&mut self, now: Instant, number: usize, client: usize, plan: &ClientPlan) {
         match &mut self.order {
             DispatchOrder::Evenkeel { pipeline, requests, numbers } => {

@@ -1,7 +1,7 @@
 //! An engine with continuous batching: every step generates one token of each running response.
 //!
-//! Its parameters are those of the published runs, one A10G with a 7B model: 55 ms for a prompt of 256 tokens, and 1.75
-//! requests of 256 + 256 tokens per second with 20 requests at once, which is what its memory holds.
+//! Its parameters match the published runs on one A10G with a 7B model: 55 ms for a prompt of 256 tokens, and 1.75
+//! requests of 256 + 256 tokens per second with 20 requests at once, which is as many as fit into its memory.
 
 use evenkeel_policy::time::Duration;
 
@@ -43,12 +43,12 @@ pub(super) struct TokenEngine {
 }
 
 impl TokenEngine {
-    /// Adds a request, processed from the next step on.
+    /// Adds a request, which takes part from the next step on.
     pub(super) fn join(&mut self, sequence: Sequence) {
         self.joining.push(sequence);
     }
 
-    /// Starts a step and returns its duration; `None` without requests.
+    /// Starts a step and returns its duration; `None` if there are no requests.
     pub(super) fn begin(&mut self) -> Option<Duration> {
         let prompts: u64 = self.joining.iter().map(|sequence| sequence.input).sum();
         self.running.append(&mut self.joining);
@@ -68,7 +68,7 @@ impl TokenEngine {
 mod tests {
     use super::*;
 
-    /// The published throughput, within 2 %.
+    /// Checks the published throughput, within 2 %.
     #[test]
     fn a_full_engine_serves_1_75_requests_of_256_and_256_tokens_per_second() {
         let mut engine = TokenEngine::default();

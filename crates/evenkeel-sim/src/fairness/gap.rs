@@ -1,4 +1,4 @@
-//! Gap in service between clients while both wait.
+//! Gap in service between two clients while both have waiting requests.
 
 use evenkeel_policy::cost::Cost;
 
@@ -7,11 +7,11 @@ use evenkeel_policy::cost::Cost;
 pub struct Gap {
     /// Largest difference in service since both began to wait.
     pub since_both_waited: Cost,
-    /// Largest difference in service within any period in which both waited.
+    /// Largest difference in service over any interval in which both waited.
     pub within_any_time: Cost,
 }
 
-/// Service of each client, and the gap of each pair while both wait.
+/// Service that each client received, and the gap of each pair while both wait.
 #[derive(Clone, Debug)]
 pub(super) struct Accounts {
     service: Vec<i64>,
@@ -64,7 +64,7 @@ impl Accounts {
         }
     }
 
-    /// Updates the gaps of all pairs that wait; call it after all service up to now is recorded.
+    /// Updates the gaps of all pairs that wait; must be called after all service up to now has been recorded.
     pub(super) fn compare(&mut self) {
         for pair in &mut self.pairs {
             let Some(Difference { first, min, max }) = &mut pair.difference else { continue };

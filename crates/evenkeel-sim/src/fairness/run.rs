@@ -10,18 +10,18 @@ use super::{ArrivalPattern, ClientPlan, SchedulingPolicy, Workload};
 use crate::event_queue::EventQueue;
 use crate::{Rng, SimError};
 
-/// Time after which the engine is busy with requests of all clients.
+/// End of the warm-up: from then on, the engine is busy with requests of all clients.
 const WARM_UP: Instant = Instant::from_secs(30);
 
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FairnessResult {
-    /// Largest gap once the engine is busy: after half a minute, as in VTC's measurements, at least with two and with eight
-    /// equal clients.
+    /// Largest gap after the warm-up of 30 s. VTC's measurements exclude the warm-up, too, at least those with two and
+    /// with eight equal clients.
     pub gap: Gap,
-    /// Largest gap including the first half minute, in which the client that sends most has most of the slots.
+    /// Largest gap including the warm-up, in which the client that sends most has most of the slots.
     pub from_start: Gap,
-    /// Service of each client once the engine is busy.
+    /// Service of each client after the warm-up.
     pub service: Vec<Cost>,
     /// Rejected requests of each client.
     pub rejected: Vec<usize>,
@@ -43,8 +43,8 @@ pub fn measure(workload: &Workload, policy: SchedulingPolicy, seed: u64) -> Resu
         }
         run.apply();
     }
-    let service = (0..workload.clients.len()).map(|client| run.busy_part.service(client)).collect();
-    let gap = run.busy_part.worst();
+    let service = (0..workload.clients.len()).map(|client| run.after_warm_up.service(client)).collect();
+    let gap = run.after_warm_up.worst();
     let from_start = run.from_start.worst();
     Ok(FairnessResult { gap, from_start, service, rejected: run.rejected })
 }
@@ -66,7 +66,7 @@ struct FairnessRun<'a> {
     waiting: Vec<usize>,
     rejected: Vec<usize>,
     from_start: Accounts,
-    busy_part: Accounts,
+    after_warm_up: Accounts,
 }
 
 impl<'a> FairnessRun<'a> {
@@ -84,7 +84,7 @@ impl<'a> FairnessRun<'a> {
             waiting: vec![0; clients],
             rejected: vec![0; clients],
             from_start: Accounts::new(clients),
-            busy_part: Accounts::new(clients),
+            after_warm_up: Accounts::new(clients),
         };
         for (client, plan) in workload.clients.iter().enumerate() {
             let first = interval(plan).mul_f64(run.rngs[client].unit());
@@ -126,7 +126,7 @@ impl<'a> FairnessRun<'a> {
         }
         self.from_start.compare();
         if WARM_UP <= now {
-            self.busy_part.compare();
+            self.after_warm_up.compare();
         }
         for sequence in &stepped {
             self.dispatcher.progress(now, sequence);
@@ -136,11 +136,11 @@ impl<'a> FairnessRun<'a> {
         }
     }
 
-    /// Records service of a client, for the whole run and, once the engine is busy, for the busy part.
+    /// Records service of a client, for the whole run and, once the warm-up is over, for the part after it.
     fn serve(&mut self, client: usize, service: Cost) {
         self.from_start.serve(client, service);
         if WARM_UP <= self.event_queue.now() {
-            self.busy_part.serve(client, service);
+            self.after_warm_up.serve(client, service);
         }
     }
 
@@ -162,14 +162,14 @@ impl<'a> FairnessRun<'a> {
         for (client, waiting) in self.waiting.iter().enumerate() {
             self.from_start.record_waiting(client, *waiting);
             if WARM_UP <= self.event_queue.now() {
-                self.busy_part.record_waiting(client, *waiting);
+                self.after_warm_up.record_waiting(client, *waiting);
             }
         }
         if !self.is_stepping
-            && let Some(takes) = self.engine.begin()
+            && let Some(step_time) = self.engine.begin()
         {
             self.is_stepping = true;
-            self.event_queue.schedule(takes, FairnessEvent::StepEnded);
+            self.event_queue.schedule(step_time, FairnessEvent::StepEnded);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The Virtual Token Counter as published: the client with the least service is next, counted in processed tokens.
+//! The Virtual Token Counter as published: the client that has received the least service, in tokens, is next.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,9 @@ impl Vtc {
         Self { counters: vec![0; clients], waiting: vec![VecDeque::new(); clients] }
     }
 
-    /// Adds a request; the counter of a client without waiting requests is raised to the minimum of those with any.
+    /// Adds a request.
+    ///
+    /// If its client had none waiting, the client's counter is first raised to the lowest counter of a waiting client.
     pub(super) fn arrive(&mut self, client: usize, number: usize) {
         if self.waiting[client].is_empty() {
             let others = (0..self.waiting.len()).filter(|other| !self.waiting[*other].is_empty());

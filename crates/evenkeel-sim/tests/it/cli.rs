@@ -1,4 +1,4 @@
-//! The binary, as users run it.
+//! The binary, run as a process.
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
@@ -33,7 +33,7 @@ fn every_event_is_printed_on_one_line() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_failure() {
+fn a_closed_output_pipe_is_not_a_failure() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel-sim"))
         .args(["run", "weights", "--events"])
         .stdout(Stdio::piped())
@@ -72,7 +72,7 @@ fn fairness_prints_a_row_per_workload() {
 }
 
 #[test]
-fn help_version_and_list_print_what_there_is() {
+fn help_version_and_list_print_their_texts() {
     for (argument, part) in [
         ("--help", "Examples:"),
         ("help", "demo --seconds 10"),

@@ -29,7 +29,9 @@ fn the_limit_settles_near_the_knee_and_costs_hardly_any_throughput() {
         let known_results = results(&known);
         let guessed_results = results(&guessed);
         println!(
-            "seed {seed}, {scrapes:?}: limit {limit}, knee {KNEE}; responses per second, first token p95, engine's queue: {adaptive_results:?}; knee known {known_results:?}; four times the knee {guessed_results:?}"
+            "seed {seed}, scraping {scrapes:?}: limit {limit}, knee {KNEE}; (responses per second, first token p95, \
+             engine queue): adaptive {adaptive_results:?}, fixed at the knee {known_results:?}, fixed at four times \
+             the knee {guessed_results:?}"
         );
         assert!((KNEE * 3 / 4..=KNEE * 5 / 4).contains(&limit), "seed {seed}: {limit}");
         assert!(
@@ -60,14 +62,14 @@ fn the_limit_follows_an_engine_whose_knee_falls_and_rises_again() {
         let run = simulate(seed, adaptive(), scrapes, &batches, minute(40));
         let limits =
             [(5, 10), (17, 25), (32, 40)].map(|(from, to)| run.median_limit(minute(from), minute(to)));
-        println!("seed {seed}, {scrapes:?}: knee 32, 8, 32 and limits {limits:?}");
+        println!("seed {seed}, scraping {scrapes:?}: knee 32, 8, 32; limits {limits:?}");
         assert!((24..=40).contains(&limits[0]), "seed {seed}: {limits:?}");
         assert!((5..=13).contains(&limits[1]), "seed {seed}: {limits:?}");
         assert!((24..=40).contains(&limits[2]), "seed {seed}: {limits:?}");
     }
 }
 
-/// DRR has no effect on a queue inside the engine.
+/// Such a queue defeats DRR, which cannot reorder requests inside the engine.
 #[test]
 fn a_fixed_limit_that_is_too_high_keeps_a_queue_inside_the_engine() {
     let run = simulate(1, Slots::Fixed(4 * KNEE), Scraping::Disabled, &[(0, KNEE)], END);

@@ -30,7 +30,7 @@ fn the_same_seed_gives_the_same_events_and_another_does_not() {
     }
 }
 
-/// Policies can be compared: arrivals do not depend on scheduling decisions.
+/// Policies can be compared because arrivals do not depend on scheduling decisions.
 #[test]
 fn the_same_seed_gives_the_same_arrivals_under_every_policy() {
     let fair = flood_and_trickle(7);
@@ -57,7 +57,7 @@ fn during_a_flood_a_quiet_tenant_is_never_rejected_and_waits_at_most_two_service
     }
 }
 
-/// Counted from the events alone: arrived and neither rejected, evicted nor dispatched.
+/// Counts the waiting requests from the events: those that arrived and were neither rejected, evicted nor dispatched.
 #[test]
 fn the_queue_never_exceeds_its_capacity() {
     for seed in seeds() {
@@ -78,7 +78,7 @@ fn the_queue_never_exceeds_its_capacity() {
     }
 }
 
-/// The same arrivals without fair admission, and without DRR.
+/// Repeats the flood without fair admission, then without DRR.
 #[test]
 fn without_fair_admission_or_drr_the_quiet_tenant_is_rejected_or_waits() {
     for seed in seeds() {
@@ -159,7 +159,7 @@ fn no_wake_up_is_lost_in_a_storm_of_parking_and_waking() {
     }
 }
 
-/// Estimates may be far off; the final charge is the actual cost.
+/// The estimates are far off, but the final charge is the actual cost.
 #[test]
 fn tenants_with_wrong_estimates_still_get_equal_service() {
     for seed in seeds() {
@@ -191,50 +191,48 @@ fn in_the_demo_only_the_greedy_tenant_is_rejected() {
     }
 }
 
-/// The same pipeline as an inference pool, charged in tokens with poor estimates.
+/// Runs the pipeline as an inference pool, charged in tokens with poor estimates.
 #[test]
 fn in_an_inference_pool_tokens_are_shared_by_weight_and_conversations_stay_on_their_nodes() {
     for seed in seeds() {
         let done = simulate(&inference(seed));
         let [long, short, talk] = tenants(&done);
         let ratio = long.service.0 as f64 / (2.0 * short.service.0 as f64);
-        let half = talk.wait_percentile(50);
-        let most = talk.wait_percentile(99);
+        let p50 = talk.wait_percentile(50);
+        let p99 = talk.wait_percentile(99);
         let sent = long.dispatched + short.dispatched + talk.dispatched;
         let cached = done.cache_hits as f64 / sent as f64;
         println!(
-            "inference, seed {seed}: {ratio:.3} by weight, waits {half:?} to {most:?}, {cached:.2} cache hits"
+            "inference, seed {seed}: service ratio {ratio:.3}, wait p50 {p50:?}, p99 {p99:?}, cache hits {cached:.2}"
         );
         assert!((0.98..1.02).contains(&ratio), "seed {seed}: {} against {}", long.service, short.service);
         assert_eq!((long.rejected, short.rejected, talk.rejected), (0, 0, 0), "seed {seed}");
         assert!(
-            half < Duration::from_millis(250) && most < Duration::from_millis(2_800),
-            "seed {seed}: {most:?}"
+            p50 < Duration::from_millis(250) && p99 < Duration::from_millis(2_800),
+            "seed {seed}: wait p50 {p50:?}, p99 {p99:?}"
         );
         assert!(cached > 0.4, "seed {seed}: {cached} cache hits, where chance gives a quarter");
     }
 }
 
-/// The same pipeline as a database pool, charged in milliseconds, nodes picked by score.
+/// Runs the pipeline as a database pool, charged in milliseconds, with nodes picked by score.
 #[test]
 fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application() {
     for seed in seeds() {
         let scenario = database(seed);
         let [reports, app] = tenants(&simulate(&scenario));
-        let half = app.wait_percentile(50);
-        let most = app.wait_percentile(99);
+        let p50 = app.wait_percentile(50);
+        let p99 = app.wait_percentile(99);
         assert_eq!(app.rejected, 0, "seed {seed}");
-        assert!(most < Duration::from_millis(50), "seed {seed}: {most:?}");
+        assert!(p99 < Duration::from_millis(50), "seed {seed}: {p99:?}");
         assert!(
             reports.service.0 > 5 * app.service.0,
-            "seed {seed}: reports use what the application leaves"
+            "seed {seed}: reports should use the capacity that the application leaves"
         );
         let [_, app] = tenants(&simulate(&Scenario { order: ServiceOrder::Fifo, ..scenario }));
-        let plain = app.wait_percentile(50);
-        println!(
-            "database, seed {seed}: app waits {half:?}, p99 {most:?}; first come, first served {plain:?}"
-        );
-        assert!(plain > 4 * half, "seed {seed}: first come, first served waits {plain:?}, not {half:?}");
+        let fifo_p50 = app.wait_percentile(50);
+        println!("database, seed {seed}: app wait p50 {p50:?}, p99 {p99:?}; FIFO p50 {fifo_p50:?}");
+        assert!(fifo_p50 > 4 * p50, "seed {seed}: wait p50 {fifo_p50:?} with FIFO, {p50:?} with DRR");
     }
 }
 
