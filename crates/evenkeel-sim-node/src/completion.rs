@@ -1,6 +1,6 @@
 //! Plans completions: text, a tool call or embeddings, determined by the seed and the prompt.
 //!
-//! Limits: prompt and completion together fit the context window.
+//! Limits: prompt and completion together fit into the context window.
 
 use super::api_error::ApiError;
 use super::request::{EndMode, GenerateRequest, Tool};
@@ -19,7 +19,7 @@ const ARGUMENT_BYTES_PER_TOKEN: usize = 4;
 /// A planned completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompletionPlan {
-    /// One per token.
+    /// Text of each token.
     pub(super) pieces: Vec<String>,
     /// Name of the function, if the pieces are arguments of a tool call.
     pub(super) call: Option<String>,
@@ -90,14 +90,14 @@ impl Generator {
         Ok(limit)
     }
 
-    /// Draws random words; their number is 0.5 to 1.5 times the average.
+    /// Draws random words, from half to one and a half times the average number.
     fn words(&self, request: &GenerateRequest, limit: u32) -> Vec<String> {
         let seed = self.seed ^ seed_of(&request.prompt);
         let average = u64::from(self.output_tokens);
         let wanted = (average.div_ceil(2) + draw(seed, 0) % (average + 1)).max(1);
         let count = match request.end {
             EndMode::AtLimit => u64::from(limit),
-            // One word above the limit is enough to detect that the limit ended the completion.
+            // One word above the limit is enough for `plan` to detect that the limit ended the completion.
             EndMode::Natural => wanted.min(u64::from(limit) + 1),
         };
         let word = |index| WORDS[(draw(seed, index + 1) % WORDS.len() as u64) as usize];
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_depend_only_on_the_prompt() {
+    fn the_same_prompt_gives_the_same_completion_and_another_prompt_another() {
         assert_eq!(plan("a", json!({})), plan("a", json!({})));
         assert_ne!(plan("a", json!({})).pieces, plan("b", json!({})).pieces);
     }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_ends_before_a_stop_sequence_even_across_tokens() {
+    fn a_completion_ends_before_a_stop_sequence_that_spans_tokens() {
         let text = plan("a", json!({})).pieces.concat();
         let spaces: Vec<_> = text.match_indices(' ').map(|(index, _)| index).collect();
         let stop = &text[spaces[3] - 2..spaces[4] + 2];
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_and_its_limit_must_fit_the_context() {
+    fn a_prompt_and_its_token_limit_must_fit_into_the_context() {
         let plan = |max| generator().plan(&request("a", json!({"max_tokens": max})));
         let room = 100 - request("a", json!({})).prompt_tokens;
         assert!(plan(room).is_ok());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deeply_nested_schema_is_cut_off() {
+    fn values_below_the_nesting_limit_are_null() {
         let mut schema = json!({"type": "integer"});
         for _ in 0..=DEPTH_MAX {
             schema = json!({"type": "array", "items": schema});
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_have_length_one_and_depend_on_the_text() {
+    fn embeddings_are_unit_vectors_that_depend_on_the_text() {
         let vector = embedding(1, "a", 64);
         let length: f32 = vector.iter().map(|x| x * x).sum();
         assert!((length - 1.0).abs() < 1e-3, "{length}");

@@ -1,4 +1,4 @@
-//! Serves HTTP/1.1 connections, and cuts them if a fault requires it.
+//! Serves HTTP/1.1 connections, and closes or resets them if a fault requires it.
 
 use super::engine::{Client, Engine, Locality};
 use super::fault::Cut;
@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Timeout of idle and of half-closed connections.
+/// Timeout of idle connections and of half-closed ones.
 const IDLE_MAX: Duration = Duration::from_secs(75);
 /// Pause after a failed accept, for example when no file descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ pub(super) async fn accept(engine: Arc<Engine>, listener: TcpListener, connectio
     let mut connections = JoinSet::new();
     loop {
         let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-        // Removes finished connections, so that the set does not grow forever.
+        // Removes finished tasks, so that the set does not grow forever.
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((socket, peer)) => {

@@ -41,7 +41,7 @@ pub(super) struct Engine {
     pub(super) connections: watch::Sender<u32>,
 }
 
-/// Client that sent a request, and the sender to cut its connection.
+/// Client that sent a request, with the channel through which a fault cuts its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) locality: Locality,
@@ -55,7 +55,7 @@ pub(super) enum Locality {
 }
 
 impl Client {
-    /// Cuts the connection and never returns.
+    /// Cuts the connection; the future never completes.
     pub(super) async fn cut<T>(&self, cut: Cut) -> T {
         // Fails only if the connection has already ended.
         let _ = self.cuts.send(cut).await;

@@ -1,6 +1,6 @@
-//! Fault injection: the kinds of faults, and the choice of the requests that they affect.
+//! Fault injection: the kinds of faults, and the selection of the requests that they affect.
 //!
-//! Guarantees: with the same seed, a fault hits the same requests, by order of arrival since it was set.
+//! Guarantees: with the same seed, a fault hits the same requests, counted in order of arrival since it was set.
 
 use super::options::{BadSetting, FIRST_TOKEN_MAX};
 use super::seeded_random::draw_fraction;
@@ -185,7 +185,7 @@ impl Fault {
     }
 }
 
-/// The current fault, and the numbers of requests seen and hit.
+/// The current fault, and how many requests it has seen and hit.
 #[derive(Debug)]
 pub(super) struct Faults {
     seed: u64,

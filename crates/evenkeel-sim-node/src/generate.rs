@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// Wrong content length of a stream; longer than any response.
+/// Wrong content length of a stream, longer than any response.
 const LENGTH_WRONG: u64 = 1 << 40;
 /// Bytes by which a wrong content length exceeds the real one.
 const LENGTH_EXCESS: usize = 64;
@@ -102,7 +102,7 @@ impl ActiveRequest {
         due
     }
 
-    /// Waits for a token; the first one is ready at the end of prefill.
+    /// Waits until a token is generated; the first one is ready at the end of prefill.
     ///
     /// Each due time is computed from the previous one, not from the current time, so coarse timers do not slow the
     /// stream.
@@ -166,7 +166,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Responds with JSON, damaged by the fault if there is one. A stalled response holds its slot.
+    /// Responds with JSON, damaged by the fault if there is one. A stalled response keeps its slot.
     pub(super) fn finish(self, slot: SlotPermit, value: &Value) -> Response<ResponseBody> {
         let bytes = Bytes::from(value.to_string());
         let half = bytes.slice(..bytes.len() / 2);

@@ -91,7 +91,7 @@ impl TranscriptionRequest {
         })
     }
 
-    /// Plans the transcript; the audio is only a seed.
+    /// Plans the transcript, a random text seeded with the audio.
     pub(super) fn plan(&self, generator: &Generator) -> Result<CompletionPlan, ApiError> {
         generator.plan(&GenerateRequest {
             api: ApiKind::Completion,
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_in_a_binary_form() {
+    fn a_field_is_found_in_a_multipart_form_with_binary_data() {
         let form = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\u{1}\r\n--\r\n--x\r\n\
                     content-disposition: form-data; name=\"model\"\r\n\r\nears\r\n--x--\r\n";
         let request =

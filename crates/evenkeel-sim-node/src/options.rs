@@ -33,7 +33,7 @@ pub struct SimOptions {
     pub prefill_per_second: u32,
     /// Generation speed of a single sequence.
     pub tokens_per_second: u32,
-    /// Slowdown of a step per additional sequence, as a fraction of a single sequence's step.
+    /// Additional step time per further sequence in the batch, as a fraction of a single sequence's step time.
     pub batch_slowdown: f64,
     /// Average completion length in tokens, if the request sets no limit.
     pub output_tokens: u32,

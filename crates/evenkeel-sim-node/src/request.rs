@@ -34,7 +34,7 @@ pub(super) struct GenerateRequest {
     pub(super) mode: ResponseMode,
 }
 
-/// End of a completion.
+/// Condition that ends a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndMode {
     Natural,
@@ -221,7 +221,9 @@ fn read_inputs(input: &Value) -> Result<(Vec<String>, u32), ApiError> {
     Ok((texts, tokens))
 }
 
-/// Reads a string, a list of strings, a list of token IDs, or a list of such lists; returns the total number of tokens too.
+/// Reads a string, a list of strings, a list of token IDs, or a list of such lists.
+///
+/// Returns the texts and their total number of tokens.
 fn read_texts(value: &Value) -> Option<(Vec<String>, u32)> {
     if let Some((text, tokens)) = read_text(value) {
         return Some((vec![text], tokens));
@@ -253,7 +255,8 @@ fn read_stops(stop: &Value) -> Result<Vec<String>, ApiError> {
     stops.filter(is_valid).ok_or_else(|| ApiError::invalid(Some("stop"), message()))
 }
 
-/// Returns the tool to call: the one named by `tool_choice`, or else the first unless its result is already in the messages.
+/// Returns the tool to call: the one that `tool_choice` names; for `required` the first; for `auto` the first, unless
+/// the last message is a tool's result.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
     let Some(tools) = body["tools"].as_array().filter(|tools| !tools.is_empty()) else { return Ok(None) };
     let bad = |name, message: &str| ApiError::invalid(Some(name), message.to_owned());
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_contains_the_parameter_name() {
+    fn the_error_names_the_invalid_parameter() {
         for (change, param) in [
             (json!({"messages": []}), "messages"),
             (json!({"messages": [{"content": "x"}]}), "messages"),

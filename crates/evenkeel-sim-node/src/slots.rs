@@ -1,7 +1,7 @@
 //! The slots of the simulated engine, and its FIFO queue.
 //!
-//! Limits: at most `slots` requests run and at most `queue_max` wait. A dropped request releases its slot or its place in the
-//! queue at once.
+//! Limits: at most `slots` requests run and at most `queue_max` wait. A dropped request releases its slot or its place
+//! in the queue at once.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -94,7 +94,7 @@ impl SlotOrWait {
             Self::Waiting(waiting) => {
                 let slots = waiting.slots.clone();
                 let permit = slots.free.clone().acquire_owned().await.expect("the semaphore is never closed");
-                // Counted as running before it stops counting as waiting, so that watchers never miss the request.
+                // The request counts as running before `waiting` is dropped, so that watchers never miss it.
                 slots.start(waiting.model, permit)
             }
         }
@@ -123,7 +123,7 @@ pub(super) struct SlotPermit {
 
 impl Drop for SlotPermit {
     fn drop(&mut self) {
-        // Decrements before the next waiter starts; otherwise the count could exceed the slots.
+        // Decrements before the permit is released: otherwise the next request could raise the count above the slots.
         self.slots.change(self.model, |load| load.running -= 1);
         self.permit.take();
     }

@@ -19,7 +19,7 @@ pub struct TestNode {
 pub enum ResponseEnd {
     /// Complete: the content length was reached, or the last chunk arrived.
     Complete,
-    /// The connection was closed before that.
+    /// The connection was closed before the response was complete.
     Truncated,
     /// The connection was reset.
     Reset,

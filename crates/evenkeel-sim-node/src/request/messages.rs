@@ -57,7 +57,8 @@ fn push_content(prompt: &mut String, content: &Value) {
     }
 }
 
-/// Returns the tool to call: the one named by `tool_choice`, or else the first unless its result is already in the messages.
+/// Returns the tool to call: the one that `tool_choice` names; for `any` the first; for `auto` the first, unless the
+/// last message contains a tool's result.
 fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
     let bad = |message: &str| ApiError::invalid(Some("tools"), message.to_owned());
     let mut known = Vec::new();

@@ -1,4 +1,4 @@
-//! Client disconnects free slots and queue places at once.
+//! A client disconnect frees the request's slot or its place in the queue.
 
 use evenkeel_sim_node::SimOptions;
 use evenkeel_sim_node::testing::{TestNode, chat, fast, read_until, stuck};
@@ -27,7 +27,7 @@ fn a_disconnect_in_the_middle_of_a_stream_frees_the_slot() {
 }
 
 #[test]
-fn a_disconnect_while_queued_leaves_the_queue() {
+fn a_disconnect_of_a_queued_client_removes_its_request_from_the_queue() {
     for stream in [false, true] {
         let node = TestNode::start(SimOptions { slots: 1, ..stuck() });
         let send = || node.send("/v1/chat/completions", &chat(json!({"stream": stream})));
@@ -47,7 +47,7 @@ fn a_disconnect_while_queued_leaves_the_queue() {
 }
 
 #[test]
-fn many_disconnects_leak_nothing() {
+fn many_disconnects_leak_neither_slots_nor_queue_places() {
     let node = TestNode::start(SimOptions { slots: 4, queue_max: 1_000, ..stuck() });
     for _ in 0..10 {
         let send =

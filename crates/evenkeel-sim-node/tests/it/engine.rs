@@ -57,7 +57,7 @@ fn a_stop_sequence_ends_a_completion() {
 }
 
 #[test]
-fn a_plain_completion_has_its_own_format() {
+fn a_plain_completion_has_the_format_text_completion() {
     let node = TestNode::start(fast());
     let request = |stream: bool| {
         node.post(
@@ -189,7 +189,7 @@ fn completions_depend_on_the_seed() {
 }
 
 #[test]
-fn over_the_connection_limit_a_client_waits_for_another_to_close() {
+fn beyond_the_connection_limit_a_client_waits_until_another_disconnects() {
     let node = TestNode::start(SimOptions { connections_max: 1, ..fast() });
     let mut first = node.open("GET /health HTTP/1.1\r\nhost: sim\r\n\r\n");
     read_until(&mut first, "\r\n\r\n");

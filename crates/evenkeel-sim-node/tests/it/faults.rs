@@ -1,4 +1,4 @@
-//! Every fault as a client sees it.
+//! The effect of every fault on a client.
 
 use evenkeel_sim_node::testing::{ResponseEnd, TestNode, chat, fast, is_silent, read, read_until};
 use evenkeel_sim_node::{Fault, FaultKind, SimOptions};
@@ -27,7 +27,7 @@ fn a_slow_first_token_follows_the_response_head() {
     node.wait_for(1, 0);
     assert!(is_silent(&mut client));
     set(&node, &json!({"kind": "slow-first-token", "ms": 1}));
-    assert!(read(stream(&node)).body.ends_with("[DONE]\n\n"), "slow is not silent");
+    assert!(read(stream(&node)).body.ends_with("[DONE]\n\n"), "after the delay the stream is complete");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_stalled_response_keeps_its_connection_and_its_slot() {
     for event in 0..5 {
         assert!(
             read_until(&mut client, "\n\n\r\n").contains("data: "),
-            "the role and half the tokens: {event}"
+            "event {event} of the role and half of the tokens is missing"
         );
     }
     node.wait_for(1, 0);
@@ -91,7 +91,7 @@ fn a_wrong_content_length_announces_more_than_is_sent() {
     let node = faulty(FaultKind::WrongContentLength);
     let reply = node.chat(json!({}));
     assert_eq!(reply.end, ResponseEnd::Truncated);
-    assert!(reply.json()["usage"].is_object(), "complete except for the length");
+    assert!(reply.json()["usage"].is_object(), "only the length is wrong");
     let stream = read(stream(&node));
     assert!(stream.head.contains("content-length: ") && stream.body.ends_with("[DONE]\n\n"), "{stream:?}");
     assert_eq!(stream.end, ResponseEnd::Truncated);
@@ -127,7 +127,7 @@ fn a_truncated_stream_ends_cleanly_in_the_middle_of_an_event() {
 }
 
 #[test]
-fn a_burst_of_500_ends() {
+fn a_burst_of_500_responses_ends() {
     let node = faulty(FaultKind::ErrorBurst);
     set(&node, &json!({"kind": "500-burst", "count": 2}));
     let statuses: Vec<_> = (0..4).map(|_| node.chat(json!({})).status).collect();
