@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_list_win_over_the_rest() {
+    fn help_and_list_override_other_arguments() {
         for line in ["drr --help --nonsense", "-h"] {
             assert_eq!(parse(line).unwrap_err().kind(), ErrorKind::DisplayHelp);
         }

@@ -1,9 +1,9 @@
 //! Interleaved measurement: contenders alternate, and each is compared with the baseline of the same round.
 //!
-//! Limits: a group takes about `rounds × contenders × 1.25 × batch_time`, without the set-up. A machine that is slow for
-//! longer than a round is slow for every contender in it, which cancels out in the ratios. Memory addresses alone make
-//! two copies of the same program differ by up to a fifth for as long as they live; so contenders are set up anew every
-//! few rounds, each time at other addresses.
+//! Limits: a group takes about `rounds × contenders × 1.25 × batch_time`, without the set-up. If the machine is slow
+//! for longer than a round, all contenders of that round are slow, which cancels out in the ratios. Memory addresses
+//! alone can make two copies of the same contender differ by up to a fifth, so contenders are set up again every few
+//! rounds, each time at different addresses.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub trait Work {
     /// Performs `ops` operations.
     fn run(&mut self, ops: u64);
 
-    /// Restores what [`run`](Self::run) used up; not included in the measured time.
+    /// Restores the state that [`run`](Self::run) consumed; not included in the measured time.
     fn restore(&mut self) {}
 
     /// Returns the maximum number of operations of a [`run`](Self::run) between two restores.
@@ -64,7 +64,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// Enough for a result to be published.
+    /// Enough rounds for results that can be published.
     pub const FULL: Self = Self { rounds: 36, batch_time: Duration::from_millis(10) };
     /// Enough to check that everything runs.
     pub const QUICK: Self = Self { rounds: 3, batch_time: Duration::from_micros(200) };
@@ -163,8 +163,8 @@ fn run_rounds(
 
 /// Returns the order of the contenders in a round.
 ///
-/// It alternates between forward and backward and starts one further each time: no contender always follows the same
-/// neighbour, and none (of three or more) follows itself, with caches it has just warmed.
+/// Even rounds run forward, odd rounds backward, and the start moves on by one every two rounds. So no contender always
+/// follows the same one, and with three or more, none follows itself, which would leave it warm caches.
 fn order(round: usize, count: usize) -> impl Iterator<Item = usize> {
     let start = round.div_ceil(2);
     (0..count).map(move |position| {
@@ -198,7 +198,7 @@ struct Sample {
 }
 
 fn sample(work: &mut dyn Work, ops: u64) -> Sample {
-    // Warms the caches after the previous contender's run.
+    // Warms up the caches, which the previous contender has used.
     run_once(work, ops.div_ceil(4));
     let elapsed = run_once(work, ops);
     let per_op = |time: Duration| time.as_secs_f64() * 1e9 / ops as f64;
@@ -237,27 +237,27 @@ mod tests {
         let rows = measure(&|| recorders(&log), effort);
         assert_eq!(rows.iter().map(|row| row.name).collect::<Vec<_>>(), ["a", "b", "c"]);
         let batches = ["a", "b", "c"].map(|name| (name, 10));
-        // Each sample is a warm-up of a quarter and a batch.
+        // Each sample is a warm-up of a quarter of a batch, then a batch.
         let samples = ["a", "b", "c", "b", "a", "c"].map(|name| [(name, 3), (name, 10)]);
         let expected: Vec<_> = batches.into_iter().chain(samples.into_iter().flatten()).collect();
         assert_eq!(*log.borrow(), expected);
     }
 
     #[test]
-    fn no_contender_follows_itself_and_each_opens_equally_many_rounds() {
+    fn no_contender_follows_itself_and_each_is_first_and_last_equally_often() {
         for count in 3..10 {
             let turns: Vec<_> = (0..2 * count).flat_map(|round| order(round, count)).collect();
             assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "{turns:?}");
             for contender in 0..count {
-                let opened = turns.chunks(count).filter(|round| round[0] == contender).count();
-                let closed = turns.chunks(count).filter(|round| round[count - 1] == contender).count();
-                assert_eq!((opened, closed), (2, 2), "{contender} of {count}");
+                let times_first = turns.chunks(count).filter(|round| round[0] == contender).count();
+                let times_last = turns.chunks(count).filter(|round| round[count - 1] == contender).count();
+                assert_eq!((times_first, times_last), (2, 2), "{contender} of {count}");
             }
         }
     }
 
     #[test]
-    fn contenders_are_set_up_anew_every_few_rounds() {
+    fn contenders_are_set_up_again_every_few_rounds() {
         let set_ups = Cell::new(0);
         let set_up = || {
             set_ups.set(set_ups.get() + 1);

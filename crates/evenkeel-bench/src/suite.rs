@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_need_no_escape() {
+    fn names_are_unique_and_need_no_escaping() {
         let mut names: Vec<_> = groups().into_iter().map(|group| group.name).collect();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-/".contains(c);
         assert!(names.iter().all(|name| name.chars().all(plain)), "{names:?}");

@@ -39,7 +39,7 @@ fn selected_groups(args: &Args) -> Vec<Group> {
 }
 
 fn run_groups(groups: Vec<Group>, args: &Args) -> io::Result<()> {
-    // Tried before the first round, so that a missing directory is reported at once rather than after minutes.
+    // Reports an unwritable path before the first round instead of after minutes.
     if let Some(path) = &args.json {
         write(path, "")?;
     }

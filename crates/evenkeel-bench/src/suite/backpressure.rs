@@ -1,4 +1,4 @@
-//! Admission: backpressure by load and by fair share against a bare limit.
+//! Admission: backpressure by load and by fair share, compared with a bare limit.
 
 use std::hint::black_box;
 
@@ -65,7 +65,7 @@ impl Work for Plain {
     }
 }
 
-/// Decides on a new tenant's request in the worst case: almost every waiting request is of a different tenant.
+/// Decides on a new tenant's request in the worst case: almost every waiting request belongs to a different tenant.
 struct Fair {
     admission: FairAdmission,
     new_tenant: TenantId,
@@ -74,7 +74,8 @@ struct Fair {
 impl Fair {
     fn crowded(capacity: usize, waiting: usize) -> Self {
         let mut admission = FairAdmission::new(controller(capacity), capacity as u32);
-        // The last of them has two: above its share once the new tenant counts, and found last.
+        // The last tenant has two waiting requests. With the new tenant, that is above its share, and the search for a
+        // tenant above its share finds it last.
         let others = waiting as u32 - 1;
         for tenant in (0..others).chain([others - 1]) {
             admission.join(TenantId(tenant), Weight::ONE).expect("there are fewer tenants than tenants_max");
@@ -102,7 +103,7 @@ mod tests {
     use evenkeel_policy::backpressure::BackpressureState;
 
     #[test]
-    fn each_load_is_in_the_state_of_its_name() {
+    fn each_load_leads_to_the_state_that_it_is_named_after() {
         for capacity in [100, 1_000] {
             for (load, state) in [
                 (NORMAL, BackpressureState::Normal),

@@ -1,9 +1,9 @@
-//! Delivery of a message from a queue, with and without a choice between keys.
+//! Delivery of a message from a queue, with and without scheduling between keys.
 //!
 //! A delivery selects the next message, increments the attempts in its index record, copies its body of 1 KB from the
 //! store's memory to an outgoing buffer, records a lease by its expiry, and acknowledges the message delivered 1 000
 //! deliveries before, which removes its lease and adds it to the store's next batch of deletes. Only the selection
-//! differs between the contenders. Records and bodies are visited in the same order, without a pattern.
+//! differs between the contenders. All visit records and bodies in the same shuffled order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
@@ -33,9 +33,9 @@ struct Store {
 }
 
 const STORES: [Store; 2] = [
-    // 32 MB in each of six alternating queues: no body is in a cache when it is read.
+    // Six alternating queues with 32 MB each: no body is in a cache when it is read.
     Store { name: "delivery", bodies: 1 << 15 },
-    // Bodies that stay in the cache: the fastest delivery, and so the largest relative cost of a choice.
+    // Bodies stay in the cache: this is the fastest delivery, so selection has its largest relative cost.
     Store { name: "delivery-hot", bodies: 1 << 8 },
 ];
 
@@ -84,7 +84,7 @@ struct Record {
 /// One record per handle.
 type Index = [Record];
 
-/// Waiting messages, with the choice of the next one.
+/// Waiting messages, which also selects the next one.
 trait WaitingMessages {
     fn pop(&mut self, index: &Index) -> Option<u32>;
     fn push(&mut self, index: &mut Index, handle: u32);
@@ -193,7 +193,7 @@ impl KeyScheduler for DrrScheduler {
     }
 }
 
-/// Plain rotation, whatever the cost: isolates the cost of a list per key.
+/// Rotates through the keys and ignores message costs, to isolate the cost of one list per key.
 struct RoundRobin {
     ring: Vec<Key>,
     index: usize,
@@ -222,7 +222,7 @@ impl KeyScheduler for RoundRobin {
     }
 }
 
-/// Delivery from a queue with any choice of the next message.
+/// A queue that delivers messages in the order that `W` selects.
 struct Queue<W> {
     waiting: W,
     index: Vec<Record>,
@@ -250,9 +250,10 @@ struct Lease {
 }
 
 impl<W: WaitingMessages> Queue<W> {
-    /// Creates a queue in its steady state, with the usual number of messages in flight.
+    /// Creates a queue in its steady state, with [`IN_FLIGHT`] messages in flight.
     ///
-    /// Messages are assigned to the keys in the order of the ring, so that every contender delivers them in the same order.
+    /// Messages are assigned to the keys in the order of the ring, so that every contender delivers them in the same
+    /// order.
     fn new(waiting: W, ring: &[u32], backlog: &[u32], store: Store) -> Self {
         let keys = ring.len() as u64;
         let record = |handle| Record { key: Key(0), attempts: 0, next: NONE, body: handle % store.bodies };

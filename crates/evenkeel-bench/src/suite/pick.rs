@@ -1,7 +1,7 @@
-//! Choice of the next key: a DRR pick against the next key of a plain list.
+//! Selection of the next key: a DRR pick, compared with taking the next key of a plain list.
 //!
-//! The pointer chase isolates the cost of memory: it visits as many slots of the size of a DRR account in the same
-//! order, and writes a word in each, as charging does.
+//! The pointer chase isolates the cost of memory access: it visits the same number of slots, each as large as a DRR
+//! account, in the same order, and writes a word in each, as charging does.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -31,7 +31,7 @@ fn contenders(keys: u32) -> Vec<Contender> {
     ]
 }
 
-/// Takes the next key and appends it again.
+/// Takes the first key and appends it again.
 struct Fifo {
     keys: VecDeque<Key>,
 }
@@ -45,13 +45,13 @@ impl Fifo {
 impl Work for Fifo {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
-            let key = self.keys.pop_front().expect("every key comes back");
+            let key = self.keys.pop_front().expect("every key is pushed back");
             self.keys.push_back(black_box(key));
         }
     }
 }
 
-/// Peeks at the next key and charges it, every key having work.
+/// Picks the next key and charges it; every key has work.
 struct Drr {
     drr: DrrScheduler,
 }
@@ -75,7 +75,7 @@ fn pick(drr: &mut DrrScheduler) {
     drr.consume_deficit(black_box(key), Cost::MESSAGE);
 }
 
-/// Creates a scheduler whose ring visits the keys in this order, all with work and none of them new.
+/// Creates a scheduler whose ring visits the keys in this order; all keys have work and have been served once.
 pub(super) fn scheduler(ring: &[u32]) -> DrrScheduler {
     let mut drr = DrrScheduler::new(DrrConfig::default()).expect("the default quantum is in range");
     for &key in ring {

@@ -1,4 +1,4 @@
-//! Choice of a node: score and hot/cold selection against the fewest requests in flight.
+//! Selection of a node: by score and by hot/cold, compared with the fewest requests in flight.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ use crate::measure::{Contender, Work};
 
 const NODES: [u32; 3] = [3, 30, 1_000];
 
-/// Number of random numbers before they repeat.
+/// Number of random numbers after which they repeat.
 const DRAWS: u32 = 1 << 10;
 
 pub(super) fn groups() -> impl Iterator<Item = Group> {
@@ -33,7 +33,7 @@ fn contenders(nodes: u32) -> Vec<Contender> {
     ]
 }
 
-/// Creates nodes that are all open and all different.
+/// Creates nodes that all pass the gates and all differ.
 fn candidates(nodes: u32) -> Vec<Candidate> {
     let spread = AccessOrder::Shuffled.indices(nodes);
     let candidate = |(node, spread): (u32, u32)| {
@@ -117,7 +117,7 @@ mod tests {
     use evenkeel_policy::score::{ChoiceReason, LatencyBasis};
 
     #[test]
-    fn every_node_is_open_and_latencies_are_compared() {
+    fn every_node_passes_the_gates_and_latencies_are_compared() {
         for nodes in NODES {
             let mut pick = Pick::new(SelectionPolicy::Score(ScoreConfig::default()), nodes);
             let choice = pick.selector.pick(&pick.candidates, RequestKind::Query, 0.5).unwrap();

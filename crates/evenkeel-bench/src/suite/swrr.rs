@@ -1,4 +1,4 @@
-//! Choice of a path: smooth weighted round robin against plain round robin.
+//! Selection of a path: smooth weighted round robin, compared with plain round robin.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use crate::measure::{Contender, Goal, Work};
 
 const PATHS: [u32; 4] = [3, 8, 64, 128];
 
-/// Number of paths that has a goal.
+/// Number of paths for which there is a goal.
 const GOAL_PATHS: u32 = 8;
 
 pub(super) fn groups() -> impl Iterator<Item = Group> {
