@@ -38,7 +38,7 @@ impl UpstreamBody {
         body
     }
 
-    /// Returns the connection to the pool as soon as the body is complete, because its reader may not poll again.
+    /// Returns the connection to the pool as soon as the body is complete, because the reader may not poll again.
     fn release_at_end(&mut self) {
         let is_done = |active: &mut ActiveConnection| active.connection.framing() == Framing::Done;
         if let Some(active) = self.active.take_if(is_done) {

@@ -26,7 +26,7 @@ use super::{HeaderFilter, Origin, UpstreamError, after};
 const READ_BYTES: usize = 16 * 1024;
 /// Free space below which a new read buffer is allocated.
 const READ_BYTES_MIN: usize = 4 * 1024;
-/// Largest request body that is copied after its head: one plain write is cheaper than a vectored one.
+/// Largest request body that is copied behind its head: one plain write is cheaper than a vectored one.
 const COALESCED_BODY_MAX: usize = 4 * 1024;
 
 /// A connection and its current request and response.
@@ -247,7 +247,7 @@ impl Connection {
     /// Completes once the peer has been silent for too long; time in which the connection is not polled does not count.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let until = *self.silence_deadline.get_or_insert_with(|| after(self.silence_max));
-        // A timer that would fire too early is reset only when it fires, which is once in many requests.
+        // A timer that fires too early is reset when it fires, which is cheaper than a reset for every request.
         if until < self.timer.deadline() || self.timer.is_elapsed() {
             self.timer.as_mut().reset(until);
         }
@@ -268,7 +268,7 @@ impl Connection {
         if !is_complete || self.reuse == ConnectionReuse::Close {
             return false;
         }
-        // Otherwise the running timer would keep the last caller's waker.
+        // Replaces the last caller's waker, which the running timer would otherwise keep.
         let _ = self.timer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         self.poll_idle(reaper)
     }

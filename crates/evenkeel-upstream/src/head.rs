@@ -141,7 +141,7 @@ fn parse<'a>(
     method: &Method,
 ) -> Result<Result<Option<ResponseHead>, UpstreamError>, httparse::Error> {
     let mut head = httparse::Response::new(headers);
-    // Both parsers must find the same end of the head.
+    // httparse must find the same end of the head as `find_end`.
     if head.parse(bytes)? != httparse::Status::Complete(bytes.len()) {
         return Ok(Err(malformed("the end of the head is ambiguous")));
     }
