@@ -1,7 +1,8 @@
 //! `actor-rounds`: every contender in a new process, alternating within rounds, compared round by round.
 //!
-//! Limits: a benchmark takes at most rounds × contenders × workloads × the time limit of a child process. A slow phase of the
-//! machine that outlasts a workload's part of a round slows down all contenders alike and cancels out in the ratios.
+//! Limits: a benchmark takes at most rounds × contenders × workloads × the time limit of a child process. If the
+//! machine is slow for a workload's whole part of a round, all contenders are slowed down alike, which cancels out in
+//! the ratios.
 
 mod args;
 mod child;
@@ -54,8 +55,8 @@ fn run(options: &Options) -> io::Result<()> {
 
 /// Runs all rounds.
 ///
-/// The order of workloads within a round is random, and so is the order of contenders within a workload. Contenders run right
-/// after each other, so that all see the same state of the machine.
+/// The order of workloads within a round is random, and so is the order of contenders within a workload. Contenders run
+/// directly after each other, so that the machine is in the same state for all of them.
 fn run_rounds(
     options: &Options,
     run: impl Fn(&Entrant, Workload) -> Result<Sample, ChildError>,

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 const WORKERS_MAX: usize = 64;
 const MAILBOX_MAX: usize = 1 << 24;
-/// A thousandth of the messages is enough for a smoke test; a hundred times as many take minutes.
+/// Range of `scale`: a thousandth of the messages is enough for a smoke test; a hundred times as many take minutes.
 const SCALE: std::ops::RangeInclusive<f64> = 0.001..=100.0;
 
 /// Help text of the settings.

@@ -1,7 +1,8 @@
-//! Skynet: a tree in which every inner node has ten children, every leaf replies with its number, and parents add up.
+//! Skynet: a tree in which every inner node has ten children, leaves reply with their numbers, and parents with the
+//! sum.
 //!
-//! A node is an actor: its parent spawns it and sends it its position; it stops once it has replied. The logic of a node is
-//! here; a runtime only provides spawn, tell and stop.
+//! A node is an actor: its parent spawns it and sends it its position; it stops once it has replied. The logic of a
+//! node is here; a runtime only provides spawn, tell and stop.
 
 use std::sync::mpsc;
 

@@ -23,7 +23,7 @@ pub enum Workload {
     Fan1000,
     /// A tree of a million leaves.
     Skynet,
-    /// Actors that only start.
+    /// Actors that start and receive no message.
     Spawn,
     /// Memory of an idle actor.
     Heap,

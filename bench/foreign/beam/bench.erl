@@ -1,7 +1,7 @@
 %% The workloads on the BEAM: a process per actor, plain messages, default settings.
 %%
-%% src/runtimes/beam.rs passes the counts. Prints one line of key=value pairs, or the reason of a failure to standard error.
-%% Exits when its parent process does.
+%% src/runtimes/beam.rs passes the counts. Prints one line of key=value pairs, or the reason for a failure on standard
+%% error. Exits when its parent process does.
 
 -module(bench).
 -export([main/1]).
@@ -35,7 +35,7 @@ run("skynet", [Children, Level]) -> skynet(Children, Level);
 run("spawn", [Count]) -> spawn_all(Count);
 run("heap", [Count]) -> measure_heap(Count).
 
-%% Producers send every actor the number of the pass. They need not yield because the BEAM preempts.
+%% Producers send the number of the pass to every actor. They need not yield, because the BEAM preempts processes.
 fan(Actors, Passes, Producers) ->
     Each = Passes * Producers,
     {Started, Done} = {latch(Actors), latch(Actors)},

@@ -1,7 +1,7 @@
 //! The chat request that every contender forwards, and its response.
 
 pub(crate) const MODEL: &str = "bench";
-/// Marks a frame's send time. It is part of the text because some gateways drop unknown fields.
+/// Precedes a frame's send time. It is part of the text because some gateways drop unknown fields.
 pub(crate) const SENT: &str = "sent_ns:";
 /// End-of-stream marker.
 pub(crate) const DONE: &str = "[DONE]";
@@ -22,11 +22,11 @@ pub(crate) enum ChatMode {
 
 /// Builds a request with a body of 1 KiB.
 ///
-/// Prompts differ by conversation, so that gateways that route by prompt have something to route by.
+/// Prompts differ by conversation, because some gateways route by prompt.
 pub(crate) fn request(conversation: usize, key: &str, mode: ChatMode) -> Vec<u8> {
     let stream = match mode {
         ChatMode::Whole => String::new(),
-        // Engines ignore unknown fields, and gateways forward them.
+        // Engines ignore unknown fields, and gateways forward them in requests.
         ChatMode::Stream { frames, interval_ms } => format!(
             ",\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\"max_tokens\":{frames},\"interval_ms\":{interval_ms}"
         ),

@@ -1,5 +1,5 @@
-//! The gateways and proxies that are compared. Each is configured as its documentation says: keep-alive on both sides, its
-//! default number of threads, no access log.
+//! The gateways and proxies that are compared. Each is configured as its documentation says: keep-alive on both sides,
+//! its default number of threads, no access log.
 
 mod envoy;
 mod evenkeel;
@@ -26,12 +26,12 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) supports: SupportedWorkloads,
-    /// Fraction of the requests that it gets, so that the turn of a slow contender ends.
+    /// Fraction of the workload's requests that it gets; below 1 for slow contenders, so that their turns end in time.
     pub(crate) request_fraction: f64,
     start: fn(&Setup) -> io::Result<StartedProcess>,
 }
 
-/// Workloads that make sense for a contender.
+/// Workloads that a contender runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SupportedWorkloads {
     All,

@@ -16,7 +16,7 @@ use crate::chat::{ChatMode, DONE, SENT, request};
 use crate::clock::shared_ns;
 use bench_support::{Body, HttpConnection};
 
-/// A frame that takes longer than this has stalled.
+/// Latency above which a frame counts as stalled.
 const STALLED_NS: u64 = 100_000_000;
 
 /// Addresses and API keys, assigned to connections round robin.

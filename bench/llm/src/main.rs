@@ -1,8 +1,9 @@
-//! `cargo xtask bench llm`: measures what Evenkeel's LLM API adds to a request, beside other gateways and proxies.
+//! `cargo xtask bench llm`: measures the overhead of Evenkeel's LLM API per request, compared with other gateways and
+//! proxies.
 //!
-//! Every contender stands between the same two model servers ([`backend`], a separate process with canned responses) and
-//! the same [`load`]. [`rounds`] runs each [`contender`] once per round and workload, reads its CPU time and memory from
-//! `/proc` ([`bench_support::Process`]), and compares it with the baseline of the same round.
+//! Every contender stands between the same two model servers ([`backend`], a separate process with canned responses)
+//! and the same [`load`]. [`rounds`] runs each [`contender`] once per round and workload, reads its CPU time and memory
+//! from `/proc` ([`bench_support::Process`]), and compares it with the baseline of the same round.
 
 mod args;
 mod backend;

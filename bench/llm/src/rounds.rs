@@ -1,7 +1,7 @@
 //! Alternating rounds: every contender is started once; in each round it runs every workload once, in random order.
 //!
-//! Limits: a benchmark takes at most rounds × contenders × workloads × the time limit of a turn. A slow phase of the machine
-//! that outlasts a workload's part of a round slows down all contenders alike and cancels out in the ratios.
+//! Limits: a benchmark takes at most rounds × contenders × workloads × the time limit of a turn. If the machine is slow
+//! for a workload's whole part of a round, all contenders are slowed down alike, which cancels out in the ratios.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
@@ -88,7 +88,7 @@ async fn run_rounds(options: &Options, setup: &Setup) -> io::Result<Outcome> {
     Ok(Outcome { scores, idle: idle.collect(), missing })
 }
 
-/// Runs the contenders right after each other, so that all see the same state of the machine.
+/// Runs the contenders directly after each other, so that the machine is in the same state for all of them.
 async fn run_workload(score: &mut Score, entrants: &[Entrant], random: &mut SplitMix64, scale: f64) {
     let mut order: Vec<_> = (0..score.rows.len()).collect();
     random.shuffle(&mut order);
@@ -97,7 +97,7 @@ async fn run_workload(score: &mut Score, entrants: &[Entrant], random: &mut Spli
         let Some(entrant) = entrants.iter().find(|entrant| entrant.label == row.label) else { continue };
         let fraction = match score.workload {
             LlmWorkload::Load | LlmWorkload::One => entrant.contender.request_fraction,
-            // Frames arrive at a fixed pace, so a slow contender takes no longer.
+            // Frames are sent at a fixed rate, so a slow contender's turn takes no longer.
             LlmWorkload::Stream => 1.0,
         };
         let outcome = score.workload.run(&entrant.running, scale * fraction).await;
@@ -137,7 +137,7 @@ async fn start_all(options: &Options, setup: &Setup) -> (Vec<Entrant>, Vec<(Stri
 
 /// The process of the model servers.
 struct Backend {
-    /// Exits when its standard input is closed, which dropping this does.
+    /// Dropping it closes its standard input, on which it exits.
     _child: Child,
     nodes: Vec<std::net::SocketAddr>,
 }

@@ -22,7 +22,7 @@ impl Score {
         row.ratio(self.row(&self.baseline)?, metric)
     }
 
-    /// Adds to the last round's samples the latency above `direct`.
+    /// Adds the overhead, which is the latency above that of `direct`, to the samples of the last round.
     pub(crate) fn record_overhead(&mut self) {
         let direct = self.row(Contender::DIRECT).and_then(|row| row.last().cloned());
         let Some(direct) = direct else { return };

@@ -9,7 +9,7 @@ use crate::chat::ChatMode;
 use crate::contender::RunningProxy;
 use crate::load::{ClientPool, LoadError, stream};
 
-/// Time limit of a turn, well above the slowest contender's.
+/// Time limit of a turn, well above the time that the slowest contender takes.
 const TURN_MAX: Duration = Duration::from_secs(120);
 const LOAD_CONNECTIONS: usize = 16;
 const LOAD_REQUESTS: f64 = 20_000.0;

@@ -1,5 +1,5 @@
-//! The queue servers that are compared. Each runs in an empty directory and is configured so that a confirmed message is
-//! on disk.
+//! The queue servers that are compared. Each runs in an empty directory and is configured so that a confirmed message
+//! is on disk.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,8 @@ pub(crate) struct Contender {
     pub(crate) about: &'static str,
     protocol: Protocol,
     programs: fn(&Setup, SocketAddr) -> io::Result<Programs>,
-    /// Fraction of the backlog that it gets in take cases, so that the turn of a slow contender ends.
+    /// Fraction of the backlog that it gets in take cases; below 1 for slow contenders, so that their turns end in
+    /// time.
     backlog_fraction: f64,
 }
 
@@ -94,7 +95,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) process: Process,
     pub(crate) backlog_fraction: f64,
-    /// Dropped, and so stopped, after the server.
+    /// Stopped after the server, because fields are dropped in order.
     _helper: Option<Process>,
 }
 
@@ -186,8 +187,8 @@ fn nats(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
     Ok(command.into())
 }
 
-/// Configures a node that is isolated from a RabbitMQ of the system: its own port mapper (epmd), and its own Erlang cookie
-/// because HOME points to its directory.
+/// Configures a node that is isolated from any system-wide RabbitMQ: it has its own port mapper (epmd) and, because
+/// HOME points to its directory, its own Erlang cookie.
 fn rabbitmq(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
     // The wrapper in PATH switches to another user.
     let program = program("/usr/lib/rabbitmq/bin/rabbitmq-server".into())?;
@@ -210,7 +211,7 @@ fn rabbitmq(setup: &Setup, address: SocketAddr) -> io::Result<Programs> {
         .env("RABBITMQ_DIST_PORT", distribution.port().to_string())
         .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
         .env("ERL_EPMD_PORT", epmd_address.port().to_string())
-        // Otherwise a shell stays in front of the server and receives the SIGTERM instead.
+        // Otherwise a shell stays the parent of the server and receives the SIGTERM in its place.
         .env("RUNNING_UNDER_SYSTEMD", "true");
     // An epmd started by the server would outlive it.
     let mut epmd = Command::new("epmd");

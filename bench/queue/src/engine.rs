@@ -1,7 +1,7 @@
 //! The queue engine without a server: cost per key and per scheduling decision, group commit, and a large backlog.
 //!
-//! Every engine case is a process of its own in an empty directory, so that its memory and CPU time are its own. Cases
-//! alternate in rounds, and ratios are taken within a round.
+//! Every engine case runs in a separate process and an empty directory, so that its memory and CPU time can be
+//! measured. Cases alternate in rounds, and ratios are taken within a round.
 
 mod case;
 mod report;

@@ -64,7 +64,7 @@ pub(crate) async fn turn(
         .map_err(RunError::from)
 }
 
-/// Runs a load and measures the server's CPU time meanwhile.
+/// Runs a load and measures the CPU time that the server uses during it.
 async fn measure(
     server: &Server,
     load: impl Future<Output = io::Result<LoadResult>>,
@@ -172,7 +172,7 @@ pub(crate) async fn take(clients: Vec<QueueClient>, batch: usize, count: usize) 
     Ok(LoadResult { messages: count, wall: started.elapsed(), latencies_ns })
 }
 
-/// Checks that the queue is empty: after a duplicate delivery, some other message would be left.
+/// Checks that the queue is empty: if a message had been delivered twice, another one would be left.
 async fn check_empty(server: &Server, queue: &str) -> io::Result<()> {
     let mut client = server.protocol.connect(server.address, queue, CONSUMERS).await?;
     let left = client.receive(1).await?;

@@ -1,9 +1,9 @@
-//! `cargo xtask bench queue`: measures what a durable message costs in Evenkeel's SQS API, beside other queues.
+//! `cargo xtask bench queue`: measures the cost of a durable message in Evenkeel's SQS API, compared with other queues.
 //!
-//! Every [`contender`] is a separate server process, started in an empty directory of the same disk for every round. One
-//! load-generator thread speaks each server's own protocol ([`client`]). [`rounds`] runs each contender once per round and
-//! [`case`], reads its CPU time from `/proc`, and compares it with the baseline of the same round. [`syncs`] checks that
-//! every server calls fsync. [`engine`] measures the queue engine without a server.
+//! Every [`contender`] is a separate server process, started in an empty directory of the same disk for every round.
+//! One load-generator thread speaks each server's own protocol ([`client`]). [`rounds`] runs each contender once per
+//! round and [`case`], reads its CPU time from `/proc`, and compares it with the baseline of the same round. [`syncs`]
+//! checks that every server calls fsync. [`engine`] measures the queue engine without a server.
 
 mod args;
 mod case;

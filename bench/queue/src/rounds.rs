@@ -1,8 +1,8 @@
-//! Alternating rounds: in each round every contender is started in an empty directory and runs every case once, in random
-//! order.
+//! Alternating rounds: in each round every contender is started in an empty directory and runs every case once, in
+//! random order.
 //!
-//! Limits: a benchmark takes at most rounds × contenders × cases × the time limit of a turn. A slow phase of the machine that
-//! outlasts a case's part of a round slows down all contenders alike and cancels out in the ratios.
+//! Limits: a benchmark takes at most rounds × contenders × cases × the time limit of a turn. If the machine is slow for
+//! a case's whole part of a round, all contenders are slowed down alike, which cancels out in the ratios.
 
 use std::fs;
 use std::io;
@@ -111,7 +111,7 @@ async fn run_rounds(options: &Options, setup: &Setup) -> io::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs the contenders right after each other, so that all see the same state of the machine.
+/// Runs the contenders directly after each other, so that the machine is in the same state for all of them.
 async fn run_case(score: &mut Score, servers: &[Server], random: &mut SplitMix64, scale: f64) {
     let mut order: Vec<_> = (0..servers.len()).collect();
     random.shuffle(&mut order);

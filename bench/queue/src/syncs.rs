@@ -1,4 +1,5 @@
-//! Counts a server's fsync calls with `strace` while it confirms messages, so that equal durability is verified.
+//! Counts a server's fsync calls with `strace` while it confirms messages, to verify that all contenders are equally
+//! durable.
 
 use std::fs;
 use std::io;

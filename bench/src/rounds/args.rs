@@ -149,7 +149,7 @@ fn check(settings: &[String]) -> Result<(), SettingError> {
     Settings::parse(settings.iter().map(String::as_str)).map(drop)
 }
 
-/// Includes the first contender, the baseline, twice: its ratio to itself is the noise of the machine.
+/// Includes the first contender, the baseline, twice: the ratio of its two runs measures the noise of the machine.
 fn entrants(contenders: &'static [Contender], named: &[Entrant], settings: &[String]) -> Vec<Entrant> {
     let entrant = |contender: &'static Contender, label: String| Entrant {
         label,

@@ -7,8 +7,8 @@ use super::score::{RowSamples, Score};
 
 /// Writes one object per row with results under `rows`, named `workload/contender`, and the others under `missing`.
 ///
-/// `ratio` compares with the first row of the same workload. Here a higher ratio is better; `better` records that, because in
-/// the files of other suites a lower one is.
+/// `ratio` compares with the first row of the same workload. The field `better` says that a higher ratio is better,
+/// because in the files of other suites a lower one is.
 pub(super) fn all(scores: &[Score], options: &Options) -> String {
     let mut rows = Vec::new();
     let mut missing = Vec::new();

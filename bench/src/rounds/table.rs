@@ -85,7 +85,7 @@ fn extra_metrics(score: &Score) -> Vec<String> {
 fn has_column(workload: Workload, name: &str) -> bool {
     match (name, workload) {
         ("ops" | "secs" | "cpu_ns_per_op", _) => true,
-        // In other workloads the rate is the headline metric, or it only reflects the pauses of the workload.
+        // In the other workloads, the rate is the headline metric or depends only on the workload's pauses.
         ("rate", Workload::Latency1 | Workload::Latency10 | Workload::Latency100 | Workload::Latency1000) => {
             false
         }
@@ -109,7 +109,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// Formats a ratio, with three decimals for small ones so that slow contenders can be told apart.
+/// Formats a ratio; small ones get three decimals, so that slow contenders can be distinguished.
 fn format_ratio(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") }
 }

@@ -24,7 +24,7 @@ pub(super) enum Message {
 impl Runtime for CrossbeamThreads {
     type Addr = Sender<Message>;
 
-    /// The usual thread limit of a user is a few times higher.
+    /// A few times below the usual limit on a user's threads.
     const ACTORS_MAX: usize = 5000;
 
     /// Ignores the number of workers: the kernel schedules threads on all cores.

@@ -1,5 +1,5 @@
-//! `evenkeel-actor` on tokio, with supervision and metrics. Producers and askers run on the actors' workers or as plain tokio
-//! tasks.
+//! `evenkeel-actor` on tokio, with supervision and metrics. Producers and askers run on the actors' workers or as plain
+//! tokio tasks.
 
 use std::future::{Future, poll_fn};
 use std::num::NonZeroUsize;
@@ -128,7 +128,7 @@ impl<P: TaskPlacement> Runtime for OnTokio<P> {
             .start(TokioRuntime::new(tokio.handle().clone()))
             .map_err(|error| SampleError::Failed(format!("actor system did not start: {error}")))?;
         let (capacity, bounded) = match settings.mailbox {
-            // Four billion messages are never reached.
+            // No workload reaches four billion messages.
             Mailbox::Unbounded => (NonZeroUsize::new(u32::MAX as usize).unwrap_or(NonZeroUsize::MIN), false),
             Mailbox::Bounded(capacity) => (capacity, true),
         };
@@ -177,7 +177,7 @@ pub(super) struct NodeActor {
     nodes: Props<NodeActor>,
 }
 
-/// Newtype that breaks the type cycle: a node's message contains addresses of nodes.
+/// Breaks the type cycle that arises because a node's message contains addresses of nodes.
 pub(super) struct NodeInbox(NodeMessage<ActorRef<NodeInbox>>);
 
 /// Spawns a child of the current node.

@@ -1,5 +1,5 @@
-//! The scheduler sketch of the actor scheduler facade specification (`docs/specs.md`), built literally, to measure what its
-//! traits cost as written.
+//! The scheduler sketch of the actor scheduler facade specification (`docs/specs.md`), built literally, to measure what
+//! its traits cost as written.
 
 mod system;
 
@@ -41,7 +41,7 @@ impl Runtime for SeedSketch {
         self.tokio.spawn(task);
     }
 
-    /// Runs the start hook here: the sketch has none, and an actor has started once it is registered.
+    /// Calls the start hook itself: the sketch has no such hook, and an actor has started once it is registered.
     fn spawn_actor(&self, _: usize, mut counter: Counter) -> Addr {
         counter.on_start();
         self.scheduler.spawn(move |envelope| {

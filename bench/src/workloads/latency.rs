@@ -1,7 +1,7 @@
 //! Latency from send to receive, with a bounded number of messages in flight.
 //!
-//! Limits: after a burst of 64 messages a producer asks the last actor before it sends more, so that a latency shows how soon
-//! an actor runs, not how far a producer is ahead.
+//! Limits: after a burst of 64 messages, a producer asks the last actor and waits for the reply before it sends more.
+//! So the latency shows how soon an actor runs, not how far a producer is ahead.
 
 use crate::clock::now_ns;
 use crate::counter::{Counter, Latch, Latencies};

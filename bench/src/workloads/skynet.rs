@@ -1,4 +1,4 @@
-//! A tree of actors that spawn actors; the numbers of the leaves are summed up.
+//! A tree of actors that spawn actors; the result is the sum of the leaves' numbers.
 
 use std::sync::mpsc;
 

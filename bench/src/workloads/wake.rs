@@ -1,4 +1,5 @@
-//! A thread outside the runtime tells an idle actor at intervals; latency until it receives.
+//! A thread outside the runtime sends messages to an idle actor at intervals; measures the latency until it receives
+//! them.
 
 use std::thread;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! A minimal HTTP/1.1 connection: as much of the protocol as a fast backend and a cheap load generator need.
+//! A minimal HTTP/1.1 connection: only the parts of the protocol that a fast backend and a cheap load generator need.
 //!
-//! Limits: a message head has at most 64 KiB. The programs under test have already validated the traffic, so only framing
-//! is checked; bad framing is an error.
+//! Limits: a message head has at most 64 KiB. The programs under test have already validated the traffic, so only
+//! framing is checked; bad framing is an error.
 
 use std::io;
 use std::net::SocketAddr;

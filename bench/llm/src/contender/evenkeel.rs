@@ -10,7 +10,7 @@ use crate::load::Target;
 use bench_support::Process;
 
 const TENANTS: usize = 4;
-/// Per node: two nodes then serve half of the 16 connections.
+/// Slots per node; with two nodes, half of the 16 connections are served at a time.
 const SLOTS_FEW: usize = 4;
 const SLOTS_MANY: usize = 256;
 
@@ -62,7 +62,7 @@ fn start(setup: &Setup, slots: usize, keys: &[Key]) -> io::Result<StartedProcess
         );
     }
     for (index, Key { hash, .. }) in keys.iter().enumerate() {
-        // The limits are never reached, but they are accounted for.
+        // The limits are never reached, but checking them costs time.
         config += &format!(
             "\n[[tenants]]\nname = 't{index}'\nweight = {}\nrpm = 1000000000\ntpm = 1000000000000\nconcurrency_max = 1000\n\
              key_hashes = ['{hash}']\n",

@@ -21,9 +21,9 @@ pub(super) fn litellm(setup: &Setup) -> io::Result<StartedProcess> {
     let mut command = Command::new(&setup.litellm);
     command.arg("--config").arg(&file).args(["--host", "127.0.0.1", "--port"]);
     command.arg(address.port().to_string()).args(["--num_workers", "1", "--telemetry", "False"]);
-    // It refuses to start without a key, or with one that is easy to guess.
+    // LiteLLM does not start without a key or with a key that is easy to guess.
     command.env("LITELLM_MASTER_KEY", &key);
-    // Reads prices from the package instead of the network.
+    // Read prices from the package instead of the network.
     command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").env("LITELLM_LOG", "ERROR");
     command.env("LITELLM_MODE", "PRODUCTION").env_remove("DATABASE_URL").current_dir(&setup.directory);
     let process = Process::start(&mut command, &log(&setup.directory))?;

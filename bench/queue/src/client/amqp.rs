@@ -1,7 +1,7 @@
 //! RabbitMQ over AMQP 0-9-1: one channel with publisher confirms, a quorum queue, and a consumer with manual acks.
 //!
-//! AMQP has no reply to an acknowledgement. But the prefetch limit equals the batch size, and RabbitMQ counts a message as
-//! acknowledged only once that is in its log on disk, so the next delivery confirms the acknowledgement.
+//! AMQP does not reply to an acknowledgement. But the prefetch limit equals the batch size, and RabbitMQ counts a
+//! message as acknowledged only once the acknowledgement is in its log on disk, so the next delivery confirms it.
 
 use std::io;
 use std::net::SocketAddr;

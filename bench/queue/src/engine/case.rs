@@ -1,4 +1,4 @@
-//! One engine case, run in a process of its own; its metrics go to standard output as a line of JSON.
+//! One engine case, run in a separate process; prints its metrics to standard output as a line of JSON.
 
 use std::fs;
 use std::io;
@@ -25,11 +25,11 @@ const BATCH: usize = 10;
 const CONSUMERS: usize = 4;
 const FILLERS: usize = 16;
 const FILL_BATCH: usize = 100;
-/// One batch of every filler: message counts are multiples of it.
+/// Messages in one batch of every filler; message counts are multiples of it.
 pub(super) const SENT_TOGETHER: usize = FILLERS * FILL_BATCH;
 /// Long-polling time of a consumer before it checks whether messages are left.
 const RECEIVE_WAIT: Duration = Duration::from_millis(50);
-/// Time limit, far above what it takes to deliver everything.
+/// Time limit of a take, far above the time needed to deliver everything.
 const TAKE_MAX: Duration = Duration::from_secs(300);
 const PROBES: usize = 200;
 
@@ -190,7 +190,7 @@ async fn take(queue: &Queue, messages: usize) -> io::Result<Metrics> {
         Ok::<_, io::Error>(started.elapsed())
     };
     let tasks: Vec<_> = (0..CONSUMERS).map(|_| tokio::spawn(consumer(queue.clone(), left.clone()))).collect();
-    // The first consumer to see that none is left; the others may still be in a long poll.
+    // The time of the first consumer that sees an empty queue; the others may still be in a long poll.
     let mut wall = TAKE_MAX;
     for task in tasks {
         wall = wall.min(task.await.map_err(io::Error::other)??);
@@ -254,7 +254,7 @@ fn state_ns(keys: usize, messages: usize) -> io::Result<f64> {
     let names: Vec<Arc<str>> = (0..keys).map(|key| format!("t{key}").into()).collect();
     let template = NewMessage::new("");
     let now = UnixMillis(1);
-    // At most as many wait as fit into the prefetch windows, because there is no store to read from.
+    // Waiting messages must fit into the prefetch windows, because there is no store to read from.
     let waiting = (2 * keys).max(200);
     let cpu_before = cpu();
     let mut done = 0_usize;

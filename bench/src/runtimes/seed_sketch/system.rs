@@ -1,8 +1,9 @@
 //! Coordinator, mailbox, registry and worker loop as the specification sketches them.
 //!
-//! The coordinator's methods take `&mut self`, so it needs one mutex around it; a concurrent set keeps a mailbox from being
-//! queued twice; the registry is behind a lock; a batch is a new `Vec`, with one lock per message. One deviation: a mailbox
-//! that becomes ready while it runs is remembered, because the sketch's own rule loses the wake-up and hangs.
+//! The coordinator's methods take `&mut self`, so it is behind one mutex. A concurrent set prevents a mailbox from
+//! being queued twice. The registry is behind a lock. A batch is a new `Vec`, filled with one lock per message. One
+//! deviation: a mailbox that becomes ready while it runs is queued again afterwards, because the sketch's own rule
+//! loses that wake-up and hangs.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -43,7 +44,7 @@ trait ReadyQueueCoordinator: Send + Sync {
     fn handle_invoke_result(&mut self, index: MailboxIndex, result: InvokeResult);
 }
 
-/// Uses a list of wakers instead of the sketch's signal channel, which copies more.
+/// Uses a list of wakers instead of the sketch's signal channel, which would copy more.
 #[derive(Default)]
 struct DefaultReadyQueueCoordinator {
     queue: VecDeque<MailboxIndex>,
