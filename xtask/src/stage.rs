@@ -64,8 +64,8 @@ impl Plan {
         let mut errors = Vec::new();
         for StageResult { name, result, .. } in results {
             if let Err(error) = result {
-                let again = format!("cargo xtask {} {name}", self.command);
-                errors.push(format!("stage {name} failed: {error}\nto run it alone: {again}"));
+                let rerun = format!("cargo xtask {} {name}", self.command);
+                errors.push(format!("stage {name} failed: {error}\nto run it alone: {rerun}"));
             }
         }
         let total = total(results);

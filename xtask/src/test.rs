@@ -16,8 +16,8 @@ pub(crate) struct TestArgs {
     pub(crate) runner_args: Vec<String>,
 }
 
-/// The seed of property tests unless the environment sets one, so that a change is tested with the same cases
-/// everywhere. `cargo xtask deep properties` draws new ones.
+/// Environment variable with the seed of property tests. If it is not set, [`PROPERTY_SEED`] is used, so that a change
+/// is tested with the same cases everywhere; `cargo xtask deep properties` draws new ones.
 const PROPERTY_SEED_NAME: &str = "PROPTEST_RNG_SEED";
 const PROPERTY_SEED: &str = "20261116";
 

@@ -148,7 +148,7 @@ fn read_tree() -> Result<Vec<File>, TaskError> {
             continue;
         }
         let bytes = std::fs::read(path).map_err(|error| TaskError::new(format!("{path}: {error}")))?;
-        // No rule is about binary files.
+        // Skip binary files, to which no rule applies.
         if let Ok(text) = String::from_utf8(bytes) {
             files.push(File { path: path.to_owned(), text });
         }

@@ -1,7 +1,7 @@
 //! Checks for and installs the tools that tasks need besides cargo.
 //!
-//! A task lists its needs as [`Tool`]s; [`ensure`] installs the missing ones that it can install, and fails with
-//! instructions for the others.
+//! A task lists the tools it needs; [`ensure`] installs missing ones where it can, and otherwise fails with
+//! instructions.
 
 use crate::error::TaskError;
 use crate::process::Cmd;

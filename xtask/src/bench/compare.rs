@@ -1,7 +1,7 @@
 //! `cargo xtask bench compare`: fails if a row became worse by more than a threshold.
 //!
-//! It compares only ratios to the baseline of the same round, never times, so the two files may come from different
-//! hours or machines. Where the baseline differs from itself by more than the threshold, a change counts as noise.
+//! It compares ratios to the baseline of the same round, never times, so the two files may come from different
+//! hours or machines. If two runs of the baseline differ by more than the threshold, a loss counts as noise.
 
 use super::results::{Better, Results, Row};
 use crate::error::TaskError;
@@ -65,10 +65,10 @@ enum Verdict {
     Same,
     Better,
     Worse,
-    /// Worse than the threshold, but so is the baseline compared with itself.
+    /// Worse by more than the threshold, but two runs of the baseline differ by more than the threshold, too.
     Noise,
-    /// The baseline compared with itself, which measures noise.
-    Again,
+    /// The second run of the baseline, which measures noise.
+    RepeatedBaseline,
 }
 
 impl fmt::Display for Verdict {
@@ -78,7 +78,7 @@ impl fmt::Display for Verdict {
             Self::Better => "better",
             Self::Worse => "worse",
             Self::Noise => "noise",
-            Self::Again => "A/A",
+            Self::RepeatedBaseline => "A/A",
         })
     }
 }
@@ -92,13 +92,17 @@ fn changes(base: &Results, current: &Results, threshold: f64) -> Vec<Change> {
         };
         let noises = [base.noise(before.group()), current.noise(before.group())];
         let noise = noises.into_iter().flatten().reduce(f64::max);
-        let verdict = if before.is_again() { Verdict::Again } else { decide(gain, noise, threshold) };
+        let verdict = if before.is_repeated_baseline() {
+            Verdict::RepeatedBaseline
+        } else {
+            decide(gain, noise, threshold)
+        };
         Change { name: before.name.clone(), base: before.ratio, current: after.ratio, gain, noise, verdict }
     };
     pairs.map(change).collect()
 }
 
-/// Classifies a change; without a second run of the baseline, no change counts as noise.
+/// Classifies a change; if the baseline ran only once, no change counts as noise.
 fn decide(gain: f64, noise: Option<f64>, threshold: f64) -> Verdict {
     let noisy = noise.is_some_and(|noise| threshold < noise);
     match gain {
@@ -161,13 +165,21 @@ mod tests {
     }
 
     #[test]
-    fn noise_in_either_file_excuses_only_its_own_group() {
+    fn noise_in_either_file_excuses_a_loss_in_the_same_group_only() {
         let quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [2.0; 3]), ("ask/own", [2.0; 3])];
         let noisy = [("tell1/tokio (again)", [1.1; 3]), ("tell1/own", [1.0; 3]), ("ask/own", [1.0; 3])];
         let with_rows = |rows| results(Better::Higher, 7.0, rows);
         for (base, current, expected) in [
-            (with_rows(&quiet), with_rows(&noisy), [Verdict::Again, Verdict::Noise, Verdict::Worse]),
-            (with_rows(&noisy), with_rows(&quiet), [Verdict::Again, Verdict::Better, Verdict::Better]),
+            (
+                with_rows(&quiet),
+                with_rows(&noisy),
+                [Verdict::RepeatedBaseline, Verdict::Noise, Verdict::Worse],
+            ),
+            (
+                with_rows(&noisy),
+                with_rows(&quiet),
+                [Verdict::RepeatedBaseline, Verdict::Better, Verdict::Better],
+            ),
         ] {
             let changes = changes(&base, &current, 0.05);
             assert_eq!(changes.iter().map(|change| change.verdict).collect::<Vec<_>>(), expected);

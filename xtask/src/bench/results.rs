@@ -36,7 +36,7 @@ impl Row {
     }
 
     /// Reports whether the row is the second run of the baseline.
-    pub(super) fn is_again(&self) -> bool {
+    pub(super) fn is_repeated_baseline(&self) -> bool {
         self.name.ends_with(" again") || self.name.ends_with(" (again)")
     }
 }
@@ -71,12 +71,12 @@ impl Results {
 
     /// Returns the relative difference between two runs of a group's baseline; `None` if it did not run twice.
     ///
-    /// It is the distance of the median from 1, or the standard error of that median if that is larger.
+    /// It is the larger of two values: the distance of the median ratio from 1, and the standard error of that median.
     pub(super) fn noise(&self, group: &str) -> Option<f64> {
-        let again = self.rows.iter().find(|row| row.group() == group && row.is_again())?;
-        // For a normal distribution: 1.2533 σ / √n, where σ is the distance of the quartiles / 1.349.
-        let error = 0.93 * (again.upper - again.lower).abs() / self.rounds.sqrt();
-        Some(error.max((again.ratio - 1.0).abs()))
+        let repeated = self.rows.iter().find(|row| row.group() == group && row.is_repeated_baseline())?;
+        // For a normal distribution: 1.2533 σ / √n, where σ is the interquartile range / 1.349.
+        let error = 0.93 * (repeated.upper - repeated.lower).abs() / self.rounds.sqrt();
+        Some(error.max((repeated.ratio - 1.0).abs()))
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) mod tests {
         let results = Results::parse(text).unwrap();
         assert_eq!(results.better, Better::Lower);
         let row = results.find("pick/8/fifo again").unwrap();
-        assert_eq!((row.ratio, row.group(), row.is_again()), (1.02, "pick/8", true));
+        assert_eq!((row.ratio, row.group(), row.is_repeated_baseline()), (1.02, "pick/8", true));
     }
 
     #[test]
@@ -121,7 +121,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn noise_is_the_larger_of_the_medians_distance_and_its_error() {
+    fn noise_is_the_larger_of_the_medians_distance_from_1_and_its_standard_error() {
         let spread = results(Better::Higher, 4.0, &[("a/b again", [0.8, 1.01, 1.2])]);
         assert!((spread.noise("a").unwrap() - 0.186).abs() < 1e-9, "{spread:?}");
         let off = results(Better::Higher, 4.0, &[("a/b again", [0.7, 0.7, 0.7])]);

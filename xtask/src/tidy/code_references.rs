@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_or_a_comment_is_no_definition() {
+    fn a_call_or_a_comment_is_not_a_definition() {
         assert_eq!(check("`crates/a/src/b.rs::called`").len(), 1);
         assert_eq!(check("`crates/a/src/b.rs::mentioned`").len(), 1);
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_follows_a_request() {
+    fn the_architecture_must_have_the_section_on_the_life_of_a_request() {
         let check_architecture = |text: &str| messages_of(&[file(ARCHITECTURE, text)]);
         let expected =
             ["1: the section \"## The life of a request\" with references to functions is missing"];

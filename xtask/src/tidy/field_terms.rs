@@ -7,10 +7,10 @@ const RULE: &str = "field-terms";
 
 /// Terms, and the files that must name them.
 ///
-/// Every term is in at least one of its files, and every file has at least one of its terms.
+/// Every term must occur in at least one of the files, and every file must contain at least one of the terms.
 struct Terms {
     terms: &'static [&'static str],
-    /// Below `crates/evenkeel-`.
+    /// Paths without the prefix `crates/evenkeel-`.
     files: &'static [&'static str],
 }
 
@@ -147,7 +147,7 @@ fn missing(Terms { terms, files: paths }: &Terms, files: &[File]) -> Vec<Finding
     findings
 }
 
-/// Reports whether a text has a term, in any case, with any ending ("leases"), with hyphens or spaces or over a line break.
+/// Reports whether a text contains a term, in any case, with any ending ("leases"), hyphenated or over a line break.
 fn contains(found: &[Word], term: &str) -> bool {
     let term = words(term);
     (0..found.len()).any(|index| term.len() <= found.len() - index && matches_term(&found[index..], &term))
@@ -157,13 +157,13 @@ fn matches_term(found: &[Word], term: &[Word]) -> bool {
     term.iter().zip(found).enumerate().all(|(index, (expected, word))| {
         let is_last = index + 1 == term.len();
         let connected = index == 0 || is_gap(word.gap, expected.gap);
-        let spelled = word.text.get(..expected.text.len()).unwrap_or("");
+        let prefix = word.text.get(..expected.text.len()).unwrap_or("");
         let complete = is_last || word.text.len() == expected.text.len();
-        connected && complete && spelled.eq_ignore_ascii_case(expected.text)
+        connected && complete && prefix.eq_ignore_ascii_case(expected.text)
     })
 }
 
-/// Reports whether a gap may stand where a term has `expected`; parts of identifiers are not separate words.
+/// Reports whether a gap matches that of the term; the parts of an identifier such as `CircuitBreaker` have no gap.
 fn is_gap(gap: &str, expected: &str) -> bool {
     if expected.is_empty() || gap.is_empty() {
         return expected == gap;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_term_is_found() {
+    fn a_missing_term_is_reported() {
         let files = [file("crates/evenkeel-a/src/b.rs", "//! Circuit breaker.")];
         assert_eq!(messages(&missing(&ONE, &files)), [(1, "does not name its field term \"half-open\"")]);
         let files = [file("crates/evenkeel-a/src/b.rs", "//! Circuit breaker: half-open.")];
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_found_once() {
+    fn a_missing_file_is_reported_once() {
         assert_eq!(
             messages(&missing(&ONE, &[])),
             [(1, "the file is missing; it must name: circuit breaker, half-open")]
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn with_two_files_each_contains_a_term_and_each_term_is_in_one() {
+    fn with_two_files_each_must_contain_a_term_and_each_term_must_be_in_one() {
         let files =
             |b: &str, c: &str| [file("crates/evenkeel-a/src/b.rs", b), file("crates/evenkeel-a/src/c.rs", c)];
         assert_eq!(messages(&missing(&TWO, &files("drop guard", "lost wake-up"))), []);

@@ -80,14 +80,14 @@ fn layer(name: &str) -> Option<Layer> {
     LAYERS.iter().position(|layer| layer.contains(&name)).map(Layer::Row)
 }
 
-/// Finds the line that names a dependency; 1 if the manifest spells it in another way.
+/// Finds the line that declares a dependency; 1 if the manifest declares it in another form.
 fn dependency_line(manifest: &str, name: &str) -> usize {
-    let names_it = |line: &str| {
+    let is_dependency = |line: &str| {
         let key = line.strip_prefix("[dependencies.").or_else(|| line.strip_prefix("[dev-dependencies."));
         let rest = key.unwrap_or(line).strip_prefix(name);
         rest.is_some_and(|rest| rest.starts_with(['.', ' ', '=', ']']))
     };
-    manifest.lines().position(names_it).map_or(1, |index| index + 1)
+    manifest.lines().position(is_dependency).map_or(1, |index| index + 1)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use super::{File, Finding};
 
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
 
-/// Split in two, because this file is checked too.
+/// Each mark is split in two, because this file is checked, too.
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
 
-/// Sets up the heap of a program without an operating system.
+/// The only other file that may use `unsafe`: it sets up the heap of the firmware.
 const FIRMWARE_HEAP: &str = "firmware/src/heap.rs";
 const UNSAFE_DIRECTORY: &str = "crates/evenkeel-actor/src/raw/";
 

@@ -9,8 +9,8 @@ const MACHINE_DRIVE: &str = r"C:\";
 pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
-        let root = MACHINE_ROOTS.iter().find(|root| names_machine(line, root, starts_name));
-        let drive = Some(&MACHINE_DRIVE).filter(|drive| names_machine(line, drive, starts_windows_name));
+        let root = MACHINE_ROOTS.iter().find(|root| has_path_below(line, root, starts_name));
+        let drive = Some(&MACHINE_DRIVE).filter(|drive| has_path_below(line, drive, starts_windows_name));
         if let Some(start) = root.or(drive) {
             findings.push(Finding {
                 path: file.path.clone(),
@@ -24,7 +24,7 @@ pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
 }
 
 /// Reports whether the line has an absolute path below `root`; `root` alone is allowed.
-fn names_machine(line: &str, root: &str, is_next: fn(char) -> bool) -> bool {
+fn has_path_below(line: &str, root: &str, is_next: fn(char) -> bool) -> bool {
     line.match_indices(root).any(|(start, _)| {
         let inside_longer_path = |c: char| c.is_alphanumeric() || "_-.~})*%$".contains(c);
         !line[..start].ends_with(inside_longer_path) && line[start + root.len()..].starts_with(is_next)
@@ -35,7 +35,7 @@ fn starts_name(c: char) -> bool {
     c.is_alphanumeric() || "._-$<{".contains(c)
 }
 
-/// Accepts a capital letter or an escaped backslash: `C:\n` in a string is a line break.
+/// Accepts only a capital letter or an escaped backslash, because `C:\n` in a string contains a line break.
 fn starts_windows_name(c: char) -> bool {
     c.is_ascii_uppercase() || c == '\\'
 }

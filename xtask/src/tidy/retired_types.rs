@@ -1,4 +1,4 @@
-//! Type names of the former dialect: participles, question words and metaphors that do not say what a type is.
+//! Rejects type names that earlier code used: participles, question words and metaphors that do not say what a type is.
 
 use super::Finding;
 use super::rust::RustFile;

@@ -1,6 +1,6 @@
-//! Words of the code's former private dialect, and identifiers made of them.
+//! Rejects words that earlier code used instead of the usual terms, and identifiers made of them.
 //!
-//! This file is the only one that may spell them out; `docs/words.md` and the changelog are exempt, too.
+//! Only the files in [`EXEMPT`] may contain them.
 
 use super::rust::RustFile;
 use super::words::{Word, joins, words};
@@ -50,7 +50,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("spare_max", "cooldown_max"),
 ];
 
-/// Banned as a part of an identifier; allowed in prose.
+/// A word that no identifier may contain; it is allowed in prose.
 const RETIRED_PART: &str = "told";
 
 /// Finds retired words and phrases in Rust files and Markdown, identifiers included.
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rust_and_markdown_are_checked_except_what_quotes_the_words() {
+    fn other_file_types_and_exempt_files_are_not_checked() {
         for path in ["a.toml", "docs/words.md", "CHANGELOG.md", "xtask/src/tidy/retired_words.rs"] {
             assert_eq!(messages(&phrases(&file(path, "keeper"))), [], "{path}");
         }

@@ -1,7 +1,7 @@
-//! A Rust file as the checks see it: a flat list of tokens, the doc comments, and the lines of code.
+//! A Rust file as the checks use it: a flat list of tokens, the doc comments, and the lines of code.
 //!
-//! Tokens rather than a syntax tree, because checks must also look into macros such as `proptest!`, which no tree
-//! covers, and must ignore words in strings and comments.
+//! It has tokens rather than a syntax tree, because checks must also look into macros such as `proptest!`, which a
+//! syntax tree does not cover, and must ignore words in strings and comments.
 
 use super::{File, Finding};
 use proc_macro2::{Delimiter, LineColumn, Span, TokenStream, TokenTree};
@@ -39,13 +39,19 @@ impl RustFile {
             rule: "parse",
         })?;
         let lines: Vec<&str> = file.text.lines().collect();
-        let mut flat = Flat { code: vec![false; lines.len()], lines, tokens: Vec::new(), docs: Vec::new() };
-        flat.push_stream(stream, 0);
-        flat.push_doc_attributes();
-        Ok(Self { path: file.path.clone(), tokens: flat.tokens, docs: flat.docs, code: flat.code })
+        let mut collector =
+            Collector { code: vec![false; lines.len()], lines, tokens: Vec::new(), docs: Vec::new() };
+        collector.push_stream(stream, 0);
+        collector.push_doc_attributes();
+        Ok(Self {
+            path: file.path.clone(),
+            tokens: collector.tokens,
+            docs: collector.docs,
+            code: collector.code,
+        })
     }
 
-    /// Lists the names behind `struct`, `enum`, `union`, `trait` and `type`.
+    /// Lists the names that follow `struct`, `enum`, `union`, `trait` and `type`.
     pub(super) fn type_definitions(&self) -> impl Iterator<Item = &Token> {
         self.tokens.windows(2).filter_map(|pair| {
             let [keyword, name] = pair else { return None };
@@ -74,14 +80,15 @@ impl Token {
     }
 }
 
-struct Flat<'a> {
+/// Collects the tokens, doc comments and lines of code of a file.
+struct Collector<'a> {
     lines: Vec<&'a str>,
     tokens: Vec<Token>,
     docs: Vec<Doc>,
     code: Vec<bool>,
 }
 
-impl Flat<'_> {
+impl Collector<'_> {
     fn push_stream(&mut self, stream: TokenStream, depth: usize) {
         let mut doc_comment = None;
         for tree in stream {
@@ -117,7 +124,7 @@ impl Flat<'_> {
         self.tokens.push(Token { text, line: first, depth });
     }
 
-    /// Adds a doc comment, to the block of the line before if it continues that.
+    /// Adds a doc comment; a line that continues the block on the line before is appended to that block.
     fn push_doc_comment(&mut self, start: LineColumn) {
         let rest: String = self.lines[start.line - 1].chars().skip(start.column).collect();
         let Some(marker) = ["///", "//!", "/**", "/*!"].into_iter().find(|marker| rest.starts_with(marker))

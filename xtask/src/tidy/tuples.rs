@@ -1,4 +1,4 @@
-//! Checks against tuples in `let (a, b) = (x, y)` and tuple patterns in function parameters.
+//! Rejects `let (a, b) = (x, y)` and tuple patterns in function parameters.
 
 use super::Finding;
 use super::rust::{RustFile, Token};

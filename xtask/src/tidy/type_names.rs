@@ -1,7 +1,7 @@
 //! Repeated type names: at most two modules may define the same name, so that a name identifies a type.
 //!
-//! Definitions in `src/` of every crate and in `bench/` count. Associated types (their trait names them) and modules
-//! for tests do not.
+//! Definitions in `src/` of every crate and in `bench/` count. Associated types (which are read with their trait) and
+//! types in test modules do not.
 
 use super::Finding;
 use super::rust::{RustFile, Token};
@@ -12,7 +12,10 @@ const MODULES_MAX: usize = 2;
 /// Names that may repeat, each with the reason.
 const ALLOWED: &[(&[&str], &str)] = &[
     (&["Msg"], "an actor's messages, always read with its module"),
-    (&["State", "Inner", "Options", "Command", "Counter"], "private to a module that says the rest"),
+    (
+        &["State", "Inner", "Options", "Command", "Counter"],
+        "private to a module, and read with the module's name",
+    ),
     (&["Readme"], "holds the doctests of a README"),
     (&["UsageError", "CliError", "Request", "ListArgs", "NamedArgs"], "one per command-line parser"),
     (
@@ -41,7 +44,7 @@ const ALLOWED: &[(&[&str], &str)] = &[
 struct Definition<'a> {
     path: &'a str,
     line: usize,
-    /// The file with the names of the inline modules around the definition.
+    /// Path of the file, followed by the names of the inline modules around the definition.
     module: String,
 }
 
@@ -110,7 +113,7 @@ fn module_directory(path: &str) -> &str {
     }
 }
 
-/// Reports whether the item behind these tokens has an attribute such as `#[cfg(test)]` or `#[cfg(all(test, loom))]`.
+/// Reports whether the item after these tokens has an attribute such as `#[cfg(test)]` or `#[cfg(all(test, loom))]`.
 fn is_for_tests(before: &[Token]) -> bool {
     let mut rest = before;
     loop {
@@ -215,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_in_three_modules_is_found_with_all_its_places() {
+    fn a_name_in_three_modules_is_reported_with_every_definition() {
         let files = [
             rust("crates/a/src/x.rs", "struct Slot;"),
             rust("crates/a/src/y.rs", "\npub(crate) enum Slot {}"),
@@ -240,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn associated_types_and_allowed_names_repeat() {
+    fn associated_types_and_allowed_names_may_repeat() {
         for good in [
             "impl Future for A where B: C<D = E> { type Slot = u8; fn a() {} type Slot2 = u8; }",
             "pub trait State: B { type Slot; }",
             "unsafe impl<T> A for T { type Slot = u8; }",
             "struct State;",
         ] {
-            assert_eq!(messages(&repeated(&thrice(good))), [], "{good}");
+            assert_eq!(messages(&repeated(&in_three_files(good))), [], "{good}");
         }
     }
 
@@ -257,9 +260,9 @@ mod tests {
             "#[cfg(test)] mod tests { struct Slot; mod deeper { struct Slot; } }",
             "#[cfg(all(test, not(loom)))] #[path = \"x.rs\"] pub(crate) mod tests { struct Slot; }",
         ] {
-            assert_eq!(messages(&repeated(&thrice(good))), [], "{good}");
+            assert_eq!(messages(&repeated(&in_three_files(good))), [], "{good}");
         }
-        assert_eq!(repeated(&thrice("#[cfg(not(test))] mod a { struct Slot; }")).len(), 1);
+        assert_eq!(repeated(&in_three_files("#[cfg(not(test))] mod a { struct Slot; }")).len(), 1);
         let test_files = [
             rust("crates/a/src/lib.rs", "#[cfg(test)]\nmod rig;"),
             rust("crates/a/src/rig.rs", "struct Slot;\nmod deep;"),
@@ -273,11 +276,11 @@ mod tests {
 
     #[test]
     fn types_inside_functions_count() {
-        assert_eq!(repeated(&thrice("impl A { fn a() -> u8 { struct Slot; 1 } }")).len(), 1);
-        assert_eq!(repeated(&thrice("fn a() -> impl B { enum Slot {} }")).len(), 1);
+        assert_eq!(repeated(&in_three_files("impl A { fn a() -> u8 { struct Slot; 1 } }")).len(), 1);
+        assert_eq!(repeated(&in_three_files("fn a() -> impl B { enum Slot {} }")).len(), 1);
     }
 
-    fn thrice(text: &str) -> Vec<RustFile> {
+    fn in_three_files(text: &str) -> Vec<RustFile> {
         ["x", "y", "z"].iter().map(|name| rust(&format!("crates/a/src/{name}.rs"), text)).collect()
     }
 }

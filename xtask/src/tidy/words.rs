@@ -17,9 +17,9 @@ pub(super) fn words(text: &str) -> Vec<Word<'_>> {
     let mut word_start = None;
     let mut before = ' ';
     for (index, c) in text.char_indices().chain([(text.len(), ' ')]) {
-        let camel_hump = before.is_lowercase() && c.is_uppercase();
+        let is_camel_case_boundary = before.is_lowercase() && c.is_uppercase();
         if let Some(start) = word_start
-            && (camel_hump || !c.is_alphanumeric())
+            && (is_camel_case_boundary || !c.is_alphanumeric())
         {
             words.push(Word { text: &text[start..index], line, gap: &text[gap_start..start] });
             gap_start = index;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_are_split_at_underscores_and_humps() {
+    fn identifiers_are_split_at_underscores_and_camel_case_boundaries() {
         assert_eq!(
             split("run_permit RunPermit HTTP2Server"),
             ["run", "permit", "Run", "Permit", "HTTP2Server"]
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phrase_may_be_broken_between_lines_of_a_comment_only() {
+    fn a_phrase_may_continue_on_the_next_line_of_the_same_comment() {
         assert!(joins("\n    /// ") && joins("\n//! ") && joins("\n> ") && joins("-") && joins(""));
         assert!(!joins(". ") && !joins("\n\n") && !joins(", ") && !joins("::"));
     }
