@@ -1,9 +1,9 @@
 //! Admission control by load shedding: accept a request, delay it (backpressure), or reject it at once.
 //!
 //! Guarantees: the load alone selects the [`BackpressureState`], and the delay rises from zero to `max_delay` over the
-//! Warning band. With [`FairAdmission`] at most `max_queue_size` requests wait; eviction only hits a tenant above its
-//! fair share; and a tenant below its share is rejected only when the queue is full and no evictable tenant is above
-//! its own share.
+//! Warning band. [`FairAdmission::admit`] lets at most `max_queue_size` requests wait and evicts requests only of a
+//! tenant above its fair share. It rejects a tenant below its share only when the queue is full and no tenant above its
+//! own share has a queued request to evict.
 
 mod config;
 mod deadline;
@@ -34,7 +34,7 @@ pub enum BackpressureState {
 pub struct BackpressureDecision {
     /// Load level of the queue.
     pub state: BackpressureState,
-    /// Delay before the request is queued; it counts as waiting meanwhile.
+    /// Delay before the request is queued; a delayed request counts as waiting.
     pub delay: Duration,
     /// `true` when the request is accepted.
     pub accept: bool,
@@ -60,7 +60,7 @@ impl BackpressureController {
         &self.config
     }
 
-    /// Decides on one more request when `waiting` requests wait already.
+    /// Decides on one more request when `waiting` requests are already waiting.
     pub fn decide(&self, waiting: usize) -> BackpressureDecision {
         let BackpressureConfig { max_queue_size, warning_threshold, overload_threshold, max_delay } =
             self.config;
@@ -70,9 +70,14 @@ impl BackpressureController {
             return BackpressureDecision { state, delay: Duration::ZERO, accept: true, load_ratio };
         }
         if load_ratio < overload_threshold {
-            let depth = (load_ratio - warning_threshold) / (overload_threshold - warning_threshold);
+            let band_fraction = (load_ratio - warning_threshold) / (overload_threshold - warning_threshold);
             let state = BackpressureState::Warning;
-            return BackpressureDecision { state, delay: max_delay.mul_f64(depth), accept: true, load_ratio };
+            return BackpressureDecision {
+                state,
+                delay: max_delay.mul_f64(band_fraction),
+                accept: true,
+                load_ratio,
+            };
         }
         let state = BackpressureState::Overloaded;
         BackpressureDecision { state, delay: Duration::ZERO, accept: false, load_ratio }

@@ -1,6 +1,6 @@
 //! Cost of a piece of work, in the unit of its pool.
 //!
-//! A plain message costs [`Cost::MESSAGE`] (1000 units); the APIs charge what work really takes: tokens, bytes,
+//! A plain message costs [`Cost::MESSAGE`] (1000 units); the APIs charge the actual amount of work: tokens, bytes,
 //! milliseconds. Sums saturate instead of overflowing; a single charge counts as at most [`Cost::MAX`].
 
 use core::fmt;
@@ -14,7 +14,7 @@ pub struct Cost(pub u64);
 impl Cost {
     /// No cost.
     pub const ZERO: Self = Self(0);
-    /// Cost of one plain message: a key of weight 1 sends one per visit at the default quantum.
+    /// Cost of one plain message; with the default quantum, a key of weight 1 sends one per round.
     pub const MESSAGE: Self = Self(1_000);
     /// Maximum single charge; larger amounts count as this much.
     pub const MAX: Self = Self(1_000_000_000_000);

@@ -1,5 +1,7 @@
-//! Settings of the load manager: defaults, validation rules and error messages to the letter of the specification
-//! (see `docs/specs.md`, router load optimization).
+//! Settings of the load manager.
+//!
+//! Defaults, validation rules and error messages are exactly those of the specification (see `docs/specs.md`, router
+//! load optimization).
 
 use core::ops::RangeInclusive;
 
@@ -173,7 +175,7 @@ fn check_thresholds(warning: f64, overload: f64) -> Result<(), InvalidConfig> {
     if !(0.0..1.0).contains(&warning) {
         return Err(InvalidConfig::WarningThreshold);
     }
-    // The comparisons are written so that NaN is invalid.
+    // Written so that NaN fails the check.
     if !(warning < overload && overload <= 1.0) {
         return Err(InvalidConfig::OverloadThreshold);
     }
@@ -211,7 +213,7 @@ mod tests {
     const OK: &str = "ok";
 
     #[test]
-    fn max_waiting_lies_between_1_and_1000() {
+    fn max_waiting_must_be_between_1_and_1000() {
         let message = "Max waiting must be between 1 and 1000";
         for (max_waiting, outcome) in [(0, message), (1, OK), (1000, OK), (1001, message)] {
             assert_eq!(validate(|config| config.wait_queue.max_waiting = max_waiting), outcome);
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_lies_between_1_and_300_seconds() {
+    fn the_timeout_must_be_between_1_and_300_seconds() {
         let message = "Timeout must be between 1 and 300 seconds";
         for (millis, outcome) in
             [(0, message), (999, message), (1_000, OK), (300_000, OK), (300_001, message)]
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warning_threshold_lies_between_0_and_1() {
+    fn the_warning_threshold_must_be_at_least_0_and_below_1() {
         let message = "Warning threshold must be between 0.0 and 1.0";
         for (warning, outcome) in
             [(-0.1, message), (0.0, OK), (0.79, OK), (1.0, message), (f64::NAN, message)]
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overload_threshold_lies_above_warning_and_at_most_at_1() {
+    fn the_overload_threshold_must_be_above_the_warning_threshold_and_at_most_1() {
         let message = "Overload threshold must be greater than warning";
         for (overload, outcome) in
             [(0.5, message), (0.51, OK), (1.0, OK), (1.01, message), (f64::NAN, message)]
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn max_idle_per_host_lies_between_1_and_100() {
+    fn max_idle_per_host_must_be_between_1_and_100() {
         let message = "Max idle per host must be between 1 and 100";
         for (idle, outcome) in [(0, message), (1, OK), (100, OK), (101, message)] {
             assert_eq!(validate(|config| config.connection_pool.max_idle_per_host = idle), outcome);
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ttl_lies_between_100_ms_and_60_s() {
+    fn the_ttl_must_be_between_100_ms_and_60_s() {
         let message = "TTL must be between 100ms and 60s";
         for (millis, outcome) in [(99, message), (100, OK), (60_000, OK), (60_001, message)] {
             assert_eq!(validate(|config| config.node_cache.ttl = Duration::from_millis(millis)), outcome);

@@ -1,7 +1,7 @@
 //! Deadline admission: rejects at once a request that would be served too late.
 //!
-//! Guarantees: a tenant with nothing queued is never rejected here, whatever it did before, and no request is rejected
-//! while the pool's service rate is unknown.
+//! Guarantees: a tenant with nothing queued is never rejected here, and no request is rejected while the pool's service
+//! rate is unknown.
 
 use crate::cost::Cost;
 use crate::time::Duration;
@@ -12,8 +12,8 @@ const RETRY_AFTER_SECS_MAX: u64 = 60;
 /// Estimates how long a tenant's next request waits behind the work the tenant has queued.
 ///
 /// `pool_rate` is the pool's measured service rate in units per second, `share` the tenant's fraction of the waiting
-/// tenants' weights (0 to 1). The tenant's own rate is no substitute: it is close to zero for exactly the tenants that
-/// send rarely. Returns `None` while the pool's rate is unknown.
+/// tenants' weights (0 to 1). The tenant's own service rate would be misleading: it is close to zero for a tenant that
+/// rarely sends. Returns `None` while the pool's rate is unknown.
 pub fn expected_wait(queued: Cost, pool_rate: f64, share: f64) -> Option<Duration> {
     let rate = pool_rate * share;
     if !rate.is_finite() || rate <= 0.0 {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_rate_rejects_nothing() {
+    fn nothing_is_rejected_while_the_rate_is_unknown() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(expected_wait(Cost(1_000_000), rate, 1.0), None);
         }
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(
             admit_by_deadline(Some(20 * SECOND), 20 * SECOND),
             Ok(()),
-            "a wait as long as the deadline is accepted"
+            "a wait equal to the remaining time is accepted"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Fair admission: load shedding that rejects or evicts the tenant above its share instead of all others.
+//! Fair admission: load shedding that rejects or evicts requests of the tenants above their share, not of the others.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use crate::id::TenantId;
 use crate::time::Duration;
 use crate::weight::Weight;
 
-/// Admission control by each tenant's part of the queue's capacity.
+/// Admission control by each tenant's fair share of the queue's capacity.
 ///
 /// A tenant's fair share is `overload_threshold × max_queue_size × weight / Σ weights of the waiting tenants` (an
 /// arrival's included), at least 1. The caller reports arrivals and departures; nothing here waits.
@@ -16,20 +16,20 @@ pub struct FairAdmission {
     controller: BackpressureController,
     occupancies: Vec<TenantOccupancy>,
     /// Tenants with at least one waiting request, in no particular order.
-    present: Vec<u32>,
+    waiting_tenants: Vec<u32>,
     waiting: usize,
-    /// Sum of the weights of the tenants present, in thousandths.
-    weights: u64,
+    /// Sum of the weights of `waiting_tenants`, in thousandths.
+    weight_sum: u64,
     tenants_max: u32,
 }
 
-/// One tenant's part of the queue.
+/// Waiting requests of one tenant.
 #[derive(Clone, Copy, Debug)]
 struct TenantOccupancy {
     weight: Weight,
     queued: u32,
     reserved: u32,
-    /// Index in `present`; meaningful only while the tenant is there.
+    /// Index in `waiting_tenants`; valid only while the tenant has waiting requests.
     index: u32,
 }
 
@@ -41,7 +41,7 @@ impl TenantOccupancy {
     }
 }
 
-/// Progress of a waiting request.
+/// State of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaiterState {
     /// Waits for a slot.
@@ -55,19 +55,26 @@ pub enum WaiterState {
 pub struct Admission {
     /// Backpressure decision on the arrival itself.
     pub decision: BackpressureDecision,
-    /// Tenant whose newest queued request is evicted, that is rejected in place of the arrival.
+    /// Tenant whose newest queued request is evicted to make room for the arrival.
     pub evict: Option<TenantId>,
 }
 
 impl FairAdmission {
     /// Creates the admission control of an empty queue, for tenants with ids below `tenants_max`.
     pub fn new(controller: BackpressureController, tenants_max: u32) -> Self {
-        Self { controller, occupancies: Vec::new(), present: Vec::new(), waiting: 0, weights: 0, tenants_max }
+        Self {
+            controller,
+            occupancies: Vec::new(),
+            waiting_tenants: Vec::new(),
+            waiting: 0,
+            weight_sum: 0,
+            tenants_max,
+        }
     }
 
     /// Decides on one more request of `tenant` and updates the counts.
     ///
-    /// An accepted request counts as waiting from now on, its Warning delay included; the evicted one stops counting.
+    /// An accepted request counts as waiting at once, even while it is delayed; an evicted one no longer counts.
     pub fn admit(&mut self, tenant: TenantId, weight: Weight) -> Result<Admission, TooManyTenants> {
         let admission = self.decide(tenant, weight);
         if admission.decision.accept {
@@ -79,7 +86,7 @@ impl FairAdmission {
         Ok(admission)
     }
 
-    /// Decides on one more request of `tenant` without counting it.
+    /// Decides on one more request of `tenant` without changing the counts.
     pub fn decide(&self, tenant: TenantId, weight: Weight) -> Admission {
         let by_load = self.controller.decide(self.waiting);
         let occupancy = self.occupancy(tenant);
@@ -97,7 +104,7 @@ impl FairAdmission {
         }
     }
 
-    /// Counts a waiting request that was not decided on here, such as one moved from another queue.
+    /// Counts a waiting request that was accepted by another rule than [`admit`](Self::admit); no queue limit applies.
     pub fn join(&mut self, tenant: TenantId, weight: Weight) -> Result<(), TooManyTenants> {
         if tenant.0 >= self.tenants_max {
             return Err(TooManyTenants { tenants_max: self.tenants_max });
@@ -107,11 +114,11 @@ impl FairAdmission {
         }
         let occupancy = &mut self.occupancies[tenant.index()];
         if occupancy.waiting() == 0 {
-            // At most as many tenants are present as requests wait.
-            occupancy.index = self.present.len() as u32;
+            // At most `tenants_max` tenants wait, so the index fits in a u32.
+            occupancy.index = self.waiting_tenants.len() as u32;
             occupancy.weight = weight;
-            self.weights += u64::from(weight.millis());
-            self.present.push(tenant.0);
+            self.weight_sum += u64::from(weight.millis());
+            self.waiting_tenants.push(tenant.0);
         }
         occupancy.queued += 1;
         self.waiting += 1;
@@ -142,19 +149,20 @@ impl FairAdmission {
         if occupancy.waiting() > 0 {
             return;
         }
-        self.weights -= u64::from(occupancy.weight.millis());
+        self.weight_sum -= u64::from(occupancy.weight.millis());
         let index = occupancy.index;
-        self.present.swap_remove(index as usize);
-        if let Some(&moved) = self.present.get(index as usize) {
+        self.waiting_tenants.swap_remove(index as usize);
+        if let Some(&moved) = self.waiting_tenants.get(index as usize) {
             self.occupancies[moved as usize].index = index;
         }
     }
 
-    /// Sets the weight of a tenant that has waiting requests; it counts for them too.
+    /// Sets the weight of a tenant that has waiting requests; does nothing for other tenants.
     pub fn update_weight(&mut self, tenant: TenantId, weight: Weight) {
         let occupancy = self.occupancies.get_mut(tenant.index());
         if let Some(occupancy) = occupancy.filter(|occupancy| occupancy.waiting() > 0) {
-            self.weights = self.weights - u64::from(occupancy.weight.millis()) + u64::from(weight.millis());
+            self.weight_sum =
+                self.weight_sum - u64::from(occupancy.weight.millis()) + u64::from(weight.millis());
             occupancy.weight = weight;
         }
     }
@@ -169,29 +177,31 @@ impl FairAdmission {
         self.occupancy(tenant).waiting() as usize
     }
 
-    /// Returns a tenant's fraction of the waiting tenants' weights, its own included: 0 to 1.
+    /// Returns a tenant's fraction, 0 to 1, of the sum of the waiting tenants' weights and its own.
+    ///
+    /// `weight` is used only while the tenant has no waiting request.
     pub fn weight_share(&self, tenant: TenantId, weight: Weight) -> f64 {
         let occupancy = self.occupancy(tenant);
         if occupancy.waiting() > 0 {
-            return f64::from(occupancy.weight.millis()) / self.weights as f64;
+            return f64::from(occupancy.weight.millis()) / self.weight_sum as f64;
         }
         let weight = f64::from(weight.millis());
-        weight / (self.weights as f64 + weight)
+        weight / (self.weight_sum as f64 + weight)
     }
 
     fn occupancy(&self, tenant: TenantId) -> TenantOccupancy {
         self.occupancies.get(tenant.index()).copied().unwrap_or(TenantOccupancy::NONE)
     }
 
-    /// Returns the queue capacity that a thousandth of weight is worth once the arrival counts.
+    /// Returns the queue capacity per thousandth of weight, with the arrival's weight included in the sum.
     ///
-    /// Every fair share is a multiple of this one number, so that the arrival and the waiting tenants are compared
-    /// with the same rounding.
+    /// Every fair share is a multiple of this number, so that the shares of the arrival and of the waiting tenants are
+    /// rounded the same way.
     fn capacity_per_weight(&self, arrival: TenantId, weight: Weight) -> f64 {
         let arrival_weight =
             if self.occupancy(arrival).waiting() > 0 { 0 } else { u64::from(weight.millis()) };
         let config = self.controller.config();
-        config.overload_threshold * config.max_queue_size as f64 / (self.weights + arrival_weight) as f64
+        config.overload_threshold * config.max_queue_size as f64 / (self.weight_sum + arrival_weight) as f64
     }
 
     fn make_room(&self, by_load: BackpressureDecision, tenant: TenantId, weight: Weight) -> Admission {
@@ -202,11 +212,13 @@ impl FairAdmission {
         Admission { decision: by_load, evict: None }
     }
 
-    /// Returns the tenant furthest above its fair share once the arrival counts; ties go to the lowest id.
+    /// Returns the tenant furthest above its fair share among those with a queued request; ties go to the lowest id.
+    ///
+    /// The shares are computed with the arrival's weight included.
     fn furthest_above_share(&self, arrival: TenantId, weight: Weight) -> Option<TenantId> {
         let per_weight = self.capacity_per_weight(arrival, weight);
         let mut furthest: Option<(f64, u32)> = None;
-        for &tenant in &self.present {
+        for &tenant in &self.waiting_tenants {
             let occupancy = &self.occupancies[tenant as usize];
             let excess = f64::from(occupancy.waiting()) - fair_share(per_weight, occupancy.weight);
             if excess <= 0.0 || occupancy.queued == 0 {
@@ -232,7 +244,7 @@ fn fair_share(capacity_per_weight: f64, weight: Weight) -> f64 {
     (capacity_per_weight * f64::from(weight.millis())).max(1.0)
 }
 
-/// Returns the same load with the request accepted without delay.
+/// Returns the decision changed to accept the request without delay.
 fn accepted(decision: BackpressureDecision) -> BackpressureDecision {
     BackpressureDecision { accept: true, delay: Duration::ZERO, ..decision }
 }
@@ -247,7 +259,7 @@ mod tests {
     const QUIET: TenantId = TenantId(1);
     const THIRD: TenantId = TenantId(2);
 
-    /// Deciding by load alone, the flood fills the queue and the quiet tenant is rejected.
+    /// By load alone, the flood would fill the queue and the quiet tenant would be rejected.
     #[test]
     fn a_flood_is_rejected_and_a_quiet_tenant_is_not() {
         let mut queue = admission(100);
@@ -267,7 +279,7 @@ mod tests {
         assert!(flood_rejected > 900);
         assert_eq!(
             quiet_rejected_by_load, 10,
-            "by load alone every one of the quiet tenant's requests is rejected"
+            "by load alone all of the quiet tenant's requests would be rejected"
         );
     }
 
@@ -317,7 +329,7 @@ mod tests {
         assert_eq!(
             (admission.evict, admission.decision.accept),
             (None, true),
-            "accepted up to the last free place"
+            "accepted while the queue has room"
         );
         fill(&mut queue, THIRD, 2);
         assert!(!queue.decide(QUIET, Weight::ONE).decision.accept, "THIRD is not above its share of 2.67");
@@ -331,7 +343,7 @@ mod tests {
         let accepted =
             (0..50).filter(|&tenant| offer(&mut queue, TenantId(tenant)) != Offer::Rejected).count();
         assert_eq!((accepted, queue.waiting()), (10, 10));
-        // Two waiting requests are above the minimum share of one, so that tenant is evicted.
+        // Tenant 0 has two waiting requests, above the minimum share of one, so one of them is evicted.
         queue.leave(TenantId(9), WaiterState::Queued);
         queue.join(TenantId(0), Weight::ONE).unwrap();
         assert_eq!(offer(&mut queue, TenantId(42)), Offer::Accepted { evicted: Some(TenantId(0)) });
@@ -359,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_twice_is_counted_once() {
+    fn a_request_that_leaves_twice_is_counted_once() {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 1);
         fill(&mut queue, THIRD, 3);
@@ -375,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_beyond_the_limit_is_rejected_and_allocates_nothing() {
+    fn a_tenant_id_beyond_the_limit_is_rejected_without_allocating() {
         let mut queue = admission(100);
         let error = queue.admit(TenantId(u32::MAX), Weight::ONE).unwrap_err();
         assert_eq!(error.to_string(), "more than 100 tenants");
