@@ -1,13 +1,13 @@
 //! Deficit round robin (DRR): selects the next key to serve, by weight and by the real cost of its work.
 //!
-//! Guarantees, for keys `i` and `j` that both have work throughout an interval (settlement apart):
+//! Guarantees, for keys `i` and `j` that both have work throughout an interval without settlements:
 //! `|served_i / w_i − served_j / w_j| ≤ quantum + cost_max / w_i + cost_max / w_j`; under [`NewKey::NextRound`] this
-//! holds from the first round that was opened with both in it. Under [`NewKey::First`] a key that becomes active after
-//! at least a round of idleness is served within (other prioritized keys + 1) picks. While any key is active, some key
-//! is served.
+//! holds from the first round that opens with both keys active. Under [`NewKey::First`] a key that becomes active after
+//! being idle for at least a round is served within (other prioritized keys + 1) picks. While any key is active, some
+//! key is served.
 //!
-//! Limits: peeking is O(1) and every change is O(1), except that opening a round sorts the keys that join or come back
-//! in it. Memory is allocated when a key is first added, or when more keys are in debt than ever before.
+//! Limits: peeking is O(1) and every change is O(1), except that opening a round sorts the keys that join or rejoin
+//! it. Memory is allocated when a key is first added, or when more keys are in debt than ever before.
 
 mod account;
 mod debt_wheel;
@@ -29,8 +29,8 @@ pub use tenant::{AddKeyError, TenantDrr, Turn, WeightedKey};
 pub enum NewKey {
     /// The key is served from the next round on; the caller opens rounds.
     NextRound,
-    /// The key is served first, for one message, if the current round's grant is not used up, and gets the rest of the
-    /// grant at the round's end. Rounds open by themselves.
+    /// The key is served before all others, for one message, unless its grant of the current round is used up. It
+    /// spends the rest of the grant at the end of the round. Rounds open by themselves.
     #[default]
     First,
 }
@@ -67,7 +67,7 @@ pub enum KeyStatus {
     Prioritized,
     /// Waiting in the ring.
     InRing,
-    /// Paying off earlier work.
+    /// Not served until later rounds have paid off its debt.
     InDebt {
         /// Rounds until its grants exceed its debt.
         rounds: u64,
@@ -86,7 +86,7 @@ pub struct DrrConfig {
 }
 
 impl DrrConfig {
-    /// Largest allowed quantum, far above any request's cost.
+    /// Largest allowed quantum, far above the cost of a real request.
     pub const QUANTUM_MAX: Cost = Cost(1_000_000_000);
 
     fn check(&self) -> Result<(), SettingOutOfRange> {
@@ -103,8 +103,8 @@ impl Default for DrrConfig {
 /// Deficit round robin over one set of keys.
 ///
 /// Peek with [`next_key`](Self::next_key), do the work, charge it with
-/// [`consume_deficit`](Self::consume_deficit): only charging moves on to another key. A key is served until its deficit
-/// is used up; an overdraft is debt, paid from its later grants.
+/// [`consume_deficit`](Self::consume_deficit): only charging advances to another key. A key is served until its deficit
+/// is used up; an overdraft becomes debt, which its later grants pay off.
 #[derive(Clone, Debug)]
 pub struct DrrScheduler {
     level: DrrLevel,
@@ -125,7 +125,7 @@ impl DrrScheduler {
 
     /// Activates a key that has work to serve.
     ///
-    /// An active or parked key is left unchanged, its weight too: a deficit is never reset.
+    /// An active or parked key keeps its deficit and its weight.
     pub fn add_key(&mut self, key: Key, weight: Weight) -> Result<(), TooManyKeys> {
         self.ensure_key(key)?;
         self.level.add(&mut self.accounts, key.0, weight);
@@ -135,7 +135,8 @@ impl DrrScheduler {
     /// Adds a key that has work to serve but must wait until it is woken.
     ///
     /// An active or parked key is left unchanged. This differs from [`add_key`](Self::add_key) followed by
-    /// [`park`](Self::park): a key that is active for an instant may be the only one, and rounds would open for it.
+    /// [`park`](Self::park): if the key were the only active one, even for an instant, rounds would open and pay its
+    /// debt.
     pub fn add_parked(&mut self, key: Key, weight: Weight) -> Result<(), TooManyKeys> {
         self.ensure_key(key)?;
         self.level.add_parked(&mut self.accounts, key.0, weight);
@@ -144,15 +145,15 @@ impl DrrScheduler {
 
     /// Deactivates a key that has nothing left to serve.
     ///
-    /// The key forfeits its remaining deficit, so that no key saves up service while idle. Its debt stays and is paid off
-    /// as rounds pass.
+    /// The key forfeits its remaining deficit, so that no key saves up service while idle. Its debt stays and is paid
+    /// off as rounds pass.
     pub fn remove_key(&mut self, key: Key) {
-        if self.knows(key) {
+        if self.is_known(key) {
             self.level.remove(&mut self.accounts, key.0);
         }
     }
 
-    /// Returns the next key to serve, without moving on.
+    /// Returns the next key to serve, without advancing.
     ///
     /// `None` when no key is active or, under [`NewKey::NextRound`], once every deficit of the round is used up.
     pub fn next_key(&self) -> Option<Key> {
@@ -161,7 +162,7 @@ impl DrrScheduler {
 
     /// Charges a key for its work; once its deficit is used up, another key is next.
     pub fn consume_deficit(&mut self, key: Key, cost: Cost) {
-        if self.knows(key) {
+        if self.is_known(key) {
             self.level.consume(&mut self.accounts, key.0, cost);
         }
     }
@@ -170,7 +171,7 @@ impl DrrScheduler {
     ///
     /// A refund to an idle key cancels debt and nothing more.
     pub fn settle(&mut self, key: Key, charged: Cost, actual: Cost, settlement: Settlement) -> Cost {
-        let Some(amount) = settlement.correction(charged, actual).filter(|_| self.knows(key)) else {
+        let Some(amount) = settlement.correction(charged, actual).filter(|_| self.is_known(key)) else {
             return charged;
         };
         self.level.adjust(&mut self.accounts, key.0, amount);
@@ -192,25 +193,25 @@ impl DrrScheduler {
         self.level.active() > 0
     }
 
-    /// Sets a key's weight, from its next grant on and for the work it has waiting too.
+    /// Sets a key's weight, which applies from its next grant on, also to work that is already waiting.
     pub fn update_weight(&mut self, key: Key, weight: Weight) {
-        if self.knows(key) {
+        if self.is_known(key) {
             self.level.update_weight(&mut self.accounts, key.0, weight);
         }
     }
 
-    /// Excludes an active key from scheduling (throttled, at its cap, head delayed) until it is woken.
+    /// Excludes an active key from scheduling (throttled, at a limit, first message delayed) until it is woken.
     ///
     /// The key keeps the rest of this round's grant until the next round ends. Idle keys cannot be parked.
     pub fn park(&mut self, key: Key) {
-        if self.knows(key) {
+        if self.is_known(key) {
             self.level.park(&mut self.accounts, key.0);
         }
     }
 
     /// Resumes a parked key; any other key is left unchanged.
     pub fn wake(&mut self, key: Key) {
-        if self.knows(key) {
+        if self.is_known(key) {
             self.level.wake(&mut self.accounts, key.0);
         }
     }
@@ -265,7 +266,7 @@ impl DrrScheduler {
         Ok(())
     }
 
-    fn knows(&self, key: Key) -> bool {
+    fn is_known(&self, key: Key) -> bool {
         self.accounts.get(key.0).is_some()
     }
 }

@@ -5,7 +5,7 @@ use core::ops::{Index, IndexMut};
 
 use crate::weight::Weight;
 
-/// Null link.
+/// Null index, for a key that does not exist.
 pub(super) const NIL: u32 = u32::MAX;
 
 /// List that holds a key.
@@ -27,19 +27,19 @@ pub(super) enum KeyLocation {
     DebtWheel,
 }
 
-/// One key's account. Amounts are thousandths of a unit, so that a weight of 0.01 still grants exactly.
+/// One key's account. Amounts are in thousandths of a unit, so that the grant of a weight of 0.01 is exact.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyAccount {
     /// Remaining grant; negative is debt.
     pub(super) deficit: i64,
     /// Last round whose grant is included in `deficit`.
     pub(super) granted: u64,
-    /// Position in the order of a round.
+    /// Sort key in the order of a round.
     pub(super) label: u64,
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) weight: Weight,
-    /// List of the debt wheel that holds it, if any.
+    /// Index of the debt wheel's list that holds the key; valid only while it is in the wheel.
     pub(super) bucket: u16,
     pub(super) location: KeyLocation,
 }
@@ -62,7 +62,7 @@ impl KeyAccount {
 pub(super) struct KeyAccounts(Vec<KeyAccount>);
 
 impl KeyAccounts {
-    /// Adds a key as idle unless it is known.
+    /// Adds an unknown key as idle; leaves a known one unchanged.
     pub(super) fn ensure_known(&mut self, key: u32) {
         if self.0.len() <= key as usize {
             self.0.resize(key as usize + 1, KeyAccount::NEW);
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_costs_forty_bytes() {
+    fn an_account_takes_40_bytes() {
         assert_eq!(size_of::<KeyAccount>(), 40);
     }
 }

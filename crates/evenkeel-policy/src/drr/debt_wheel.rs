@@ -1,7 +1,7 @@
-//! Timing wheel of keys in debt, by the round in which their grants will have paid it off.
+//! Timing wheel of keys in debt, by the round in which their grants will have paid off the debt.
 //!
-//! Limits: a key is touched once when it is inserted, once when it is due, and at most once per level of the wheel in
-//! between (a level covers 64 times the rounds of the one below), however far off its round is.
+//! Limits: a key is moved once when it is inserted, once when it is due, and at most once per level of the wheel in
+//! between. A level covers 64 times as many rounds as the one below it.
 
 use alloc::vec::Vec;
 
@@ -12,22 +12,23 @@ const BITS: u32 = 6;
 const SPAN: usize = 1 << BITS;
 const MASK: u64 = SPAN as u64 - 1;
 
-/// Hierarchical timing wheel over rounds. Levels are added when a debt first reaches that far.
+/// Hierarchical timing wheel over rounds. A level is added when a key is first due that far in the future.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DebtWheel {
     levels: Vec<Level>,
-    /// Buffer in which the keys of one round are sorted; empty in between, kept for its allocation.
+    /// Buffer in which the keys of one round are sorted; kept to reuse its allocation.
     pub(super) scratch: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
 struct Level {
+    /// One bit per list; 1 if the list is not empty.
     occupied: u64,
     rings: [Ring; SPAN],
 }
 
 impl DebtWheel {
-    /// Inserts `key` into the list that opens in round `due`, which must be after `now`.
+    /// Inserts a key that is due in round `due`, which must be after the current round `now`.
     pub(super) fn insert(&mut self, accounts: &mut KeyAccounts, key: u32, due: u64, now: u64) {
         debug_assert!(now < due);
         let level = ((u64::BITS - 1 - (due ^ now).leading_zeros()) / BITS) as usize;
@@ -38,7 +39,7 @@ impl DebtWheel {
         let target = &mut self.levels[level];
         target.rings[index].push_back(accounts, key);
         target.occupied |= 1 << index;
-        // 11 levels of 64: the number fits in ten bits.
+        // At most 11 levels of 64 lists, so the index fits in ten bits.
         accounts[key].bucket = (level * SPAN + index) as u16;
     }
 
@@ -52,7 +53,7 @@ impl DebtWheel {
         }
     }
 
-    /// Returns the first round after `now` in which a key is due or moves to a finer level.
+    /// Returns the first round after `now` in which a key is due or must move to a finer level.
     pub(super) fn next_event(&self, now: u64) -> Option<u64> {
         for (index, level) in self.levels.iter().enumerate() {
             let here = digit(now, index);
@@ -66,12 +67,12 @@ impl DebtWheel {
         None
     }
 
-    /// Removes one key from the lists that round `now` opens; the caller relinks it.
+    /// Removes one key that is due in round `now` or must move to a finer level; the caller inserts it elsewhere.
     ///
     /// Must be called until it returns `None` whenever the round has advanced to `now`.
-    pub(super) fn pop_opened(&mut self, accounts: &mut KeyAccounts, now: u64) -> Option<u32> {
+    pub(super) fn pop_reached(&mut self, accounts: &mut KeyAccounts, now: u64) -> Option<u32> {
         for level in (0..self.levels.len()).rev() {
-            // A list of a coarser level opens when every finer digit of the round is zero.
+            // A list of a coarser level is reached when every finer digit of the round is zero.
             if now & ((1 << (level as u32 * BITS)) - 1) != 0 {
                 continue;
             }

@@ -1,20 +1,21 @@
 //! The DRR algorithm over one set of keys; the accounts are passed in.
 //!
 //! The central invariant: **a key is granted at most once per round**, and `granted` is the last round whose grant is
-//! in its deficit. A key that comes back within the round that already granted it waits for the next one; a key whose
-//! last grant is a round or more old is served first. So going idle never pays, and idle keys need not stay in the
-//! ring to enforce that.
+//! in its deficit. A key that becomes active again in a round that already granted it waits for the next round; a key
+//! whose last grant is at least a round old is served first. So a key gains nothing by going idle, although idle keys
+//! leave the ring.
 //!
 //! A round serves, in this order:
-//! 1. `new_keys`: keys that just became active, one message each, on credit;
-//! 2. `ring` and `joining` (keys that join the round), merged in one order, by label, which never changes while a key
-//!    has work. A key that was served first is last in that order, with the rest of its grant after that message.
+//! 1. `new_keys`: keys that just became active, one message each, charged in advance against this round's grant;
+//! 2. `ring` and `joining` (keys that join the round), merged in one order, by label. A key from `new_keys` comes last
+//!    in that order, where it spends the rest of its grant.
 //!
-//! Keys without a deficit before the next round wait in `joining_next`, deeper debtors in the debt wheel.
+//! Keys whose deficit becomes positive in the next round wait in `joining_next`, keys that are deeper in debt in the
+//! debt wheel.
 //!
-//! The pairwise guarantee depends on the single order: serving a new key first for a whole grant, or returning a
-//! debtor at either end of a round, would let one key be visited twice between two visits of another, which adds a
-//! quantum.
+//! The pairwise guarantee depends on the single order: if a new key were served first for a whole grant, or a debtor
+//! returned at the start or end of a round, one key could be visited twice between two visits of another, which would
+//! add a quantum to the bound.
 
 use alloc::boxed::Box;
 
@@ -28,8 +29,8 @@ use crate::weight::Weight;
 /// Thousandths of a unit per unit.
 const MILLI: i64 = 1_000;
 
-/// Maximum debt in rounds; deeper debt is forgiven. No real work takes so long to pay off, and the round counter must
-/// not overflow.
+/// Maximum debt in rounds; deeper debt is forgiven, so that the round counter cannot overflow. No real work takes so
+/// long to pay off.
 const DEBT_ROUNDS_MAX: i64 = 1 << 32;
 
 /// Lists of one scheduler and its current round.
@@ -100,7 +101,7 @@ impl DrrLevel {
         self.activate(accounts, key);
     }
 
-    /// Adds a key that has work but takes no part until it is woken.
+    /// Adds a key that has work but is excluded until it is woken.
     pub(super) fn add_parked(&mut self, accounts: &mut KeyAccounts, key: u32, weight: Weight) {
         if accounts[key].location != KeyLocation::Idle {
             return;
@@ -123,7 +124,7 @@ impl DrrLevel {
         accounts[key].location = KeyLocation::Idle;
         accounts[key].deficit = accounts[key].deficit.min(0);
         if self.active == 0 && self.new_key == NewKey::First {
-            // A round without active keys is over: the next key to arrive has been idle throughout it.
+            // A round without active keys ends, so that the next key to become active counts as idle for a round.
             self.round += 1;
         }
         self.advance(accounts);
@@ -135,7 +136,7 @@ impl DrrLevel {
         }
         self.unlink(accounts, key);
         if self.new_key == NewKey::NextRound {
-            // This round's grant was given when the round was opened.
+            // Under `NextRound` every active key has this round's grant from the round's start.
             self.accrue(&mut accounts[key], self.round);
         }
         accounts[key].location = KeyLocation::Parked;
@@ -227,8 +228,8 @@ impl DrrLevel {
         self.skip_empty_rounds(accounts);
     }
 
-    /// Returns a key's balance; negative is debt. Under `NextRound` a round's grant counts from the round's start, under
-    /// `First` from the key's turn.
+    /// Returns a key's balance; negative is debt. Under `NextRound` a round's grant counts from the round's start,
+    /// under `First` from the key's turn.
     pub(super) fn balance(&self, accounts: &KeyAccounts, key: u32) -> i64 {
         let Some(account) = accounts.get(key) else { return 0 };
         if !is_active(account.location) {
@@ -266,7 +267,8 @@ impl DrrLevel {
     /// Adds an amount to a key's deficit, which cannot fall below the maximum debt.
     fn credit(&self, account: &mut KeyAccount, amount: i64) {
         account.deficit = account.deficit.saturating_add(amount);
-        // Above this no debt is too deep, whatever the weight and quantum; testing it first keeps a charge cheap.
+        // A grant is at least one thousandth, so a smaller debt is always within the limit; this cheap test saves the
+        // multiplication.
         if account.deficit < -DEBT_ROUNDS_MAX {
             account.deficit = account.deficit.max(self.grant(account).saturating_mul(-DEBT_ROUNDS_MAX));
         }
@@ -285,12 +287,13 @@ impl DrrLevel {
         }
     }
 
-    /// Returns an idle or parked key's balance and last granted round: passed rounds pay its debt, credit is forfeited.
+    /// Returns an idle or parked key's balance and last granted round: past rounds pay its debt, credit is forfeited.
     ///
-    /// A parked key's credit outlives one change of round, because parking the last key of a round ends that round.
+    /// A parked key's credit is kept for one more round, because parking the last key of a round ends that round.
     fn caught_up(&self, account: &KeyAccount) -> (i64, u64) {
-        let fresh = if account.location == KeyLocation::Parked { self.round - 1 } else { self.round };
-        if account.granted == self.round || (account.granted == fresh && account.deficit > 0) {
+        let credit_kept_from =
+            if account.location == KeyLocation::Parked { self.round - 1 } else { self.round };
+        if account.granted == self.round || (account.granted == credit_kept_from && account.deficit > 0) {
             return (account.deficit, account.granted);
         }
         (self.accrued(account, self.round - 1).min(0), self.round - 1)
@@ -317,12 +320,12 @@ impl DrrLevel {
     /// Activates a key that is caught up.
     fn activate(&mut self, accounts: &mut KeyAccounts, key: u32) {
         let account = &mut accounts[key];
-        let owed = account.granted < self.round;
-        if self.new_key == NewKey::First && owed && self.positive_from(account) <= self.round {
+        let grant_due = account.granted < self.round;
+        if self.new_key == NewKey::First && grant_due && self.positive_from(account) <= self.round {
             account.location = KeyLocation::New;
             self.new_keys.push_back(accounts, key);
         } else {
-            if self.new_key == NewKey::NextRound && owed {
+            if self.new_key == NewKey::NextRound && grant_due {
                 // This round's grant may pay debt, but cannot be spent.
                 (account.deficit, account.granted) = (self.accrued(account, self.round).min(0), self.round);
             }
@@ -334,9 +337,10 @@ impl DrrLevel {
     /// Links an unlinked key into the list that serves it once its deficit is positive.
     fn link(&mut self, accounts: &mut KeyAccounts, key: u32) {
         let from = self.positive_from(&accounts[key]);
-        let leaves_the_round = matches!(accounts[key].location, KeyLocation::Ring | KeyLocation::Joining);
-        if from <= self.round + 1 || !leaves_the_round {
-            // Only a debtor that leaves the round keeps its position in the order; any other key becomes the last.
+        let was_in_round = matches!(accounts[key].location, KeyLocation::Ring | KeyLocation::Joining);
+        if from <= self.round + 1 || !was_in_round {
+            // A key that leaves the round for the debt wheel keeps its label; any other key becomes the last in the
+            // order.
             self.last_label += 1;
             accounts[key].label = self.last_label;
         }
@@ -352,7 +356,7 @@ impl DrrLevel {
         };
     }
 
-    /// Returns the last round by which a key's deficit must be positive for it to stay where it is linked.
+    /// Returns the latest round in which a key's deficit may become positive for the key to stay in its list.
     fn latest_start(&self, account: &KeyAccount) -> u64 {
         match account.location {
             KeyLocation::New => self.round,
@@ -360,13 +364,13 @@ impl DrrLevel {
                 self.round
             }
             KeyLocation::Ring | KeyLocation::Joining => self.round + 1,
-            // Not positions in a round: a debtor is relinked by any change, the others are not linked.
+            // These keys are not in a round: any change relinks a key in the debt wheel, and the others are not linked.
             KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked | KeyLocation::DebtWheel => 0,
         }
     }
 
-    /// Relinks an active key whose deficit or weight changed, unless its deficit is positive by `latest` and it cannot be
-    /// served sooner elsewhere.
+    /// Moves an active key whose deficit or weight changed to another list if its deficit is not positive by round
+    /// `latest`, or if it can be served sooner there; updates the next key.
     fn relink(&mut self, accounts: &mut KeyAccounts, key: u32, latest: u64) {
         let from = self.positive_from(&accounts[key]);
         let sooner = match accounts[key].location {
@@ -389,7 +393,8 @@ impl DrrLevel {
             KeyLocation::Joining if self.joining_next.head() == Some(key) => {
                 self.joining_next.remove(accounts, key);
             }
-            // A key that is not the head of its list is unlinked alike from either list.
+            // Removing a key that is not the head changes only its neighbours, so `joining` can also remove it from
+            // `joining_next`.
             KeyLocation::Joining => self.joining.remove(accounts, key),
             KeyLocation::DebtWheel => {
                 if let Some(debt_wheel) = &mut self.debt_wheel {
@@ -422,7 +427,7 @@ impl DrrLevel {
         }
     }
 
-    /// Skips to the round in which the first debtor can be served, when no other key has work.
+    /// Opens rounds until a key can be served, skipping those in which every active key is in debt.
     fn skip_empty_rounds(&mut self, accounts: &mut KeyAccounts) {
         while self.next_key.is_none() {
             let event = self.debt_wheel.as_ref().and_then(|debt_wheel| debt_wheel.next_event(self.round));
@@ -432,7 +437,7 @@ impl DrrLevel {
         }
     }
 
-    /// Opens a round at its first key, with the keys that join it.
+    /// Opens a round: restarts the ring and adds the keys that join.
     fn open_round(&mut self, accounts: &mut KeyAccounts, round: u64) {
         self.round = round;
         self.ring.restart();
@@ -443,10 +448,11 @@ impl DrrLevel {
         self.next_key = self.find_next(accounts);
     }
 
-    /// Merges the keys whose debt is paid off by this round into those that join it.
+    /// Adds the keys whose debt this round's grant pays off to the keys that join the round, in the order of their
+    /// labels.
     fn merge_paid_off(&mut self, accounts: &mut KeyAccounts, mut debt_wheel: Box<DebtWheel>) {
         let mut keys = core::mem::take(&mut debt_wheel.scratch);
-        while let Some(key) = debt_wheel.pop_opened(accounts, self.round) {
+        while let Some(key) = debt_wheel.pop_reached(accounts, self.round) {
             let due = self.positive_from(&accounts[key]);
             if due <= self.round {
                 keys.push(key);
@@ -480,7 +486,7 @@ impl DrrLevel {
         let joining = self.joining.keys(accounts);
         let joining_next = self.joining_next.keys(accounts);
         for list in [&ring, &joining, &joining_next] {
-            assert!(labels(list).is_sorted(), "out of order: {:?}", labels(list));
+            assert!(labels(list).is_sorted(), "list not sorted by label: {:?}", labels(list));
         }
         let unvisited = self.ring.cursor().map_or(0, |cursor| {
             ring.len() - ring.iter().position(|&key| key == cursor).expect("the cursor is in the ring")
@@ -509,7 +515,7 @@ fn is_active(location: KeyLocation) -> bool {
 
 /// Converts units to thousandths of a unit.
 pub(super) fn milli(cost: Cost) -> i64 {
-    // `Cost::MAX` in thousandths fits in an i64 by far.
+    // `Cost::MAX` in thousandths fits in an i64.
     cost.0.min(Cost::MAX.0) as i64 * MILLI
 }
 

@@ -4,7 +4,7 @@
 
 use super::account::{KeyAccounts, NIL};
 
-/// Circular list of keys; the predecessor of the head is the last.
+/// Circular doubly linked list of keys; the predecessor of the head is the last key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     head: u32,
@@ -87,15 +87,15 @@ impl RoundOrder {
     }
 }
 
-/// Keys of a round in the order in which they are visited, which stays the same from round to round.
+/// Keys of a round in the order in which they are visited; the order is the same in every round.
 ///
-/// Keys are sorted by label: a key that joins gets a higher label than all others, and a key that comes back from the
-/// debt wheel keeps its own.
+/// Keys are sorted by label: a key that joins gets a higher label than all others, and a key that returns from the debt
+/// wheel keeps its label.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundOrder {
     /// Starts at the first key of a round.
     order: Ring,
-    /// Key being visited; `NIL` past the last.
+    /// Key being visited; `NIL` after the last key.
     cursor: u32,
 }
 

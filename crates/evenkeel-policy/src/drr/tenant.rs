@@ -1,4 +1,4 @@
-//! Two-level deficit round robin: tenants share the service, and a tenant's keys share the tenant's part.
+//! Two-level deficit round robin: the tenants share the service, and the keys of a tenant share the tenant's part.
 //!
 //! Guarantees: those of [`drr`](crate::drr) hold between tenants whatever keys they use, so a tenant cannot multiply
 //! its share by inventing keys; and they hold between the keys of one tenant.
@@ -53,15 +53,15 @@ pub struct TenantDrr {
 #[derive(Clone, Debug)]
 struct TenantKeys {
     keys: DrrLevel,
-    /// Number of keys that belong to it.
+    /// Number of keys that belong to the tenant.
     owned: u32,
-    hold: Hold,
+    park_state: ParkState,
 }
 
 /// Parking state of a tenant as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hold {
-    Free,
+enum ParkState {
+    Awake,
     Parked,
 }
 
@@ -100,7 +100,7 @@ impl TenantDrr {
         Ok(())
     }
 
-    /// Deactivates a key that has nothing left to serve; it forfeits credit and keeps debt.
+    /// Deactivates a key that has nothing left to serve; it forfeits its deficit and keeps its debt.
     pub fn remove_key(&mut self, key: Key) {
         if let Some(tenant) = self.owner(key) {
             self.keys_by_tenant[tenant as usize].keys.remove(&mut self.key_accounts, key.0);
@@ -108,7 +108,7 @@ impl TenantDrr {
         }
     }
 
-    /// Returns the next tenant and key to serve, without moving on.
+    /// Returns the next tenant and key to serve, without advancing.
     pub fn next_key(&self) -> Option<Turn> {
         let tenant = self.tenants.next()?;
         let key = self.keys_by_tenant[tenant as usize].keys.next()?;
@@ -147,7 +147,7 @@ impl TenantDrr {
 
     /// Sets a tenant's weight among the tenants.
     pub fn update_tenant_weight(&mut self, tenant: TenantId, weight: Weight) {
-        if self.knows(tenant) {
+        if self.is_known(tenant) {
             self.tenants.update_weight(&mut self.tenant_accounts, tenant.0, weight);
         }
     }
@@ -168,17 +168,17 @@ impl TenantDrr {
         }
     }
 
-    /// Excludes a whole tenant until it is woken, with or without work; keys may be added and removed meanwhile.
+    /// Excludes a tenant from scheduling until it is woken; its keys may be added and removed meanwhile.
     pub fn park_tenant(&mut self, tenant: TenantId) -> Result<(), AddKeyError> {
         self.ensure_tenant(tenant)?;
-        self.hold(tenant, Hold::Parked);
+        self.set_park_state(tenant, ParkState::Parked);
         Ok(())
     }
 
     /// Resumes a parked tenant.
     pub fn wake_tenant(&mut self, tenant: TenantId) {
-        if self.knows(tenant) {
-            self.hold(tenant, Hold::Free);
+        if self.is_known(tenant) {
+            self.set_park_state(tenant, ParkState::Awake);
         }
     }
 
@@ -196,7 +196,7 @@ impl TenantDrr {
 
     /// Forgets a tenant, so that its number can be reused; returns `false` while it owns a key.
     pub fn forget_tenant(&mut self, tenant: TenantId) -> bool {
-        if !self.knows(tenant) {
+        if !self.is_known(tenant) {
             return true;
         }
         if self.keys_by_tenant[tenant.index()].owned > 0 || !self.tenant_accounts.forget(tenant.0) {
@@ -272,21 +272,22 @@ impl TenantDrr {
         self.owners.get(key.index()).copied().filter(|&owner| owner != NIL)
     }
 
-    fn knows(&self, tenant: TenantId) -> bool {
+    fn is_known(&self, tenant: TenantId) -> bool {
         self.tenant_accounts.get(tenant.0).is_some()
     }
 
-    fn hold(&mut self, tenant: TenantId, hold: Hold) {
-        self.keys_by_tenant[tenant.index()].hold = hold;
+    fn set_park_state(&mut self, tenant: TenantId, park_state: ParkState) {
+        self.keys_by_tenant[tenant.index()].park_state = park_state;
         self.sync_tenant(tenant.0);
     }
 
-    /// Derives a tenant's state from its keys: active while one is active, else parked while one is parked, else idle.
+    /// Updates a tenant's state: parked while it is parked itself or all its keys with work are, idle without such
+    /// keys, otherwise active.
     fn sync_tenant(&mut self, tenant: u32) {
-        let TenantKeys { keys, hold, .. } = &self.keys_by_tenant[tenant as usize];
+        let TenantKeys { keys, park_state, .. } = &self.keys_by_tenant[tenant as usize];
         let accounts = &mut self.tenant_accounts;
         let weight = accounts[tenant].weight;
-        if keys.active() > 0 && *hold == Hold::Free {
+        if keys.active() > 0 && *park_state == ParkState::Awake {
             self.tenants.add(accounts, tenant, weight);
             self.tenants.wake(accounts, tenant);
         } else if keys.active() + keys.parked() > 0 {
@@ -300,7 +301,7 @@ impl TenantDrr {
 
 impl TenantKeys {
     fn new(quantum: Cost) -> Self {
-        Self { keys: DrrLevel::new(NewKey::First, quantum), owned: 0, hold: Hold::Free }
+        Self { keys: DrrLevel::new(NewKey::First, quantum), owned: 0, park_state: ParkState::Awake }
     }
 }
 
@@ -340,7 +341,7 @@ mod tests {
         add(&mut drr, BYTE, Key(10));
         assert_eq!(serve(&mut drr, 1_000), [500, 500]);
 
-        // A single level gives ten keys ten shares.
+        // With a single level, ten keys get ten shares.
         let mut flat = super::super::DrrScheduler::new(DrrConfig::default()).unwrap();
         for key in 0..=10 {
             flat.add_key(Key(key), Weight::ONE).unwrap();
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_count_on_both_levels() {
+    fn weights_apply_on_both_levels() {
         let mut drr = scheduler();
         let three = Weight::whole(3).unwrap();
         drr.add_key(weighted_key(ACME, three, Key(0), Weight::ONE)).unwrap();
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_parked_while_all_its_keys_are() {
+    fn a_tenant_is_parked_while_all_its_keys_are_parked() {
         let mut drr = scheduler();
         add(&mut drr, ACME, Key(0));
         add(&mut drr, ACME, Key(1));
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_belongs_to_one_tenant_until_forgotten() {
+    fn a_key_belongs_to_one_tenant_until_it_is_forgotten() {
         let mut drr = scheduler();
         add(&mut drr, ACME, Key(0));
         let error = drr.add_key(weighted_key(BYTE, Weight::ONE, Key(0), Weight::ONE)).unwrap_err();
@@ -447,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_can_be_parked_before_its_first_work() {
+    fn a_tenant_can_be_parked_before_it_has_work() {
         let mut drr = scheduler();
         drr.park_tenant(BYTE).unwrap();
         add(&mut drr, BYTE, Key(0));
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn work_for_a_parked_tenant_cancels_no_debt() {
+    fn adding_work_to_a_parked_tenant_does_not_reduce_its_debt() {
         let mut drr = scheduler();
         add(&mut drr, ACME, Key(0));
         add(&mut drr, BYTE, Key(1));

@@ -22,7 +22,7 @@ fn three_equal_keys_each_get_a_third() {
 
 // See docs/specs.md, deficit round robin, task 4.2.
 #[test]
-fn a_key_with_nothing_left_is_no_longer_active() {
+fn a_removed_key_is_not_active() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.remove_key(ALICE);
     assert!(drr.has_active_keys());
@@ -114,8 +114,8 @@ fn an_idle_tenant_saves_nothing() {
     }
 }
 
-/// A scheduler that moves on with every pick serves one message per key and visit: until the lighter key has used up its
-/// grant, a weight of 3 gets no more than a weight of 1.
+/// If every pick advanced to the next key, a key of weight 3 would get no more than a key of weight 1 until the lighter
+/// one has used up its grant.
 #[test]
 fn weight_counts_inside_a_round() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 3.0), (BOB, 1.0)]);
@@ -131,7 +131,7 @@ fn weight_counts_inside_a_round() {
             served[key] += 1;
         }
     }
-    assert_eq!(served, [1_000, 1_000], "the first 2000 messages if every pick moves on, at a cost of 1");
+    assert_eq!(served, [1_000, 1_000], "if every pick advances: the first 2000 messages at a cost of 1");
 }
 
 #[test]
@@ -140,10 +140,10 @@ fn a_quiet_key_among_a_hundred_busy_ones_is_served_first() {
     let quiet = Key(100);
     serve(&mut drr, 4_321);
     drr.add_key(quiet, Weight::ONE).unwrap();
-    assert_eq!(picks_until(&mut drr, quiet), 1, "right after the message in service");
+    assert_eq!(picks_until(&mut drr, quiet), 1, "before all busy keys");
     drr.remove_key(quiet);
 
-    // With other prioritized keys: at most 1 + their number.
+    // With nine other prioritized keys, it is served after at most ten picks.
     serve(&mut drr, 4_321);
     for key in 101..110 {
         drr.add_key(Key(key), Weight::ONE).unwrap();
@@ -152,7 +152,8 @@ fn a_quiet_key_among_a_hundred_busy_ones_is_served_first() {
     assert_eq!(picks_until(&mut drr, quiet), 10);
 }
 
-/// Taken literally, a grant of 1000 at a cost of 1 lets each of 100 busy keys send 1000 messages first.
+/// With the specification's grant of 1000 at a cost of 1, each of 100 busy keys sends 1000 messages per round: the
+/// quiet key waits for the rest of this round and for its turn in the next.
 #[test]
 fn with_the_literal_quantum_a_quiet_key_waits_for_a_hundred_thousand_messages() {
     // A hundred keys with a thousand messages each take over four minutes under Miri and run the same code as two.
@@ -175,11 +176,11 @@ fn with_the_literal_quantum_a_quiet_key_waits_for_a_hundred_thousand_messages() 
     }
     // One iteration opened a round and served no key.
     waited -= 1;
-    assert_eq!(waited, 2_000 * busy - 1, "the rest of the current round, and the next up to its turn");
+    assert_eq!(waited, 2_000 * busy - 1, "the rest of this round and all busy keys in the next");
 }
 
-/// If only keys that empty while prioritized were remembered, serving one from the ring would forget it, and its next
-/// message would be prioritized again: two grants a round.
+/// If the scheduler remembered only keys that became idle while prioritized, a key served from the ring would be
+/// prioritized again for its next message and get two grants per round.
 #[test]
 fn sending_one_message_at_a_time_gets_no_more_than_a_backlog() {
     let mut drr = busy(10);
@@ -198,7 +199,7 @@ fn sending_one_message_at_a_time_gets_no_more_than_a_backlog() {
 }
 
 #[test]
-fn leaving_and_coming_back_unserved_gains_no_priority() {
+fn a_key_that_leaves_and_returns_unserved_gains_no_priority() {
     let mut drr = busy(10);
     let impatient = Key(10);
     drr.add_key(impatient, Weight::ONE).unwrap();
@@ -214,7 +215,7 @@ fn leaving_and_coming_back_unserved_gains_no_priority() {
         drr.remove_key(impatient);
         others += 1;
     }
-    assert_eq!(others, 10, "messages of the ten others before it is served again");
+    assert_eq!(others, 10, "the ten others are served before it is served again");
 }
 
 /// Checks the invariants of every list after each of many random operations.
@@ -248,7 +249,7 @@ fn every_operation_keeps_the_lists_in_order() {
 }
 
 #[test]
-fn a_key_idle_while_no_key_was_served_is_prioritized() {
+fn a_key_that_was_idle_while_all_keys_were_idle_is_prioritized() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0)]);
     serve(&mut drr, 1);
     drr.consume_deficit(ALICE, Cost(500));
@@ -260,7 +261,7 @@ fn a_key_idle_while_no_key_was_served_is_prioritized() {
 }
 
 #[test]
-fn a_key_that_keeps_coming_back_is_prioritized_for_one_grant_a_round() {
+fn a_key_that_keeps_returning_is_prioritized_for_one_grant_per_round() {
     let mut drr = busy(1);
     let heavy = Key(1);
     let round = drr.round();
@@ -288,7 +289,7 @@ fn a_forgotten_key_has_no_debt() {
 }
 
 #[test]
-fn unknown_keys_change_nothing() {
+fn calls_with_unknown_keys_have_no_effect() {
     let mut drr = scheduler(NewKey::First, &[(CAROL, 1.0)]);
     for key in [ALICE, BOB, Key(3), Key(u32::MAX)] {
         drr.consume_deficit(key, MESSAGE);
@@ -357,7 +358,7 @@ fn busy(len: u32) -> DrrScheduler {
 /// Serves messages, opening rounds as needed, and returns the key of each.
 fn serve(drr: &mut DrrScheduler, messages: usize) -> Vec<Key> {
     let mut served = vec![];
-    let mut idle = 0;
+    let mut rounds = 0;
     while served.len() < messages {
         match drr.next_key() {
             Some(key) => {
@@ -366,14 +367,15 @@ fn serve(drr: &mut DrrScheduler, messages: usize) -> Vec<Key> {
             }
             None => {
                 drr.start_new_round();
-                idle += 1;
-                assert!(idle <= messages, "round after round serves no key");
+                rounds += 1;
+                assert!(rounds <= messages, "too many rounds without serving a key");
             }
         }
     }
     served
 }
 
+/// Serves messages until the round has no key left, at most 1000.
 fn serve_round(drr: &mut DrrScheduler) -> Vec<Key> {
     let mut served = vec![];
     while let Some(key) = drr.next_key().filter(|_| served.len() < 1_000) {
@@ -383,6 +385,7 @@ fn serve_round(drr: &mut DrrScheduler) -> Vec<Key> {
     served
 }
 
+/// Serves messages until a key is picked and returns the number of picks, including that one.
 fn picks_until(drr: &mut DrrScheduler, wanted: Key) -> usize {
     for pick in 1..10_000 {
         let key = drr.next_key().unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A plain ring visits a key of weight 0.01 a hundred times per message and finds it still in debt.
+/// A plain ring visits a key of weight 0.01 a hundred times per message; all but one of these visits find it in debt.
 #[test]
 fn a_tiny_weight_costs_no_empty_visits() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 0.01)]);
@@ -25,12 +25,12 @@ fn a_tiny_weight_costs_no_empty_visits() {
     assert!(visits > messages + 900, "the plain ring makes {visits} visits for {messages} messages");
 
     serve(&mut drr, 20);
-    let debtor = drr.key_status(BOB);
-    assert!(matches!(debtor, KeyStatus::InDebt { rounds: 1..=100 }), "not out of the ring: {debtor:?}");
+    let status = drr.key_status(BOB);
+    assert!(matches!(status, KeyStatus::InDebt { rounds: 1..=100 }), "still in the ring: {status:?}");
 }
 
 #[test]
-fn a_debtor_alone_is_served_at_once() {
+fn a_debtor_that_is_the_only_active_key_is_served_at_once() {
     for new_key in [NewKey::NextRound, NewKey::First] {
         let mut drr = scheduler(new_key, &[(ALICE, 0.01)]);
         drr.start_new_round();
@@ -41,7 +41,7 @@ fn a_debtor_alone_is_served_at_once() {
 }
 
 #[test]
-fn debt_outlives_idleness_and_is_paid_by_the_rounds_that_pass() {
+fn an_idle_key_keeps_its_debt_and_passing_rounds_pay_it_off() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.consume_deficit(ALICE, Cost(10_000));
     drr.remove_key(ALICE);
@@ -50,10 +50,11 @@ fn debt_outlives_idleness_and_is_paid_by_the_rounds_that_pass() {
     serve(&mut drr, 5);
     let passed = drr.round() - start;
     drr.add_key(ALICE, Weight::ONE).unwrap();
-    // The current round's grant pays too, now that ALICE waits through it.
+    // ALICE is active again, so the current round's grant pays off debt too.
     let owed = drr.debt(ALICE).0;
     assert_eq!(owed, 10_000 - 1_000 * (passed + 1));
-    // This round, the rounds that pay, and the one that leaves a deficit to spend, in which BOB comes first.
+    // BOB is picked in this round, in each round that pays off debt and in the round in which ALICE's deficit is
+    // positive; then ALICE is picked.
     assert_eq!(picks_until(&mut drr, ALICE), 3 + usize::try_from(owed / 1_000).unwrap());
 }
 
@@ -103,7 +104,7 @@ fn a_refund_to_an_idle_key_only_cancels_debt() {
 }
 
 #[test]
-fn a_charge_to_an_idle_key_is_not_paid_by_the_rounds_before_it() {
+fn rounds_before_a_charge_to_an_idle_key_do_not_pay_it_off() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     serve(&mut drr, 2);
     drr.remove_key(ALICE);
@@ -115,7 +116,7 @@ fn a_charge_to_an_idle_key_is_not_paid_by_the_rounds_before_it() {
 }
 
 #[test]
-fn a_grant_that_just_pays_the_debt_leaves_no_deficit() {
+fn a_key_whose_grant_equals_its_debt_is_not_served_in_that_round() {
     let mut drr = in_ring(1);
     let mut served = vec![];
     for _ in 0..10 {
@@ -127,7 +128,7 @@ fn a_grant_that_just_pays_the_debt_leaves_no_deficit() {
 }
 
 #[test]
-fn a_charge_that_changes_no_turn_keeps_the_position() {
+fn a_charge_within_the_next_grant_keeps_the_order() {
     let mut drr = in_ring(1);
     serve(&mut drr, 1);
     drr.settle(ALICE, MESSAGE, Cost(1_500), Settlement::Running);
@@ -148,7 +149,7 @@ fn a_refund_lets_a_new_key_use_the_rest_of_its_grant_in_this_round() {
 }
 
 #[test]
-fn a_refund_brings_a_debtor_back_before_its_round() {
+fn a_refund_returns_a_debtor_to_the_ring_early() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.consume_deficit(ALICE, Cost(100_000));
     assert!(matches!(drr.key_status(ALICE), KeyStatus::InDebt { .. }));
@@ -158,7 +159,7 @@ fn a_refund_brings_a_debtor_back_before_its_round() {
 }
 
 #[test]
-fn a_refund_beyond_the_debt_brings_a_new_key_back_at_once() {
+fn a_refund_above_the_debt_returns_a_new_key_to_the_current_round() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.consume_deficit(ALICE, Cost(5_000));
     drr.settle(ALICE, Cost(6_000), Cost::ZERO, Settlement::Final);
@@ -193,7 +194,7 @@ fn a_new_weight_applies_to_a_debtor() {
     assert!(matches!(drr.key_status(BOB), KeyStatus::InDebt { rounds: 90.. }));
     drr.update_weight(BOB, Weight::ONE);
     assert_eq!(drr.key_status(BOB), KeyStatus::InRing);
-    assert_eq!(drr.next_key(), Some(ALICE), "in this round BOB had its grant");
+    assert_eq!(drr.next_key(), Some(ALICE), "BOB already had its grant of this round");
     assert_eq!(count(&serve(&mut drr, 21)), [11, 10, 0]);
 }
 
@@ -217,7 +218,7 @@ fn a_parked_key_is_skipped_until_woken() {
 }
 
 #[test]
-fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_one_round() {
+fn a_parked_key_keeps_the_rest_of_its_grant_for_one_round() {
     let mut drr = in_ring(3);
     assert_eq!(drr.next_key(), Some(ALICE));
     drr.consume_deficit(ALICE, MESSAGE);
@@ -233,11 +234,11 @@ fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_one_round() {
     drr.park(ALICE);
     assert_eq!(drr.deficit(ALICE), Cost(2_000));
     serve(&mut drr, 10);
-    assert_eq!(drr.deficit(ALICE), Cost(0), "but not forever");
+    assert_eq!(drr.deficit(ALICE), Cost(0), "forfeited after a round");
 }
 
-/// Parking the last key of a round ends the round; if that took the rest of its grant, a weight of 10 beside ten keys
-/// of weight 1 would get 714 of 2000 messages.
+/// Parking the last key of a round ends the round. If the key then lost the rest of its grant, a key of weight 10
+/// beside ten keys of weight 1 would get 714 of 2000 messages.
 #[test]
 fn a_key_parked_after_each_message_still_gets_its_share() {
     let mut drr = busy(10);
@@ -267,7 +268,7 @@ fn under_next_round_a_key_parked_before_its_turn_keeps_the_rounds_grant() {
 }
 
 #[test]
-fn under_next_round_a_new_weight_leaves_the_grant_already_given() {
+fn under_next_round_a_new_weight_does_not_change_the_grant_already_given() {
     let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0)]);
     drr.start_new_round();
     drr.update_weight(ALICE, Weight::whole(3).unwrap());
@@ -289,7 +290,7 @@ fn a_key_added_parked_waits_until_woken() {
 }
 
 #[test]
-fn absurd_costs_saturate() {
+fn huge_costs_saturate() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1000.0), (BOB, 0.01)]);
     for _ in 0..50 {
         let key = drr.next_key().unwrap();
@@ -301,7 +302,7 @@ fn absurd_costs_saturate() {
     let config = DrrConfig { quantum: Cost(1), ..DrrConfig::default() };
     let mut drr = DrrScheduler::new(config).unwrap();
     drr.add_key(ALICE, Weight::MIN).unwrap();
-    // 10 000 take over four minutes under Miri and run the same code as a hundred.
+    // 10 000 charges take over four minutes under Miri and run the same code as a hundred.
     let charges = if cfg!(miri) { 100 } else { 10_000 };
     for _ in 0..charges {
         drr.consume_deficit(ALICE, Cost::MAX);
@@ -311,7 +312,7 @@ fn absurd_costs_saturate() {
 }
 
 #[test]
-fn debt_that_can_be_paid_is_exact() {
+fn debt_below_the_maximum_is_exact() {
     for owed in [10_000_000, 1_000_000_000, Cost::MAX.0] {
         let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
         drr.consume_deficit(ALICE, Cost(owed));
