@@ -1,7 +1,7 @@
 //! Histogram of durations in 128 bytes, for estimates kept per key.
 //!
-//! Two [log-linear](super::log_linear) buckets per doubling, from a millisecond to seven weeks. Once one bucket is full,
-//! all are halved, so that old samples count for less.
+//! It has two [log-linear](super::log_linear) buckets per doubling, from a millisecond to seven weeks. When a bucket is
+//! full, all counts are halved, so that old samples count for less.
 
 use super::Quantile;
 use super::log_linear;
@@ -31,7 +31,7 @@ impl DecayingHistogram {
         self.0[index] += 1;
     }
 
-    /// Adds the samples of `other`, halving both until every sum fits.
+    /// Adds the samples of `other`, halving the counts of both until every sum fits.
     pub fn merge(&mut self, other: &Self) {
         let mut other = other.clone();
         while self.0.iter().zip(&other.0).any(|(count, more)| count.checked_add(*more).is_none()) {
@@ -54,7 +54,7 @@ impl DecayingHistogram {
         Some(Duration::from_millis(log_linear::range::<STEP_BITS>(index).end - 1))
     }
 
-    /// Returns the number of samples, as far as they have not decayed.
+    /// Returns the number of samples, less those that have decayed.
     pub fn samples(&self) -> u64 {
         self.0.iter().copied().map(u64::from).sum()
     }
@@ -80,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_at_most_half_as_long_again() {
-        for (most, few) in [(1, 10), (7, 900), (1_000, 86_400_000), (3, 1_209_600_000)] {
-            let histogram = recorded(&[(98, most), (2, few)]);
-            for (quantile, exact) in [(Quantile::P50, most), (Quantile::P99, few)] {
+    fn quantiles_overestimate_by_at_most_half() {
+        for (usual_ms, rare_ms) in [(1, 10), (7, 900), (1_000, 86_400_000), (3, 1_209_600_000)] {
+            let histogram = recorded(&[(98, usual_ms), (2, rare_ms)]);
+            for (quantile, exact) in [(Quantile::P50, usual_ms), (Quantile::P99, rare_ms)] {
                 let millis = histogram.quantile(quantile).unwrap().as_millis() as u64;
                 assert!((exact..=exact + exact / 2).contains(&millis), "{millis} for {exact}");
             }
@@ -92,21 +92,21 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_halves_all() {
+    fn a_full_bucket_halves_all_counts() {
         let histogram = recorded(&[(200_000, 1), (70_000, 1_000)]);
         let p50 = histogram.quantile(Quantile::P50);
         assert_eq!(p50, Some(Duration::from_millis(1_023)), "recent samples weigh more");
     }
 
     #[test]
-    fn a_merge_equals_recording_both() {
+    fn merging_equals_recording_the_samples_of_both() {
         let mut left = recorded(&[(10, 3)]);
         left.merge(&recorded(&[(5, 700)]));
         assert_eq!(left, recorded(&[(10, 3), (5, 700)]));
     }
 
     #[test]
-    fn a_merge_beyond_a_full_bucket_halves_all() {
+    fn a_merge_that_overflows_a_bucket_halves_all_counts() {
         let full = recorded(&[(u32::from(u16::MAX), 5), (2, 900)]);
         let mut merged = full.clone();
         merged.merge(&full);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_beyond_the_scale_counts_as_its_end() {
+    fn a_span_beyond_the_scale_counts_in_the_last_bucket() {
         let mut histogram = DecayingHistogram::EMPTY;
         histogram.record(Duration::MAX);
         assert!(histogram.quantile(Quantile::P99) > Some(Duration::from_hours(7 * 7 * 24 - 24)));

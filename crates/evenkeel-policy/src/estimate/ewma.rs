@@ -37,7 +37,7 @@ impl Gains {
 
 /// Exponentially weighted moving average with its mean deviation.
 ///
-/// Weights are per sample, not per unit of time: how fast old samples decay depends on the sample rate.
+/// Each sample has the same gain regardless of time, so old samples decay faster at a higher sample rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Ewma {
     gains: Gains,
@@ -98,7 +98,7 @@ impl Ewma {
         self.moments.map(|moments| moments.mean)
     }
 
-    /// Returns the moving mean absolute deviation: of each sample from the mean before it.
+    /// Returns the moving average of each sample's absolute deviation from the mean before it.
     pub fn deviation(&self) -> Option<f64> {
         self.moments.map(|moments| moments.deviation)
     }
@@ -130,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn mean_and_deviation_use_their_own_gain() {
+    fn mean_and_deviation_each_use_their_own_gain() {
         assert_eq!(record_all(&[10.0, 18.0]), Some((11.0, 5.75)));
     }
 
     #[test]
-    fn fractions_of_a_millisecond_survive() {
+    fn fractions_of_a_millisecond_are_kept() {
         let mut rtt = Ewma::new(Gains::RTT);
         rtt.record_millis(Duration::from_micros(990));
         assert!(rtt.mean().is_some_and(|mean| (mean - 0.99).abs() < 1e-12));

@@ -1,7 +1,7 @@
 //! Latency quantiles over a sliding window.
 //!
 //! Each slice is a [log-linear](super::log_linear) histogram: 16 buckets of 64 ns, then 16 buckets in every doubling up
-//! to 2^42 ns. A bucket is at most 1/16 of any value in it, so its middle is off by at most 1/32.
+//! to 2^42 ns. A bucket's width is at most 1/16 of any value in it, so its middle is off by at most 1/32.
 
 use alloc::boxed::Box;
 
@@ -20,7 +20,7 @@ const UNIT_BITS: u32 = 6;
 const SCALE_BITS: u32 = 42;
 const OCTAVES: usize = (SCALE_BITS - UNIT_BITS - STEP_BITS) as usize + 1;
 
-/// Sliding window of latencies with any quantile.
+/// Sliding window of latencies from which any quantile can be read.
 ///
 /// Recording is O(1) (amortised: an expired slice is subtracted once), reading a quantile is one pass over the
 /// histogram. Latencies above 73 minutes count as 73 minutes.
@@ -29,7 +29,7 @@ pub struct LatencyWindow {
     slices: Slices<LatencyHistogram, SLICES>,
 }
 
-/// A minute, in slices of ten seconds.
+/// The default window is one minute.
 impl Default for LatencyWindow {
     fn default() -> Self {
         Self { slices: Slices::with_slice(Duration::from_secs(10)) }
@@ -37,7 +37,9 @@ impl Default for LatencyWindow {
 }
 
 impl LatencyWindow {
-    /// Creates an empty window of six slices, each a whole number of nanoseconds.
+    /// Creates an empty window of six equal slices, rounded down to whole nanoseconds.
+    ///
+    /// Fails if a slice would be shorter than a nanosecond.
     pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
         Ok(Self { slices: Slices::new(window)? })
     }
@@ -109,7 +111,7 @@ impl Bucket {
 
 #[derive(Clone, Debug)]
 struct LatencyHistogram {
-    /// Sum of `counts`; neither grows once a count is saturated.
+    /// Sum of `counts`; a sample in a saturated bucket is not counted.
     samples: u64,
     counts: Box<[[u32; STEPS]; OCTAVES]>,
 }
@@ -123,7 +125,7 @@ impl Default for LatencyHistogram {
 impl LatencyHistogram {
     fn count(&mut self, bucket: Bucket) {
         let count = &mut self.counts[bucket.octave][bucket.step];
-        self.samples += add_up_to_max(count, 1);
+        self.samples += add_saturating(count, 1);
     }
 
     fn in_octave(&self, octave: usize) -> u64 {
@@ -136,7 +138,7 @@ impl LatencyHistogram {
 
     fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.as_flattened_mut().iter_mut().zip(other.counts.as_flattened()) {
-            self.samples += add_up_to_max(count, *more);
+            self.samples += add_saturating(count, *more);
         }
     }
 }
@@ -162,8 +164,8 @@ impl SliceCounter for LatencyHistogram {
     }
 }
 
-/// Adds up to the maximum and returns by how much the count grew.
-fn add_up_to_max(count: &mut u32, more: u32) -> u64 {
+/// Adds with saturation and returns the increase.
+fn add_saturating(count: &mut u32, more: u32) -> u64 {
     let before = *count;
     *count = before.saturating_add(more);
     u64::from(*count - before)
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_starts_where_the_one_before_ends() {
+    fn every_bucket_starts_where_the_previous_one_ends() {
         let mut end = 0;
         for octave in 0..OCTAVES {
             for step in 0..STEPS {
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_beyond_the_scale_counts_as_its_end() {
+    fn a_latency_beyond_the_scale_counts_in_the_last_bucket() {
         let mut window = LatencyWindow::default();
         window.record(NOW, Duration::MAX);
         let p95 = window.p95(NOW).unwrap();
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saturated_count_stays_readable() {
+    fn quantiles_remain_readable_when_a_count_is_saturated() {
         let mut window = LatencyWindow::default();
         window.record(NOW, Duration::from_millis(10));
         for _ in 0..40 {
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_different_slices_do_not_merge() {
+    fn windows_with_different_slice_lengths_do_not_merge() {
         let mut minute = LatencyWindow::default();
         let second = LatencyWindow::new(Duration::from_secs(6)).unwrap();
         let mismatch = WindowMismatch { ours: Duration::from_secs(10), theirs: Duration::from_secs(1) };

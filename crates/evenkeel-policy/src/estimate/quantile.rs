@@ -27,7 +27,7 @@ impl Quantile {
         if samples == 0 {
             return None;
         }
-        // Whole millions are computed apart from the remainder, so that no product exceeds 64 bits.
+        // Whole millions and the remainder are multiplied separately, so that no product exceeds 64 bits.
         let millions = samples / 1_000_000;
         let rest = samples % 1_000_000;
         let millionths = u64::from(self.0);

@@ -6,8 +6,7 @@ use crate::time::{Duration, Instant};
 
 /// Sliding window of completed work, read as units per second.
 ///
-/// It measures throughput, which equals capacity only under load. Recording is O(1) amortised; the window has ten
-/// slices.
+/// It measures throughput, which equals capacity only while work is waiting. Recording is O(1) amortised.
 #[derive(Clone, Debug)]
 pub struct RateWindow {
     slices: Slices<Cost, 10>,
@@ -21,7 +20,7 @@ struct First {
     cost: Cost,
 }
 
-/// Ten seconds, in slices of one.
+/// The default window is ten seconds.
 impl Default for RateWindow {
     fn default() -> Self {
         Self { slices: Slices::with_slice(Duration::from_secs(1)), first: None }
@@ -29,7 +28,9 @@ impl Default for RateWindow {
 }
 
 impl RateWindow {
-    /// Creates an empty window of ten slices, each a whole number of nanoseconds.
+    /// Creates an empty window of ten equal slices, rounded down to whole nanoseconds.
+    ///
+    /// Fails if a slice would be shorter than a nanosecond.
     pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
         Ok(Self { slices: Slices::new(window)?, first: None })
     }
@@ -42,12 +43,12 @@ impl RateWindow {
         self.slices.record(now, |completed| *completed += cost);
     }
 
-    /// Returns the units completed per second; `None` until a slice's time has passed since the first record and more work
-    /// was completed.
+    /// Returns the units completed per second; `None` until more work was completed and at least a slice's duration has
+    /// passed after the first record.
     ///
-    /// While the first record after an empty window is in the window, the clock runs from that record and its cost is left
-    /// out, because it is unknown how long that work took. So neither a new pool nor one that was idle is mistaken for a
-    /// slow one.
+    /// While the first record after an empty window is in the window, the rate is measured from that record's time and
+    /// without its cost, because it is unknown how long that work took. So the rate of a pool that is new or was idle
+    /// is not underestimated.
     pub fn per_second(&self, now: Instant) -> Option<f64> {
         let first = self.first?;
         let now = self.slices.not_before_latest(now);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn one_completion_gives_no_rate() {
+    fn a_single_completion_gives_no_rate() {
         let mut rate = RateWindow::default();
         assert_eq!(rate.per_second(Instant::from_secs(1)), None);
         complete(&mut rate, 1_000..=1_000, 1);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn backdated_work_is_measured_from_its_arrival() {
+    fn backdated_work_counts_at_the_time_of_the_newest_record() {
         let mut rate = RateWindow::default();
         rate.record(Instant::from_secs(100), Cost::ZERO);
         complete(&mut rate, 1_000..=1_001, 1);

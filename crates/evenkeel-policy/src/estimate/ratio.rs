@@ -30,7 +30,7 @@ impl Default for RatioWindow {
 impl RatioWindow {
     /// Creates an empty window of twelve equal slices, rounded down to whole nanoseconds.
     ///
-    /// Fails if a slice would be empty.
+    /// Fails if a slice would be shorter than a nanosecond.
     pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
         Ok(Self { slices: Slices::new(window)? })
     }

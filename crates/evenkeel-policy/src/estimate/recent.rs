@@ -19,21 +19,21 @@ impl RecentLen {
     }
 }
 
-/// Twenty: the fewest samples of which one outlier is not the p95.
+/// Twenty is the smallest number of samples whose p95 ignores a single outlier.
 impl Default for RecentLen {
     fn default() -> Self {
         Self(20)
     }
 }
 
-/// The most recent spans with any exact quantile.
+/// The most recent spans, from which any quantile can be read exactly.
 ///
-/// Recording moves at most as many numbers as are kept, and allocates nothing.
+/// Recording takes O(spans kept) and allocates nothing.
 #[derive(Clone, Debug)]
 pub struct RecentSpans {
     len_max: RecentLen,
     len: usize,
-    /// Index of the next span; that of the oldest one once the buffer is full.
+    /// Index in `arrived` of the next span to write; once the buffer is full, that of the oldest span.
     next: usize,
     arrived: [u64; RecentLen::MAX.0],
     sorted: [u64; RecentLen::MAX.0],

@@ -1,6 +1,6 @@
 //! Rotating slices of a sliding window, with their running total.
 //!
-//! Limits: rotation costs one [`SliceCounter::subtract`] per expired slice, at most `N` however long the pause was.
+//! Limits: rotation takes one [`SliceCounter::subtract`] per expired slice, at most `N` after any pause.
 
 use crate::time::{Duration, Instant, nanos};
 
@@ -17,6 +17,7 @@ pub(super) struct Slices<S, const N: usize> {
     slice: u64,
     /// Number of the newest slice; slice `n` is stored in `ring[n % N]`.
     newest: u64,
+    /// Time of the newest sample.
     latest: Instant,
     ring: [S; N],
     total: S,
@@ -66,7 +67,7 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
         self.newest = number;
     }
 
-    /// Iterates over counters that add up to the window that ends at `now`.
+    /// Iterates over counters whose sum is the count of the window that ends at `now`.
     ///
     /// That is the running total alone, unless slices have expired since the last sample.
     pub(super) fn live(&self, now: Instant) -> impl Iterator<Item = &S> + Clone {
@@ -82,7 +83,7 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
         Instant::from_nanos(self.number(now).saturating_sub(N as u64 - 1) * self.slice)
     }
 
-    /// Returns the window's time, which is never before its newest sample.
+    /// Returns the later of `now` and the newest sample's time.
     pub(super) fn not_before_latest(&self, now: Instant) -> Instant {
         now.max(self.latest)
     }
@@ -129,9 +130,9 @@ pub struct WindowTooShort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("windows of {ours:?} and {theirs:?} per slice do not merge")]
 pub struct WindowMismatch {
-    /// Slice of the window that was to receive the samples.
+    /// Slice length of the window that was to receive the samples.
     pub ours: Duration,
-    /// Slice of the window that was to be added.
+    /// Slice length of the window that was to be added.
     pub theirs: Duration,
 }
 
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_late_equals_rotating_late() {
+    fn reading_after_a_pause_gives_the_same_counts_as_rotating_first() {
         let mut read = three_seconds();
         for millis in [0, 1_000, 2_000, 2_500] {
             hit(&mut read, millis);
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_any_length_empties_the_window_once() {
+    fn a_long_pause_empties_the_window() {
         let mut slices = three_seconds();
         hit(&mut slices, 500);
         slices.advance(Instant::FAR_FUTURE);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_counts_into_the_newest_slice() {
+    fn a_sample_dated_before_the_newest_one_counts_in_the_newest_slice() {
         let mut slices = three_seconds();
         hit(&mut slices, 10_000);
         hit(&mut slices, 1);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_room_for_its_slices_is_rejected() {
+    fn a_window_too_short_for_its_slices_is_rejected() {
         let error = Slices::<Count, 3>::new(Duration::from_nanos(2)).unwrap_err();
         assert_eq!(error.to_string(), "window of 2ns has no room for 3 slices");
         assert!(Slices::<Count, 3>::new(Duration::from_nanos(3)).is_ok());
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_do_not_merge_name_both_slices() {
+    fn a_merge_error_names_both_slice_lengths() {
         let mismatch = WindowMismatch { ours: Duration::from_secs(10), theirs: Duration::from_millis(5) };
         assert_eq!(mismatch.to_string(), "windows of 10s and 5ms per slice do not merge");
     }
