@@ -1,18 +1,19 @@
 //! Path health: classifies the paths to a node by their samples, chooses hop counts, and replaces slow paths.
 //!
 //! Guarantees, each checked by `tests/it/path.rs`:
-//! - A path follows only these arrows, at most one per sample, and each only after the run of samples that its rule
-//!   requires:
+//! - A path makes only these transitions, at most one per sample, and each only after the number of consecutive samples
+//!   that its rule requires:
 //!
 //! ```text
 //! INACTIVE → PROBING → ACTIVE → DEGRADED → RECOVERY → ACTIVE
 //!                               DEGRADED ← RECOVERY
 //! INACTIVE ← PROBING, ACTIVE, DEGRADED, RECOVERY
 //! ```
-//! - Once a path of a set is usable, one always is: the last one is never deactivated.
-//! - An inactive path is not probed for `backoff_min..=backoff_max`, 1..=30 s.
+//! - Once a set has a usable path, it always has one: the last usable path is never deactivated.
+//! - A deactivated path is not probed for `backoff_min` to `backoff_max`, by default 1 to 30 s.
 //! - A hop count stays within its range and changes by at most one.
-//! - A path is pruned only for an alternative that was better by the margin for the whole run.
+//! - A path is pruned only for an alternative that was better by the margin in the required number of consecutive
+//!   samples.
 
 mod hops;
 mod prune;
@@ -39,9 +40,9 @@ pub enum PathState {
     Probing,
     /// Healthy.
     Active,
-    /// Too slow or too lossy; carries less.
+    /// Too slow or too lossy; carries less traffic.
     Degraded,
-    /// Healthy again, on probation.
+    /// Healthy again, but not yet long enough to be active.
     Recovery,
 }
 
@@ -51,8 +52,8 @@ impl PathState {
         self.health().is_some()
     }
 
-    /// Returns the corresponding health in a [`SwrrScheduler`](crate::swrr::SwrrScheduler); `None` if the path must not be
-    /// active there.
+    /// Returns the corresponding health in a [`SwrrScheduler`](crate::swrr::SwrrScheduler); `None` if the path must be
+    /// inactive there.
     pub const fn health(self) -> Option<Health> {
         match self {
             Self::Inactive | Self::Probing => None,
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_a_fraction() {
+    fn a_loss_must_be_between_0_and_1() {
         for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert!(Loss::new(bad).is_err(), "{bad} was accepted");
         }

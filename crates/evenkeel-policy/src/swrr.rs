@@ -1,25 +1,26 @@
 //! Smooth weighted round robin (SWRR) over the paths to a node, weighted by inverse RTT and loss.
 //!
-//! Every path that takes part in a pick gains its weight in credit; the one with the most credit wins (ties go to the
-//! lowest id) and pays the sum of the weights. A pick is O(n) without allocation, and the same inputs give the same
-//! picks.
+//! In each pick, every path that takes part gains credit equal to its weight; the path with the most credit is picked
+//! (ties go to the lowest id) and pays the sum of the weights. A pick is O(n) without allocation, and the same inputs
+//! give the same picks.
 //!
 //! Guarantees, with `w` the weights in force, `W` their sum and `n` active paths:
 //!
-//! - any `W / gcd(w)` consecutive picks under unchanged weights, counted from a reset, give each path exactly its share;
-//! - after every pick, however often the weights changed, a path is behind its share by at most H(n) − 1 picks (H is the
-//!   harmonic number) and ahead by at most 1 − 1/n; when picks are charged by size, by that many times the largest size;
-//!   after departures, by H(n) either way;
-//! - no path is picked more than ⌈w / w_min⌉ times in a row, also after a change of weights, except that rounding over
-//!   many changes may reverse a tie: then ⌊w / w_min⌋ + 1;
-//! - credits sum to 0, so a path that joins with 0 is neither ahead nor behind;
-//! - the unhealthy paths together have strictly less than their share of `W` unless all are unhealthy, and every active
-//!   path has some share.
+//! - any `W / gcd(w)` consecutive picks after a reset, under unchanged weights, give each path exactly its share;
+//! - after every pick, however often the weights changed, a path is behind its share by at most H(n) − 1 picks (H is
+//!   the harmonic number) and ahead by at most 1 − 1/n picks. When picks are charged by size, both bounds are
+//!   multiplied by the largest size; after paths have left, both are H(n);
+//! - no path is picked more than ⌈w / w_min⌉ times in a row, also after a change of weights. Rounding over many changes
+//!   may reverse a tie; then the bound is ⌊w / w_min⌋ + 1;
+//! - credits sum to 0, so a path that joins with credit 0 is neither ahead nor behind;
+//! - the unhealthy paths together have strictly less than `unhealthy_share_max` of `W` unless all are unhealthy, and
+//!   every active path has a share above 0.
 //!
-//! The second guarantee is that of the cup game: if the k fullest of n cups hold on average at most 1/(k+1) + … + 1/n,
-//! then they still do after pouring in one unit and emptying one from the fullest. The third holds because the path
-//! picked last before a run was then behind by at most one pick. Both are about picks in which all active paths take
-//! part, and the third about runs during which none leaves.
+//! The second guarantee follows from the cup game, in which paths are cups: each pick pours one unit into the cups in
+//! total and takes one unit out of the fullest. If the k fullest of n cups hold at most 1/(k+1) + … + 1/n on average,
+//! they still do after the pick. The third holds because the path that was picked last before a run was then behind the
+//! next one by at most one pick. Both apply to picks in which all active paths take part, the third only while no path
+//! leaves.
 
 mod config;
 mod credit;
@@ -45,15 +46,15 @@ use crate::cost::Cost;
 use crate::id::PathId;
 use crate::time::Instant;
 
-/// Maximum charge of a single pick; larger sizes count as this much, so that credits fit an `i64`.
+/// Maximum cost of a single pick; a larger cost counts as this much, so that credits fit in an `i64`.
 pub const PICK_COST_MAX: Cost = Cost(1 << 20);
 
-/// Maximum number of picks that a phase skips, which bounds the time of a reset.
+/// Maximum number of picks that a phase skips, which bounds the duration of a reset.
 const PHASE_MAX: u64 = 4_096;
 
 /// Smooth weighted round robin over the active paths of one destination.
 ///
-/// Use one unit of cost per scheduler: [`pick`](Self::pick) and [`pick_where`](Self::pick_where) charge 1,
+/// Do not mix units of cost in one scheduler: [`pick`](Self::pick) and [`pick_where`](Self::pick_where) charge 1,
 /// [`pick_sized`](Self::pick_sized) charges the given cost.
 #[derive(Clone, Debug)]
 pub struct SwrrScheduler {
@@ -70,7 +71,7 @@ impl SwrrScheduler {
         Self { rules, paths: Vec::new(), credits: Credits::default(), window }
     }
 
-    /// Adds an inactive path; its samples count from now on.
+    /// Adds an inactive path, for which samples can be recorded.
     pub fn add_path(&mut self, path: PathId) -> Result<(), SwrrError> {
         let Err(index) = self.find(path) else {
             return Err(SwrrError::DuplicatePath { path });
@@ -91,7 +92,7 @@ impl SwrrScheduler {
         Ok(())
     }
 
-    /// Activates a path, without credit and at the start of its ramp; does nothing if it is active.
+    /// Activates a path with credit 0 and at the start of its ramp; does nothing if it is active.
     pub fn activate(&mut self, path: PathId, now: Instant) -> Result<(), SwrrError> {
         let index = self.index_of(path)?;
         if self.paths[index].active {
@@ -123,14 +124,14 @@ impl SwrrScheduler {
     /// Sets the health of a path; a decline takes effect at once, an improvement in steps.
     pub fn set_health(&mut self, path: PathId, now: Instant, health: Health) -> Result<Reweight, SwrrError> {
         let index = self.index_of(path)?;
-        let counted = self.credits.index_of(path).map(|index| self.credits.weights()[index]);
-        self.paths[index].weight.set_health(health, counted, &self.rules);
+        let effective = self.credits.index_of(path).map(|index| self.credits.weights()[index]);
+        self.paths[index].weight.set_health(health, effective, &self.rules);
         Ok(self.step_path(index, now))
     }
 
     /// Pins the weight of a path, which from then on ignores its measurements.
     ///
-    /// A pinned weight is applied however small the change; raises still come in steps.
+    /// A pinned weight is applied even if the change is small; an increase still happens in steps.
     pub fn set_weight(&mut self, path: PathId, now: Instant, weight: u32) -> Result<Reweight, SwrrError> {
         let index = self.index_of(path)?;
         if !(1..=self.rules.weight_cap).contains(&weight) {
@@ -152,7 +153,7 @@ impl SwrrScheduler {
         Ok(self.remeasure(index, now))
     }
 
-    /// Records a loss sample: the fraction lost of the packets sent since the last one.
+    /// Records a loss sample: the fraction of packets lost since the last sample.
     pub fn update_path_loss(
         &mut self,
         path: PathId,
@@ -164,7 +165,7 @@ impl SwrrScheduler {
         Ok(self.remeasure(index, now))
     }
 
-    /// Continues raises and ramps in the absence of samples.
+    /// Continues the stepwise increases of weights while there are no samples.
     pub fn refresh(&mut self, now: Instant) -> Reweight {
         let mut outcome = Reweight::Settled;
         for path in self.paths.iter_mut().filter(|path| path.active) {
@@ -178,7 +179,7 @@ impl SwrrScheduler {
         goal.max(self.step_path(index, now))
     }
 
-    /// Moves one path's weight as far as its limits allow.
+    /// Moves one path's weight towards its target as far as the limits on increases allow.
     fn step_path(&mut self, index: usize, now: Instant) -> Reweight {
         let path = &mut self.paths[index];
         if !path.active {
@@ -188,7 +189,7 @@ impl SwrrScheduler {
         outcome.max(self.reweigh())
     }
 
-    /// Updates the credits to the weights in force, if they differ.
+    /// Applies the paths' current weights to the credits, if they differ.
     fn reweigh(&mut self) -> Reweight {
         let active = || self.paths.iter().filter(|path| path.active).map(|path| &path.weight);
         let cap = UnhealthyCap::over(active(), &self.rules);
@@ -209,7 +210,7 @@ impl SwrrScheduler {
         Some(self.credits.ids()[index])
     }
 
-    /// Picks the next path among the eligible active ones; the others keep their credit.
+    /// Picks the next path among the eligible active ones; the others neither gain nor lose credit.
     #[inline]
     pub fn pick_where(&mut self, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
         self.pick_sized(Cost(1), eligible)
@@ -233,8 +234,8 @@ impl SwrrScheduler {
 
     /// Resets the credits and starts at a random position of the sequence.
     ///
-    /// After a plain reset every gateway picks the same path first; with a random `phase` each, their first picks follow the
-    /// weights.
+    /// After a plain reset every gateway picks the same path first. If each gateway uses a random `phase`, their first
+    /// picks are distributed by weight.
     pub fn reset_weights_at(&mut self, phase: u64) {
         self.credits.reset();
         for _ in 0..phase % self.credits.period().min(PHASE_MAX) {
@@ -273,7 +274,7 @@ mod tests {
         swrr
     }
 
-    /// Refreshes for four seconds, in which every ramp ends.
+    /// Refreshes for four seconds, after which every ramp has ended.
     fn ramped(mut swrr: SwrrScheduler) -> SwrrScheduler {
         for step in 1..=40 {
             swrr.refresh(Instant::from_millis(step * 100));
@@ -305,7 +306,7 @@ mod tests {
     fn a_slow_and_lossy_path_is_explored_but_hardly_used() {
         let mut swrr = ramped(scheduler(&[(A, 20.0), (B, 200.0)]));
         swrr.update_path_loss(B, START, 0.5).unwrap();
-        assert_eq!(swrr.health(B), Some(Health::Healthy), "by the formula alone");
+        assert_eq!(swrr.health(B), Some(Health::Healthy), "only its weight is reduced");
         let share = share_of(&mut swrr, B, 1_000);
         assert!(share > 0.0 && share < 0.10, "{share}");
     }
@@ -352,11 +353,11 @@ mod tests {
         let mut swrr = scheduler(&[(A, 10.0)]);
         assert_eq!(swrr.weight_entropy(), None);
         swrr = scheduler(&[(A, 10.0), (B, 30.0)]);
-        assert!((swrr.weight_entropy().unwrap() - 0.811_278).abs() < 1e-4, "that of 3 to 1");
+        assert!((swrr.weight_entropy().unwrap() - 0.811_278).abs() < 1e-4, "the entropy of weights 3 to 1");
     }
 
     #[test]
-    fn a_pick_among_some_paths_charges_one_unit() {
+    fn a_pick_among_eligible_paths_charges_one_unit() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 10.0), (C, 10.0)]);
         assert_eq!(swrr.pick_where(|path| path != A), Some(B));
         assert_eq!([A, B, C].map(|path| swrr.owed(path)), [Some(0.0), Some(-1.0 / 3.0), Some(1.0 / 3.0)]);
@@ -375,18 +376,18 @@ mod tests {
     #[test]
     fn first_picks_follow_the_weights_only_with_a_phase() {
         let swrr = scheduler(&[(A, 10.0), (B, 20.0), (C, 100.0)]);
-        let firsts = |reset: fn(&mut SwrrScheduler, u64)| {
+        let first_picks = |reset: fn(&mut SwrrScheduler, u64)| {
             let mut counts = [0; 4];
             for gateway in 0_u64..100 {
                 let mut swrr = swrr.clone();
-                // Any well-spread numbers do; these are multiples of the golden ratio.
+                // Multiples of the golden ratio are well spread.
                 reset(&mut swrr, gateway.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8);
                 counts[swrr.pick().unwrap().index()] += 1;
             }
             counts
         };
-        assert_eq!(firsts(|swrr, _| swrr.reset_weights()), [0, 100, 0, 0]);
-        let [_, a, b, c] = firsts(SwrrScheduler::reset_weights_at);
+        assert_eq!(first_picks(|swrr, _| swrr.reset_weights()), [0, 100, 0, 0]);
+        let [_, a, b, c] = first_picks(SwrrScheduler::reset_weights_at);
         assert!((50..=75).contains(&a) && (20..=42).contains(&b) && (1..=15).contains(&c), "{a} {b} {c}");
     }
 
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_follows_every_change_within_it() {
+    fn a_window_accounts_for_every_change_within_it() {
         let rules = SwrrRules::new(&SwrrConfig { window_picks: 11, ..SwrrConfig::default() }).unwrap();
         let mut swrr = SwrrScheduler::new(rules);
         for path in [A, B, C] {
@@ -409,7 +410,7 @@ mod tests {
         }
         let picks = |swrr: &mut SwrrScheduler, count: u32| (0..count).for_each(|_| _ = swrr.pick());
         swrr.activate(C, START).unwrap();
-        picks(&mut swrr, 1); // the removed path
+        picks(&mut swrr, 1); // C, which is removed
         swrr.remove_path(C).unwrap();
         swrr.activate(B, START).unwrap();
         picks(&mut swrr, 2); // B
@@ -420,16 +421,16 @@ mod tests {
         swrr.activate(A, START).unwrap();
         picks(&mut swrr, 2); // one each
         assert_eq!(swrr.set_health(B, START, Health::Degraded), Ok(Reweight::Applied));
-        picks(&mut swrr, 1); // A, by nine tenths
+        picks(&mut swrr, 1); // A, which is due nine tenths of it
         let shares = swrr.last_window().unwrap().shares();
         let picks = |share: f64| libm::round(share * 100.0) / 10.0;
         let seen: Vec<_> =
             shares.iter().map(|share| (share.path, picks(share.observed), picks(share.theory))).collect();
-        assert_eq!(seen, [(A, 4.0, 3.9), (B, 6.0, 6.1)], "of the ten picks that count");
+        assert_eq!(seen, [(A, 4.0, 3.9), (B, 6.0, 6.1)], "of ten picks, without that of the removed path");
     }
 
     #[test]
-    fn a_charge_is_bounded() {
+    fn the_cost_of_a_pick_is_bounded() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 10.0)]);
         swrr.pick_sized(Cost(u64::MAX), |_| true);
         assert_eq!(swrr.owed(B), Some(PICK_COST_MAX.0 as f64 / 2.0));
@@ -439,9 +440,9 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_set_at_the_largest_charge_stays_within_an_i64() {
+    fn credits_of_the_largest_set_at_the_largest_cost_fit_in_an_i64() {
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
-        // 128 take over four minutes under Miri, which checks the code and not the sums.
+        // 128 paths take over four minutes under Miri; eight run the same code.
         let paths = if cfg!(miri) { 8 } else { 128 };
         for path in (0..paths).map(PathId) {
             swrr.add_path(path).unwrap();
@@ -450,7 +451,7 @@ mod tests {
         }
         let mut swrr = ramped(swrr);
         for round in 0..2_000_u32 {
-            // An overflow would panic here, because tests check arithmetic.
+            // An overflow panics, because tests run with overflow checks.
             swrr.pick_sized(PICK_COST_MAX, |path| !(path.0 ^ round).is_multiple_of(3)).unwrap();
         }
         let owed_max = 5.5 * PICK_COST_MAX.0 as f64;
@@ -461,7 +462,11 @@ mod tests {
     fn a_refresh_reports_whether_any_weight_moved() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 400.0)]);
         assert_eq!(swrr.refresh(Instant::from_millis(50)), Reweight::Suppressed);
-        assert_eq!(swrr.refresh(Instant::from_millis(100)), Reweight::Applied, "A moves, B waits");
+        assert_eq!(
+            swrr.refresh(Instant::from_millis(100)),
+            Reweight::Applied,
+            "the weight of A moves, that of B waits"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::rule::SPANS;
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::Duration;
 
-/// Availability of relays.
+/// Availability of relays on the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relays {
     /// No relays: every path is direct.
@@ -67,7 +67,7 @@ pub struct HopRule {
 }
 
 impl HopRule {
-    /// Validates the settings; returns no rule without relays.
+    /// Validates the settings; returns `None` if there are no relays.
     pub fn new(config: HopConfig, relays: Relays) -> Result<Option<Self>, SettingOutOfRange> {
         let c = &config;
         let longer_rtt = c.longer_rtt.as_secs_f64();
@@ -76,7 +76,7 @@ impl HopRule {
         check("hops_start", c.hops_start, c.hops_min.into()..=c.hops_max.into())?;
         check("longer_loss", c.longer_loss, 0.0..=1.0)?;
         check("longer_rtt", longer_rtt, SPANS)?;
-        // Otherwise one sample could require a longer and a shorter path at once.
+        // Otherwise one sample could call for a longer and a shorter path at once.
         check("shorter_loss", c.shorter_loss, 0.0..=c.longer_loss)?;
         check("shorter_rtt", c.shorter_rtt.as_secs_f64(), 0.0..=longer_rtt)?;
         Ok(match relays {
@@ -90,7 +90,8 @@ impl HopRule {
         HopCount(self.config.hops_start)
     }
 
-    /// Proposes a number of hops for a path with `hops`: one more when it performs badly, one fewer when it performs well.
+    /// Proposes a number of hops for a path with `hops`: one more when it performs badly, one fewer when it performs
+    /// well.
     ///
     /// A count from a rule with another range is first clamped to this one.
     pub fn step(&self, hops: HopCount, rtt: Duration, loss: Loss) -> HopCount {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_stops_at_both_ends() {
+    fn the_count_stops_at_its_minimum_and_maximum() {
         let rule = rule(HopConfig::default());
         let repeat = |rtt_ms, loss| {
             (0..9).fold(rule.start(), |hops, _| rule.step(hops, Duration::from_millis(rtt_ms), loss)).get()

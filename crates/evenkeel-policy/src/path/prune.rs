@@ -14,7 +14,8 @@ pub struct PruneConfig {
     pub prune_interval: Duration,
     /// Fraction of the alternative's p95 by which a path must be worse (default 0.15).
     pub margin: f64,
-    /// Number of consecutive samples for which it must be worse, and of answers the alternative must have (default 10).
+    /// Number of consecutive samples in which a path must be worse, and of answers that the alternative must have
+    /// (default 10).
     pub samples: u32,
 }
 
@@ -64,8 +65,8 @@ pub struct Swap {
 
 /// Validated [`PruneConfig`].
 ///
-/// A path is only ever compared with alternatives that are not in use. Compared with the best path in use, every slower
-/// one would be dropped without any gain.
+/// A path is compared only with alternatives that are not in use. If it were compared with the best path in use, every
+/// slower path would be dropped without a replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PruneRule {
     config: PruneConfig,
@@ -80,10 +81,10 @@ impl PruneRule {
         Ok(Self { config })
     }
 
-    /// Extends a path's streak by one sample, after which its p95 is `p95`.
+    /// Returns a path's streak after one more sample, with which its p95 is `p95`.
     ///
-    /// A streak stays with the alternative it began with while the path is worse than that one, so that two alternatives
-    /// that alternate as the best do not interrupt it.
+    /// A streak refers to the same alternative as long as the path is worse than it, so that two alternatives that take
+    /// turns as the best do not interrupt the streak.
     pub fn on_sample(&self, streak: Streak, p95: Duration, alternatives: &[Alternative]) -> Streak {
         if let Some(alternative) = self.streak_alternative(streak, p95, alternatives) {
             return Streak { against: Some(alternative.path), samples: streak.samples.saturating_add(1) };
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_that_alternate_as_the_best_do_not_end_a_streak() {
+    fn alternatives_that_take_turns_as_the_best_do_not_end_a_streak() {
         let rule = PruneRule::default();
         let streak = (0..10).fold(Streak::default(), |streak, turn| {
             let idle = [alternative(IDLE, 20 + turn % 2), alternative(MIDDLING, 21 - turn % 2)];
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alternative_that_went_into_use_ends_the_streak_against_it() {
+    fn a_streak_ends_when_its_alternative_is_taken_into_use() {
         let idle = [alternative(IDLE, 10)];
         let path = after(10, SLOW, 40, &idle);
         assert_eq!(PruneRule::default().swap(&[path], &[alternative(MIDDLING, 10)]), None);

@@ -1,4 +1,4 @@
-//! Settings of path health and the values derived from them alone.
+//! Settings of path health and the values derived from them.
 
 use core::ops::RangeInclusive;
 
@@ -18,7 +18,7 @@ pub(super) const SPANS: RangeInclusive<f64> = 0.001..=86_400.0;
 /// spans a millisecond to a day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathConfig {
-    /// Number of answers among the last `activate_probes` that activates a probing path (default 3).
+    /// Number of answers among the last `activate_probes` probes that activates a probing path (default 3).
     pub activate_answers: u32,
     /// Number of last probes that count while probing, at most 32 (default 4).
     pub activate_probes: u32,
@@ -26,7 +26,7 @@ pub struct PathConfig {
     pub degrade_loss: f64,
     /// Number of consecutive unhealthy samples that degrade a path (default 5).
     pub degrade_samples: u32,
-    /// Fraction of the SLO below which p95 must be for a path to be healthy (default 0.9).
+    /// Fraction of the SLO below which the p95 of a healthy path lies (default 0.9).
     pub recover_slo_part: f64,
     /// Loss below which a path is healthy (default 0.05).
     pub recover_loss: f64,
@@ -34,21 +34,21 @@ pub struct PathConfig {
     pub recover_samples: u32,
     /// Number of further consecutive healthy samples that activate a recovering path (default 2).
     pub settle_samples: u32,
-    /// Number of hard failures without an answer in between that deactivates a path (default 2).
+    /// Number of hard failures since the last answer that deactivates a path (default 2).
     pub failures_max: u32,
-    /// Number of losses without an answer in between that counts as a hard failure (default 3).
+    /// Number of losses since the last answer that counts as a hard failure (default 3).
     ///
-    /// A black hole never fails hard, so without this it would never be deactivated.
+    /// Without this rule a path that drops all packets silently would never be deactivated.
     pub losses_per_failure: u32,
     /// Backoff after the first outage; doubles with each consecutive one (default 1 s).
     pub backoff_min: Duration,
     /// Longest backoff (default 30 s).
     pub backoff_max: Duration,
-    /// Factor of the SLO over the best path's p95 (default 4).
+    /// Factor by which the SLO exceeds the best path's p95 (default 4).
     pub slo_factor: f64,
     /// Smallest SLO (default 50 ms).
     pub slo_min: Duration,
-    /// Number of round trips behind p95 (default 20, of which one may be an outlier).
+    /// Number of round trips from which p95 is computed (default 20, so that it ignores one outlier).
     pub rtt_samples: RecentLen,
     /// Gains of the smoothed round trip (default 0.125, deviation 0.25).
     pub rtt_gains: Gains,

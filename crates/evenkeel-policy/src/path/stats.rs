@@ -29,9 +29,9 @@ pub enum Role {
 
 /// Recent samples of a path and its state, in less than a kilobyte.
 ///
-/// p95 is taken from the last `rtt_samples` round trips rather than from the last minute: the rules count samples, and
-/// on a busy path a minute's p95 would not move within a run of five. Until that many samples arrived, p95 is the longest
-/// of them or nearly so.
+/// p95 is computed from the last `rtt_samples` round trips rather than from the last minute: the rules count samples,
+/// and on a busy path five samples would not change a minute's p95. Until that many samples have arrived, p95 is the
+/// longest round trip or close to it.
 #[derive(Clone, Debug)]
 pub struct PathStats {
     rule: PathRule,
@@ -42,7 +42,7 @@ pub struct PathStats {
     answered: u32,
     /// One bit per probe since probing began, the newest in the lowest bit; 1 is an answer.
     answers: u32,
-    /// Number of consecutive samples in favour of leaving the current state.
+    /// Number of consecutive samples that favour the next transition.
     run: u32,
     /// Losses since the last answer that do not yet make up a failure.
     losses: u32,
@@ -53,10 +53,10 @@ pub struct PathStats {
     retry_at: Instant,
 }
 
-/// Condition of a path by its limits.
+/// Condition of a path compared with its limits.
 enum Condition {
     Healthy,
-    /// Between the limits: too bad to recover, not bad enough to be degraded.
+    /// Between the limits: not good enough to recover, not bad enough to be degraded.
     Marginal,
     Unhealthy(Cause),
 }
@@ -93,8 +93,8 @@ impl PathStats {
 
     /// Records the outcome of a probe or a request; causes at most one change of state.
     ///
-    /// `slo` is [`PathRule::slo`] of the set's best p95. While the path is inactive, outcomes of earlier probes are ignored.
-    /// In RECOVERY a single unhealthy sample leads back to DEGRADED. The last usable path is at worst degraded; if it keeps
+    /// `slo` is [`PathRule::slo`] of the set's best p95. While the path is inactive, outcomes are ignored. In RECOVERY
+    /// a single unhealthy sample leads back to DEGRADED. The last usable path is at worst degraded; if it keeps
     /// failing, the next failure or loss after another path has become usable deactivates it.
     pub fn on_probe(&mut self, now: Instant, probe: Probe, slo: Duration, role: Role) -> Option<Transition> {
         if self.state == PathState::Inactive {
@@ -232,7 +232,7 @@ impl PathStats {
 
     /// Returns the recent fraction of probes that were lost or failed.
     pub fn loss(&self) -> Loss {
-        // Rounding might carry an average of zeros and ones slightly beyond them.
+        // Rounding may move an average of zeros and ones slightly outside 0..=1.
         self.loss.mean().map_or(Loss::NONE, |loss| Loss(loss.clamp(0.0, 1.0)))
     }
 }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn three_of_the_last_four_probes_make_a_path_active() {
+    fn three_answers_to_the_last_four_probes_activate_a_path() {
         assert_eq!(states(&mut probing(), &[FAST, Probe::Lost, FAST, FAST]), [PathState::Active]);
         assert_eq!(states(&mut probing(), &[FAST, Probe::Lost, FAST, Probe::Lost, FAST]), []);
         let alternating = [Probe::Lost, FAST, FAST, Probe::Lost, FAST, FAST];
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_loss_does_not_count_as_total_loss() {
+    fn one_early_loss_does_not_count_as_total_loss() {
         let mut path = probing();
         assert_eq!(states(&mut path, &[Probe::Lost]), []);
         assert_eq!(states(&mut path, &[FAST; 20]), [PathState::Active]);
@@ -366,20 +366,20 @@ mod tests {
         for mut path in [probing(), active(), degraded(), recovering()] {
             record(&mut path, Probe::Failed);
             assert_ne!(path.state(), PathState::Inactive);
-            let off = record(&mut path, Probe::Failed).unwrap();
-            assert_eq!((off.to, off.cause), (PathState::Inactive, Cause::RepeatedFailures));
+            let deactivation = record(&mut path, Probe::Failed).unwrap();
+            assert_eq!((deactivation.to, deactivation.cause), (PathState::Inactive, Cause::RepeatedFailures));
         }
     }
 
     #[test]
-    fn an_answer_cancels_a_hard_failure() {
+    fn an_answer_resets_the_count_of_hard_failures() {
         let mut path = active();
         let probes = [Probe::Failed, FAST, Probe::Failed, FAST, Probe::Failed];
         assert!(!states(&mut path, &probes).contains(&PathState::Inactive));
     }
 
     #[test]
-    fn a_black_hole_is_deactivated_though_it_never_fails_hard() {
+    fn a_path_that_only_loses_packets_is_deactivated() {
         let mut path = active();
         states(&mut path, &[Probe::Lost, Probe::Lost, FAST]);
         assert!(!states(&mut path, &[Probe::Lost; 5]).contains(&PathState::Inactive));
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probing_path_is_not_the_last_usable_one() {
+    fn a_probing_path_is_deactivated_even_if_no_other_is_usable() {
         let mut path = probing();
         let mut fail = || path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, Role::Last);
         assert_eq!(fail(), None);

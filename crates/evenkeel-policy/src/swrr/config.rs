@@ -1,7 +1,7 @@
 //! Settings of the scheduler and the validated rules made from them.
 //!
-//! Guarantees: every [`SwrrRules`] keeps credits within an `i64` and leaves room for [`PATHS_MAX`] unhealthy paths under
-//! the cap of the smallest healthy one.
+//! Guarantees: with any [`SwrrRules`], credits fit in an `i64`, and the cap on unhealthy weights is large enough for
+//! [`PATHS_MAX`] unhealthy paths even beside the smallest healthy weight.
 
 use core::ops::RangeInclusive;
 
@@ -15,12 +15,13 @@ pub const WEIGHT_CAP: u32 = 10_000;
 /// Maximum number of paths of one scheduler; a pick visits each of them.
 pub const PATHS_MAX: usize = 128;
 
+/// Denominator of `unhealthy_parts`.
 const PARTS: i64 = 1_000_000;
 
 /// Settings of a [`SwrrScheduler`](super::SwrrScheduler).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwrrConfig {
-    /// Weight of a lossless path of 1 ms; a path of 10 ms gets a tenth of it.
+    /// Weight of a lossless path with an RTT of 1 ms; a path with 10 ms gets a tenth of it.
     pub weight_scale: f64,
     /// Largest weight, at most [`WEIGHT_CAP`].
     pub weight_cap: u32,
@@ -34,9 +35,9 @@ pub struct SwrrConfig {
     pub loss_alpha: f64,
     /// Relative change of a measured weight below which it is ignored.
     pub change_min: f64,
-    /// Largest factor by which a weight rises per interval.
+    /// Largest factor by which a weight increases per interval.
     pub raise_max: f64,
-    /// Shortest interval between two raises; a path with a longer RTT waits one RTT.
+    /// Shortest interval between two increases; for a path with a longer RTT the interval is one RTT.
     pub raise_interval_min: Duration,
     /// Fraction of its weight with which a newly activated path starts.
     pub ramp_start: f64,
@@ -44,7 +45,7 @@ pub struct SwrrConfig {
     pub degraded_factor: f64,
     /// Fraction of its weight that a recovering path keeps.
     pub recovery_factor: f64,
-    /// Fraction of the sum of weights that the unhealthy paths together stay below.
+    /// Fraction of the sum of all weights below which the unhealthy paths together stay.
     pub unhealthy_share_max: f64,
     /// Picks per observation window.
     pub window_picks: u32,
@@ -74,7 +75,7 @@ impl Default for SwrrConfig {
     }
 }
 
-/// Validated [`SwrrConfig`], with the factors of weights in fixed point.
+/// Validated [`SwrrConfig`], with the factors that apply to weights in fixed point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwrrRules {
     pub(super) weight_scale: f64,
@@ -103,7 +104,8 @@ impl SwrrRules {
         check("raise_interval_min", config.raise_interval_min.as_secs_f64(), 0.0..=3_600.0)?;
         check("weight_scale", config.weight_scale, 1.0..=1e6)?;
         check("loss_floor", config.loss_floor, 0.0..=1.0)?;
-        // With at least 0.05, 128 capped paths fit under one ramping path of weight 1.
+        // With at least 0.05, the cap leaves room for 128 unhealthy paths beside one healthy path of weight 1 at the
+        // start of its ramp.
         check("unhealthy_share_max", config.unhealthy_share_max, 0.05..=0.95)?;
         let rtt_gains =
             Gains::checked("rtt_alpha", config.rtt_alpha, "deviation_beta", config.deviation_beta)?;
@@ -126,7 +128,8 @@ impl SwrrRules {
         })
     }
 
-    /// Returns the largest sum of unhealthy weights that is strictly below its share beside `healthy`.
+    /// Returns the largest sum of unhealthy weights that is strictly below `unhealthy_share_max` of the total if the
+    /// healthy weights sum to `healthy`.
     pub(super) fn unhealthy_sum_max(&self, healthy: i64) -> i64 {
         (healthy * self.unhealthy_parts - 1) / (PARTS - self.unhealthy_parts)
     }
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_has_room_for_its_unhealthy_paths() {
+    fn the_unhealthy_cap_has_room_for_the_maximum_number_of_paths() {
         let config = SwrrConfig { ramp_start: 0.05, unhealthy_share_max: 0.05, ..SwrrConfig::default() };
         let rules = SwrrRules::new(&config).unwrap();
         let least = rules.ramp_start.scale(super::super::weight::UNIT);
@@ -214,7 +217,7 @@ mod tests {
     #[test]
     fn the_largest_unhealthy_sum_is_strictly_below_its_share() {
         let rules = SwrrRules::default();
-        // Beside a multiple of nine, a ninth of it is exactly a tenth of the sum.
+        // If `healthy` is a multiple of nine, a ninth of it would be exactly a tenth of the total.
         for healthy in [1_000, 6_554, 9 * 1_000, 65_536, 9 * 65_536, 1_000_000_007] {
             let unhealthy = rules.unhealthy_sum_max(healthy);
             assert!(unhealthy * 10 < unhealthy + healthy, "{unhealthy} beside {healthy}");

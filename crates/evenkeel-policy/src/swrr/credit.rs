@@ -1,7 +1,8 @@
-//! Credits of the active paths: picks the next path and updates credits on picks, changes and departures.
+//! Credits of the active paths: picks the next path, and updates credits when weights change or a path leaves.
 //!
-//! Guarantees: credits sum to 0 (to less than one step of the fixed point per path), and after each pick among the same
-//! n paths a path is owed at most H(n) − 1 and is ahead by at most 1 − 1/n of the largest cost.
+//! Guarantees: credits sum to 0, up to a rounding error of less than 1 per path. After each pick among the same n
+//! paths, a path is owed at most H(n) − 1 times the largest cost and is ahead by at most 1 − 1/n times the largest
+//! cost.
 
 use alloc::vec::Vec;
 
@@ -18,7 +19,7 @@ pub(super) struct Credits {
     total: i64,
 }
 
-/// Bit set in which every path takes part.
+/// Bit set of all paths.
 pub(super) const ALL_PATHS: u128 = u128::MAX;
 
 /// Result of a pick among some of the paths.
@@ -51,14 +52,14 @@ impl Credits {
         self.credits[index]
     }
 
-    /// Picks among all active paths, for one unit.
+    /// Picks among all active paths and charges one unit.
     #[inline]
     pub(super) fn pick(&mut self) -> Option<usize> {
         let mut best = i64::MIN;
         let mut winner = 0;
         for (index, (credit, &weight)) in self.credits.iter_mut().zip(&self.weights).enumerate() {
             *credit += weight;
-            // Strictly more, so that the lowest id wins a tie.
+            // Compared with `>`, so that the lowest id wins a tie.
             if *credit > best {
                 best = *credit;
                 winner = index;
@@ -68,7 +69,7 @@ impl Credits {
         Some(winner)
     }
 
-    /// Picks among the eligible active paths, for `cost` units; the others keep their credit.
+    /// Picks among the eligible active paths and charges `cost` units; the others neither gain nor lose credit.
     pub(super) fn pick_where(&mut self, cost: i64, eligible: impl Fn(PathId) -> bool) -> Option<PickResult> {
         let mut best = i64::MIN;
         let mut total = 0;
@@ -94,7 +95,7 @@ impl Credits {
         Some(picked)
     }
 
-    /// Adds a path without credit; it has no weight until the next [`reweigh`](Self::reweigh).
+    /// Adds a path with credit 0; its weight is 0 until the next [`reweigh`](Self::reweigh).
     pub(super) fn join(&mut self, id: PathId) {
         if let Err(index) = self.ids.binary_search(&id) {
             self.ids.insert(index, id);
@@ -124,10 +125,9 @@ impl Credits {
         differs || total != self.total
     }
 
-    /// Applies new weights and scales the credits with their sum.
+    /// Applies new weights and scales the credits in proportion to the sum of the weights.
     ///
-    /// The number of picks that a path is owed stays the same, so a change causes no burst: the path picked last was behind
-    /// the next path by at most one pick, and still is.
+    /// So the number of picks that a path is owed stays the same, and a change causes no burst of picks of one path.
     pub(super) fn reweigh(&mut self, weights: impl Iterator<Item = i64>) {
         for (old, new) in self.weights.iter_mut().zip(weights) {
             *old = new;
@@ -140,15 +140,16 @@ impl Credits {
             return;
         }
         for credit in &mut self.credits {
-            // All are rounded the same way, which keeps a difference of exactly one pick exact.
+            // All credits are rounded in the same direction, so a difference of exactly one pick stays exact.
             *credit = (i128::from(*credit) * to).div_euclid(from) as i64;
         }
         self.recentre();
     }
 
-    /// Shifts all credits by the same amount so that their sum is 0 and a new path's 0 is neutral.
+    /// Shifts all credits by the same amount so that their sum is 0, up to rounding.
     ///
-    /// Picks depend on differences only, so this favours no path.
+    /// Picks depend only on differences, so this favours no path; a path that joins with credit 0 is then neither ahead
+    /// nor behind.
     fn recentre(&mut self) {
         let sum: i128 = self.credits.iter().copied().map(i128::from).sum();
         let Some(excess) = sum.checked_div_euclid(self.credits.len() as i128) else {
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn picks_are_smooth() {
+    fn picks_of_a_heavy_path_are_spread_out() {
         assert_eq!(picks(&mut credits(&[5, 1, 1]), 7), [0, 0, 1, 0, 2, 0, 0]);
     }
 
@@ -229,16 +230,16 @@ mod tests {
     }
 
     #[test]
-    fn a_departure_leaves_the_others_differences_and_a_neutral_zero() {
+    fn a_departure_keeps_the_differences_of_the_others_and_centres_them_on_zero() {
         let mut credits = credits(&[7, 2, 5]);
         picks(&mut credits, 2);
         assert_eq!(credits.credits, [0, 4, -4]);
         credits.leave(PathId(2));
-        assert_eq!(credits.credits, [-2, 2], "four apart as before, around zero");
+        assert_eq!(credits.credits, [-2, 2], "still four apart, centred on zero");
     }
 
     #[test]
-    fn a_path_that_joins_starts_level_with_the_others() {
+    fn a_path_that_joins_is_neither_ahead_nor_behind() {
         // Path 0 leaves right after its pick, which leaves two equal paths, and comes back.
         let mut recentred = credits(&[1_000; 3]);
         recentred.pick();
@@ -251,7 +252,11 @@ mod tests {
         let mut not_recentred = credits(&[1_000; 3]);
         not_recentred.pick();
         not_recentred.credits[0] = 0;
-        assert_eq!(picks(&mut not_recentred, 3), [1, 2, 0], "behind for no reason");
+        assert_eq!(
+            picks(&mut not_recentred, 3),
+            [1, 2, 0],
+            "the path that joined is picked last for no reason"
+        );
     }
 
     #[test]
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn credits_sum_to_less_than_a_step_each_after_any_number_of_changes() {
+    fn after_any_number_of_changes_credits_sum_to_less_than_one_per_path() {
         let mut credits = credits(&[7, 11, 13]);
         for change in 0..200 {
             picks(&mut credits, 2);
@@ -275,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn swapped_weights_are_a_change() {
+    fn swapping_two_weights_counts_as_a_change() {
         let credits = credits(&[3, 1]);
         assert!(credits.differs([1, 3].into_iter()));
         assert!(!credits.differs([3, 1].into_iter()));
     }
 
     #[test]
-    fn the_period_is_the_sum_over_the_divisor() {
+    fn the_period_is_the_sum_of_the_weights_divided_by_their_gcd() {
         assert_eq!(credits(&[100, 50, 10]).period(), 16);
         assert_eq!(credits(&[7, 3]).period(), 10);
         assert_eq!(credits(&[]).period(), 1);

@@ -1,8 +1,8 @@
-//! Errors of a scheduler.
+//! Errors of the path scheduler.
 
 use crate::id::PathId;
 
-/// Error of a call that changed nothing.
+/// Error of a scheduler call; the call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SwrrError {
     /// The path was never added.

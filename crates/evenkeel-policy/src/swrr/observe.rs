@@ -13,7 +13,8 @@ impl SwrrScheduler {
         self.credits.index_of(path).map(|index| whole_weight(self.credits.weights()[index]))
     }
 
-    /// Returns the share of the picks that the path is due while all active ones are eligible; `None` unless it is active.
+    /// Returns the share of picks that the path's weight entitles it to while all active paths are eligible; `None`
+    /// unless it is active.
     pub fn share(&self, path: PathId) -> Option<f64> {
         let index = self.credits.index_of(path)?;
         Some(self.credits.weights()[index] as f64 / self.credits.total() as f64)
@@ -55,8 +56,8 @@ impl SwrrScheduler {
         self.window.last()
     }
 
-    /// Returns the evenness of the weights: 1 when all are equal, near 0 when one path has everything; `None` with fewer
-    /// than two active paths.
+    /// Returns the evenness of the weights: 1 when all are equal, near 0 when one path has everything; `None` with
+    /// fewer than two active paths.
     pub fn weight_entropy(&self) -> Option<f64> {
         normalised_entropy(&self.credits)
     }

@@ -1,6 +1,6 @@
 //! One path of a scheduler: its smoothed measurements and the weight derived from them.
 //!
-//! Guarantees: a smoothed value lies between the smallest and the largest sample, as an [`Ewma`]'s does.
+//! Guarantees: a smoothed value lies between the smallest and the largest sample.
 
 use super::SwrrRules;
 use super::weight::{PathWeight, Reweight};
@@ -8,7 +8,8 @@ use crate::estimate::Ewma;
 use crate::id::PathId;
 use crate::time::{Duration, Instant, scaled};
 
-/// Maximum RTT sample: the formula gives a path with such an RTT the smallest weight either way.
+/// Maximum RTT sample, ten minutes; longer ones count as this much. With the default `weight_scale` the weight of such
+/// a path is the smallest anyway.
 const RTT_MS_MAX: f64 = 600_000.0;
 
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ impl Path {
         self.weight.measure(rtt_ms, self.loss_rate(), rules)
     }
 
-    /// Moves the weight in force as far as its limits allow.
+    /// Moves the weight in force towards its target as far as the limits on increases allow.
     pub(super) fn step(&mut self, now: Instant, rules: &SwrrRules) -> Reweight {
         self.weight.step_towards_target(now, self.rtt(), rules)
     }
@@ -74,7 +75,7 @@ mod tests {
     use super::super::SwrrConfig;
     use super::*;
 
-    /// Creates a path with the given samples of RTT and loss.
+    /// Creates a path with samples given as pairs of RTT and loss.
     fn sampled(config: &SwrrConfig, samples: &[(f64, f64)]) -> Path {
         let mut path = Path::new(PathId(1), &SwrrRules::new(config).unwrap());
         for &(rtt_ms, loss_rate) in samples {
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_sets_the_average_and_the_next_moves_each_by_its_own_gain() {
+    fn the_first_sample_sets_each_average_and_the_next_moves_it_by_its_own_gain() {
         let config = SwrrConfig { rtt_alpha: 0.25, deviation_beta: 0.5, ..SwrrConfig::default() };
         let seen = |samples| {
             let path = sampled(&config, samples);
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_sample_is_ten_minutes() {
+    fn a_longer_sample_counts_as_ten_minutes() {
         let path = sampled(&SwrrConfig::default(), &[(f64::MAX, 0.0)]);
         assert_eq!(path.rtt(), Some(Duration::from_secs(600)));
     }

@@ -1,7 +1,7 @@
-//! Observed shares of the picks beside the expected ones: deviation and entropy.
+//! Comparison of the observed shares of the picks with the expected ones: deviation and entropy.
 //!
 //! Guarantees: the observed and the expected shares of a window each sum to 1, and a path's expected share counts only
-//! picks for which it was eligible. A pick among the same paths as the one before costs no arithmetic per path.
+//! picks for which it was eligible. A pick with the same eligible paths as the previous one is counted in O(1).
 
 use alloc::vec::Vec;
 use core::mem;
@@ -14,9 +14,9 @@ use crate::id::PathId;
 pub struct PathShare {
     /// The path.
     pub path: PathId,
-    /// Fraction of the window's service that went over the path.
+    /// Fraction of the window's cost that was charged to the path.
     pub observed: f64,
-    /// Fraction that its weight entitled it to while it was eligible.
+    /// Expected fraction, from its weight while it was eligible.
     pub theory: f64,
 }
 
@@ -48,8 +48,8 @@ impl ShareWindow {
     }
 }
 
-/// Returns the entropy of the weights relative to that of equal ones: 1 when all are equal, near 0 when one path has
-/// everything; `None` below two paths.
+/// Returns the entropy of the weights divided by that of equal weights: 1 when all are equal, near 0 when one path has
+/// almost all; `None` with fewer than two paths.
 pub(super) fn normalised_entropy(credits: &Credits) -> Option<f64> {
     if credits.weights().len() < 2 {
         return None;
@@ -59,11 +59,11 @@ pub(super) fn normalised_entropy(credits: &Credits) -> Option<f64> {
     Some(entropy / libm::log(credits.weights().len() as f64))
 }
 
-/// Counts of the window in progress.
+/// Counts of the current window, and the shares of the last complete one.
 ///
 /// `pending` is the cost of the picks since the set of `eligible` paths last changed. `served` and `expected` have one
-/// entry per active path and cover a segment, from one change of weights or membership to the next. `tallies` add the
-/// segments up per path.
+/// entry per active path and cover a segment: the picks between two changes of the weights or of the active paths.
+/// `tallies` sum up the segments per path.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     picks_max: u32,
@@ -109,7 +109,7 @@ impl Window {
         self.last.shares.reserve(paths.saturating_sub(self.last.shares.len()));
     }
 
-    /// Counts a pick among the `eligible` paths, one bit per index.
+    /// Counts a pick of the path at `index` among the `eligible` paths, a bit set of indices.
     #[inline]
     pub(super) fn count(&mut self, index: usize, eligible: u128, cost: u64, credits: &Credits) {
         if eligible != self.eligible {
@@ -124,7 +124,7 @@ impl Window {
         }
     }
 
-    /// Divides the pending cost among the paths eligible for it, by weight.
+    /// Adds the pending cost to the expected cost of the eligible paths, in proportion to their weights.
     #[cold]
     fn add_expected(&mut self, credits: &Credits) {
         let eligible = |index: &usize| self.eligible & (1 << index) != 0;
@@ -171,13 +171,13 @@ impl Window {
         }
     }
 
-    /// Begins a segment of `active` paths.
+    /// Begins a segment with `active` active paths.
     pub(super) fn resize(&mut self, active: usize) {
         self.served.resize(active, 0);
         self.expected.resize(active, 0.0);
     }
 
-    /// Drops a removed path from the window in progress.
+    /// Drops a removed path from the current window.
     pub(super) fn forget(&mut self, path: PathId) {
         self.tallies.retain(|tally| tally.path != path);
     }
@@ -191,7 +191,7 @@ mod tests {
     const A: PathId = PathId(1);
     const B: PathId = PathId(2);
 
-    /// Creates two paths of weights 3 and 1 under a window of `picks_max` picks.
+    /// Creates two paths with weights 3 and 1, and a window of `picks_max` picks.
     fn three_to_one(picks_max: u32) -> (Credits, Window) {
         let mut credits = Credits::default();
         credits.join(A);
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    fn pick_twice_of_b(window: &mut Window, credits: &mut Credits) {
+    fn pick_b_twice(window: &mut Window, credits: &mut Credits) {
         for _ in 0..2 {
             let picked = credits.pick_where(1, |id| id == B).unwrap();
             window.count(picked.index, picked.eligible, 1, credits);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_got_nothing_still_counts_in_the_relative_entropy() {
+    fn a_path_without_picks_still_affects_the_relative_entropy() {
         let (credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[0; 4]);
         // ln(1 ÷ ¾)
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_starts_without_the_previous_one() {
+    fn a_window_does_not_include_the_previous_one() {
         let (credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[1, 1, 1, 1]);
         serve(&mut window, &credits, &[0, 0, 0, 1]);
@@ -265,9 +265,9 @@ mod tests {
     }
 
     #[test]
-    fn theory_counts_only_eligible_picks() {
+    fn the_expected_share_counts_only_picks_for_which_a_path_was_eligible() {
         let (mut credits, mut window) = three_to_one(4);
-        pick_twice_of_b(&mut window, &mut credits);
+        pick_b_twice(&mut window, &mut credits);
         serve(&mut window, &credits, &[0, 0]);
         assert_eq!(shares(&window), [(1, 0.5, 0.375), (2, 0.5, 0.625)]);
     }
@@ -275,12 +275,12 @@ mod tests {
     #[test]
     fn a_path_that_was_never_eligible_is_not_reported() {
         let (mut credits, mut window) = three_to_one(2);
-        pick_twice_of_b(&mut window, &mut credits);
+        pick_b_twice(&mut window, &mut credits);
         assert_eq!(shares(&window), [(2, 1.0, 1.0)]);
     }
 
     #[test]
-    fn theory_follows_the_weights_through_a_window() {
+    fn the_expected_share_follows_changes_of_weight_within_a_window() {
         let (mut credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[0, 0]);
         window.end_segment(&credits);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_weights_have_an_entropy_of_one_and_a_dominant_one_almost_none() {
+    fn the_entropy_is_one_for_equal_weights_and_near_zero_for_a_dominant_one() {
         let (mut credits, _) = three_to_one(1);
         assert!((normalised_entropy(&credits).unwrap() - 0.811_278_124).abs() < 1e-9);
         credits.reweigh([5, 5].into_iter());

@@ -1,13 +1,17 @@
-//! Weight in force of a path: formula, debounce, rate limit of raises, health.
+//! Weight of a path: the formula, the threshold for changes, the rate limit on increases, and the effect of health.
 //!
-//! Guarantees: a weight in force never exceeds its target, rises by at most `raise_max` per interval, and is never 0; the
-//! unhealthy paths of a set together stay strictly below their share of it.
+//! The formula or a pin gives the goal; the health reduces the goal to the target; the weight in force moves towards
+//! the target, down at once and up in steps; the cap on unhealthy paths reduces the weight in force to the effective
+//! weight.
+//!
+//! Guarantees: a weight in force never exceeds its target, increases by at most the factor `raise_max` per interval,
+//! and is never 0; the unhealthy paths of a set together stay strictly below `unhealthy_share_max` of its sum.
 
 use super::SwrrError;
 use super::config::SwrrRules;
 use crate::time::{Duration, Instant};
 
-/// Weight 1 in fixed point: with integer weights, 700 ms and 990 ms would weigh the same.
+/// Weight 1 in fixed point; with whole weights, RTTs of 700 ms and 990 ms would get the same weight.
 pub(super) const UNIT: i64 = 1 << 16;
 
 /// Returns the weight of a path: the inverse of its RTT, reduced by its loss.
@@ -19,7 +23,7 @@ pub fn path_weight(rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> Result<u32
     Ok(libm::round(weight) as u32)
 }
 
-/// Computes the weight before rounding; both limits are integers, so rounding after clamping gives the same.
+/// Computes the weight before rounding; both limits are integers, so rounding after clamping stays within them.
 fn exact_weight(rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> f64 {
     let base = rules.weight_scale / rtt_ms.max(1.0);
     let loss_penalty = (1.0 - loss_rate).clamp(rules.loss_floor, 1.0);
@@ -54,7 +58,7 @@ pub enum Health {
 /// Effect of a measurement, a change of health or the passage of time on a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reweight {
-    /// The weight in force is at its target.
+    /// The weight in force is at its target, or the path is inactive.
     Settled,
     /// The weight differs from its target, but by too little or too soon after the last change.
     Suppressed,
@@ -62,7 +66,7 @@ pub enum Reweight {
     Applied,
 }
 
-/// Source of a path's goal weight.
+/// Weight of a path that its measurements or a pin give, before its health is taken into account.
 #[derive(Clone, Copy, Debug)]
 enum Goal {
     Unknown,
@@ -70,7 +74,7 @@ enum Goal {
     Pinned(i64),
 }
 
-/// Weight of one path on its way to the goal.
+/// Weight of one path, with its goal and its health.
 #[derive(Clone, Debug)]
 pub(super) struct PathWeight {
     goal: Goal,
@@ -89,27 +93,27 @@ impl PathWeight {
         self.health
     }
 
-    /// Sets the path's health; `counted` is its effective weight if it is active.
+    /// Sets the path's health; `effective` is its effective weight if it is active.
     ///
-    /// A path that becomes healthy continues from its effective weight, or from the start of a ramp if that is more:
-    /// continuing from its uncapped weight would make its share jump.
-    pub(super) fn set_health(&mut self, health: Health, counted: Option<i64>, rules: &SwrrRules) {
+    /// A path that becomes healthy continues from its effective weight, or from the start of a ramp if that is more; if
+    /// it continued from its uncapped weight, its share would jump.
+    pub(super) fn set_health(&mut self, health: Health, effective: Option<i64>, rules: &SwrrRules) {
         self.health = health;
-        if let (Health::Healthy, Some(counted)) = (health, counted) {
-            self.in_force = self.in_force.min(counted.max(self.ramp_start(rules)));
+        if let (Health::Healthy, Some(effective)) = (health, effective) {
+            self.in_force = self.in_force.min(effective.max(self.ramp_start(rules)));
         }
     }
 
     /// Pins the goal, which from then on ignores measurements.
     pub(super) fn pin(&mut self, weight: u32, rules: &SwrrRules) {
-        let first = matches!(self.goal, Goal::Unknown);
+        let was_unknown = matches!(self.goal, Goal::Unknown);
         self.goal = Goal::Pinned(i64::from(weight) * UNIT);
-        if first {
-            self.skip_to_ramp(rules);
+        if was_unknown {
+            self.raise_to_ramp_start(rules);
         }
     }
 
-    /// Updates the goal from the measurements, unless it is pinned or hardly differs.
+    /// Updates the goal from the measurements, unless it is pinned or the change is below `change_min`.
     pub(super) fn measure(&mut self, rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> Reweight {
         let weight = libm::round(exact_weight(rtt_ms, loss_rate, rules) * UNIT as f64) as i64;
         match self.goal {
@@ -121,21 +125,21 @@ impl PathWeight {
             Goal::Measured(_) => self.goal = Goal::Measured(weight),
             Goal::Unknown => {
                 self.goal = Goal::Measured(weight);
-                self.skip_to_ramp(rules);
+                self.raise_to_ramp_start(rules);
             }
         }
         Reweight::Settled
     }
 
-    /// Starts the ramp, so that a path without traffic does not get its whole share at once.
+    /// Starts the ramp, so that a path that was inactive does not get its whole share at once.
     pub(super) fn start(&mut self, now: Instant, rules: &SwrrRules) {
         self.in_force = 1;
-        self.skip_to_ramp(rules);
+        self.raise_to_ramp_start(rules);
         self.changed_at = now;
     }
 
-    /// Raises the weight to where the ramp would have begun had the goal been known.
-    fn skip_to_ramp(&mut self, rules: &SwrrRules) {
+    /// Raises the weight in force at least to the start of the ramp.
+    fn raise_to_ramp_start(&mut self, rules: &SwrrRules) {
         self.in_force = self.in_force.max(self.ramp_start(rules));
     }
 
@@ -178,7 +182,7 @@ impl PathWeight {
     }
 }
 
-/// Limit on the sum of the unhealthy paths of one set.
+/// Limit on the sum of the unhealthy weights of one set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnhealthyCap {
     sum: i64,
@@ -210,7 +214,7 @@ impl UnhealthyCap {
         if weight.health == Health::Healthy || self.sum <= self.sum_max {
             return weight.in_force;
         }
-        // One for each and the rest in proportion: no path gets 0 and the sum stays at most `sum_max`.
+        // Each gets 1 and a proportional part of the rest, so no path gets 0 and the sum is at most `sum_max`.
         let rest = i128::from(self.sum_max - self.count);
         1 + (i128::from(weight.in_force) * rest / i128::from(self.sum)) as i64
     }
@@ -229,7 +233,7 @@ mod tests {
         weight
     }
 
-    /// Returns the weight in force after a chance to move, in hundredths.
+    /// Moves the weight at time `at` as far as allowed and returns the weight in force, in hundredths.
     fn stepped(weight: &mut PathWeight, at: Duration) -> i64 {
         weight.step_towards_target(Instant::ORIGIN + at, None, &SwrrRules::default());
         (weight.in_force * 100 + UNIT / 2) / UNIT
@@ -248,10 +252,10 @@ mod tests {
         assert_eq!(weigh(10.0, 0.0), Ok(100));
         assert_eq!(weigh(20.0, 0.0), Ok(50));
         assert_eq!(weigh(100.0, 0.0), Ok(10));
-        assert_eq!(weigh(0.0, 0.0), Ok(1_000), "below 1 ms counts as 1 ms");
+        assert_eq!(weigh(0.0, 0.0), Ok(1_000), "an RTT below 1 ms counts as 1 ms");
         assert_eq!(weigh(7.3, 0.0), Ok(137), "fractions of a millisecond count");
         assert_eq!(weigh(10.0, 0.5), Ok(50));
-        assert_eq!(weigh(10.0, 1.0), Ok(5), "the floor is a twentieth");
+        assert_eq!(weigh(10.0, 1.0), Ok(5), "a lossy path keeps at least a twentieth");
         assert_eq!(weigh(5_000.0, 1.0), Ok(1), "never 0");
         assert_eq!(weigh(f64::MAX, 0.0), Ok(1));
     }
@@ -302,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn small_changes_add_up() {
+    fn many_small_changes_in_one_direction_take_effect() {
         let rules = SwrrRules::default();
         let mut weight = measured(100.0);
         for step in 1..=40 {
             weight.measure(100.0 + f64::from(step), 0.0, &rules);
         }
-        let left = weight.target(&rules) as f64 / UNIT as f64;
-        assert!((left - 1_000.0 / 140.0).abs() < 0.05 * left, "{left} is stuck");
+        let target = weight.target(&rules) as f64 / UNIT as f64;
+        assert!((target - 1_000.0 / 140.0).abs() < 0.05 * target, "{target} did not follow the changes");
     }
 
     #[test]
@@ -318,16 +322,16 @@ mod tests {
         assert_eq!(stepped(&mut weight, 99 * MS), 1_000, "the ramp starts at a tenth");
         assert_eq!(stepped(&mut weight, 100 * MS), 1_250);
         assert_eq!(stepped(&mut weight, 199 * MS), 1_250, "too soon");
-        assert_eq!(stepped(&mut weight, 9_000 * MS), 1_563, "one step, however late");
+        assert_eq!(stepped(&mut weight, 9_000 * MS), 1_563, "only one step, even after a long pause");
         weight.pin(3, &SwrrRules::default());
-        assert_eq!(stepped(&mut weight, 9_001 * MS), 300, "a decrease needs no waiting");
+        assert_eq!(stepped(&mut weight, 9_001 * MS), 300, "a decrease is immediate");
         weight.pin(100, &SwrrRules::default());
         assert_eq!(stepped(&mut weight, 9_100 * MS), 300, "the decrease started an interval");
         assert_eq!(stepped(&mut weight, 9_101 * MS), 375);
     }
 
     #[test]
-    fn a_ramp_ends_exactly_at_the_weight() {
+    fn a_ramp_ends_exactly_at_the_target() {
         let mut weight = ramping(100);
         let steps = (1..100).find(|&step| {
             stepped(&mut weight, 100 * step * MS);
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_interval_begins_with_the_ramp() {
+    fn the_first_interval_begins_when_the_ramp_starts() {
         let mut weight = ramping(100);
         weight.start(Instant::from_secs(1), &SwrrRules::default());
         assert_eq!(stepped(&mut weight, 1_099 * MS), 1_000);
@@ -346,11 +350,11 @@ mod tests {
 
     #[test]
     fn a_recovered_path_continues_from_its_effective_weight_or_from_a_tenth() {
-        let recovered = |counted| {
+        let recovered = |effective| {
             let mut weight = PathWeight::unknown();
             weight.pin(100, &SwrrRules::default());
             weight.in_force = 40 * UNIT;
-            weight.set_health(Health::Healthy, Some(counted), &SwrrRules::default());
+            weight.set_health(Health::Healthy, Some(effective), &SwrrRules::default());
             stepped(&mut weight, MS)
         };
         assert_eq!(recovered(11 * UNIT), 1_100);
@@ -359,13 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_set_after_the_ramp_began_starts_at_the_ramps_beginning() {
+    fn a_weight_set_during_a_ramp_begins_at_the_ramps_start() {
         let rules = SwrrRules::default();
-        let mut given = PathWeight::unknown();
+        let mut pinned = PathWeight::unknown();
         let mut measured = PathWeight::unknown();
-        given.start(Instant::ORIGIN, &rules);
-        given.pin(100, &rules);
-        assert_eq!(stepped(&mut given, MS), 1_000);
+        pinned.start(Instant::ORIGIN, &rules);
+        pinned.pin(100, &rules);
+        assert_eq!(stepped(&mut pinned, MS), 1_000);
 
         measured.start(Instant::ORIGIN, &rules);
         measured.measure(10.0, 0.0, &rules);
@@ -373,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_path_waits_a_round_trip_between_raises() {
+    fn a_slow_path_waits_a_round_trip_between_increases() {
         let rules = SwrrRules::default();
         let mut weight = measured(400.0);
         weight.start(Instant::ORIGIN, &rules);
