@@ -1,4 +1,4 @@
-//! Reason for choosing a node: the metrics that decided, and their text for dashboards.
+//! Reason for choosing a node: the deciding metrics and their text for dashboards.
 //!
 //! Limits: storing and formatting a reason allocates nothing.
 
@@ -10,16 +10,16 @@ use crate::cost::Cost;
 /// Reason for a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChoiceReason {
-    /// Its score was among the best.
+    /// The node was drawn from those with the best scores.
     Score(ScoreBreakdown),
-    /// It was the fastest of the cold nodes.
+    /// The node was the fastest of the cold nodes.
     Cold {
         /// Its expected latency.
         latency_estimate_ms: f64,
         /// Number of open nodes that were cold.
         cold: usize,
     },
-    /// Every open node was hot, and it had the least in flight for its weight.
+    /// Every open node was hot, and this one had the least in flight for its weight.
     AllHot {
         /// Its work in flight.
         in_flight: Cost,
@@ -35,7 +35,7 @@ pub struct ScoreBreakdown {
     pub request: RequestKind,
     /// The node's score.
     pub score: f64,
-    /// Sub-scores behind the score.
+    /// Sub-scores that make up the score.
     pub sub_scores: SubScores,
     /// Basis of the latency sub-score.
     pub latency: LatencyBasis,
@@ -49,7 +49,7 @@ pub struct ScoreBreakdown {
     pub chance: f64,
 }
 
-/// Latency that others are compared with.
+/// Latency that the nodes' latencies are compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LatencyBasis {
     /// The limit `lat_bad_ms`.
@@ -102,7 +102,7 @@ impl fmt::Display for ScoreBreakdown {
     }
 }
 
-/// Number of nodes with a noun in the singular or plural.
+/// Number of nodes, displayed with the noun in the singular or plural.
 struct Nodes {
     count: usize,
     kind: &'static str,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sub_scores_that_count_are_shown() {
+    fn only_sub_scores_with_a_weight_are_shown() {
         let only = ScoreBreakdown {
             request: RequestKind::Infer,
             latency: LatencyBasis::Absolute,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_and_cold_are_displayed() {
+    fn the_reason_displays_the_number_of_hot_or_cold_nodes() {
         let cold = ChoiceReason::Cold { latency_estimate_ms: 41.2, cold: 5 };
         assert_eq!(cold.to_string(), "cold, lowest latency estimate 41 ms of 5 cold nodes");
         let cold = ChoiceReason::Cold { latency_estimate_ms: f64::INFINITY, cold: 1 };

@@ -1,7 +1,7 @@
 //! Hot/cold selection: avoids the nodes with much work in flight, then takes the fastest.
 //!
-//! Guarantees: no hot node is chosen while an open one is cold; among the cold ones no other has a lower latency
-//! estimate, and when all are hot no other has less in flight for its weight. Limits: O(candidates).
+//! Guarantees: no hot node is chosen while an open one is cold. The chosen node has the lowest latency estimate of the
+//! cold nodes or, if all are hot, the least in flight for its weight. Limits: O(candidates).
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -22,35 +22,36 @@ pub(super) fn choose(
     let mut cold = 0;
     let mut hot = 0;
     let mut fastest: Option<&Candidate> = None;
-    let mut coolest: Option<&Candidate> = None;
+    let mut least_loaded: Option<&Candidate> = None;
     for candidate in candidates {
         if config.limits.gate(&candidate.stats, request).is_err() {
             continue;
         }
         if load(candidate) <= load_max {
             cold += 1;
-            fastest = Some(fastest.map_or(candidate, |best| first(best, candidate, by_latency)));
+            fastest = Some(fastest.map_or(candidate, |best| smaller(best, candidate, by_latency)));
         } else {
             hot += 1;
-            coolest = Some(coolest.map_or(candidate, |best| first(best, candidate, by_load)));
+            least_loaded = Some(least_loaded.map_or(candidate, |best| smaller(best, candidate, by_load)));
         }
     }
     if let Some(chosen) = fastest {
         let reason = ChoiceReason::Cold { latency_estimate_ms: latency_ms(chosen), cold };
         return Some(Choice { node: chosen.node, reason });
     }
-    let chosen = coolest?;
+    let chosen = least_loaded?;
     Some(Choice {
         node: chosen.node,
         reason: ChoiceReason::AllHot { in_flight: chosen.stats.in_flight, hot },
     })
 }
 
-/// Returns the largest load that is still cold: the quantile over all serving nodes, rounded down to one of them.
+/// Returns the largest load of a cold node: the quantile over all serving nodes, rounded down to the load of one of
+/// them.
 ///
-/// A serving node that this request cannot use still shows how loaded the pool is, so all usable ones may be hot.
-/// Rounding down makes the fuller of two nodes hot; rounding up would leave a pool of two or three without a hot node,
-/// and all requests would herd to the lowest latency.
+/// Serving nodes that this request cannot use are included, because they show how loaded the pool is; so all usable
+/// nodes may be hot. Rounding down makes the fuller of two nodes hot. Rounding up would leave a pool of two or three
+/// nodes without a hot one, and all requests would go to the node with the lowest latency.
 fn cold_load_max(config: &HotColdConfig, candidates: &[Candidate], scratch: &mut Vec<f64>) -> Option<f64> {
     scratch.clear();
     let serving = candidates.iter().filter(|candidate| candidate.stats.status == Status::Serving);
@@ -83,7 +84,7 @@ fn by_load(one: &Candidate, other: &Candidate) -> Ordering {
     load.then(latency_ms(one).total_cmp(&latency_ms(other))).then(one.node.cmp(&other.node))
 }
 
-fn first<'a>(
+fn smaller<'a>(
     one: &'a Candidate,
     other: &'a Candidate,
     order: fn(&Candidate, &Candidate) -> Ordering,
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_quantile_decides_how_many_are_hot() {
-        // The fuller, the faster: the fullest cold node wins.
+        // Fuller nodes are faster, so the fullest cold node wins.
         let nodes: Vec<_> = (0..11).map(|id| node(id, u64::from(id), 100.0 - f64::from(id))).collect();
         for (hot_quantile, fullest_cold) in [(0.6, 6), (0.7, 7), (0.84, 8)] {
             let config = HotColdConfig { hot_quantile, ..HotColdConfig::default() };
@@ -179,7 +180,7 @@ mod tests {
         candidate(id, NodeStats { in_flight: Cost(in_flight), latency_estimate_ms, ..example_node() })
     }
 
-    /// Returns a serving node without a free slot and with little in flight (short requests).
+    /// Returns a serving node without a free slot but with little cost in flight, as with short requests.
     fn full(id: u32) -> Candidate {
         candidate(id, NodeStats { in_flight: Cost(1), running_http_session: 120, ..example_node() })
     }

@@ -33,18 +33,18 @@ impl Limits {
 
     /// Scores a node without comparing it with others; fails with the first closed gate.
     ///
-    /// A node uses it to assess itself: latency counts by its absolute score.
+    /// Latency counts by its absolute score.
     pub fn assess(&self, stats: &NodeStats, request: RequestKind) -> Result<f64, Gate> {
         self.gate(stats, request)?;
         Ok(self.sub_scores(stats).score(request))
     }
 
-    /// Returns the sub-scores of a node, latency by its absolute score, without applying the gates.
+    /// Returns the sub-scores of a node, with the absolute score of its latency, without applying the gates.
     pub fn sub_scores(&self, stats: &NodeStats) -> SubScores {
         self.sub_scores_with_latency(stats, self.absolute_latency(stats.p95_latency_ms))
     }
 
-    /// Returns the sub-scores of a node whose latency score is known, which saves a logarithm per node.
+    /// Returns the sub-scores of a node with a given latency score, which saves a logarithm per node.
     #[inline]
     pub(super) fn sub_scores_with_latency(&self, stats: &NodeStats, lat: f64) -> SubScores {
         SubScores {
@@ -52,9 +52,9 @@ impl Limits {
             http_free: stats.http_free(),
             tx_free: stats.tx_free(),
             lat,
-            err: falling(stats.error_rate_1m, self.config.err_bad),
-            to: falling(f64::from(stats.timeouts_1m), f64::from(self.config.to_bad)),
-            wait: falling(f64::from(stats.wait_conn_count), f64::from(self.config.wait_bad)),
+            err: score_lower_better(stats.error_rate_1m, self.config.err_bad),
+            to: score_lower_better(f64::from(stats.timeouts_1m), f64::from(self.config.to_bad)),
+            wait: score_lower_better(f64::from(stats.wait_conn_count), f64::from(self.config.wait_bad)),
             idle: stats.idle(),
             uptime: clamp01(stats.uptime_sec as f64 / f64::from(self.config.uptime_ok_sec)),
         }
@@ -62,7 +62,7 @@ impl Limits {
 
     /// Scores a latency against `lat_bad_ms` on a logarithmic scale: 0 ms scores 1.
     pub fn absolute_latency(&self, p95_ms: f64) -> f64 {
-        falling(libm::log1p(p95_ms), self.lat_bad_log)
+        score_lower_better(libm::log1p(p95_ms), self.lat_bad_log)
     }
 }
 
@@ -74,8 +74,8 @@ impl Default for Limits {
 
 /// Scores a latency against the median of the competing nodes; `k` is the steepness.
 ///
-/// At or below the median, and whenever the median is 0, it scores 1. Without that rule the formula divides by zero at a
-/// ratio of `1 − 1/k` and is negative below it: the fastest node would lose.
+/// A latency at or below the median, or any latency if the median is 0, scores 1. Without this rule the formula would
+/// divide by zero at a ratio of `1 − 1/k` and be negative below it, so that the fastest node would score worst.
 pub fn relative_latency(p95_ms: f64, median_ms: f64, k: f64) -> f64 {
     if !(0.0..f64::INFINITY).contains(&p95_ms) {
         return 0.0;
@@ -87,25 +87,25 @@ pub fn relative_latency(p95_ms: f64, median_ms: f64, k: f64) -> f64 {
 }
 
 /// Scores a metric that should be small: 1 at zero, 0 from `bad` on.
-fn falling(value: f64, bad: f64) -> f64 {
+fn score_lower_better(value: f64, bad: f64) -> f64 {
     if value >= 0.0 { 1.0 - clamp01(value / bad) } else { 0.0 }
 }
 
 impl NodeStats {
     /// Returns the fraction of the connections that is not in use.
     ///
-    /// An idle connection is as good as one not opened yet: counting it as used would close a node whose pool is warm and
-    /// idle.
+    /// An idle connection counts as free, like one that is not open yet; otherwise a node whose connections are all
+    /// open and idle would be gated.
     pub(super) fn db_free(&self) -> f64 {
-        free(self.open_conns.saturating_sub(self.idle_conns), self.max_open_conns)
+        free_fraction(self.open_conns.saturating_sub(self.idle_conns), self.max_open_conns)
     }
 
     pub(super) fn http_free(&self) -> f64 {
-        free(self.running_http_session, self.max_http_sessions)
+        free_fraction(self.running_http_session, self.max_http_sessions)
     }
 
     pub(super) fn tx_free(&self) -> f64 {
-        free(self.running_tx, self.max_transaction_conns)
+        free_fraction(self.running_tx, self.max_transaction_conns)
     }
 
     fn idle(&self) -> f64 {
@@ -118,8 +118,8 @@ impl NodeStats {
 
 /// Returns the unused fraction of `max`.
 ///
-/// `(max − used) / max` rounds once; `1 − used / max` rounds twice and would put 1 of 10 below 0.1.
-fn free(used: u32, max: i32) -> f64 {
+/// `(max − used) / max` rounds once; `1 − used / max` rounds twice and gives less than 0.1 for 1 free of 10.
+fn free_fraction(used: u32, max: i32) -> f64 {
     if max <= 0 {
         return 0.0;
     }
@@ -135,7 +135,7 @@ mod tests {
     /// 1 − ln(√2001)/ln(2001) = 0.5, errors 1 − 0.01/0.05 = 0.8, timeouts 1 − 5/20 = 0.75,
     /// waiting 1 − 1/10 = 0.9, idle 10/100 = 0.1, uptime 150/300 = 0.5.
     #[test]
-    fn the_sub_scores_worked_by_hand() {
+    fn sub_scores_match_the_calculation_by_hand() {
         let sub_scores =
             Limits::default().sub_scores(&example_node()).named().map(|(_, sub_score)| sub_score);
         for (sub_score, by_hand) in
@@ -148,33 +148,33 @@ mod tests {
     /// 0.22·0.8 + 0.18·0.75 + 0.10·0.9 + 0.20·0.5 + 0.12·0.8 + 0.08·0.75 + 0.06·0.9 + 0.02·0.1 + 0.02·0.5
     /// = 0.176 + 0.135 + 0.09 + 0.1 + 0.096 + 0.06 + 0.054 + 0.002 + 0.01 = 0.723
     #[test]
-    fn a_query_worked_by_hand() {
+    fn the_score_for_a_query_matches_the_calculation_by_hand() {
         assert!(close(score(RequestKind::Query), 0.723));
     }
 
     /// 0.30·0.8 + 0.14·0.75 + 0.08·0.9 + 0.14·0.5 + 0.14·0.8 + 0.10·0.75 + 0.08·0.9 + 0.02·0.1
     /// = 0.24 + 0.105 + 0.072 + 0.07 + 0.112 + 0.075 + 0.072 + 0.002 = 0.748
     #[test]
-    fn an_execute_worked_by_hand() {
+    fn the_score_for_an_execute_matches_the_calculation_by_hand() {
         assert!(close(score(RequestKind::Execute), 0.748));
     }
 
     /// 0.42·0.9 + 0.22·0.8 + 0.08·0.75 + 0.10·0.8 + 0.06·0.75 + 0.06·0.9 + 0.04·0.5 + 0.02·0.1
     /// = 0.378 + 0.176 + 0.06 + 0.08 + 0.045 + 0.054 + 0.02 + 0.002 = 0.815
     #[test]
-    fn a_begin_worked_by_hand() {
+    fn the_score_for_a_begin_matches_the_calculation_by_hand() {
         assert!(close(score(RequestKind::BeginTx), 0.815));
     }
 
     /// (0.18·0.75 + 0.20·0.5 + 0.12·0.8 + 0.08·0.75 + 0.02·0.5) / 0.6
     /// = (0.135 + 0.1 + 0.096 + 0.06 + 0.01) / 0.6 = 0.401 / 0.6
     #[test]
-    fn an_inference_worked_by_hand() {
+    fn the_score_for_an_inference_matches_the_calculation_by_hand() {
         assert!(close(score(RequestKind::Infer), 0.401 / 0.6));
     }
 
     #[test]
-    fn each_limit_moves_its_own_sub_score() {
+    fn each_limit_affects_its_own_sub_score() {
         let limits = Limits::new(LimitsConfig {
             // 2001 · √2001 − 1, so that log1p of the example latency is a third of log1p of this.
             lat_bad_ms: 89_508.809_523_872_86,
@@ -230,7 +230,7 @@ mod tests {
     fn a_latency_far_below_the_median_scores_1_where_the_bare_formula_has_a_pole() {
         let bare = |p95_ms: f64| 1.0 / (1.0 + (p95_ms / 100.0 - 1.0) * 2.0);
         assert!(bare(50.0).is_infinite());
-        assert!(bare(25.0) < 0.0, "four times as fast as the median, and the worst score");
+        assert!(bare(25.0) < 0.0, "a node four times as fast as the median would score worst");
         for p95_ms in [0.0, 25.0, 50.0, 75.0, 100.0] {
             assert!(close(relative_latency(p95_ms, 100.0, 2.0), 1.0));
         }
@@ -240,7 +240,7 @@ mod tests {
     fn the_free_fraction_is_rounded_once() {
         let one_of_ten = NodeStats { running_tx: 9, max_transaction_conns: 10, ..example_node() };
         let usage = f64::from(one_of_ten.running_tx) / f64::from(one_of_ten.max_transaction_conns);
-        assert!(1.0 - usage < 0.1, "rounded twice, a tenth is less than a tenth");
+        assert!(1.0 - usage < 0.1, "rounded twice, a tenth becomes less than 0.1");
         assert!(one_of_ten.tx_free() >= 0.1);
     }
 

@@ -1,7 +1,7 @@
-//! Metrics that a node reports about itself, the input of every choice.
+//! Metrics of a node, the input of every choice.
 //!
-//! Guarantees: any value is allowed here. NaN and negative metrics are read as the worst value, so a faulty report can
-//! close or lower a node, but never raise it and never cause a panic.
+//! Guarantees: any value is allowed here. NaN and negative metrics count as the worst value, so a faulty report can
+//! gate a node or lower its score, but never raise its score or cause a panic.
 
 use core::fmt;
 
@@ -18,7 +18,7 @@ pub struct NodeStats {
     pub running_sql: u32,
     /// Open transactions.
     pub running_tx: u32,
-    /// Maximum number of concurrent requests; zero or less means not configured. For inference: slots.
+    /// Maximum number of concurrent requests (for inference: slots); zero or less means not configured.
     pub max_http_sessions: i32,
     /// Maximum number of database connections; zero or less means not configured.
     pub max_open_conns: i32,
@@ -32,9 +32,9 @@ pub struct NodeStats {
     pub wait_conn_count: u32,
     /// 95th percentile of recent latencies.
     pub p95_latency_ms: f64,
-    /// Number of samples behind `p95_latency_ms`.
+    /// Number of samples from which `p95_latency_ms` is computed.
     pub latency_samples: u32,
-    /// Fraction of the last minute's requests that failed by the node's fault, 0..=1.
+    /// Fraction of the last minute's requests that failed because of the node, 0..=1.
     pub error_rate_1m: f64,
     /// Timeouts within the last minute.
     pub timeouts_1m: u32,

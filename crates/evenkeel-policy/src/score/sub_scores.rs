@@ -1,10 +1,10 @@
 //! The nine sub-scores and their weights per kind of request.
 //!
-//! Guarantees: each row of weights sums to 1, so sub-scores in 0..=1 give a score in 0..=1.
+//! Guarantees: the weights of each kind of request sum to 1, so sub-scores in 0..=1 give a score in 0..=1.
 
 /// Clamps a number to 0..=1; NaN becomes 0.
 pub fn clamp01(x: f64) -> f64 {
-    // `f64::clamp` would keep a NaN; `max` drops it, without a branch.
+    // `f64::clamp` would return NaN for NaN; `max` returns 0, without a branch.
     let positive = x.max(0.0);
     positive.min(1.0)
 }
@@ -58,7 +58,7 @@ pub struct SubScores {
 }
 
 impl SubScores {
-    /// Returns the weighted sum of the sub-scores, 0..=1, the best being 1.
+    /// Returns the weighted sum of the sub-scores: 0 is the worst score, 1 the best.
     pub fn score(&self, request: RequestKind) -> f64 {
         let weights = request.weights();
         clamp01(
@@ -126,7 +126,7 @@ const BEGIN_TX: SubScores = SubScores {
     uptime: 0.0,
 };
 
-/// The query's row without its database metrics, scaled up to 1 again.
+/// The weights of a query without those of the database metrics, rescaled to sum to 1.
 const INFER: SubScores = SubScores {
     db_free: 0.0,
     http_free: QUERY.http_free / 0.60,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_of_weights_sums_to_one() {
+    fn the_weights_of_each_kind_of_request_sum_to_one() {
         for request in [RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx, RequestKind::Infer] {
             let sum: f64 = request.weights().named().iter().map(|(_, weight)| weight).sum();
             assert!((sum - 1.0).abs() < 1e-12, "{request:?} sums to {sum}");

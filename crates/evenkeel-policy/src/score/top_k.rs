@@ -1,7 +1,7 @@
-//! Score selection: a top-k weighted random choice among the open nodes.
+//! Score selection: a weighted random choice among the `top_k` best open nodes.
 //!
-//! Guarantees: the best `top_k` nodes by `score × weight` take part in the draw, each with a probability proportional to
-//! `score^power × weight`; ties are broken by the lower id. Limits: O(candidates × top_k), without allocation.
+//! Guarantees: the best `top_k` nodes by `score × weight` take part in the draw, each with a probability proportional
+//! to `score^power × weight`; ties are broken by the lower id. Limits: O(candidates × top_k), without allocation.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -75,7 +75,7 @@ fn open_nodes<'a>(
     candidates.iter().filter(move |candidate| config.limits.gate(&candidate.stats, request).is_ok())
 }
 
-/// Returns the median of at least one finite number; reorders them.
+/// Returns the median of at least one finite number; reorders the slice.
 fn median(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     let even = values.len().is_multiple_of(2);
@@ -156,15 +156,15 @@ impl<'a> TopK<'a> {
             *share = (0..power).fold(weight, |share, _| share * ranked.score);
         }
         let total: f64 = shares.iter().sum();
-        let mut left = clamp01(random) * total;
+        let mut remaining = clamp01(random) * total;
         let mut drawn = None;
         for (index, (share, ranked)) in shares.into_iter().zip(self.ranked()).enumerate() {
             // The last entry is drawn when rounding, or a random number of 1, leaves a remainder.
             drawn = Some(DrawResult { ranked, position: index + 1, chance: share / total });
-            if left < share {
+            if remaining < share {
                 break;
             }
-            left -= share;
+            remaining -= share;
         }
         drawn
     }
@@ -187,7 +187,7 @@ mod tests {
     /// 0.823, 0.823 and 0.623 + 0.2/3 = 0.689667; drawn by the fourth power,
     /// 0.823⁴ = 0.458775, 0.689667⁴ = 0.226233, the chances are 40.11 %, 40.11 % and 19.78 %.
     #[test]
-    fn a_draw_among_three_worked_by_hand() {
+    fn a_draw_among_three_nodes_matches_the_calculation_by_hand() {
         let nodes = [at_ms(0, 100.0), at_ms(1, 50.0), at_ms(2, 25.0)];
         for (random, node, position, score, chance) in [
             (0.0, 1, 1, 0.823, 0.4011),
@@ -221,15 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn the_shares_of_the_draw_are_half_open_ranges() {
-        let equals = [0, 1].map(|node| candidate(node, example_node()));
+    fn a_random_number_on_the_boundary_draws_the_next_node() {
+        let equal_nodes = [0, 1].map(|node| candidate(node, example_node()));
         let just_below = 0.5 - f64::EPSILON;
-        assert_eq!(choose_one(ScoreConfig::default(), &equals, just_below).0, NodeId(0));
-        assert_eq!(choose_one(ScoreConfig::default(), &equals, 0.5).0, NodeId(1));
+        assert_eq!(choose_one(ScoreConfig::default(), &equal_nodes, just_below).0, NodeId(0));
+        assert_eq!(choose_one(ScoreConfig::default(), &equal_nodes, 0.5).0, NodeId(1));
     }
 
     #[test]
-    fn the_steepness_is_the_configured_one() {
+    fn the_configured_steepness_is_used() {
         let nodes = [at_ms(0, 100.0), at_ms(1, 50.0), at_ms(2, 25.0)];
         for (relative_k, lat) in [(1.5, 0.4), (3.0, 0.25)] {
             let config = ScoreConfig { relative_k, ..ScoreConfig::default() };
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((chosen, heavy.position), (NodeId(2), 1));
         let (chosen, light) = choose_one(config, &nodes, 1.0);
         assert_eq!((chosen, light.position), (NodeId(0), 2));
-        // Three times the weight, at the fourth power of its score.
+        // Three times the weight, times the fourth power of the ratio of the scores.
         let ratio = 3.0 * libm::pow(heavy.score / light.score, 4.0);
         assert!(close(heavy.chance / light.chance, ratio));
     }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_best_take_part_and_ties_are_broken_by_id() {
+    fn only_the_best_nodes_take_part_and_ties_are_broken_by_id() {
         let nodes = [5, 3, 9, 1, 7].map(|node| candidate(node, example_node()));
         for (top_k, last) in [(1, 1), (2, 3), (3, 5), (4, 7), (5, 9), (16, 9)] {
             let config = ScoreConfig { top_k, ..ScoreConfig::default() };
