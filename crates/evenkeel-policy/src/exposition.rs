@@ -1,7 +1,7 @@
 //! Prometheus text exposition format, version 0.0.4.
 //!
-//! The writer of the two `/metrics` sources, the gateway's registry and the actor runtime's snapshots. It allocates
-//! nothing and writes to any [`fmt::Write`]. The caller keeps a family together and writes its head once.
+//! Every `/metrics` endpoint of the workspace is written with these functions. They allocate nothing and write to any
+//! [`fmt::Write`]. The caller writes a family's head once, followed by all of its series.
 
 use core::fmt::{self, Write};
 
@@ -27,7 +27,7 @@ pub enum SampleValue {
     Float(f64),
 }
 
-/// Writes `# HELP`, unless `help` is `None`, and `# TYPE`.
+/// Writes the head of a family: `# HELP`, unless `help` is `None`, and `# TYPE`.
 pub fn write_head(out: &mut impl Write, name: &str, help: Option<&str>, kind: MetricKind) -> fmt::Result {
     let name = Name(name);
     if let Some(help) = help {
@@ -54,7 +54,7 @@ impl<'a, L> SeriesName<'a, L>
 where
     L: Iterator<Item = (&'a str, &'a str)> + Clone,
 {
-    /// Writes the one sample of a counter or gauge.
+    /// Writes the sample of a counter or gauge.
     pub fn write_sample(&self, out: &mut impl Write, value: SampleValue) -> fmt::Result {
         self.write_line(out, "", None, value)
     }
@@ -120,7 +120,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Text that can end neither its line nor, with a `quote`, its quotes.
+/// Text displayed with backslashes, newlines and, if given, the `quote` character escaped.
 struct Escaped<'a> {
     text: &'a str,
     quote: Option<char>,
@@ -143,7 +143,7 @@ mod tests {
     use alloc::string::{String, ToString};
 
     #[test]
-    fn dots_become_underscores_and_help_cannot_end_its_line() {
+    fn dots_become_underscores_and_newlines_in_help_are_escaped() {
         let mut page = String::new();
         write_head(&mut page, "actor.mailbox.depth", Some("two\nlines \"quoted\""), MetricKind::Gauge)
             .unwrap();
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_help_has_a_type() {
+    fn a_family_without_help_has_only_a_type_line() {
         let mut page = String::new();
         write_head(&mut page, "a", None, MetricKind::Counter).unwrap();
         assert_eq!(page, "# TYPE a counter\n");
     }
 
     #[test]
-    fn label_values_cannot_end_their_quotes() {
+    fn label_values_are_escaped() {
         let mut page = String::new();
         let labels = [("actor", "a\\new \"x\"\n}")].into_iter();
         SeriesName { name: "a", labels }.write_sample(&mut page, SampleValue::Count(u64::MAX)).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_ends_with_infinity_sum_and_count() {
+    fn a_histogram_ends_with_the_infinity_bucket_the_sum_and_the_count() {
         let mut page = String::new();
         let labels = [("node", "x")].into_iter();
         let buckets = [(0.01, 1), (0.5, 3)].into_iter();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_spelled_as_prometheus_spells_them() {
+    fn nan_and_infinities_are_spelled_as_in_prometheus() {
         let spelled =
             [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| SampleValue::Float(value).to_string());
         assert_eq!(spelled, ["NaN", "+Inf", "-Inf"]);

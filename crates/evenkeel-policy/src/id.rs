@@ -1,8 +1,8 @@
-//! Identifiers: small integers, one type per kind of thing.
+//! Identifiers: small integers, one type per kind of object.
 //!
 //! Ids are dense (they index tables) and carry no text; [`interner`](crate::interner) maps them to text.
 
-/// Number that identifies one kind of thing.
+/// Identifier of one kind of object, such as tenants or nodes.
 pub trait Id: Copy {
     /// Creates the id with this number.
     fn from_number(number: u32) -> Self;
@@ -36,26 +36,26 @@ macro_rules! id {
 }
 
 id! {
-    /// Tenant: sends the requests, is charged for them, and has a weight.
+    /// Id of a tenant, the account that requests are charged to.
     TenantId
 }
 id! {
-    /// Fairness key: one queue of a scheduler, usually a tenant or a tenant's subkey.
+    /// Id of a fairness key: one flow of a scheduler, usually a tenant or a group of messages within a tenant.
     Key
 }
 id! {
-    /// Node: does the work, in a number of slots.
+    /// Id of a node, which serves requests.
     NodeId
 }
 id! {
-    /// Path: one way to reach a node.
+    /// Id of a path, one of the network routes to a node.
     PathId
 }
 id! {
-    /// A model, a database, or anything else that decides which nodes can serve a request; the caller numbers them.
+    /// Id of a model, a database, or anything else that determines which nodes can serve a request.
     ModelId
 }
 
-/// One request, from its arrival to its end; an id is never reused.
+/// Id of a request; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);

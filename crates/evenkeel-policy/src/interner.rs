@@ -38,7 +38,7 @@ struct Entry {
 }
 
 impl<I: Id> Interner<I> {
-    /// Creates an empty interner for at most `names_max` names; `secret` is a random number known to no one else.
+    /// Creates an empty interner for at most `names_max` names; `secret` is a random key for the hash.
     pub fn new(names_max: u32, secret: (u64, u64)) -> Self {
         // The largest u32 marks an empty entry and is never a key.
         let names_max = names_max.min(EMPTY - 1);
@@ -126,6 +126,7 @@ impl<I: Id> Interner<I> {
         hasher.finish() as u32
     }
 
+    /// Returns the index at which the search for a hash starts.
     fn home(&self, hash: u32) -> usize {
         hash as usize & (self.table.len() - 1)
     }
@@ -152,7 +153,8 @@ impl<I: Id> Interner<I> {
         }
     }
 
-    /// Moves later entries of the same run into the freed entry, so that no lookup stops at a gap.
+    /// Removes the entry at `gap` and shifts later entries of the same run back, so that no lookup stops early at a
+    /// gap.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.table.len() - 1;
         let mut index = self.next_index(gap);
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_key() {
+    fn a_name_keeps_its_id() {
         let mut names = interner(10);
         assert!(names.is_empty());
         let alice = names.intern("alice").unwrap();
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_interner_rejects_new_names_and_keeps_the_old() {
+    fn a_full_interner_rejects_new_names_and_keeps_the_old_ones() {
         let mut names = interner(1);
         let alice = names.intern("alice").unwrap();
         let error = names.intern("bob").unwrap_err();
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_key_goes_to_the_next_name() {
+    fn a_released_id_is_reused_for_the_next_name() {
         let mut names = interner(2);
         let alice = names.intern("alice").unwrap();
         names.intern("bob").unwrap();
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_equal_hash_are_distinguished() {
+    fn names_with_equal_hashes_are_distinguished() {
         let mut names = interner(10);
         names.intern("alice").unwrap();
         let hash = names.hash("bob");
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_determines_the_spread_over_the_table() {
+    fn names_spread_over_the_table_depending_on_the_secret() {
         let homes = |secret| {
             let mut names: Interner = Interner::new(100, secret);
             for name in 0..100 {
@@ -260,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_id_has_its_own_names() {
+    fn an_interner_returns_ids_of_its_own_kind() {
         let mut tenants: Interner<TenantId> = Interner::new(10, (1, 2));
         assert_eq!(tenants.intern("acme"), Ok(TenantId(0)));
         assert_eq!(tenants.name(TenantId(0)), Some("acme"));
     }
 
     #[test]
-    fn ids_never_created_have_no_name() {
+    fn an_id_that_was_never_created_has_no_name() {
         let mut names = interner(2);
         assert_eq!(names.name(Key(7)), None);
         assert!(!names.release(Key(7)));

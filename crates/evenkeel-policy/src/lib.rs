@@ -13,8 +13,8 @@
 //! | pick path | [`swrr`], [`path`] | the path to that node (smooth weighted round robin, path health) |
 //! | observe | [`estimate`] | recent averages, quantiles, rates and ratios |
 //!
-//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] define the types that the others share. [`exposition`]
-//! writes metrics as text, for the two crates that have some.
+//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] define the types that the others share.
+//! [`exposition`] writes metrics in the Prometheus text format.
 #![warn(missing_docs)]
 #![no_std]
 extern crate alloc;
@@ -35,12 +35,12 @@ pub mod swrr;
 pub mod time;
 pub mod weight;
 
-/// Compiles the example of the workspace's README.
+/// Tests the code examples in the workspace's README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct WorkspaceReadme;
 
-/// Compiles the examples of this crate's README.
+/// Tests the code examples in this crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

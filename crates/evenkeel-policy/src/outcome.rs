@@ -1,4 +1,4 @@
-//! Results of requests, attempts and circuit breakers, in the one vocabulary that the pipeline and telemetry share.
+//! Results of requests and attempts, and reasons for picks and open circuit breakers, shared by pipeline and telemetry.
 //!
 //! Guarantees: every value is `Copy` and holds no text, so reporting one allocates nothing.
 
@@ -11,9 +11,9 @@ use crate::score::ChoiceReason;
 /// Reason why a request was sent to a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PickReason {
-    /// The affinity cache names the node: it served a request with the same affinity key.
+    /// The affinity cache has the node, because it served an earlier request with the same affinity key.
     Cached,
-    /// Rendezvous hashing prefers the node for the request's affinity key, and its load is within the bound.
+    /// Rendezvous hashing prefers the node for the request's affinity key, and the node's load is within its bound.
     Preferred,
     /// The selection policy chose it.
     Chosen(ChoiceReason),
@@ -29,10 +29,10 @@ impl fmt::Display for PickReason {
     }
 }
 
-/// Failure of one attempt to have a node serve a request.
+/// Failure of one attempt: of a request sent to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptFailure {
-    /// The connection was refused or lost before the node saw the request.
+    /// The connection was refused or lost before the node received the request.
     Unreachable,
     /// The node did not answer in time.
     TimedOut,
@@ -56,7 +56,7 @@ impl fmt::Display for AttemptFailure {
     }
 }
 
-/// Result of a request that had a slot.
+/// Result of a request that was sent to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
     /// The node answered.

@@ -1,6 +1,6 @@
 //! Range check of settings, with one error for all of them.
 //!
-//! Guarantees: a setting passes exactly if it is a number within its inclusive range; NaN never is.
+//! Guarantees: a setting passes if and only if it lies within its inclusive range; NaN never does.
 
 use core::ops::RangeInclusive;
 
@@ -38,7 +38,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn both_ends_of_a_range_are_in_it() {
+    fn both_ends_of_a_range_are_allowed() {
         assert_eq!(check("top_k", 1_u32, 1.0..=16.0), Ok(()));
         assert_eq!(check("top_k", 16_u32, 1.0..=16.0), Ok(()));
     }
