@@ -24,7 +24,7 @@ fn config() -> impl Strategy<Value = BackpressureConfig> {
     )
 }
 
-/// One event of a queue; the number is the tenant's id.
+/// One change of the queue; the number is the tenant's id.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive(u32),
@@ -59,7 +59,7 @@ fn fair_share_requests(
 ) -> f64 {
     let is_active =
         |tenant: &usize| model[*tenant].queued + model[*tenant].reserved > 0 || *tenant == arrival;
-    // Integer thousandths: the sum does not depend on the summation order, and integral shares are exact.
+    // Summed in integer thousandths, so that the sum does not depend on the order.
     let sum: u32 = (0..model.len()).filter(is_active).map(|tenant| weights[tenant].millis()).sum();
     let capacity = config.overload_threshold * config.max_queue_size as f64;
     (capacity / f64::from(sum) * f64::from(weights[tenant].millis())).max(1.0)
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn an_empty_queue_admits_every_deadline_and_the_expected_wait_grows_with_the_backlog(
+    fn an_empty_queue_admits_any_deadline_and_the_expected_wait_grows_with_the_backlog(
         queued in 0..1_000_000_000_u64,
         rate in prop_oneof![Just(0.0), Just(f64::NAN), 1e-9..1e9],
         share in 0.0..=1.0,

@@ -1,4 +1,4 @@
-//! Guarantees of the adaptive concurrency limit, whatever the engine does.
+//! Guarantees of the adaptive concurrency limit under any behaviour of the engine.
 
 use evenkeel_policy::concurrency_limit::{ConcurrencyLimit, LimitConfig};
 use evenkeel_policy::time::Duration;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 /// Event of an engine, or an observation of it.
 #[derive(Clone, Copy, Debug)]
 enum EngineEvent {
-    /// With the fraction `used` of the limit in flight, a first token arrives.
+    /// A first token arrives while the fraction `used` of the limit is in flight.
     FirstToken {
         used: f64,
         millis: u64,
@@ -32,8 +32,8 @@ fn engine_event() -> impl Strategy<Value = EngineEvent> {
 }
 
 fn config() -> impl Strategy<Value = LimitConfig> {
-    (1..50_u32, 0..300_u32, 0.0..1.0_f64, 1.0..10.0_f64).prop_map(|(min, more, part, tolerance)| {
-        LimitConfig { min, max: min + more, initial: min + (f64::from(more) * part) as u32, tolerance }
+    (1..50_u32, 0..300_u32, 0.0..1.0_f64, 1.0..10.0_f64).prop_map(|(min, range, fraction, tolerance)| {
+        LimitConfig { min, max: min + range, initial: min + (f64::from(range) * fraction) as u32, tolerance }
     })
 }
 
@@ -45,7 +45,7 @@ proptest! {
     ) {
         let mut limit = ConcurrencyLimit::new(config).unwrap();
         let mut epoch = limit.on_send(0);
-        let mut most_used = 0_u32;
+        let mut peak = 0_u32;
         for event in history {
             let before = limit.status().limit;
             let is_probing = |limit: &ConcurrencyLimit| format!("{limit:?}").contains("Probing");
@@ -54,7 +54,7 @@ proptest! {
                 EngineEvent::FirstToken { used, millis } => {
                     let in_flight = (f64::from(limit.limit()) * used) as u32;
                     let sent_in = limit.on_send(in_flight);
-                    most_used = if sent_in == epoch { most_used.max(in_flight) } else { in_flight };
+                    peak = if sent_in == epoch { peak.max(in_flight) } else { in_flight };
                     epoch = sent_in;
                     limit.on_first_token(sent_in, Duration::from_millis(millis));
                 }
@@ -67,11 +67,11 @@ proptest! {
             let after = limit.status().limit;
             prop_assert!((config.min..=config.max).contains(&limit.limit()), "{:?}", limit);
             prop_assert!(after <= before + before.sqrt().max(1.0) || probing, "{before} to {after}");
-            // A decrease may be followed by a probe at half of it.
+            // A decrease to half may be followed at once by a probe at half of that.
             prop_assert!(after >= before / 4.0 || limit.limit() == config.min, "{before} to {after}");
             if before < after && !probing && !is_probing(&limit) {
                 let used = match event {
-                    EngineEvent::FirstToken { .. } => most_used,
+                    EngineEvent::FirstToken { .. } => peak,
                     EngineEvent::Queue { waiting: 0, in_flight } => in_flight,
                     EngineEvent::Queue { .. } | EngineEvent::Rejection { .. } => 0,
                 };

@@ -8,7 +8,7 @@ use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
 use proptest::prelude::*;
 
-/// Operation on a scheduler between two picks.
+/// One operation on a scheduler.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Add(u32, Weight),
@@ -37,7 +37,7 @@ fn step(keys: std::ops::Range<u32>) -> impl Strategy<Value = Step> {
         1 => key().prop_map(Step::Wake),
         1 => (key(), weight()).prop_map(|(key, weight)| Step::Reweigh(key, weight)),
         6 => cost(5_000).prop_map(Step::Serve),
-            1 => (key(), cost(9_000), cost(9_000)).prop_map(|(key, charged, actual)| Step::Settle(key, charged, actual)),
+        1 => (key(), cost(9_000), cost(9_000)).prop_map(|(key, charged, actual)| Step::Settle(key, charged, actual)),
     ]
 }
 
@@ -64,7 +64,8 @@ fn apply(drr: &mut DrrScheduler, step: Step) -> Option<(Key, Cost)> {
     None
 }
 
-/// Generates two keys that have work from some time on, with their weights, and the operations of other keys around them.
+/// Generates the weights of keys 0 and 1, which are added once and keep their work, and a sequence of steps that adds
+/// them among operations on other keys.
 fn backlog_and_churn() -> impl Strategy<Value = ([Weight; 2], Vec<Step>)> {
     let churn = || {
         prop::collection::vec(step(2..8), 0..300).prop_map(|mut steps| {
@@ -78,7 +79,7 @@ fn backlog_and_churn() -> impl Strategy<Value = ([Weight; 2], Vec<Step>)> {
     })
 }
 
-/// Checks the pairwise guarantee over every interval between two of the running sums of two keys' service.
+/// Checks the pairwise guarantee for every interval; `served` holds the running sums of two keys' service.
 fn check_every_interval(
     served: &[[u64; 2]],
     weights: [Weight; 2],
@@ -120,7 +121,7 @@ proptest! {
 
     /// Under `NextRound` the guarantee counts from the first round that was opened with both keys in it.
     #[test]
-    fn under_next_round_backlogged_keys_are_served_by_weight_too((weights, steps) in backlog_and_churn()) {
+    fn under_next_round_backlogged_keys_are_also_served_by_weight((weights, steps) in backlog_and_churn()) {
         let mut drr = scheduler(NewKey::NextRound);
         let mut served = vec![[0_u64; 2]];
         let mut cost_max = 0;
@@ -145,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn some_key_is_served_as_long_as_any_is_active(steps in prop::collection::vec(step(0..12), 1..500)) {
+    fn there_is_a_next_key_while_any_key_is_active(steps in prop::collection::vec(step(0..12), 1..500)) {
         let mut drr = scheduler(NewKey::First);
         let mut active = BTreeSet::new();
         let mut parked = BTreeSet::new();
@@ -167,9 +168,9 @@ proptest! {
         }
     }
 
-    /// No wake-up is lost: whatever happened before, every active key is served again.
+    /// No wake-up is lost: after any steps, every active key is served again.
     #[test]
-    fn every_active_key_is_served_in_the_end(
+    fn every_active_key_is_eventually_served(
         steps in prop::collection::vec(step(0..12), 1..300),
         new_key in prop_oneof![Just(NewKey::First), Just(NewKey::NextRound)],
     ) {
@@ -183,7 +184,7 @@ proptest! {
             .filter(|&key| !matches!(drr.key_status(Key(key)), KeyStatus::Idle | KeyStatus::Parked))
             .collect();
         prop_assert_eq!(waiting.len(), drr.active_len());
-        // More than it takes to pay off the deepest debt of these steps at the smallest weight.
+        // Enough picks to pay off the deepest debt of these steps at the smallest weight.
         for _ in 0..1_000_000 {
             let Some(key) = drr.next_key() else {
                 if waiting.is_empty() { break; }
@@ -211,7 +212,7 @@ proptest! {
             drr.add_key(Key(key), weight).unwrap();
         }
         drr.add_key(Key(40), new_weight).unwrap();
-        // While a new key waits to be served first, the next key is a prioritized one too.
+        // While any key is prioritized, the next key is a prioritized one, so `Next` counts too.
         let is_prioritized = |key: &u32| matches!(drr.key_status(Key(*key)), KeyStatus::Prioritized | KeyStatus::Next);
         let limit = (0..40).filter(is_prioritized).count() + 1;
         let mut picks = 1;
@@ -223,8 +224,8 @@ proptest! {
         }
     }
 
-    /// The debt wheel changes which keys are visited, not which are served: the same work, in the same order, in the same
-    /// rounds as a ring that is visited key by key.
+    /// The debt wheel skips visits to keys in debt without changing the service: the same keys are served in the same
+    /// order and rounds as in a plain ring that visits every key.
     #[test]
     fn debtors_are_served_when_a_plain_ring_serves_them(
         weights in prop::collection::vec(weight(), 2..6),
@@ -281,10 +282,8 @@ proptest! {
         }
     }
 
-    /// For any keys of two tenants, and any keys added and removed, the tenants' service follows their
-    /// weights over every interval in which both have work.
     #[test]
-    fn tenants_share_by_weight_whatever_keys_they_use(
+    fn tenants_are_served_by_weight_regardless_of_their_keys(
         tenant_weights in [weight(), weight()],
         keys in prop::collection::vec((0..2_u32, weight()), 2..20),
         steps in prop::collection::vec((0..20_u32, any::<bool>(), cost(5_000)), 100..300),
@@ -296,7 +295,7 @@ proptest! {
             key: Key(key),
             weight,
         };
-        // One key each that stays, and others that are added and removed.
+        // Each tenant has one key that stays; the other keys are added and removed.
         for tenant in 0..2 {
             drr.add_key(weighted_key(tenant, tenant, Weight::ONE)).unwrap();
         }

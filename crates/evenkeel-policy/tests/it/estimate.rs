@@ -1,4 +1,4 @@
-//! Guarantees of the estimators: their error and how long samples count.
+//! Guarantees of the estimators: their maximum error and how long samples count.
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn a_latency_quantile_is_within_a_thirty_second_of_the_exact_one(
+    fn a_latency_quantile_is_within_3_125_percent_of_the_exact_one(
         samples in timeline(), pause in 0..2 * WINDOW, quantile in quantile(),
     ) {
         let window = recorded(&samples);
@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn a_decaying_quantile_is_at_most_half_as_long_again(
+    fn a_decaying_quantile_overestimates_by_at_most_half(
         millis in vec(prop_oneof![0..50_u64, 0..4_000_000_000_u64], 1..300), quantile in quantile(),
     ) {
         let mut histogram = DecayingHistogram::EMPTY;
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sample_counts_for_at_least_window_less_a_slice_and_at_most_the_window(
+    fn a_sample_counts_for_at_least_the_window_minus_a_slice_and_at_most_the_window(
         at in 0..1_000 * SLICE, age in 0..2 * WINDOW,
     ) {
         let window = recorded(&[(at, 5 * MILLI)]);
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn merged_halves_are_the_whole(
+    fn merging_two_windows_equals_recording_all_samples_in_one(
         samples in timeline(), sides in vec(any::<bool>(), 200), quantile in quantile(),
     ) {
         let mut left = LatencyWindow::default();
@@ -93,12 +93,12 @@ proptest! {
         }
         let now = samples.last().unwrap().0;
         let whole = recorded(&samples);
-        let mut backwards = right.clone();
-        backwards.merge(&left).unwrap();
+        let mut left_into_right = right.clone();
+        left_into_right.merge(&left).unwrap();
         left.merge(&right).unwrap();
         for later in [0, SLICE, 3 * SLICE, WINDOW] {
             let now = Instant::from_nanos(now + later);
-            for merged in [&left, &backwards] {
+            for merged in [&left, &left_into_right] {
                 prop_assert_eq!(merged.samples(now), whole.samples(now));
                 prop_assert_eq!(merged.quantile(now, quantile.0), whole.quantile(now, quantile.0));
             }
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn a_clock_that_steps_anywhere_loses_no_sample_of_the_newest_slice(
+    fn clock_steps_lose_no_sample_of_the_newest_slice(
         times in vec(prop_oneof![0..WINDOW, any::<u64>()], 1..50),
     ) {
         let mut window = LatencyWindow::default();
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn a_steady_stream_reads_as_its_rate_within_one_record_per_slice(
+    fn the_rate_of_a_steady_stream_is_off_by_at_most_one_record_per_slice(
         start in 0..WINDOW, gap in 10 * MILLI..=1_000 * MILLI, records in 2..400_u64, cost in 1..10_000_u64,
     ) {
         let mut window = RateWindow::default();
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn recent_spans_are_exactly_the_last_ones(
+    fn quantiles_of_recent_spans_are_exact(
         spans in vec(0..50_u64, 1..200), len_max in 1..=32_usize, quantile in quantile(),
     ) {
         let mut recent = RecentSpans::new(RecentLen::new(len_max).unwrap());
@@ -180,7 +180,7 @@ proptest! {
     }
 }
 
-/// Generates times in order, each with a latency from zero to beyond the scale.
+/// Generates increasing times, each with a latency from zero to beyond the scale.
 fn timeline() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let latency = (0..44_u32, any::<u64>()).prop_map(|(bits, random)| random % (1 << bits));
     vec((0..4_000 * MILLI, latency), 1..200).prop_map(|samples| {

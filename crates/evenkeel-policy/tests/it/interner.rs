@@ -1,4 +1,4 @@
-//! The interner compared with a map.
+//! The interner behaves like a map from names to ids.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn names_and_ids_stay_paired_after_any_history(
+    fn names_keep_their_ids_in_any_sequence_of_calls(
         steps in prop::collection::vec((0..40_u32, any::<bool>()), 1..400),
         secret in any::<(u64, u64)>(),
     ) {
         let mut interner: Interner = Interner::new(25, secret);
         let mut model: HashMap<String, Key> = HashMap::new();
-        for (number, keep) in steps {
+        for (number, intern) in steps {
             let name = format!("tenant-{number}");
-            if keep {
+            if intern {
                 match interner.intern(&name) {
                     Ok(key) => { model.insert(name, key); }
                     Err(_) => prop_assert!(model.len() == 25 && !model.contains_key(&name)),

@@ -1,4 +1,4 @@
-//! Guarantees of path health: the allowed transitions, their pace, and a set that stays usable.
+//! Guarantees of path health: the allowed transitions, their minimum number of samples, and that a set stays usable.
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
@@ -14,7 +14,7 @@ use PathState::{Active, Degraded, Inactive, Probing, Recovery};
 
 const SLO: Duration = Duration::from_millis(100);
 
-const ARROWS: [(PathState, PathState); 10] = [
+const ALLOWED_TRANSITIONS: [(PathState, PathState); 10] = [
     (Inactive, Probing),
     (Probing, Active),
     (Active, Degraded),
@@ -29,13 +29,13 @@ const ARROWS: [(PathState, PathState); 10] = [
 
 proptest! {
     #[test]
-    fn a_path_follows_only_the_documented_arrows(steps in steps()) {
+    fn a_path_makes_only_the_documented_transitions(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
         let mut state = path.state();
         for (now, probe) in steps {
             for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
                 prop_assert_eq!(transition.from, state);
-                prop_assert!(ARROWS.contains(&(transition.from, transition.to)), "{}", transition);
+                prop_assert!(ALLOWED_TRANSITIONS.contains(&(transition.from, transition.to)), "{}", transition);
                 state = transition.to;
             }
             prop_assert_eq!(path.state(), state);
@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn no_sequence_toggles_a_path_faster_than_its_runs(
+    fn every_transition_takes_at_least_the_configured_number_of_samples(
         steps in steps(), degrade_samples in 1..8_u32, recover_samples in 1..8_u32, settle_samples in 1..8_u32,
     ) {
         let config = PathConfig { degrade_samples, recover_samples, settle_samples, ..PathConfig::default() };
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn a_path_is_degraded_only_beyond_a_limit_and_recovers_only_below_both(steps in steps()) {
+    fn a_path_is_degraded_only_above_a_limit_and_recovers_only_below_both(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
         for (now, probe) in steps {
             let was_answered = matches!(probe, Probe::Answered { .. });
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn a_path_is_pruned_only_for_one_that_was_better_for_the_whole_run(
+    fn a_path_is_pruned_only_for_one_that_was_better_for_ten_samples(
         used_ms in vec(vec(10..100_u64, 1..30), 1..5), idle_ms in vec(vec(10..100_u64, 30), 1..4),
     ) {
         let rule = PruneRule::default();
@@ -210,7 +210,7 @@ fn a_path_loses_its_share_while_unhealthy_and_ramps_back_to_it() {
     assert_eq!((pair.swrr.weight(STEADY), pair.swrr.weight(FAILING)), (Some(100), Some(100)));
 }
 
-/// Returns the time after `tick` intervals between raises.
+/// Returns the time after `tick` intervals of 100 ms, the shortest between two increases of a weight.
 fn at(tick: u64) -> Instant {
     Instant::from_millis(100 * tick)
 }
@@ -218,7 +218,8 @@ fn at(tick: u64) -> Instant {
 const STEADY: PathId = PathId(0);
 const FAILING: PathId = PathId(1);
 
-/// Two paths of equal weight in one scheduler: STEADY is past its ramp at tick 20, FAILING follows its samples.
+/// Two paths of equal weight in one scheduler: STEADY has finished its ramp at tick 20, the state of FAILING follows
+/// its samples.
 struct Pair {
     swrr: SwrrScheduler,
     failing: PathStats,

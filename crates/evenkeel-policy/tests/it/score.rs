@@ -3,7 +3,7 @@
 //! - A score is within 0..=1 and never falls when a metric improves.
 //! - A gated node is never chosen.
 //! - Nodes are drawn in proportion to score^power × weight.
-//! - No hot node is chosen while an eligible one is cold.
+//! - No hot node is chosen while an open one is cold.
 //! - The order of the candidates has no influence.
 
 use std::cmp::Reverse;
@@ -43,7 +43,7 @@ proptest! {
         let configured =
             stats.max_http_sessions > 0 && stats.max_open_conns > 0 && stats.max_transaction_conns > 0;
         let has_free_db_conns = configured && sub_scores.db_free > 0.0;
-        let eligible = serving
+        let open = serving
             && match request {
                 RequestKind::Query | RequestKind::Execute => {
                     has_free_db_conns && sub_scores.err > 0.0 && sub_scores.lat > 0.0
@@ -51,7 +51,7 @@ proptest! {
                 RequestKind::BeginTx => has_free_db_conns && sub_scores.tx_free >= 0.05 && stats.wait_conn_count < 20,
                 RequestKind::Infer => sub_scores.http_free > 0.0,
             };
-        prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), eligible);
+        prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), open);
     }
 
     #[test]
@@ -89,10 +89,10 @@ proptest! {
         request in request(),
         random in num::f64::ANY,
     ) {
-        let eligible = |node: &Candidate| Limits::default().gate(&node.stats, request).is_ok();
+        let open = |node: &Candidate| Limits::default().gate(&node.stats, request).is_ok();
         match pick(policy, &nodes, request, random) {
-            None => prop_assert!(!nodes.iter().any(eligible)),
-            Some(choice) => prop_assert!(eligible(find(&nodes, choice.node))),
+            None => prop_assert!(!nodes.iter().any(open)),
+            Some(choice) => prop_assert!(open(find(&nodes, choice.node))),
         }
     }
 
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn hot_cold_never_picks_a_hot_node_while_an_eligible_one_is_cold(
+    fn hot_cold_never_picks_a_hot_node_while_an_open_one_is_cold(
         nodes in pool(arbitrary_stats(), 1..12),
         hot_quantile in 0.6..=0.84f64,
         request in request(),
@@ -131,9 +131,9 @@ proptest! {
         let policy = SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
         let Some(choice) = pick(policy, &nodes, request, 0.5) else { return Ok(()) };
         let chosen = find(&nodes, choice.node);
-        let eligible: Vec<_> =
+        let open: Vec<_> =
             nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok()).collect();
-        let cold: Vec<_> = eligible.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
+        let cold: Vec<_> = open.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
         match choice.reason {
             ChoiceReason::Cold { cold: count, .. } => {
                 prop_assert!(!is_hot(chosen, &nodes, hot_quantile));
@@ -142,15 +142,15 @@ proptest! {
             }
             ChoiceReason::AllHot { in_flight, hot } => {
                 prop_assert!(cold.is_empty());
-                prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, eligible.len()));
-                prop_assert!(eligible.iter().all(|node| load(node) >= load(chosen)));
+                prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, open.len()));
+                prop_assert!(open.iter().all(|node| load(node) >= load(chosen)));
             }
             ChoiceReason::Score(breakdown) => prop_assert!(false, "{breakdown}"),
         }
     }
 
     #[test]
-    fn draw_frequency_is_proportional_to_score_pow_power_times_weight(
+    fn draw_frequencies_are_proportional_to_score_to_the_power_times_weight(
         nodes in pool(realistic_stats(), 1..9),
         top_k in 1usize..=6,
         power in 1u32..=8,
@@ -190,8 +190,8 @@ proptest! {
         let score_policy = |top_k| SelectionPolicy::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
         // A pool has fewer than 16 nodes, so this draws from all of them.
         let all = draw_order(score_policy(16), &nodes, request);
-        let eligible = nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok());
-        prop_assert_eq!(all.len(), eligible.count());
+        let open = nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok());
+        prop_assert_eq!(all.len(), open.count());
         let ranks: Vec<_> =
             all.iter().map(|(node, scored)| (scored.score * node.weight.as_f64(), Reverse(node.node))).collect();
         prop_assert!(ranks.is_sorted_by(|one, other| one > other), "{:?}", ranks);
@@ -200,7 +200,7 @@ proptest! {
     }
 }
 
-/// Returns the nodes of a draw in their order, by picking with random numbers just above each cumulative probability.
+/// Returns the nodes of a draw, best first, by picking with random numbers just above each cumulative probability.
 fn draw_order(
     policy: SelectionPolicy,
     nodes: &[Candidate],

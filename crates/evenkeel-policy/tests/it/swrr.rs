@@ -1,4 +1,4 @@
-//! Guarantees of `swrr`, and the defects that its rules prevent, each shown with the rule that has it.
+//! Guarantees of `swrr`, and the defects of the specification's literal rule that it avoids.
 #![allow(clippy::unwrap_used, reason = "an error is a failed test")]
 
 use evenkeel_policy::cost::Cost;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const START: Instant = Instant::ORIGIN;
 
-/// Tolerance for integer credits.
+/// Tolerance for the rounding of integer credits.
 const ROUNDING: f64 = 1e-3;
 
 /// Creates a scheduler whose pinned weights take effect at once: no ramp, no intervals.
@@ -38,7 +38,7 @@ fn join_measured(swrr: &mut SwrrScheduler, path: PathId, rtt_ms: f64) {
     swrr.activate(path, START).unwrap();
 }
 
-/// Gives every weight `steps` chances to rise by a step.
+/// Refreshes `steps` times at intervals of 100 ms, so that every weight can increase by that many steps.
 fn refresh(swrr: &mut SwrrScheduler, from_ms: u64, steps: u64) {
     (1..=steps).for_each(|step| _ = swrr.refresh(Instant::from_millis(from_ms + step * 100)));
 }
@@ -59,7 +59,7 @@ fn pick(swrr: &mut SwrrScheduler) -> usize {
     swrr.pick().unwrap().index()
 }
 
-/// Picks and returns the longest run of each path.
+/// Picks `picks` times and returns each path with the length of its longest run.
 fn longest_runs(swrr: &mut SwrrScheduler, paths: usize, picks: usize) -> Vec<(usize, u32)> {
     let mut longest = vec![0; paths];
     let mut last = usize::MAX;
@@ -85,7 +85,7 @@ fn harmonic(n: usize) -> f64 {
     (1..=n).map(|k| 1.0 / k as f64).sum()
 }
 
-/// Asserts that no path is further behind or ahead than the cup game allows, at `size` per pick.
+/// Asserts that no path is further behind or ahead of its share than `swrr` guarantees for picks of at most `size`.
 fn assert_smooth(owed: &[f64], n: usize, size: f64) {
     for &owed in owed {
         assert!(owed <= (harmonic(n) - 1.0) * size + ROUNDING, "{owed} behind among {n}");
@@ -98,7 +98,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Generates weights small enough for ties and large enough for lopsided sets.
+/// Generates weights with ties and with large ratios.
 fn weights(paths: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Vec<u32>> {
     vec(prop_oneof![1..5_u32, 1..60_u32, Just(500)], paths)
 }
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn service_stays_within_it_under_any_reweighting(
+    fn service_stays_within_the_bound_under_any_reweighting(
         changes in vec((weights(6), 1..20_usize), 1..40),
     ) {
         let mut swrr = with_weights(&[1; 6]);
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn after_many_changes_no_run_exceeds_it_except_by_a_tie(
+    fn after_many_changes_a_run_exceeds_the_ratio_of_weights_by_at_most_one(
         changes in (2..7_usize).prop_flat_map(|paths| vec((weights(paths), 1..60_usize), 2..30)),
     ) {
         let mut swrr = with_weights(&changes[0].0);
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn sized_picks_keep_the_share_of_bytes_within_a_few_picks(
+    fn sized_picks_keep_shares_of_cost_within_a_few_picks(
         weights in weights(1..9),
         sizes in vec(1..16_384_u64, 1..300),
     ) {
@@ -181,18 +181,18 @@ proptest! {
         let sum = f64::from(weights.iter().sum::<u32>());
         let size_max = *sizes.iter().max().unwrap() as f64;
         let mut served = vec![0.0; weights.len()];
-        let mut all = 0.0;
+        let mut total_cost = 0.0;
         for size in sizes {
             served[swrr.pick_sized(Cost(size), |_| true).unwrap().index()] += size as f64;
-            all += size as f64;
+            total_cost += size as f64;
             let behind: Vec<f64> = weights.iter().zip(&served)
-                .map(|(&weight, served)| all * f64::from(weight) / sum - served).collect();
+                .map(|(&weight, served)| total_cost * f64::from(weight) / sum - served).collect();
             assert_smooth(&behind, weights.len(), size_max);
         }
     }
 
     #[test]
-    fn an_ineligible_path_neither_gains_nor_loses(
+    fn an_ineligible_path_neither_gains_nor_loses_credit(
         weights in weights(2..9),
         masks in vec((any::<u8>(), 1..9_000_u64), 1..200),
     ) {
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn joining_and_leaving_keeps_credits_balanced_and_bounded(
+    fn credits_stay_balanced_and_bounded_as_paths_join_and_leave(
         steps in vec((0..8_u32, 1..60_u32, 0..6_usize), 1..120),
     ) {
         let mut swrr = with_weights(&[1; 8]);
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_inputs_give_the_same_picks_in_any_order_of_arrival(
+    fn picks_do_not_depend_on_the_order_in_which_paths_were_added(
         order in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle(),
         weights in weights(8),
     ) {
@@ -275,7 +275,7 @@ proptest! {
         let b = PathId(1);
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
         [a, b].into_iter().for_each(|path| join_measured(&mut swrr, path, 50.0));
-        // Beside a path that does not change, a weight can be computed from the shares.
+        // The weight of B does not change, so the weight of A can be computed from the shares.
         let weight = |swrr: &SwrrScheduler| swrr.share(a).unwrap() / swrr.share(b).unwrap();
         let mut now = START;
         let mut raised_at = START;
@@ -324,25 +324,26 @@ proptest! {
     }
 }
 
-/// The rule as the specification words it, with the mistakes it allows.
-struct Literal {
+/// Picks by the literal rule of the specification, which leaves room for the mistakes shown below.
+struct LiteralRule {
     weights: Vec<i64>,
     credits: Vec<i64>,
     active: Vec<bool>,
 }
 
-impl Literal {
+impl LiteralRule {
     fn new(weights: &[i64]) -> Self {
         let paths = weights.len();
         Self { weights: weights.to_vec(), credits: vec![0; paths], active: vec![true; paths] }
     }
 
+    /// Picks a path, which pays `total`.
     fn pick_paying(&mut self, total: i64) -> usize {
         let active = || (0..self.weights.len()).rev().filter(|&path| self.active[path]);
         let credit = |path| self.credits[path] + self.weights[path];
         let winner = active().max_by_key(|&path| credit(path)).unwrap();
-        let gains: Vec<usize> = active().collect();
-        gains.into_iter().for_each(|path| self.credits[path] += self.weights[path]);
+        let active_paths: Vec<usize> = active().collect();
+        active_paths.into_iter().for_each(|path| self.credits[path] += self.weights[path]);
         self.credits[winner] -= total;
         winner
     }
@@ -354,21 +355,21 @@ impl Literal {
     }
 }
 
-/// Returns how often `path` is picked before any other.
+/// Returns the number of picks of `path` before the first pick of another path.
 fn run_of(path: usize, mut pick: impl FnMut() -> usize) -> u32 {
     (0..).find(|_| pick() != path).unwrap()
 }
 
 #[test]
-fn the_literal_rule_agrees_with_ours_where_nothing_changes() {
-    let mut literal = Literal::new(&[7, 2, 3, 3]);
+fn the_literal_rule_agrees_with_ours_while_weights_and_paths_are_unchanged() {
+    let mut literal = LiteralRule::new(&[7, 2, 3, 3]);
     let mut ours = with_weights(&[7, 2, 3, 3]);
     (0..60).for_each(|_| assert_eq!(literal.pick(), pick(&mut ours)));
 }
 
 #[test]
 fn an_inactive_weight_in_the_total_would_skew_the_shares() {
-    let mut wrong = Literal::new(&[100, 10, 50]);
+    let mut wrong = LiteralRule::new(&[100, 10, 50]);
     wrong.active[2] = false;
     let skewed = (0..1_100).filter(|_| wrong.pick_paying(160) == 0).count();
     assert!((77..=79).contains(&(skewed / 11)), "{skewed}");
@@ -380,7 +381,7 @@ fn an_inactive_weight_in_the_total_would_skew_the_shares() {
 
 #[test]
 fn a_kept_credit_would_win_a_thousand_picks_in_a_row() {
-    let mut wrong = Literal::new(&[10_000, 10_000]);
+    let mut wrong = LiteralRule::new(&[10_000, 10_000]);
     wrong.pick();
     wrong.active[1] = false;
     wrong.pick();
@@ -400,7 +401,7 @@ fn a_kept_credit_would_win_a_thousand_picks_in_a_row() {
 #[test]
 fn credits_that_do_not_follow_a_reweight_would_burst() {
     let before = || {
-        let mut literal = Literal::new(&[1_000, 1_000]);
+        let mut literal = LiteralRule::new(&[1_000, 1_000]);
         literal.pick();
         literal.weights = vec![10, 10];
         literal
@@ -409,9 +410,9 @@ fn credits_that_do_not_follow_a_reweight_would_burst() {
     assert!(run_of(1, || kept.pick()) >= 100);
     let mut clamped = before();
     clamped.credits.iter_mut().for_each(|credit| *credit = (*credit).clamp(-20, 20));
-    assert!(run_of(1, || clamped.pick()) > 1, "clamping breaks the guarantee of one");
+    assert!(run_of(1, || clamped.pick()) > 1, "clamping the credits still allows a burst");
 
-    // Both paths go from 1 ms to 100 ms.
+    // The RTT of both paths changes from 1 ms to 100 ms.
     let config = SwrrConfig { rtt_alpha: 1.0, ..SwrrConfig::default() };
     let mut ours = SwrrScheduler::new(SwrrRules::new(&config).unwrap());
     [PathId(0), PathId(1)].into_iter().for_each(|path| join_measured(&mut ours, path, 1.0));
@@ -466,7 +467,7 @@ fn a_reactivated_path_ramps_from_a_tenth_of_its_weight() {
 }
 
 #[test]
-fn a_steady_stream_of_small_changes_is_suppressed_and_a_large_one_applied() {
+fn a_small_change_of_rtt_is_suppressed_and_a_large_one_applied() {
     let path = PathId(0);
     let mut swrr = immediate_with_threshold();
     join_measured(&mut swrr, path, 100.0);
@@ -475,7 +476,7 @@ fn a_steady_stream_of_small_changes_is_suppressed_and_a_large_one_applied() {
     assert_eq!(swrr.update_path_rtt(path, START, 106.0), Ok(Reweight::Applied));
 }
 
-/// Creates a scheduler in which every sample that counts takes effect fully and at once.
+/// Creates a scheduler in which every change above the threshold takes effect fully and at once.
 fn immediate_with_threshold() -> SwrrScheduler {
     let config = SwrrConfig {
         rtt_alpha: 1.0,
