@@ -28,11 +28,14 @@ fn in_the_warning_band_a_tenant_above_its_share_is_delayed_before_it_is_queued()
     assert_eq!((entry.request_id, entry.model_id), (delayed, MODEL));
     let due = driver.pipeline.poll_timeout().unwrap();
     assert!(due > driver.now && due <= driver.now + Duration::from_millis(100), "{due:?}");
-    let undelayed = driver.pipeline.wait_entry(later).is_some();
-    assert!(undelayed, "a delayed request counts as waiting");
+    assert!(driver.pipeline.wait_entry(later).is_some());
     let until = [delayed, later].map(|request| driver.pipeline.delayed_until(request));
     let delays = until.map(|until| until.map(|until| until.since(driver.now).as_millis()));
-    assert_eq!((delays, driver.pipeline.waiting(MODEL)), ([Some(33), None], 62));
+    assert_eq!(
+        (delays, driver.pipeline.waiting(MODEL)),
+        ([Some(33), None], 62),
+        "a delayed request counts as waiting"
+    );
 }
 
 #[test]
@@ -54,7 +57,7 @@ fn at_most_max_waiting_requests_wait_and_the_whole_capacity_is_usable() {
         driver.submit(tenant);
         assert!(driver.waiting() <= 100);
     }
-    assert_eq!(driver.waiting(), 100, "tenants with one request each are all below their share");
+    assert_eq!(driver.waiting(), 100, "a tenant without a waiting request is below its share");
     assert_eq!(driver.pipeline.status().counts.queue_full, 100);
 }
 
@@ -71,19 +74,22 @@ fn the_newest_queued_request_is_evicted_and_never_one_in_flight() {
     assert_eq!((counts.evicted, counts.backpressure_rejections()), (1, 1));
     driver.end(flood[0], 500);
     driver.end(flood[1], 500);
-    assert!(driver.is_in_flight(quiet), "new-key priority puts it ahead of the flood's backlog");
+    assert!(driver.is_in_flight(quiet), "a new key is served before the flood's backlog");
 }
 
 #[test]
 fn a_request_that_waits_too_long_times_out_and_frees_its_queue_capacity() {
     let mut driver = Driver::with_nodes(&[1]);
     driver.submit(0);
-    let patient = driver.submit(0);
-    let hurried = driver.arrive(Arrival { deadline: Some(2 * SECOND), ..arrival_of(0) });
+    let without_deadline = driver.submit(0);
+    let with_deadline = driver.arrive(Arrival { deadline: Some(2 * SECOND), ..arrival_of(0) });
     driver.advance(2 * SECOND);
-    assert_eq!(driver.rejected[&hurried], Rejection::WaitTimeout { waited: 2 * SECOND, timeout: 2 * SECOND });
+    assert_eq!(
+        driver.rejected[&with_deadline],
+        Rejection::WaitTimeout { waited: 2 * SECOND, timeout: 2 * SECOND }
+    );
     driver.advance(28 * SECOND);
-    let timeout = driver.rejected[&patient];
+    let timeout = driver.rejected[&without_deadline];
     assert_eq!(timeout, Rejection::WaitTimeout { waited: 30 * SECOND, timeout: 30 * SECOND });
     assert_eq!(timeout.wait_result(), Some(WaitResult::Timeout { waited: 30 * SECOND }));
     assert_eq!(driver.waiting(), 0);
@@ -106,14 +112,14 @@ fn a_request_that_would_wait_past_its_deadline_is_rejected_at_once() {
     assert_eq!(driver.waiting(), 20);
     let late = driver.arrive(Arrival { deadline: Some(10 * SECOND), ..arrival_of(0) });
     let Rejection::WouldMissDeadline { retry_after } = driver.rejected[&late] else {
-        panic!("expected a rejection because of the deadline")
+        panic!("expected WouldMissDeadline, got {:?}", driver.rejected[&late])
     };
     // The throughput is measured in slices of a tenth of the window, so it is off by up to one request per slice.
     assert!((18 * SECOND..=20 * SECOND).contains(&retry_after), "{retry_after:?}");
     let in_time = driver.arrive(Arrival { deadline: Some(25 * SECOND), ..arrival_of(0) });
     assert!(!driver.rejected.contains_key(&in_time));
     let quiet = driver.arrive(Arrival { deadline: Some(SECOND), ..arrival_of(1) });
-    assert!(!driver.rejected.contains_key(&quiet), "a tenant with nothing queued never misses its deadline");
+    assert!(!driver.rejected.contains_key(&quiet), "a tenant with nothing queued is not rejected");
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn idle_time_does_not_lower_the_measured_throughput() {
 }
 
 #[test]
-fn requests_that_no_node_can_serve_are_rejected_with_the_reason() {
+fn requests_for_unknown_or_unserved_ids_are_rejected_with_the_reason() {
     let limits = PipelineLimits { tenants_max: 2, models_max: 2, ..PipelineLimits::default() };
     let mut driver = Driver::new(PipelineOptions { limits, ..PipelineOptions::default() });
     driver.add(1, &[MODEL]);

@@ -1,24 +1,24 @@
-//! Affinity: a conversation returns to its node's warm cache, without hot spots.
+//! Affinity: a conversation returns to the node whose cache is warm, without creating hot spots.
 
 use evenkeel_pipeline::{Arrival, AttemptFailure, Event, ModelId, PickReason, PipelineOptions, RequestId};
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::time::Duration;
 
-use crate::driver::{Driver, MODEL, OTHER, arrival_of};
+use crate::driver::{Driver, MODEL, OTHER_MODEL, arrival_of};
 
 #[test]
 fn a_conversation_returns_to_its_node_while_cached_and_after_its_entry_has_expired() {
     let mut driver = Driver::with_nodes(&[4, 4, 4, 4]);
     for key in 0..20 {
-        let first = talk(&mut driver, key);
+        let first = submit_with_key(&mut driver, key);
         let home = driver.node_of(first);
         driver.end(first, 500);
-        let again = talk(&mut driver, key);
+        let again = submit_with_key(&mut driver, key);
         assert_eq!((driver.node_of(again), reason(&driver, again)), (home, PickReason::Cached));
         driver.end(again, 500);
         driver.advance(Duration::from_secs(6));
         assert_eq!(driver.pipeline.cached(MODEL, key), None);
-        let later = talk(&mut driver, key);
+        let later = submit_with_key(&mut driver, key);
         assert_eq!((driver.node_of(later), reason(&driver, later)), (home, PickReason::Preferred));
         driver.end(later, 500);
     }
@@ -27,10 +27,10 @@ fn a_conversation_returns_to_its_node_while_cached_and_after_its_entry_has_expir
 }
 
 #[test]
-fn a_use_renews_the_cache_entry() {
+fn a_cache_hit_renews_the_entry() {
     let mut driver = Driver::with_nodes(&[1, 1]);
     for _ in 0..3 {
-        let request = talk(&mut driver, 1);
+        let request = submit_with_key(&mut driver, 1);
         driver.end(request, 500);
         driver.advance(Duration::from_secs(4));
     }
@@ -42,43 +42,43 @@ fn a_use_renews_the_cache_entry() {
 #[test]
 fn a_cached_node_without_a_free_slot_is_a_miss_and_the_next_node_is_cached() {
     let mut driver = Driver::with_nodes(&[1, 1]);
-    let first = talk(&mut driver, 1);
-    let second = talk(&mut driver, 1);
+    let first = submit_with_key(&mut driver, 1);
+    let second = submit_with_key(&mut driver, 1);
     assert_ne!(driver.node_of(first), driver.node_of(second));
     assert_eq!(driver.pipeline.cached(MODEL, 1).unwrap().runtime_id, driver.node_of(second));
     assert_eq!(driver.pipeline.status().cache.hits, 0);
 }
 
-/// A burst of conversations without cache entries that all prefer the same node.
+/// Sends a burst of conversations without cache entries that all prefer the same node.
 #[test]
 fn a_preferred_node_never_becomes_a_hot_spot() {
     let mut driver = Driver::with_nodes(&[16, 16, 16, 16]);
     let home = {
-        let request = talk(&mut driver, 0);
+        let request = submit_with_key(&mut driver, 0);
         driver.node_of(request)
     };
     let keys: Vec<u64> = (1..10_000).filter(|key| preferred(*key) == home).take(39).collect();
     keys.into_iter().for_each(|key| {
-        talk(&mut driver, key);
+        submit_with_key(&mut driver, key);
     });
     let busy: Vec<_> = driver.pipeline.status().nodes.iter().map(|node| node.busy).collect();
-    assert!(busy.iter().all(|busy| *busy <= 13), "a quarter above ten, rounded up: {busy:?}");
+    assert!(busy.iter().all(|busy| *busy <= 13), "more than 1.25 times the mean of ten: {busy:?}");
 }
 
 /// Returns the node to which an idle pool of four sends a key.
 fn preferred(key: u64) -> NodeId {
     let mut driver = Driver::with_nodes(&[1, 1, 1, 1]);
-    let request = talk(&mut driver, key);
+    let request = submit_with_key(&mut driver, key);
     driver.node_of(request)
 }
 
-/// The first queued request has no cached node; later ones are cached on the node that becomes free.
+/// The first queued request has no cached node; the later ones have the node that becomes free in the cache.
 #[test]
 fn a_freed_slot_prefers_a_cached_request_and_skips_the_first_one_at_most_four_times() {
     let mut driver = Driver::with_nodes(&[1]);
-    let mut running = talk(&mut driver, 7);
-    let first = talk(&mut driver, 1_000);
-    let cached: Vec<_> = (0..6).map(|_| talk(&mut driver, 7)).collect();
+    let mut running = submit_with_key(&mut driver, 7);
+    let first = submit_with_key(&mut driver, 1_000);
+    let cached: Vec<_> = (0..6).map(|_| submit_with_key(&mut driver, 7)).collect();
     let mut order = vec![];
     for _ in 0..6 {
         driver.end(running, 500);
@@ -93,11 +93,11 @@ fn a_freed_slot_prefers_a_cached_request_and_skips_the_first_one_at_most_four_ti
 #[test]
 fn only_lookahead_max_requests_of_a_tenant_queue_are_searched() {
     let mut driver = Driver::with_nodes(&[1]);
-    let running = talk(&mut driver, 7);
-    let cold: Vec<_> = (0..8).map(|key| talk(&mut driver, 1_000 + key)).collect();
-    talk(&mut driver, 7);
+    let running = submit_with_key(&mut driver, 7);
+    let cold: Vec<_> = (0..8).map(|key| submit_with_key(&mut driver, 1_000 + key)).collect();
+    submit_with_key(&mut driver, 7);
     driver.end(running, 500);
-    assert!(driver.is_in_flight(cold[0]), "the ninth is beyond the lookahead");
+    assert!(driver.is_in_flight(cold[0]), "the cached request is the ninth, beyond the lookahead of eight");
 }
 
 #[test]
@@ -105,30 +105,30 @@ fn entries_are_invalidated_when_their_node_is_drained_fails_is_removed_or_loses_
     let changes: [fn(&mut Driver, NodeId); 4] = [
         |driver, node| driver.pipeline.drain_node(driver.now, node).unwrap(),
         |driver, node| driver.pipeline.remove_node(driver.now, node).unwrap(),
-        |driver, node| driver.pipeline.set_node_models(driver.now, node, &[OTHER]).unwrap(),
+        |driver, node| driver.pipeline.set_node_models(driver.now, node, &[OTHER_MODEL]).unwrap(),
         |driver, node| {
             let requests: Vec<_> = (0..40).filter(|key| preferred_of(driver, *key) == node).take(8).collect();
             for key in requests {
-                let request = talk(driver, key);
+                let request = submit_with_key(driver, key);
                 if driver.is_in_flight(request) && driver.node_of(request) == node {
                     driver.fail(request, AttemptFailure::BadResponse);
                 }
             }
         },
     ];
-    for (number, change) in changes.into_iter().enumerate() {
+    for (index, change) in changes.into_iter().enumerate() {
         let mut driver = Driver::new(PipelineOptions::default());
         (0..3).for_each(|_| {
-            driver.add(8, &[MODEL, OTHER]);
+            driver.add(8, &[MODEL, OTHER_MODEL]);
         });
-        let request = talk(&mut driver, 1);
+        let request = submit_with_key(&mut driver, 1);
         let node = driver.node_of(request);
         driver.end(request, 500);
         change(&mut driver, node);
         driver.drain_events();
         let left = driver.pipeline.cached(MODEL, 1).map(|entry| entry.runtime_id);
-        assert_ne!(left, Some(node), "change {number}");
-        assert!(driver.pipeline.status().cache.invalidations > 0, "change {number}");
+        assert_ne!(left, Some(node), "change {index}");
+        assert!(driver.pipeline.status().cache.invalidations > 0, "change {index}");
     }
 }
 
@@ -147,13 +147,13 @@ fn preferred_of(driver: &Driver, key: u64) -> NodeId {
 #[test]
 fn the_same_affinity_key_on_another_model_is_a_different_entry() {
     let mut driver = Driver::new(PipelineOptions::default());
-    driver.add(4, &[MODEL, OTHER]);
-    let request = talk(&mut driver, 1);
+    driver.add(4, &[MODEL, OTHER_MODEL]);
+    let request = submit_with_key(&mut driver, 1);
     driver.end(request, 500);
     assert!(driver.pipeline.cached(MODEL, 1).is_some() && driver.pipeline.cached(ModelId(1), 1).is_none());
 }
 
-fn talk(driver: &mut Driver, key: u64) -> RequestId {
+fn submit_with_key(driver: &mut Driver, key: u64) -> RequestId {
     driver.arrive(Arrival { affinity: Some(key), ..arrival_of(0) })
 }
 

@@ -1,4 +1,4 @@
-//! Background requests: they use idle slots, yield to interactive requests, and share fairly among themselves.
+//! Background requests (jobs) use idle slots, yield to interactive requests, and share fairly among tenants.
 
 use evenkeel_pipeline::{Arrival, Priority, RequestId};
 use evenkeel_policy::id::TenantId;
@@ -31,7 +31,7 @@ fn background_jobs_use_every_idle_slot_and_interactive_requests_get_freed_slots_
 
 #[test]
 fn waiting_jobs_never_delay_or_reject_interactive_requests() {
-    let mut driver = Driver::with_nodes(&[1]).audited(Audits::Manual);
+    let mut driver = Driver::with_nodes(&[1]).with_audits(Audits::Manual);
     for _ in 0..5_000 {
         driver.arrive(job(0));
     }
@@ -47,8 +47,8 @@ fn waiting_jobs_never_delay_or_reject_interactive_requests() {
 #[test]
 fn background_jobs_of_two_tenants_share_by_weight() {
     let mut driver = Driver::with_nodes(&[4]);
-    driver.rule(0, 3.0, u32::MAX);
-    driver.rule(1, 1.0, u32::MAX);
+    driver.set_rule(0, 3.0, u32::MAX);
+    driver.set_rule(1, 1.0, u32::MAX);
     for n in 0..800 {
         driver.arrive(job(n % 2));
     }
@@ -73,6 +73,6 @@ fn background_work_is_not_charged_against_interactive_requests() {
     }
     let of_tenant_0 = driver.submit(0);
     driver.end(blocker, 1_000);
-    let waits = (0..20).take_while(|_| end_one(&mut driver) != of_tenant_0).count();
-    assert!(waits <= 2, "{waits} of the other tenant's requests went first");
+    let served_before = (0..20).take_while(|_| end_one(&mut driver) != of_tenant_0).count();
+    assert!(served_before <= 2, "{served_before} of the other tenant's requests were served first");
 }

@@ -16,17 +16,17 @@ const SLOW_TTFT: Duration = Duration::from_secs(2);
 #[test]
 fn the_limit_rises_while_first_tokens_are_fast_and_falls_when_they_are_slow() {
     let mut driver = driver_with_adaptive_node();
-    // The knee is the concurrency beyond which the engine becomes slow.
-    let mut settled_limit = |knee: u32| {
+    // The knee is the number of requests above which the engine becomes slow.
+    let mut limit_at_knee = |knee: u32| {
         for _ in 0..300 {
             let first_token = if knee < slots(&driver) { SLOW_TTFT } else { FAST_TTFT };
             run_round(&mut driver, first_token);
         }
         slots(&driver)
     };
-    let limit = settled_limit(20);
+    let limit = limit_at_knee(20);
     assert!((10..=26).contains(&limit), "{limit}");
-    let limit = settled_limit(6);
+    let limit = limit_at_knee(6);
     assert!((3..=9).contains(&limit), "{limit}");
 }
 
@@ -47,15 +47,15 @@ fn the_latency_of_non_streamed_responses_is_not_sampled() {
 fn lowering_the_limit_does_not_cancel_requests_in_flight() {
     let mut driver = driver_with_adaptive_node();
     let in_flight: Vec<RequestId> = (0..4).map(|_| submit_streamed(&mut driver)).collect();
-    let refused = in_flight[0];
-    driver.fail(refused, AttemptFailure::Busy { retry_after: None });
-    // A refusal at four in flight halves the limit to two; the other three continue.
+    let rejected_by_node = in_flight[0];
+    driver.fail(rejected_by_node, AttemptFailure::Busy { retry_after: None });
+    // A rejection lowers the limit from four to two; the other three requests continue.
     assert_eq!((slots(&driver), driver.in_flight.len()), (2, 3));
     driver.end(in_flight[1], 500);
     driver.advance(Duration::from_secs(5));
-    assert!(!driver.is_in_flight(refused), "two of two slots are in use");
+    assert!(!driver.is_in_flight(rejected_by_node), "two of two slots are in use");
     driver.end(in_flight[2], 500);
-    assert!(driver.is_in_flight(refused));
+    assert!(driver.is_in_flight(rejected_by_node));
     assert!(driver.rejected.is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! A driver for tests: calls the pipeline, polls its events, audits it after every step, and tracks every request.
+//! Test driver that calls the pipeline, polls its events, audits it after every step, and tracks every request.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 pub(crate) const MODEL: ModelId = ModelId(0);
-pub(crate) const OTHER: ModelId = ModelId(1);
+pub(crate) const OTHER_MODEL: ModelId = ModelId(1);
 
 pub(crate) struct Driver {
     pub(crate) pipeline: OptimizedLoadManager,
@@ -28,7 +28,7 @@ pub(crate) struct Driver {
     audits: Audits,
 }
 
-/// Frequency of the audit, which is slow with many requests.
+/// Time at which the pipeline is audited; an audit is slow with many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audits {
     EveryStep,
@@ -55,7 +55,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn audited(self, audits: Audits) -> Self {
+    pub(crate) fn with_audits(self, audits: Audits) -> Self {
         Self { audits, ..self }
     }
 
@@ -85,6 +85,7 @@ impl Driver {
         request
     }
 
+    /// Submits an interactive request of a tenant for [`MODEL`].
     pub(crate) fn submit(&mut self, tenant: u32) -> RequestId {
         self.arrive(arrival_of(tenant))
     }
@@ -115,7 +116,7 @@ impl Driver {
         self.drain_events();
     }
 
-    pub(crate) fn rule(&mut self, tenant: u32, weight: f64, concurrency_max: u32) {
+    pub(crate) fn set_rule(&mut self, tenant: u32, weight: f64, concurrency_max: u32) {
         let rule = TenantRule { weight: Weight::new(weight).unwrap(), concurrency_max };
         self.pipeline.set_tenant(self.now, TenantId(tenant), rule).unwrap();
         self.drain_events();
@@ -181,7 +182,7 @@ impl Driver {
                 self.dispatches.push((request, tenant, node));
             }
             Event::Retry { request, tenant, .. } => {
-                assert!(self.in_flight.remove(&request).is_some(), "only a request in flight can fail");
+                assert!(self.in_flight.remove(&request).is_some(), "only a request in flight can be retried");
                 self.waiting.insert(request, tenant);
             }
             Event::Done { request, .. } => {
@@ -192,8 +193,8 @@ impl Driver {
             }
             Event::Reject { request, rejection, .. } => {
                 let was_in_flight = self.in_flight.remove(&request).is_some();
-                let waited = self.waiting.remove(&request).is_some();
-                assert!(was_in_flight != waited, "a rejected request was either waiting or in flight");
+                let was_waiting = self.waiting.remove(&request).is_some();
+                assert!(was_in_flight != was_waiting, "a rejected request was either waiting or in flight");
                 assert!(self.rejected.insert(request, rejection).is_none(), "rejected twice");
             }
             Event::AdminState { .. }
@@ -222,6 +223,7 @@ pub(crate) fn spec(slots: u32, models: &[ModelId]) -> NodeSpec {
     NodeSpec { slots: Slots::Fixed(slots), weight: Weight::ONE, models: models.to_vec(), paths: vec![] }
 }
 
+/// Returns a node with one path per round-trip time, in milliseconds.
 pub(crate) fn with_paths(slots: u32, rtts: &[u64]) -> NodeSpec {
     let path = |rtt: &u64| PathSpec { rtt: Some(Duration::from_millis(*rtt)) };
     NodeSpec { paths: rtts.iter().map(path).collect(), ..spec(slots, &[MODEL]) }

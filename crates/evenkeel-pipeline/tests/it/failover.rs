@@ -48,7 +48,7 @@ fn after_the_first_byte_a_failure_ends_the_request() {
 }
 
 #[test]
-fn with_no_other_node_left_the_request_fails() {
+fn a_failed_request_is_rejected_if_no_other_node_is_left() {
     let mut driver = Driver::with_nodes(&[1]);
     let request = driver.submit(0);
     driver.fail(request, AttemptFailure::BadResponse);
@@ -70,7 +70,7 @@ fn a_request_whose_deadline_has_passed_is_not_retried() {
     let patient = driver.submit(0);
     driver.advance(60 * SECOND);
     driver.fail(patient, AttemptFailure::BadResponse);
-    assert!(driver.is_in_flight(patient), "without a deadline only waiting is limited");
+    assert!(driver.is_in_flight(patient), "without a deadline only the time in the queue is limited");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_retried_request_goes_to_the_front_of_its_queue_and_keeps_its_deadline() {
     let mut driver = Driver::with_nodes(&[1, 1]);
     let failing = driver.arrive(Arrival { deadline: Some(3 * SECOND), ..arrival_of(0) });
     let other = driver.submit(0);
-    let takes_its_slot = driver.submit(0);
+    let next_waiting = driver.submit(0);
     let waiting = driver.submit(0);
     driver.advance(SECOND);
     driver.fail(failing, AttemptFailure::BadResponse);
@@ -86,11 +86,11 @@ fn a_retried_request_goes_to_the_front_of_its_queue_and_keeps_its_deadline() {
     assert_eq!(entry.timeout_at, driver.now + 2 * SECOND);
     driver.end(other, 500);
     assert!(
-        driver.is_in_flight(takes_its_slot) && driver.is_in_flight(failing) && !driver.is_in_flight(waiting)
+        driver.is_in_flight(next_waiting) && driver.is_in_flight(failing) && !driver.is_in_flight(waiting)
     );
 }
 
-/// A hundred requests in flight that all fail at once.
+/// A hundred requests fail at once.
 #[test]
 fn at_most_a_tenth_of_the_requests_are_retried() {
     let mut driver = Driver::with_nodes(&[100, 100]);
@@ -98,13 +98,13 @@ fn at_most_a_tenth_of_the_requests_are_retried() {
     requests.iter().for_each(|request| driver.fail(*request, AttemptFailure::Unreachable));
     let counts = driver.pipeline.status().counts;
     assert_eq!(counts.retried, 10);
-    let spent = requests.iter().filter(|request| {
+    let over_budget = requests.iter().filter(|request| {
         matches!(
             driver.rejected.get(request),
             Some(Rejection::Failed { no_retry: NoRetryReason::BudgetSpent, .. })
         )
     });
-    assert_eq!(spent.count(), 90);
+    assert_eq!(over_budget.count(), 90);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_retry_after_of_a_day_is_a_cooldown_of_a_minute() {
     assert_eq!(driver.pipeline.status().nodes[0].cooldown_until, Some(driver.now + 60 * SECOND));
 }
 
-/// Neither `attempts_max` nor the retry budget applies: the node never accepted the request.
+/// Neither `attempts_max` nor the retry budget applies, because the node never accepted the request.
 #[test]
 fn a_request_refused_by_an_overloaded_node_waits_until_the_node_accepts_it() {
     let mut driver = Driver::with_nodes(&[1]);
@@ -187,7 +187,7 @@ fn a_node_that_stays_overloaded_refuses_one_request_per_cooldown() {
     }
     driver.advance(SECOND);
     driver.first_byte(only_in_flight(&driver));
-    assert_eq!(driver.in_flight.len(), 4, "an answered probe lets all requests through");
+    assert_eq!(driver.in_flight.len(), 4, "after an answered probe all waiting requests are sent");
 }
 
 #[test]
@@ -201,7 +201,11 @@ fn a_probe_that_is_not_refused_at_once_ends_the_cooldown() {
     driver.advance(5 * SECOND);
     only_in_flight(&driver);
     driver.advance(SECOND);
-    assert_eq!(driver.in_flight.len(), 2, "a non-streamed response may take minutes");
+    assert_eq!(
+        driver.in_flight.len(),
+        2,
+        "the cooldown ends without an answer, because a non-streamed response may take minutes"
+    );
 }
 
 #[test]
@@ -209,13 +213,13 @@ fn requests_that_would_time_out_before_any_cooldown_ends_are_rejected_at_once() 
     let mut driver = Driver::with_nodes(&[1, 1]);
     let one = driver.submit(0);
     let other = driver.submit(0);
-    let waits = driver.submit(0);
+    let queued = driver.submit(0);
     let patient = driver.arrive(Arrival { deadline: Some(120 * SECOND), ..arrival_of(0) });
     driver.fail(one, AttemptFailure::Busy { retry_after: Some(50 * SECOND) });
     assert!(!driver.rejected.contains_key(&one), "the other node is not cooling down");
     driver.fail(other, AttemptFailure::Busy { retry_after: Some(40 * SECOND) });
     let late = driver.submit(0);
-    for request in [one, other, waits, late] {
+    for request in [one, other, queued, late] {
         assert_eq!(driver.rejected[&request], Rejection::WouldMissDeadline { retry_after: 40 * SECOND });
     }
     assert!(driver.pipeline.wait_entry(patient).is_some(), "a request with a later deadline waits");
@@ -288,15 +292,15 @@ fn an_unreachable_path_is_deactivated_and_its_node_keeps_serving() {
         let request = driver.submit(0);
         while driver.in_flight[&request].path == Some(bad) {
             driver.fail(request, AttemptFailure::Unreachable);
-            assert_eq!(driver.node_of(request), node, "there is another path to the same node");
+            assert_eq!(driver.node_of(request), node, "retried over the other path to the same node");
         }
         driver.end(request, 500);
     }
     let status = &driver.pipeline.status().nodes[0];
     assert_eq!(status.breaker, BreakerState::Closed);
     assert_eq!(status.paths[1].state, PathState::Inactive);
-    let carried = driver.dispatches.len() - 40;
-    assert_eq!(carried, 2, "two failures deactivate it");
+    let failed_attempts = driver.dispatches.len() - 40;
+    assert_eq!(failed_attempts, 2, "two failures deactivate the path");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Fairness: no tenant starves another, regardless of models, estimates and cancellations.
+//! Fairness: no tenant starves another, for any use of models, wrong estimates and cancellations.
 
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, BreakerState, ModelId, ModelStatus, PipelineOptions, Rejection, RequestId,
@@ -8,7 +8,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 
-use crate::driver::{Audits, Driver, MODEL, OTHER, arrival_of};
+use crate::driver::{Audits, Driver, MODEL, OTHER_MODEL, arrival_of};
 
 const FLOOD: u32 = 0;
 const QUIET: u32 = 1;
@@ -16,7 +16,7 @@ const QUIET: u32 = 1;
 /// The flood sends 1000 requests for each of the quiet tenant's, to four slots that take 10 ms per request.
 #[test]
 fn during_a_flood_the_quiet_tenant_is_never_rejected_and_hardly_waits() {
-    let mut driver = Driver::with_nodes(&[4]).audited(Audits::Manual);
+    let mut driver = Driver::with_nodes(&[4]).with_audits(Audits::Manual);
     let mut quiet = vec![];
     let mut ends: Vec<(u64, RequestId)> = vec![];
     for tick in 0..40_000_u64 {
@@ -43,15 +43,20 @@ fn during_a_flood_the_quiet_tenant_is_never_rejected_and_hardly_waits() {
 }
 
 fn newly_in_flight(driver: &Driver, known: &[(u64, RequestId)]) -> Vec<RequestId> {
-    driver.in_flight.keys().copied().filter(|request| known.iter().all(|(_, it)| it != request)).collect()
+    driver
+        .in_flight
+        .keys()
+        .copied()
+        .filter(|request| known.iter().all(|(_, other)| other != request))
+        .collect()
 }
 
-/// Costs of 100 to 3000 tokens, estimates off by up to tenfold either way.
+/// Actual costs are 100 to 3000 tokens; estimates may be ten times too high or too low.
 #[test]
 fn token_shares_follow_weights_within_2_percent_while_both_are_backlogged() {
     for (weights, slots) in [([1.0, 1.0], 1), ([1.0, 3.0], 4), ([0.5, 5.0], 2)] {
         let mut driver = Driver::with_nodes(&[slots]);
-        (0..2).for_each(|tenant| driver.rule(tenant, weights[tenant as usize], u32::MAX));
+        (0..2).for_each(|tenant| driver.set_rule(tenant, weights[tenant as usize], u32::MAX));
         let mut counter = 1_u64;
         for _ in 0..6_000 {
             top_up(&mut driver, 2, 10, &mut counter);
@@ -107,7 +112,7 @@ fn a_long_response_is_charged_no_further_ahead_than_a_short_one_lasts() {
     driver.end(done, 400);
     let request = driver.arrive(long);
     let charged = |driver: &Driver| driver.pipeline.status().tenants[0].in_flight_cost;
-    // 11 more than the short one's 200, because each longer request raises the charge-ahead a little.
+    // 11 more than the short response's 200, because each longer response raises the charge-ahead a little.
     assert_eq!(charged(&driver), Cost(100 + 211));
     for (so_far, expected) in [(100, 311), (300, 511), (900, 1_000), (1_200, 1_200)] {
         driver.progress(request, so_far);
@@ -131,14 +136,14 @@ fn a_request_cancelled_in_flight_is_charged_for_what_it_used() {
 #[test]
 fn debt_follows_a_tenant_from_one_model_to_another() {
     let mut driver = Driver::new(PipelineOptions::default());
-    let node = driver.add(1, &[MODEL, OTHER]);
+    let node = driver.add(1, &[MODEL, OTHER_MODEL]);
     let request = driver.arrive(Arrival { cost: Cost(1), ..arrival_of(0) });
     driver.end(request, 10_000);
-    let blocker = driver.arrive(Arrival { model: OTHER, ..arrival_of(2) });
-    // The other tenant must be queued first: rounds pass freely for a tenant that is alone, which pays off its debt.
+    let blocker = driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(2) });
+    // The other tenant must be queued first: if tenant 0 were alone, rounds would open at once and pay off its debt.
     for tenant in [1, 0] {
         (0..25).for_each(|_| {
-            driver.arrive(Arrival { model: OTHER, ..arrival_of(tenant) });
+            driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(tenant) });
         });
     }
     let mut next = blocker;
@@ -151,7 +156,10 @@ fn debt_follows_a_tenant_from_one_model_to_another() {
         order.push(tenant.0);
     }
     let first = order.iter().position(|tenant| *tenant == 0).unwrap_or(25);
-    assert!(first >= 19, "10 000 tokens are 20 requests of the other tenant, not {first}: {order:?}");
+    assert!(
+        first >= 19,
+        "a debt of 10 000 tokens is worth 20 requests of the other tenant, not {first}: {order:?}"
+    );
 }
 
 /// Tenant 0 has left a model queue by the time its request there turns out to be expensive.
@@ -159,12 +167,12 @@ fn debt_follows_a_tenant_from_one_model_to_another() {
 fn debt_from_a_late_settlement_counts_in_the_queue_where_the_tenant_is_active() {
     let mut driver = Driver::new(PipelineOptions::default());
     driver.add(1, &[MODEL]);
-    driver.add(1, &[OTHER]);
+    driver.add(1, &[OTHER_MODEL]);
     let owing = driver.arrive(Arrival { cost: Cost(1), ..arrival_of(0) });
-    let mut next = driver.arrive(Arrival { model: OTHER, ..arrival_of(1) });
+    let mut next = driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(1) });
     for tenant in [1, 0] {
         (0..25).for_each(|_| {
-            driver.arrive(Arrival { model: OTHER, ..arrival_of(tenant) });
+            driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(tenant) });
         });
     }
     driver.end(owing, 10_000);
@@ -178,23 +186,23 @@ fn debt_from_a_late_settlement_counts_in_the_queue_where_the_tenant_is_active() 
     assert!(order.iter().filter(|tenant| **tenant == 0).count() <= 1, "{order:?}");
 }
 
-/// One request at a time, estimated at 1 and costing 3000, against a tenant with a backlog on both models. If debt
-/// stayed in the model queue where it arose, the first tenant would get twice as much.
+/// Tenant 0 sends one request at a time, estimated at 1 and costing 3000, against a tenant with a backlog on both
+/// models. If debt applied only in the model queue where it arose, tenant 0 would get twice as much by switching.
 #[test]
 fn a_tenant_cannot_escape_its_debt_by_switching_models() {
     let served_by = |models: [ModelId; 2]| {
         let mut driver = Driver::new(PipelineOptions::default());
-        driver.add(1, &[MODEL, OTHER]);
+        driver.add(1, &[MODEL, OTHER_MODEL]);
         let mut sent = 0;
         for _ in 0..2_000 {
-            for model in [MODEL, OTHER] {
-                let waits = |it: &ModelStatus| it.model == model && it.waiting >= 5;
+            for model in [MODEL, OTHER_MODEL] {
+                let waits = |status: &ModelStatus| status.model == model && status.waiting >= 5;
                 while !driver.pipeline.status().models.iter().any(waits) {
                     driver.arrive(Arrival { model, ..arrival_of(1) });
                 }
             }
-            let gamer = driver.pipeline.status().tenants[0];
-            if gamer.waiting == 0 && gamer.in_flight == 0 {
+            let switcher = driver.pipeline.status().tenants[0];
+            if switcher.waiting == 0 && switcher.in_flight == 0 {
                 driver.arrive(Arrival { model: models[sent % 2], cost: Cost(1), ..arrival_of(0) });
                 sent += 1;
             }
@@ -204,7 +212,7 @@ fn a_tenant_cannot_escape_its_debt_by_switching_models() {
         served(&driver)
     };
     let same_model = served_by([MODEL, MODEL]);
-    let switching = served_by([MODEL, OTHER]);
+    let switching = served_by([MODEL, OTHER_MODEL]);
     println!("same_model {same_model:?}, switching {switching:?}");
     assert!(
         switching[0] <= 1.05 * same_model[0],
@@ -218,19 +226,21 @@ fn a_tenant_cannot_escape_its_debt_by_switching_models() {
 #[test]
 fn a_dead_model_with_a_full_queue_delays_no_other_model() {
     let mut driver = Driver::new(PipelineOptions::default());
-    let dead = driver.add(2, &[OTHER]);
+    let dead = driver.add(2, &[OTHER_MODEL]);
     driver.add(1, &[MODEL]);
     for _ in 0..5 {
-        let request = driver.arrive(Arrival { model: OTHER, ..arrival_of(0) });
+        let request = driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(0) });
         driver.fail(request, AttemptFailure::BadResponse);
     }
     assert!(
         matches!(driver.pipeline.status().nodes[0].breaker, BreakerState::Open { .. }),
         "the breaker of {dead:?} is open"
     );
-    let full = (0..150).map(|_| driver.arrive(Arrival { model: OTHER, ..arrival_of(0) })).collect::<Vec<_>>();
-    let queue_full = |it: &&RequestId| matches!(driver.rejected.get(it), Some(Rejection::QueueFull { .. }));
-    assert!(full.iter().filter(queue_full).count() > 50);
+    let requests =
+        (0..150).map(|_| driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(0) })).collect::<Vec<_>>();
+    let queue_full =
+        |request: &&RequestId| matches!(driver.rejected.get(request), Some(Rejection::QueueFull { .. }));
+    assert!(requests.iter().filter(queue_full).count() > 50);
     for _ in 0..100 {
         let request = driver.submit(0);
         assert!(
@@ -254,29 +264,30 @@ fn a_node_alternates_between_its_models_regardless_of_other_nodes() {
     }
     for _ in 0..15 {
         for node in [shared, alone] {
-            let request = driver.in_flight.iter().find(|(_, it)| it.node == node).map(|(it, _)| *it).unwrap();
+            let (&request, _) = driver.in_flight.iter().find(|(_, sent)| sent.node == node).unwrap();
             driver.end(request, 500);
         }
     }
-    let of_shared = driver.dispatches.iter().filter(|(.., node)| *node == shared).map(|(_, it, _)| it.0);
-    let of_shared: Vec<_> = of_shared.collect();
-    assert!(of_shared.windows(2).all(|two| two[0] != two[1]), "{of_shared:?}");
+    let tenants_on_shared =
+        driver.dispatches.iter().filter(|(.., node)| *node == shared).map(|(_, tenant, _)| tenant.0);
+    let tenants_on_shared: Vec<_> = tenants_on_shared.collect();
+    assert!(tenants_on_shared.windows(2).all(|pair| pair[0] != pair[1]), "{tenants_on_shared:?}");
 }
 
 #[test]
 fn a_tenant_at_its_concurrency_limit_is_parked_and_woken_when_it_falls_below() {
     let mut driver = Driver::with_nodes(&[4]);
-    driver.rule(0, 1.0, 2);
+    driver.set_rule(0, 1.0, 2);
     let capped: Vec<_> = (0..4).map(|_| driver.submit(0)).collect();
     let other = driver.submit(1);
     assert_eq!(capped.iter().filter(|request| driver.is_in_flight(**request)).count(), 2);
     assert!(driver.is_in_flight(other), "a tenant at its limit does not block others");
     driver.end(capped[0], 500);
     assert!(driver.is_in_flight(capped[2]) && !driver.is_in_flight(capped[3]));
-    driver.rule(0, 1.0, 0);
+    driver.set_rule(0, 1.0, 0);
     driver.end(capped[1], 500);
     assert!(!driver.is_in_flight(capped[3]), "at a limit of 0 all requests wait");
-    driver.rule(0, 1.0, 3);
+    driver.set_rule(0, 1.0, 3);
     assert!(driver.is_in_flight(capped[3]));
 }
 
@@ -287,13 +298,13 @@ fn mass_cancellation_leaks_no_slots_or_queue_capacity() {
     let backpressure = BackpressureConfig { max_queue_size: 1_000, ..BackpressureConfig::default() };
     let load = LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() };
     let mut driver =
-        Driver::new(PipelineOptions { load, ..PipelineOptions::default() }).audited(Audits::Manual);
+        Driver::new(PipelineOptions { load, ..PipelineOptions::default() }).with_audits(Audits::Manual);
     (0..4).for_each(|_| {
-        driver.add(16, &[MODEL, OTHER]);
+        driver.add(16, &[MODEL, OTHER_MODEL]);
     });
     let mut clients = vec![];
     for client in 0..10_000_u64 {
-        let model = if mix(client).is_multiple_of(3) { OTHER } else { MODEL };
+        let model = if mix(client).is_multiple_of(3) { OTHER_MODEL } else { MODEL };
         let affinity = Some(mix(client) % 50);
         clients.push(driver.arrive(Arrival { model, affinity, ..arrival_of((client % 7) as u32) }));
         if client % 2 == 0 {
@@ -323,7 +334,7 @@ fn mass_cancellation_leaks_no_slots_or_queue_capacity() {
             .iter()
             .all(|tenant| (tenant.waiting, tenant.in_flight, tenant.in_flight_cost) == (0, 0, Cost::ZERO))
     );
-    assert!(status.counts.unknown > 4_000, "a second cancel is counted: {:?}", status.counts);
+    assert!(status.counts.unknown > 4_000, "cancelling twice counts as unknown: {:?}", status.counts);
     assert_eq!(driver.pipeline.poll_timeout(), None);
 }
 

@@ -22,6 +22,7 @@ use crate::driver::{Driver, spec, with_paths};
 const NODES_MAX: usize = 4;
 const IN_FLIGHT_MAX: usize = 12;
 
+/// One call of the pipeline; a request is given by its index, a node, model or tenant by its id.
 #[derive(Clone, Debug)]
 enum Step {
     Arrive(Arrival),
@@ -32,13 +33,13 @@ enum Step {
     Fail(usize, AttemptFailure),
     Probe(u32, Option<u32>, Probe),
     Advance(u64),
-    /// Time passes without `handle_time`: the next call is late.
-    Late(u64),
+    /// Time passes without a call of `handle_time`, so timers are late.
+    AdvanceWithoutTimers(u64),
     AddNode(u32, Vec<u32>),
     AddPaths(u32),
     SetModels(u32, Vec<u32>),
     SetSlots(u32, u32),
-    Adapt(u32),
+    SetAdaptiveSlots(u32),
     EngineLoad(u32, Option<(u32, u32)>),
     Drain(u32),
     Resume(u32),
@@ -96,7 +97,7 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
     match step {
         Step::Arrive(arrival) => requests.push(driver.arrive(arrival)),
         Step::Advance(millis) => driver.advance(Duration::from_millis(millis)),
-        Step::Late(millis) => {
+        Step::AdvanceWithoutTimers(millis) => {
             driver.now += Duration::from_millis(millis);
             return;
         }
@@ -114,14 +115,14 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
         Step::Probe(node, path, probe) => {
             driver.pipeline.handle_probe(now, NodeId(node), path.map(PathId), probe);
         }
-        // Unknown nodes are rejected, which needs no check here.
+        // Calls with an unknown node fail, which is allowed here.
         Step::SetModels(node, models) => {
             let _ = driver.pipeline.set_node_models(now, NodeId(node), &ids(models));
         }
         Step::SetSlots(node, slots) => {
             let _ = driver.pipeline.set_slots(now, NodeId(node), Slots::Fixed(slots));
         }
-        Step::Adapt(node) => {
+        Step::SetAdaptiveSlots(node) => {
             let config = LimitConfig { max: 6, initial: 4, ..LimitConfig::default() };
             let _ = driver.pipeline.set_slots(now, NodeId(node), Slots::Adaptive(config));
         }
@@ -160,7 +161,7 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
     driver.drain_events();
 }
 
-/// Small queue, few slots and few nodes, so that every limit is reached.
+/// Returns options with a small queue, few nodes and few requests in flight, so that every limit is reached.
 fn options(admit: AdmitRule, scored: bool) -> PipelineOptions {
     let wait_queue = WaitQueueConfig { max_waiting: 8, ..WaitQueueConfig::default() };
     let backpressure = BackpressureConfig { max_queue_size: 8, ..BackpressureConfig::default() };
@@ -193,19 +194,21 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (at(), 0..5_000_u64).prop_map(|(at, cost)| Step::Progress(at, cost)),
         8 => (at(), 0..5_000_u64, outcome).prop_map(|(at, cost, outcome)| Step::End(at, cost, outcome)),
         6 => (at(), failure()).prop_map(|(at, failure)| Step::Fail(at, failure)),
-        2 => (node(), option::of(0..3_u32), probe()).prop_map(|(node, path, it)| Step::Probe(node, path, it)),
+        2 => (node(), option::of(0..3_u32), probe())
+            .prop_map(|(node, path, probe)| Step::Probe(node, path, probe)),
         4 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Advance),
-        3 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Late),
+        3 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::AdvanceWithoutTimers),
         2 => (0..4_u32, vec(0..3_u32, 0..3)).prop_map(|(slots, models)| Step::AddNode(slots, models)),
         1 => (1..4_u32).prop_map(Step::AddPaths),
         1 => (node(), vec(0..3_u32, 0..3)).prop_map(|(node, models)| Step::SetModels(node, models)),
         1 => (node(), 0..4_u32).prop_map(|(node, slots)| Step::SetSlots(node, slots)),
-        1 => node().prop_map(Step::Adapt),
+        1 => node().prop_map(Step::SetAdaptiveSlots),
         2 => (node(), option::of((0..20_u32, 0..20_u32))).prop_map(|(node, load)| Step::EngineLoad(node, load)),
         1 => node().prop_map(Step::Drain),
         1 => node().prop_map(Step::Resume),
         1 => node().prop_map(Step::Remove),
-        2 => (0..5_u32, 1..9_u32, 0..4_u32).prop_map(|(it, weight, most)| Step::SetTenant(it, weight, most)),
+        2 => (0..5_u32, 1..9_u32, 0..4_u32)
+            .prop_map(|(tenant, weight, concurrency_max)| Step::SetTenant(tenant, weight, concurrency_max)),
     ]
 }
 

@@ -11,19 +11,19 @@ use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::score::{RequestKind, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 
-use crate::driver::{Driver, MODEL, OTHER, arrival_of, spec};
+use crate::driver::{Driver, MODEL, OTHER_MODEL, arrival_of, spec};
 
 #[test]
 fn a_drained_node_finishes_its_requests_and_gets_new_ones_when_resumed() {
     let mut driver = Driver::with_nodes(&[2]);
     let node = NodeId(0);
     let running = driver.submit(0);
-    let also = driver.submit(0);
+    let also_running = driver.submit(0);
     let waiting = driver.submit(0);
     driver.pipeline.drain_node(driver.now, node).unwrap();
     driver.drain_events();
     driver.end(running, 500);
-    assert!(!driver.is_in_flight(waiting) && driver.is_in_flight(also));
+    assert!(!driver.is_in_flight(waiting) && driver.is_in_flight(also_running));
     driver.pipeline.resume_node(driver.now, node).unwrap();
     driver.drain_events();
     assert!(driver.is_in_flight(waiting));
@@ -65,10 +65,10 @@ fn added_slots_are_used_at_once_and_removed_ones_disappear_as_requests_end() {
 #[test]
 fn a_model_added_to_a_node_is_served_at_once() {
     let mut driver = Driver::new(PipelineOptions::default());
-    driver.add(0, &[OTHER]);
+    driver.add(0, &[OTHER_MODEL]);
     driver.add(1, &[MODEL]);
-    let waiting = driver.arrive(Arrival { model: OTHER, ..arrival_of(0) });
-    driver.pipeline.set_node_models(driver.now, NodeId(1), &[MODEL, OTHER]).unwrap();
+    let waiting = driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(0) });
+    driver.pipeline.set_node_models(driver.now, NodeId(1), &[MODEL, OTHER_MODEL]).unwrap();
     driver.drain_events();
     assert_eq!(driver.node_of(waiting), NodeId(1));
 }
@@ -87,7 +87,11 @@ fn every_limit_is_enforced() {
     let result = driver.pipeline.set_tenant(now, TenantId(2), TenantRule::default());
     assert_eq!(result, Err(RegistryError::TooManyTenants { tenants_max: 2 }));
     let requests: Vec<_> = (0..4).map(|_| driver.submit(0)).collect();
-    assert_eq!((driver.in_flight.len(), driver.waiting()), (3, 1), "a slot is free and stays unused");
+    assert_eq!(
+        (driver.in_flight.len(), driver.waiting()),
+        (3, 1),
+        "a free slot stays unused because of `in_flight_max`"
+    );
     driver.end(requests[0], 500);
     assert_eq!((driver.in_flight.len(), driver.waiting()), (3, 0));
 }
@@ -112,7 +116,7 @@ fn options_out_of_range_are_rejected() {
     assert!(new(PipelineOptions { quantum: Cost(0), ..default() }).is_some());
 }
 
-/// A database pool: slots are connections, charged in milliseconds, nodes chosen by score.
+/// In a database pool slots are connections, costs are milliseconds, and nodes are chosen by score.
 #[test]
 fn transactions_leave_the_last_free_slots_to_queries() {
     let mut driver = Driver::new(PipelineOptions {
@@ -131,7 +135,7 @@ fn transactions_leave_the_last_free_slots_to_queries() {
     assert!(driver.is_in_flight(transactions[39]));
 }
 
-/// Errors close a database's gate as well as its circuit breaker: the probe must pass both.
+/// Errors close the database's error gate and open its circuit breaker; the probe must pass both.
 #[test]
 fn a_failed_database_is_probed_after_its_backoff() {
     let mut driver = Driver::new(PipelineOptions {
@@ -153,9 +157,10 @@ fn a_failed_database_is_probed_after_its_backoff() {
     assert!(driver.is_in_flight(waiting));
 }
 
-/// Twenty statements of three seconds close the gate for a minute, and no event marks the end of that minute.
+/// Twenty statements of three seconds close the latency gate for a minute, and no call to the pipeline marks the end of
+/// that minute.
 #[test]
-fn a_gate_that_opens_only_by_the_passage_of_time_is_rechecked() {
+fn a_gate_that_opens_only_because_time_passes_is_rechecked() {
     let mut driver = Driver::new(PipelineOptions {
         selection: SelectionPolicy::Score(ScoreConfig::default()),
         ..PipelineOptions::default()
