@@ -24,7 +24,7 @@ pub const SHRINK_BACKOFF_MAX: u32 = 32;
 pub struct AdaptiveOptions {
     /// The minimum number of workers.
     pub workers_min: NonZeroUsize,
-    /// The maximum number of workers; there is no use in more than the runtime has threads.
+    /// The maximum number of workers; more workers than threads of the runtime are useless.
     pub workers_max: NonZeroUsize,
     /// The number of ready actors per worker above which the load is pressure.
     pub depth_high: usize,
@@ -46,7 +46,8 @@ impl AdaptiveOptions {
     /// Returns the defaults for one to `workers_max` workers.
     ///
     /// Pressure is more than 4 ready actors per worker or a mean wait above 1 ms; calm is fewer than 1 ready actor per
-    /// worker and a mean wait of at most 100 µs. A sample is taken every 100 ms; two under pressure add workers, 50 calm ones remove one.
+    /// worker and a mean wait of at most 100 µs. A sample is taken every 100 ms; two under pressure add workers, 50
+    /// calm ones remove one.
     pub const fn up_to(workers_max: NonZeroUsize) -> Self {
         Self {
             workers_min: NonZeroUsize::MIN,

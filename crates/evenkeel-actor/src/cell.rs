@@ -1,4 +1,4 @@
-//! Actor cell: the runtime's state of one actor, as seen from outside and from the worker that runs it.
+//! Actor cell: everything that the runtime stores for one actor.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -113,9 +113,9 @@ pub(crate) enum ActorPhase {
     Running,
     /// Suspended at its own request.
     Waiting,
-    /// Suspended by a failure; the next resume restarts it.
+    /// Suspended by a failure; the end of the backoff restarts it, unless its supervisor resumes it first.
     Failed,
-    /// Waiting for its children to terminate before it is created anew.
+    /// Waiting for its children to terminate before the factory creates a new value.
     Restarting,
     /// Waiting for its children to terminate before it terminates.
     Stopping,

@@ -18,8 +18,8 @@ use crate::worker_local::WorkerLocal;
 
 /// Length of a busy worker's queue at which another worker is woken.
 ///
-/// Waking costs more than running a few short handlers. Fewer cells stuck behind a long handler are rescued by the
-/// timer driver.
+/// Waking a worker costs more than running a few short handlers. If fewer cells wait behind a long handler, the timer
+/// driver moves them to another worker.
 const WAKE_QUEUE_LEN: usize = 4;
 
 /// The ready queues and the workers that serve them.
@@ -69,8 +69,8 @@ impl ReadyQueueCoordinator {
     /// Wakes a worker for a cell queued from outside, and, if one was woken, the timer driver, which watches for a
     /// worker stuck in a handler.
     ///
-    /// This is done here and not by the woken worker: a driver woken from a worker may be scheduled on that worker's
-    /// thread, and then has to wait for its handler.
+    /// The woken worker must not wake the driver itself: the host could schedule the driver on that worker's thread,
+    /// where it would have to wait until the handler returns.
     fn wake_from_outside(&self, core: &Core) {
         if self.idle.notify() {
             core.timer_driver.wake_if_sleeping();
@@ -130,7 +130,7 @@ impl ReadyQueueCoordinator {
         }
     }
 
-    /// Ends a worker's search that found work, and wakes another worker if more is queued.
+    /// Ends the search of a worker that found work, and wakes another worker if more work is queued.
     pub(crate) fn end_search(&self, local: &WorkerLocal) {
         if self.idle.end_search_and_notify_if(|| self.queues.has_work()) {
             local.record_wake();

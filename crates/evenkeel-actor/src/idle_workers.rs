@@ -2,7 +2,7 @@
 //!
 //! A worker that finds no work registers itself as parked, then checks for work once more; a producer checks
 //! for parked workers after queueing work. One of the two sees the other, so no work is left while all workers
-//! are parked. While a worker searches, queueing work wakes no other: the searcher will find the work, and the
+//! are parked. While a worker searches, queueing work wakes no other worker: the searcher will find the work, and the
 //! last worker to stop searching wakes the next.
 
 use alloc::vec::Vec;

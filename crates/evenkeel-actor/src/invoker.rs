@@ -63,7 +63,7 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
         let action = catch_panic(|| self.process_messages(messages_max)).unwrap_or_else(|panic| {
             // The panic may have interrupted the system queue, whose flag is then already cleared.
             self.state().set(SYSTEM);
-            // Or the poll of a future.
+            // Or it may have interrupted the poll of a future.
             drop(self.local.end_poll());
             NextAction::Fail(panic)
         });

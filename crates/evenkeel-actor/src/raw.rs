@@ -5,7 +5,7 @@
 //! belong to the holder of the cell's run permit (`SCHEDULED` in [`state::CellState`]), and the permit is a
 //! value, `run_permit::RunPermit`, that cannot be copied.
 
-#![allow(unsafe_code, reason = "this folder is where unsafe code lives")]
+#![allow(unsafe_code, reason = "all unsafe code of the crate is in this module")]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic"))]
 
 #[cfg(all(not(loom), feature = "std"))]

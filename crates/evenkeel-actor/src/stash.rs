@@ -30,9 +30,9 @@ impl<M> fmt::Debug for StashFull<M> {
 impl<A: Actor> Context<'_, A> {
     /// Stashes a message; dead-letters it if the stash is full.
     ///
-    /// The stash survives suspensions and resumed failures. On a restart it is treated like the mailbox: its messages are
-    /// put back for the new value, or dead-lettered. Messages left in it when the actor stops are dead-lettered, and a graceful
-    /// shutdown waits for them as it waits for a mailbox.
+    /// The stash survives suspensions and resumed failures. On a restart it is treated like the mailbox: its messages
+    /// are put back for the new value, or dead-lettered. Messages left in it when the actor stops are dead-lettered. A
+    /// graceful shutdown waits until the stash is empty, as it does for a mailbox.
     pub fn stash(&mut self, message: A::Msg) {
         if let Err(StashFull(message)) = self.try_stash(message) {
             let core = self.local.core();
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((stash.recall(1), stash.recall(2)), (1, 2));
         assert_eq!(stash.len(), 1);
         assert_eq!(recalled(&mut stash), [1, 2, 3]);
-        assert_eq!(recalled(&mut stash), [0; 0], "each once");
+        assert_eq!(recalled(&mut stash), [0; 0], "recalled messages are returned only once");
         assert_eq!((stash.recall(usize::MAX), recalled(&mut stash)), (1, [4].into()));
     }
 

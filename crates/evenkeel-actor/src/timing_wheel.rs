@@ -25,7 +25,7 @@ use timers::{TimerSlab, TimerSlot};
 /// Size and resolution of a timing wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WheelOptions {
-    /// Resolution: the maximum delay of a timer.
+    /// Resolution: a timer fires less than one tick late.
     pub tick: Duration,
     /// Buckets per level: 2, 4, 8, 16, 32 or 64, at 16 bytes each.
     ///
@@ -36,7 +36,7 @@ pub struct WheelOptions {
     pub len_max: u32,
 }
 
-/// Ticks of 1 ms, 64 buckets, a million timers.
+/// Defaults: ticks of 1 ms, 64 buckets, a million timers.
 impl Default for WheelOptions {
     fn default() -> Self {
         Self { tick: Duration::from_millis(1), buckets: 64, len_max: 1_000_000 }
@@ -260,7 +260,7 @@ mod tests {
         insert(&mut wheel, 30, "exact");
         assert!(!wheel.is_empty());
         assert_eq!(wheel.next_due(), Some(Instant::from_millis(30)));
-        assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends index 30 ms");
+        assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends at 30 ms");
         assert_eq!(advance(&mut wheel, 29), [] as [&str; 0]);
         assert_eq!(advance(&mut wheel, 30), ["late", "exact"]);
         assert!(wheel.is_empty());

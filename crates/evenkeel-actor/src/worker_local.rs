@@ -21,6 +21,7 @@ pub(crate) const SLICE: Duration = Duration::from_micros(200);
 pub(crate) const SLICE_MAX: Duration = Duration::from_millis(2);
 /// Intended interval between two clock reads of a busy worker.
 const CLOCK_READ_INTERVAL: Duration = Duration::from_micros(20);
+/// Maximum number of messages and runs between two clock reads.
 const UNITS_MAX: u32 = 128;
 /// Maximum number of cells that run inline within one run, each asked by its actor, before asks wait as
 /// usual.
@@ -462,6 +463,6 @@ mod tests {
         });
         assert!((200..300).contains(&with_wake), "{with_wake} µs");
         let after = slice_us(&host, &local, || ());
-        assert!(after >= 2_000, "{after} µs: the worker has yielded");
+        assert!(after >= 2_000, "the slice must be extended again after a yield: {after} µs");
     }
 }

@@ -100,7 +100,7 @@ fn the_worker_count_settles_under_a_steady_load() {
         let numbers = harness.apply_load_for(needed, 10_000);
         let changes = |numbers: &[usize]| numbers.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!(changes(&numbers) <= 160, "{needed}: {} changes in 10000", changes(&numbers));
-        // Now and then it removes one worker, to find out whether the load still needs it.
+        // From time to time the dispatcher removes a worker to find out whether the load still needs it.
         let end = &numbers[5_000..];
         assert!(
             end.iter().all(|workers| (needed.max(2) - 1..=needed).contains(workers)),
@@ -157,7 +157,7 @@ impl Harness {
             let Load { ready_depth, wait } = load;
             let sample = LoadSample { workers: self.workers, ready_depth, wait };
             if let Decision::Change(workers) = self.dispatcher.decide(&sample) {
-                assert_ne!(workers, self.workers, "a change to the same number");
+                assert_ne!(workers, self.workers, "the decision changes nothing");
                 self.workers = workers;
             }
             self.workers.get()

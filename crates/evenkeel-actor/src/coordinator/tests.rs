@@ -102,7 +102,7 @@ fn a_parked_worker_is_woken_by_a_cell_from_outside() {
     for cell in cells {
         rig.register_outside(cell);
     }
-    assert_eq!(woken.times(), 1, "once: it is searching afterwards");
+    assert_eq!(woken.times(), 1, "a woken worker is searching and is not woken again");
     rig.unpark(0);
     assert_eq!(rig.take(0, 9).len(), 2);
 }
@@ -185,11 +185,18 @@ fn cells_behind_a_long_handler_can_be_stolen_after_the_second_check() {
     queues.steal_from_stuck(&mut turns);
     rig.set_aside(rig.take_one(0));
     rig.register(0, cells.next().unwrap());
-    assert!(!queues.steal_from_stuck(&mut turns), "it has moved since the last check");
-    assert!(queues.steal_from_stuck(&mut turns), "it has not since");
-    assert_eq!(rig.take(1, 9).len(), 1, "the LIFO slot cannot be stolen from, so it was freed");
+    assert!(!queues.steal_from_stuck(&mut turns), "the worker has taken a cell since the last check");
+    assert!(queues.steal_from_stuck(&mut turns), "the worker has taken no cell since the last check");
+    assert_eq!(
+        rig.take(1, 9).len(),
+        1,
+        "the cell in the LIFO slot was moved, because it could not be stolen there"
+    );
     rig.requeue(0, cells.next().unwrap());
-    assert!(queues.steal_from_stuck(&mut turns), "its deque can be stolen from, so a worker is needed");
+    assert!(
+        queues.steal_from_stuck(&mut turns),
+        "the cells in its deque can be stolen, so another worker is needed"
+    );
     assert!(rig.coordinator().depth() == 1);
 }
 
@@ -246,7 +253,7 @@ fn a_worker_of_another_system_counts_as_outside() {
 fn a_cell_with_a_hundred_messages_is_registered_once() {
     let rig = CoordinatorRig::new(1);
     let cell = rig.cells(1).remove(0);
-    assert!(cell.run_cell(&rig.locals[0]).1.is_none(), "it has started and is idle");
+    assert!(cell.run_cell(&rig.locals[0]).1.is_none(), "the actor has started and is idle");
     (0..100).for_each(|_| rig.actor(0).tell(()));
     (0..10).for_each(|key| rig.actor(0).signal(SignalKey(key)));
     assert_eq!(rig.coordinator().depth(), 1);
@@ -272,7 +279,7 @@ fn the_lifo_slot_is_served_three_times_in_a_row_and_then_the_queue() {
             rig.requeue(0, cell);
         }
     }
-    // Then its turn in the queue comes, and three more times in the LIFO slot.
+    // Then it is taken from the queue once, and three more times from the LIFO slot.
     let three = vec![eager; 3];
     let four = vec![eager; 4];
     assert_eq!(order, [three, vec![waiting], four, vec![waiting]].concat());
@@ -365,7 +372,7 @@ fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
         let next = (0..workers).find(|worker| woken[*worker].times() == 1 && !up.contains(worker)).unwrap();
         up.push(next);
         rig.unpark(next);
-        // It finds work, and as the last searcher wakes the next.
+        // The woken worker finds work and, as the last searcher, wakes the next one.
         rig.end_search();
     }
     assert!(woken.iter().all(|woken| woken.times() == 1));

@@ -9,7 +9,7 @@ use crate::stop::StopMode;
 /// Interval at which a shutdown checks whether it is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Phase of a system's life.
+/// Lifecycle phase of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// Accepts everything.
@@ -86,7 +86,7 @@ impl WorkerExecutor {
     fn is_idle(&self) -> bool {
         self.core().slab.iter().all(|cell| {
             let flags = cell.slot().state.flags();
-            // A sender may have queued a message and not raised the flag yet.
+            // A sender may have queued a message without having raised the flag yet.
             let has_pending =
                 || cell.is_awaiting() || cell.has_stashed() || cell.occupant().body.stats().depth != 0;
             flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !has_pending())

@@ -17,7 +17,7 @@ pub(super) struct Worker {
     slice: Slice,
 }
 
-/// Progress of a worker's current slice.
+/// State of a worker's current slice.
 struct Slice {
     batch: Vec<RunPermit>,
     state: State,
@@ -165,7 +165,7 @@ impl Slice {
                 }
                 self.runs += 1;
                 if self.runs >= local.runs_per_slice {
-                    // A short pause: reschedule at the end of the host's queue.
+                    // A short pause: the host polls its other tasks before this worker again.
                     self.runs = 0;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;

@@ -22,8 +22,8 @@ impl Backoff {
 
     /// Delays from 10 ms, doubled each time, to 10 s, with 20 % jitter.
     ///
-    /// The first delay is longer than a brief fault and too short to count as an outage. Ten delays in a row take 8 to
-    /// 10.3 s, so an actor that cannot start reaches the default supervision's limit of ten restarts per minute.
+    /// The first delay outlasts a brief fault but is too short to be noticed as an outage. Ten delays in a row take 8
+    /// to 10.3 s, so an actor that cannot start reaches the default supervision's limit of ten restarts per minute.
     pub const DOUBLING: Self =
         Self { min: Duration::from_millis(10), max: Duration::from_secs(10), factor: 2, jitter_percent: 20 };
 

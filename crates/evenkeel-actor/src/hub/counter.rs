@@ -10,7 +10,7 @@ use wide::Word;
 
 /// A counter that one thread increments and any thread reads.
 ///
-/// If two threads increment at once, increments get lost; nothing worse happens.
+/// If two threads increment at the same time, increments may be lost; there is no undefined behaviour.
 #[derive(Debug, Default)]
 pub struct Counter(Word);
 

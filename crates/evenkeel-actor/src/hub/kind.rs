@@ -119,7 +119,7 @@ impl KindCounters {
 
     /// Returns the number of actors that are alive.
     pub fn alive(&self) -> u64 {
-        // Acquires `stopped` first: every stop that is visible makes its spawn visible.
+        // Loads `stopped` first: if the stop of an actor is visible, so is its spawn.
         let stopped = self.stopped.load(Acquire);
         self.spawned.load(Relaxed).wrapping_sub(stopped) as u64
     }

@@ -53,7 +53,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
         let history = &mut self.runner.extra.get_or_insert_default().history;
         let decided = catch_panic(|| decide(supervision, history, error, now, random));
-        // A decider that panics has not decided to continue.
+        // If the decider panics, the actor is stopped.
         match decided.unwrap_or(SupervisionDecision::Stop { reason: StopReason::Directed }) {
             SupervisionDecision::Restart { .. } if self.body.spec.factory.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
@@ -83,7 +83,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.resume_children(&error);
         let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
         if self.runner.phase == ActorPhase::Waiting {
-            // The actor still waits for whatever it waited for.
+            // The wait that the actor was in continues.
             return self.finish(result);
         }
         self.finish_with_permit(result)

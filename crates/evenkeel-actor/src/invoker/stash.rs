@@ -1,4 +1,5 @@
-//! The invoker's side of the stash: puts recalled messages back in front, dead-letters the rest.
+//! The invoker's part of the stash: puts unstashed messages back into the mailbox, and dead-letters the rest when the
+//! actor stops or clears its mailbox.
 
 use super::ActorCellInvoker;
 use crate::actor::Actor;

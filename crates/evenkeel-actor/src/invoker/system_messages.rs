@@ -169,7 +169,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn on_signal(&mut self, key: SignalKey) -> Option<NextAction> {
         let is_waiting = self.runner.phase == ActorPhase::Waiting;
         let extra = self.extra();
-        // The wait for a future ends with the future.
+        // A signal does not end the wait for a future.
         let is_awaited = match extra.waiting {
             Some((_, ResumeCondition::ExternalSignal(awaited))) => awaited == key,
             _ => false,

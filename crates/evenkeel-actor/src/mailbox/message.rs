@@ -43,10 +43,12 @@ pub(crate) enum SystemMessage {
 }
 
 impl SystemMessage {
-    /// Appends the message to the system queue; returns the messages that it makes redundant, or itself.
+    /// Appends the message to the system queue; returns the messages that it makes redundant, or itself if it is
+    /// redundant.
     ///
-    /// Limits on the messages that queue up in a cell that does not run: one stop of each kind, three commands, [`EARLY_SIGNALS_MAX`] signals plus the awaited one, two messages per watcher, and one failure
-    /// per child that resumes by itself.
+    /// Limits of a cell that does not run: its queue holds at most one stop of each kind, three commands,
+    /// [`EARLY_SIGNALS_MAX`] signals plus the awaited one, two messages per watcher, and one failure per child that
+    /// resumes by itself.
     pub(crate) fn enqueue_coalescing(self, queue: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
         let mut redundant = Vec::new();
         match &self {

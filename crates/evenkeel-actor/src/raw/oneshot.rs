@@ -409,7 +409,7 @@ mod tests {
     use alloc::sync::Arc;
 
     #[test]
-    fn a_reply_sent_before_the_first_poll_wakes_no_one() {
+    fn a_reply_sent_before_the_first_poll_wakes_no_task() {
         let (sender, mut receiver) = channel();
         let (wakes, waker) = WakeCounter::new();
         assert_eq!(sender.send(String::from("yes")), Ok(()));

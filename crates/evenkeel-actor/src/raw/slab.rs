@@ -16,8 +16,8 @@ use super::state::CellState;
 use crate::ignore_panic::ignore_panic;
 use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 
-/// Slots in the first chunk. Each later chunk is twice as large as the one before, up to the largest. Small
-/// under loom, which pays for every slot it could visit.
+/// Number of slots in the first chunk; each later chunk is twice as large as the one before, up to
+/// [`LARGEST_CHUNK`]. Small under loom, whose cost grows with the number of slots.
 const FIRST_CHUNK: u32 = if cfg!(loom) { 1 } else { 32 };
 const DOUBLINGS: u32 = if cfg!(loom) { 1 } else { 7 };
 const LARGEST_CHUNK: u32 = FIRST_CHUNK << DOUBLINGS;
@@ -366,7 +366,11 @@ mod tests {
         assert_eq!(rig.slab.occupy(rig.occupant("third")).map(drop), Err(SlabFull));
         drop(first);
         assert_eq!(rig.slab.occupy(rig.occupant("third")).map(drop), Ok(()));
-        assert_eq!(rig.dropped(), 3, "the rejected one, the first, and the second attempt at the third");
+        assert_eq!(
+            rig.dropped(),
+            3,
+            "the rejected occupant, the first one, and the third one after its second attempt"
+        );
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) enum PoolMsg {
     Drain,
 }
 
-/// The pool actor: keeps every slot of a router occupied.
+/// The pool actor, which replaces the routees that stop.
 pub(super) struct Pool<A: Actor> {
     props: Props<A>,
     slots: Arc<RouteeSlots<A::Msg>>,

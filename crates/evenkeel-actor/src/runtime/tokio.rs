@@ -57,8 +57,10 @@ impl RuntimeHandle for TokioRuntime {
         active < self.threads
     }
 
-    /// Sets no limit, so that only the time slice ends a worker's turn. At every yield tokio wakes a thread that finds
-    /// nothing to do, which costs more than the runs in between, and a slice is short enough for the other tasks.
+    /// Sets no limit, so that only the end of its time slice makes a worker yield.
+    ///
+    /// At every yield, tokio wakes a thread that finds nothing to do, which costs more than the runs in between. A
+    /// slice is short enough for other tasks.
     fn runs_per_slice(&self) -> NonZeroU32 {
         NonZeroU32::MAX
     }

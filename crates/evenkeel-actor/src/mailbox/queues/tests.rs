@@ -58,7 +58,7 @@ fn closing_rejects_user_messages_and_wakes_waiting_producers() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri gives one waker's vtable several addresses, so it looks like several wakers")]
-fn one_waker_waits_once_and_is_woken_at_the_low_watermark() {
+fn a_waker_is_registered_once_and_woken_at_the_low_watermark() {
     let queues = queues(2, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = WakeCounter::new();
@@ -82,7 +82,7 @@ fn a_producer_waiting_for_an_idle_cell_with_capacity_is_woken_immediately() {
 
 #[test]
 #[cfg_attr(miri, ignore = "65 536 wakers take Miri minutes")]
-fn producers_beyond_the_limit_may_not_wait() {
+fn a_producer_beyond_the_limit_of_waiting_producers_is_rejected() {
     let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (_, last) = WakeCounter::new();

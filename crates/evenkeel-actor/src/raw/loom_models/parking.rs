@@ -137,7 +137,7 @@ fn no_worker_stays_parked_after_a_stop() {
     });
 }
 
-/// The stop comes before the last work item; the worker that finishes that item must let all workers exit.
+/// The stop comes before the last work item is queued; the worker that finishes it must wake the others to exit.
 #[test]
 fn all_workers_exit_after_the_last_work_item() {
     check(2, || {

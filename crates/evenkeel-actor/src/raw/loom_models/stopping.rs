@@ -47,7 +47,7 @@ fn one_of_two_racing_stops_is_processed() {
         let second = thread::spawn(move || other.command(ModelCommand::Stop));
         let first = cell.command(ModelCommand::Stop);
         let second = second.join().unwrap();
-        // The second stop may stay unread in the queue; its sender cannot tell. If both were rejected, the cell
+        // One stop may stay unread in the queue, which its sender cannot notice. If both were rejected, the cell
         // would never stop.
         assert!(first.is_ok() || second.is_ok());
         assert_ne!(cell.state.flags() & super::super::state::DEAD, 0, "lost wake-up: no stop was processed");

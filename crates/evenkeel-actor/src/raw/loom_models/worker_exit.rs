@@ -151,7 +151,10 @@ fn one_exits_while_the_other_parks(wake: WakeOrder) {
     let waker = Waker::from(test_waker.clone());
     let parked = model.idle.poll_park(0, &waker, || model.common.load(Ordering::Relaxed) != 0);
     exiting.join().unwrap();
-    assert!(parked.is_ready() || test_waker.wake_count() == 1, "all workers are parked next to work");
+    assert!(
+        parked.is_ready() || test_waker.wake_count() == 1,
+        "all workers are parked although there is work"
+    );
 }
 
 #[test]
@@ -172,7 +175,7 @@ enum TargetOrder {
     AfterSearch,
 }
 
-/// A worker that is exiting is wanted again; returns how many workers end up in its slot.
+/// Raises the target while a worker exits; returns the number of workers that end up in its slot.
 fn second_is_wanted_again(order: TargetOrder) -> usize {
     let slots = Arc::new(WorkerSlots::new([(), ()], TWO));
     let value = slots.claim(1).expect("no other worker holds the slot");

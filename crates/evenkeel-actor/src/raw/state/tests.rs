@@ -40,7 +40,7 @@ fn a_dead_cell_has_no_work_left() {
 }
 
 #[test]
-fn raise_unlocked_writes_even_if_the_flag_is_set() {
+fn raise_always_writes_even_if_the_flag_is_set() {
     let state = word(SCHEDULED | WOKEN);
     assert_eq!((state.raise_always(WOKEN), state.flags()), (Notify::NotNeeded, SCHEDULED | WOKEN));
 }
@@ -49,7 +49,7 @@ fn raise_unlocked_writes_even_if_the_flag_is_set() {
 fn a_run_that_leaves_no_work_releases_the_permit() {
     let state = word(SCHEDULED);
     assert_eq!((state.release(0), state.flags()), (ReleaseOutcome::Released, 0));
-    assert_eq!(state.raise(USER), Notify::Schedule, "the next flag grants it again");
+    assert_eq!(state.raise(USER), Notify::Schedule, "the next flag grants the permit again");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn flags_are_set_and_lowered_one_by_one() {
 }
 
 #[test]
-fn a_producer_learns_whether_the_cell_is_scheduled() {
+fn registering_a_waiter_reports_whether_the_cell_is_scheduled() {
     let running = word(SCHEDULED);
     let idle = word(0);
     assert!(running.register_waiter());

@@ -47,7 +47,7 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
         Self::supervising(runtime, system, Supervision::default())
     }
 
-    /// Spawns a probe that supervises its children as given.
+    /// Spawns a probe with this supervision of its children.
     pub fn supervising(
         runtime: &'r TestRuntime,
         system: &ReadyQueueScheduler,

@@ -235,7 +235,7 @@ impl Schedule {
             (core::mem::take(&mut state.slots), core::mem::take(&mut state.sleepers))
         });
         drop((slots, sleepers));
-        // The drops may have woken tasks that no longer exist.
+        // Dropping the tasks may have woken tasks that no longer exist.
         self.state.with(|state| state.runnable.clear());
     }
 }
