@@ -1,5 +1,5 @@
-//! The runtime cases on embassy's executor for hosts: with the threaded core or, when built without std, with the
-//! core for microcontrollers.
+//! The runtime conformance tests on embassy's executor for hosts: with std the multi-threaded scheduler, without std
+//! the single-worker scheduler for microcontrollers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 #[path = "it/runtime_cases.rs"]
@@ -48,7 +48,7 @@ fn a_task_above_the_limit_is_rejected_until_another_ends() {
     });
 }
 
-/// With std a system may have more workers; without std, asking for a second one is an error.
+/// Without std, setting a second worker is an error.
 #[test]
 fn a_second_worker_needs_std() {
     on_embassy(|system| async move {
@@ -68,7 +68,7 @@ fn a_sleep_is_never_too_short() {
         let due = runtime.now() + Duration::from_nanos(3_000_001);
         runtime.sleep_until(due).await;
         assert!(due <= runtime.now());
-        // Already in the past.
+        // A due time in the past returns at once.
         runtime.sleep_until(due).await;
     });
 }
@@ -82,7 +82,7 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const CASE_MAX: Duration = Duration::from_secs(30);
 
-/// Runs forever on its own thread, shared by all tests.
+/// Executor that runs on its own thread until the process exits, shared by all tests.
 static EXECUTOR: LazyLock<SendSpawner> = LazyLock::new(|| {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -92,7 +92,7 @@ static EXECUTOR: LazyLock<SendSpawner> = LazyLock::new(|| {
     receiver.recv().unwrap()
 });
 
-/// Runs one test at a time, because [`TASKS_MAX`] limits the tasks of the process.
+/// Lock that lets one test run at a time, because [`TASKS_MAX`] limits the tasks of the process.
 static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 fn run<F: Future<Output = ()> + Send + 'static>(case: impl FnOnce(EmbassyRuntime) -> F + Send + 'static) {
@@ -107,17 +107,17 @@ fn run<F: Future<Output = ()> + Send + 'static>(case: impl FnOnce(EmbassyRuntime
     match receiver.recv_timeout(CASE_MAX) {
         Ok(Ok(())) => {}
         Ok(Err(panic)) => resume_unwind(panic),
-        Err(_) => panic!("not done after {CASE_MAX:?}"),
+        Err(_) => panic!("the test did not finish within {CASE_MAX:?}"),
     }
 }
 
-/// The pool has room for a task that has reported but not yet ended, and for the next one.
+/// Runs a test. The task pool has room for two: one that has reported its result but not ended yet, and the next one.
 #[embassy_executor::task(pool_size = 2)]
 async fn run_work(work: Work) {
     work.await;
 }
 
-/// Catches a panic, which would end the executor's thread.
+/// Catches a panic, which would otherwise end the executor's thread.
 async fn catch_panic(work: impl Future<Output = ()>) -> CaseResult {
     let mut work = pin!(work);
     let poll = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {

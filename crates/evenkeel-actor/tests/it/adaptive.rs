@@ -14,7 +14,7 @@ fn workers_are_added_under_load_and_removed_after_it() {
         explore_with(ActorSystemConfig { metrics, ..one_worker() }, |harness| {
             let handle = harness.system.adapt_workers(dispatcher(4)).unwrap();
             let actors = spawn_many(harness, 50);
-            work(harness, &actors, 20);
+            send_work(harness, &actors, 20);
             harness.advance_ms(50);
             assert_eq!(harness.system.workers().get(), 4, "workers_max is reached");
             assert_eq!(harness.lines().len(), 1_000);
@@ -25,16 +25,16 @@ fn workers_are_added_under_load_and_removed_after_it() {
     }
 }
 
-/// One wait in 64 is sampled; here the first long one is enough, however many actors are ready.
+/// Only one wait in 64 is sampled; a single long wait is enough, even if few actors are ready.
 #[test]
 fn a_long_wait_alone_adds_a_worker() {
     let by_wait = AdaptiveOptions { depth_high: 1_000, grow_after: NonZeroU32::MIN, ..options(3) };
     explore_with(one_worker(), |harness| {
         let handle = harness.system.adapt_workers(AdaptiveDispatcher::new(by_wait).unwrap()).unwrap();
         let actors = spawn_many(harness, 70);
-        work(harness, &actors, 20);
+        send_work(harness, &actors, 20);
         harness.advance_ms(10);
-        assert!(harness.system.workers().get() > 1, "70 actors of 2 ms each waited for one worker");
+        assert!(harness.system.workers().get() > 1, "70 actors that run 2 ms each wait for one worker");
         drop(handle);
     });
 }
@@ -78,7 +78,7 @@ fn an_adaptive_limit_above_workers_max_is_rejected() {
 }
 
 /// Sends each actor messages that take 2 ms each.
-fn work(harness: &Harness, actors: &[ActorRef<Msg>], messages: u32) {
+fn send_work(harness: &Harness, actors: &[ActorRef<Msg>], messages: u32) {
     for actor in actors {
         for number in 0..messages {
             let handle = harness.runtime.handle();
@@ -102,7 +102,7 @@ fn dispatcher(workers_max: usize) -> AdaptiveDispatcher {
     AdaptiveDispatcher::new(options(workers_max)).unwrap()
 }
 
-/// Samples the load every 5 ms; two samples grow, five shrink.
+/// Returns options that sample every 5 ms; two samples under pressure add workers, five calm ones remove one.
 fn options(workers_max: usize) -> AdaptiveOptions {
     AdaptiveOptions {
         period: Duration::from_millis(5),

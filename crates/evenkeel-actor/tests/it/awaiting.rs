@@ -55,7 +55,11 @@ fn a_thousand_ready_futures_do_not_starve_other_actors() {
         let handle = harness.runtime.handle();
         let to = other.clone();
         actor.tell(act(move |_, _| Ok(ready_chain(handle, to, 1_000))));
-        assert_eq!(harness.lines(), ["b 1", "a done"], "each takes 10 µs, a slice is 200 µs");
+        assert_eq!(
+            harness.lines(),
+            ["b 1", "a done"],
+            "each future takes 10 µs, and a slice ends after 200 µs"
+        );
     });
 }
 
@@ -137,7 +141,7 @@ fn the_receive_timeout_is_paused_while_a_future_is_pending() {
         harness.advance_ms(99);
         assert_eq!(harness.lines(), [""; 0]);
         harness.advance_ms(20);
-        assert_eq!(harness.lines(), ["a 1"], "the output resets it");
+        assert_eq!(harness.lines(), ["a 1"], "the output of the future resets the receive timeout");
         harness.advance_ms(3);
         assert_eq!(harness.lines(), ["a receive timeout"]);
     });
@@ -168,7 +172,7 @@ fn a_panic_in_the_future_fails_the_actor_and_the_next_message_is_handled() {
 }
 
 #[test]
-fn a_panic_in_the_future_may_be_resumed_from() {
+fn an_actor_can_be_resumed_after_a_panic_in_its_future() {
     explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
         let actor = harness.recorder("a");
         let sleep = runtime::RuntimeHandle::sleep_until(&harness.runtime.handle(), at_ms(10));
@@ -185,7 +189,7 @@ fn a_panic_in_the_future_may_be_resumed_from() {
 }
 
 #[test]
-fn a_resumed_failure_keeps_the_wait_during_which_it_happened() {
+fn a_failure_in_a_signal_handler_that_is_resumed_does_not_end_the_wait() {
     explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
         let broken = |_: &Signal, _: &mut Context<'_, Puppet>| Err(ActorError::new("broken"));
         let actor = harness.spawn(harness.puppet("a").signal(broken));

@@ -9,7 +9,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn drop_oldest_keeps_the_latest_and_dead_letters_the_others() {
+fn drop_oldest_keeps_the_latest_messages_and_dead_letters_the_oldest() {
     explore(|harness| {
         let actor = full(harness, OverflowStrategy::DropOldest);
         assert_eq!(actor.try_tell(record(4)).ok(), Some(SendOutcome::Displaced));
@@ -38,7 +38,7 @@ fn drop_newest_keeps_queued_messages_and_dead_letters_the_new_one() {
 }
 
 #[test]
-fn reject_returns_the_message_and_tell_dead_letters_it() {
+fn with_reject_try_tell_returns_the_message_and_tell_dead_letters_it() {
     explore(|harness| {
         let actor = full(harness, OverflowStrategy::Reject);
         let back = actor.try_tell(record(4)).unwrap_err();
@@ -53,7 +53,7 @@ fn reject_returns_the_message_and_tell_dead_letters_it() {
 }
 
 #[test]
-fn dead_letter_dead_letters_the_new_message_as_overflow() {
+fn the_dead_letter_strategy_dead_letters_the_new_message_as_an_overflow() {
     explore(|harness| {
         let actor = full(harness, OverflowStrategy::DeadLetter);
         assert_eq!(actor.try_tell(record(4)).ok(), Some(SendOutcome::Discarded));
@@ -88,7 +88,7 @@ fn block_producer_makes_a_sender_wait_for_capacity_and_keeps_its_order() {
 }
 
 #[test]
-fn every_waiting_producer_gets_its_turn() {
+fn every_waiting_producer_is_eventually_served() {
     explore(|harness| {
         let actor = full(harness, OverflowStrategy::BlockProducer);
         for producer in 0..20 {
@@ -107,7 +107,7 @@ fn every_waiting_producer_gets_its_turn() {
         for producer in 0..20 {
             let own: Vec<_> = (0..5).map(|number| format!("a {}", 100 + 10 * producer + number)).collect();
             let handled: Vec<_> = lines.iter().filter(|line| own.contains(line)).cloned().collect();
-            assert_eq!(handled, own, "of producer {producer}");
+            assert_eq!(handled, own, "messages of producer {producer}");
         }
         assert_eq!(harness.system.alive(), 1);
     });
@@ -188,7 +188,7 @@ fn messages_taken_by_the_worker_still_count_against_the_capacity() {
         actor.tell(suspend_until(RESUME_KEY.0));
         (1..4).for_each(|number| actor.tell(record(number)));
         harness.run();
-        assert_eq!(actor.depth(), 3, "in the worker's half of the queue");
+        assert_eq!(actor.depth(), 3, "the worker has taken the messages into its private half of the queue");
         assert!(actor.try_tell(record(4)).is_ok());
         assert!(matches!(actor.try_tell(record(5)), Err(SendError::Full(_))));
     });
@@ -203,27 +203,30 @@ fn an_actor_blocked_by_a_full_mailbox_resumes_at_its_low_watermark() {
         harness.run();
         (0..8).for_each(|number| target.tell(record(number)));
         let source = harness.recorder("source");
-        offer(&source, &target, 100);
+        send_with_backpressure(&source, &target, 100);
         source.tell(record(1));
-        assert_eq!(harness.lines(), ["source found it full"]);
+        assert_eq!(harness.lines(), ["source found the mailbox full"]);
         assert_eq!(source.state(), ActorState::Suspended);
         target.signal(RESUME_KEY);
         let lines = harness.lines();
         let at = |line: &str| lines.iter().position(|logged| logged == line).unwrap();
-        assert!(at("target 3") < at("source 1"), "4 of 8 wait by then: {lines:?}");
+        assert!(
+            at("target 3") < at("source 1"),
+            "the source resumes when 4 of 8 messages are left: {lines:?}"
+        );
         assert!(at("source 1") < at("source tries again"), "{lines:?}");
         assert_eq!(lines.last().unwrap(), "target 100");
     });
 }
 
 #[test]
-fn an_actor_blocked_by_a_full_mailbox_resumes_when_its_owner_stops() {
+fn an_actor_blocked_by_a_full_mailbox_resumes_when_the_receiver_stops() {
     explore(|harness| {
         let target = full(harness, OverflowStrategy::Reject);
         let source = harness.recorder("source");
-        offer(&source, &target, 100);
+        send_with_backpressure(&source, &target, 100);
         source.tell(record(1));
-        assert_eq!(harness.lines(), ["source found it full"]);
+        assert_eq!(harness.lines(), ["source found the mailbox full"]);
         target.stop(StopMode::Now);
         assert_eq!(harness.lines(), ["source 1", "source tries again"]);
     });
@@ -282,14 +285,14 @@ fn full(harness: &Harness, overflow: OverflowStrategy) -> ActorRef<Msg> {
     actor
 }
 
-/// Makes `source` send; when the mailbox is full, it suspends until there is capacity and tries again.
-fn offer(source: &ActorRef<Msg>, target: &ActorRef<Msg>, number: u32) {
+/// Makes `source` send a number; if the mailbox is full, `source` suspends until there is capacity and tries again.
+fn send_with_backpressure(source: &ActorRef<Msg>, target: &ActorRef<Msg>, number: u32) {
     let target = target.clone();
     source.tell(act(move |me, ctx| {
         if ctx.try_tell(&target, record(number)).is_ok() {
             return Ok(Flow::Continue);
         }
-        me.record("found it full");
+        me.record("found the mailbox full");
         let again = target.clone();
         ctx.me().tell(run(move |me, ctx| {
             me.record("tries again");

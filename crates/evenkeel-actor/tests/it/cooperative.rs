@@ -13,7 +13,7 @@ use tokio::time::timeout;
 const CASE_MAX: Duration = Duration::from_secs(30);
 const ROUND_TRIPS: u8 = 50;
 
-/// Forwards every token, so that one actor is always ready.
+/// Forwards every token, so that an actor is always ready.
 struct Forwarder;
 
 impl Actor for Forwarder {
@@ -53,6 +53,9 @@ async fn on_a_single_thread_sockets_are_served_while_actors_are_never_idle() {
     let one = system.spawn_value(Forwarder, &props).unwrap();
     let other = system.spawn_value(Forwarder, &props).unwrap();
     one.tell(Token(other.clone()));
-    assert!(timeout(CASE_MAX, echo_round_trips()).await.is_ok(), "not done after {CASE_MAX:?}");
+    assert!(
+        timeout(CASE_MAX, echo_round_trips()).await.is_ok(),
+        "the test did not finish within {CASE_MAX:?}"
+    );
     [one, other].iter().for_each(|actor| actor.stop(StopMode::Now));
 }

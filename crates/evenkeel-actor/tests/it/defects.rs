@@ -55,13 +55,13 @@ impl Actor for Sleeper {
 }
 
 /// Yields until the worker, a task of the same thread, has nothing left to do.
-async fn settle() {
+async fn run_until_idle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// A queue that frees its memory when idle must not mistake a suspension for idleness.
+/// A suspended actor is not idle: freeing the memory of its queue would lose messages.
 #[tokio::test]
 async fn a_burst_queued_during_a_suspension_survives_system_messages() {
     const BURST: u64 = 3000;
@@ -71,10 +71,10 @@ async fn a_burst_queued_during_a_suspension_survives_system_messages() {
     let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
     actor.tell(SleeperMsg::Sleep);
     (0..BURST).for_each(|_| actor.tell(SleeperMsg::Count));
-    settle().await;
+    run_until_idle().await;
     let key = keys.try_recv().unwrap();
     actor.signal(SignalKey(key.0 - 1));
-    settle().await;
+    run_until_idle().await;
     assert_eq!(actor.state(), ActorState::Suspended);
     actor.signal(key);
     assert_eq!(actor.ask(SleeperMsg::Read).await, Ok(BURST));
@@ -82,7 +82,7 @@ async fn a_burst_queued_during_a_suspension_survives_system_messages() {
 
 const CHILDREN: usize = 64;
 
-/// Parent whose children fail while it is suspended; failures reach it as signals and as messages.
+/// Parent whose children fail while it is suspended. It counts failures that arrive as signals and as messages.
 struct Parent {
     key: mpsc::Sender<SignalKey>,
     by_system: usize,
@@ -91,7 +91,7 @@ struct Parent {
 
 enum ParentMsg {
     Begin,
-    /// A failure report as a bounded channel to the guardian would carry it.
+    /// A failure reported through the bounded mailbox, as the specification does.
     Failed,
     Read(Reply<(usize, usize)>),
 }
@@ -146,15 +146,15 @@ async fn every_failure_reaches_a_parent_whose_mailbox_is_full() {
     let parent = Parent { key, by_system: 0, by_mailbox: 0 };
     let parent = system.spawn_value(parent, &Props::of_values().mailbox(mailbox_of(4)).build()).unwrap();
     parent.tell(ParentMsg::Begin);
-    settle().await;
+    run_until_idle().await;
     parent.signal(keys.try_recv().unwrap());
-    settle().await;
+    run_until_idle().await;
     let (by_system, by_mailbox) = parent.ask(ParentMsg::Read).await.unwrap();
     assert_eq!(by_system, CHILDREN);
-    assert_eq!(by_mailbox, 4, "the others found the mailbox full");
+    assert_eq!(by_mailbox, 4, "the mailbox was full for the other reports");
 }
 
-/// An index is a slot and a generation; the slot alone is soon reused.
+/// An index consists of a slot and a generation, because slots are reused.
 #[tokio::test]
 async fn a_stale_index_reaches_no_actor_after_its_slot_is_reused() {
     let system = system(1);
@@ -164,7 +164,7 @@ async fn a_stale_index_reaches_no_actor_after_its_slot_is_reused() {
     let index = old.index();
     old.stop(StopMode::Now);
     drop(old);
-    settle().await;
+    run_until_idle().await;
     let new = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
     assert_eq!(new.index().slot, index.slot);
     assert_ne!(new.index(), index);
@@ -183,14 +183,14 @@ async fn a_slot_is_not_reused_while_a_reference_to_it_exists() {
     let (key, _keys) = mpsc::channel();
     let old = system.spawn_value(Sleeper { key: key.clone(), seen: 0 }, &props).unwrap();
     old.stop(StopMode::Now);
-    settle().await;
+    run_until_idle().await;
     let new = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
     assert_ne!(new.index().slot, old.index().slot);
     assert_eq!((old.state(), new.state()), (ActorState::Stopped, ActorState::Running));
     assert!(matches!(old.try_tell(SleeperMsg::Count), Err(SendError::Closed(_))));
 }
 
-/// A sender that found the mailbox full, and starts to wait after the actor has stopped, must not wait.
+/// A sender that is not woken by the stop would wait forever.
 #[tokio::test]
 async fn a_sender_waiting_for_capacity_gets_its_message_back_when_the_actor_stops() {
     let system = system(1);
@@ -198,16 +198,16 @@ async fn a_sender_waiting_for_capacity_gets_its_message_back_when_the_actor_stop
     let props = Props::of_values().mailbox(mailbox_of(1)).build();
     let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
     actor.tell(SleeperMsg::Sleep);
-    settle().await;
+    run_until_idle().await;
     actor.tell(SleeperMsg::Count);
     let sender = tokio::spawn({
         let actor = actor.clone();
         async move { actor.send(SleeperMsg::Count).await.map_err(|error| matches!(error, SendError::Closed(_))) }
     });
-    settle().await;
+    run_until_idle().await;
     assert!(!sender.is_finished());
     actor.stop(StopMode::Now);
     assert_eq!(sender.await.unwrap(), Err(true));
-    // Queued messages count once each; the returned one does not count.
+    // The queued message is a dead letter; the returned one is not.
     assert_eq!(system.dead_letters_total(), 1);
 }

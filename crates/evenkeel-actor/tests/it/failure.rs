@@ -12,12 +12,12 @@ fn a_panic_is_caught_and_the_next_message_is_handled() {
     explore_with(supervised(restart_immediately()), |harness| {
         let actor = harness.spawn(harness.puppet("a").log_hooks());
         actor.tell(record(1));
-        actor.tell(panic("at the disco"));
+        actor.tell(panic("on purpose"));
         actor.tell(record(2));
         let expected = [
             "a1 started",
             "a 1",
-            "a1 restarting: the handler panicked: at the disco",
+            "a1 restarting: the handler panicked: on purpose",
             "a1 dropped",
             "a2 started",
             "a 2",
@@ -30,7 +30,7 @@ fn a_panic_is_caught_and_the_next_message_is_handled() {
 fn a_panic_in_a_signal_handler_fails_the_actor_and_later_signals_are_delivered() {
     explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
         let actor = harness.puppet("a").signal(|signal, ctx| match signal {
-            Signal::Timer(TimerId(1)) => panic!("at the first"),
+            Signal::Timer(TimerId(1)) => panic!("on purpose"),
             _ => {
                 ctx.me().tell(record(2));
                 Ok(Flow::Continue)
@@ -109,7 +109,7 @@ fn messages_sent_while_children_stop_wait_for_the_new_incarnation() {
         let lines = harness.lines();
         assert_eq!(lines[..4], ["p1 started", "p1 restarting: broken", "p1 dropped", "p2 started"]);
         let handled = lines.len() - 4;
-        // The child either runs its message first, or stops first and its message becomes a dead letter.
+        // The child either handles its message first, or stops first and its message becomes a dead letter.
         assert!(handled == 3 || harness.dead_letters().len() == 1, "{lines:?}");
     });
 }
@@ -262,7 +262,7 @@ fn a_parent_may_escalate_although_its_supervision_says_stop() {
 }
 
 #[test]
-fn all_for_one_applies_the_directive_to_every_child() {
+fn all_for_one_applies_a_directive_to_every_child() {
     explore(|harness| {
         let all = restart_immediately().with_strategy(Strategy::AllForOne);
         let parent = harness.spawn(harness.puppet("p").supervise(all).signal(|_, _| Ok(Flow::Continue)));
@@ -409,7 +409,7 @@ fn timers_due_during_a_failure_fire_after_resume() {
         parent.tell(run(move |_, ctx| ctx.command(index, SupervisionCommand::Resume)));
         assert_eq!(harness.lines(), ["c timer 1"]);
         harness.advance_ms(15);
-        assert_eq!(harness.lines(), ["c timer 1"], "and keeps its interval");
+        assert_eq!(harness.lines(), ["c timer 1"], "a repeating timer keeps its interval");
     });
 }
 

@@ -36,7 +36,7 @@ fn restart_continues_with_the_next_message_and_a_new_value() {
 #[test]
 fn stop_terminates_the_actor_with_its_error() {
     explore(|harness| {
-        let (probe, child) = probed(harness, decided_by(|_| SupervisionDirective::Stop));
+        let (probe, child) = spawn_probe_and_child(harness, decided_by(|_| SupervisionDirective::Stop));
         child.tell(fail("broken"));
         child.tell(record(1));
         let termination = probe.expect_terminated(&child, MS);
@@ -66,7 +66,7 @@ fn escalate_fails_the_parent_in_the_childs_place() {
 fn exceeding_the_restart_limit_of_the_window_stops_the_actor() {
     explore(|harness| {
         let three = restart_immediately().with_max_restarts(3, Duration::from_secs(1)).unwrap();
-        let (probe, child) = probed(harness, three);
+        let (probe, child) = spawn_probe_and_child(harness, three);
         for _ in 0..3 {
             child.tell(fail("broken"));
             harness.advance_ms(100);
@@ -84,7 +84,7 @@ fn exceeding_the_restart_limit_of_the_window_stops_the_actor() {
 fn restarts_outside_the_window_do_not_count() {
     explore(|harness| {
         let three = restart_immediately().with_max_restarts(3, Duration::from_secs(1)).unwrap();
-        let (_probe, child) = probed(harness, three);
+        let (_probe, child) = spawn_probe_and_child(harness, three);
         for _ in 0..20 {
             child.tell(fail("broken"));
             harness.advance_ms(334);
@@ -97,7 +97,7 @@ fn restarts_outside_the_window_do_not_count() {
 fn each_consecutive_restart_waits_longer_and_messages_stay_queued() {
     explore(|harness| {
         let backoff = Backoff::new(10 * MS, 1_000 * MS, 2, 0).unwrap();
-        let (_probe, child) = probed(harness, Supervision::default().with_backoff(backoff));
+        let (_probe, child) = spawn_probe_and_child(harness, Supervision::default().with_backoff(backoff));
         for wait in [10, 20, 40, 80] {
             child.tell(fail("broken"));
             child.tell(record(wait));
@@ -114,7 +114,7 @@ fn each_consecutive_restart_waits_longer_and_messages_stay_queued() {
 fn a_parent_is_notified_of_the_failure_and_of_the_decision() {
     explore(|harness| {
         let backoff = Backoff::new(10 * MS, 1_000 * MS, 2, 0).unwrap();
-        let (probe, child) = probed(harness, Supervision::default().with_backoff(backoff));
+        let (probe, child) = spawn_probe_and_child(harness, Supervision::default().with_backoff(backoff));
         for restarts in 1..3 {
             child.tell(fail("broken"));
             let Signal::ChildFailed(failure) = probe.expect_signal(MS) else { panic!() };
@@ -153,7 +153,7 @@ impl Actor for Fragile {
 }
 
 /// Spawns a probe with this supervision, and a child `a` of it.
-fn probed(harness: &Harness, supervision: Supervision) -> (Probe<'_, ()>, ActorRef<Msg>) {
+fn spawn_probe_and_child(harness: &Harness, supervision: Supervision) -> (Probe<'_, ()>, ActorRef<Msg>) {
     let probe = Probe::supervising(&harness.runtime, &harness.system, supervision).unwrap();
     let child = probe.spawn(&harness.puppet("a").props()).unwrap();
     harness.run();

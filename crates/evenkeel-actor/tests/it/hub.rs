@@ -130,7 +130,7 @@ fn failures_and_restarts_are_counted_separately() {
 }
 
 #[test]
-fn past_the_limit_of_labels_actors_are_counted_as_other() {
+fn actors_beyond_the_label_limit_are_counted_as_other() {
     explore_with(ActorSystemConfig { labels_max: 2, ..config() }, |harness| {
         for name in ["a", "b", "c", "d", "a"] {
             harness.recorder(name);
@@ -169,7 +169,7 @@ fn the_busy_ratio_counts_time_spent_in_handlers() {
         let snapshot = harness.system.metrics();
         let busy = ["0", "1"].map(|worker| read(&snapshot, names::WORKER_BUSY_RATIO, &[("worker", worker)]));
         let total: f64 = busy.iter().sum();
-        assert!((0.29..=0.33).contains(&total), "one of two was busy for 30 ms of 100: {busy:?}");
+        assert!((0.29..=0.33).contains(&total), "one of two workers was busy for 30 of 100 ms: {busy:?}");
     });
 }
 
@@ -184,7 +184,7 @@ fn one_run_in_64_is_timed() {
             harness.run();
         }
         let (count, sum) = durations(harness, names::INVOKE_DURATION_MS);
-        // A run whose wait is sampled is sampled too, and each worker counts on its own.
+        // A run after a sampled wait is sampled too, and each worker has its own sample counter.
         assert!((100..=204).contains(&count), "{count} of 6400 runs");
         let each = sum / u32::try_from(count).unwrap();
         assert!((2 * MS * 9 / 10..=2 * MS).contains(&each), "each took 2 ms: {each:?}");
@@ -216,7 +216,7 @@ fn the_depth_of_the_ready_queue_is_the_number_of_waiting_actors() {
         let system = harness.system.clone();
         actor.tell(run(move |me, _| {
             others.iter().for_each(|other| other.tell(record(1)));
-            // The other worker is parked: fewer than four actors are ready here.
+            // Fewer than four ready actors do not wake the other worker.
             me.record(read(&system.metrics(), names::READY_QUEUE_DEPTH, &[]));
         }));
         assert_eq!(harness.lines()[0], "a 3");
@@ -232,7 +232,7 @@ fn workers_count_runs_messages_and_yields() {
         (0..200).for_each(|number| actor.tell(record(number)));
         harness.run();
         let [runs, messages, yields] = std::array::from_fn(|nth| workers(harness)[nth] - before[nth]);
-        assert_eq!((runs, messages, yields), (4.0, 200.0, 3.0), "64 messages per run");
+        assert_eq!((runs, messages, yields), (4.0, 200.0, 3.0), "a run handles at most 64 messages");
     });
 }
 

@@ -1,4 +1,5 @@
-//! Inline runs: the asking worker runs the asked actor at once if it would run next anyway. The results must not differ.
+//! Inline runs: a worker runs the asked actor within the run of the asking one if it would run next anyway. The results
+//! must be the same as without inline runs.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 const CASE_MAX: Duration = Duration::from_secs(30);
 const ASKS: u64 = 10_000;
 
-/// Sums up numbers and reports the sum; a link with a successor asks it before it replies.
+/// Adds up numbers and reports the sum; a link with a successor asks the successor before it replies.
 struct Link {
     sum: u64,
     next: Option<ActorRef<LinkMsg>>,

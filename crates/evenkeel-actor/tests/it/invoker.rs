@@ -70,7 +70,7 @@ fn a_run_ends_after_its_budget_of_messages() {
             (0..9).for_each(|number| b.tell(record(number)));
         });
         let lines = harness.lines();
-        assert_eq!((lines.len(), longest_turn(&lines)), (18, budget as usize), "{lines:?}");
+        assert_eq!((lines.len(), longest_run(&lines)), (18, budget as usize), "{lines:?}");
     }
 }
 
@@ -92,9 +92,12 @@ fn a_run_ends_with_the_time_slice_once_the_worker_has_measured_the_handlers() {
         });
         let lines = harness.lines();
         assert_eq!(lines.len(), 400);
-        // The worker reads the clock after 128 messages, because they took no time before, and has measured them
-        // after 128 more; at the end only one actor is left.
-        assert!(longest_turn(&lines[256..370]) <= 3, "150 µs each, 200 µs a slice: {lines:?}");
+        // The first messages take no time, so the worker first reads the clock after 128 messages and measures the
+        // duration over the next 128. At the end only one actor is left.
+        assert!(
+            longest_run(&lines[256..370]) <= 3,
+            "a handler takes 150 µs, and a slice ends after 200 µs: {lines:?}"
+        );
     }
 }
 
@@ -218,7 +221,7 @@ fn run_in_handler(harness: &Harness, work: impl FnOnce() + Send + 'static) {
 }
 
 /// Returns the largest number of consecutive lines of one actor.
-fn longest_turn(lines: &[String]) -> usize {
+fn longest_run(lines: &[String]) -> usize {
     lines.chunk_by(|one, next| one[..1] == next[..1]).map(<[_]>::len).max().unwrap_or(0)
 }
 

@@ -176,7 +176,7 @@ fn all_dead_letters_are_counted_and_a_limited_number_is_kept() {
         assert_eq!(harness.system.dead_letters_total(), 10);
         let closed = DeadLetterReason::Closed;
         assert_eq!(harness.dead_letters(), [(closed, 7), (closed, 8), (closed, 9)]);
-        assert_eq!(harness.dead_letters(), [], "taking them removes them");
+        assert_eq!(harness.dead_letters(), [], "the dead letters were not removed");
     });
 }
 

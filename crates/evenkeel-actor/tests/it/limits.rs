@@ -112,7 +112,7 @@ fn the_awaited_signal_is_not_lost_among_others() {
         (100..200).for_each(|other| actor.signal(SignalKey(other)));
         assert_eq!(system_queue_len(&harness.system, "a"), 17);
         assert_eq!(harness.lines(), ["a 1"]);
-        // The latest of the other signals are remembered as early signals.
+        // The latest of the other signals are kept for later waits.
         actor.tell(suspend_until(199));
         actor.tell(record(2));
         assert_eq!(harness.lines(), ["a 2"]);
@@ -162,7 +162,7 @@ fn commands_to_a_child_that_does_not_run_are_coalesced() {
 }
 
 #[test]
-fn a_waker_that_panics_does_not_keep_other_senders_from_free_capacity() {
+fn other_waiting_senders_are_woken_even_if_a_waker_panics() {
     explore(|harness| {
         let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::BlockProducer));
         actor.tell(suspend_until(1));
@@ -262,7 +262,7 @@ fn a_long_chain_of_ancestors_is_dropped_without_deep_recursion() {
     harness.run();
     assert_eq!(harness.system.alive(), 0);
     let youngest = youngest.lock().unwrap().take();
-    assert!(youngest.is_some(), "the last reference to all of them");
+    assert!(youngest.is_some(), "the youngest holds the last reference to its ancestors");
     drop(youngest);
 }
 
@@ -290,7 +290,7 @@ impl Actor for Ancestor {
     }
 }
 
-/// Asks, replies and drops the ask, so that the timer driver's deadline entry holds the unread reply.
+/// Asks, replies and drops the ask, so that only the timer driver's deadline entry holds the unread reply.
 fn abandon(target: &ActorRef<Msg>) {
     let slot = Arc::new(Mutex::new(None));
     let filled = slot.clone();

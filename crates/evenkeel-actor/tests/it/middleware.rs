@@ -160,7 +160,7 @@ fn middleware_wraps_the_output_of_a_future_like_any_message() {
         assert_eq!(harness.lines(), [""; 0]);
         gate.open();
         harness.advance_ms(2);
-        assert_eq!(harness.lines(), ["a 1", "a 2"], "delayed, and still first");
+        assert_eq!(harness.lines(), ["a 1", "a 2"], "the output was delayed and is still handled first");
     });
 }
 
@@ -196,11 +196,11 @@ fn middleware_that_panics_fails_the_actor_but_not_its_worker() {
         other.tell(record(2));
         harness.advance_ms(100_000);
         assert!(harness.lines().contains(&"b 2".to_owned()));
-        assert_eq!(actor.state(), ActorState::Stopped, "its restarts are used up");
+        assert_eq!(actor.state(), ActorState::Stopped, "the restart limit is reached");
     });
 }
 
-/// Records its before hook as open and its after hook as close.
+/// Records "opens" in its before hook and "closes" in its after hook.
 struct OpenClose {
     name: &'static str,
     log: Log,

@@ -1,4 +1,4 @@
-//! The runtime cases on tokio with two threads.
+//! The runtime conformance tests on tokio with two threads.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -17,5 +17,5 @@ fn on_tokio<F: Future<Output = ()>>(case: fn(ReadyQueueScheduler) -> F) {
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::new(runtime.handle().clone())).unwrap();
     let result = runtime.block_on(async { tokio::time::timeout(CASE_MAX, case(system)).await });
-    assert!(result.is_ok(), "not done after {CASE_MAX:?}");
+    assert!(result.is_ok(), "the test did not finish within {CASE_MAX:?}");
 }

@@ -6,7 +6,7 @@ use evenkeel_actor::*;
 use crate::harness::*;
 
 #[test]
-fn a_producers_messages_keep_their_order_whatever_the_actor_does() {
+fn the_messages_of_a_producer_keep_their_order() {
     explore(|harness| {
         let actor = harness.recorder("a");
         let mut producer = actor.producer();

@@ -33,7 +33,11 @@ fn a_taken_name_is_rejected_until_it_is_unregistered() {
         let error = names.register("printer", &second).unwrap_err();
         assert_eq!(error, RegisterError::Taken { by: first.index() });
         assert_eq!(error.to_string(), format!("the name is taken by actor {}", first.index()));
-        assert_eq!(names.register("printer", &first), Err(error), "nor by the same actor twice");
+        assert_eq!(
+            names.register("printer", &first),
+            Err(error),
+            "an actor cannot register the same name twice"
+        );
         assert_eq!(names.unregister("printer"), Some(first.index()));
         assert_eq!(names.unregister("printer"), None);
         assert_eq!(names.register("printer", &second), Ok(()));
@@ -176,7 +180,7 @@ async fn exactly_one_of_many_threads_registers_a_contested_name() {
     let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     for _ in 0..50 {
-        let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(rival(system.clone()))).collect();
+        let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(spawn_rival(system.clone()))).collect();
         let mut winners = Vec::new();
         for task in tasks {
             winners.extend(task.await.unwrap());
@@ -194,8 +198,8 @@ async fn exactly_one_of_many_threads_registers_a_contested_name() {
     }
 }
 
-/// Spawns an actor that registers the name; returns it if it succeeded.
-async fn rival(system: ReadyQueueScheduler) -> Option<ActorRef<Msg>> {
+/// Spawns an actor and registers it under the name; returns it if that succeeded.
+async fn spawn_rival(system: ReadyQueueScheduler) -> Option<ActorRef<Msg>> {
     let actor = system.spawn(&puppet("rival", &Log::default()).props()).unwrap();
     system.names().register("throne", &actor).ok().map(|()| actor)
 }

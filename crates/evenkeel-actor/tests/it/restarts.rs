@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn no_window_holds_more_restarts_than_allowed_and_none_is_denied_needlessly(
+    fn a_restart_is_granted_exactly_if_the_window_holds_fewer_than_allowed(
         max_restarts in 0..8_u32,
         within in 1..200_u64,
         pauses in prop::collection::vec(0..60_u64, 1..300),
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn a_delay_lies_within_its_jitter_and_never_above_the_max(
+    fn a_delay_is_within_its_jitter_and_never_above_the_max(
         min in 1..10_000_u64,
         wider in 0..1_000_000_u64,
         factor in 1..10_u32,

@@ -47,7 +47,7 @@ fn least_mailbox_skips_suspended_routees_and_counts_awaiting_ones() {
         harness.run();
         router.tell(suspend_until(8));
         harness.run();
-        assert_eq!(routees[2].state(), ActorState::Suspended, "it was idle and therefore next");
+        assert_eq!(routees[2].state(), ActorState::Suspended, "the idle routee was picked next");
         (0..3).for_each(|number| router.tell(record(number)));
         assert_eq!(depths(&router), [0, 3, 0], "an actor that awaits a future resumes by itself");
     });
@@ -152,7 +152,7 @@ fn a_routee_that_cannot_be_respawned_is_retried() {
     explore(|harness| {
         let props = harness
             .puppet("r")
-            .factory(|incarnation| assert!(![4, 5].contains(&incarnation), "no parts"))
+            .factory(|incarnation| assert!(![4, 5].contains(&incarnation), "factory failed"))
             .props();
         let options = RouterOptions::round_robin(three()).supervise(restart_immediately());
         let router = harness.system.spawn_router(&props, options).unwrap();
@@ -205,9 +205,10 @@ fn a_router_whose_routees_cannot_be_spawned_leaves_no_actor_behind() {
             let size = NonZeroUsize::new(size).unwrap();
             harness.system.spawn_router(&props, RouterOptions::round_robin(size)).unwrap_err()
         };
-        let broken = harness.puppet("r").factory(|incarnation| assert!(incarnation < 3, "no parts")).props();
+        let broken =
+            harness.puppet("r").factory(|incarnation| assert!(incarnation < 3, "factory failed")).props();
         let error = spawn(broken, 3);
-        assert_eq!(error, RouterError::Spawn(SpawnError::Factory(ActorError::panicked("no parts"))));
+        assert_eq!(error, RouterError::Spawn(SpawnError::Factory(ActorError::panicked("factory failed"))));
         let error = spawn(harness.puppet("r").props(), 1025);
         assert_eq!(error.to_string(), "router size is 1025, above the limit of 1024");
         harness.run();
@@ -234,7 +235,7 @@ fn a_stopped_router_and_its_routees_are_freed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_threads_every_ask_is_answered_while_routees_come_and_go() {
-    // The asker would wait for an ask that is kept as a dead letter.
+    // An ask that is kept as a dead letter would not fail, and its asker would wait for it.
     let config = ActorSystemConfig { dead_letters_max: 0, ..config() };
     let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
     let patient = restart_immediately().with_max_restarts(1_000, Duration::from_secs(60)).unwrap();

@@ -88,11 +88,11 @@ async fn no_message_is_lost_or_reordered_by_suspension_and_resumption() {
                 actor.send(Count::Next(number)).await.unwrap();
             }
             if round % 3 == 0 {
-                // May arrive before or during the wait.
+                // The signal may arrive before or during the wait.
                 actor.signal(SignalKey(round));
             }
             if round % 30 == 0 {
-                // Sixteen early signals are remembered, so the actor must not lag further behind.
+                // The actor remembers at most sixteen early signals, so the test must not send more ahead of it.
                 assert_eq!(actor.ask(Count::Get).await, Ok(10 * (round + 1)));
             }
         }
@@ -162,7 +162,7 @@ async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_aban
         let system = system();
         let (release, stuck) = stuck(&system, vec![]);
         let others: Vec<_> = (0..50).map(|_| counter(&system)).collect();
-        // All workers and the timer driver are parked by then; the worker that gets stuck wakes the driver.
+        // After this, all workers and the timer driver are parked; the worker that gets stuck wakes the driver.
         tokio::time::sleep(Duration::from_millis(50)).await;
         stuck.tell(());
         for round in 0..200 {
@@ -189,7 +189,7 @@ async fn a_handler_that_never_returns_blocks_no_other_actor_and_is_reported_aban
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_sent_by_a_handler_before_it_got_stuck_are_handled_by_other_workers() {
     within_30_s(async {
-        // One message stays in the LIFO slot, three wake no worker, ten wake the second worker.
+        // One message: its actor stays in the LIFO slot. Three: no worker is woken. Ten: the second worker is woken.
         for sends in [1, 3, 10] {
             let system = system();
             let others: Vec<_> = (0..sends).map(|_| counter(&system)).collect();

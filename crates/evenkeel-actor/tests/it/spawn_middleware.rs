@@ -42,9 +42,9 @@ fn a_rejection_is_returned_to_the_spawner_and_the_factory_is_not_called() {
 #[test]
 fn a_failed_spawn_is_reported_to_the_middleware_that_allowed_it() {
     let (harness, log) = observed(&["outer"], &[]);
-    let props = harness.puppet("a").factory(|_| panic!("no parts")).props();
+    let props = harness.puppet("a").factory(|_| panic!("factory failed")).props();
     assert!(harness.system.spawn(&props).is_err());
-    let failure = "outer: the factory created no actor: the handler panicked: no parts";
+    let failure = "outer: the factory created no actor: the handler panicked: factory failed";
     assert_eq!(log.take(), ["outer sees a", failure]);
 }
 
@@ -173,7 +173,7 @@ async fn on_threads_every_spawn_is_seen_and_quotas_hold() {
     assert_eq!((spawned, system.alive(), quota.load(Ordering::Relaxed)), (100, 100, 0));
 }
 
-/// Creates a harness whose spawns are recorded by each of `names`; the one called `guard` rejects the labels given.
+/// Creates a harness with one recording spawn middleware per name; `guard` rejects the labels in `rejected`.
 fn observed(names: &[&'static str], rejected: &'static [&'static str]) -> (Harness, Log) {
     let runtime = TestRuntime::with(TestOptions::new(0));
     let log = Log::default();

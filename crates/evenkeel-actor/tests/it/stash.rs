@@ -40,7 +40,7 @@ fn unstash_returns_the_oldest_message_and_leaves_the_rest() {
 }
 
 #[test]
-fn a_message_stashed_again_while_unstashing_waits_once_more() {
+fn a_message_that_is_stashed_again_while_unstashing_stays_stashed() {
     explore(|harness| {
         let actor = harness.recorder("a");
         actor.tell(run(|_, ctx| {
@@ -129,7 +129,11 @@ fn a_signal_handler_may_unstash_before_the_next_message() {
         actor.tell(stash(1..=2));
         actor.tell(run(move |_, ctx| ctx.watch(&stopped)));
         actor.tell(record(3));
-        assert_eq!(harness.lines(), ["a 1", "a 2", "a 3"], "3 was queued when the termination was delivered");
+        assert_eq!(
+            harness.lines(),
+            ["a 1", "a 2", "a 3"],
+            "3 was already queued when the termination was delivered"
+        );
     });
 }
 

@@ -17,7 +17,7 @@ fn a_signal_ends_a_suspension_for_any_reason() {
         explore(|harness| {
             let actor = harness.recorder("a");
             let until = ResumeCondition::ExternalSignal(SignalKey(5));
-            suspended(harness, &actor, reason, until);
+            suspend_and_send(harness, &actor, reason, until);
             actor.signal(SignalKey(4));
             harness.advance_ms(1_000);
             assert_eq!((actor.state(), actor.depth()), (ActorState::Suspended, 2), "{reason:?}");
@@ -32,7 +32,7 @@ fn a_timed_suspension_for_any_reason_ends_on_time_and_not_earlier() {
     for reason in REASONS {
         explore(|harness| {
             let actor = harness.recorder("a");
-            suspended(harness, &actor, reason, ResumeCondition::After(30 * MS));
+            suspend_and_send(harness, &actor, reason, ResumeCondition::After(30 * MS));
             harness.advance_ms(29);
             assert_eq!((harness.lines(), actor.state()), (vec![], ActorState::Suspended), "{reason:?}");
             harness.advance_ms(1);
@@ -76,7 +76,7 @@ fn a_signal_before_the_wait_ends_it_immediately() {
         actor.tell(record(1));
         actor.tell(suspend_until(5));
         actor.tell(record(2));
-        assert_eq!(harness.lines(), ["a 1"], "it ends only one wait");
+        assert_eq!(harness.lines(), ["a 1"], "an early signal ends only one wait");
     });
 }
 
@@ -197,13 +197,17 @@ fn a_signal_handler_may_not_begin_a_second_wait() {
 fn a_stop_ends_a_suspension_and_dead_letters_queued_messages() {
     explore(|harness| {
         let actor = harness.spawn(harness.puppet("a").log_hooks());
-        suspended(harness, &actor, SuspendReason::UserDefined, ResumeCondition::After(30 * MS));
+        suspend_and_send(harness, &actor, SuspendReason::UserDefined, ResumeCondition::After(30 * MS));
         actor.stop(StopMode::Now);
         assert_eq!(harness.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
         let stopped = dead_letters::DeadLetterReason::Stopped;
         assert_eq!(harness.dead_letters(), [(stopped, 1), (stopped, 2)]);
         harness.advance_ms(100);
-        assert_eq!(harness.lines(), [""; 0], "the end of the wait resumes nothing");
+        assert_eq!(
+            harness.lines(),
+            [""; 0],
+            "a stopped actor must not resume when its wait would have ended"
+        );
     });
 }
 
@@ -211,7 +215,7 @@ fn a_stop_ends_a_suspension_and_dead_letters_queued_messages() {
 fn a_drained_stop_waits_for_the_suspension_to_end() {
     explore(|harness| {
         let actor = harness.spawn(harness.puppet("a").log_hooks());
-        suspended(harness, &actor, SuspendReason::UserDefined, ResumeCondition::After(30 * MS));
+        suspend_and_send(harness, &actor, SuspendReason::UserDefined, ResumeCondition::After(30 * MS));
         actor.stop(StopMode::Drained);
         harness.advance_ms(29);
         assert_eq!((harness.lines(), actor.state()), (vec!["a1 started".to_owned()], ActorState::Stopping));
@@ -231,12 +235,12 @@ fn the_deadline_of_an_aborted_wait_does_not_end_a_later_wait() {
         let broken = |_: &Signal, _: &mut Context<'_, Puppet>| Err(ActorError::new("broken"));
         let actor = harness.spawn(harness.puppet("a").started(cautious).signal(broken));
         actor.tell(run(|_, ctx| ctx.set_timer(TimerId(1), 10 * MS, Repeat::Once)));
-        suspended(harness, &actor, SuspendReason::RateLimit, ResumeCondition::After(10 * MS));
+        suspend_and_send(harness, &actor, SuspendReason::RateLimit, ResumeCondition::After(10 * MS));
         harness.advance_ms(59);
         assert_eq!(
             harness.lines(),
             [""; 0],
-            "both came at 10 ms: the failure, and the end of the first wait"
+            "the failure and the end of the first wait both happened at 10 ms"
         );
         harness.advance_ms(1);
         assert_eq!(harness.lines(), ["a 1", "a 2"]);
@@ -244,7 +248,7 @@ fn the_deadline_of_an_aborted_wait_does_not_end_a_later_wait() {
 }
 
 /// Suspends the actor, then sends it 1 and 2.
-fn suspended(harness: &Harness, actor: &ActorRef<Msg>, reason: SuspendReason, until: ResumeCondition) {
+fn suspend_and_send(harness: &Harness, actor: &ActorRef<Msg>, reason: SuspendReason, until: ResumeCondition) {
     actor.tell(act(move |_, _| Ok(Flow::Suspend(reason, until))));
     actor.tell(record(1));
     actor.tell(record(2));

@@ -93,7 +93,7 @@ fn a_queued_timer_signal_is_dropped_when_its_timer_is_cancelled_or_reset() {
             let Signal::Timer(TimerId(id)) = *signal else { return Ok(Flow::Continue) };
             ctx.me().tell(record(u32::try_from(id).unwrap()));
             if id == 1 {
-                // All three fired in the same tick; two are queued behind this one.
+                // All three timers fired in the same tick; the signals of two are queued behind this one.
                 ctx.cancel_timer(TimerId(2));
                 ctx.set_timer(TimerId(3), 50 * MS, Repeat::Once);
             }

@@ -193,7 +193,7 @@ fn disabled_levels_produce_no_spans_or_events() {
     assert_eq!(seen, ["open request"]);
 }
 
-/// Runs `scenario`; returns what a subscriber with this maximum level records.
+/// Runs `scenario`; returns the lines that a subscriber with this maximum level records.
 fn capture_level(level: Level, scenario: impl FnOnce(&Harness)) -> Vec<String> {
     capture(level, || {
         let harness = Harness::new(TestOptions::new(0), config());

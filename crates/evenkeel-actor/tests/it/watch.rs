@@ -34,7 +34,7 @@ fn a_terminal_failure_is_reported_with_its_error() {
 }
 
 #[test]
-fn watching_a_stopped_actor_is_answered_immediately() {
+fn the_watcher_of_a_stopped_actor_is_notified_immediately() {
     explore(|harness| {
         let a = harness.recorder("a");
         let x = harness.recorder("x");
@@ -43,12 +43,12 @@ fn watching_a_stopped_actor_is_answered_immediately() {
         watch(&a, &x);
         assert_eq!(harness.lines(), ["a terminated: unknown"]);
         watch(&a, &x);
-        assert_eq!(harness.lines(), ["a terminated: unknown"], "a new watch is answered again");
+        assert_eq!(harness.lines(), ["a terminated: unknown"], "a new watch is notified again");
     });
 }
 
 #[test]
-fn watching_a_stopping_actor_is_answered_when_it_has_stopped() {
+fn the_watcher_of_a_stopping_actor_is_notified_when_it_has_stopped() {
     explore(|harness| {
         let a = harness.recorder("a");
         let x = harness.recorder("x");
@@ -64,7 +64,7 @@ fn watching_a_stopping_actor_is_answered_when_it_has_stopped() {
 }
 
 #[test]
-fn watching_twice_is_watching_once() {
+fn an_actor_that_watches_twice_is_notified_once() {
     explore(|harness| {
         let a = harness.recorder("a");
         let x = harness.recorder("x");
@@ -89,7 +89,7 @@ fn an_unwatched_termination_is_not_reported() {
         assert_eq!(harness.lines(), [""; 0]);
         watch(&a, &x);
         unwatch(&a, &x);
-        assert!(harness.lines().len() <= 1, "a stopped actor may be reported before");
+        assert!(harness.lines().len() <= 1, "the termination may have been reported before the unwatch");
     });
 }
 

@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn waking_at_the_next_due_reaches_a_timer_in_as_many_steps_as_there_are_levels(
+    fn advancing_to_next_due_reaches_a_timer_in_at_most_as_many_steps_as_there_are_levels(
         spans in prop::collection::vec(prop_oneof![0..5_000_u64, any::<u64>()], 2..LEN_MAX),
         cancelled in prop::collection::vec(any::<bool>(), LEN_MAX),
         bits in 1..=6_u32,
@@ -150,7 +150,7 @@ impl WheelAndModel {
         Ok(())
     }
 
-    /// Returns the end of the tick in which it is due; of the tick of its insertion, if it was overdue.
+    /// Returns the end of the tick in which the timer is due, or was inserted if it was overdue then.
     fn fires_at(&self, timer: &Timer) -> Instant {
         let tick = timer.due.as_nanos().div_ceil(self.tick).max(timer.inserted.as_nanos() / self.tick);
         Instant::from_nanos(tick.saturating_mul(self.tick))

@@ -23,7 +23,7 @@ fn the_last_requested_worker_count_is_reached() {
             assert_eq!(
                 harness.runtime.tasks(),
                 number + 1,
-                "each worker is a task, and the timer driver is one"
+                "one task per worker, and one for the timer driver"
             );
         }
     });
@@ -149,7 +149,7 @@ fn a_shutdown_during_worker_count_changes_stops_all_workers() {
 }
 
 #[test]
-fn a_runtime_that_accepts_fewer_tasks_leaves_as_many_workers_as_it_accepted() {
+fn a_system_has_as_many_workers_as_its_runtime_accepts() {
     for seed in 0..12 {
         let runtime = TestRuntime::new(seed);
         // Two workers and the timer driver, then two more workers.
@@ -186,7 +186,11 @@ fn actors_queued_behind_an_exiting_worker_in_a_long_handler_are_found_by_others(
                     reply.send(u32::from(wait.recv_timeout(Duration::from_secs(20)).is_ok())).is_ok()
                 })
             });
-            assert_eq!(done.await.unwrap(), 1, "the short actor did not run until the long handler returned");
+            assert_eq!(
+                done.await.unwrap(),
+                1,
+                "the short actor ran only after the long handler had returned"
+            );
         }
     });
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::Random;
 use super::ledger::Ledger;
 
-/// A message with receiver, sender, the sequence number between the two, and the action it causes.
+/// A message with its receiver, its sender, its sequence number between the two, and the action that it causes.
 pub(crate) struct ChaosMsg {
     pub(crate) to: usize,
     pub(crate) from: usize,
@@ -31,7 +31,7 @@ pub(crate) enum Action {
     Await,
     /// Sets a timer, which causes a system message.
     SetTimer,
-    /// Output of an awaited future; it has no sender.
+    /// Output of an awaited future, which has no sender.
     Woken,
     Relay,
 }
@@ -118,7 +118,7 @@ impl Actor for ChaosActor {
         })
     }
 
-    /// Ends the run between two system messages.
+    /// Yields, so that the run ends between two system messages.
     fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<ChaosMsg> {
         Ok(Flow::Yield)
     }

@@ -14,8 +14,8 @@ const RECORDED_FIELDS: [&str; 3] = ["actor", "signal_key", "reason"];
 
 /// Two disabled subscribers that keep `tracing` from caching the interest of a callsite.
 ///
-/// While the process has had only one subscriber, a callsite first hit on another test's thread consults only that
-/// thread's default, which is none, and then stays disabled for the one subscriber too.
+/// As long as the process has had only one subscriber, a callsite that is first hit on the thread of another test asks
+/// only that thread's subscriber. It has none, so the callsite is cached as disabled for the one subscriber too.
 static DISABLED_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [Dispatch::new(Disabled), Dispatch::new(Disabled)]);
 
@@ -121,7 +121,7 @@ impl Subscriber for Recorder {
         }
         // The entry stays, because a child may outlive its parent.
         let path = recording.open[&span.into_u64()].0.clone();
-        // The tests open this span themselves and know when it closes.
+        // The tests open and close this span themselves.
         if path != "request" {
             recording.lines.push(format!("close {path}"));
         }
