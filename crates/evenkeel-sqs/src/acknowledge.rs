@@ -69,7 +69,8 @@ impl SqsApi {
         request: &ReceiptRequest,
     ) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(request.queue_url.as_deref())?;
-        let results = self.change_all(&queue, vec![(request.receipt()?, request.visibility()?)]).await;
+        let results =
+            self.change_visibilities(&queue, vec![(request.receipt()?, request.visibility()?)]).await;
         first_error(results)
     }
 
@@ -85,7 +86,7 @@ impl SqsApi {
             let change = entry.receipt().and_then(|receipt| Ok((receipt, entry.visibility()?)));
             results.push(change.map(|change| changes.push(change)));
         }
-        let mut changed = self.change_all(&queue, changes).await.into_iter();
+        let mut changed = self.change_visibilities(&queue, changes).await.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             *result = changed.next().unwrap_or(Err(SqsError::Internal));
         }
@@ -93,7 +94,11 @@ impl SqsApi {
     }
 
     /// Sets the visibility timeouts of deliveries; a timeout of 0 nacks the delivery.
-    async fn change_all(&self, queue: &Queue, changes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), SqsError>> {
+    async fn change_visibilities(
+        &self,
+        queue: &Queue,
+        changes: Vec<(Receipt, Seconds)>,
+    ) -> Vec<Result<(), SqsError>> {
         let mut nacks = Vec::new();
         let mut extensions = Vec::new();
         for (receipt, timeout) in &changes {

@@ -96,7 +96,7 @@ impl SqsApi {
         for path in ["/", &queue_urls] {
             let sqs = self.clone();
             let handler = handler(move |request| sqs.clone().serve(request));
-            // The API checks signatures itself.
+            // Public, because the API verifies the SigV4 signatures itself.
             routes.add(Method::POST, path, Access::Public, handler)?;
         }
         Ok(())
@@ -118,14 +118,14 @@ impl SqsApi {
     }
 
     async fn serve(self: Arc<Self>, mut request: ServerRequest) -> Result<Response, ApiError> {
-        let began = Instant::now();
+        let started = Instant::now();
         let request_id = request.request_id.clone();
         let (operation, result) = match operation_of(&request) {
             Ok(operation) => (Some(operation), self.handle(operation, &mut request).await),
             Err(error) => (None, Err(error)),
         };
         match (&result, operation) {
-            (Ok(_), Some(operation)) => self.metrics.succeeded(operation, began.elapsed()),
+            (Ok(_), Some(operation)) => self.metrics.succeeded(operation, started.elapsed()),
             (Ok(_), None) => {}
             (Err(error), operation) => self.metrics.failed(operation, error.code()),
         }
@@ -239,12 +239,12 @@ pub(crate) fn seconds(
         None => Ok(None),
         Some(value) if range.contains(&value) => Ok(Some(Seconds(value.unsigned_abs()))),
         Some(value) => {
-            let least = range.start();
-            let most = range.end();
+            let min = range.start();
+            let max = range.end();
             Err(SqsError::invalid_value(
                 name,
                 value,
-                format_args!("Must be between {least} and {most}, if provided."),
+                format_args!("Must be between {min} and {max}, if provided."),
             ))
         }
     }

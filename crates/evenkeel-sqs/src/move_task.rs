@@ -1,8 +1,9 @@
 //! Message move tasks: redrive dead letters to their source queues, or another queue, in the background.
 //!
 //! Limits: at most 100 active tasks, one per source. The last ten tasks of each source are listed until the gateway stops.
-//! Guarantees: a task visits every message that was in the source when it started, once, and does not exceed its rate. A
-//! task that a stop of the gateway interrupted is listed as failed after the next start, until another one starts.
+//! Guarantees: a task visits every message that was in the source when the task started, once unless the queue's actor
+//! restarts, and does not exceed its rate. A task that was interrupted by a stop of the gateway is listed as failed
+//! after the next start, until another task starts.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -23,7 +24,7 @@ use crate::error::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
 use crate::queue_metadata::{MoveTaskRecord, QueueMetadata};
 
-/// Messages per step of a task without a rate.
+/// Maximum number of messages per step of a task without a rate.
 const BATCH: usize = 100;
 /// Consecutive retries while the queue is busy before a task fails.
 const RETRIES_MAX: u32 = 10;
@@ -226,7 +227,7 @@ impl SqsApi {
         Ok(ListMovesResponse { results })
     }
 
-    /// Finds a queue by the ARN in a parameter; returns the ARN with it.
+    /// Finds the queue of an ARN parameter; returns the queue and the ARN.
     fn queue_by_arn(
         &self,
         name: &'static str,

@@ -1,7 +1,7 @@
 //! The native queue API, `/api/queues…`, for features that SQS does not have.
 //!
-//! Tenants send and consume; operations that change a queue for everyone (settings, limits of keys, purge) need an
-//! admin key. Both APIs share the messages: a header here is a message attribute there.
+//! Tenants send and consume; operations that change a queue for everyone (settings, limits of keys, purge, redrive,
+//! delete) need an admin key. Both APIs share the messages: a header of the native API is an SQS message attribute.
 
 mod admin;
 mod consume;
@@ -69,7 +69,7 @@ impl Native {
         let parts: Option<Vec<String>> = path.split('/').map(percent::decode).collect();
         let parts = parts.ok_or(ApiError::NoRoute)?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        // GET handles HEAD, too.
+        // HEAD is handled as GET.
         let method =
             if request.request.method() == Method::HEAD { "GET" } else { request.request.method().as_str() };
         match (method.to_owned().as_str(), parts.as_slice()) {

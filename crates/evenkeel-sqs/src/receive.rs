@@ -101,8 +101,10 @@ impl SqsApi {
         let deliveries = self.receive(&queue, options).await?;
         self.metrics.received(&queue, deliveries.len() as u64);
         let filter = Filter(&request.message_attribute_names);
-        let messages =
-            deliveries.iter().map(|delivery| self.received(&queue, delivery, &system, &filter)).collect();
+        let messages = deliveries
+            .iter()
+            .map(|delivery| self.received_message(&queue, delivery, &system, &filter))
+            .collect();
         // An estimate: the buffer grows for bodies with many escapes.
         let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + MESSAGE_OVERHEAD).sum();
         let json = to_json_with_capacity(bytes, &ReceiveResponse { messages });
@@ -125,7 +127,7 @@ impl SqsApi {
         }
     }
 
-    fn received<'a>(
+    fn received_message<'a>(
         &self,
         queue: &Queue,
         delivery: &'a Delivery,
@@ -172,7 +174,7 @@ impl SqsApi {
             SystemAttribute::SentTimestamp => Some(delivery.sent_at.0.to_string()),
             SystemAttribute::ReceiveCount => Some(delivery.attempt.to_string()),
             SystemAttribute::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
-            // Only messages of FIFO queues have one.
+            // Only messages of FIFO queues have a sequence number.
             SystemAttribute::SequenceNumber => {
                 let is_fifo = queue.descriptor().settings.order == DeliveryOrder::Fifo;
                 is_fifo.then(|| sequence_number(delivery.id))
@@ -183,8 +185,8 @@ impl SqsApi {
             SystemAttribute::DeadLetterSource => {
                 let from = self.queues.by_id(delivery.from?)?.descriptor();
                 // `from` is also set on messages that were moved back from a dead-letter queue.
-                let is_dead = from.settings.redrive.is_some_and(|redrive| redrive.to == queue.id());
-                is_dead.then(|| self.options.arn(&from.name))
+                let is_dead_letter = from.settings.redrive.is_some_and(|redrive| redrive.to == queue.id());
+                is_dead_letter.then(|| self.options.arn(&from.name))
             }
         }
     }
@@ -237,7 +239,7 @@ fn requested_system_attributes(
     Ok(SYSTEM.iter().filter(|(name, _)| is_requested(name)).copied().collect())
 }
 
-/// Releases the leases of a response that the client did not receive in full, so that other consumers get them.
+/// Releases the messages of a response that the client did not receive in full, so that other consumers get them.
 pub(crate) fn release_unless_served(queue: Queue, deliveries: &[Delivery], mut disconnect: Disconnect) {
     if deliveries.is_empty() {
         return;

@@ -1,8 +1,8 @@
 //! Verification of AWS Signature Version 4 (SigV4).
 //!
-//! Guarantees: a request is accepted only if its signature was made with the access key's secret over its method, path,
-//! query, target, host, date and body, and its date is at most 15 minutes from the server's. Signatures are compared in
-//! constant time.
+//! Guarantees: if there are tenants, a request is accepted only if its signature was made with the access key's secret
+//! over its method, path, query, target, host, date and body, and its date is at most 15 minutes from the server's. The
+//! body is left out if the client declares it unsigned (`UNSIGNED-PAYLOAD`). Signatures are compared in constant time.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl SqsApi {
         Ok(ClaimedIdentity::Tenant { tenant, signed })
     }
 
-    /// Verifies the signature over head and body.
+    /// Verifies the signature over the request's head and body.
     pub(crate) fn verify_signature<B>(
         &self,
         claimed: ClaimedIdentity,

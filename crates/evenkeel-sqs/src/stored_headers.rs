@@ -175,14 +175,14 @@ mod tests {
         }
 
         #[test]
-        fn truncated_headers_are_rejected(len in 0_usize..40) {
+        fn headers_truncated_within_a_field_are_rejected(len in 0_usize..40) {
             let attributes = vec![Attribute { name: "a", data_type: "String", value: Value::Text("x") }];
             let headers = StoredHeaders {
                 has_group: true, body_md5: [7; 16], sender: "me", trace: None, dedup: None, attributes,
             };
             let bytes = headers.encode();
             let len = len.min(bytes.len());
-            // Truncated between attributes, the headers are valid and have fewer of them.
+            // Headers that are truncated between two attributes are valid, with fewer attributes.
             let valid = [bytes.len(), 2 + 16 + 4 + 2];
             prop_assert_eq!(StoredHeaders::decode(&bytes[..len]).is_some(), valid.contains(&len));
         }

@@ -59,25 +59,25 @@ impl fmt::Display for UnixSeconds {
         let era = days / 146_097;
         let day = days % 146_097;
         let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-        let of_year = day - (365 * year + year / 4 - year / 100);
-        let shifted = (5 * of_year + 2) / 153;
-        let date = of_year - (153 * shifted + 2) / 5 + 1;
-        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+        let day_of_year = day - (365 * year + year / 4 - year / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let day_of_month = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
         let year = era * 400 + year + u64::from(month <= 2);
         let hour = second / 3_600;
         let minute = second / 60 % 60;
         let second = second % 60;
-        write!(f, "{year:04}{month:02}{date:02}T{hour:02}{minute:02}{second:02}Z")
+        write!(f, "{year:04}{month:02}{day_of_month:02}T{hour:02}{minute:02}{second:02}Z")
     }
 }
 
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let year = year - u64::from(month <= 2);
     let era = year / 400;
-    let of_era = year % 400;
-    let shifted = if 2 < month { month - 3 } else { month + 9 };
-    let of_year = (153 * shifted + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+    let year_of_era = year % 400;
+    let shifted_month = if 2 < month { month - 3 } else { month + 9 };
+    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 #[cfg(test)]

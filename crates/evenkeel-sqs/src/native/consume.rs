@@ -80,7 +80,7 @@ impl Native {
         let receipts = check_receipts(read::<AckBody>(request).await?.receipts)?;
         let results = queue.ack(&receipts).await;
         self.sqs.metrics.deleted(queue, results.iter().filter(|result| result.is_ok()).count() as u64);
-        ended(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
+        ended_receipts(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
         json_response(StatusCode::OK, &AckJson::new(&receipts, &results))
     }
 
@@ -95,7 +95,7 @@ impl Native {
         let delay = delay_ms.map(Duration::from_millis);
         let nacks: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), delay)).collect();
         let results = queue.nack(&nacks).await;
-        ended(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
+        ended_receipts(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
         json_response(StatusCode::OK, &AckJson::new(&receipts, &results))
     }
 
@@ -109,13 +109,13 @@ impl Native {
         let receipts = check_receipts(receipts)?;
         let extensions: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), lease)).collect();
         let results = queue.extend(&extensions).await;
-        accepted(&receipts, &results).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
+        accepted_receipts(&receipts, &results).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
         json_response(StatusCode::OK, &AckJson::new(&receipts, &results))
     }
 }
 
-/// Returns the receipts whose deliveries have ended, by this request or before it.
-fn ended<'a>(
+/// Returns the receipts whose deliveries were ended by this request or earlier.
+fn ended_receipts<'a>(
     receipts: &'a [Receipt],
     results: &'a [Result<(), Rejection>],
 ) -> impl Iterator<Item = &'a Receipt> {
@@ -127,7 +127,7 @@ fn ended<'a>(
 }
 
 /// Returns the receipts that the queue accepted.
-fn accepted<'a>(
+fn accepted_receipts<'a>(
     receipts: &'a [Receipt],
     results: &'a [Result<(), Rejection>],
 ) -> impl Iterator<Item = &'a Receipt> {

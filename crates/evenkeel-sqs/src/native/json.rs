@@ -136,17 +136,17 @@ pub(super) fn queue_error(rejection: Rejection) -> ApiError {
             ApiError::Conflict { message }
         }
         Rejection::Store(error) => store_error(error),
-        Rejection::QueueDeleted => deleted(),
+        Rejection::QueueDeleted => queue_deleted(),
     }
 }
 
-fn deleted() -> ApiError {
+fn queue_deleted() -> ApiError {
     ApiError::NotFound { what: "such queue anymore".to_owned() }
 }
 
 fn store_error(error: StoreError) -> ApiError {
     match error {
-        StoreError::NoQueue => deleted(),
+        StoreError::NoQueue => queue_deleted(),
         StoreError::DiskFull { .. }
         | StoreError::NoRoom(_)
         | StoreError::Busy

@@ -1,7 +1,8 @@
 //! `GET /api/queues/{queue}/stream`: streams messages as server-sent events or as lines of JSON.
 //!
 //! Guarantees: a consumer has at most `max_in_flight` unacknowledged messages. When it disconnects, they are nacked and
-//! go to other consumers at once; when the server stops, they stay leased to the consumer until their leases expire.
+//! redelivered to other consumers at once; when the server stops or the queue fails, they stay leased until their
+//! leases expire.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! The SQS API over real sockets: unmodified client libraries, and requests written byte by byte.
+//! The SQS API over real sockets: unmodified client libraries, and raw requests.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod clients;

@@ -1,4 +1,4 @@
-//! The JSON protocol byte by byte: malformed bodies, limits, metrics, unknown operations.
+//! The JSON protocol without a client library: malformed bodies, limits, metrics, unknown operations.
 
 use evenkeel_queue::QueueSettings;
 use serde_json::json;
@@ -54,7 +54,7 @@ fn no_operation_fails_internally_on_a_body_of_the_wrong_shape() {
         for body in &bodies {
             let reply = server.call(operation, body);
             assert!(matches!(reply.status, 200 | 400 | 403 | 404), "{operation} {body}: {reply:?}");
-            // The operation may have deleted it.
+            // The operation may have deleted the queue.
             server.call("CreateQueue", &json!({"QueueName": "q"}));
         }
     }

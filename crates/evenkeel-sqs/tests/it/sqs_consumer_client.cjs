@@ -1,4 +1,4 @@
-// Runs consumers of sqs-consumer.
+// Consumes messages with sqs-consumer.
 // Arguments: the server's URL, an access key id, its secret, and the directory in which sqs-consumer is installed.
 
 const assert = require("node:assert/strict");
@@ -121,7 +121,7 @@ async function stopsGracefully() {
   assert.deepEqual(Messages.map(({ Body }) => Body), ["second"]);
 }
 
-// A consumer is stopped during a long poll, and takes no message.
+// A consumer that is stopped during a long poll receives no message.
 async function stopsDuringALongPoll() {
   const queueUrl = await make("consumer-waiting");
   const consumer = createConsumer(queueUrl, { handleMessage: async () => {}, pollingCompleteWaitTimeMs: 0 });

@@ -112,7 +112,7 @@ def deduplicates():
     assert bodies(got) == ["same", "same", "new"], got
     for message in got:
         delete(queue, message)
-    assert put(queue, "same")["MessageId"] == first["MessageId"], "deduplicated after its deletion, too"
+    assert put(queue, "same")["MessageId"] == first["MessageId"], "a duplicate of a deleted message was stored"
     assert counts(queue) == (0, 0, 0)
     by_group = fifo("by-group", ContentBasedDeduplication="true", DeduplicationScope="messageGroup")
     assert put(by_group, "same", "a")["MessageId"] != put(by_group, "same", "b")["MessageId"]
@@ -127,7 +127,7 @@ def moves_dead_letters_to_fifo_queues_only():
     source = fifo("source", RedrivePolicy=policy("dead.fifo"), VisibilityTimeout=1)
     sent = [put(source, body, MessageDeduplicationId=body) for body in ["one", "two"]]
     assert bodies(receive(source, MaxNumberOfMessages=1)) == ["one"]
-    # When it is dead-lettered, the group continues.
+    # Once "one" is dead-lettered, the group continues.
     assert bodies(receive(source, WaitTimeSeconds=20, MaxNumberOfMessages=1)) == ["two"]
     got = receive(dead, WaitTimeSeconds=20, AttributeNames=ALL, VisibilityTimeout=0)
     assert bodies(got)[0] == "one" and got[0]["MessageId"] == sent[0]["MessageId"], got

@@ -1,4 +1,4 @@
-"""Signs requests correctly, and incorrectly in every way.
+"""Signs requests with valid and invalid credentials, and checks the errors.
 
 Arguments: the server's URL, and three pairs of access key id and secret: of an active tenant, of a disabled one,
 and of one with a rate limit of one request per minute.
