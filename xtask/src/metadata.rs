@@ -14,6 +14,8 @@ pub(crate) struct Package {
     pub(crate) features: Vec<String>,
     /// Crates of the workspace that it depends on, including build and dev-dependencies, without duplicates.
     pub(crate) uses: Vec<String>,
+    /// Those of `uses` that are dev-dependencies only.
+    pub(crate) uses_in_tests: Vec<String>,
 }
 
 /// Lists the crates of the workspace.
@@ -32,16 +34,24 @@ fn parse(json: &str) -> Result<Vec<Package>, TaskError> {
 fn parse_package(package: &Value, root: &Path) -> Option<Package> {
     let manifest = Path::new(package["manifest_path"].as_str()?).strip_prefix(root).ok()?;
     let manifest: Vec<_> = manifest.iter().map(|part| part.to_string_lossy()).collect();
-    let ours = package["dependencies"].as_array()?.iter().filter(|dependency| dependency["path"].is_string());
-    let mut uses: Vec<_> =
-        ours.map(|dependency| dependency["name"].as_str().map(str::to_owned)).collect::<Option<_>>()?;
+    let mut uses = Vec::new();
+    let mut uses_beyond_tests = Vec::new();
+    for dependency in package["dependencies"].as_array()?.iter().filter(|used| used["path"].is_string()) {
+        let name = dependency["name"].as_str()?.to_owned();
+        if dependency["kind"] != "dev" {
+            uses_beyond_tests.push(name.clone());
+        }
+        uses.push(name);
+    }
     uses.sort();
     uses.dedup();
+    let uses_in_tests = uses.iter().filter(|used| !uses_beyond_tests.contains(used)).cloned().collect();
     Some(Package {
         name: package["name"].as_str()?.to_owned(),
         manifest: manifest.join("/"),
         features: package["features"].as_object()?.keys().cloned().collect(),
         uses,
+        uses_in_tests,
     })
 }
 
@@ -57,12 +67,14 @@ mod tests {
             "dependencies": [
                 {"name": "libm", "kind": null},
                 {"name": "keel", "kind": null, "path": "/repo/crates/keel"},
-                {"name": "keel", "kind": "dev", "path": "/repo/crates/keel"}]}]}"#;
+                {"name": "keel", "kind": "dev", "path": "/repo/crates/keel"},
+                {"name": "dock", "kind": "dev", "path": "/repo/crates/dock"}]}]}"#;
         let hull = Package {
             name: "hull".to_owned(),
             manifest: "crates/hull/Cargo.toml".to_owned(),
             features: vec!["default".to_owned(), "sail".to_owned()],
-            uses: vec!["keel".to_owned()],
+            uses: vec!["dock".to_owned(), "keel".to_owned()],
+            uses_in_tests: vec!["dock".to_owned()],
         };
         assert_eq!(parse(json), Ok(vec![hull]));
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Cmd {
     program: String,
     args: Vec<String>,
-    envs: Vec<(&'static str, &'static str)>,
+    envs: Vec<(&'static str, String)>,
 }
 
 /// Outcome of a program that was run with a time limit.
@@ -45,8 +45,8 @@ impl Cmd {
         self
     }
 
-    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.envs.push((name, value));
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.envs.push((name, value.into()));
         self
     }
 
@@ -102,7 +102,7 @@ impl Cmd {
             Some(cargo) if self.program == "cargo" => Command::new(cargo),
             Some(_) | None => Command::new(&self.program),
         };
-        command.args(&self.args).envs(self.envs.iter().copied());
+        command.args(&self.args).envs(self.envs.iter().map(|(name, value)| (name, value)));
         command
     }
 

@@ -3,6 +3,7 @@
 use crate::error::TaskError;
 use crate::process::Cmd;
 use crate::tools;
+use evenkeel_test_postgres::{SHARED_SERVER_VARIABLE, TestServer};
 
 /// Install what the tests need, then run every test and doctest
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<(), TaskError> {
     run_doc_tests(&args.runner_args)
 }
 
-/// Runs unit and integration tests of every crate, with all features.
+/// Runs unit and integration tests of every crate, with all features and one PostgreSQL server for all of them.
 pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), TaskError> {
     tools::ensure(tools::FOR_TESTS)?;
     let mut runner = if tools::has_subcommand("nextest") {
@@ -38,7 +39,22 @@ pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), TaskError> {
     if std::env::var_os(PROPERTY_SEED_NAME).is_none() {
         runner = runner.env(PROPERTY_SEED_NAME, PROPERTY_SEED);
     }
+    let postgres = start_postgres()?;
+    if let Some(postgres) = &postgres {
+        runner = runner.env(SHARED_SERVER_VARIABLE, postgres.url("postgres"));
+    }
     with_runner_args(runner, runner_args).run()
+}
+
+/// Starts the server that the tests share, which ends when it is dropped; `None` if the environment names one.
+fn start_postgres() -> Result<Option<TestServer>, TaskError> {
+    if std::env::var_os(SHARED_SERVER_VARIABLE).is_some() {
+        return Ok(None);
+    }
+    let server = TestServer::start();
+    server
+        .map(Some)
+        .map_err(|error| TaskError::new(format!("cannot start PostgreSQL for the tests: {error}")))
 }
 
 /// Runs the doctests, which nextest does not support.

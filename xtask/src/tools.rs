@@ -24,6 +24,8 @@ pub(crate) enum Tool {
     CargoInstall { subcommand: &'static str, package: &'static str },
     /// A program in a Debian package.
     DebianPackage { program: &'static str, package: &'static str },
+    /// A PostgreSQL server, which is outside PATH on Debian; `evenkeel-test-postgres` knows where to look.
+    Postgres,
     /// Python 3 with the `venv` module.
     Python,
     /// A Python package (its name may have extras in brackets), installed in the virtual environment in `directory`.
@@ -52,10 +54,15 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::NodePackage { name: "@aws-sdk/client-sqs", version: "3.967.0" },
     Tool::NodePackage { name: "sqs-consumer", version: "11.6.0" },
     Tool::NodePackage { name: "openai", version: "6.49.0" },
+    Tool::Postgres,
 ];
 
 /// Directory of the npm packages, from which tests load them.
 const NODE_DIRECTORY: &str = "target/node";
+
+const POSTGRES_PACKAGE: &str = "postgresql-15";
+/// Settings that Debian reads when it installs a PostgreSQL server.
+const CREATECLUSTER_DIRECTORY: &str = "/etc/postgresql-common/createcluster.d";
 
 /// Ways to install tools on this machine: rustup, and apt for root.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +127,7 @@ fn is_present(tool: Tool) -> bool {
         Tool::DebianPackage { program, .. } => {
             Cmd::new("sh", "-c").args([format!("PATH=$PATH:/usr/sbin command -v {program}")]).succeeds()
         }
+        Tool::Postgres => evenkeel_test_postgres::is_installed(),
         // Debian packages Python without venv.
         Tool::Python => Cmd::new("python3", "-c").args(["import ensurepip, venv"]).succeeds(),
         Tool::PythonPackage { directory, name, version } => {
@@ -163,6 +171,7 @@ fn install_commands(tool: Tool, host: Host) -> Result<Vec<Cmd>, TaskError> {
             return Ok(vec![Cmd::cargo("install --locked").args([package])]);
         }
         Tool::DebianPackage { package, .. } => return apt_commands(tool, &[package], host.user),
+        Tool::Postgres => return postgres_commands(host.user),
         Tool::Python => return apt_commands(tool, &["python3-venv"], host.user),
         Tool::Node => return apt_commands(tool, &["nodejs", "npm"], host.user),
         Tool::NodePackage { name, version } => {
@@ -203,6 +212,17 @@ fn apt_commands(tool: Tool, packages: &[&str], user: User) -> Result<Vec<Cmd>, T
     }
 }
 
+/// Installs PostgreSQL without a system cluster, which Debian would create and start on port 5432.
+fn postgres_commands(user: User) -> Result<Vec<Cmd>, TaskError> {
+    let mut commands = apt_commands(Tool::Postgres, &[POSTGRES_PACKAGE], user)?;
+    let file = format!("{CREATECLUSTER_DIRECTORY}/evenkeel.conf");
+    let write = format!("mkdir -p {CREATECLUSTER_DIRECTORY} && echo 'create_main_cluster = false' >{file}");
+    commands.insert(0, Cmd::new("sh", "-c").args([write]));
+    // Other PostgreSQL packages are then installed as usual.
+    commands.push(Cmd::new("rm", "").args([file]));
+    Ok(commands)
+}
+
 fn describe(tool: Tool) -> String {
     match tool {
         Tool::Component { name, .. } => format!("the Rust component {name}"),
@@ -212,6 +232,7 @@ fn describe(tool: Tool) -> String {
         Tool::LlvmTools => "llvm-tools (a component of nightly Rust)".to_owned(),
         Tool::CargoInstall { subcommand, .. } => format!("cargo {subcommand}"),
         Tool::DebianPackage { program, package } => format!("{program} (Debian package {package})"),
+        Tool::Postgres => format!("PostgreSQL 15 (Debian package {POSTGRES_PACKAGE})"),
         Tool::Python => "Python 3 with the venv module (Debian package python3-venv)".to_owned(),
         Tool::PythonPackage { name, version, .. } => format!("the Python package {name} {version}"),
         Tool::Node => "Node.js with npm (Debian packages nodejs and npm)".to_owned(),
@@ -248,6 +269,22 @@ mod tests {
         assert_eq!(
             command_lines(QEMU, host),
             ["apt-get update", "apt-get install --yes --no-install-recommends qemu-system-arm"]
+        );
+    }
+
+    #[test]
+    fn postgres_is_installed_without_a_system_cluster() {
+        let host = Host { user: User::Root, ..NO_INSTALLERS };
+        let commands = command_lines(Tool::Postgres, host);
+        assert_eq!(commands.len(), 4);
+        assert!(commands[0].contains("create_main_cluster = false"), "{}", commands[0]);
+        assert_eq!(commands[2], "apt-get install --yes --no-install-recommends postgresql-15");
+        assert_eq!(commands[3], "rm /etc/postgresql-common/createcluster.d/evenkeel.conf");
+        let error = install_commands(Tool::Postgres, NO_INSTALLERS).unwrap_err().to_string();
+        assert!(error.starts_with("PostgreSQL 15 (Debian package postgresql-15) is missing"), "{error}");
+        assert!(
+            error.contains("`sudo apt-get install --yes --no-install-recommends postgresql-15`"),
+            "{error}"
         );
     }
 

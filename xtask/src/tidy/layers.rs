@@ -16,8 +16,13 @@ const LAYERS: &[&[&str]] = &[
     &["evenkeel-policy"],
 ];
 
-/// Crates that may use anything, each other included; no layer may use them, not even in its tests.
-const TOOLS: &[&str] = &["evenkeel-sim", "evenkeel-sim-node", "evenkeel-bench", "xtask"];
+/// Crates that may use anything, each other included; no layer may use them, not even in its tests, except
+/// [`TEST_TOOLS`].
+const TOOLS: &[&str] =
+    &["evenkeel-sim", "evenkeel-sim-node", "evenkeel-bench", "evenkeel-test-postgres", "xtask"];
+
+/// Tools that every layer may use in its tests.
+const TEST_TOOLS: &[&str] = &["evenkeel-test-postgres"];
 
 /// Exceptions, (from, to); each is a decision with a page in `docs/design/`.
 ///
@@ -46,7 +51,9 @@ pub(super) fn dependencies(packages: &[Package], files: &[File]) -> Vec<Finding>
             findings.push(finding(1, message));
             continue;
         }
-        for used in &package.uses {
+        let is_test_tool =
+            |used: &&String| TEST_TOOLS.contains(&used.as_str()) && package.uses_in_tests.contains(used);
+        for used in package.uses.iter().filter(|used| !is_test_tool(used)) {
             if let Some(message) = violation(&package.name, used) {
                 findings.push(finding(dependency_line(text, used), message));
             }
@@ -124,6 +131,17 @@ mod tests {
     }
 
     #[test]
+    fn a_layer_may_use_a_test_tool_in_its_tests_only() {
+        let tool = "evenkeel-test-postgres";
+        let in_tests = Package { uses_in_tests: vec![tool.to_owned()], ..package("evenkeel-sql", &[tool]) };
+        assert_eq!(messages(&dependencies(&[in_tests], &[])), []);
+        assert_eq!(
+            violations("evenkeel-sql", &[tool]),
+            ["`evenkeel-sql` uses the tool `evenkeel-test-postgres`; no layer may"]
+        );
+    }
+
+    #[test]
     fn a_crate_without_a_layer_is_found() {
         let messages = violations("evenkeel-new", &["evenkeel"]);
         assert_eq!(
@@ -152,6 +170,7 @@ mod tests {
             manifest: "Cargo.toml".to_owned(),
             features: Vec::new(),
             uses: uses.iter().map(|&used| used.to_owned()).collect(),
+            uses_in_tests: Vec::new(),
         }
     }
 }

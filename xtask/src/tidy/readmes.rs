@@ -41,6 +41,7 @@ mod tests {
             manifest: manifest.to_owned(),
             features: Vec::new(),
             uses: Vec::new(),
+            uses_in_tests: Vec::new(),
         }
     }
 }
