@@ -96,3 +96,44 @@ fn unique_name() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("evenkeel_test_{}_{}_{count}", now.as_nanos(), std::process::id())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_dropped_database_is_removed_from_a_shared_server_although_a_client_is_connected() {
+        let server = TestServer::start().unwrap();
+        let database = SharedDatabase::create(server.server_url(), None).unwrap();
+        let name = database.name().to_owned();
+        let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'");
+        let url = server.server_url();
+        let client = thread::spawn(move || url.psql(&name, "SELECT pg_sleep(50)"));
+        while server.psql(ADMIN_DATABASE, &sessions).unwrap() != "1\n" {
+            assert!(!client.is_finished());
+        }
+        let databases = format!("SELECT count(*) FROM pg_database WHERE datname = '{}'", database.name());
+        assert_eq!(server.psql(ADMIN_DATABASE, &databases).unwrap(), "1\n");
+        drop(database);
+        assert_eq!(server.psql(ADMIN_DATABASE, &databases).unwrap(), "0\n");
+        let error = client.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("terminating connection"), "{error}");
+    }
+
+    #[test]
+    fn databases_can_be_created_at_the_same_time() {
+        let server = TestServer::start().unwrap();
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let url = server.server_url();
+                thread::spawn(move || {
+                    SharedDatabase::create(url, None).map(|database| database.psql("SELECT 1"))
+                })
+            })
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap().unwrap().unwrap(), "1\n");
+        }
+    }
+}

@@ -38,20 +38,23 @@ fn start_owner() -> Owner {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap();
+        .expect("the owner starts");
     let mut url = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
-    let server = ServerUrl::parse(url.trim_end()).unwrap();
-    let data = server.psql("postgres", "SHOW data_directory").unwrap();
+    let stdout = process.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut url).expect("the owner prints a line");
+    let server = ServerUrl::parse(url.trim_end()).expect("the line is a URL");
+    let data = server.psql("postgres", "SHOW data_directory").expect("the server runs");
     let data = Path::new(data.trim_end());
-    let status = std::fs::read_to_string(data.join("postmaster.pid")).unwrap();
-    let server_pid = status.lines().next().unwrap().to_owned();
+    let status =
+        std::fs::read_to_string(data.join("postmaster.pid")).expect("a running server has a PID file");
+    let server_pid = status.lines().next().expect("its first line is the PID").to_owned();
     assert!(is_running(&server_pid));
-    Owner { process, server_pid, directory: data.parent().unwrap().to_owned() }
+    let directory = data.parent().expect("the data is in the server's directory").to_owned();
+    Owner { process, server_pid, directory }
 }
 
 fn is_running(pid: &str) -> bool {
-    Command::new("kill").args(["-0", pid]).stderr(Stdio::null()).status().unwrap().success()
+    Command::new("kill").args(["-0", pid]).stderr(Stdio::null()).status().expect("kill runs").success()
 }
 
 /// Waits for a change in a process that is no child of this one, so that nothing reports it.
