@@ -11,7 +11,7 @@ use crate::json::{Cursor, Kind, Text};
 /// Length of the hashed prefix of a prompt, a system prompt or a message.
 const PREFIX_BYTES_MAX: usize = 1_024;
 
-/// How precisely an ID identifies a conversation; the ID of the highest rank is used.
+/// Precision of a conversation ID; the ID of the highest rank is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     User,

@@ -21,7 +21,7 @@ const MEDIA: [&str; 10] = [
     "source",
 ];
 
-/// How a JSON value is counted.
+/// Kind of JSON value, which decides how it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentKind {
     /// Messages and prompts, including media.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use evenkeel_sim_node::testing::RawResponse;
 
-/// How a test stops the gateway.
+/// Signal that stops the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopKind {
     /// SIGKILL.
