@@ -1,0 +1,4 @@
+//! Tests against a real PostgreSQL server.
+
+mod basics;
+mod fixture;
