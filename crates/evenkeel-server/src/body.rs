@@ -1,13 +1,17 @@
 //! Body types: request bodies with a size limit, boxed response bodies, JSON responses.
 
 use core::error::Error;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use tokio::sync::mpsc;
 
 /// Error that ends a response body early.
 pub type BodyError = Box<dyn Error + Send + Sync>;
@@ -20,6 +24,25 @@ pub type RequestBody = Limited<Incoming>;
 /// Creates a body from bytes in memory.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Creates a body from the chunks of a channel; it ends when every sender is gone.
+pub fn channel(chunks: mpsc::Receiver<Bytes>) -> Body {
+    ChannelBody(chunks).boxed_unsync()
+}
+
+struct ChannelBody(mpsc::Receiver<Bytes>);
+
+impl http_body::Body for ChannelBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.0.poll_recv(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
 }
 
 /// Creates a response with a JSON body.

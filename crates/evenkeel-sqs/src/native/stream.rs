@@ -4,9 +4,7 @@
 //! redelivered to other consumers at once; when the server stops or the queue fails, they stay leased until their
 //! leases expire.
 
-use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use core::task::{Context, Poll};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,8 +19,6 @@ use evenkeel_server::disconnect::Disconnect;
 use evenkeel_server::route::ServerRequest;
 use http::HeaderValue;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
-use http_body::Frame;
-use http_body_util::BodyExt;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -149,7 +145,7 @@ impl Native {
         };
         self.sqs.streams.open.fetch_add(1, Ordering::AcqRel);
         tokio::spawn(stream.run(request.disconnect.clone()));
-        let mut response = Response::new(StreamBody(body).boxed_unsync());
+        let mut response = Response::new(evenkeel_server::body::channel(body));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
@@ -264,20 +260,5 @@ impl Stream {
             StreamFormat::Events => format!("event: error\ndata: {json}\n\n"),
             StreamFormat::Lines => format!("{json}\n"),
         })
-    }
-}
-
-/// Response body of a stream.
-struct StreamBody(mpsc::Receiver<Bytes>);
-
-impl http_body::Body for StreamBody {
-    type Data = Bytes;
-    type Error = evenkeel_server::body::BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0.poll_recv(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
     }
 }

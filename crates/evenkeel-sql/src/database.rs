@@ -1,0 +1,270 @@
+//! One configured database: its datasource, its nodes in the scheduler, its figures.
+//!
+//! PostgreSQL is one node with a slot per connection. SQLite is two: the readers, and the writer with one slot.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use evenkeel_pipeline::{Arrival, AttemptFailure, ModelId, NodeSpec, Priority, RegistryError, Slots};
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::id::NodeId;
+use evenkeel_policy::score::{Limits, NodeStats, RequestKind, Status};
+use evenkeel_policy::weight::Weight;
+use evenkeel_scheduler::RequestScheduler;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::scheduling::rejection_error;
+use evenkeel_server::tenant::Tenant;
+use tokio::sync::OnceCell;
+
+use crate::datasource::{
+    AccessMode, Completion, Connection, Datasource, Engine, Lease, ReleaseCallback, RowSink, Session,
+    Statement,
+};
+use crate::error::{DatabaseError, SqlError};
+use crate::held_slot::{HeldSlot, HeldSlots};
+use crate::options::DatasourceOptions;
+use crate::stats::{Activity, DatabaseStats, StatementOutcome};
+
+/// A configured database.
+pub(crate) struct Database {
+    pub(crate) options: DatasourceOptions,
+    pub(crate) source: Arc<dyn Datasource>,
+    pub(crate) stats: Arc<DatabaseStats>,
+    scheduler: Arc<RequestScheduler>,
+    held: Arc<HeldSlots>,
+    readers: PoolNode,
+    /// The same as `readers` on PostgreSQL.
+    writers: PoolNode,
+    id: OnceCell<String>,
+}
+
+/// A node of the scheduler, and the model by which requests for it are queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolNode {
+    pub(crate) node: NodeId,
+    pub(crate) model: ModelId,
+}
+
+/// Need for a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionRequest<'a> {
+    pub(crate) tenant: &'a Tenant,
+    pub(crate) kind: RequestKind,
+    pub(crate) access: AccessMode,
+    pub(crate) deadline: Instant,
+}
+
+/// A lent connection and the slot that it holds.
+pub(crate) struct LentConnection {
+    pub(crate) connection: Box<dyn Connection>,
+    pub(crate) held: Arc<HeldSlot>,
+    /// Unset while a statement runs, and if its future was dropped.
+    pub(crate) is_clean: bool,
+}
+
+impl Database {
+    /// Adds the database's nodes to the scheduler. `index` is its position in the configuration.
+    pub(crate) fn new(
+        index: u32,
+        options: DatasourceOptions,
+        source: Arc<dyn Datasource>,
+        scheduler: Arc<RequestScheduler>,
+        held: Arc<HeldSlots>,
+        limits: &Limits,
+    ) -> Result<Self, RegistryError> {
+        let add = |model: ModelId, slots: u32, transactions: u32| {
+            let spec = NodeSpec {
+                slots: Slots::Fixed(slots),
+                weight: Weight::ONE,
+                models: vec![model],
+                paths: Vec::new(),
+                transactions_max: Some(limits.transaction_places(transactions)),
+            };
+            let node = scheduler.update(|pipeline, now| pipeline.add_node(now, &spec))?;
+            Ok::<_, RegistryError>(PoolNode { node, model })
+        };
+        let open = options.max_open_conns;
+        let transactions = options.max_transaction_conns;
+        let first = ModelId(2 * index);
+        let (readers, writers) = match source.engine() {
+            Engine::Postgres => {
+                let node = add(first, open, transactions)?;
+                (node, node)
+            }
+            Engine::Sqlite => {
+                // One connection is the writer's.
+                let readers = open.saturating_sub(1).max(1);
+                (add(first, readers, transactions.min(readers))?, add(ModelId(2 * index + 1), 1, 1)?)
+            }
+        };
+        let metrics = scheduler.observer().metrics();
+        metrics.name_node(readers.node, &options.name);
+        if writers != readers {
+            metrics.name_node(writers.node, &format!("{}-writer", options.name));
+        }
+        let stats = DatabaseStats::new();
+        Ok(Self { options, source, stats, scheduler, held, readers, writers, id: OnceCell::new() })
+    }
+
+    /// Waits for this tenant's turn, then takes a connection.
+    pub(crate) async fn connect(&self, request: ConnectionRequest<'_>) -> Result<LentConnection, SqlError> {
+        let pool = self.pool(request.access);
+        let activity = match request.kind {
+            RequestKind::BeginTx => Activity::Transaction,
+            RequestKind::Query | RequestKind::Execute | RequestKind::Infer => Activity::Statement,
+        };
+        let cost = self.stats.expected_cost(activity);
+        let arrival = Arrival {
+            tenant: request.tenant.id,
+            model: pool.model,
+            cost,
+            upfront: cost,
+            affinity: None,
+            deadline: Some(request.deadline.saturating_duration_since(Instant::now())),
+            request: request.kind,
+            priority: Priority::Interactive,
+        };
+        let slot = self.scheduler.submit(arrival).await.map_err(|rejected| {
+            let waiting = self.scheduler.inspect(|pipeline| pipeline.waiting(pool.model));
+            SqlError::Api(rejection_error(&rejected.rejection, waiting, ApiError::Draining))
+        })?;
+        let held = self.held.hold(slot, activity, self.stats.clone());
+        let _connecting = Connecting { slots: &self.held, held: held.clone() };
+        let release = held.clone();
+        let slots = self.held.clone();
+        let lease = Lease {
+            session: self.session(request.tenant),
+            access: request.access,
+            on_release: ReleaseCallback::new(move || slots.release(&release)),
+        };
+        let connected = tokio::time::timeout_at(request.deadline.into(), self.source.connect(lease)).await;
+        match connected {
+            Ok(Ok(connection)) => {
+                self.held.connected(&held);
+                Ok(LentConnection { connection, held, is_clean: true })
+            }
+            Ok(Err(error)) => {
+                let failure = error.is_node_fault().then_some(AttemptFailure::Unreachable);
+                self.held.connect_failed(&held, failure);
+                if failure.is_some() {
+                    self.stats.record(self.scheduler.now(), StatementOutcome::Failed);
+                }
+                Err(SqlError::Database(error))
+            }
+            Err(_) => {
+                self.held.connect_failed(&held, Some(AttemptFailure::TimedOut));
+                self.stats.record(self.scheduler.now(), StatementOutcome::TimedOut);
+                Err(SqlError::Timeout)
+            }
+        }
+    }
+
+    /// Runs a statement until `deadline`. A statement that reaches it is cancelled once the connection is dropped or
+    /// recovered.
+    pub(crate) async fn run(
+        &self,
+        lent: &mut LentConnection,
+        statement: &Statement,
+        sink: &mut dyn RowSink,
+        deadline: Instant,
+    ) -> Result<Completion, SqlError> {
+        let _running = self.stats.begin(Activity::Statement);
+        let started = Instant::now();
+        lent.is_clean = false;
+        let result = tokio::time::timeout_at(deadline.into(), lent.connection.run(statement, sink)).await;
+        let outcome = match &result {
+            Ok(Ok(completion)) => StatementOutcome::Answered { first_response: completion.first_response },
+            Ok(Err(error)) if error.is_node_fault() => StatementOutcome::Failed,
+            Ok(Err(_)) => StatementOutcome::Answered { first_response: started.elapsed() },
+            Err(_) => StatementOutcome::TimedOut,
+        };
+        self.stats.record(self.scheduler.now(), outcome);
+        match outcome {
+            StatementOutcome::Answered { .. } => lent.is_clean = true,
+            StatementOutcome::Failed => lent.held.mark_failed(),
+            // The client chose the time limit, so the node is not at fault.
+            StatementOutcome::TimedOut => {}
+        }
+        result.map_err(|_| SqlError::Timeout)?.map_err(SqlError::Database)
+    }
+
+    fn session(&self, tenant: &Tenant) -> Session {
+        let sql = &tenant.settings.sql;
+        Session {
+            owner: u64::from(tenant.id.0),
+            role: sql.role.clone().or_else(|| self.options.role.clone()),
+            settings: sql.settings.clone(),
+        }
+    }
+
+    /// Returns the node whose connections serve this kind of access.
+    pub(crate) fn pool(&self, access: AccessMode) -> PoolNode {
+        match access {
+            AccessMode::ReadOnly => self.readers,
+            AccessMode::ReadWrite => self.writers,
+        }
+    }
+
+    /// Returns the nodes of this database: one, or SQLite's two.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = PoolNode> {
+        let writers = (self.writers != self.readers).then_some(self.writers);
+        core::iter::once(self.readers).chain(writers)
+    }
+
+    /// Returns the identity of the database, which two nodes share only if they use the same database.
+    pub(crate) async fn id(&self) -> Result<&str, DatabaseError> {
+        self.id.get_or_try_init(|| self.source.database_id()).await.map(String::as_str)
+    }
+
+    /// Returns the figures of this node for this database.
+    pub(crate) fn node_stats(&self, uptime_sec: u64, draining: bool) -> NodeStats {
+        let now = self.scheduler.now();
+        let gauges = self.source.gauges();
+        let quality = self.stats.quality(now);
+        let (waiting, serving) = self.scheduler.inspect(|pipeline| {
+            let waiting: usize = self.nodes().map(|node| pipeline.waiting(node.model)).sum();
+            let is_serving = |node: PoolNode| pipeline.is_available(node.node);
+            (waiting, self.nodes().all(is_serving))
+        });
+        let status = match (draining, serving) {
+            (true, _) => Status::Draining,
+            (false, true) => Status::Serving,
+            (false, false) => Status::Down,
+        };
+        NodeStats {
+            running_http_session: self.stats.running(Activity::HttpSession),
+            running_sql: self.stats.running(Activity::Statement),
+            running_tx: self.stats.running(Activity::Transaction),
+            max_http_sessions: to_i32(self.options.max_http_sessions),
+            max_open_conns: to_i32(self.options.max_open_conns),
+            max_transaction_conns: to_i32(self.options.max_transaction_conns),
+            open_conns: gauges.open,
+            idle_conns: gauges.idle,
+            wait_conn_count: u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(gauges.waiting),
+            p95_latency_ms: quality.p95_latency_ms,
+            latency_samples: quality.latency_samples,
+            error_rate_1m: quality.error_rate_1m,
+            timeouts_1m: quality.timeouts_1m,
+            uptime_sec,
+            status,
+            in_flight: Cost(u64::from(gauges.in_use)),
+            latency_estimate_ms: quality.p95_latency_ms,
+        }
+    }
+}
+
+/// Releases the slot if the request is dropped before it got a connection.
+struct Connecting<'a> {
+    slots: &'a HeldSlots,
+    held: Arc<HeldSlot>,
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.slots.abandon(&self.held);
+    }
+}
+
+fn to_i32(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,153 @@
+//! The little that the engine reads from SQL text itself: the command, and an empty statement.
+
+/// Returns the first keyword in upper case; for a statement with common table expressions, the keyword after them.
+///
+/// `None` if the text consists of white space, comments and semicolons only.
+pub(super) fn command(sql: &str) -> Option<String> {
+    let mut tokens = Tokens { rest: sql };
+    let first = tokens.find(|token| *token != Token::Punctuation(';'))?;
+    let Token::Word(word) = first else { return Some(String::new()) };
+    let keyword = word.to_ascii_uppercase();
+    if keyword != "WITH" {
+        return Some(keyword);
+    }
+    Some(command_after_with(&mut tokens).unwrap_or(keyword))
+}
+
+/// Returns the keyword after the closing parenthesis of the last common table expression.
+fn command_after_with(tokens: &mut Tokens<'_>) -> Option<String> {
+    let mut depth = 0_usize;
+    let mut is_after_parenthesis = false;
+    for token in tokens {
+        match token {
+            Token::Punctuation('(') => depth += 1,
+            Token::Punctuation(')') => {
+                depth = depth.saturating_sub(1);
+                is_after_parenthesis = depth == 0;
+                continue;
+            }
+            // `name (columns) AS (…)`: the expression itself follows.
+            Token::Word(word) if is_after_parenthesis && !word.eq_ignore_ascii_case("AS") => {
+                return Some(word.to_ascii_uppercase());
+            }
+            Token::Word(_) | Token::Quoted | Token::Punctuation(_) => {}
+        }
+        is_after_parenthesis = false;
+    }
+    None
+}
+
+/// Reports whether a `ROLLBACK` only returns to a savepoint.
+pub(super) fn is_rollback_to_savepoint(sql: &str) -> bool {
+    let tokens = Tokens { rest: sql };
+    let is_to = |token: Token<'_>| matches!(token, Token::Word(word) if word.eq_ignore_ascii_case("TO"));
+    tokens.take(3).any(is_to)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token<'a> {
+    Word(&'a str),
+    /// A string, or an identifier in quotes.
+    Quoted,
+    Punctuation(char),
+}
+
+struct Tokens<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        self.rest = skip_space(self.rest);
+        let first = self.rest.chars().next()?;
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+        let length = match first {
+            '\'' | '"' | '`' => quoted_length(self.rest, first),
+            '[' => quoted_length(self.rest, ']'),
+            c if is_word(c) => self.rest.find(|c| !is_word(c)).unwrap_or(self.rest.len()),
+            c => c.len_utf8(),
+        };
+        let (token, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        Some(match first {
+            '\'' | '"' | '`' | '[' => Token::Quoted,
+            c if is_word(c) => Token::Word(token),
+            c => Token::Punctuation(c),
+        })
+    }
+}
+
+/// Returns the length of a quoted token; a doubled quote is read as two tokens, which makes no difference here.
+fn quoted_length(text: &str, end: char) -> usize {
+    text.char_indices().skip(1).find(|(_, c)| *c == end).map_or(text.len(), |(index, c)| index + c.len_utf8())
+}
+
+fn skip_space(sql: &str) -> &str {
+    let mut rest = sql;
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '\u{feff}');
+        rest = if let Some(comment) = rest.strip_prefix("--") {
+            comment.split_once('\n').map_or("", |(_, rest)| rest)
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            comment.split_once("*/").map_or("", |(_, rest)| rest)
+        } else {
+            return rest;
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_the_first_keyword() {
+        for (sql, expected) in [
+            ("select 1", "SELECT"),
+            ("  \n\tInsert into t values (1)", "INSERT"),
+            ("-- a comment\n/* another; */ update t set a = 1", "UPDATE"),
+            ("; ;delete from t", "DELETE"),
+            ("\u{feff}values (1)", "VALUES"),
+            ("explain select 1", "EXPLAIN"),
+            ("COMMIT;", "COMMIT"),
+        ] {
+            assert_eq!(command(sql).as_deref(), Some(expected), "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_command_follows_common_table_expressions() {
+        for (sql, expected) in [
+            ("WITH a AS (SELECT 1) SELECT * FROM a", "SELECT"),
+            (
+                "with recursive a(x, y) as (select (1), 2), b as materialized (select ')') insert into t select 1",
+                "INSERT",
+            ),
+            ("WITH replace AS (VALUES (1)) UPDATE t SET a = 1", "UPDATE"),
+            ("WITH \"insert\" (a) AS (VALUES ('it''s )')) /* ) */ DELETE FROM t", "DELETE"),
+            ("WITH", "WITH"),
+        ] {
+            assert_eq!(command(sql).as_deref(), Some(expected), "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_statement_without_tokens_has_no_command() {
+        for sql in ["", "  \n", ";", "-- only a comment", "/* open", "/**/;--"] {
+            assert_eq!(command(sql), None, "{sql}");
+        }
+        assert_eq!(command("(select 1)").as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_rollback_to_a_savepoint_is_recognised() {
+        for sql in ["rollback to a", "ROLLBACK TRANSACTION TO SAVEPOINT a", "/* x */ rollback\nto a"] {
+            assert!(is_rollback_to_savepoint(sql), "{sql}");
+        }
+        for sql in ["rollback", "ROLLBACK TRANSACTION", "rollback;"] {
+            assert!(!is_rollback_to_savepoint(sql), "{sql}");
+        }
+    }
+}

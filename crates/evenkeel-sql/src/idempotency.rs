@@ -1,0 +1,251 @@
+//! `Idempotency-Key`: a repeated `/execute` gets the stored response of the first one and is not executed again.
+//!
+//! Guarantees: two requests with the same key never both execute, unless the first was rejected before it reached the
+//! database. A key that is used for a different body is an error.
+//!
+//! Limits: entries, bytes and age; beyond the first two the oldest stored responses are forgotten. Responses are kept in
+//! memory, so a restart forgets them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use evenkeel_policy::id::TenantId;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::{Response, full, json_response};
+use http::{HeaderMap, HeaderName, StatusCode};
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use ring::digest::{SHA256, digest};
+
+use crate::error::SqlError;
+use crate::options::SqlLimits;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const KEY_BYTES_MAX: usize = 255;
+
+/// Reads a request's key.
+pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()));
+    match key {
+        Some(key) if values.next().is_none() => Ok(Some(key.to_owned())),
+        _ => Err(ApiError::Invalid {
+            message: format!(
+                "Idempotency-Key must be given once, with 1 to {KEY_BYTES_MAX} visible characters"
+            ),
+            param: Some(IDEMPOTENCY_KEY.to_string()),
+        }),
+    }
+}
+
+/// Stored responses by tenant and key.
+#[derive(Clone)]
+pub(crate) struct IdempotencyStore(Arc<Mutex<Entries>>);
+
+struct Entries {
+    by_key: HashMap<EntryKey, Entry>,
+    /// Keys of stored responses, the oldest first.
+    order: VecDeque<(EntryKey, Instant)>,
+    bytes: usize,
+    entries_max: usize,
+    bytes_max: usize,
+    age_max: Duration,
+}
+
+type EntryKey = (TenantId, String);
+
+struct Entry {
+    body_hash: [u8; 32],
+    /// `None` while the request runs.
+    response: Option<StoredResponse>,
+}
+
+/// A response as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredResponse {
+    status: StatusCode,
+    body: Bytes,
+}
+
+impl StoredResponse {
+    pub(crate) fn to_response(&self) -> Response {
+        json_response(self.status, full(self.body.clone()))
+    }
+}
+
+/// Answer of the store to a request.
+pub(crate) enum Repeat {
+    /// The request must be executed; its response is stored with this entry.
+    First(RunningEntry),
+    Stored(StoredResponse),
+}
+
+/// The entry of a request that runs. Dropping it without a response forgets the key.
+pub(crate) struct RunningEntry {
+    store: IdempotencyStore,
+    key: Option<EntryKey>,
+}
+
+impl IdempotencyStore {
+    pub(crate) fn new(limits: &SqlLimits) -> Self {
+        Self(Arc::new(Mutex::new(Entries {
+            by_key: HashMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+            entries_max: limits.idempotency_entries_max,
+            bytes_max: limits.idempotency_bytes_max,
+            age_max: limits.idempotency_time_max,
+        })))
+    }
+
+    /// Looks up the key of a request, and reserves it if it is new.
+    pub(crate) fn begin(&self, tenant: TenantId, key: &str, body: &[u8]) -> Result<Repeat, SqlError> {
+        let key = (tenant, key.to_owned());
+        let mut body_hash = [0; 32];
+        body_hash.copy_from_slice(digest(&SHA256, body).as_ref());
+        let mut entries = self.0.lock();
+        entries.expire(Instant::now());
+        match entries.by_key.get(&key) {
+            Some(entry) if entry.body_hash != body_hash => Err(SqlError::IdempotencyMismatch),
+            Some(Entry { response: Some(stored), .. }) => Ok(Repeat::Stored(stored.clone())),
+            Some(Entry { response: None, .. }) => Err(SqlError::IdempotencyRunning),
+            None => {
+                entries.by_key.insert(key.clone(), Entry { body_hash, response: None });
+                Ok(Repeat::First(RunningEntry { store: self.clone(), key: Some(key) }))
+            }
+        }
+    }
+}
+
+impl RunningEntry {
+    /// Stores the response of a request that reached the database, and returns it.
+    pub(crate) async fn store(mut self, result: Result<Response, SqlError>) -> Result<Response, SqlError> {
+        // A rejection before the database saw the statement must not be repeated forever.
+        if let Err(error @ (SqlError::Api(_) | SqlError::UnknownDatabase { .. })) = result {
+            return Err(error);
+        }
+        let (head, body) = result.unwrap_or_else(SqlError::into_response).into_parts();
+        let body = body.collect().await.map_err(|_| ApiError::Internal)?.to_bytes();
+        let stored = StoredResponse { status: head.status, body };
+        if let Some(key) = self.key.take() {
+            self.store.0.lock().insert(key, stored.clone(), Instant::now());
+        }
+        Ok(stored.to_response())
+    }
+}
+
+impl Drop for RunningEntry {
+    fn drop(&mut self) {
+        if let Some(key) = &self.key {
+            self.store.0.lock().by_key.remove(key);
+        }
+    }
+}
+
+impl Entries {
+    fn insert(&mut self, key: EntryKey, response: StoredResponse, now: Instant) {
+        self.bytes += response.body.len();
+        if let Some(entry) = self.by_key.get_mut(&key) {
+            entry.response = Some(response);
+        }
+        self.order.push_back((key, now));
+        while self.entries_max < self.order.len() || self.bytes_max < self.bytes {
+            self.remove_oldest();
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while self.order.front().is_some_and(|(_, at)| self.age_max <= now.saturating_duration_since(*at)) {
+            self.remove_oldest();
+        }
+    }
+
+    fn remove_oldest(&mut self) {
+        let Some((key, _)) = self.order.pop_front() else { return };
+        let removed = self.by_key.remove(&key).and_then(|entry| entry.response);
+        self.bytes -= removed.map_or(0, |response| response.body.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: TenantId = TenantId(1);
+
+    fn store(entries_max: usize, bytes_max: usize) -> IdempotencyStore {
+        let limits = SqlLimits {
+            idempotency_entries_max: entries_max,
+            idempotency_bytes_max: bytes_max,
+            ..SqlLimits::default()
+        };
+        IdempotencyStore::new(&limits)
+    }
+
+    fn first(store: &IdempotencyStore, key: &str) -> RunningEntry {
+        match store.begin(TENANT, key, b"body").unwrap() {
+            Repeat::First(entry) => entry,
+            Repeat::Stored(_) => panic!("{key} is stored"),
+        }
+    }
+
+    async fn run(store: &IdempotencyStore, key: &str, body: &'static str) {
+        let response = json_response(StatusCode::OK, full(body));
+        first(store, key).store(Ok(response)).await.unwrap();
+    }
+
+    fn stored(store: &IdempotencyStore, key: &str) -> Option<Bytes> {
+        match store.begin(TENANT, key, b"body").unwrap() {
+            Repeat::First(_) => None,
+            Repeat::Stored(stored) => Some(stored.body),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_repeat_gets_the_stored_response() {
+        let store = store(10, 1_000);
+        run(&store, "a", "one").await;
+        assert_eq!(stored(&store, "a").as_deref(), Some(b"one".as_slice()));
+        assert!(matches!(store.begin(TENANT, "a", b"other"), Err(SqlError::IdempotencyMismatch)));
+        assert!(
+            matches!(store.begin(TenantId(2), "a", b"body"), Ok(Repeat::First(_))),
+            "keys are per tenant"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_key_is_reserved_while_its_request_runs() {
+        let store = store(10, 1_000);
+        let running = first(&store, "a");
+        assert!(matches!(store.begin(TENANT, "a", b"body"), Err(SqlError::IdempotencyRunning)));
+        drop(running);
+        assert_eq!(stored(&store, "a"), None);
+    }
+
+    #[tokio::test]
+    async fn a_rejection_is_not_stored_but_an_unknown_outcome_is() {
+        let store = store(10, 1_000);
+        assert!(first(&store, "a").store(Err(ApiError::Draining.into())).await.is_err());
+        assert_eq!(stored(&store, "a"), None);
+        let unknown = SqlError::Database(crate::error::DatabaseError::OutcomeUnknown);
+        let response = first(&store, "b").store(Err(unknown)).await.unwrap();
+        assert_eq!(response.status(), 502);
+        assert!(stored(&store, "b").is_some());
+    }
+
+    #[tokio::test]
+    async fn the_oldest_responses_are_forgotten_first() {
+        let store = store(2, 1_000);
+        for key in ["a", "b", "c"] {
+            run(&store, key, "x").await;
+        }
+        assert_eq!(["a", "b", "c"].map(|key| stored(&store, key).is_some()), [false, true, true]);
+        let small = self::store(10, 5);
+        run(&small, "a", "123").await;
+        run(&small, "b", "456").await;
+        assert_eq!(["a", "b"].map(|key| stored(&small, key).is_some()), [false, true]);
+    }
+}

@@ -1,0 +1,28 @@
+//! The SQL API: SQL over HTTP with real transactions, in front of PostgreSQL and SQLite.
+//!
+//! The life of a statement: [`api`](SqlApi) authenticates by its routes → `statement` parses the body (`request`, [`param`])
+//! → `database` waits for the tenant's turn in the scheduler and takes a connection ([`datasource`]) → the engine runs the
+//! statement → `result` writes rows as JSON (`encode`) → the connection's release settles the tenant's charge
+//! (`held_slot`). A statement of an open transaction takes the connection from its actor (`transaction`) instead.
+
+mod api;
+mod database;
+pub mod datasource;
+mod encode;
+pub mod error;
+mod health;
+mod held_slot;
+mod idempotency;
+mod metrics;
+mod options;
+pub mod param;
+mod request;
+mod result;
+mod statement;
+mod stats;
+mod transaction;
+mod transaction_routes;
+
+pub use api::{SqlApi, SqlStartError};
+pub use options::{DatasourceOptions, SqlLimits, SqlOptions};
+pub use transaction::{EndedBy, TransactionsError};

@@ -1,0 +1,337 @@
+//! `/query` and `/execute`: plain statements, statement lists, and statements of an open transaction.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use evenkeel_policy::score::RequestKind;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::{Response, channel, full, json_response};
+use evenkeel_server::route::ServerRequest;
+use evenkeel_server::tenant::Tenant;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::api::{SqlApi, tenant_of};
+use crate::database::{ConnectionRequest, Database, LentConnection};
+use crate::datasource::{
+    AccessMode, BeginOptions, Completion, RowSink, RowsEnd, Statement, TransactionEnd, TransactionStatus,
+};
+use crate::error::{DatabaseError, SqlError};
+use crate::idempotency::{self, Repeat};
+use crate::request::{StatementRequest, Statements};
+use crate::result::{Extent, JsonResult, LineStream};
+use crate::stats::{Activity, ActivityGuard};
+use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
+
+const NDJSON: &str = "application/x-ndjson";
+/// Chunks of a stream that wait for the client.
+const CHUNKS_MAX: usize = 2;
+
+/// Form of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResponseForm {
+    Object,
+    Lines,
+}
+
+/// Limits of one statement's result.
+#[derive(Clone, Copy, Debug)]
+struct ResultLimits {
+    access: AccessMode,
+    rows_max: Option<u64>,
+    bytes_max: usize,
+    deadline: Instant,
+}
+
+/// Serves `/query` or `/execute`.
+pub(crate) async fn serve(
+    api: Arc<SqlApi>,
+    access: AccessMode,
+    mut call: ServerRequest,
+) -> Result<Response, SqlError> {
+    let tenant = tenant_of(&call)?;
+    let body = call.read_body().await?;
+    let request = StatementRequest::parse(&body, &api.limits)?;
+    let form = response_form(call.request.headers());
+    if let Some(tx_id) = &request.tx_id {
+        let open = api.transactions.find(tx_id, &tenant)?;
+        return serve_in_transaction(&api, access, form, open, request).await;
+    }
+    tenant.take_request(call.accepted_at)?;
+    api.check_draining()?;
+    let key = idempotency::key(call.request.headers())?.filter(|_| access == AccessMode::ReadWrite);
+    let Some(key) = key else { return serve_plain(&api, access, form, &tenant, request).await };
+    match api.idempotency.begin(tenant.id, &key, &body)? {
+        Repeat::Stored(stored) => Ok(stored.to_response()),
+        Repeat::First(entry) => {
+            // A client that repeats the request must find its outcome, so it survives a disconnect.
+            let task = async move {
+                let result = serve_plain(&api, access, ResponseForm::Object, &tenant, request).await;
+                entry.store(result).await
+            };
+            let joined = tokio::spawn(task).await;
+            joined.map_err(|_| ApiError::Internal)?
+        }
+    }
+}
+
+fn response_form(headers: &HeaderMap) -> ResponseForm {
+    let accepts_lines = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(NDJSON)));
+    if accepts_lines { ResponseForm::Lines } else { ResponseForm::Object }
+}
+
+/// Runs statements outside of an open transaction.
+async fn serve_plain(
+    api: &Arc<SqlApi>,
+    access: AccessMode,
+    form: ResponseForm,
+    tenant: &Tenant,
+    request: StatementRequest,
+) -> Result<Response, SqlError> {
+    let database = api.database(request.database.as_deref(), tenant)?.clone();
+    let session = database.stats.begin(Activity::HttpSession);
+    let started = Instant::now();
+    let limits = ResultLimits {
+        access,
+        rows_max: request.rows_max,
+        bytes_max: api.limits.result_bytes_max,
+        deadline: started + request.timeout,
+    };
+    let kind = match (access, &request.statements) {
+        (_, Statements::List(_)) => RequestKind::BeginTx,
+        (AccessMode::ReadOnly, Statements::One(_)) => RequestKind::Query,
+        (AccessMode::ReadWrite, Statements::One(_)) => RequestKind::Execute,
+    };
+    let connection = ConnectionRequest { tenant, kind, access, deadline: limits.deadline };
+    let mut lent = database.connect(connection).await?;
+    match request.statements {
+        Statements::List(list) => {
+            let body = run_list(&database, &mut lent, &list, limits, started).await?;
+            Ok(json_response(StatusCode::OK, full(body)))
+        }
+        Statements::One(statement) => match form {
+            ResponseForm::Object => {
+                let (result, completion) = run_to_json(&database, &mut lent, &statement, limits).await?;
+                check_outside(&lent)?;
+                Ok(object_response(result, &completion, started.elapsed()))
+            }
+            ResponseForm::Lines => {
+                let owner = StreamOwner::Plain { lent };
+                stream(database, owner, statement, limits, started, session).await
+            }
+        },
+    }
+}
+
+/// Runs a statement and collects its result.
+async fn run_to_json(
+    database: &Database,
+    lent: &mut LentConnection,
+    statement: &Statement,
+    limits: ResultLimits,
+) -> Result<(JsonResult, Completion), SqlError> {
+    let mut result = JsonResult::new(limits.rows_max, limits.bytes_max, limits.access);
+    let run = database.run(lent, statement, &mut result, limits.deadline).await;
+    if result.extent() == Extent::TooLarge {
+        return Err(SqlError::ResultTooLarge { bytes_max: limits.bytes_max });
+    }
+    Ok((result, run?))
+}
+
+fn object_response(result: JsonResult, completion: &Completion, elapsed: Duration) -> Response {
+    json_response(StatusCode::OK, full(result.finish(completion, elapsed)))
+}
+
+/// Rejects a plain statement that began a transaction; dropping the connection rolls it back.
+fn check_outside(lent: &LentConnection) -> Result<(), SqlError> {
+    match lent.connection.transaction_status() {
+        TransactionStatus::Idle => Ok(()),
+        TransactionStatus::Open | TransactionStatus::Failed => Err(SqlError::TransactionOutside),
+    }
+}
+
+/// Runs a list of statements in one transaction.
+async fn run_list(
+    database: &Database,
+    lent: &mut LentConnection,
+    list: &[Statement],
+    limits: ResultLimits,
+    started: Instant,
+) -> Result<Vec<u8>, SqlError> {
+    let options = BeginOptions { isolation: None, access: limits.access };
+    bounded(limits.deadline, lent.connection.begin(options)).await?;
+    let mut body = br#"{"results":["#.to_vec();
+    for (index, statement) in list.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        let statement_started = Instant::now();
+        let bytes_max = limits.bytes_max.saturating_sub(body.len());
+        let remaining = ResultLimits { bytes_max, ..limits };
+        let run = run_to_json(database, lent, statement, remaining).await;
+        let (result, completion) = run.map_err(|error| match error {
+            SqlError::ResultTooLarge { .. } => SqlError::ResultTooLarge { bytes_max: limits.bytes_max },
+            other => other,
+        })?;
+        if completion.end == RowsEnd::Stopped {
+            // `maxRows` cancelled the statement, which on PostgreSQL fails the transaction.
+            lent.connection.recover().await?;
+            lent.is_clean = true;
+        }
+        if lent.connection.transaction_status() == TransactionStatus::Idle {
+            return Err(SqlError::TransactionInList);
+        }
+        body.extend_from_slice(&result.finish(&completion, statement_started.elapsed()));
+    }
+    bounded(limits.deadline, lent.connection.end(TransactionEnd::Commit)).await?;
+    body.extend_from_slice(format!(r#"],"elapsedUs":{}}}"#, started.elapsed().as_micros()).as_bytes());
+    Ok(body)
+}
+
+async fn bounded<T>(
+    deadline: Instant,
+    step: impl Future<Output = Result<T, DatabaseError>>,
+) -> Result<T, SqlError> {
+    let result = tokio::time::timeout_at(deadline.into(), step).await;
+    result.map_err(|_| SqlError::Timeout)?.map_err(SqlError::Database)
+}
+
+/// Runs a statement of an open transaction.
+///
+/// It bypasses admission, rate limits and draining: the transaction holds its connection already.
+async fn serve_in_transaction(
+    api: &Arc<SqlApi>,
+    access: AccessMode,
+    form: ResponseForm,
+    open: Arc<OpenTransaction>,
+    request: StatementRequest,
+) -> Result<Response, SqlError> {
+    let Statements::One(statement) = request.statements else { return Err(SqlError::TransactionInList) };
+    let database = open.database.clone();
+    let session = database.stats.begin(Activity::HttpSession);
+    let started = Instant::now();
+    let limits = ResultLimits {
+        access,
+        rows_max: request.rows_max,
+        bytes_max: api.limits.result_bytes_max,
+        deadline: started + request.timeout,
+    };
+    let checked_out = api.transactions.check_out(open).await?;
+    if form == ResponseForm::Lines {
+        let owner = StreamOwner::Transaction { checked_out };
+        return stream(database, owner, statement, limits, started, session).await;
+    }
+    let mut result = JsonResult::new(limits.rows_max, limits.bytes_max, limits.access);
+    let run = run_checked_out(&database, checked_out, &statement, &mut result, limits.deadline).await;
+    if result.extent() == Extent::TooLarge {
+        return Err(SqlError::ResultTooLarge { bytes_max: limits.bytes_max });
+    }
+    Ok(object_response(result, &run?, started.elapsed()))
+}
+
+/// Runs a statement on the connection of a transaction, then returns the connection or ends the transaction.
+async fn run_checked_out(
+    database: &Database,
+    mut checked_out: CheckedOut,
+    statement: &Statement,
+    sink: &mut dyn RowSink,
+    deadline: Instant,
+) -> Result<Completion, SqlError> {
+    let open = checked_out.open.clone();
+    let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
+    let run = tokio::select! {
+        run = database.run(lent, statement, sink, deadline) => run,
+        () = open.expired.notified() => Err(SqlError::TransactionEnded(EndedBy::TimeLimit)),
+    };
+    match run {
+        Ok(completion) => {
+            finish_in_transaction(checked_out, &completion);
+            Ok(completion)
+        }
+        Err(error) => {
+            if is_lost(&error) {
+                checked_out.end(EndedBy::ConnectionLost);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Returns the connection to its transaction, or ends a transaction that the statement has ended.
+fn finish_in_transaction(mut checked_out: CheckedOut, completion: &Completion) {
+    let Some(lent) = checked_out.connection() else { return };
+    if completion.end == RowsEnd::Stopped {
+        // The statement was cancelled; dropping the loan recovers the connection.
+        lent.is_clean = false;
+        return;
+    }
+    if lent.connection.transaction_status() == TransactionStatus::Idle {
+        let ended_by = if completion.command == "COMMIT" { EndedBy::Commit } else { EndedBy::Rollback };
+        checked_out.end(ended_by);
+    }
+}
+
+/// Reports whether an error means that the transaction's connection is gone.
+pub(crate) fn is_lost(error: &SqlError) -> bool {
+    matches!(error, SqlError::Database(DatabaseError::OutcomeUnknown | DatabaseError::Unavailable { .. }))
+}
+
+/// The owner of the connection that a stream reads from.
+enum StreamOwner {
+    Plain { lent: LentConnection },
+    Transaction { checked_out: CheckedOut },
+}
+
+/// Runs a statement in a task and streams its rows.
+///
+/// An error before the first row becomes an error response; a later one is the last line of the stream.
+async fn stream(
+    database: Arc<Database>,
+    owner: StreamOwner,
+    statement: Statement,
+    limits: ResultLimits,
+    started: Instant,
+    session: ActivityGuard,
+) -> Result<Response, SqlError> {
+    let (sender, chunks) = mpsc::channel::<Bytes>(CHUNKS_MAX);
+    let (started_sender, starts) = oneshot::channel();
+    let lines = LineStream::new(limits.rows_max, limits.access, sender, started_sender);
+    tokio::spawn(async move {
+        let _session = session;
+        run_stream(&database, owner, &statement, limits, started, lines).await;
+    });
+    starts.await.map_err(|_| ApiError::Internal)??;
+    let mut response = Response::new(channel(chunks));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+    Ok(response)
+}
+
+async fn run_stream(
+    database: &Database,
+    owner: StreamOwner,
+    statement: &Statement,
+    limits: ResultLimits,
+    started: Instant,
+    mut lines: LineStream,
+) {
+    let result = match owner {
+        StreamOwner::Plain { mut lent } => {
+            let run = database.run(&mut lent, statement, &mut lines, limits.deadline).await;
+            run.and_then(|completion| check_outside(&lent).map(|()| completion))
+        }
+        StreamOwner::Transaction { checked_out } => {
+            run_checked_out(database, checked_out, statement, &mut lines, limits.deadline).await
+        }
+    };
+    match result {
+        Ok(completion) => lines.finish(Ok((&completion, started.elapsed()))).await,
+        Err(error) => lines.finish(Err(error)).await,
+    }
+}

@@ -1,0 +1,341 @@
+//! Open transactions: an actor each, found by a signed id.
+//!
+//! Guarantees: a transaction runs one statement at a time; a second one is rejected before it reaches the actor. A
+//! transaction that is idle for too long, or open for too long, is rolled back. How it ended is remembered for
+//! [`REMEMBER_MAX`]. A statement whose client disconnects is cancelled, and its transaction stays open.
+//!
+//! Limits: one entry per slot of the scheduler; [`ENDED_MAX`] ended transactions.
+
+mod actor;
+mod ended;
+mod tx_id;
+
+use core::fmt;
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::{
+    ActorRef, ActorSystemConfig, ActorSystemRunner, Props, ReadyQueueScheduler, SpawnError, StartError,
+};
+use evenkeel_policy::id::TenantId;
+use evenkeel_server::tenant::Tenant;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::database::{Database, LentConnection};
+use crate::error::SqlError;
+use crate::options::SqlLimits;
+use crate::stats::{Activity, ActivityGuard};
+use actor::{TransactionActor, TransactionMsg};
+use ended::EndedTransactions;
+pub(crate) use tx_id::TxId;
+use tx_id::TxIdSigner;
+
+/// Time for which the end of a transaction is remembered.
+pub(crate) const REMEMBER_MAX: Duration = Duration::from_secs(300);
+/// Ended transactions that are remembered; the oldest are forgotten first.
+pub(crate) const ENDED_MAX: usize = 100_000;
+/// Actors at once: a transaction needs a connection, so the scheduler limits them far below this.
+const ACTORS_MAX: u32 = 1 << 16;
+/// Time that an actor, which never blocks, may take to hand over its connection.
+const CHECK_OUT_MAX: Duration = Duration::from_secs(10);
+
+/// The way in which a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndedBy {
+    Commit,
+    Rollback,
+    /// The database rolled it back, although the client asked for a commit.
+    FailedCommit,
+    IdleTimeout,
+    TimeLimit,
+    /// It was idle and above its tenant's share while other tenants waited.
+    Reclaimed,
+    ConnectionLost,
+    /// The connection was lost during the commit.
+    UnknownOutcome,
+    Shutdown,
+}
+
+impl fmt::Display for EndedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Commit => "it was committed",
+            Self::Rollback => "it was rolled back",
+            Self::FailedCommit => "the database rolled it back instead of committing it",
+            Self::IdleTimeout => "it was idle for too long and was rolled back",
+            Self::TimeLimit => "it was open for too long and was rolled back",
+            Self::Reclaimed => "it was idle while other tenants waited for their share, and was rolled back",
+            Self::ConnectionLost => "the connection to the database was lost, so it was rolled back",
+            Self::UnknownOutcome => "the connection was lost during the commit, so its outcome is unknown",
+            Self::Shutdown => "the server was shut down, and it was rolled back",
+        })
+    }
+}
+
+/// All open transactions of this node.
+pub(crate) struct Transactions {
+    system: ReadyQueueScheduler,
+    limits: SqlLimits,
+    signer: TxIdSigner,
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<OpenTransaction>>>,
+    ended: Mutex<EndedTransactions>,
+    /// Signals that a transaction has ended.
+    changed: Notify,
+}
+
+/// An open transaction.
+pub(crate) struct OpenTransaction {
+    number: u64,
+    pub(crate) tenant: TenantId,
+    tenant_name: String,
+    pub(crate) database: Arc<Database>,
+    actor: ActorRef<TransactionMsg>,
+    /// Set while a request has its connection.
+    busy: AtomicBool,
+    /// Signals that the transaction's time limit is reached while a statement runs.
+    pub(crate) expired: Notify,
+    idle_since: Mutex<Instant>,
+    _counted: ActivityGuard,
+}
+
+impl Transactions {
+    pub(crate) fn start(
+        limits: SqlLimits,
+        node: &str,
+        signing_key: &[u8; 32],
+    ) -> Result<Arc<Self>, TransactionsError> {
+        let runtime = TokioRuntime::current().ok_or(TransactionsError::NoRuntime)?;
+        let config = ActorSystemConfig {
+            workers_max: NonZeroUsize::MIN,
+            actors_max: ACTORS_MAX,
+            ..ActorSystemConfig::with_workers(NonZeroUsize::MIN)
+        };
+        let system = ActorSystemRunner::new(config).start(runtime)?;
+        Ok(Arc::new(Self {
+            system,
+            limits,
+            signer: TxIdSigner::new(node, signing_key).map_err(|_| TransactionsError::NoRandomness)?,
+            next: AtomicU64::new(0),
+            open: Mutex::default(),
+            ended: Mutex::new(EndedTransactions::new(ENDED_MAX, REMEMBER_MAX)),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Registers a transaction that was begun on a connection; returns its id.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        database: &Arc<Database>,
+        lent: LentConnection,
+    ) -> Result<String, SpawnError> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let actor = TransactionActor::new(number, Arc::downgrade(self), lent, self.limits);
+        let props = Props::of_values().label("transaction").build();
+        let mut open = self.open.lock();
+        let actor = self.system.spawn_value(actor, &props)?;
+        let entry = OpenTransaction {
+            number,
+            tenant: tenant.id,
+            tenant_name: tenant.settings.name.clone(),
+            database: database.clone(),
+            actor,
+            busy: AtomicBool::new(false),
+            expired: Notify::new(),
+            idle_since: Mutex::new(Instant::now()),
+            _counted: database.stats.begin(Activity::Transaction),
+        };
+        open.insert(number, Arc::new(entry));
+        Ok(self.signer.sign(number, &tenant.settings.name))
+    }
+
+    /// Finds a transaction that this tenant may use.
+    pub(crate) fn find(&self, id: &str, tenant: &Tenant) -> Result<Arc<OpenTransaction>, SqlError> {
+        let TxId { number, is_from_this_boot, tenant_tag } =
+            self.signer.verify(id).ok_or(SqlError::InvalidTxId)?;
+        if tenant_tag != tx_id::tenant_tag(&tenant.settings.name) {
+            return Err(SqlError::ForeignTransaction);
+        }
+        if !is_from_this_boot {
+            return Err(SqlError::UnknownTransaction);
+        }
+        let found = self.open.lock().get(&number).cloned();
+        match found {
+            Some(open) if open.tenant_name == tenant.settings.name => Ok(open),
+            Some(_) => Err(SqlError::ForeignTransaction),
+            None => Err(self.ended_error(number)),
+        }
+    }
+
+    fn ended_error(&self, number: u64) -> SqlError {
+        let ended_by = self.ended.lock().get(number, Instant::now());
+        ended_by.map_or(SqlError::UnknownTransaction, SqlError::TransactionEnded)
+    }
+
+    /// Lends the connection of a transaction to a request.
+    pub(crate) async fn check_out(
+        self: &Arc<Self>,
+        open: Arc<OpenTransaction>,
+    ) -> Result<CheckedOut, SqlError> {
+        if open.busy.swap(true, Ordering::AcqRel) {
+            return Err(SqlError::TransactionBusy);
+        }
+        let reservation = Reservation { open: Some(open.clone()) };
+        let lent = open.actor.ask(TransactionMsg::CheckOut).within(CHECK_OUT_MAX).await;
+        match lent {
+            Ok(Some(lent)) => {
+                reservation.keep();
+                Ok(CheckedOut { lent: Some(lent), open, transactions: self.clone() })
+            }
+            // It ended between the lookup and the request.
+            Ok(None) | Err(_) => Err(self.ended_error(open.number)),
+        }
+    }
+
+    /// Remembers how a transaction ended, and forgets it otherwise.
+    fn close(&self, number: u64, ended_by: EndedBy) {
+        if self.open.lock().remove(&number).is_some() {
+            self.ended.lock().insert(number, ended_by, Instant::now());
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Rolls back idle transactions of tenants that hold more than their share while others wait.
+    pub(crate) fn reclaim(&self, database: &Arc<Database>, tenant: TenantId, count: u32) {
+        let idle_max = self.limits.transaction_contended_idle_max;
+        let mut idle: Vec<_> = {
+            let open = self.open.lock();
+            let candidates = open.values().filter(|open| {
+                open.tenant == tenant
+                    && Arc::ptr_eq(&open.database, database)
+                    && !open.busy.load(Ordering::Acquire)
+                    && idle_max <= open.idle_since.lock().elapsed()
+            });
+            candidates.cloned().collect()
+        };
+        idle.sort_by_key(|open| *open.idle_since.lock());
+        for open in idle.into_iter().take(count as usize) {
+            open.actor.tell(TransactionMsg::End(EndedBy::Reclaimed));
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// Waits until every transaction has ended; rolls back those that are still open after `drain_max`.
+    pub(crate) async fn drain(&self, drain_max: Duration) {
+        let all_ended = async {
+            loop {
+                let changed = self.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                if self.len() == 0 {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        if tokio::time::timeout(drain_max, all_ended).await.is_ok() {
+            return;
+        }
+        let open: Vec<_> = self.open.lock().values().cloned().collect();
+        for transaction in open {
+            transaction.expired.notify_one();
+            transaction.actor.tell(TransactionMsg::End(EndedBy::Shutdown));
+        }
+    }
+
+    pub(crate) fn write_actor_metrics(&self, out: &mut String) -> fmt::Result {
+        self.system.metrics().write_prometheus(out)
+    }
+}
+
+/// Marks a transaction as free again unless its connection was handed over.
+struct Reservation {
+    open: Option<Arc<OpenTransaction>>,
+}
+
+impl Reservation {
+    fn keep(mut self) {
+        self.open = None;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(open) = &self.open {
+            open.busy.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// The connection of a transaction, lent to one request. Dropping it cancels a statement that still runs, then returns
+/// the connection to the transaction.
+pub(crate) struct CheckedOut {
+    lent: Option<LentConnection>,
+    pub(crate) open: Arc<OpenTransaction>,
+    transactions: Arc<Transactions>,
+}
+
+impl CheckedOut {
+    pub(crate) fn connection(&mut self) -> Option<&mut LentConnection> {
+        self.lent.as_mut()
+    }
+
+    /// Ends the transaction, whose connection goes back to the pool.
+    pub(crate) fn end(mut self, ended_by: EndedBy) {
+        self.lent = None;
+        self.transactions.close(self.open.number, ended_by);
+        self.open.actor.tell(TransactionMsg::Ended);
+    }
+}
+
+impl Drop for CheckedOut {
+    fn drop(&mut self) {
+        let Some(lent) = self.lent.take() else { return };
+        let open = self.open.clone();
+        let transactions = self.transactions.clone();
+        if lent.is_clean {
+            open.take_back(lent);
+            return;
+        }
+        tokio::spawn(async move {
+            let mut lent = lent;
+            match lent.connection.recover().await {
+                Ok(()) => open.take_back(lent),
+                Err(_) => {
+                    transactions.close(open.number, EndedBy::ConnectionLost);
+                    open.actor.tell(TransactionMsg::Ended);
+                }
+            }
+        });
+    }
+}
+
+impl OpenTransaction {
+    fn take_back(&self, mut lent: LentConnection) {
+        lent.is_clean = true;
+        *self.idle_since.lock() = Instant::now();
+        self.actor.tell(TransactionMsg::Return(lent));
+        // After the connection is on its way: the next request's message comes behind it.
+        self.busy.store(false, Ordering::Release);
+    }
+}
+
+/// Error that prevents transactions from being served.
+#[derive(Debug, thiserror::Error)]
+pub enum TransactionsError {
+    #[error("no Tokio runtime")]
+    NoRuntime,
+    #[error("the system's random number generator failed")]
+    NoRandomness,
+    #[error("could not start the actors of transactions")]
+    Actors(#[from] StartError),
+}

@@ -1,0 +1,93 @@
+//! `/tx/begin`, `/tx/commit` and `/tx/rollback`.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use evenkeel_policy::score::RequestKind;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::{Response, full, json_response};
+use evenkeel_server::route::ServerRequest;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::api::{SqlApi, tenant_of};
+use crate::database::ConnectionRequest;
+use crate::datasource::{TransactionEnd, TransactionStatus};
+use crate::error::{DatabaseError, SqlError};
+use crate::request::{BeginRequest, parse_end};
+use crate::stats::Activity;
+use crate::transaction::{CheckedOut, EndedBy};
+
+/// Serves `/tx/begin`.
+pub(crate) async fn begin(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<Response, SqlError> {
+    let tenant = tenant_of(&call)?;
+    let body = call.read_body().await?;
+    let request = BeginRequest::parse(&body, &api.limits)?;
+    tenant.take_request(call.accepted_at)?;
+    api.check_draining()?;
+    let database = api.database(request.database.as_deref(), &tenant)?;
+    let _session = database.stats.begin(Activity::HttpSession);
+    let deadline = Instant::now() + request.timeout;
+    let access = request.options.access;
+    let connection = ConnectionRequest { tenant: &tenant, kind: RequestKind::BeginTx, access, deadline };
+    let mut lent = database.connect(connection).await?;
+    lent.is_clean = false;
+    let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;
+    begun.map_err(|_| SqlError::Timeout)??;
+    lent.is_clean = true;
+    let tx_id = api.transactions.open(&tenant, database, lent).map_err(|_| ApiError::Internal)?;
+    let expires = SystemTime::now() + api.limits.transaction_idle_max;
+    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+}
+
+/// Serves `/tx/commit`.
+pub(crate) async fn commit(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
+    end(api, call, TransactionEnd::Commit).await
+}
+
+/// Serves `/tx/rollback`.
+pub(crate) async fn rollback(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
+    end(api, call, TransactionEnd::Rollback).await
+}
+
+async fn end(api: Arc<SqlApi>, mut call: ServerRequest, end: TransactionEnd) -> Result<Response, SqlError> {
+    let tenant = tenant_of(&call)?;
+    let body = call.read_body().await?;
+    let open = api.transactions.find(&parse_end(&body)?, &tenant)?;
+    let _session = open.database.stats.begin(Activity::HttpSession);
+    let checked_out = api.transactions.check_out(open).await?;
+    // A client that disconnects does not stop a commit half-way: its outcome would be unknown.
+    let ended = tokio::spawn(end_checked_out(checked_out, end)).await;
+    ended.map_err(|_| ApiError::Internal)??;
+    Ok(ok(&json!({"status": match end {
+        TransactionEnd::Commit => "committed",
+        TransactionEnd::Rollback => "rolled back",
+    }})))
+}
+
+/// Commits or rolls back, and records how the transaction ended.
+async fn end_checked_out(mut checked_out: CheckedOut, end: TransactionEnd) -> Result<(), SqlError> {
+    let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
+    let result = lent.connection.end(end).await;
+    let status = lent.connection.transaction_status();
+    match (&result, end) {
+        (Ok(()), TransactionEnd::Commit) => checked_out.end(EndedBy::Commit),
+        (Ok(()), TransactionEnd::Rollback) => checked_out.end(EndedBy::Rollback),
+        (Err(DatabaseError::OutcomeUnknown), TransactionEnd::Commit) => {
+            checked_out.end(EndedBy::UnknownOutcome);
+        }
+        (Err(DatabaseError::OutcomeUnknown | DatabaseError::Unavailable { .. }), _) => {
+            checked_out.end(EndedBy::ConnectionLost);
+        }
+        // Such as a deferred constraint that fails, or a transaction that had failed before.
+        (Err(_), _) if status == TransactionStatus::Idle => checked_out.end(EndedBy::FailedCommit),
+        // The transaction is still open, such as when SQLite is busy.
+        (Err(_), _) => {}
+    }
+    result.map_err(SqlError::Database)
+}
+
+fn ok(body: &Value) -> Response {
+    json_response(StatusCode::OK, full(body.to_string()))
+}

@@ -1,0 +1,240 @@
+//! A server with the SQL API in this process on a real socket, and a client that exposes the raw response.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_pipeline::PipelineOptions;
+use evenkeel_policy::score::LimitsConfig;
+use evenkeel_postgres::{ConnectConfig, PoolConfig};
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::listener::{Listener, ListenerLimits};
+use evenkeel_server::route::{Readiness, Routes};
+use evenkeel_server::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_sql::datasource::Datasource;
+use evenkeel_sql::datasource::postgres::PostgresDatasource;
+use evenkeel_sql::{DatasourceOptions, SqlApi, SqlLimits, SqlOptions};
+use evenkeel_telemetry::{MetricLimits, Observer, Registry, RequestLogLimits};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A response that takes longer fails the test instead of hanging it.
+const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The parts of a server that tests vary.
+pub(crate) struct Setup {
+    pub(crate) tenants: Vec<TenantSettings>,
+    pub(crate) limits: SqlLimits,
+    pub(crate) max_open_conns: u32,
+    pub(crate) max_transaction_conns: u32,
+    pub(crate) signing_key: [u8; 32],
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            tenants: Vec::new(),
+            limits: SqlLimits::default(),
+            max_open_conns: 4,
+            max_transaction_conns: 3,
+            signing_key: [7; 32],
+        }
+    }
+}
+
+/// Returns the settings of a tenant with the API key `ek-NAME`.
+pub(crate) fn tenant(name: &str) -> TenantSettings {
+    let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
+    TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+}
+
+/// A running server.
+pub(crate) struct SqlServer {
+    pub(crate) address: SocketAddr,
+    pub(crate) api: Arc<SqlApi>,
+    pub(crate) registry: Registry,
+}
+
+/// A response as it was received.
+#[derive(Debug)]
+pub(crate) struct RawResponse {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: String,
+}
+
+impl RawResponse {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Returns the JSON of a successful response.
+    pub(crate) fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()
+    }
+
+    /// Returns status and code of an error.
+    pub(crate) fn error(&self) -> (u16, String) {
+        (self.status, self.json()["code"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+/// Creates a datasource for the PostgreSQL database at `url`.
+pub(crate) fn postgres(url: &str, connections_max: u32) -> Arc<dyn Datasource> {
+    let mut config = PoolConfig::new(ConnectConfig::parse(url).unwrap());
+    config.connections_max = connections_max as usize;
+    PostgresDatasource::new(config)
+}
+
+impl SqlServer {
+    /// Starts a server in front of one PostgreSQL database.
+    pub(crate) async fn on_postgres(url: &str, setup: Setup) -> Self {
+        let source = postgres(url, setup.max_open_conns);
+        Self::start(vec![("main", source)], setup).await
+    }
+
+    pub(crate) async fn start(sources: Vec<(&str, Arc<dyn Datasource>)>, setup: Setup) -> Self {
+        let loopback = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(loopback, None, ListenerLimits::default()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let tenants = Tenants::new(setup.tenants, Vec::new()).unwrap();
+        let exposure = listener.exposure().unwrap();
+        let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::Refuse).unwrap());
+        let registry = Registry::new();
+        let observer =
+            Observer::new(&registry, "sql", MetricLimits::default(), RequestLogLimits::default()).unwrap();
+        let datasource = |name: &str| DatasourceOptions {
+            name: name.to_owned(),
+            max_open_conns: setup.max_open_conns,
+            max_transaction_conns: setup.max_transaction_conns,
+            max_http_sessions: 1_000,
+            role: None,
+        };
+        let mut pipeline = PipelineOptions::default();
+        pipeline.load.wait_queue.max_waiting = 1_000;
+        pipeline.load.backpressure.max_queue_size = 1_000;
+        pipeline.load.wait_queue.warning_threshold = 0.9;
+        pipeline.load.backpressure.warning_threshold = 0.9;
+        pipeline.load.wait_queue.overload_threshold = 1.0;
+        pipeline.load.backpressure.overload_threshold = 1.0;
+        let options = SqlOptions {
+            datasources: sources.iter().map(|(name, _)| datasource(name)).collect(),
+            limits: setup.limits,
+            pipeline,
+            score: LimitsConfig::default(),
+            node: "test".to_owned(),
+            signing_key: setup.signing_key,
+        };
+        let sources = sources.into_iter().map(|(_, source)| source).collect();
+        let api = SqlApi::new(options, sources, auth.clone(), Arc::new(observer), &registry).unwrap();
+        api.set_tenants(&auth.tenants().all()).unwrap();
+        let mut routes = Routes::new(Readiness::default());
+        api.add_routes(&mut routes).unwrap();
+        tokio::spawn(listener.serve(auth, routes, std::future::pending()));
+        Self { address, api, registry }
+    }
+
+    /// Returns a client without an API key.
+    pub(crate) fn client(&self) -> Client {
+        Client { address: self.address, headers: Vec::new() }
+    }
+
+    /// Returns a client with the API key of a tenant.
+    pub(crate) fn client_of(&self, tenant: &str) -> Client {
+        self.client().with("authorization", &format!("Bearer ek-{tenant}"))
+    }
+
+    /// Returns the figures of the first datasource.
+    pub(crate) async fn stats(&self) -> Value {
+        self.client().get("/healthz").await.json()["datasources"][0]["stats"].clone()
+    }
+}
+
+/// A client that opens a connection per request.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    address: SocketAddr,
+    headers: Vec<(String, String)>,
+}
+
+impl Client {
+    /// Adds a header.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> RawResponse {
+        self.send("GET", path, "").await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> RawResponse {
+        self.send("POST", path, &body.to_string()).await
+    }
+
+    /// Runs a query and returns its response.
+    pub(crate) async fn query(&self, sql: &str, params: Value) -> RawResponse {
+        self.post("/query", json!({"sql": sql, "params": params})).await
+    }
+
+    /// Runs a statement that writes and returns its response.
+    pub(crate) async fn execute(&self, sql: &str, params: Value) -> RawResponse {
+        self.post("/execute", json!({"sql": sql, "params": params})).await
+    }
+
+    /// Begins a transaction and returns its id.
+    pub(crate) async fn begin(&self, body: Value) -> String {
+        self.post("/tx/begin", body).await.ok()["txId"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a statement in a transaction.
+    pub(crate) async fn execute_in(&self, tx_id: &str, sql: &str) -> RawResponse {
+        self.post("/execute", json!({"sql": sql, "txId": tx_id})).await
+    }
+
+    /// Sends a request and returns the open connection, from which the caller reads or which it drops.
+    pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        // HTTP/1.0 responses end with the connection, without chunks.
+        let mut head = format!("{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {}\r\n", self.address, body.len());
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(body.as_bytes()).await.unwrap();
+        stream
+    }
+
+    pub(crate) async fn send(&self, method: &str, path: &str, body: &str) -> RawResponse {
+        let mut stream = self.open(method, path, body).await;
+        let mut bytes = Vec::new();
+        let read = tokio::time::timeout(RESPONSE_WAIT_MAX, stream.read_to_end(&mut bytes)).await;
+        read.expect("a response in time").unwrap();
+        parse(&bytes)
+    }
+}
+
+fn parse(bytes: &[u8]) -> RawResponse {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head in {text:?}"));
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).unwrap().parse().unwrap();
+    let headers = lines.filter_map(|line| line.split_once(": "));
+    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+    RawResponse { status, headers, body: body.to_owned() }
+}
+
+/// Polls until `check` holds, or fails the test after a minute.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {
+    for _ in 0..6_000 {
+        if check().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never happened: {what}");
+}
