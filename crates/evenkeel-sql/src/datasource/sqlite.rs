@@ -8,9 +8,9 @@
 //! - One connection writes at a time. Requests that only read use readers, on which every write is an error (25006).
 //! - With [`Synchronous::Normal`] a power cut may lose the last commits, but never corrupts the file or loses part of a
 //!   transaction; with [`Synchronous::Full`] a commit is on disk before it is acknowledged.
-//! - A statement that is cancelled, or reaches its time limit, and that writes, has no effect; in a transaction it also
-//!   ends the transaction, whose status is then `Failed`. A statement that writes and whose sink wants no more rows is
-//!   completed.
+//! - A statement that writes has no effect if it is cancelled or reaches its time limit. If it had begun to write, SQLite
+//!   also rolls back the transaction around it, whose status is then `Failed`. A statement that writes and whose sink
+//!   wants no more rows is completed.
 //! - Clients cannot attach files, load extensions, copy the database elsewhere, or change settings of the connection.
 //!
 //! Limits: [`SqliteOptions`]; 1 MiB of SQL, 32 766 parameters, expressions 1 000 levels deep. Files in which SQLite sorts

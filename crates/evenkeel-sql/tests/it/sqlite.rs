@@ -1,4 +1,5 @@
 //! The SQLite engine, through the interface that the API uses.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 mod access;
 mod cancellation;

@@ -89,7 +89,7 @@ impl Authorizer {
         if state.caller == Caller::Engine {
             return Authorization::Allow;
         }
-        match denial(&context.action, state.caller) {
+        match denial(context, state.caller) {
             None => Authorization::Allow,
             Some(reason) => {
                 state.denial = Some(reason);
@@ -100,8 +100,8 @@ impl Authorizer {
 }
 
 /// Returns the reason why an action is denied.
-fn denial(action: &AuthAction<'_>, caller: Caller) -> Option<String> {
-    match *action {
+fn denial(context: &AuthContext<'_>, caller: Caller) -> Option<String> {
+    match context.action {
         AuthAction::Attach { filename: "" } if caller == Caller::ClientVacuum => None,
         AuthAction::Attach { .. } if caller == Caller::ClientVacuum => {
             Some("VACUUM INTO is not allowed".to_owned())
@@ -118,11 +118,7 @@ fn denial(action: &AuthAction<'_>, caller: Caller) -> Option<String> {
             Some("DETACH is not allowed".to_owned())
         }
         AuthAction::Unknown { code, .. } => Some(format!("action {code} is not allowed")),
-        ref other => names(other)
-            .into_iter()
-            .flatten()
-            .any(|name| name.eq_ignore_ascii_case(SESSION_TABLE))
-            .then(|| format!("the name {SESSION_TABLE} is reserved")),
+        _ => concerns_session_table(context).then(|| format!("the name temp.{SESSION_TABLE} is reserved")),
     }
 }
 
@@ -148,6 +144,15 @@ fn pragma_denial(name: &str, value: Option<&str>) -> Option<String> {
         (true, Some(_)) => Some(format!("PRAGMA {name} can be read, but not set")),
         (false, _) => Some(format!("PRAGMA {name} is not allowed")),
     }
+}
+
+fn concerns_session_table(context: &AuthContext<'_>) -> bool {
+    let database = match context.action {
+        AuthAction::AlterTable { database_name, .. } => Some(database_name),
+        _ => context.database_name,
+    };
+    let is_session_table = |name: &str| name.eq_ignore_ascii_case(SESSION_TABLE);
+    database == Some("temp") && names(&context.action).into_iter().flatten().any(is_session_table)
 }
 
 /// Returns the names of tables, indexes, triggers and views that an action concerns.
@@ -185,27 +190,26 @@ fn names<'a>(action: &AuthAction<'a>) -> [Option<&'a str>; 2] {
 mod tests {
     use super::*;
 
-    fn pragma<'a>(pragma_name: &'a str, pragma_value: Option<&'a str>) -> AuthAction<'a> {
-        AuthAction::Pragma { pragma_name, pragma_value }
+    fn denied(action: AuthAction<'_>, caller: Caller) -> Option<String> {
+        denial(&AuthContext { action, database_name: None, accessor: None }, caller)
     }
 
     #[test]
     fn a_pragma_may_only_read() {
-        for action in
-            [pragma("table_info", Some("t")), pragma("USER_VERSION", None), pragma("journal_mode", None)]
-        {
-            assert_eq!(denial(&action, Caller::Client), None, "{action:?}");
+        let denied = |pragma_name, pragma_value| {
+            denied(AuthAction::Pragma { pragma_name, pragma_value }, Caller::Client)
+        };
+        for (name, value) in [("table_info", Some("t")), ("USER_VERSION", None), ("journal_mode", None)] {
+            assert_eq!(denied(name, value), None, "{name}");
         }
-        for action in [
-            pragma("user_version", Some("1")),
-            pragma("journal_mode", Some("delete")),
-            pragma("writable_schema", Some("1")),
-            pragma("database_list", None),
-            pragma("unheard_of", None),
+        for (name, value) in [
+            ("user_version", Some("1")),
+            ("journal_mode", Some("delete")),
+            ("writable_schema", Some("1")),
+            ("database_list", None),
+            ("unheard_of", None),
         ] {
-            let reason = denial(&action, Caller::Client).unwrap_or_default();
-            let AuthAction::Pragma { pragma_name, .. } = action else { panic!("not a pragma") };
-            assert!(reason.contains(pragma_name), "{action:?}: {reason:?}");
+            assert!(denied(name, value).is_some_and(|reason| reason.contains(name)), "{name}");
         }
     }
 
@@ -214,16 +218,15 @@ mod tests {
         let unnamed = AuthAction::Attach { filename: "" };
         let named = AuthAction::Attach { filename: "/tmp/copy" };
         let expression = AuthAction::Unknown { code: rusqlite::ffi::SQLITE_ATTACH, arg1: None, arg2: None };
-        assert_eq!(denial(&unnamed, Caller::ClientVacuum), None);
-        assert_eq!(denial(&named, Caller::ClientVacuum).as_deref(), Some("VACUUM INTO is not allowed"));
+        assert_eq!(denied(unnamed, Caller::ClientVacuum), None);
+        assert_eq!(denied(named, Caller::ClientVacuum).as_deref(), Some("VACUUM INTO is not allowed"));
         for action in [unnamed, named, expression] {
-            assert_eq!(denial(&action, Caller::Client).as_deref(), Some("ATTACH is not allowed"));
+            assert_eq!(denied(action, Caller::Client).as_deref(), Some("ATTACH is not allowed"));
         }
     }
 
     #[test]
     fn an_unknown_action_is_denied() {
-        let action = AuthAction::Unknown { code: 99, arg1: None, arg2: None };
-        assert!(denial(&action, Caller::Client).is_some());
+        assert!(denied(AuthAction::Unknown { code: 99, arg1: None, arg2: None }, Caller::Client).is_some());
     }
 }

@@ -240,9 +240,9 @@ fn columns(statement: &rusqlite::Statement<'_>) -> Vec<Column> {
     statement.columns().map(column).collect()
 }
 
-/// Returns a declared type, without an allocation for the usual ones.
+/// Returns a declared type, without an allocation for the usual ones, which SQLite writes in capitals.
 fn type_name(declared: &str) -> Cow<'static, str> {
-    const USUAL: [&str; 9] = ["", "INTEGER", "TEXT", "REAL", "BLOB", "integer", "text", "real", "blob"];
+    const USUAL: [&str; 5] = ["", "INTEGER", "TEXT", "REAL", "BLOB"];
     match USUAL.iter().find(|usual| **usual == declared) {
         Some(usual) => Cow::Borrowed(usual),
         None => Cow::Owned(declared.to_owned()),

@@ -9,7 +9,7 @@ use super::harness::{ALICE, TestDatabase, Value, lease, sqlstate, text};
 #[tokio::test]
 async fn a_reader_cannot_write() {
     let database = TestDatabase::new();
-    database.setup(&["CREATE TABLE t (a)", "INSERT INTO t VALUES (1)"]).await;
+    database.setup(&["CREATE TABLE t (a UNIQUE)", "INSERT INTO t VALUES (1)"]).await;
     let mut reader = database.reader(ALICE).await;
     for sql in [
         "INSERT INTO t VALUES (2)",
@@ -66,7 +66,10 @@ async fn denied_statements_say_so() {
         ("PRAGMA hard_heap_limit = 1", "PRAGMA hard_heap_limit is not allowed"),
         ("PRAGMA database_list", "PRAGMA database_list is not allowed"),
         ("SELECT * FROM pragma_database_list", "PRAGMA database_list is not allowed"),
-        ("SELECT total_changes()", "the function total_changes is not allowed, because it counts changes of other tenants; use changes()"),
+        (
+            "SELECT total_changes()",
+            "the function total_changes is not allowed, because it counts changes of other tenants; use changes()",
+        ),
     ] {
         for access in [AccessMode::ReadWrite, AccessMode::ReadOnly] {
             let mut connection = database.connect(ALICE, access).await.unwrap();
@@ -76,7 +79,11 @@ async fn denied_statements_say_so() {
                 assert!(["0A000", "25006"].contains(&error.code.as_str()), "{sql}: {}", error.message);
                 continue;
             }
-            assert_eq!((error.code.as_str(), error.message), ("0A000", format!("not authorized: {reason}")), "{sql}");
+            assert_eq!(
+                (error.code.as_str(), error.message),
+                ("0A000", format!("not authorized: {reason}")),
+                "{sql}"
+            );
         }
     }
     assert!(!copy.exists());

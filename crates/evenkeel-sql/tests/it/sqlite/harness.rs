@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use evenkeel_sql::datasource::sqlite::{SqliteDatasource, SqliteOptions};
 use evenkeel_sql::datasource::{
-    AccessMode, BeginOptions, Cell, Column, Completion, Connection, Datasource, Lease, ReleaseCallback, RowSink,
-    Session, Statement, TransactionEnd, TransactionStatus,
+    AccessMode, BeginOptions, Cell, Column, Completion, Connection, Datasource, Lease, ReleaseCallback,
+    RowSink, Session, Statement, TransactionEnd, TransactionStatus,
 };
 use evenkeel_sql::error::{DatabaseError, StatementError};
 use evenkeel_sql::param::{Param, ParamValue};
@@ -47,6 +47,12 @@ impl TestDatabase {
         Self { datasource: SqliteDatasource::open(options).unwrap(), path, _directory: directory }
     }
 
+    /// Opens the file again, with the default options.
+    pub(super) fn reopen(self) -> Self {
+        let datasource = SqliteDatasource::open(SqliteOptions::new(&self.path)).unwrap();
+        Self { datasource, ..self }
+    }
+
     /// Runs statements as Alice, on the writer.
     pub(super) async fn setup(&self, statements: &[&str]) {
         let mut writer = self.writer(ALICE).await;
@@ -63,9 +69,15 @@ impl TestDatabase {
         self.connect(owner, AccessMode::ReadOnly).await.unwrap()
     }
 
-    pub(super) async fn connect(&self, owner: u64, access: AccessMode) -> Result<TestConnection, DatabaseError> {
+    pub(super) async fn connect(
+        &self,
+        owner: u64,
+        access: AccessMode,
+    ) -> Result<TestConnection, DatabaseError> {
         let (sender, released) = oneshot::channel();
-        let lease = lease(owner, access, move || drop(sender.send(())));
+        let lease = lease(owner, access, move || {
+            let _ = sender.send(());
+        });
         let connection = self.datasource.connect(lease).await?;
         Ok(TestConnection { connection, released })
     }

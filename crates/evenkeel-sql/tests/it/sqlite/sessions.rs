@@ -109,14 +109,15 @@ async fn the_private_table_is_out_of_reach() {
         "DELETE FROM Evenkeel_Session",
         "DROP TABLE evenkeel_session",
         "ALTER TABLE temp.evenkeel_session RENAME TO mine",
-        "ALTER TABLE t RENAME TO evenkeel_session",
-        "CREATE TABLE evenkeel_session (a)",
         "CREATE TEMP TRIGGER x AFTER INSERT ON evenkeel_session BEGIN SELECT 1; END",
         "CREATE INDEX temp.x ON evenkeel_session (unused)",
         "CREATE TEMP VIEW evenkeel_session AS SELECT 1",
     ] {
         let error = writer.error(sql).await;
-        let is_expected = error.code == "0A000" || error.code == "42P07";
-        assert!(is_expected, "{sql}: {} {}", error.code, error.message);
+        assert_eq!(error.code, "0A000", "{sql}: {}", error.message);
     }
+    // A table of the file may have the name.
+    writer.run("ALTER TABLE t RENAME TO evenkeel_session").await.unwrap();
+    writer.run("INSERT INTO main.evenkeel_session VALUES (1, 1)").await.unwrap();
+    writer.run("DROP TABLE main.evenkeel_session").await.unwrap();
 }

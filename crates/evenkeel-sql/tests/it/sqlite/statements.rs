@@ -3,7 +3,9 @@
 use evenkeel_sql::datasource::RowsEnd;
 use evenkeel_sql::error::DatabaseError;
 
-use super::harness::{ALICE, CollectSink, ENDLESS_ROWS, TestDatabase, Value, number, sqlstate, statement, text};
+use super::harness::{
+    ALICE, CollectSink, ENDLESS_ROWS, TestDatabase, Value, number, sqlstate, statement, text,
+};
 
 #[tokio::test]
 async fn a_completion_has_the_command_and_the_affected_rows() {

@@ -99,7 +99,7 @@ async fn a_column_has_its_declared_type() {
     let columns = collected.columns.unwrap();
     let columns: Vec<_> = columns.iter().map(|column| (column.name.as_str(), &*column.type_name)).collect();
     let expected =
-        [("a", "INTEGER"), ("b", "VARCHAR(10)"), ("c", ""), ("spaced name", "text"), ("a + 1", "")];
+        [("a", "INTEGER"), ("b", "VARCHAR(10)"), ("c", ""), ("spaced name", "TEXT"), ("a + 1", "")];
     assert_eq!(columns, expected);
     assert!(collected.rows.is_empty());
 }
