@@ -23,6 +23,9 @@ pub enum RequestKind {
 }
 
 impl RequestKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Query, Self::Execute, Self::BeginTx, Self::Infer];
+
     /// Returns the weight of each sub-score in a node's score for this kind of request.
     pub const fn weights(self) -> &'static SubScores {
         match self {

@@ -1,4 +1,4 @@
-//! Score selection: a weighted random choice among the `top_k` best open nodes.
+//! Score selection: a top-k weighted random choice among the open nodes.
 //!
 //! Guarantees: the best `top_k` nodes by `score × weight` take part in the draw, each with a probability proportional
 //! to `score^power × weight`; ties are broken by the lower id. Limits: O(candidates × top_k), without allocation.
