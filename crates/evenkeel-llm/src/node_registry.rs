@@ -118,6 +118,7 @@ impl NodeRegistry {
         let paths = if origins.len() == 1 { 0 } else { origins.len() };
         let spec = NodeSpec {
             slots: self.slots(&options, None),
+            transactions_max: None,
             weight: options.weight,
             models: models.clone(),
             paths: vec![PathSpec::default(); paths],

@@ -24,7 +24,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut pipeline = OptimizedLoadManager::new(PipelineOptions::default())?;
     pipeline.add_node(
         now,
-        &NodeSpec { slots: Slots::Fixed(1), weight: Weight::ONE, models: vec![MODEL], paths: vec![] },
+        &NodeSpec {
+            slots: Slots::Fixed(1),
+            transactions_max: None,
+            weight: Weight::ONE,
+            models: vec![MODEL],
+            paths: vec![],
+        },
     )?;
 
     for _ in 0..5 {

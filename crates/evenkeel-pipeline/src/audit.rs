@@ -10,15 +10,17 @@ use evenkeel_policy::score::RequestKind;
 use crate::OptimizedLoadManager;
 use crate::accept::{ModelQueueId, Priority, RequestRecord, RequestState};
 use crate::load_manager::TimerTarget;
-use crate::pick_node::{AdminState, BreakerState};
+use crate::pick_node::{AdminState, BreakerState, Node};
 use crate::queue::{TenantEntry, key};
+use crate::transactions::AtShare;
 
 /// Totals recomputed from the request records alone.
 #[derive(Default)]
 struct AuditTotals {
     in_flight: usize,
     tenants: BTreeMap<TenantId, (u32, Cost)>,
-    nodes: BTreeMap<NodeId, (u32, u32, Cost)>,
+    nodes: BTreeMap<NodeId, (u32, Cost)>,
+    transactions: BTreeMap<NodeId, BTreeMap<TenantId, u32>>,
     paths: BTreeMap<(NodeId, PathId), u32>,
     waiting: BTreeMap<(ModelQueueId, TenantId), (usize, Cost)>,
     queued: BTreeMap<(ModelQueueId, TenantId), usize>,
@@ -48,11 +50,11 @@ impl OptimizedLoadManager {
             check(same, || format!("{id:?}: {tenant:?}, expected {count} in flight for {cost}"))?;
         }
         for (id, node) in self.nodes.iter() {
-            let (busy, transactions, cost) = totals.nodes.get(&id).copied().unwrap_or_default();
-            let same = (node.busy, node.transactions(), node.in_flight) == (busy, transactions, cost);
-            check(same, || {
+            let (busy, cost) = totals.nodes.get(&id).copied().unwrap_or_default();
+            check((node.busy, node.in_flight) == (busy, cost), || {
                 format!("{id:?} has {} for {}, expected {busy} for {cost}", node.busy, node.in_flight)
             })?;
+            totals.check_transactions(id, node)?;
             check(node.admin_state != AdminState::Removing || busy > 0, || {
                 format!("{id:?} is idle and was not removed")
             })?;
@@ -101,7 +103,7 @@ impl OptimizedLoadManager {
                 let same = (tenant_queue.waiting().len(), tenant_queue.cost()) == expected;
                 check(same, || format!("{queue_id:?} {tenant:?}: {tenant_queue:?}, expected {expected:?}"))?;
                 let queued = totals.queued.get(&(queue_id, tenant)).copied().unwrap_or_default();
-                check(tenant_queue.queued().len() == queued, || {
+                check(tenant_queue.queued_len() == queued, || {
                     format!("{queue_id:?} {tenant:?}: expected {queued} queued")
                 })?;
                 check(queue.admission.waiting_of(tenant) == tenant_queue.waiting().len(), || {
@@ -147,6 +149,8 @@ impl OptimizedLoadManager {
     }
 
     /// Fails on a lost wake-up: a request that waits although it could use a free slot.
+    ///
+    /// Ignores the shares of transaction places: they decide which tenant gets a free place, and never leave one free.
     fn audit_wake_ups(&self) -> Result<(), String> {
         if self.in_flight >= self.options.limits.in_flight_max {
             return Ok(());
@@ -158,7 +162,8 @@ impl OptimizedLoadManager {
             }
             let lost = |node: NodeId| format!("{request:?} waits although {node:?} has a free slot");
             for (node, _) in self.nodes.iter() {
-                check(!self.nodes.can_serve(node, record), || lost(node))?;
+                let can_serve = self.nodes.can_serve(node, record, &AtShare::default());
+                check(!can_serve, || lost(node))?;
             }
         }
         Ok(())
@@ -183,15 +188,28 @@ impl AuditTotals {
                 let (count, cost) = self.tenants.entry(arrival.tenant).or_default();
                 *count += 1;
                 *cost += attempt.charged;
-                let (busy, transactions, cost) = self.nodes.entry(attempt.node).or_default();
+                let (busy, cost) = self.nodes.entry(attempt.node).or_default();
                 *busy += 1;
-                *transactions += u32::from(arrival.request == RequestKind::BeginTx);
                 *cost += attempt.load;
+                if arrival.request == RequestKind::BeginTx {
+                    let holders = self.transactions.entry(attempt.node).or_default();
+                    *holders.entry(arrival.tenant).or_default() += 1;
+                }
                 if let Some(path) = attempt.path {
                     *self.paths.entry((attempt.node, path)).or_default() += 1;
                 }
             }
         }
+    }
+
+    fn check_transactions(&self, id: NodeId, node: &Node) -> Result<(), String> {
+        let expected = self.transactions.get(&id).cloned().unwrap_or_default();
+        let held: BTreeMap<TenantId, u32> = node.transactions.holders().collect();
+        check(held == expected, || format!("{id:?}: transactions {held:?}, expected {expected:?}"))?;
+        let in_use = node.transactions.in_use();
+        check(in_use == expected.values().sum::<u32>(), || {
+            format!("{id:?}: {in_use} transactions, expected {expected:?}")
+        })
     }
 }
 

@@ -18,7 +18,13 @@
 //! let mut pipeline = OptimizedLoadManager::new(PipelineOptions::default()).unwrap();
 //! let now = Instant::ORIGIN;
 //! let model = ModelId(0);
-//! let spec = NodeSpec { slots: Slots::Fixed(1), weight: Weight::ONE, models: vec![model], paths: vec![] };
+//! let spec = NodeSpec {
+//!     slots: Slots::Fixed(1),
+//!     transactions_max: None,
+//!     weight: Weight::ONE,
+//!     models: vec![model],
+//!     paths: vec![],
+//! };
 //! let node = pipeline.add_node(now, &spec).unwrap();
 //! let arrival = Arrival {
 //!     tenant: TenantId(0),
@@ -52,6 +58,7 @@ mod pick_path;
 mod queue;
 mod rejection;
 mod send;
+mod transactions;
 
 pub use accept::{Arrival, Priority, RequestEnd};
 pub use evenkeel_policy::id::{ModelId, RequestId};

@@ -1,7 +1,8 @@
 //! Pick node: chooses a node with a free slot for a request.
 //!
 //! Guarantees: never chooses a node that is full, rejected by a gate, draining, in cooldown, behind an open circuit
-//! breaker, or that has failed the request before. A choice is O(nodes).
+//! breaker, or that has failed the request before. A `BeginTx` request also needs a free transaction place, of which
+//! its tenant may take another. A choice is O(nodes).
 
 mod affinity;
 mod cache;
@@ -9,13 +10,14 @@ mod capacity;
 mod circuit_breaker;
 mod cooldown;
 mod node;
+mod transaction_places;
 
 use std::collections::BTreeMap;
 
 use evenkeel_policy::id::{ModelId, NodeId};
 use evenkeel_policy::outcome::PickReason;
 use evenkeel_policy::path::{PathConfig, PathRule};
-use evenkeel_policy::score::{Candidate, Limits, NodeSelector, SelectionPolicy};
+use evenkeel_policy::score::{Candidate, Limits, NodeSelector, RequestKind, SelectionPolicy};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrRules;
 use evenkeel_policy::time::Instant;
@@ -33,6 +35,7 @@ use crate::accept::RequestRecord;
 use crate::load_manager::RegistryError;
 use crate::options::{AffinityOptions, BreakerOptions, PipelineOptions};
 use crate::pick_path::Paths;
+use crate::transactions::AtShare;
 use affinity::{NodeLoad, PoolLoad};
 
 /// A node picked for a request, and the reason.
@@ -141,19 +144,30 @@ impl NodePool {
             .unwrap_or(now)
     }
 
+    /// Reports whether any node can serve a request of this kind now, if its tenant may use it and it has not failed.
+    pub(crate) fn has_room_for(&self, model: ModelId, request: RequestKind) -> bool {
+        self.nodes.values().any(|node| self.has_room(node, model, request))
+    }
+
     /// Reports whether a node can serve a request now.
-    pub(crate) fn can_serve(&self, id: NodeId, record: &RequestRecord) -> bool {
+    pub(crate) fn can_serve(&self, id: NodeId, record: &RequestRecord, at_share: &AtShare) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
-        node.has_free_slot()
-            && node.serves(record.arrival.model)
-            && !record.tried.contains(&id)
-            && self.limits.gate(&node.stats(), record.arrival.request).is_ok()
+        is_allowed(id, record, at_share) && self.has_room(node, record.arrival.model, record.arrival.request)
+    }
+
+    fn has_room(&self, node: &Node, model: ModelId, request: RequestKind) -> bool {
+        node.has_room_for(request) && node.serves(model) && self.limits.gate(&node.stats(), request).is_ok()
     }
 
     /// Returns the node in the affinity cache, if it can serve the request now.
-    pub(crate) fn cached_node(&self, cache: &NodeSelectionCache, record: &RequestRecord) -> Option<NodeId> {
+    pub(crate) fn cached_node(
+        &self,
+        cache: &NodeSelectionCache,
+        record: &RequestRecord,
+        at_share: &AtShare,
+    ) -> Option<NodeId> {
         let key = record.arrival.affinity?;
-        cache.peek((record.arrival.model, key)).filter(|node| self.can_serve(*node, record))
+        cache.peek((record.arrival.model, key)).filter(|node| self.can_serve(*node, record, at_share))
     }
 
     /// Refreshes statistics older than [`STATS_AGE_MAX`].
@@ -162,25 +176,33 @@ impl NodePool {
     }
 
     /// Picks a node: the cached one, else the one preferred by affinity, else the selection policy's choice.
-    pub(crate) fn pick(&mut self, cache: &NodeSelectionCache, record: &RequestRecord) -> Option<Pick> {
-        if let Some(node) = self.cached_node(cache, record) {
+    pub(crate) fn pick(
+        &mut self,
+        cache: &NodeSelectionCache,
+        record: &RequestRecord,
+        at_share: &AtShare,
+    ) -> Option<Pick> {
+        if let Some(node) = self.cached_node(cache, record, at_share) {
             return Some(Pick { node, reason: PickReason::Cached });
         }
-        if let Some(node) = record.arrival.affinity.and_then(|key| self.preferred(key, record)) {
+        if let Some(node) = record.arrival.affinity.and_then(|key| self.preferred(key, record, at_share)) {
             return Some(Pick { node, reason: PickReason::Preferred });
         }
         self.candidates.clear();
+        let request = record.arrival.request;
         for (id, node) in &self.nodes {
-            if node.serves(record.arrival.model) && !record.tried.contains(id) {
+            // Nodes without a free slot stay in the list: they show the policy how loaded the pool is.
+            let has_place = request != RequestKind::BeginTx || node.transactions.has_free();
+            if node.serves(record.arrival.model) && has_place && is_allowed(*id, record, at_share) {
                 self.candidates.push(node.candidate(*id));
             }
         }
         let random = self.random.next_f64();
-        let choice = self.selector.pick(&self.candidates, record.arrival.request, random)?;
+        let choice = self.selector.pick(&self.candidates, request, random)?;
         Some(Pick { node: choice.node, reason: PickReason::Chosen(choice.reason) })
     }
 
-    fn preferred(&self, key: u64, record: &RequestRecord) -> Option<NodeId> {
+    fn preferred(&self, key: u64, record: &RequestRecord, at_share: &AtShare) -> Option<NodeId> {
         let mut pool = PoolLoad::default();
         let mut best: Option<(u64, NodeId, NodeLoad)> = None;
         for (id, node) in
@@ -194,9 +216,16 @@ impl NodePool {
             }
         }
         let (_, id, load) = best?;
-        let fits = self.can_serve(id, record) && affinity::is_within(load, pool, self.affinity.load_max);
+        let fits =
+            self.can_serve(id, record, at_share) && affinity::is_within(load, pool, self.affinity.load_max);
         fits.then_some(id)
     }
+}
+
+/// Reports whether a request may use a node: it has not failed there, and its tenant may begin a transaction there.
+fn is_allowed(node: NodeId, record: &RequestRecord, at_share: &AtShare) -> bool {
+    let may_begin = !at_share.contains(node, record.arrival.tenant);
+    !record.tried.contains(&node) && (record.arrival.request != RequestKind::BeginTx || may_begin)
 }
 
 /// Seeded random numbers: xorshift64*.

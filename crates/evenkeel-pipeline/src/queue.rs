@@ -7,6 +7,7 @@
 mod busy_throughput;
 mod charge_ahead;
 mod model_queue;
+mod tenant_queue;
 mod tenants;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::{Duration, Instant};
 
 pub(crate) use model_queue::ModelQueue;
+pub(crate) use tenant_queue::TenantQueue;
 pub use tenants::TenantRule;
 pub(crate) use tenants::{TenantEntry, Tenants};
 
@@ -121,7 +123,7 @@ impl WaitQueue {
         let queue_id = record.arrival.queue_id();
         let tenant = record.arrival.tenant;
         let Some(queue) = self.queues.get_mut(&queue_id) else { return };
-        let is_first = queue.push(request, tenant, end);
+        let is_first = queue.push(request, record, end);
         if is_first {
             self.activate_tenant(queue_id, tenant);
         }

@@ -6,6 +6,10 @@
 //! Guarantees: a request is sent only when a node has a free slot for it; a freed slot goes to exactly one waiting
 //! request in the same step. At the end of every step, no slot is free while a request that could use it waits, and a
 //! background request has got a slot only if no waiting interactive request could use it.
+//!
+//! Limits: a search of a tenant queue checks at most one request of each kind that was never sent, and the requests
+//! that failed before; so the number of `BeginTx` requests that wait for a place does not slow down other requests. A
+//! dispatch that sends nothing although a slot is free is O(nodes + tenants that wait).
 
 mod retry_budget;
 
@@ -13,17 +17,21 @@ use evenkeel_policy::backpressure::retry_after;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason};
+use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::Instant;
 
 pub(crate) use retry_budget::RetryBudget;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Attempt, ModelQueueId, Priority, RequestRecord, RequestState, ResponseState};
+use crate::accept::{
+    Arrival, Attempt, ModelQueueId, Priority, RequestRecord, RequestState, Requests, ResponseState,
+};
 use crate::load_manager::TimerTarget;
 use crate::observe::Event;
 use crate::pick_node::{AdminState, Node, Pick, STATS_AGE_MAX, SlotRequest};
-use crate::queue::QueueEnd;
+use crate::queue::{QueueEnd, TenantEntry, TenantQueue};
 use crate::rejection::{NoRetryReason, Rejection};
+use crate::transactions::AtShare;
 
 /// A queued request and the node picked for it.
 struct Placement {
@@ -33,6 +41,14 @@ struct Placement {
     pick: Pick,
     /// Tenants whose turn it was but that had no request that fits a node; parked until this request is sent.
     passed_over: Vec<Key>,
+}
+
+/// A request found in a tenant queue.
+struct Found<T> {
+    request: RequestId,
+    result: T,
+    /// Number of requests checked before it.
+    passed_over: usize,
 }
 
 impl OptimizedLoadManager {
@@ -58,6 +74,7 @@ impl OptimizedLoadManager {
 
     /// Picks a request of one priority: checks the models of each node with a free slot, round robin per node.
     fn pick_from_priority(&mut self, priority: Priority) -> Option<Placement> {
+        let at_share = self.tenants_at_share(priority);
         let mut checked: Vec<ModelId> = Vec::new();
         let free_nodes: Vec<NodeId> =
             self.nodes.iter().filter(|(_, node)| node.has_free_slot()).map(|(id, _)| id).collect();
@@ -69,7 +86,7 @@ impl OptimizedLoadManager {
                 if checked.contains(&model) || !self.wait_queue.has_ready(queue_id) {
                     continue;
                 }
-                if let Some(placement) = self.pick_from_model_queue(queue_id) {
+                if let Some(placement) = self.pick_from_model_queue(queue_id, &at_share) {
                     return Some(placement);
                 }
                 checked.push(model);
@@ -80,19 +97,38 @@ impl OptimizedLoadManager {
 
     /// Picks a request from one model queue, trying tenants in DRR order.
     ///
-    /// The nodes with a free slot may all have failed the tenant's requests, or reject them by their gates. Such a
-    /// tenant is parked until another has been served, and keeps its turn.
-    fn pick_from_model_queue(&mut self, queue_id: ModelQueueId) -> Option<Placement> {
+    /// The nodes with a free slot may all have failed the tenant's requests, reject them by their gates, or have no
+    /// transaction place for them. Such a tenant is parked until another has been served, and keeps its turn.
+    fn pick_from_model_queue(&mut self, queue_id: ModelQueueId, at_share: &AtShare) -> Option<Placement> {
         let mut passed_over = Vec::new();
         while let Some(key) = self.wait_queue.queue(queue_id).and_then(|queue| queue.drr.next_key()) {
-            if let Some(placement) = self.pick_from_tenant_queue(queue_id, TenantId(key.0)) {
+            if let Some(placement) = self.pick_from_tenant_queue(queue_id, TenantId(key.0), at_share) {
                 return Some(Placement { passed_over, ..placement });
+            }
+            // Parking may open DRR rounds, which pay off debts: if no tenant can be served, leave all as they are.
+            if passed_over.is_empty() && !self.has_servable(queue_id, at_share) {
+                return None;
             }
             passed_over.push(key);
             self.wait_queue.queue_mut(queue_id)?.drr.park(key);
         }
         self.wake(queue_id, passed_over);
         None
+    }
+
+    /// Reports whether a node can serve any queued request of a model queue now.
+    fn has_servable(&self, queue_id: ModelQueueId, at_share: &AtShare) -> bool {
+        let has_room = |kind: &RequestKind| self.nodes.has_room_for(queue_id.model, *kind);
+        let kinds: Vec<RequestKind> = RequestKind::ALL.into_iter().filter(has_room).collect();
+        let can_serve = |record: &RequestRecord| {
+            self.nodes.iter().find(|(id, _)| self.nodes.can_serve(*id, record, at_share)).map(|_| ())
+        };
+        let is_servable = |(tenant, tenant_queue): (TenantId, &TenantQueue)| {
+            !self.wait_queue.tenants().get(tenant).is_some_and(TenantEntry::is_capped)
+                && kinds.iter().any(|kind| tenant_queue.queued_of(*kind).next().is_some())
+                && find_first(&self.requests, tenant_queue, can_serve).is_some()
+        };
+        self.wait_queue.queue(queue_id).is_some_and(|queue| queue.tenant_queues().any(is_servable))
     }
 
     fn wake(&mut self, queue_id: ModelQueueId, passed_over: Vec<Key>) {
@@ -102,41 +138,51 @@ impl OptimizedLoadManager {
     }
 
     /// Picks a request from one tenant queue: the first that fits a node, or a later one with a warm cache.
-    fn pick_from_tenant_queue(&mut self, queue_id: ModelQueueId, tenant: TenantId) -> Option<Placement> {
-        let (index, request, pick) = self.pick_node_for_first(queue_id, tenant)?;
-        let first = Placement { request, tenant, queue_id, pick, passed_over: Vec::new() };
-        if index > 0 || pick.reason == PickReason::Cached {
+    fn pick_from_tenant_queue(
+        &mut self,
+        queue_id: ModelQueueId,
+        tenant: TenantId,
+        at_share: &AtShare,
+    ) -> Option<Placement> {
+        let found = self.pick_node_for_first(queue_id, tenant, at_share)?;
+        let first = Placement {
+            request: found.request,
+            tenant,
+            queue_id,
+            pick: found.result,
+            passed_over: Vec::new(),
+        };
+        if found.passed_over > 0 || first.pick.reason == PickReason::Cached {
             return Some(first);
         }
-        Some(self.prefer_cached(&first).unwrap_or(first))
+        Some(self.prefer_cached(&first, at_share).unwrap_or(first))
     }
 
-    /// Picks a node for the first request of a tenant queue that fits one; also returns the request's index.
+    /// Picks a node for the first request of a tenant queue that fits one.
     fn pick_node_for_first(
         &mut self,
         queue_id: ModelQueueId,
         tenant: TenantId,
-    ) -> Option<(usize, RequestId, Pick)> {
+        at_share: &AtShare,
+    ) -> Option<Found<Pick>> {
         let tenant_queue = self.wait_queue.queue(queue_id)?.tenant_queue(tenant)?;
-        tenant_queue.queued().iter().enumerate().find_map(|(index, request)| {
-            let pick = self.nodes.pick(&self.node_cache, self.requests.get(*request)?)?;
-            Some((index, *request, pick))
-        })
+        let nodes = &mut self.nodes;
+        find_first(&self.requests, tenant_queue, |record| nodes.pick(&self.node_cache, record, at_share))
     }
 
     /// Finds a request shortly after `first` whose cached node is free, unless `first` was skipped too often.
-    fn prefer_cached(&mut self, first: &Placement) -> Option<Placement> {
+    fn prefer_cached(&mut self, first: &Placement, at_share: &AtShare) -> Option<Placement> {
         let affinity = self.options.affinity;
         if self.requests.get(first.request)?.skipped >= affinity.skips_max {
             return None;
         }
         let tenant_queue = self.wait_queue.queue(first.queue_id)?.tenant_queue(first.tenant)?;
-        let cached = |request: &RequestId| {
-            let node = self.nodes.cached_node(&self.node_cache, self.requests.get(*request)?)?;
-            Some((*request, Pick { node, reason: PickReason::Cached }))
+        let cached = |request: RequestId| {
+            let node = self.nodes.cached_node(&self.node_cache, self.requests.get(request)?, at_share)?;
+            Some((request, Pick { node, reason: PickReason::Cached }))
         };
-        let lookahead = tenant_queue.queued().iter().take(affinity.lookahead_max).skip(1);
-        let (request, pick) = lookahead.into_iter().find_map(cached)?;
+        let mut lookahead = tenant_queue.queued().take(affinity.lookahead_max).skip(1);
+        let (request, pick) = lookahead.find_map(cached)?;
         self.requests.get_mut(first.request)?.skipped += 1;
         let Placement { tenant, queue_id, .. } = *first;
         Some(Placement { request, tenant, queue_id, pick, passed_over: Vec::new() })
@@ -159,7 +205,7 @@ impl OptimizedLoadManager {
         self.leave_queue(request);
         self.wait_queue.release_capacity(queue_id, tenant);
         self.wake(queue_id, passed_over);
-        let work = SlotRequest { model, request: arrival.request, cost: arrival.cost };
+        let work = SlotRequest { tenant, model, request: arrival.request, cost: arrival.cost };
         let epoch = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
         self.schedule_node(pick.node);
         if let Some(affinity) = arrival.affinity {
@@ -194,7 +240,8 @@ impl OptimizedLoadManager {
         self.in_flight -= 1;
         self.wait_queue.settle(arrival.queue_id(), arrival.tenant, attempt.charged, actual);
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
-        let work = SlotRequest { model: arrival.model, request: arrival.request, cost: attempt.load };
+        let Arrival { tenant, model, request: kind, .. } = arrival;
+        let work = SlotRequest { tenant, model, request: kind, cost: attempt.load };
         node.release_slot(request, &work);
         if let Some(path) = attempt.path {
             node.paths.release(path);
@@ -310,5 +357,79 @@ impl OptimizedLoadManager {
             });
         let at = blocked.then(|| self.now + STATS_AGE_MAX);
         self.timers.set_recheck(at);
+    }
+}
+
+/// Finds the first request of a tenant queue for which `check` returns a result.
+///
+/// A request that was never sent differs from the later ones of its kind only in its preferences: if it fits no node,
+/// neither do they.
+fn find_first<T>(
+    requests: &Requests,
+    tenant_queue: &TenantQueue,
+    mut check: impl FnMut(&RequestRecord) -> Option<T>,
+) -> Option<Found<T>> {
+    let mut queued = tenant_queue.queued();
+    let mut passed_over = 0;
+    while let Some(request) = queued.next() {
+        let record = requests.get(request)?;
+        if let Some(result) = check(record) {
+            return Some(Found { request, result, passed_over });
+        }
+        passed_over += 1;
+        if record.tried.is_empty() {
+            queued.skip_kind(record.arrival.request);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pick_node::{NodeSpec, Slots};
+    use evenkeel_policy::weight::Weight;
+
+    #[test]
+    fn a_search_checks_one_of_many_begins_before_the_plain_statement_behind_them() {
+        let mut pipeline = OptimizedLoadManager::new(Default::default()).unwrap();
+        let spec = NodeSpec {
+            slots: Slots::Fixed(1),
+            transactions_max: Some(0),
+            weight: Weight::ONE,
+            models: vec![ModelId(0)],
+            paths: vec![],
+        };
+        pipeline.add_node(Instant::ORIGIN, &spec).unwrap();
+        let mut kinds = vec![RequestKind::Query];
+        kinds.extend([RequestKind::BeginTx; 40]);
+        kinds.push(RequestKind::Query);
+        let requests: Vec<_> = kinds
+            .into_iter()
+            .map(|request| pipeline.handle_arrival(Instant::ORIGIN, arrival(request)))
+            .collect();
+        let queue_id = ModelQueueId { model: ModelId(0), priority: Priority::Interactive };
+        let tenant_queue = pipeline.wait_queue.queue(queue_id).unwrap().tenant_queue(TenantId(0)).unwrap();
+        assert_eq!(tenant_queue.queued_len(), 41);
+        let mut checks = 0;
+        let found = find_first(&pipeline.requests, tenant_queue, |record| {
+            checks += 1;
+            (record.arrival.request == RequestKind::Query).then_some(())
+        });
+        let found = found.unwrap();
+        assert_eq!((found.request, found.passed_over, checks), (requests[41], 1, 2));
+    }
+
+    fn arrival(request: RequestKind) -> Arrival {
+        Arrival {
+            tenant: TenantId(0),
+            model: ModelId(0),
+            cost: Cost(500),
+            upfront: Cost::MAX,
+            affinity: None,
+            deadline: None,
+            request,
+            priority: Priority::Interactive,
+        }
     }
 }

@@ -150,8 +150,13 @@ fn scheduler_with(slots: &[u32]) -> Arc<RequestScheduler> {
         Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
     let scheduler = RequestScheduler::start(PipelineOptions::default(), Arc::new(observer)).unwrap();
     for slots in slots {
-        let spec =
-            NodeSpec { slots: Slots::Fixed(*slots), weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
+        let spec = NodeSpec {
+            slots: Slots::Fixed(*slots),
+            transactions_max: None,
+            weight: Weight::ONE,
+            models: vec![MODEL],
+            paths: vec![],
+        };
         scheduler.update(|pipeline, now| pipeline.add_node(now, &spec)).unwrap();
     }
     scheduler

@@ -17,7 +17,7 @@ use super::*;
 const MODEL: ModelId = ModelId(0);
 
 #[tokio::test]
-async fn a_free_slot_is_granted_without_parking() {
+async fn a_free_slot_is_granted_without_registering_a_waiter() {
     let scheduler = scheduler_with(&[1]);
     let mut future = pin!(scheduler.submit(arrival(0)));
     assert!(poll(&mut future, &TestWaker::new()).is_ready());
@@ -40,7 +40,7 @@ async fn a_freed_slot_wakes_exactly_one_request_and_is_reserved_for_it() {
 }
 
 #[tokio::test]
-async fn a_decision_between_two_polls_is_not_lost() {
+async fn a_slot_granted_before_the_first_poll_is_not_lost() {
     let scheduler = scheduler_with(&[1]);
     let slot = scheduler.submit(arrival(0)).await.unwrap();
     let mut future = pin!(scheduler.submit(arrival(1)));
@@ -88,7 +88,7 @@ async fn a_queued_request_is_rejected_at_its_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_timer_is_reset_when_a_timeout_becomes_due_earlier() {
+async fn a_request_with_an_earlier_timeout_resets_the_timer() {
     let scheduler = scheduler_with(&[1]);
     let _slot = scheduler.submit(arrival(0)).await.unwrap();
     let long = tokio::spawn(scheduler.submit(arrival(0)));
@@ -272,8 +272,13 @@ fn scheduler_with(slots: &[u32]) -> Arc<RequestScheduler> {
         Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
     let scheduler = RequestScheduler::start(PipelineOptions::default(), Arc::new(observer)).unwrap();
     for slots in slots {
-        let spec =
-            NodeSpec { slots: Slots::Fixed(*slots), weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
+        let spec = NodeSpec {
+            slots: Slots::Fixed(*slots),
+            transactions_max: None,
+            weight: Weight::ONE,
+            models: vec![MODEL],
+            paths: vec![],
+        };
         scheduler.update(|pipeline, now| pipeline.add_node(now, &spec)).unwrap();
     }
     scheduler

@@ -167,7 +167,13 @@ impl KneeSim {
         };
         let load = load_config(backpressure);
         let mut pipeline = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
-        let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
+        let spec = NodeSpec {
+            slots: plan.slots,
+            transactions_max: None,
+            weight: Weight::ONE,
+            models: vec![MODEL],
+            paths: vec![],
+        };
         pipeline.add_node(Instant::ORIGIN, &spec)?;
         let mut event_queue = EventQueue::new();
         plan.batches

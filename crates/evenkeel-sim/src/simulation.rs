@@ -122,8 +122,13 @@ impl<'a> Simulation<'a> {
     fn start(&mut self) -> Result<(), SimError> {
         for node in &self.scenario.nodes {
             let paths = node.paths.iter().map(|path| PathSpec { rtt: Some(path.rtt) }).collect();
-            let spec =
-                NodeSpec { slots: Slots::Fixed(node.slots), weight: Weight::ONE, models: vec![MODEL], paths };
+            let spec = NodeSpec {
+                slots: Slots::Fixed(node.slots),
+                transactions_max: None,
+                weight: Weight::ONE,
+                models: vec![MODEL],
+                paths,
+            };
             self.pipeline.add_node(Instant::ORIGIN, &spec)?;
         }
         for id in 0..self.rules.len() {

@@ -9,7 +9,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::OptimizedLoadManager;
 use crate::observe::Event;
-use crate::pick_node::{AdminState, Capacity, NodeSpec, Slots};
+use crate::pick_node::{AdminState, Capacity, Node, NodeSpec, Slots};
 use crate::queue::TenantRule;
 
 impl OptimizedLoadManager {
@@ -60,6 +60,25 @@ impl OptimizedLoadManager {
         Ok(())
     }
 
+    /// Changes the number of slots that `BeginTx` requests may hold on a node; transactions in progress continue.
+    pub fn set_transactions_max(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        transactions_max: Option<u32>,
+    ) -> Result<(), RegistryError> {
+        self.advance(now);
+        self.check_node(node)?;
+        let known = self.nodes.get_mut(node).ok_or(RegistryError::UnknownNode { node })?;
+        let before = core::mem::replace(&mut known.transactions.max, transactions_max);
+        let has_grown = before.unwrap_or(u32::MAX) < transactions_max.unwrap_or(u32::MAX);
+        if has_grown {
+            self.wait_queue.reset_throughput(known.models());
+        }
+        self.dispatch();
+        Ok(())
+    }
+
     /// Drains a node: its requests in flight finish, and it gets no new ones.
     pub fn drain_node(&mut self, now: Instant, node: NodeId) -> Result<(), RegistryError> {
         self.set_admin_state(now, node, AdminState::Draining)
@@ -73,6 +92,12 @@ impl OptimizedLoadManager {
     /// Removes a node once its requests in flight have finished; it gets no new ones.
     pub fn remove_node(&mut self, now: Instant, node: NodeId) -> Result<(), RegistryError> {
         self.set_admin_state(now, node, AdminState::Removing)
+    }
+
+    /// Reports whether a node takes new requests: it is in rotation, neither cooling down nor behind an open circuit
+    /// breaker. Its slots may all be taken.
+    pub fn is_available(&self, node: NodeId) -> bool {
+        self.nodes.get(node).is_some_and(Node::is_available)
     }
 
     /// Sets a tenant's weight and concurrency limit; requests that are already queued are rescheduled accordingly.

@@ -6,7 +6,7 @@
 use evenkeel_policy::concurrency_limit::Epoch;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{Ewma, Gains, LatencyWindow, Outcome, RatioWindow};
-use evenkeel_policy::id::{ModelId, NodeId, RequestId};
+use evenkeel_policy::id::{ModelId, NodeId, RequestId, TenantId};
 use evenkeel_policy::path::PathRule;
 use evenkeel_policy::score::{Candidate, NodeStats, RequestKind, Status};
 use evenkeel_policy::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use evenkeel_policy::weight::Weight;
 use super::capacity::{Capacity, EngineLoad, Slots};
 use super::circuit_breaker::CircuitBreaker;
 use super::cooldown::Cooldown;
+use super::transaction_places::TransactionPlaces;
 use crate::options::BreakerOptions;
 use crate::pick_path::{PathSpec, Paths};
 
@@ -26,6 +27,11 @@ pub(crate) const STATS_AGE_MAX: Duration = Duration::from_secs(1);
 pub struct NodeSpec {
     /// Number of requests it serves at once.
     pub slots: Slots,
+    /// Maximum number of slots that `BeginTx` requests hold at once; `None` for no limit besides the slots.
+    ///
+    /// Under [`GateRule::Quality`](evenkeel_policy::score::GateRule) the specification's gate refuses new transactions
+    /// earlier: while less than `tx_free_min` of this number is free.
+    pub transactions_max: Option<u32>,
     /// Share of the work it should get, relative to the other nodes.
     pub weight: Weight,
     /// Models it serves.
@@ -70,7 +76,7 @@ pub(crate) struct Node {
     pub(crate) cooldown: Cooldown,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) busy: u32,
-    transactions: u32,
+    pub(crate) transactions: TransactionPlaces,
     pub(crate) in_flight: Cost,
     /// Model of the last request sent to it; the other models come first next time.
     last_model: Option<ModelId>,
@@ -111,7 +117,7 @@ impl Node {
             cooldown: Cooldown::new(defaults.breaker.cooldown),
             breaker: CircuitBreaker::new(defaults.breaker, defaults.backoff),
             busy: 0,
-            transactions: 0,
+            transactions: TransactionPlaces::new(spec.transactions_max),
             in_flight: Cost::ZERO,
             last_model: None,
             latency: LatencyWindow::default(),
@@ -149,6 +155,11 @@ impl Node {
         self.is_available() && self.busy < self.slots()
     }
 
+    /// Reports whether it has room for a request of this kind.
+    pub(crate) fn has_room_for(&self, request: RequestKind) -> bool {
+        self.has_free_slot() && (request != RequestKind::BeginTx || self.transactions.has_free())
+    }
+
     pub(crate) fn slots(&self) -> u32 {
         self.capacity.slots()
     }
@@ -169,7 +180,9 @@ impl Node {
     /// Reserves a slot; returns the epoch of the concurrency limit in which the request is sent.
     pub(crate) fn reserve_slot(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> Epoch {
         self.busy += 1;
-        self.transactions += u32::from(work.request == RequestKind::BeginTx);
+        if work.request == RequestKind::BeginTx {
+            self.transactions.reserve(work.tenant);
+        }
         self.in_flight += work.cost;
         self.last_model = Some(work.model);
         self.breaker.on_send(request);
@@ -184,7 +197,9 @@ impl Node {
 
     pub(crate) fn release_slot(&mut self, request: RequestId, work: &SlotRequest) {
         self.busy -= 1;
-        self.transactions -= u32::from(work.request == RequestKind::BeginTx);
+        if work.request == RequestKind::BeginTx {
+            self.transactions.release(work.tenant);
+        }
         self.in_flight = self.in_flight - work.cost;
         self.breaker.on_release(request);
         self.cooldown.on_release(request);
@@ -222,15 +237,17 @@ impl Node {
     /// Returns the selection policy's view of the node; a database connection and a transaction are both a slot.
     pub(crate) fn stats(&self) -> NodeStats {
         let slots = i32::try_from(self.slots()).unwrap_or(i32::MAX);
+        let transactions_max = self.transactions.max.map(|max| i32::try_from(max).unwrap_or(i32::MAX));
         let CachedStats { p95_latency_ms, latency_samples, error_rate_1m, timeouts_1m, uptime_sec, .. } =
             self.cached_stats;
         NodeStats {
             running_http_session: self.busy,
             running_sql: self.busy,
-            running_tx: self.transactions,
+            running_tx: self.transactions.in_use(),
             max_http_sessions: slots,
             max_open_conns: slots,
-            max_transaction_conns: slots,
+            // 0 would mean that the node is not configured for statements either.
+            max_transaction_conns: transactions_max.map_or(slots, |max| max.min(slots).max(1)),
             open_conns: self.busy,
             p95_latency_ms,
             latency_samples,
@@ -250,10 +267,6 @@ impl Node {
 
     pub(crate) fn weight(&self) -> Weight {
         self.weight
-    }
-
-    pub(crate) fn transactions(&self) -> u32 {
-        self.transactions
     }
 
     pub(crate) fn p95(&self, now: Instant) -> Option<Duration> {
@@ -277,6 +290,7 @@ impl Node {
 /// Work that a slot is reserved for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotRequest {
+    pub(crate) tenant: TenantId,
     pub(crate) model: ModelId,
     pub(crate) request: RequestKind,
     /// Its estimated cost.

@@ -3,7 +3,7 @@
 //! Guarantees: a tenant queue exists while its tenant holds queue capacity; its tenant is active in DRR while a request is
 //! queued.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 use evenkeel_policy::backpressure;
 use evenkeel_policy::cost::Cost;
@@ -14,6 +14,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::busy_throughput::{BusyThroughput, QueueLoad};
 use super::charge_ahead::ChargeAhead;
+use super::tenant_queue::TenantQueue;
 use super::{QueueEnd, key};
 use crate::accept::RequestRecord;
 use crate::admit::AdmissionControl;
@@ -26,30 +27,6 @@ pub(crate) struct ModelQueue {
     pub(super) charge_ahead: ChargeAhead,
     tenant_queues: BTreeMap<TenantId, TenantQueue>,
     throughput: BusyThroughput,
-}
-
-/// Requests of one tenant waiting for one model.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TenantQueue {
-    /// Requests that are scheduled, next first.
-    queued: VecDeque<RequestId>,
-    /// All waiting requests, delayed ones included, in order of arrival.
-    waiting: BTreeSet<(u64, RequestId)>,
-    cost: Cost,
-}
-
-impl TenantQueue {
-    pub(crate) fn queued(&self) -> &VecDeque<RequestId> {
-        &self.queued
-    }
-
-    pub(crate) fn waiting(&self) -> &BTreeSet<(u64, RequestId)> {
-        &self.waiting
-    }
-
-    pub(crate) fn cost(&self) -> Cost {
-        self.cost
-    }
 }
 
 impl ModelQueue {
@@ -89,7 +66,7 @@ impl ModelQueue {
     }
 
     pub(super) fn expected_wait(&self, tenant: TenantId, weight: Weight) -> Option<Duration> {
-        let queued = self.tenant_queues.get(&tenant).map_or(Cost::ZERO, |tenant_queue| tenant_queue.cost);
+        let queued = self.tenant_queues.get(&tenant).map_or(Cost::ZERO, TenantQueue::cost);
         backpressure::expected_wait(
             queued,
             self.throughput.per_second()?,
@@ -98,41 +75,32 @@ impl ModelQueue {
     }
 
     pub(super) fn register(&mut self, request: RequestId, record: &RequestRecord) {
-        let tenant_queue = self.tenant_queues.entry(record.arrival.tenant).or_default();
-        tenant_queue.waiting.insert((record.order, request));
-        tenant_queue.cost += record.arrival.cost;
+        self.tenant_queues.entry(record.arrival.tenant).or_default().register(request, record);
     }
 
     /// Adds a request to its tenant queue; returns whether it is the only one there.
-    pub(super) fn push(&mut self, request: RequestId, tenant: TenantId, end: QueueEnd) -> bool {
-        let tenant_queue = self.tenant_queues.entry(tenant).or_default();
-        match end {
-            QueueEnd::Front => tenant_queue.queued.push_front(request),
-            QueueEnd::Back => tenant_queue.queued.push_back(request),
-        }
-        tenant_queue.queued.len() == 1
+    pub(super) fn push(&mut self, request: RequestId, record: &RequestRecord, end: QueueEnd) -> bool {
+        let tenant_queue = self.tenant_queues.entry(record.arrival.tenant).or_default();
+        tenant_queue.push(request, record.arrival.request, end);
+        tenant_queue.queued_len() == 1
     }
 
     pub(super) fn leave(&mut self, request: RequestId, record: &RequestRecord) {
         let tenant = record.arrival.tenant;
         let Some(tenant_queue) = self.tenant_queues.get_mut(&tenant) else { return };
-        if !tenant_queue.waiting.remove(&(record.order, request)) {
+        if !tenant_queue.remove(request, record) {
             return;
         }
-        tenant_queue.cost = tenant_queue.cost - record.arrival.cost;
-        if let Some(index) = tenant_queue.queued.iter().position(|queued| *queued == request) {
-            tenant_queue.queued.remove(index);
-            if tenant_queue.queued.is_empty() {
-                self.drr.remove_key(key(tenant));
-            }
+        if tenant_queue.queued_len() == 0 {
+            self.drr.remove_key(key(tenant));
         }
-        if tenant_queue.waiting.is_empty() {
+        if tenant_queue.waiting().is_empty() {
             self.tenant_queues.remove(&tenant);
         }
     }
 
     pub(super) fn newest(&self, tenant: TenantId) -> Option<RequestId> {
-        self.tenant_queues.get(&tenant)?.waiting.last().map(|(_, request)| *request)
+        self.tenant_queues.get(&tenant)?.waiting().last().map(|(_, request)| *request)
     }
 
     pub(crate) fn tenant_queue(&self, tenant: TenantId) -> Option<&TenantQueue> {

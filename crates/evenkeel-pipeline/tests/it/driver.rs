@@ -220,7 +220,13 @@ pub(crate) fn arrival_of(tenant: u32) -> Arrival {
 }
 
 pub(crate) fn spec(slots: u32, models: &[ModelId]) -> NodeSpec {
-    NodeSpec { slots: Slots::Fixed(slots), weight: Weight::ONE, models: models.to_vec(), paths: vec![] }
+    NodeSpec {
+        slots: Slots::Fixed(slots),
+        transactions_max: None,
+        weight: Weight::ONE,
+        models: models.to_vec(),
+        paths: vec![],
+    }
 }
 
 /// Returns a node with one path per round-trip time, in milliseconds.

@@ -1,8 +1,8 @@
 //! Property tests over random sequences of all driver calls: no request is lost, no slot leaks, and no counter drifts.
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, AttemptFailure, EngineLoad, ModelId, PipelineLimits, PipelineOptions, Priority,
-    RequestEnd, RequestId, Slots, TenantRule,
+    AdmitRule, Arrival, AttemptFailure, EngineLoad, ModelId, NodeSpec, PipelineLimits, PipelineOptions,
+    Priority, RequestEnd, RequestId, Slots, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::concurrency_limit::LimitConfig;
@@ -10,7 +10,9 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::path::Probe;
-use evenkeel_policy::score::{HotColdConfig, RequestKind, ScoreConfig, SelectionPolicy};
+use evenkeel_policy::score::{
+    GateRule, HotColdConfig, Limits, LimitsConfig, RequestKind, ScoreConfig, SelectionPolicy,
+};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use proptest::collection::vec;
@@ -35,11 +37,11 @@ enum Step {
     Advance(u64),
     /// Time passes without a call of `handle_time`, so timers are late.
     AdvanceWithoutTimers(u64),
-    AddNode(u32, Vec<u32>),
+    AddNode(u32, Option<u32>, Vec<u32>),
     AddPaths(u32),
     SetModels(u32, Vec<u32>),
-    SetSlots(u32, u32),
-    SetAdaptiveSlots(u32),
+    SetSlots(u32, Slots),
+    SetTransactionsMax(u32, Option<u32>),
     EngineLoad(u32, Option<(u32, u32)>),
     Drain(u32),
     Resume(u32),
@@ -54,8 +56,9 @@ proptest! {
         steps in vec(step(), 1..150),
         admit in prop_oneof![Just(AdmitRule::ByShare), Just(AdmitRule::ByLoad)],
         scored in any::<bool>(),
+        gates in prop_oneof![Just(GateRule::Quality), Just(GateRule::CapacityOnly)],
     ) {
-        let mut driver = Driver::new(options(admit, scored));
+        let mut driver = Driver::new(options(admit, scored, gates));
         driver.add(2, &[ModelId(0), ModelId(1)]);
         let mut requests = vec![];
         for step in steps {
@@ -77,14 +80,16 @@ proptest! {
     /// Only lowering its number of slots can leave a node with more requests than slots.
     #[test]
     fn a_node_never_gets_more_requests_than_slots(steps in vec(step(), 1..150)) {
-        let mut driver = Driver::new(options(AdmitRule::ByShare, false));
+        let mut driver = Driver::new(options(AdmitRule::ByShare, false, GateRule::Quality));
         let mut requests = vec![];
         for step in steps {
-            let before: Vec<_> = driver.pipeline.status().nodes.iter().map(|node| (node.node, node.busy)).collect();
+            let before = driver.pipeline.status().nodes;
             run_step(&mut driver, &mut requests, step);
             for node in driver.pipeline.status().nodes {
-                let previous = before.iter().find(|(id, _)| *id == node.node).map_or(0, |(_, busy)| *busy);
-                prop_assert!(node.busy <= node.slots.max(previous), "{node:?} had {previous}");
+                // A call that lowers the number of slots first runs late timers, which may still fill the old slots.
+                let previous = before.iter().find(|previous| previous.node == node.node);
+                let busy_max = previous.map_or(0, |previous| previous.busy.max(previous.slots));
+                prop_assert!(node.busy <= node.slots.max(busy_max), "{node:?}, before: {previous:?}");
             }
         }
     }
@@ -101,9 +106,10 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
             driver.now += Duration::from_millis(millis);
             return;
         }
-        Step::AddNode(slots, models) => {
+        Step::AddNode(slots, transactions_max, models) => {
             let full = driver.pipeline.status().nodes.len() == NODES_MAX;
-            assert_eq!(driver.pipeline.add_node(now, &spec(slots, &ids(models))).is_err(), full);
+            let spec = NodeSpec { transactions_max, ..spec(slots, &ids(models)) };
+            assert_eq!(driver.pipeline.add_node(now, &spec).is_err(), full);
         }
         Step::AddPaths(slots) => {
             let _ = driver.pipeline.add_node(now, &with_paths(slots, &[5, 20]));
@@ -120,11 +126,10 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
             let _ = driver.pipeline.set_node_models(now, NodeId(node), &ids(models));
         }
         Step::SetSlots(node, slots) => {
-            let _ = driver.pipeline.set_slots(now, NodeId(node), Slots::Fixed(slots));
+            let _ = driver.pipeline.set_slots(now, NodeId(node), slots);
         }
-        Step::SetAdaptiveSlots(node) => {
-            let config = LimitConfig { max: 6, initial: 4, ..LimitConfig::default() };
-            let _ = driver.pipeline.set_slots(now, NodeId(node), Slots::Adaptive(config));
+        Step::SetTransactionsMax(node, transactions_max) => {
+            let _ = driver.pipeline.set_transactions_max(now, NodeId(node), transactions_max);
         }
         Step::EngineLoad(node, load) => {
             let load = load.map(|(running, waiting)| EngineLoad { running, waiting, cache_used: None });
@@ -162,12 +167,13 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
 }
 
 /// Returns options with a small queue, few nodes and few requests in flight, so that every limit is reached.
-fn options(admit: AdmitRule, scored: bool) -> PipelineOptions {
+fn options(admit: AdmitRule, scored: bool, gates: GateRule) -> PipelineOptions {
+    let limits = Limits::new(LimitsConfig { gates, ..LimitsConfig::default() }).unwrap();
     let wait_queue = WaitQueueConfig { max_waiting: 8, ..WaitQueueConfig::default() };
     let backpressure = BackpressureConfig { max_queue_size: 8, ..BackpressureConfig::default() };
     let selection = match scored {
-        true => SelectionPolicy::Score(ScoreConfig::default()),
-        false => SelectionPolicy::HotCold(HotColdConfig::default()),
+        true => SelectionPolicy::Score(ScoreConfig { limits, ..ScoreConfig::default() }),
+        false => SelectionPolicy::HotCold(HotColdConfig { limits, ..HotColdConfig::default() }),
     };
     PipelineOptions {
         load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
@@ -186,6 +192,7 @@ fn options(admit: AdmitRule, scored: bool) -> PipelineOptions {
 fn step() -> impl Strategy<Value = Step> {
     let at = || 0..60_usize;
     let node = || 0..6_u32;
+    let adaptive = LimitConfig { max: 6, initial: 4, ..LimitConfig::default() };
     let outcome = prop_oneof![4 => Just(Outcome::Good), 1 => Just(Outcome::Bad)];
     prop_oneof![
         12 => arrival().prop_map(Step::Arrive),
@@ -198,11 +205,14 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(node, path, probe)| Step::Probe(node, path, probe)),
         4 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Advance),
         3 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::AdvanceWithoutTimers),
-        2 => (0..4_u32, vec(0..3_u32, 0..3)).prop_map(|(slots, models)| Step::AddNode(slots, models)),
+        2 => (0..4_u32, transactions_max(), vec(0..3_u32, 0..3))
+            .prop_map(|(slots, transactions_max, models)| Step::AddNode(slots, transactions_max, models)),
         1 => (1..4_u32).prop_map(Step::AddPaths),
         1 => (node(), vec(0..3_u32, 0..3)).prop_map(|(node, models)| Step::SetModels(node, models)),
-        1 => (node(), 0..4_u32).prop_map(|(node, slots)| Step::SetSlots(node, slots)),
-        1 => node().prop_map(Step::SetAdaptiveSlots),
+        1 => (node(), 0..4_u32).prop_map(|(node, slots)| Step::SetSlots(node, Slots::Fixed(slots))),
+        1 => node().prop_map(move |node| Step::SetSlots(node, Slots::Adaptive(adaptive))),
+        1 => (node(), transactions_max())
+            .prop_map(|(node, transactions_max)| Step::SetTransactionsMax(node, transactions_max)),
         2 => (node(), option::of((0..20_u32, 0..20_u32))).prop_map(|(node, load)| Step::EngineLoad(node, load)),
         1 => node().prop_map(Step::Drain),
         1 => node().prop_map(Step::Resume),
@@ -212,12 +222,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn transactions_max() -> impl Strategy<Value = Option<u32>> {
+    option::weighted(0.7, 0..4_u32)
+}
+
 fn arrival() -> impl Strategy<Value = Arrival> {
     let request = prop_oneof![
-        6 => Just(RequestKind::Infer),
+        4 => Just(RequestKind::Infer),
         1 => Just(RequestKind::Query),
         1 => Just(RequestKind::Execute),
-        1 => Just(RequestKind::BeginTx)
+        3 => Just(RequestKind::BeginTx)
     ];
     let deadline = option::of((0..20_000_u64).prop_map(Duration::from_millis));
     let priority = prop_oneof![2 => Just(Priority::Interactive), 1 => Just(Priority::Background)];

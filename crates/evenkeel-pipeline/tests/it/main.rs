@@ -9,5 +9,7 @@ mod capacity;
 mod driver;
 mod failover;
 mod fairness;
+mod held_time;
 mod history;
 mod registry;
+mod transactions;

@@ -54,6 +54,7 @@ impl EngineDispatcher {
                 let mut pipeline = OptimizedLoadManager::new(options(seed))?;
                 let spec = NodeSpec {
                     slots: Slots::Fixed(SLOTS),
+                    transactions_max: None,
                     weight: Weight::ONE,
                     models: vec![MODEL],
                     paths: vec![],
