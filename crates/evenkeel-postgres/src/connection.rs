@@ -23,6 +23,7 @@ use crate::statement::{StatementLimits, TransactionStatus};
 use crate::statement_cache::StatementCache;
 use crate::transport::Peer;
 use crate::wire::{Wire, lost};
+use recover::Cancellation;
 
 pub(crate) struct ServerConnection {
     wire: Wire,
@@ -43,8 +44,7 @@ struct ConnectionState {
     ready_pending: u32,
     /// Set while an EmptyQueryResponse must come before the last ReadyForQuery.
     awaits_marker: bool,
-    /// Set from a cancel request until it can no longer hit a statement.
-    cancelling: bool,
+    cancellation: Cancellation,
     /// Name of the statement that is being prepared.
     preparing: Option<Box<str>>,
     cache: StatementCache,
@@ -64,7 +64,7 @@ impl ServerConnection {
             status: TransactionStatus::Idle,
             ready_pending: 0,
             awaits_marker: false,
-            cancelling: false,
+            cancellation: Cancellation::None,
             preparing: None,
             cache: StatementCache::new(statements_max),
             session: SessionState::new(read_only, version),
@@ -97,12 +97,12 @@ impl ServerConnection {
     pub(crate) fn is_clean(&self) -> bool {
         self.broken.is_none()
             && self.state.ready_pending == 0
-            && !self.state.cancelling
+            && self.state.cancellation.is_none()
             && self.state.status == TransactionStatus::Idle
     }
 
     /// Reports whether the server has neither closed the idle connection nor sent anything on it, without waiting.
-    pub(crate) fn is_quiet(&mut self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.wire.input.is_empty() && self.wire.transport.is_quiet()
     }
 
@@ -125,7 +125,7 @@ impl ServerConnection {
         if self.broken.is_some() {
             return Err(lost("the connection was lost earlier"));
         }
-        if 0 < self.state.ready_pending || self.state.cancelling {
+        if 0 < self.state.ready_pending || !self.state.cancellation.is_none() {
             return Err(PgError::Stopped);
         }
         Ok(())

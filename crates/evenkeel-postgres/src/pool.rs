@@ -126,11 +126,7 @@ impl Pool {
         }
         self.start_reaper();
         let mut loan = self.acquire(session.owner).await?;
-        while let Some(connection) = &mut loan.connection {
-            if connection.is_quiet() {
-                break;
-            }
-            connection.discard_because(DiscardReason::Stale);
+        while loan.connection.as_ref().is_some_and(|connection| !connection.is_quiet()) {
             loan.replace(session.owner);
         }
         let connection = match loan.connection.take() {
@@ -226,7 +222,7 @@ impl Pool {
     }
 
     /// Takes back a clean connection: the first waiting caller gets it, or it becomes idle.
-    fn put(self: &Arc<Self>, mut connection: Box<ServerConnection>) {
+    fn put(self: &Arc<Self>, mut connection: Box<ServerConnection>) -> Release {
         connection.shrink();
         loop {
             let mut shared = self.shared.lock();
@@ -234,19 +230,19 @@ impl Pool {
                 shared.in_use -= 1;
                 drop(shared);
                 self.discard(connection, DiscardReason::Closed);
-                return;
+                return Release::Discarded;
             }
             let Some((_, sender)) = shared.waiting.pop_first() else {
                 shared.in_use -= 1;
                 shared.idle.push(IdleEntry { connection, since: Instant::now() });
-                return;
+                return Release::Idle;
             };
             drop(shared);
             match sender.send(Loan::new(self, Some(connection))) {
-                Ok(()) => return,
+                Ok(()) => return Release::Idle,
                 Err(mut refused) => match refused.disarm() {
                     Some(returned) => connection = returned,
-                    None => return,
+                    None => return Release::Discarded,
                 },
             }
         }
@@ -284,7 +280,7 @@ impl Pool {
         let mut closed = Vec::new();
         let mut next = self.config.idle_max;
         let mut shared = self.shared.lock();
-        for mut entry in std::mem::take(&mut shared.idle) {
+        for entry in std::mem::take(&mut shared.idle) {
             let idle = now.duration_since(entry.since);
             if self.config.idle_max <= idle {
                 closed.push((entry.connection, DiscardReason::Expired));

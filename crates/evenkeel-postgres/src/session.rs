@@ -41,7 +41,7 @@ pub(crate) struct SessionState {
     /// Session that the connection was lent for last.
     current: Option<Session>,
     change: Change,
-    /// `default_transaction_read_only`; `None` if it is not known.
+    /// `default_transaction_read_only` as last reported; `None` if the server does not report it.
     read_only: Option<bool>,
     /// Its value after a reset.
     read_only_initial: Option<bool>,
@@ -146,15 +146,11 @@ impl SessionState {
         values
     }
 
-    /// Records that the server has executed a prologue.
-    pub(crate) fn confirm(&mut self, prologue: Prologue) {
+    /// Records that the server has executed the prologue.
+    ///
+    /// It reports access itself, before ReadyForQuery: the statement behind the prologue may have changed it again.
+    pub(crate) fn confirm(&mut self) {
         self.change = Change::None;
-        if prologue.resets {
-            self.read_only = self.read_only_initial;
-        }
-        if self.read_only_initial.is_some() && prologue.sets_access.is_some() {
-            self.read_only = prologue.sets_access;
-        }
     }
 }
 
@@ -198,8 +194,11 @@ mod tests {
     }
 
     fn confirm(state: &mut SessionState) {
-        if let Some(prologue) = state.prologue() {
-            state.confirm(prologue);
+        let access = state.prologue().and_then(|prologue| prologue.sets_access);
+        state.confirm();
+        // As the server does, if it knows how to.
+        if let Some(read_only) = access.filter(|_| state.read_only_initial.is_some()) {
+            state.set_read_only(read_only);
         }
     }
 

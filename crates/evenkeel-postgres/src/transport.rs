@@ -3,9 +3,11 @@
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
@@ -34,11 +36,15 @@ impl Transport {
     }
 
     /// Reports whether the server has sent nothing and has not closed the connection, without waiting.
-    pub(crate) fn is_quiet(&mut self) -> bool {
-        let mut byte = [0];
-        let mut buf = ReadBuf::new(&mut byte);
-        // The waker is not needed: nobody waits for bytes of an idle connection.
-        Pin::new(self).poll_read(&mut Context::from_waker(Waker::noop()), &mut buf).is_pending()
+    pub(crate) fn is_quiet(&self) -> bool {
+        let socket = match self {
+            Self::Tcp(stream) => SockRef::from(stream),
+            Self::Unix(stream) => SockRef::from(stream),
+            Self::Tls(stream) => SockRef::from(stream.get_ref().0),
+        };
+        // PostgreSQL sends nothing over TLS either, neither session tickets nor key updates.
+        let peeked = socket.peek(&mut [MaybeUninit::uninit()]);
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Writes without waiting; bytes that the socket does not accept are lost.

@@ -194,7 +194,7 @@ impl ServerConnection {
         frontend::sync(output);
         state.preparing = preparing;
         state.ready_pending = 1;
-        Ok(Reply::new(prologue, prologue_commands, description))
+        Ok(Reply::new(prologue_commands, description))
     }
 
     /// Ends a `COPY … FROM STDIN` that the server has begun.

@@ -2,7 +2,7 @@
 //!
 //! The order: a CancelRequest on a connection of its own; the end of that connection, by which the server has signalled
 //! the process; ReadyForQuery of the statement; one more round trip, before which the process has handled the signal.
-//! If any step fails, the connection is discarded.
+//! If any step fails, the connection is discarded. A recovery that is dropped can be taken up again at the same step.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -10,6 +10,7 @@ use core::task::Poll;
 use std::time::Duration;
 
 use postgres_protocol::message::frontend;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::ServerConnection;
@@ -23,18 +24,31 @@ use crate::wire::{Sent, lost};
 /// Time limit for ending a statement, and for a rollback after it.
 pub(crate) const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
+/// Progress of a cancel request.
+pub(super) enum Cancellation {
+    /// No cancel request can hit a statement.
+    None,
+    /// A task sends the request, so that it is completed even if the recovery is dropped.
+    Requested(JoinHandle<Result<(), PgError>>),
+    /// The server has signalled the process; the statement's ReadyForQuery is awaited.
+    Signalled,
+    /// The last round trip is awaited.
+    Barrier,
+}
+
+impl Cancellation {
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+}
+
 impl ServerConnection {
     /// Ends the statement in flight, if there is one; an open transaction fails, but stays open.
     pub(crate) async fn recover(&mut self) -> Result<(), PgError> {
         if self.broken().is_some() {
             return Err(lost("the connection was lost earlier"));
         }
-        if self.state.cancelling {
-            // An earlier recovery was dropped; its cancel request may arrive at any time.
-            self.discard_because(DiscardReason::Recovery);
-            return Err(lost("an earlier cancellation was not completed"));
-        }
-        if self.state.ready_pending == 0 {
+        if self.state.ready_pending == 0 && self.state.cancellation.is_none() {
             return Ok(());
         }
         let result = match timeout(RECOVERY_MAX, self.end_statement()).await {
@@ -63,38 +77,66 @@ impl ServerConnection {
     }
 
     async fn end_statement(&mut self) -> Result<(), PgError> {
-        if !self.state.awaits_marker {
-            match self.wire.sent() {
-                Sent::Nothing => {
-                    self.wire.discard_output();
-                    self.state.ready_pending = 0;
-                    self.state.preparing = None;
+        loop {
+            match &mut self.state.cancellation {
+                Cancellation::None => {
+                    if self.ends_by_itself().await? {
+                        return Ok(());
+                    }
+                    self.request_cancel();
+                }
+                Cancellation::Requested(request) => {
+                    request.await.unwrap_or_else(|error| Err(lost(&error.to_string())))?;
+                    self.state.cancellation = Cancellation::Signalled;
+                }
+                Cancellation::Signalled => {
+                    self.drain().await?;
+                    write_closes(self.state.cache.take_closing(), &mut self.wire.output)?;
+                    frontend::sync(&mut self.wire.output);
+                    self.state.ready_pending = 1;
+                    self.state.cancellation = Cancellation::Barrier;
+                }
+                Cancellation::Barrier => {
+                    self.wire.flush().await?;
+                    self.drain().await?;
+                    self.state.cancellation = Cancellation::None;
                     return Ok(());
                 }
-                // The server waits for the rest and runs nothing until it comes.
-                Sent::Part => return Err(lost("the statement was sent only in part")),
-                Sent::All => {}
             }
         }
-        self.wire.flush().await?;
-        if self.drain_received().await? {
-            return Ok(());
-        }
-        // A COPY that is being refused ends by itself.
+    }
+
+    /// Ends the statement without a cancel request, if it was not sent, has ended already or is a refused COPY.
+    async fn ends_by_itself(&mut self) -> Result<bool, PgError> {
         if self.state.awaits_marker {
-            return self.drain().await;
+            self.wire.flush().await?;
+            self.drain().await?;
+            return Ok(true);
         }
-        self.state.cancelling = true;
+        match self.wire.sent() {
+            Sent::Nothing => {
+                self.wire.discard_output();
+                self.state.ready_pending = 0;
+                self.state.preparing = None;
+                return Ok(true);
+            }
+            // The server waits for the rest and runs nothing until it comes.
+            Sent::Part => return Err(lost("the statement was sent only in part")),
+            Sent::All => self.wire.flush().await?,
+        }
+        self.drain_received().await
+    }
+
+    fn request_cancel(&mut self) {
         increment(&self.counters.cancels_sent);
-        cancel::request(&self.config, &self.peer, self.cancel_key).await?;
-        self.drain().await?;
-        write_closes(self.state.cache.take_closing(), &mut self.wire.output)?;
-        frontend::sync(&mut self.wire.output);
-        self.state.ready_pending = 1;
-        self.wire.flush().await?;
-        self.drain().await?;
-        self.state.cancelling = false;
-        Ok(())
+        let config = self.config.clone();
+        let peer = self.peer.clone();
+        let key = self.cancel_key;
+        let request = async move {
+            let requesting = timeout(RECOVERY_MAX, cancel::request(&config, &peer, key));
+            requesting.await.unwrap_or_else(|_| Err(lost("the cancel request was not answered in time")))
+        };
+        self.state.cancellation = Cancellation::Requested(tokio::spawn(request));
     }
 
     /// Drains the messages that have arrived; returns `true` if the server is ready.
@@ -110,6 +152,7 @@ impl ServerConnection {
     async fn drain(&mut self) -> Result<(), PgError> {
         while 0 < self.state.ready_pending {
             let Some(frame) = self.wire.next()? else {
+                self.wire.flush().await?;
                 self.wire.fill().await?;
                 continue;
             };
@@ -117,7 +160,6 @@ impl ServerConnection {
             if frame.kind == b'G' {
                 self.write_copy_refusal();
             }
-            self.wire.flush().await?;
         }
         if let Some(name) = self.state.preparing.take() {
             self.state.cache.close(name);

@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use super::ConnectionState;
 use super::execute::{Batch, Purpose};
-use crate::backend::{CommandTag, Description, RowText, parse_columns, parse_param_types};
+use crate::backend::{ColumnDescription, CommandTag, Description, RowText, parse_columns, parse_param_types};
 use crate::db_error::DbError;
 use crate::error::PgError;
 use crate::frame::Frame;
-use crate::session::Prologue;
 use crate::startup::malformed;
 use crate::statement::{RowSink, StatementCompletion, TransactionStatus};
 
 /// The part of a reply that has been received.
 pub(super) struct Reply {
-    prologue: Option<Prologue>,
     /// Commands before the statement that are not complete.
     prologue_commands: u8,
     /// The description came from the statement cache.
@@ -52,13 +50,8 @@ pub(super) enum Step {
 }
 
 impl Reply {
-    pub(super) fn new(
-        prologue: Option<Prologue>,
-        prologue_commands: u8,
-        description: Option<Arc<Description>>,
-    ) -> Self {
+    pub(super) fn new(prologue_commands: u8, description: Option<Arc<Description>>) -> Self {
         Self {
-            prologue,
             prologue_commands,
             from_cache: description.is_some(),
             param_types: Vec::new(),
@@ -139,17 +132,15 @@ impl Reply {
             return Ok(());
         }
         self.prologue_commands -= 1;
-        if self.prologue_commands == 0
-            && let Some(prologue) = self.prologue
-        {
-            state.session.confirm(prologue);
+        if self.prologue_commands == 0 {
+            state.session.confirm();
         }
         Ok(())
     }
 
     fn described(
         &mut self,
-        columns: Option<Vec<crate::backend::ColumnDescription>>,
+        columns: Option<Vec<ColumnDescription>>,
         batch: Batch<'_>,
         state: &mut ConnectionState,
     ) {

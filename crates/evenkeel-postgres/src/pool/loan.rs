@@ -49,13 +49,12 @@ impl Loan {
         });
     }
 
-    /// Closes the connection and takes another idle one in its place, if there is one.
+    /// Closes a connection that the server closed, and takes another idle one in its place, if there is one.
     pub(super) fn replace(&mut self, owner: u64) {
         let Some(pool) = &self.pool else { return };
         let idle = pool.shared.lock().take_idle(owner);
         if let Some(closed) = std::mem::replace(&mut self.connection, idle) {
-            let reason = closed.broken().unwrap_or(DiscardReason::Stale);
-            pool.discard(closed, reason);
+            pool.discard(closed, DiscardReason::Stale);
         }
     }
 
@@ -81,10 +80,7 @@ impl Drop for Loan {
                 pool.put_permit();
                 Release::Discarded
             }
-            Some(connection) if connection.is_clean() => {
-                pool.put(connection);
-                Release::Idle
-            }
+            Some(connection) if connection.is_clean() => pool.put(connection),
             Some(connection) => {
                 let is_final = self.stage == Stage::Cleaning || connection.broken().is_some();
                 if !is_final && let Some(runtime) = pool.runtime.get().cloned() {

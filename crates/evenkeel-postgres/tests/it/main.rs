@@ -1,4 +1,16 @@
-//! Tests against a real PostgreSQL server.
+//! Tests against a real PostgreSQL server, and against a scripted one where a real one cannot be made to misbehave.
 
+mod access;
+mod backpressure;
 mod basics;
+mod cancellation;
+mod fake_server;
 mod fixture;
+mod isolation;
+mod login;
+mod misbehaviour;
+mod pool;
+mod prepared;
+mod restart;
+mod tls;
+mod unsupported;
