@@ -17,6 +17,7 @@ Examples:
   cargo xtask bench llm -- --help       print the options of a suite
   cargo xtask bench llm -- --rounds 3   run a suite with options of its own
   cargo xtask bench queue -- engine     measure the queue without a network
+  cargo xtask bench sql -- --seconds 5  measure each turn for five seconds
   cargo xtask bench compare base.json current.json --threshold 0.05
                                         fail if a row became more than 5 % worse")]
 pub(crate) struct BenchArgs {
@@ -34,6 +35,8 @@ pub(crate) enum Suite {
     Llm(PassThrough),
     /// Compare the queue with other durable queues
     Queue(PassThrough),
+    /// Compare the SQL API with PgBouncer and direct PostgreSQL connections
+    Sql(PassThrough),
     Compare(compare::CompareArgs),
 }
 
@@ -62,6 +65,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), TaskError> {
         Suite::Actor(args) => run_actor(&args.suite_args()),
         Suite::Llm(args) => run_llm(&args.suite_args()),
         Suite::Queue(args) => run_queue(&args.suite_args()),
+        Suite::Sql(args) => run_sql(&args.suite_args()),
         Suite::Compare(args) => compare::run(args),
     }
 }
@@ -112,6 +116,10 @@ const QUEUE_PEERS: &[(&str, &[Tool])] = &[
     ("beanstalkd", &[Tool::DebianPackage { program: "beanstalkd", package: "beanstalkd" }]),
 ];
 
+/// Programs to compare the SQL API with: the name of each one's row, and the tools it needs. The first is the baseline.
+const SQL_PEERS: &[(&str, &[Tool])] =
+    &[("pgbouncer", &[Tool::DebianPackage { program: "pgbouncer", package: "pgbouncer" }])];
+
 /// Counts how often a server calls fsync.
 const STRACE: Tool = Tool::DebianPackage { program: "strace", package: "strace" };
 
@@ -129,6 +137,14 @@ fn run_queue(args: &[String]) -> Result<(), TaskError> {
         println!("{error}; fsync calls will not be counted");
     }
     run_servers("queue-bench", QUEUE_PEERS, args)
+}
+
+/// Runs the comparison with PgBouncer, which needs a database and pgbench, a part of PostgreSQL's package.
+fn run_sql(args: &[String]) -> Result<(), TaskError> {
+    if !asks_for_help(args) {
+        tools::ensure(&[Tool::Postgres])?;
+    }
+    run_servers("sql-bench", SQL_PEERS, args)
 }
 
 /// Installs the peers that can be installed, builds the gateway in release mode, then runs the comparison.

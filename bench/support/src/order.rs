@@ -12,12 +12,13 @@ impl SplitMix64 {
     /// Shuffles `items` (Fisher-Yates); the modulo bias is below 2^-32.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            let other = self.next() % (last as u64 + 1);
+            let other = self.next_number() % (last as u64 + 1);
             items.swap(last, other as usize);
         }
     }
 
-    fn next(&mut self) -> u64 {
+    /// Returns the next number.
+    pub fn next_number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

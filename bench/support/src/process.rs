@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,19 @@ impl Process {
 
     /// Reports whether the process is still running.
     pub fn is_running(&mut self) -> io::Result<bool> {
-        Ok(self.child.try_wait()?.is_none())
+        Ok(self.exit_status()?.is_none())
+    }
+
+    /// Returns the exit status, or `None` while the process is running.
+    pub fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Sends a signal to the process, which must not have exited.
+    pub fn send(&self, signal: Signal) -> io::Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("invalid process ID"))?;
+        Ok(kill_process(pid, signal)?)
     }
 
     /// Returns the CPU time (user and system) of all threads of the process and its descendants.
@@ -68,9 +80,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         // The process may have exited already.
-        let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        let _ = self.send(Signal::TERM);
         let signalled = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
             if signalled.elapsed() > STOP_WAIT_MAX {
