@@ -1,13 +1,14 @@
 //! Node selection: filters out the nodes that cannot serve a request and chooses one of the rest.
 //!
-//! A [`NodeSelector`] puts one function, [`NodeSelector::pick`], in front of two policies. [`SelectionPolicy::Score`]
-//! adds up nine sub-scores per node and draws one of the best few; [`SelectionPolicy::HotCold`] avoids nodes with much
-//! work in flight and takes the fastest of the rest. Both apply the same gates ([`Limits::gate`]).
+//! [`NodeSelector::pick`] chooses by one of two policies. [`SelectionPolicy::Score`] adds up nine sub-scores per node
+//! and draws one of the best few; [`SelectionPolicy::HotCold`] avoids nodes with much work in flight and takes the
+//! fastest of the rest. Both apply the same gates ([`Limits::gate`]); a node that passes them is open.
 //!
-//! Guarantees: every score lies in 0..=1, and an improving metric never lowers it (except a larger `max_open_conns`,
-//! which makes the same idle connections a smaller fraction). A gated node is never chosen, and `None` means that every
-//! node is gated. The score policy draws in proportion to `score^power × weight` among the `top_k` nodes of the highest
-//! `score × weight`. Hot/cold takes no hot node while an open one is cold. The order of the candidates has no influence.
+//! Guarantees: every score lies in 0..=1, and an improving metric never lowers it (except that a larger
+//! `max_open_conns` makes the same idle connections a smaller fraction). A gated node is never chosen, and `None` means
+//! that every node is gated. The score policy draws in proportion to `score^power × weight` among the `top_k` nodes of
+//! the highest `score × weight`. Hot/cold chooses no hot node while an open one is cold. The order of the candidates
+//! has no influence.
 //!
 //! Limits: a pick is O(candidates) and allocates only while its buffer grows to the longest list seen.
 
@@ -48,7 +49,7 @@ pub struct Candidate {
     pub stats: NodeStats,
 }
 
-/// A chosen node and the reason.
+/// A chosen node and the reason for choosing it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The node to use.
@@ -62,7 +63,7 @@ pub struct Choice {
 pub enum SelectionPolicy {
     /// Draws one of the nodes with the best scores.
     Score(ScoreConfig),
-    /// Takes the fastest node that has not too much in flight.
+    /// Takes the fastest of the nodes that do not have too much in flight.
     HotCold(HotColdConfig),
 }
 
@@ -141,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Returns the node of the worked examples; `limits` computes its sub-scores.
+    /// Returns the node whose sub-scores the tests of `limits` compute by hand.
     pub(super) fn example_node() -> NodeStats {
         NodeStats {
             running_http_session: 30,

@@ -1,7 +1,7 @@
 //! Settings of node selection and their ranges.
 //!
-//! Guarantees: after [`Limits::new`] and [`NodeSelector::new`](super::NodeSelector::new) have accepted the settings, each
-//! is a finite number within the range that its field documents.
+//! Guarantees: after [`Limits::new`] and [`NodeSelector::new`](super::NodeSelector::new) have accepted the settings,
+//! each is a finite number within the range that its field documents.
 
 use super::gate::GateRule;
 use super::limits::Limits;
@@ -18,7 +18,7 @@ pub struct LimitsConfig {
     /// 95th percentile latency at and above which the quality gate is closed, 1..=3 600 000; it scores 0 unless
     /// latencies are compared with their median.
     pub lat_bad_ms: f64,
-    /// Error rate that scores 0 and closes the quality gate, 0.0001..=1.
+    /// Error rate at and above which the score is 0 and the quality gate is closed, 0.0001..=1.
     pub err_bad: f64,
     /// Timeouts per minute that score 0, 1..=1 000 000.
     pub to_bad: u32,
@@ -68,12 +68,13 @@ pub struct ScoreConfig {
     pub top_k: usize,
     /// Exponent of the score in the draw, 1..=16.
     ///
-    /// Scores lie close together: with an exponent of 1 the best node is hardly preferred. It is an integer because
-    /// `powf` accounted for half of the time of a pick among three nodes.
+    /// Scores lie close together: with an exponent of 1 the best node is hardly preferred. The exponent is an integer
+    /// because `powf` takes half of the time of a pick among three nodes.
     pub power: u32,
-    /// Steepness with which a latency above the median loses score, 1.5..=3: `1 / (1 + (latency / median - 1) * k)`.
+    /// Steepness `k` with which the score falls for latencies above the median, 1.5..=3:
+    /// `1 / (1 + (latency / median - 1) * k)`.
     pub relative_k: f64,
-    /// Number of samples every eligible node must have before latencies are compared with their median, 1..=1 000 000.
+    /// Number of samples that every open node must have before latencies are compared with their median, 1..=1 000 000.
     pub relative_samples_min: u32,
 }
 

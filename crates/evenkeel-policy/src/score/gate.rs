@@ -1,7 +1,7 @@
-//! Gates: filters that exclude a node before scoring, whatever its score.
+//! Gates: filters that exclude a node before it is scored.
 //!
-//! Guarantees: a closed gate needs no score to be computed, and each gate closes where the corresponding sub-score
-//! reaches its limit, up to that score's rounding.
+//! Guarantees: no gate computes a score, and each gate closes at the value at which the corresponding sub-score reaches
+//! its limit, up to the rounding of the sub-score.
 
 use super::limits::Limits;
 use super::node::{NodeStats, Status};
@@ -26,7 +26,7 @@ pub enum Gate {
     /// A capacity that the request depends on is zero or less.
     #[error("node has no capacity configured")]
     NoCapacityConfigured,
-    /// Every slot is in use.
+    /// No slot is free.
     #[error("every slot is taken")]
     SlotsFull,
     /// Every database connection is in use.
@@ -49,8 +49,9 @@ pub enum Gate {
 impl Limits {
     /// Returns the first closed gate as the error if the node cannot serve the request.
     ///
-    /// Latency counts by its absolute score. For inference the error rate is left to the node's circuit breaker, which
-    /// shows in the status: five errors in a hundred close a database node, but would empty a pool of models.
+    /// The latency gate uses the absolute limit, never the median. For inference there is no error gate: the node's
+    /// circuit breaker handles errors and is reflected in the status. A limit of 5 % errors suits a database, but would
+    /// exclude every node of an inference pool.
     pub fn gate(&self, stats: &NodeStats, request: RequestKind) -> Result<(), Gate> {
         if stats.status != Status::Serving {
             return Err(Gate::NotServing(stats.status));
@@ -68,7 +69,7 @@ impl Limits {
     }
 
     fn quality_gates(&self, stats: &NodeStats) -> Result<(), Gate> {
-        // Testing the range closes the gate on NaN and negative values too.
+        // The range check also closes the gate for NaN and negative values.
         if !(0.0..self.config().err_bad).contains(&stats.error_rate_1m) {
             return Err(Gate::ErrorsTooMany);
         }
@@ -138,7 +139,7 @@ mod tests {
                 assert_eq!(gate(request, |node| node.max_open_conns = none), closed);
                 assert_eq!(gate(request, |node| node.max_transaction_conns = none), closed);
             }
-            // One of each is enough; the example node's load would not fit.
+            // A capacity of one is enough; the example node's load would not fit in it.
             let smallest = |node: &mut NodeStats| {
                 node.max_http_sessions = 1;
                 node.max_open_conns = 1;
@@ -164,7 +165,7 @@ mod tests {
     fn a_warm_idle_pool_is_open_although_every_connection_is_opened() {
         let warm = NodeStats { open_conns: 100, idle_conns: 100, ..example_node() };
         let db_free_counting_idle = 1.0 - f64::from(warm.open_conns) / f64::from(warm.max_open_conns);
-        assert!(db_free_counting_idle <= 0.0, "counting idle connections as used would close it");
+        assert!(db_free_counting_idle <= 0.0, "counting idle connections as used would close the gate");
         for request in DATABASE {
             assert_eq!(Limits::default().gate(&warm, request), Ok(()));
         }

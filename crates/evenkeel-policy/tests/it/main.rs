@@ -1,5 +1,5 @@
-//! Guarantees that the modules of `evenkeel-policy` state, checked with random inputs.
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+//! Property tests of the guarantees that the modules of `evenkeel-policy` state.
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod backpressure;
 mod concurrency_limit;
