@@ -9,9 +9,9 @@ pub(crate) struct Malformed;
 
 /// The unread rest of a message.
 #[derive(Clone, Copy)]
-pub(crate) struct Body<'a>(pub(crate) &'a [u8]);
+pub(crate) struct MessageBody<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Body<'a> {
+impl<'a> MessageBody<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
         self.0 = rest;
@@ -79,12 +79,12 @@ pub struct Description {
 }
 
 pub(crate) fn parse_columns(body: &[u8]) -> Result<Vec<ColumnDescription>, Malformed> {
-    let mut body = Body(body);
+    let mut body = MessageBody(body);
     let count = body.u16()?;
     (0..count).map(|_| parse_column(&mut body)).collect()
 }
 
-fn parse_column(body: &mut Body<'_>) -> Result<ColumnDescription, Malformed> {
+fn parse_column(body: &mut MessageBody<'_>) -> Result<ColumnDescription, Malformed> {
     let name = String::from_utf8_lossy(body.text()?).into_owned();
     let table_oid = body.u32()?;
     let column_id = body.i16()?;
@@ -96,7 +96,7 @@ fn parse_column(body: &mut Body<'_>) -> Result<ColumnDescription, Malformed> {
 }
 
 pub(crate) fn parse_param_types(body: &[u8]) -> Result<Vec<u32>, Malformed> {
-    let mut body = Body(body);
+    let mut body = MessageBody(body);
     let count = body.u16()?;
     (0..count).map(|_| body.u32()).collect()
 }
@@ -106,12 +106,12 @@ pub(crate) fn parse_param_types(body: &[u8]) -> Result<Vec<u32>, Malformed> {
 pub struct RowText<'a> {
     remaining: u16,
     /// Checked by [`RowText::parse`].
-    values: Body<'a>,
+    values: MessageBody<'a>,
 }
 
 impl<'a> RowText<'a> {
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, Malformed> {
-        let mut values = Body(body);
+        let mut values = MessageBody(body);
         let remaining = values.u16()?;
         let mut rest = values;
         for _ in 0..remaining {
@@ -141,7 +141,7 @@ impl<'a> Iterator for RowText<'a> {
 
 impl ExactSizeIterator for RowText<'_> {}
 
-fn next_value<'a>(body: &mut Body<'a>) -> Result<Option<&'a [u8]>, Malformed> {
+fn next_value<'a>(body: &mut MessageBody<'a>) -> Result<Option<&'a [u8]>, Malformed> {
     let Ok(length) = usize::try_from(body.i32()?) else { return Ok(None) };
     body.bytes(length).map(Some)
 }
@@ -159,7 +159,7 @@ impl CommandTag {
     pub(crate) const EMPTY: Self = Self { length: 0, bytes: [0; Self::BYTES_MAX] };
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
-        let text = Body(body).text()?;
+        let text = MessageBody(body).text()?;
         let mut tag = Self::EMPTY;
         tag.bytes.get_mut(..text.len()).ok_or(Malformed)?.copy_from_slice(text);
         tag.length = u8::try_from(text.len()).map_err(|_| Malformed)?;

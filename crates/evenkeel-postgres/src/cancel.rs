@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::backend::{Body, Malformed};
+use crate::backend::{Malformed, MessageBody};
 use crate::config::ConnectConfig;
 use crate::connect;
 use crate::error::PgError;
@@ -26,7 +26,7 @@ impl core::fmt::Debug for CancelKey {
 
 impl CancelKey {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
-        let mut body = Body(body);
+        let mut body = MessageBody(body);
         Ok(Self { process_id: body.i32()?, secret: body.i32()? })
     }
 }

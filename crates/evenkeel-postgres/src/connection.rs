@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 
-use crate::backend::{Body, CommandTag};
+use crate::backend::{CommandTag, MessageBody};
 use crate::cancel::CancelKey;
 use crate::config::ConnectConfig;
 use crate::counters::{DiscardReason, PoolCounters};
@@ -111,7 +111,7 @@ impl ServerConnection {
         self.wire.input.shrink();
     }
 
-    /// Tells the server that the connection ends, if that does not need to wait.
+    /// Closes the connection with a Terminate message, if that does not need to wait.
     pub(crate) fn terminate(mut self) {
         if self.is_clean() {
             let mut message = BytesMut::new();
@@ -145,7 +145,7 @@ impl ServerConnection {
 }
 
 impl ConnectionState {
-    /// Records what a message says about the connection, whoever waits for it.
+    /// Records the consequences of a message for the connection; every reader of messages calls it.
     fn observe(&mut self, frame: Frame<'_>) -> Result<(), PgError> {
         match frame.kind {
             b'Z' => {
@@ -157,7 +157,7 @@ impl ConnectionState {
             b'I' => self.awaits_marker = false,
             b'C' => self.observe_tag(&CommandTag::parse(frame.body).map_err(malformed)?),
             b'S' => {
-                let mut body = Body(frame.body);
+                let mut body = MessageBody(frame.body);
                 let name = body.text().map_err(malformed)?;
                 if name == b"default_transaction_read_only" {
                     self.session.set_read_only(body.text().map_err(malformed)? == b"on");

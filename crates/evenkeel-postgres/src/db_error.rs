@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::backend::{Body, Malformed};
+use crate::backend::{Malformed, MessageBody};
 
 /// An error that the server reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct DbError {
 impl DbError {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut error = Self::default();
-        let mut body = Body(body);
+        let mut body = MessageBody(body);
         loop {
             let field = body.u8()?;
             if field == 0 {

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use tokio::time::timeout;
 
-use crate::backend::{Body, Malformed};
+use crate::backend::{Malformed, MessageBody};
 use crate::cancel::CancelKey;
 use crate::config::ConnectConfig;
 use crate::connect;
@@ -108,8 +108,8 @@ async fn log_in(
         let mut response = BytesMut::new();
         let step = wire.read_until(|frame| handle(frame, &mut login, &mut facts, &mut response)).await?;
         match step {
-            Step::Respond => wire.output = response,
-            Step::Ready => return Ok(facts),
+            LoginStep::Respond => wire.output = response,
+            LoginStep::Ready => return Ok(facts),
         }
     }
 }
@@ -128,7 +128,7 @@ fn write_startup(
     frontend::startup_message(named.into_iter().chain(PINNED).chain(check_interval), output)
 }
 
-enum Step {
+enum LoginStep {
     /// An authentication message is to be sent.
     Respond,
     Ready,
@@ -139,16 +139,16 @@ fn handle(
     login: &mut Login<'_>,
     facts: &mut ServerFacts,
     response: &mut BytesMut,
-) -> Result<Option<Step>, PgError> {
+) -> Result<Option<LoginStep>, PgError> {
     match frame.kind {
         b'R' => {
             login.handle(frame.body, response)?;
-            return Ok((!response.is_empty()).then_some(Step::Respond));
+            return Ok((!response.is_empty()).then_some(LoginStep::Respond));
         }
         b'E' => return Err(PgError::Database(Box::new(DbError::parse(frame.body).map_err(malformed)?))),
         b'K' => facts.cancel_key = CancelKey::parse(frame.body).map_err(malformed)?,
         b'S' => record_parameter(facts, frame.body).map_err(malformed)?,
-        b'Z' if login.is_complete() => return Ok(Some(Step::Ready)),
+        b'Z' if login.is_complete() => return Ok(Some(LoginStep::Ready)),
         // Notices, and the offer of a lower protocol version.
         b'N' | b'v' => {}
         kind => {
@@ -160,7 +160,7 @@ fn handle(
 }
 
 fn record_parameter(facts: &mut ServerFacts, body: &[u8]) -> Result<(), Malformed> {
-    let mut body = Body(body);
+    let mut body = MessageBody(body);
     let name = body.text()?;
     let value = body.text()?;
     match name {

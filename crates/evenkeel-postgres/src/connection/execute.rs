@@ -8,7 +8,7 @@ use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend::{self, BindError};
 
 use super::ServerConnection;
-use super::reply::{Reply, Step};
+use super::reply::{NextStep, StatementReply};
 use crate::backend::Description;
 use crate::counters::increment;
 use crate::error::PgError;
@@ -73,7 +73,7 @@ impl ServerConnection {
     }
 
     /// Sends a statement and handles its reply; prepares it once more if the server no longer accepts the cached one.
-    async fn execute(&mut self, batch: Batch<'_>, sink: &mut dyn RowSink) -> Result<Reply, PgError> {
+    async fn execute(&mut self, batch: Batch<'_>, sink: &mut dyn RowSink) -> Result<StatementReply, PgError> {
         self.check_usable()?;
         batch.statement.check(self.limits)?;
         let may_retry = self.state.status == TransactionStatus::Idle;
@@ -96,7 +96,11 @@ impl ServerConnection {
         result
     }
 
-    async fn exchange(&mut self, batch: Batch<'_>, sink: &mut dyn RowSink) -> Result<Reply, PgError> {
+    async fn exchange(
+        &mut self,
+        batch: Batch<'_>,
+        sink: &mut dyn RowSink,
+    ) -> Result<StatementReply, PgError> {
         let mut reply = match self.write(batch) {
             Ok(reply) => reply,
             Err(error) => {
@@ -108,13 +112,13 @@ impl ServerConnection {
         loop {
             while let Some(frame) = self.wire.next()? {
                 match reply.handle(frame, batch, &mut self.state, sink)? {
-                    Step::Continue => {}
-                    Step::Done | Step::Stopped => return Ok(reply),
-                    Step::CopyIn => {
+                    NextStep::Continue => {}
+                    NextStep::Done | NextStep::Stopped => return Ok(reply),
+                    NextStep::CopyIn => {
                         self.write_copy_refusal();
                         self.wire.flush().await?;
                     }
-                    Step::CopyOut => {
+                    NextStep::CopyOut => {
                         self.recover().await?;
                         return Ok(reply);
                     }
@@ -132,7 +136,7 @@ impl ServerConnection {
     }
 
     /// Turns a complete reply into its result.
-    async fn finish(&mut self, reply: Reply) -> Result<Reply, PgError> {
+    async fn finish(&mut self, reply: StatementReply) -> Result<StatementReply, PgError> {
         if self.state.ready_pending == 0
             && let Some(name) = self.state.preparing.take()
         {
@@ -147,7 +151,7 @@ impl ServerConnection {
     }
 
     /// Writes the messages of a statement to the output.
-    fn write(&mut self, batch: Batch<'_>) -> Result<Reply, PgError> {
+    fn write(&mut self, batch: Batch<'_>) -> Result<StatementReply, PgError> {
         let Statement { sql, params, rows_max } = batch.statement;
         let state = &mut self.state;
         let output = &mut self.wire.output;
@@ -194,7 +198,7 @@ impl ServerConnection {
         frontend::sync(output);
         state.preparing = preparing;
         state.ready_pending = 1;
-        Ok(Reply::new(prologue_commands, description))
+        Ok(StatementReply::new(prologue_commands, description))
     }
 
     /// Ends a `COPY … FROM STDIN` that the server has begun.

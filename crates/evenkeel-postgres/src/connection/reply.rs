@@ -12,7 +12,7 @@ use crate::startup::malformed;
 use crate::statement::{RowSink, StatementCompletion, TransactionStatus};
 
 /// The part of a reply that has been received.
-pub(super) struct Reply {
+pub(super) struct StatementReply {
     /// Commands before the statement that are not complete.
     prologue_commands: u8,
     /// The description came from the statement cache.
@@ -20,7 +20,7 @@ pub(super) struct Reply {
     /// Parameter types of a statement that is being described.
     param_types: Vec<u32>,
     description: Option<Arc<Description>>,
-    progress: Progress,
+    progress: ReplyProgress,
     tag: CommandTag,
     stopped: bool,
     unsupported: Option<&'static str>,
@@ -28,7 +28,7 @@ pub(super) struct Reply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
+enum ReplyProgress {
     Sent,
     /// The parameters were accepted; execution may have begun.
     Bound,
@@ -37,7 +37,7 @@ enum Progress {
 
 /// Action that a message calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum NextStep {
     Continue,
     /// The server is ready for the next statement.
     Done,
@@ -49,14 +49,14 @@ pub(super) enum Step {
     CopyOut,
 }
 
-impl Reply {
+impl StatementReply {
     pub(super) fn new(prologue_commands: u8, description: Option<Arc<Description>>) -> Self {
         Self {
             prologue_commands,
             from_cache: description.is_some(),
             param_types: Vec::new(),
             description,
-            progress: Progress::Sent,
+            progress: ReplyProgress::Sent,
             tag: CommandTag::EMPTY,
             stopped: false,
             unsupported: None,
@@ -70,13 +70,13 @@ impl Reply {
         batch: Batch<'_>,
         state: &mut ConnectionState,
         sink: &mut dyn RowSink,
-    ) -> Result<Step, PgError> {
+    ) -> Result<NextStep, PgError> {
         state.observe(frame)?;
         match frame.kind {
             b'D' => return self.row(frame.body, batch, sink),
             b'2' if self.prologue_commands == 0 => self.bound(sink),
             b'C' => self.complete(frame.body, state)?,
-            b'Z' if state.ready_pending == 0 => return Ok(Step::Done),
+            b'Z' if state.ready_pending == 0 => return Ok(NextStep::Done),
             b'E' => {
                 let error = DbError::parse(frame.body).map_err(malformed)?;
                 self.error.get_or_insert(Box::new(error));
@@ -90,11 +90,11 @@ impl Reply {
             b's' => self.stopped = true,
             b'G' => {
                 self.unsupported = Some("COPY FROM STDIN");
-                return Ok(Step::CopyIn);
+                return Ok(NextStep::CopyIn);
             }
             b'H' => {
                 self.unsupported = Some("COPY TO STDOUT");
-                return Ok(Step::CopyOut);
+                return Ok(NextStep::CopyOut);
             }
             // Notifications, COPY data, ParseComplete, BindComplete, CloseComplete, EmptyQueryResponse, notices, parameters.
             b'A' | b'c' | b'd' | b'1' | b'2' | b'3' | b'I' | b'N' | b'S' | b'Z' => {}
@@ -103,23 +103,23 @@ impl Reply {
                 return Err(PgError::Protocol { reason });
             }
         }
-        Ok(Step::Continue)
+        Ok(NextStep::Continue)
     }
 
-    fn row(&mut self, body: &[u8], batch: Batch<'_>, sink: &mut dyn RowSink) -> Result<Step, PgError> {
+    fn row(&mut self, body: &[u8], batch: Batch<'_>, sink: &mut dyn RowSink) -> Result<NextStep, PgError> {
         if 0 < self.prologue_commands || batch.purpose != Purpose::Run {
-            return Ok(Step::Continue);
+            return Ok(NextStep::Continue);
         }
-        self.progress = Progress::Rows;
+        self.progress = ReplyProgress::Rows;
         if sink.row(&RowText::parse(body).map_err(malformed)?).is_break() {
             self.stop();
-            return Ok(Step::Stopped);
+            return Ok(NextStep::Stopped);
         }
-        Ok(Step::Continue)
+        Ok(NextStep::Continue)
     }
 
     fn bound(&mut self, sink: &mut dyn RowSink) {
-        self.progress = Progress::Bound;
+        self.progress = ReplyProgress::Bound;
         if let Some(columns) = self.description.as_ref().and_then(|description| description.columns.as_ref())
         {
             sink.columns(columns);
@@ -159,7 +159,7 @@ impl Reply {
     }
 
     pub(super) fn has_rows(&self) -> bool {
-        self.progress == Progress::Rows
+        self.progress == ReplyProgress::Rows
     }
 
     pub(super) fn error(&self) -> Option<&DbError> {
@@ -175,7 +175,7 @@ impl Reply {
     /// 0A000 means that its result type has changed, 26000 that it does not exist.
     pub(super) fn is_stale_plan(&self) -> bool {
         let is_rejected = self.error.as_ref().is_some_and(|error| matches!(&*error.code, "0A000" | "26000"));
-        is_rejected && self.from_cache && self.prologue_commands == 0 && self.progress == Progress::Sent
+        is_rejected && self.from_cache && self.prologue_commands == 0 && self.progress == ReplyProgress::Sent
     }
 
     /// Returns the error that the reply amounts to, if it does.

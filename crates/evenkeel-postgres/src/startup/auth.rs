@@ -7,7 +7,7 @@ use postgres_protocol::authentication::sasl::{
 };
 use postgres_protocol::message::frontend;
 
-use crate::backend::Body;
+use crate::backend::MessageBody;
 use crate::config::ConnectConfig;
 use crate::error::{ConnectError, PgError};
 use crate::startup::malformed;
@@ -50,7 +50,7 @@ impl<'a> Login<'a> {
 
     /// Handles an authentication request and writes the response to it, if it needs one.
     pub(super) fn handle(&mut self, body: &[u8], response: &mut BytesMut) -> Result<(), PgError> {
-        let mut body = Body(body);
+        let mut body = MessageBody(body);
         match body.u32().map_err(malformed)? {
             0 => self.finish(),
             3 if self.is_private => write_password(self.password()?.as_bytes(), response),
@@ -88,7 +88,7 @@ impl<'a> Login<'a> {
         }
     }
 
-    fn begin_scram(&mut self, mut body: Body<'_>, response: &mut BytesMut) -> Result<(), PgError> {
+    fn begin_scram(&mut self, mut body: MessageBody<'_>, response: &mut BytesMut) -> Result<(), PgError> {
         let mut offers_plain = false;
         let mut offers_plus = false;
         loop {

@@ -26,7 +26,7 @@ impl FakeClient {
     pub(crate) async fn accept_ready(listener: &TcpListener) -> Self {
         let (mut client, _) = Self::accept(listener).await;
         client.send(b'R', &0_u32.to_be_bytes()).await;
-        client.send(b'S', b"server_version\015.1\0").await;
+        client.send(b'S', b"server_version\x0015.1\0").await;
         client.send(b'S', b"default_transaction_read_only\0off\0").await;
         client.send(b'K', &[0, 0, 0, 1, 0, 0, 0, 2]).await;
         client.send(b'Z', b"I").await;

@@ -1,4 +1,5 @@
 //! Tests against a real PostgreSQL server, and against a scripted one where a real one cannot be made to misbehave.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod access;
 mod backpressure;
