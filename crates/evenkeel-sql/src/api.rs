@@ -27,7 +27,7 @@ use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
 use crate::transaction::{Transactions, TransactionsError};
-use crate::{health, statement, transaction_routes};
+use crate::{health, neon, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for a millisecond.
 const QUANTUM: Cost = Cost(1_000);
@@ -120,6 +120,15 @@ impl SqlApi {
             };
             routes.add_route(path, route)?;
         }
+        let neon = Route {
+            method: Method::POST,
+            // The connection string has the API key.
+            access: Access::Public,
+            rate_limit: RateLimit::Handler,
+            handler: self.handler_with_errors(Operation::Neon, neon::error_response, neon::serve),
+            error_format: neon::error_format,
+        };
+        routes.add_route("/sql", neon)?;
         let api = self.clone();
         routes.add(
             Method::GET,
@@ -131,8 +140,21 @@ impl SqlApi {
         routes.add(Method::GET, "/api/sql", Access::Admin, handler(move |_| health::describe(api.clone())))
     }
 
-    /// Creates the handler of an operation, which formats and counts its errors.
     fn handler<F, A>(self: &Arc<Self>, operation: Operation, serve: F) -> Handler
+    where
+        F: Fn(Arc<Self>, ServerRequest) -> A + Send + Sync + Copy + 'static,
+        A: Future<Output = Result<Response, SqlError>> + Send + 'static,
+    {
+        self.handler_with_errors(operation, SqlError::into_response, serve)
+    }
+
+    /// Creates the handler of an operation, which counts its errors and formats them with `error_response`.
+    fn handler_with_errors<F, A>(
+        self: &Arc<Self>,
+        operation: Operation,
+        error_response: fn(SqlError) -> Response,
+        serve: F,
+    ) -> Handler
     where
         F: Fn(Arc<Self>, ServerRequest) -> A + Send + Sync + Copy + 'static,
         A: Future<Output = Result<Response, SqlError>> + Send + 'static,
@@ -147,7 +169,7 @@ impl SqlApi {
                     Err(error) => Err(error.into()),
                 };
                 api.metrics.record(operation, &result, started.elapsed());
-                Ok(result.unwrap_or_else(SqlError::into_response))
+                Ok(result.unwrap_or_else(error_response))
             }
         })
     }

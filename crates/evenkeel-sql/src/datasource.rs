@@ -35,6 +35,11 @@ pub trait Datasource: Send + Sync + fmt::Debug {
     /// Returns the identity of the database: equal on two nodes only if both use the same database.
     fn database_id(&self) -> BoxFuture<'_, Result<String, DatabaseError>>;
 
+    /// Returns the name of the database at its server; `None` if it has none.
+    fn database_name(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns the exact number of connections.
     fn gauges(&self) -> ConnectionGauges;
 

@@ -14,6 +14,7 @@ mod health;
 mod held_slot;
 mod idempotency;
 mod metrics;
+mod neon;
 mod options;
 pub mod param;
 mod request;

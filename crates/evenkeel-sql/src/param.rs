@@ -58,29 +58,31 @@ impl Param {
     pub fn parse(json: &RawValue) -> Result<Self, ParamError> {
         let text = json.get();
         if !text.starts_with('{') {
-            return Ok(Self::untyped(parse_value(text)));
+            return Ok(Self::untyped(ParamValue::parse(text)));
         }
         let typed: TypedParam<'_> = serde_json::from_str(text).map_err(|_| ParamError::UntypedObject)?;
         if !is_type_name(&typed.type_name) {
             return Err(ParamError::TypeName(typed.type_name));
         }
-        Ok(Self { type_name: Some(typed.type_name), value: parse_value(typed.value.get()) })
+        Ok(Self { type_name: Some(typed.type_name), value: ParamValue::parse(typed.value.get()) })
     }
 }
 
-/// Reads valid JSON text.
-fn parse_value(text: &str) -> ParamValue {
-    match text.as_bytes().first() {
-        Some(b'n') => ParamValue::Null,
-        Some(b't') => ParamValue::Bool(true),
-        Some(b'f') => ParamValue::Bool(false),
-        Some(b'"') => match serde_json::from_str(text) {
-            Ok(string) => ParamValue::Text(string),
-            // Valid JSON strings parse; lone surrogates do not, and reach the database as they were sent.
-            Err(_) => ParamValue::Text(text.to_owned()),
-        },
-        Some(b'[' | b'{') => ParamValue::Json(text.to_owned()),
-        _ => ParamValue::Number(text.to_owned()),
+impl ParamValue {
+    /// Reads valid JSON text.
+    pub(crate) fn parse(text: &str) -> Self {
+        match text.as_bytes().first() {
+            Some(b'n') => Self::Null,
+            Some(b't') => Self::Bool(true),
+            Some(b'f') => Self::Bool(false),
+            Some(b'"') => match serde_json::from_str(text) {
+                Ok(string) => Self::Text(string),
+                // Valid JSON strings parse; lone surrogates do not, and reach the database as they were sent.
+                Err(_) => Self::Text(text.to_owned()),
+            },
+            Some(b'[' | b'{') => Self::Json(text.to_owned()),
+            _ => Self::Number(text.to_owned()),
+        }
     }
 }
 

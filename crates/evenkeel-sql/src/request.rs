@@ -133,7 +133,7 @@ pub(crate) fn parse_end(body: &[u8]) -> Result<String, ApiError> {
     parse_json::<EndBody>(body).map(|body| body.tx_id)
 }
 
-fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+pub(crate) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::invalid(format!("invalid JSON body: {error}")))
 }
 
@@ -159,6 +159,19 @@ fn statement(
     timeout: Duration,
     path: &str,
 ) -> Result<Statement, ApiError> {
+    let params = params.unwrap_or_default();
+    check_statement(&sql, params.len(), path)?;
+    let parse = |(index, json): (usize, &RawValue)| {
+        Param::parse(json).map_err(|error| {
+            invalid(&format!("{path}params[{index}]"), format!("parameter {} {error}", index + 1))
+        })
+    };
+    let params = params.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+    Ok(Statement { sql, params, time_max: timeout })
+}
+
+/// Rejects a statement that no database could run, or that is beyond the limits.
+pub(crate) fn check_statement(sql: &str, params: usize, path: &str) -> Result<(), ApiError> {
     if sql.trim().is_empty() {
         return Err(invalid(&format!("{path}sql"), "sql is empty"));
     }
@@ -169,17 +182,10 @@ fn statement(
     if sql.contains('\0') {
         return Err(invalid(&format!("{path}sql"), "sql contains a NUL character"));
     }
-    let params = params.unwrap_or_default();
-    if PARAMS_MAX < params.len() {
+    if PARAMS_MAX < params {
         return Err(invalid(&format!("{path}params"), format!("more than {PARAMS_MAX} params")));
     }
-    let parse = |(index, json): (usize, &RawValue)| {
-        Param::parse(json).map_err(|error| {
-            invalid(&format!("{path}params[{index}]"), format!("parameter {} {error}", index + 1))
-        })
-    };
-    let params = params.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
-    Ok(Statement { sql, params, time_max: timeout })
+    Ok(())
 }
 
 fn timeout(millis: Option<u64>, limits: &SqlLimits) -> Result<Duration, ApiError> {

@@ -150,7 +150,7 @@ fn object_response(result: JsonResult, completion: &Completion, elapsed: Duratio
 }
 
 /// Rejects a plain statement that began a transaction; dropping the connection rolls it back.
-fn check_outside(lent: &LentConnection) -> Result<(), SqlError> {
+pub(crate) fn check_outside(lent: &LentConnection) -> Result<(), SqlError> {
     match lent.connection.transaction_status() {
         TransactionStatus::Idle => Ok(()),
         TransactionStatus::Open | TransactionStatus::Failed => Err(SqlError::TransactionOutside),
@@ -195,7 +195,8 @@ async fn run_list(
     Ok(body)
 }
 
-async fn bounded<T>(
+/// Runs a step of a connection until `deadline`.
+pub(crate) async fn bounded<T>(
     deadline: Instant,
     step: impl Future<Output = Result<T, DatabaseError>>,
 ) -> Result<T, SqlError> {

@@ -108,6 +108,10 @@ impl Datasource for PostgresDatasource {
         })
     }
 
+    fn database_name(&self) -> Option<&str> {
+        Some(self.pool.config().connect.database())
+    }
+
     fn gauges(&self) -> ConnectionGauges {
         let gauges = self.pool.gauges();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
