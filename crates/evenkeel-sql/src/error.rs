@@ -96,8 +96,8 @@ impl DatabaseError {
 /// Classifies a SQLSTATE: connection errors, lack of resources, operator intervention, and errors of the system.
 fn is_node_fault(code: &str) -> bool {
     match code {
-        // The client's own statement was cancelled, or its session was ended on purpose.
-        "57014" | "57P05" => false,
+        // The statement was cancelled, its session was ended on purpose, or it was bound with the wrong parameters.
+        "57014" | "57P05" | "08P01" => false,
         _ => matches!(code.get(..2), Some("08" | "53" | "57" | "58" | "XX")),
     }
 }

@@ -27,7 +27,8 @@ async fn start(setup: Setup) -> (SharedDatabase, SqlServer, Client) {
 async fn a_query_returns_columns_and_rows() {
     let (_database, _server, client) = start(Setup::default()).await;
     let json = client.query("select $1::int4 as n, $2 as t, null as z", json!([7, "é"])).await.ok();
-    let columns = json!([{"name": "n", "type": "int4"}, {"name": "t", "type": "text"}, {"name": "z", "type": "text"}]);
+    let columns =
+        json!([{"name": "n", "type": "int4"}, {"name": "t", "type": "text"}, {"name": "z", "type": "text"}]);
     assert_eq!(json["columns"], columns);
     assert_eq!(json["rows"], json!([[7, "é", null]]));
     assert_eq!((&json["rowCount"], &json["command"]), (&json!(1), &json!("SELECT")));
@@ -64,10 +65,15 @@ async fn a_database_error_keeps_its_fields() {
 async fn a_list_is_one_transaction() {
     let (database, _server, client) = start(Setup::default()).await;
     psql(&database, "create table t (id int primary key)").await;
-    let list = |sqls: &[&str]| json!({"statements": sqls.iter().map(|sql| json!({"sql": sql})).collect::<Vec<_>>()});
-    let both = client.post("/execute", list(&["insert into t values (1)", "select count(*)::int4 from t"])).await.ok();
+    let list =
+        |sqls: &[&str]| json!({"statements": sqls.iter().map(|sql| json!({"sql": sql})).collect::<Vec<_>>()});
+    let both = client
+        .post("/execute", list(&["insert into t values (1)", "select count(*)::int4 from t"]))
+        .await
+        .ok();
     assert_eq!(both["results"][1]["rows"], json!([[1]]));
-    let failed = client.post("/execute", list(&["insert into t values (2)", "insert into t values (1)"])).await;
+    let failed =
+        client.post("/execute", list(&["insert into t values (2)", "insert into t values (1)"])).await;
     assert_eq!(failed.error(), (400, "23505".to_owned()));
     assert_eq!(psql(&database, "select array_agg(id) from t").await, "{1}");
     let ended = client.post("/execute", list(&["insert into t values (3)", "commit", "select 1"])).await;
@@ -80,7 +86,8 @@ async fn a_list_is_one_transaction() {
 async fn a_stream_sends_lines_and_a_summary() {
     let (_database, _server, client) = start(Setup::default()).await;
     let client = client.with("accept", "application/x-ndjson");
-    let response = client.query("select n, repeat('x', 100) from generate_series(1, 5000) n", json!([])).await;
+    let response =
+        client.query("select n, repeat('x', 100) from generate_series(1, 5000) n", json!([])).await;
     assert_eq!(response.headers["content-type"], "application/x-ndjson");
     let lines: Vec<Value> = response.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 5_002);
@@ -155,7 +162,11 @@ async fn statements_that_http_cannot_carry_get_a_clear_error_and_leave_a_clean_c
     }
     assert_eq!(client.execute("begin", json!([])).await.error(), (400, "25001".to_owned()));
     assert_eq!(client.execute("insert into t values (1)", json!([])).await.status, 200);
-    assert_eq!(psql(&database, "select count(*) from t").await, "1", "the begin was rolled back, the insert committed");
+    assert_eq!(
+        psql(&database, "select count(*) from t").await,
+        "1",
+        "the begin was rolled back, the insert committed"
+    );
     drop(server);
 }
 
@@ -190,7 +201,10 @@ async fn a_tenant_uses_only_its_datasources_and_its_rate() {
         TenantSettings { rpm: Some(1), ..tenant("b") },
     ];
     let server = SqlServer::on_postgres(&database.url(), Setup { tenants, ..Setup::default() }).await;
-    assert_eq!(server.client().query("select 1", json!([])).await.error(), (401, "invalid_api_key".to_owned()));
+    assert_eq!(
+        server.client().query("select 1", json!([])).await.error(),
+        (401, "invalid_api_key".to_owned())
+    );
     let forbidden = server.client_of("a").query("select 1", json!([])).await;
     assert_eq!(forbidden.error(), (403, "datasource_forbidden".to_owned()));
     let limited = server.client_of("b");
