@@ -17,10 +17,10 @@
 //!   every active path has a share above 0.
 //!
 //! The second guarantee follows from the cup game, in which paths are cups: each pick pours one unit into the cups in
-//! total and takes one unit out of the fullest. If the k fullest of n cups hold at most 1/(k+1) + … + 1/n on average,
-//! they still do after the pick. The third holds because the path that was picked last before a run was then behind the
-//! next one by at most one pick. Both apply to picks in which all active paths take part, the third only while no path
-//! leaves.
+//! total and takes one unit out of the fullest. If, for every k, the k fullest of n cups hold at most 1/(k+1) + … + 1/n
+//! on average, they still do after the pick. The third holds because the path that is picked just before a run is then
+//! behind the path of the run by at most one pick. Both apply to picks in which all active paths take part, the third
+//! only while no path leaves.
 
 mod config;
 mod credit;
@@ -174,9 +174,10 @@ impl SwrrScheduler {
         outcome.max(self.reweigh())
     }
 
+    /// Updates the target weight of a path after a sample, and moves the weight towards it.
     fn remeasure(&mut self, index: usize, now: Instant) -> Reweight {
-        let goal = self.paths[index].measure(&self.rules);
-        goal.max(self.step_path(index, now))
+        let measured = self.paths[index].measure(&self.rules);
+        measured.max(self.step_path(index, now))
     }
 
     /// Moves one path's weight towards its target as far as the limits on increases allow.
@@ -232,7 +233,7 @@ impl SwrrScheduler {
         self.credits.reset();
     }
 
-    /// Resets the credits and starts at a random position of the sequence.
+    /// Resets the credits and starts at the position of the sequence that `phase` selects.
     ///
     /// After a plain reset every gateway picks the same path first. If each gateway uses a random `phase`, their first
     /// picks are distributed by weight.

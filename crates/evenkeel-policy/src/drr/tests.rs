@@ -143,7 +143,7 @@ fn a_quiet_key_among_a_hundred_busy_ones_is_served_first() {
     assert_eq!(picks_until(&mut drr, quiet), 1, "before all busy keys");
     drr.remove_key(quiet);
 
-    // With nine other prioritized keys, it is served after at most ten picks.
+    // After nine other prioritized keys, it is the tenth to be served.
     serve(&mut drr, 4_321);
     for key in 101..110 {
         drr.add_key(Key(key), Weight::ONE).unwrap();
@@ -155,7 +155,7 @@ fn a_quiet_key_among_a_hundred_busy_ones_is_served_first() {
 /// With the specification's grant of 1000 at a cost of 1, each of 100 busy keys sends 1000 messages per round: the
 /// quiet key waits for the rest of this round and for its turn in the next.
 #[test]
-fn with_the_literal_quantum_a_quiet_key_waits_for_a_hundred_thousand_messages() {
+fn with_the_literal_quantum_a_quiet_key_waits_for_199_999_messages() {
     // A hundred keys with a thousand messages each take over four minutes under Miri and run the same code as two.
     let busy = if cfg!(miri) { 2 } else { 100 };
     let quiet = Key(busy);
@@ -179,8 +179,8 @@ fn with_the_literal_quantum_a_quiet_key_waits_for_a_hundred_thousand_messages() 
     assert_eq!(waited, 2_000 * busy - 1, "the rest of this round and all busy keys in the next");
 }
 
-/// If the scheduler remembered only keys that became idle while prioritized, a key served from the ring would be
-/// prioritized again for its next message and get two grants per round.
+/// A key that was served from the ring and became idle must not be prioritized when it returns in the same round:
+/// otherwise it would get two grants per round.
 #[test]
 fn sending_one_message_at_a_time_gets_no_more_than_a_backlog() {
     let mut drr = busy(10);
@@ -218,9 +218,9 @@ fn a_key_that_leaves_and_returns_unserved_gains_no_priority() {
     assert_eq!(others, 10, "the ten others are served before it is served again");
 }
 
-/// Checks the invariants of every list after each of many random operations.
+/// Runs many random operations and checks the lists after each.
 #[test]
-fn every_operation_keeps_the_lists_in_order() {
+fn every_operation_keeps_the_invariants_of_every_list() {
     // 20 000 operations take over four minutes under Miri; the first 300 take every branch of the match.
     let steps = if cfg!(miri) { 300 } else { 20_000 };
     for new_key in [NewKey::First, NewKey::NextRound] {
@@ -306,6 +306,7 @@ fn calls_with_unknown_keys_have_no_effect() {
 
 #[test]
 fn limits_are_enforced_and_named_in_the_error() {
+    // Keys are indices: with a limit of 2, only keys 0 and 1 are valid, whether or not they were added.
     let config = DrrConfig { keys_max: 2, ..DrrConfig::default() };
     let error = DrrScheduler::new(config).unwrap().add_key(Key(2), Weight::ONE).unwrap_err();
     assert_eq!(error.to_string(), "more than 2 keys");

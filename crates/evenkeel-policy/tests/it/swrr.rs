@@ -1,4 +1,4 @@
-//! Guarantees of `swrr`, and the defects of the specification's literal rule that it avoids.
+//! Tests of the guarantees of `swrr`, and of the defects that a literal reading of the specification would have.
 #![allow(clippy::unwrap_used, reason = "an error is a failed test")]
 
 use evenkeel_policy::cost::Cost;
@@ -91,7 +91,7 @@ fn assert_smooth(owed: &[f64], n: usize, size: f64) {
         assert!(owed <= (harmonic(n) - 1.0) * size + ROUNDING, "{owed} behind among {n}");
         assert!(owed >= -(1.0 - 1.0 / n as f64) * size - ROUNDING, "{owed} ahead among {n}");
     }
-    assert!(owed.iter().sum::<f64>().abs() <= ROUNDING * size, "credits sum to {:?}", owed);
+    assert!(owed.iter().sum::<f64>().abs() <= ROUNDING * size, "credits do not sum to 0: {owed:?}");
 }
 
 fn gcd(a: u32, b: u32) -> u32 {
@@ -150,11 +150,17 @@ proptest! {
     ) {
         let mut swrr = with_weights(&before);
         for (path, run) in longest_runs(&mut swrr, before.len(), picks) {
-            prop_assert!(run <= before[path].div_ceil(smallest(&before)), "{} of {} in {:?}", run, path, before);
+            prop_assert!(
+                run <= before[path].div_ceil(smallest(&before)),
+                "path {} was picked {} times in a row at weights {:?}", path, run, before
+            );
         }
         reweigh(&mut swrr, &after);
         for (path, run) in longest_runs(&mut swrr, after.len(), 700) {
-            prop_assert!(run <= after[path].div_ceil(smallest(&after)), "{} of {} in {:?}", run, path, after);
+            prop_assert!(
+                run <= after[path].div_ceil(smallest(&after)),
+                "path {} was picked {} times in a row at weights {:?}", path, run, after
+            );
         }
     }
 
@@ -167,7 +173,10 @@ proptest! {
             reweigh(&mut swrr, &weights);
             for (path, run) in longest_runs(&mut swrr, weights.len(), picks) {
                 // Rounding may reverse a tie, which adds one where the ratio is an integer.
-                prop_assert!(run <= weights[path] / smallest(&weights) + 1, "{} of {} in {:?}", run, path, weights);
+                prop_assert!(
+                    run <= weights[path] / smallest(&weights) + 1,
+                    "path {} was picked {} times in a row at weights {:?}", path, run, weights
+                );
             }
         }
     }
@@ -379,6 +388,8 @@ fn an_inactive_weight_in_the_total_would_skew_the_shares() {
     assert_eq!((0..1_100).filter(|_| pick(&mut ours) == 0).count(), 1_000);
 }
 
+/// By the literal rule a path keeps its credit while it is inactive. When it returns at a lower weight, that credit is
+/// worth a thousand picks.
 #[test]
 fn a_kept_credit_would_win_a_thousand_picks_in_a_row() {
     let mut wrong = LiteralRule::new(&[10_000, 10_000]);
@@ -398,6 +409,8 @@ fn a_kept_credit_would_win_a_thousand_picks_in_a_row() {
     assert!(run_of(1, || pick(&mut ours)) <= 1);
 }
 
+/// By the literal rule credits keep their size when the weights change. After a decrease, a path with credit is then
+/// picked many times in a row.
 #[test]
 fn credits_that_do_not_follow_a_reweight_would_burst() {
     let before = || {
