@@ -1,6 +1,6 @@
 //! Repeated type names: at most two modules may define the same name, so that a name identifies a type.
 //!
-//! Definitions in `src/` of every crate and in `bench/` count. Associated types (which are read with their trait) and
+//! Definitions in `src/` of every crate and in `bench/` count. Associated types, whose trait says what they are, and
 //! types in test modules do not.
 
 use super::Finding;
@@ -11,10 +11,10 @@ const MODULES_MAX: usize = 2;
 
 /// Names that may repeat, each with the reason.
 const ALLOWED: &[(&[&str], &str)] = &[
-    (&["Msg"], "an actor's messages, always read with its module"),
+    (&["Msg"], "the messages of an actor; the name of the module says which actor"),
     (
         &["State", "Inner", "Options", "Command", "Counter"],
-        "private to a module, and read with the module's name",
+        "private to a module, whose name says what they belong to",
     ),
     (&["Readme"], "holds the doctests of a README"),
     (&["UsageError", "CliError", "Request", "ListArgs", "NamedArgs"], "one per command-line parser"),
