@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use evenkeel_pipeline::{Arrival, AttemptFailure, ModelId, NodeSpec, Priority, RegistryError, Slots};
+use evenkeel_pipeline::{
+    Arrival, AttemptFailure, ModelId, NodeSpec, Priority, RegistryError, Rejection, Slots,
+};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::score::{Limits, NodeStats, RequestKind, Status};
@@ -14,6 +16,7 @@ use evenkeel_scheduler::RequestScheduler;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::scheduling::rejection_error;
 use evenkeel_server::tenant::Tenant;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::datasource::{
@@ -36,6 +39,8 @@ pub(crate) struct Database {
     /// The same as `readers` on PostgreSQL.
     writers: PoolNode,
     id: OnceCell<String>,
+    /// Error of the last connection that could not be opened.
+    last_failure: Mutex<String>,
 }
 
 /// A node of the scheduler, and the model by which requests for it are queued.
@@ -103,7 +108,17 @@ impl Database {
             metrics.name_node(writers.node, &format!("{}-writer", options.name));
         }
         let stats = DatabaseStats::new();
-        Ok(Self { options, source, stats, scheduler, held, readers, writers, id: OnceCell::new() })
+        Ok(Self {
+            options,
+            source,
+            stats,
+            scheduler,
+            held,
+            readers,
+            writers,
+            id: OnceCell::new(),
+            last_failure: Mutex::default(),
+        })
     }
 
     /// Waits for this tenant's turn, then takes a connection.
@@ -124,10 +139,8 @@ impl Database {
             request: request.kind,
             priority: Priority::Interactive,
         };
-        let slot = self.scheduler.submit(arrival).await.map_err(|rejected| {
-            let waiting = self.scheduler.inspect(|pipeline| pipeline.waiting(pool.model));
-            SqlError::Api(rejection_error(&rejected.rejection, waiting, ApiError::Draining))
-        })?;
+        let slot = self.scheduler.submit(arrival).await;
+        let slot = slot.map_err(|rejected| self.rejected(pool, &rejected.rejection))?;
         let held = self.held.hold(slot, activity, self.stats.clone());
         let _connecting = Connecting { slots: &self.held, held: held.clone() };
         let release = held.clone();
@@ -148,6 +161,10 @@ impl Database {
                 self.held.connect_failed(&held, failure);
                 if failure.is_some() {
                     self.stats.record(self.scheduler.now(), StatementOutcome::Failed);
+                    *self.last_failure.lock() = match &error {
+                        DatabaseError::Unavailable { reason } => reason.clone(),
+                        other => other.to_string(),
+                    };
                 }
                 Err(SqlError::Database(error))
             }
@@ -157,6 +174,18 @@ impl Database {
                 Err(SqlError::Timeout)
             }
         }
+    }
+
+    /// Returns the error for a request that got no slot: behind an open circuit breaker, that of the database.
+    fn rejected(&self, pool: PoolNode, rejection: &Rejection) -> SqlError {
+        let (waiting, is_available) = self
+            .scheduler
+            .inspect(|pipeline| (pipeline.waiting(pool.model), pipeline.is_available(pool.node)));
+        if !is_available && matches!(rejection, Rejection::WaitTimeout { .. }) {
+            let reason = self.last_failure.lock().clone();
+            return SqlError::Database(DatabaseError::Unavailable { reason });
+        }
+        SqlError::Api(rejection_error(rejection, waiting, ApiError::Draining))
     }
 
     /// Runs a statement until `deadline`. A statement that reaches it is cancelled once the connection is dropped or
