@@ -23,7 +23,7 @@ pub enum JobStatus {
     Sent { node: String, path: String, attempt: u32, since: UnixMillis },
     /// Posted to a URL.
     Posted { to: String, attempt: u32, since: UnixMillis },
-    /// The last attempt failed or was deferred.
+    /// The last attempt failed, or was deferred without counting; `Display` prints "failed" for both.
     Failed { attempt: u32, reason: String, at: UnixMillis },
 }
 

@@ -37,7 +37,7 @@ impl Schedule {
         match mode {
             CostMode::Count => meta.cost,
             CostMode::Bytes => Cost(u64::from(meta.size).max(1)),
-            // A key without deliveries is estimated by the average of all keys.
+            // Before a key's first delivery has ended, the average of all keys is the estimate.
             CostMode::Time => self.key(index).service_time.0.or(self.service_time.0).unwrap_or(Cost::MESSAGE),
         }
     }
@@ -60,7 +60,7 @@ impl Schedule {
         self.service_time.record(actual);
     }
 
-    /// Refunds the charge of a delivery that does not count.
+    /// Refunds the charge of a delivery that was released without counting as an attempt.
     pub(super) fn refund(&mut self, index: Key, entry: &mut MessageEntry) {
         let charged = core::mem::take(&mut entry.charged);
         self.drr.settle(index, charged, Cost::ZERO, Settlement::Final);

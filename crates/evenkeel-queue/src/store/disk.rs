@@ -1,7 +1,8 @@
 //! The store on disk: fjall keyspaces, one writer thread and a few reader threads.
 //!
-//! Guarantees: an operation completes once its writes have the requested durability; one fsync serves every operation
-//! that arrived during the previous one (group commit). Opening a store reads the keys of messages, never their bodies.
+//! Guarantees: an operation completes once its writes have the requested durability; one fsync makes the writes of all
+//! operations durable that arrived during the previous fsync (group commit). Opening a store reads the keys of
+//! messages, never their bodies.
 
 mod dedup;
 mod keyspaces;
@@ -81,7 +82,8 @@ pub struct DiskStore {
     write_queue: Arc<WriteQueue>,
     read_queue: Mutex<Option<SyncSender<ReadOp>>>,
     keyspaces: Arc<RwLock<Option<Keyspaces>>>,
-    /// Message counts of each queue's keys, from recovery; the first `read_keys` of a queue removes its entry.
+    /// Number, size and range of the messages of each key, counted when the store was opened; the first `read_keys` of
+    /// a queue removes its entry.
     recovered_keys: Mutex<KeyExtents>,
     /// Key that signs receipt handles.
     receipt_secret: [u8; 32],
@@ -91,7 +93,7 @@ pub struct DiskStore {
 }
 
 impl DiskStore {
-    /// Opens or creates a data directory; blocks while the keys are recovered.
+    /// Opens or creates a data directory; blocks while it replays the journal and counts the messages of each key.
     pub fn open(dir: impl Into<PathBuf>, options: DiskOptions) -> Result<Self, StoreError> {
         let dir = dir.into();
         let Recovery { keyspaces, catalog, extents, secret } = Keyspaces::open(&dir, options.cache_bytes)?;

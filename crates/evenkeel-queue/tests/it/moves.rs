@@ -10,9 +10,11 @@ use evenkeel_queue::{Delivery, MessageId, NewMessage, Queue, QueueSettings};
 
 use crate::harness::{Rig, body, receive, receive_now};
 
-/// More than a prefetch window of messages without an origin is sent before each group of messages that have one.
+/// Messages that are sent directly to the dead-letter queue have no origin. Before each group of dead-lettered
+/// messages, more of them are sent than a prefetch reads, so that the move must read past them.
 #[tokio::test]
 async fn a_move_leaves_messages_without_an_origin_and_moves_the_others() {
+    // Runs on a store in memory and on a store on disk.
     for rig in Rig::both().await {
         let dead = create(&rig, "dead", QueueSettings::default()).await;
         let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
@@ -69,10 +71,10 @@ async fn a_move_leaves_messages_whose_origin_was_deleted() {
         let moved = dead.move_some(MoveCursor::default(), None, 100).await;
         assert_eq!(moved, Ok(MoveProgress { moved: 0, left: 20, next: None }));
         let other = create(&rig, "other", QueueSettings::default()).await;
-        let held = receive_now(&dead, 5).await;
+        let in_flight = receive_now(&dead, 5).await;
         let moved = dead.move_some(MoveCursor::default(), Some(other.id()), 100).await;
         assert_eq!(moved, Ok(MoveProgress { moved: 15, left: 0, next: None }), "messages in flight stay");
-        assert_eq!(count_moved(&held), 5);
+        assert_eq!(count_with_origin(&in_flight), 5);
         assert_eq!((dead.totals().pending, dead.totals().in_flight), (0, 5));
     }
 }
@@ -97,6 +99,6 @@ async fn dead_letter_twenty(source: &Queue, round: usize) -> Vec<MessageId> {
     ids
 }
 
-fn count_moved(held: &[Delivery]) -> usize {
-    held.iter().filter(|delivery| delivery.from.is_some()).count()
+fn count_with_origin(deliveries: &[Delivery]) -> usize {
+    deliveries.iter().filter(|delivery| delivery.from.is_some()).count()
 }

@@ -7,7 +7,7 @@ use crate::store::result_index::ResultIndex;
 use crate::store::{StoreError, StoredResult};
 use crate::time::UnixMillis;
 
-/// Approximate number of bytes read per run of the expiry.
+/// Approximate maximum number of bytes of results that are read at a time to expire results.
 const EXPIRE_BYTES: usize = 8 << 20;
 
 /// Returns the key of a result.
@@ -28,9 +28,9 @@ pub(super) fn result_value(result: &StoredResult) -> Vec<u8> {
     [&result.expires_at.0.to_be_bytes(), result.bytes.as_ref()].concat()
 }
 
-/// An expired result.
+/// A due entry of the expiry index.
 pub(super) struct ExpiredResult {
-    /// Key in the expiry index.
+    /// Key of the entry.
     pub(super) due_key: [u8; 24],
     /// Key of the result; `None` if the result was deleted, or replaced by one that expires later.
     pub(super) result_key: Option<[u8; 16]>,
@@ -72,9 +72,9 @@ impl Keyspaces {
         Ok(Some(StoredResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
     }
 
-    /// Returns at most `max` results that expire from `from` to `until`.
+    /// Returns at most `max` entries of the expiry index that are due from `from` to `until`.
     ///
-    /// Stops after about [`EXPIRE_BYTES`], because other writes wait meanwhile.
+    /// Stops after reading about [`EXPIRE_BYTES`] of results, because other writes wait meanwhile.
     pub(super) fn expired_results(
         &self,
         from: UnixMillis,

@@ -1,7 +1,8 @@
 //! Message segments. Each is a keyspace, dropped as a whole once it holds no live message.
 //!
 //! A delete leaves a tombstone, which every later scan for a key's first message must skip; dropping a whole segment
-//! leaves none. Compaction copies the last live messages of a sparse segment to the compacted segment.
+//! leaves none. Compaction copies the last live messages of a sparse segment to the compacted segment and drops the
+//! sparse one. "The compacted segment" is always the destination; there is one at a time.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ const BYTES_MAX: u64 = 128 << 20;
 const AGE_MAX: Duration = Duration::from_secs(600);
 /// Segments with fewer messages are neither closed by age nor compacted.
 const APPENDED_MIN: u64 = 10_000;
-/// A segment is compacted once less than one in this many of its messages is live.
+/// A segment is sparse, and compaction empties it, once less than one in this many of its messages is live.
 const SPARSE_FACTOR: u64 = 16;
 /// Bodies from this size on are stored apart from the keys, so that scans of keys do not read them.
 const BODY_SEPARATION_MIN: u32 = 512;
@@ -51,7 +52,7 @@ impl Segment {
         self.first <= seq && self.end.is_none_or(|end| seq < end)
     }
 
-    /// Reports whether so few messages are live that they should be compacted.
+    /// Reports whether so few messages are live that they should be copied to the compacted segment.
     pub(super) fn is_sparse(&self) -> bool {
         self.end.is_some() && APPENDED_MIN <= self.appended && self.live * SPARSE_FACTOR < self.appended
     }
@@ -62,13 +63,15 @@ impl Segment {
 pub(super) struct Segments {
     /// In order; messages are appended to the last one.
     pub(super) segments: Vec<Segment>,
-    /// Holds the live messages of compacted segments.
+    /// The compacted segment: holds the live messages that compaction copied out of sparse segments.
     pub(super) compacted: Segment,
+    /// Number in the name of the compacted segment; a new one gets the next number.
     pub(super) compacted_number: u64,
 }
 
 impl Segments {
-    /// Returns the segment that holds a message, if the message exists.
+    /// Returns the only segment that can hold a message: the one whose range contains `seq`, or the compacted segment
+    /// if there is none.
     pub(super) fn containing(&self, seq: Seq) -> &Segment {
         self.segment_index(seq).map_or(&self.compacted, |index| &self.segments[index])
     }
@@ -96,7 +99,7 @@ impl Segments {
         compacted.filter(|segment| segment.live > 0).map(|segment| &segment.keyspace)
     }
 
-    /// Returns the keyspaces of the uncompacted segments that may hold messages after `seq`, in order.
+    /// Returns the keyspaces of the segments, without the compacted one, that may hold messages after `seq`, in order.
     pub(super) fn segments_after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
         let later = self.segments.iter().filter(move |segment| segment.end.is_none_or(|end| seq < end));
         later.map(|segment| &segment.keyspace)
