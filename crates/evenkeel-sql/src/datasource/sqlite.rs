@@ -13,8 +13,9 @@
 //!   wants no more rows is completed.
 //! - Clients cannot attach files, load extensions, copy the database elsewhere, or change settings of the connection.
 //!
-//! Limits: [`SqliteOptions`]; 1 MiB of SQL, 32 766 parameters, expressions 1 000 levels deep. Files in which SQLite sorts
-//! are limited only by the disk and the statement's time limit.
+//! Limits: [`SqliteOptions`]; 1 MiB of SQL, 32 766 parameters, expressions 1 000 levels deep, `LIKE` patterns of 1 000
+//! bytes. Files in which SQLite sorts are limited only by the disk and the statement's time limit. One call of a built-in
+//! function cannot be interrupted: `instr` and `replace` take time that grows with the square of `value_bytes_max`.
 //!
 //! [`crate::datasource::ReleaseCallback`]s may run on a SQLite thread, outside the async runtime.
 

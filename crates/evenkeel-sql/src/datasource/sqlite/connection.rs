@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use super::batch::RowBatch;
 use super::error::statement_error;
-use super::exchange::{Exchange, Health, Progress, RunJob, StatementSummary, Stop, WorkerJob, WorkerReply};
+use super::exchange::{
+    Exchange, Health, RunJob, StatementSummary, Stop, WorkerJob, WorkerOutput, WorkerReply,
+};
 use super::params;
 use super::pool::{Loan, Release, SqlitePool, WorkerKind};
 use crate::datasource::{
@@ -56,8 +58,8 @@ impl SqliteConnection {
         let mut delivery = Delivery { exchange: &self.exchange, rows: 0, end: RowsEnd::All };
         let reply = loop {
             match next(&self.exchange).await {
-                Progress::Done(reply) => break reply,
-                Progress::Rows(batch) => delivery.deliver(&batch, sink).await,
+                WorkerOutput::Done(reply) => break reply,
+                WorkerOutput::Rows(batch) => delivery.deliver(&batch, sink).await,
             }
         };
         let delivered = delivery.rows;
@@ -190,14 +192,14 @@ impl Drop for Delivery<'_> {
     }
 }
 
-async fn next(exchange: &Exchange) -> Progress {
+async fn next(exchange: &Exchange) -> WorkerOutput {
     poll_fn(|cx| exchange.poll_next(cx)).await
 }
 
 /// Waits for the reply to the running job, and drops its rows.
 async fn reply(exchange: &Exchange) -> WorkerReply {
     loop {
-        if let Progress::Done(reply) = next(exchange).await {
+        if let WorkerOutput::Done(reply) = next(exchange).await {
             return reply;
         }
     }

@@ -130,7 +130,8 @@ const MESSAGE_PREFIXES: [(&str, &str); 22] = [
 ];
 
 /// Parts of messages of the generic result code, and the SQLSTATE of each.
-const MESSAGE_PARTS: [(&str, &str); 6] = [
+const MESSAGE_PARTS: [(&str, &str); 7] = [
+    ("pattern too complex", "54000"),
     ("syntax error", "42601"),
     ("already exists", "42P07"),
     ("already another table or index", "42P07"),
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_the_generic_code_are_told_apart() {
+    fn messages_of_the_generic_code_have_their_own_sqlstate() {
         for (message, expected) in [
             ("no such table: t", "42P01"),
             ("no such column: a", "42703"),

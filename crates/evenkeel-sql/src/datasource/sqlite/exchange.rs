@@ -24,7 +24,7 @@ use crate::error::DatabaseError;
 /// Batches that wait for the connection's task.
 const BATCHES_MAX: usize = 2;
 
-/// Work for a thread.
+/// WorkItem for a thread.
 #[derive(Debug)]
 pub(super) enum WorkerJob {
     Run(RunJob),
@@ -69,14 +69,14 @@ pub(super) enum Health {
 }
 
 /// Next thing for a thread to do.
-pub(super) enum Work {
+pub(super) enum WorkItem {
     Job(WorkerJob),
     Release(Release),
     Exit,
 }
 
 /// Next thing for a connection to handle.
-pub(super) enum Progress {
+pub(super) enum WorkerOutput {
     Rows(RowBatch),
     Done(WorkerReply),
 }
@@ -152,15 +152,15 @@ impl Exchange {
     }
 
     /// Takes the next rows or, after the last of them, the reply.
-    pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Progress> {
+    pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<WorkerOutput> {
         let mut state = self.state.lock();
         if let Some(batch) = state.batches.pop_front() {
             drop(state);
             self.changed.notify_one();
-            return Poll::Ready(Progress::Rows(batch));
+            return Poll::Ready(WorkerOutput::Rows(batch));
         }
         if let Some(reply) = state.reply.take() {
-            return Poll::Ready(Progress::Done(reply));
+            return Poll::Ready(WorkerOutput::Done(reply));
         }
         state.waker = Some(cx.waker().clone());
         Poll::Pending
@@ -199,20 +199,20 @@ impl Exchange {
     }
 
     /// Waits for work.
-    pub(super) fn next(&self) -> Work {
+    pub(super) fn next(&self) -> WorkItem {
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.job.take() {
-                return Work::Job(job);
+                return WorkItem::Job(job);
             }
             if let Some(release) = state.release.take() {
                 state.batches.clear();
                 state.reply = None;
                 state.waker = None;
-                return Work::Release(release);
+                return WorkItem::Release(release);
             }
             if state.must_exit {
-                return Work::Exit;
+                return WorkItem::Exit;
             }
             self.changed.wait(&mut state);
         }

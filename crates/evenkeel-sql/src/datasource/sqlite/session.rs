@@ -22,6 +22,8 @@ use crate::datasource::AccessMode;
 const SQL_BYTES_MAX: i32 = 1 << 20;
 /// Deepest expression; a thread's stack is sized for it.
 const EXPRESSION_DEPTH_MAX: i32 = 1_000;
+/// Longest pattern of `LIKE` and `GLOB`, whose time grows with the product of pattern and text.
+const PATTERN_BYTES_MAX: i32 = 1_000;
 /// Highest number of parameters.
 const VARIABLES_MAX: i32 = 32_766;
 /// Virtual-machine instructions between two checks for an interrupt or deadline; some 100 µs.
@@ -123,6 +125,7 @@ impl SqliteSession {
         self.connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 1)?;
         self.authorizer.set_caller(Caller::ClientVacuum);
         let result = run();
+        self.authorizer.set_caller(Caller::Client);
         self.connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
         Ok(result)
     }
@@ -158,6 +161,7 @@ fn harden(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, value_bytes_max)?;
     connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, SQL_BYTES_MAX)?;
     connection.set_limit(Limit::SQLITE_LIMIT_EXPR_DEPTH, EXPRESSION_DEPTH_MAX)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_BYTES_MAX)?;
     connection.set_limit(Limit::SQLITE_LIMIT_VARIABLE_NUMBER, VARIABLES_MAX)?;
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     connection.set_prepared_statement_cache_capacity(options.statements_max);

@@ -80,7 +80,6 @@ impl<'a> StatementRun<'a> {
         } else {
             self.step(&mut statement)
         };
-        self.session.authorizer().set_caller(Caller::Client);
         if CACHED_SQL_BYTES_MAX < self.job.sql.len() {
             statement.discard();
         }

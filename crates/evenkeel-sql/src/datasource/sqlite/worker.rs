@@ -7,10 +7,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use rusqlite::wal::CheckpointMode;
+
 use super::SqliteOptions;
 use super::batch::RowBatch;
 use super::error::{SqlSource, breaks_connection, database_error, statement_error};
-use super::exchange::{Exchange, Health, RunJob, StatementSummary, Work, WorkerJob, WorkerReply};
+use super::exchange::{Exchange, Health, RunJob, StatementSummary, WorkItem, WorkerJob, WorkerReply};
 use super::pool::{Release, SqlitePool, WorkerKind};
 use super::session::{SessionReset, SqliteSession};
 use super::sql_text;
@@ -64,12 +66,12 @@ impl SqliteWorker {
         }
         loop {
             match self.exchange.next() {
-                Work::Job(job) => self.handle(job),
-                Work::Release(release) => match self.clean_up() {
+                WorkItem::Job(job) => self.handle(job),
+                WorkItem::Release(release) => match self.clean_up() {
                     Health::Good => self.give_back(release),
                     Health::Broken => return self.discard(release),
                 },
-                Work::Exit => {
+                WorkItem::Exit => {
                     self.close();
                     return self.pool.end(self.kind);
                 }
@@ -205,6 +207,7 @@ impl SqliteWorker {
     fn begin(&mut self, owner: u64, access: AccessMode) -> Result<(), DatabaseError> {
         self.adopt(owner)?;
         let Some(session) = &self.session else { return Err(closed()) };
+        let was_open = !session.connection().is_autocommit();
         let begun = session.as_engine(|connection| match access {
             AccessMode::ReadWrite => connection.execute_batch("BEGIN IMMEDIATE"),
             AccessMode::ReadOnly => {
@@ -218,10 +221,16 @@ impl SqliteWorker {
                 connection.pragma_update(None, "query_only", true)
             }
         });
-        if access == AccessMode::ReadOnly {
-            self.is_query_only = self.kind.access() == AccessMode::ReadWrite;
+        let Err(error) = begun else {
+            // A reader is always in this mode.
+            self.is_query_only = (access, self.kind) == (AccessMode::ReadOnly, WorkerKind::Writer);
+            return Ok(());
+        };
+        let error = self.engine_error(&error);
+        if !was_open && self.status() == TransactionStatus::Open {
+            self.roll_back();
         }
-        begun.map_err(|error| self.engine_error(&error))
+        Err(error)
     }
 
     fn end(&mut self, end: TransactionEnd) -> Result<(), DatabaseError> {
@@ -269,14 +278,18 @@ impl SqliteWorker {
     /// Rolls back what is open.
     fn clean_up(&mut self) -> Health {
         self.is_transaction_lost = false;
-        if self.status() == TransactionStatus::Open
-            && let Err(error) = self.end(TransactionEnd::Rollback)
-        {
-            tracing::warn!(%error, "cannot roll back on a SQLite connection; discarding it");
-            self.health = Health::Broken;
+        if self.status() == TransactionStatus::Open {
+            self.roll_back();
         }
         self.leave_query_only();
         self.health
+    }
+
+    fn roll_back(&mut self) {
+        if let Err(error) = self.end(TransactionEnd::Rollback) {
+            tracing::warn!(%error, "cannot roll back on a SQLite connection; discarding it");
+            self.health = Health::Broken;
+        }
     }
 
     fn give_back(&self, release: Release) {
@@ -285,7 +298,7 @@ impl SqliteWorker {
     }
 
     fn discard(&mut self, release: Release) {
-        self.close();
+        drop_guarded(self.session.take());
         self.pool.discard(self.kind);
         drop_guarded(release);
     }
@@ -293,13 +306,13 @@ impl SqliteWorker {
     /// Closes the database; the writer first moves the write-ahead log into the file.
     fn close(&mut self) {
         let Some(session) = self.session.take() else { return };
-        if self.kind.access() == AccessMode::ReadWrite
-            && let Err(error) = session.as_engine(|connection| {
-                let mode = rusqlite::wal::CheckpointMode::TRUNCATE;
-                connection.wal_checkpoint_v2(rusqlite::DEFAULT_NAME, mode)
-            })
-        {
-            tracing::warn!(%error, "cannot checkpoint the SQLite database; its write-ahead log stays");
+        if self.kind == WorkerKind::Writer {
+            let checkpoint = session.as_engine(|connection| {
+                connection.wal_checkpoint_v2(rusqlite::DEFAULT_NAME, CheckpointMode::TRUNCATE)
+            });
+            if let Err(error) = checkpoint {
+                tracing::warn!(%error, "cannot checkpoint the SQLite database; its write-ahead log stays");
+            }
         }
         drop_guarded(session);
     }

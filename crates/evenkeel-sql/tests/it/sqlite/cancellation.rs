@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use evenkeel_sql::datasource::{AccessMode, Cell, Column, Datasource, RowSink, TransactionStatus};
+use evenkeel_sql::datasource::{AccessMode, BoxFuture, Cell, Column, Datasource, RowSink, TransactionStatus};
 use evenkeel_sql::error::DatabaseError;
 use tokio::sync::Semaphore;
 
@@ -61,13 +61,9 @@ async fn the_time_limit_includes_the_wait_for_a_sink() {
     limited.time_max = Duration::from_millis(20);
     let gate = Arc::new(Semaphore::new(0));
     let mut sink = GatedSink::new(&gate);
-    let mut run = reader.connection.run(&limited, &mut sink);
-    // The first batch waits for the gate, which opens only after the limit.
-    tokio::select! {
-        result = &mut run => panic!("{result:?}"),
-        () = tokio::time::sleep(Duration::from_millis(40)) => gate.close(),
-    }
-    assert_eq!(run.await.unwrap_err(), DatabaseError::Cancelled);
+    let run = reader.connection.run(&limited, &mut sink);
+    let result = open_gate_after(Duration::from_millis(40), &gate, run).await;
+    assert_eq!(result.unwrap_err(), DatabaseError::Cancelled);
 }
 
 #[tokio::test]
@@ -118,17 +114,35 @@ async fn drop_once_it_writes(database: &TestDatabase, writer: &mut TestConnectio
     }
 }
 
+/// A statement that writes, and returns more rows than wait for a sink.
+const INSERT_RETURNING: &str =
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+     INSERT INTO t SELECT i FROM n RETURNING a";
+
+#[tokio::test]
+async fn a_write_that_waits_for_a_sink_at_its_time_limit_has_no_effect() {
+    let database = TestDatabase::new();
+    database.setup(&["CREATE TABLE t (a)"]).await;
+    let mut writer = database.writer(ALICE).await;
+    let mut limited = statement(INSERT_RETURNING, []);
+    limited.time_max = Duration::from_millis(300);
+    let gate = Arc::new(Semaphore::new(0));
+    let mut sink = GatedSink::new(&gate);
+    let run = writer.connection.run(&limited, &mut sink);
+    let result = open_gate_after(Duration::from_millis(600), &gate, run).await;
+    assert_eq!(result.unwrap_err(), DatabaseError::Cancelled);
+    assert_eq!(writer.value("SELECT count(*) FROM t").await, Value::Integer(0));
+}
+
 #[tokio::test]
 async fn a_cancelled_write_whose_rows_wait_has_no_effect() {
     let database = TestDatabase::new();
     database.setup(&["CREATE TABLE t (a)"]).await;
     let mut writer = database.writer(ALICE).await;
-    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
-               INSERT INTO t SELECT i FROM n RETURNING a";
     let gate = Arc::new(Semaphore::new(0));
     let mut sink = GatedSink::new(&gate);
     let reached = Arc::clone(&sink.polls);
-    let returning = statement(sql, []);
+    let returning = statement(INSERT_RETURNING, []);
     let mut run = writer.connection.run(&returning, &mut sink);
     // All rows have been inserted once the first of them has arrived.
     while reached.load(Ordering::Relaxed) == 0 {
@@ -265,7 +279,18 @@ async fn connections_are_counted_while_clients_disconnect_at_random() {
     assert_eq!((gauges.open, gauges.idle, gauges.in_use, gauges.waiting), (5, 0, 5, 0));
 }
 
-/// Takes no row until the gate is closed.
+/// Lets a statement's rows wait until its time limit has passed.
+async fn open_gate_after<T>(pause: Duration, gate: &Semaphore, mut run: BoxFuture<'_, T>) -> T {
+    tokio::select! {
+        result = &mut run => result,
+        () = tokio::time::sleep(pause) => {
+            gate.close();
+            run.await
+        }
+    }
+}
+
+/// Takes no row until the gate's semaphore is closed.
 struct GatedSink {
     gate: Arc<Semaphore>,
     rows: usize,

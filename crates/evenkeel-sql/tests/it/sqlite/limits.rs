@@ -71,6 +71,15 @@ async fn sql_text_is_limited() {
 }
 
 #[tokio::test]
+async fn patterns_are_limited() {
+    let database = TestDatabase::new();
+    let mut reader = database.reader(ALICE).await;
+    let of_length = |bytes: usize| format!("SELECT 'x' LIKE '{}'", "x".repeat(bytes));
+    assert_eq!(reader.value(&of_length(1_000)).await, Value::Integer(0));
+    assert_eq!(reader.error(&of_length(1_001)).await.code, "54000");
+}
+
+#[tokio::test]
 async fn parameters_are_limited() {
     let database = TestDatabase::new();
     let mut reader = database.reader(ALICE).await;

@@ -56,6 +56,8 @@ async fn threads_are_named_after_their_connections() {
     let database = TestDatabase::new();
     let _first = database.reader(ALICE).await;
     let _second = database.reader(ALICE).await;
+    // A thread names itself before its first job.
+    database.setup(&["SELECT 1"]).await;
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names: Vec<String> = tasks
         .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
