@@ -24,7 +24,7 @@ use crate::settings::QueueSpec;
 pub(super) const PAGE_MAX: u64 = 10_000;
 /// Messages per redrive.
 const REDRIVE_MAX: u64 = 10_000;
-/// The dead-letter queue by name; the stored setting, `redrive`, has its id.
+/// Setting of this API that gives the dead-letter queue by name; it is stored as `redrive`, which has the queue's id.
 const DEAD_LETTERS: &str = "dead_letters";
 const ORDER_MISMATCH: &str = "a FIFO queue and a fair queue cannot exchange messages";
 const REDRIVE: &str = "redrive";
@@ -73,6 +73,7 @@ impl Native {
             return Err(ApiError::Internal);
         };
         json.remove(REDRIVE);
+        // The stored limit also covers the bytes that are stored with each message and that clients do not count.
         json.insert(MESSAGE_BYTES_MAX.to_owned(), json!(settings.message_bytes_max.saturating_sub(HEADROOM)));
         let target = settings.redrive.and_then(|redrive| Some((self.sqs.queues.by_id(redrive.to)?, redrive)));
         let target = target
@@ -145,7 +146,7 @@ impl Native {
         }
     }
 
-    /// Sets the dead-letter queue, by id for the queue and by name for the SQS API.
+    /// Sets the dead-letter queue: its id in the settings of the queue, its ARN in the metadata for the SQS API.
     fn set_dead_letters(&self, spec: &mut QueueSpec, body: Value) -> Result<(), ApiError> {
         let invalid = |error| {
             ApiError::invalid(format!(

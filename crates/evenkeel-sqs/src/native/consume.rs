@@ -80,6 +80,7 @@ impl Native {
         let receipts = check_receipts(read::<AckBody>(request).await?.receipts)?;
         let results = queue.ack(&receipts).await;
         self.sqs.metrics.deleted(queue, results.iter().filter(|result| result.is_ok()).count() as u64);
+        // A delivery that was made by a stream no longer counts as unacknowledged there.
         ended_receipts(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
         json_response(StatusCode::OK, &AckJson::new(&receipts, &results))
     }

@@ -134,7 +134,7 @@ impl Gateway {
         Client { requests, connection }
     }
 
-    /// Sends a request and reads the whole response.
+    /// Sends a request with the key `ek-none`, which belongs to no tenant, and reads the whole response.
     pub(crate) async fn post(&self, path: &str, body: &str) -> ReadResponse {
         self.post_as("none", path, body).await
     }
