@@ -12,7 +12,8 @@ use super::{CliError, print};
 const EXAMPLES: &str = "\
 Examples:
   evenkeel check evenkeel.toml                          print every setting, and the source of each non-default value
-  LLMLB_MAX_WAITING=500 evenkeel check evenkeel.toml    show the effect of an environment variable
+  EVENKEEL_SERVER_DRAIN_SECS=5 evenkeel check evenkeel.toml
+                                                        show the effect of an environment variable
 ";
 
 /// Validate a config file and print the effective configuration

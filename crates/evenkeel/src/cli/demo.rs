@@ -38,7 +38,7 @@ const TICKS_PER_LINE: u32 = 5;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct DemoArgs {
-    /// Duration in seconds, split between two phases; 0 runs the second phase until interrupted
+    /// Duration in seconds, half for each of two phases; 0 runs the first for 30 s and the second until interrupted
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     seconds: u64,
     /// Print only the result

@@ -1,4 +1,5 @@
-//! `POST` and `DELETE /api/nodes…`: adds, drains, resumes and removes nodes at run time. Changes survive a restart.
+//! `POST` and `DELETE /api/nodes…`: adds, drains, resumes and removes nodes at run time. Changes survive a restart,
+//! except the removal of a configured node.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ enum NodeEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Persistence {
     Permanent,
-    /// The removed node is in the config file, so a restart adds it again.
+    /// The removed node is configured, in the file or by `--node`, so a restart adds it again.
     UntilRestart,
 }
 
@@ -155,11 +156,12 @@ impl Core {
     }
 }
 
-/// Removes stored nodes that have the name of a configured one; logs and returns their names.
+/// Removes stored nodes that have the name of a configured one, and logs and returns their names. Also clears the
+/// drained marks of nodes that no longer exist.
 pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions]) -> Vec<String> {
     let overridden = store.drop_overridden(configured);
     for name in &overridden {
-        tracing::warn!(target: "evenkeel", node = name, "the config file has a node of the same name; dropped the node that was added at run time");
+        tracing::warn!(target: "evenkeel", node = name, "a configured node has the same name; dropped the node that was added at run time");
     }
     store.retain_existing(configured);
     overridden

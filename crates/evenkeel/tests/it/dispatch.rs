@@ -136,7 +136,7 @@ fn wait_for<T>(expected: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = poll() {
             return found;
         }
-        assert!(started.elapsed() < TIMEOUT, "no {expected}");
+        assert!(started.elapsed() < TIMEOUT, "timed out waiting for {expected}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -18,7 +18,7 @@ use evenkeel_sim_node::testing::{RawResponse, open, read};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-/// Server behind a node.
+/// Server to which a node of the gateway sends its requests.
 pub(crate) enum Backend {
     /// A simulated node in the test process.
     Sim(SimOptions),
@@ -120,7 +120,9 @@ async fn serve(dir: &TestDir, text: String) -> Gateway {
     let sources = ConfigSources { file: Some(("test.toml".to_owned(), text)), ..ConfigSources::default() };
     let mut config = Config::read(&sources).unwrap_or_else(|errors| panic!("{errors}"));
     config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let DataDirClaim::Locked(data_dir) = DataDir::claim(&dir.file("data")).unwrap() else { panic!("locked") };
+    let DataDirClaim::Locked(data_dir) = DataDir::claim(&dir.file("data")).unwrap() else {
+        panic!("the data directory is in use")
+    };
     Gateway::start(config, data_dir).await.unwrap_or_else(|error| panic!("{error}"))
 }
 

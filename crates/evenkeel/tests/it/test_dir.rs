@@ -32,11 +32,12 @@ impl TestDir {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command.current_dir(&self.0).args(args);
         for (name, _) in std::env::vars_os() {
-            let is_ours = |name: &str| {
+            // `LLMLB_` is the prefix of the names that the specification gives to some settings.
+            let is_read = |name: &str| {
                 let prefixes = ["EVENKEEL_", "LLMLB_", "OTEL_"];
                 prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == "RUST_LOG"
             };
-            if name.to_str().is_some_and(is_ours) {
+            if name.to_str().is_some_and(is_read) {
                 command.env_remove(name);
             }
         }
