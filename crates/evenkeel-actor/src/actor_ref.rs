@@ -147,9 +147,9 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Sends, waiting for capacity if the mailbox is full; for producers outside actors.
     ///
-    /// Works with every mailbox, not only with [`OverflowStrategy::BlockProducer`]. Ends early with
-    /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait
-    /// already.
+    /// Waits under every overflow strategy, not only under [`OverflowStrategy::BlockProducer`], except under
+    /// [`OverflowStrategy::DropOldest`]: there it dead-letters the oldest message and does not wait. Ends early with
+    /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait already.
     pub async fn send(&self, message: M) -> Result<SendOutcome, SendError<M>> {
         let mut unsent = Some(Envelope::seal(message, self.cell()));
         let mut blocked = false;
@@ -193,7 +193,7 @@ impl<M: Send + 'static> ActorRef<M> {
         ask_future(sent, receiver, self.cell(), trace)
     }
 
-    /// Returns the index of the actor's mailbox in the registry.
+    /// Returns the generational index (slot and generation) that identifies the actor in its system.
     pub fn index(&self) -> MailboxIndex {
         self.cell().index()
     }
@@ -230,8 +230,9 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 }
 
-/// Creates the future of an ask from the outcome of the send; `target` belongs to the same system as the
-/// asker.
+/// Creates the future of an ask from the result of sending the request.
+///
+/// `target` is the asked actor or, for a router, its pool actor; the future reaches the actor system through it.
 pub(crate) fn ask_future<M, T>(
     sent: Result<SendOutcome, SendError<M>>,
     receiver: Receiver<T>,

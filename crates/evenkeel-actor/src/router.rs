@@ -50,8 +50,9 @@ pub struct RouterOptions {
     pub routing: Routing,
     /// The supervision of the routees.
     ///
-    /// A routee that stops, for whatever reason, is replaced after the backoff, at most `max_restarts` times within
-    /// the window, counted per slot. Once every slot is abandoned, the router fails to its own supervisor.
+    /// A routee that stops, for whatever reason, is replaced after the backoff. A slot whose routees stop more than
+    /// `max_restarts` times within the window is abandoned: it stays empty. Once every slot is abandoned, the router's
+    /// pool actor fails, and the supervisor of the router decides what happens to it.
     pub supervision: Supervision,
 }
 
@@ -283,7 +284,8 @@ impl<M: Send + 'static> RouteeSlots<M> {
     }
 }
 
-/// The load of a routee. Routees that handle messages compare as less loaded than those that do not.
+/// The load of a routee, compared by status first: a serving routee is less loaded than a suspended one, whatever their
+/// numbers of messages, and a suspended one less than a stopped one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RouteeLoad {
     status: RouteeStatus,

@@ -30,9 +30,10 @@ impl<M> fmt::Debug for StashFull<M> {
 impl<A: Actor> Context<'_, A> {
     /// Stashes a message; dead-letters it if the stash is full.
     ///
-    /// The stash survives suspensions and resumed failures. On a restart it is treated like the mailbox: its messages
-    /// are put back for the new value, or dead-lettered. Messages left in it when the actor stops are dead-lettered. A
-    /// graceful shutdown waits until the stash is empty, as it does for a mailbox.
+    /// The stash survives suspensions, and failures after which the supervisor resumes the actor. On a restart it is
+    /// treated like the mailbox: its messages are put back for the new value, or dead-lettered. Messages left in it
+    /// when the actor stops are dead-lettered. A graceful shutdown waits until the stash is empty, as it does for a
+    /// mailbox.
     pub fn stash(&mut self, message: A::Msg) {
         if let Err(StashFull(message)) = self.try_stash(message) {
             let core = self.local.core();
@@ -45,8 +46,9 @@ impl<A: Actor> Context<'_, A> {
         let stash_max = self.body.spec.settings.stash_max;
         let stash = self.extra().stash.get_or_insert_default();
         stash.push(message, stash_max)?;
-        let stashed = stash.held();
-        self.body.header.stashed.store(stashed, Ordering::Relaxed);
+        // Includes recalled messages, which stay in the stash until the invoker puts them back into the mailbox.
+        let held = stash.held();
+        self.body.header.stashed.store(held, Ordering::Relaxed);
         Ok(())
     }
 

@@ -52,7 +52,8 @@ impl<T> WorkerSlots<T> {
         self.wanted.store(workers.get(), Ordering::SeqCst);
     }
 
-    /// Lowers the target to `reached`, unless it has been changed from `wanted` meanwhile.
+    /// Lowers the target from `wanted` to `reached`, the number of workers that could be started; does nothing if the
+    /// target is no longer `wanted`.
     pub(crate) fn lower_target(&self, reached: NonZeroUsize, wanted: NonZeroUsize) {
         // A concurrent change takes precedence.
         let _previous =
@@ -95,8 +96,8 @@ impl<T> WorkerSlots<T> {
     fn update_running_end(&self, slots: &[WorkerSlot<T>]) {
         let claimed = |slot: &WorkerSlot<T>| matches!(slot, WorkerSlot::Running);
         let running_end = slots.iter().rposition(claimed).map_or(0, |last| last + 1);
-        // Stored before the slot's worker queues anything. A worker about to park reads it after it registered
-        // as parked, so it sees every slot with cells that it was not woken for.
+        // Stored before the slot's worker queues its first cell. A worker about to park reads it after it has
+        // registered as parked: if it does not see the slot yet, the slot's worker sees it parked and can wake it.
         self.running_end.store(running_end, Ordering::Relaxed);
     }
 

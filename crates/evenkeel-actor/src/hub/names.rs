@@ -27,7 +27,7 @@ metrics! {
     MAILBOX_DEPTH = "actor.mailbox.depth": "messages waiting in mailboxes, by actor";
     READY_QUEUE_DEPTH = "scheduler.ready_queue.depth": "actors waiting for a worker";
     WORKER_BUSY_RATIO = "scheduler.worker.busy_ratio":
-        "share of time since the last snapshot in which the worker was awake";
+        "share of time since the last snapshot in which the worker was not parked";
     INVOKE_DURATION_MS = "scheduler.invoke.duration_ms": "duration of an actor's run of one or more messages, sampled, by actor";
     LATENCY_MS = "scheduler.latency_ms": "time between becoming ready and running, sampled, by actor";
     DEAD_LETTERS_TOTAL = "dead_letters_total": "messages that reached no handler, by reason";

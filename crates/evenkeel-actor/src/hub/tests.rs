@@ -1,4 +1,6 @@
-//! Tests of the whole hub: snapshots of known counters.
+//! Tests of the metrics hub as a whole: snapshots of known counters.
+//!
+//! A `kind` is the interned label of an actor; actors with the same label share their counters.
 
 extern crate std;
 
@@ -125,7 +127,7 @@ fn without_elapsed_time_the_phase_decides_the_busy_ratio() {
 }
 
 #[test]
-fn a_worker_with_new_counters_in_a_used_slot_starts_over() {
+fn the_busy_ratio_of_a_new_worker_ignores_the_previous_worker_in_its_slot() {
     let mut hub = Hub::new(4, 1);
     hub.work(0, 90 * MS, 10 * MS);
     assert_eq!(hub.busy_ratio(0), "0.9");
@@ -285,6 +287,7 @@ fn no_reader_sees_a_count_decrease_and_no_count_is_lost() {
     assert_eq!(count(&hub.snapshot(), names::MESSAGES_TOTAL, &[("worker", "0")]), MESSAGES);
 }
 
+/// The parts of a metrics hub, without a running system.
 struct Hub {
     labels: Labels,
     kinds: PerKind<KindCounters>,

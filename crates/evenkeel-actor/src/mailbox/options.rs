@@ -7,34 +7,40 @@ use core::num::NonZeroUsize;
 #[cfg(not(loom))]
 use crate::middleware::{MiddlewareChain, MiddlewareHook};
 
-/// Overflow strategy: what happens to a message when the user queue is full.
+/// Overflow strategy: what `tell` and `try_tell` do with a message when the user queue is full.
+///
+/// [`ActorRef::send`](crate::ActorRef::send) waits for capacity instead, except with [`Self::DropOldest`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OverflowStrategy {
     /// The oldest queued message is dead-lettered to make room.
     DropOldest,
-    /// The new message is dead-lettered.
+    /// The new message is dead-lettered with the reason `DroppedNewest`.
     DropNewest,
-    /// The sender waits in [`ActorRef::send`](crate::ActorRef::send); `try_tell` returns the message.
+    /// Producers are expected to wait in [`ActorRef::send`](crate::ActorRef::send); `try_tell` returns the message,
+    /// and `tell` dead-letters it with the reason `Full`.
     ///
-    /// Only producers outside actors can wait. Inside an actor a full mailbox is an error value, because two
-    /// actors that wait for each other would deadlock.
+    /// Only producers outside actors can wait. An actor gets its message back instead, because two actors that wait
+    /// for each other would deadlock.
     BlockProducer,
-    /// The message is returned to the sender.
+    /// `try_tell` returns the message; `tell` dead-letters it with the reason `Full`.
     #[default]
     Reject,
-    /// The new message is dead-lettered as an overflow; see
-    /// [`PropsBuilder::dead_letters`](crate::PropsBuilder::dead_letters) for what is kept of it.
+    /// The new message is dead-lettered with the reason `Overflow`.
+    ///
+    /// Only this reason, and the label of the overflow metric, differ from [`Self::DropNewest`].
+    /// [`PropsBuilder::dead_letters`](crate::PropsBuilder::dead_letters) decides what is kept of dead letters.
     DeadLetter,
 }
 
 /// Capacity and overflow behaviour of a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MailboxOptions {
-    /// Total capacity in messages.
+    /// Capacity in messages; the user queue holds at most `capacity - reserve_for_system`.
     pub capacity: NonZeroUsize,
     /// Overflow strategy of the user queue.
     pub overflow: OverflowStrategy,
-    /// Part of the capacity that user messages may not use; system messages are not limited by it.
+    /// Part of the capacity that user messages may not use. System messages are not counted, so they may also exceed
+    /// it.
     pub reserve_for_system: usize,
     /// High watermark: depth at which [`ActorRef::is_above_high_watermark`](crate::ActorRef::is_above_high_watermark)
     /// turns true.
@@ -50,8 +56,8 @@ impl MailboxOptions {
     /// Capacity of a mailbox without explicit options.
     pub const DEFAULT_CAPACITY: NonZeroUsize = NonZeroUsize::new(1024).expect("1024 is not zero");
 
-    /// Creates options for `capacity` messages, 16 of which (a quarter in a small mailbox) are reserved for
-    /// the system.
+    /// Creates options with this capacity, of which 16 messages (a quarter if the capacity is below 64) are reserved
+    /// for the system: the user queue holds at most the rest.
     pub const fn bounded(capacity: NonZeroUsize) -> Self {
         let quarter = capacity.get() / 4;
         let reserved = if quarter < 16 { quarter } else { 16 };

@@ -4,7 +4,7 @@
 //! another generation and is rejected.
 //!
 //! Guarantees: a slot gets a new occupant only after the last reference to the previous one is gone. Limits:
-//! at most `slots_max` slots are ever allocated.
+//! at most `slots_max` slots are occupied at a time; memory is allocated in whole chunks, which may hold more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -47,7 +47,7 @@ pub(crate) struct Slot<T> {
 }
 
 // SAFETY: the occupant is written while no reference to the slot exists and only read (shared) while one
-// does; everything else is atomic.
+// does; everything else is atomic or never changes.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 // SAFETY: a slot is sent only as part of its slab, together with its occupant.
 unsafe impl<T: Send + Sync> Send for Slot<T> {}

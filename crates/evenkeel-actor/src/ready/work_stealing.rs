@@ -1,9 +1,9 @@
 //! Work stealing: a deque and a LIFO slot per worker, an injection queue for cells scheduled from outside,
 //! and stealing between workers.
 //!
-//! Limits: the LIFO slot is served at most [`LIFO_RUNS_MAX`] times in a row before the worker's deque, and
-//! the injection queue is checked every [`INJECTION_INTERVAL`] runs, so that no cell waits behind a pair of
-//! cells that keep scheduling each other.
+//! Limits: while cells wait in the worker's deque, the LIFO slot is served at most [`LIFO_RUNS_MAX`] times in a
+//! row, and the injection queue is checked every [`INJECTION_INTERVAL`] turns, so that no cell waits behind a pair
+//! of cells that keep scheduling each other.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,9 +17,9 @@ use crate::raw::run_permit::{LifoSlot, RunPermit};
 use crate::sync::{AtomicU32, Ordering};
 use crate::worker_slots::WorkerSlots;
 
-/// Maximum number of runs in a row from the LIFO slot.
+/// Maximum number of runs in a row from the LIFO slot while cells wait in the worker's deque.
 ///
-/// It is served first because a cell that was just scheduled is likely in the cache, and its sender likely waits
+/// The slot is served first because a cell that was just scheduled is likely in the cache, and its sender likely waits
 /// for it.
 const LIFO_RUNS_MAX: u32 = 3;
 const INJECTION_INTERVAL: u32 = 61;
@@ -37,7 +37,7 @@ pub(crate) struct ReadyQueues {
 struct Remote {
     stealer: Stealer<RunPermit>,
     lifo_slot: LifoSlot,
-    /// Number of times the worker took a cell; if it stays the same while cells are queued, a handler is stuck.
+    /// Number of times the worker looked for a cell; if it stays the same while cells are queued, a handler is stuck.
     turns: AtomicU32,
 }
 
@@ -84,7 +84,8 @@ impl ReadyQueues {
         self.injector.push(permit);
     }
 
-    /// Puts a cell into this worker's LIFO slot; returns the length of its deque.
+    /// Puts a cell into this worker's LIFO slot and moves the cell that was there to the deque; returns the length of
+    /// the deque, or 0 if the slot was empty.
     #[inline]
     pub(crate) fn push_lifo(&self, local: &LocalQueue, permit: RunPermit) -> usize {
         match self.remotes[local.worker].lifo_slot.replace(permit) {
@@ -133,7 +134,8 @@ impl ReadyQueues {
         remote.lifo_slot.take()
     }
 
-    /// Steals half of another worker's deque.
+    /// Steals a batch of cells, at most half of another worker's deque, or a batch of the injection queue if the other
+    /// deques are empty; returns the first cell.
     pub(crate) fn steal(&self, local: &LocalQueue) -> Option<RunPermit> {
         let remotes = self.running();
         let mut others = (1..remotes.len()).map(|step| &remotes[(local.worker + step) % remotes.len()]);
@@ -142,7 +144,7 @@ impl ReadyQueues {
             .or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)))
     }
 
-    /// Moves cells out of the LIFO slots of workers that have taken no cell since `before` was recorded.
+    /// Moves cells out of the LIFO slots of workers that have not looked for a cell since `before` was recorded.
     ///
     /// Returns whether there are cells for another worker to take.
     pub(crate) fn steal_from_stuck(&self, before: &mut [u32]) -> bool {

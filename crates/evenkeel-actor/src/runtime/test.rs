@@ -1,7 +1,7 @@
 //! A deterministic runtime for tests: virtual time, one thread, and a poll order that a seed reproduces.
 //!
-//! Each worker of a system is a task of this runtime, and so is its timer task. A step polls one runnable task, chosen by
-//! the seed; time stands still until no task is runnable, then jumps to the end of the next sleep. Limits: at most
+//! Each worker of a system is a task of this runtime, and so is its timer task. A step polls one runnable task, chosen
+//! by the seed; time stands still until no task is runnable, then jumps to the end of the next sleep. Limits: at most
 //! [`TASKS_MAX`] tasks, and at most `steps_max` steps per call, so that a livelock fails with a message.
 
 mod probe;
@@ -64,8 +64,8 @@ impl TestOptions {
 
 /// A runtime that polls its tasks on the calling thread, in an order that the seed reproduces.
 ///
-/// If it is dropped while a test panics, it prints the seed. Otherwise it first runs all runnable tasks, so that a system
-/// that was dropped before the runtime shuts down.
+/// Dropping it while a test panics prints the seed. Dropping it otherwise first runs all runnable tasks, which lets a
+/// system that was dropped earlier finish its shutdown.
 #[derive(Debug)]
 pub struct TestRuntime {
     handle: TestHandle,

@@ -133,7 +133,7 @@ fn a_producer_waiting_for_a_stopped_actor_gets_its_message_back() {
 }
 
 #[test]
-fn a_sender_waits_for_capacity_under_any_strategy() {
+fn a_sender_also_waits_for_capacity_if_the_strategy_is_reject() {
     explore(|harness| {
         let actor = full(harness, OverflowStrategy::Reject);
         let sent = harness.runtime.try_block_on(async {
@@ -195,7 +195,7 @@ fn messages_taken_by_the_worker_still_count_against_the_capacity() {
 }
 
 #[test]
-fn an_actor_blocked_by_a_full_mailbox_resumes_at_its_low_watermark() {
+fn an_actor_suspended_by_a_full_mailbox_resumes_at_the_low_watermark_of_that_mailbox() {
     explore(|harness| {
         let options = mailbox_options(8, OverflowStrategy::Reject);
         let target = harness.spawn(harness.puppet("target").mailbox(options));
@@ -220,7 +220,7 @@ fn an_actor_blocked_by_a_full_mailbox_resumes_at_its_low_watermark() {
 }
 
 #[test]
-fn an_actor_blocked_by_a_full_mailbox_resumes_when_the_receiver_stops() {
+fn an_actor_suspended_by_a_full_mailbox_resumes_when_the_receiver_stops() {
     explore(|harness| {
         let target = full(harness, OverflowStrategy::Reject);
         let source = harness.recorder("source");

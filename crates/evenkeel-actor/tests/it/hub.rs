@@ -175,6 +175,7 @@ fn the_busy_ratio_counts_time_spent_in_handlers() {
 
 #[test]
 fn one_run_in_64_is_timed() {
+    // A run may handle up to 64 messages, whatever the seed.
     explore_batches(|harness| {
         let actor = harness.recorder("a");
         let handle = harness.runtime.handle();
