@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::datasource::{
-    AccessMode, Completion, Connection, Datasource, Engine, Lease, ReleaseCallback, RowSink, Session,
-    Statement,
+    AccessMode, Completion, DatabaseConnection, Datasource, EngineKind, Lease, ReleaseCallback, RowSink,
+    Session, Statement,
 };
 use crate::error::{DatabaseError, SqlError};
 use crate::held_slot::{HeldSlot, HeldSlots};
@@ -61,7 +61,7 @@ pub(crate) struct ConnectionRequest<'a> {
 
 /// A lent connection and the slot that it holds.
 pub(crate) struct LentConnection {
-    pub(crate) connection: Box<dyn Connection>,
+    pub(crate) connection: Box<dyn DatabaseConnection>,
     pub(crate) held: Arc<HeldSlot>,
     /// Unset while a statement runs, and if its future was dropped.
     pub(crate) is_clean: bool,
@@ -92,11 +92,11 @@ impl Database {
         let transactions = options.max_transaction_conns;
         let first = ModelId(2 * index);
         let (readers, writers) = match source.engine() {
-            Engine::Postgres => {
+            EngineKind::Postgres => {
                 let node = add(first, open, transactions)?;
                 (node, node)
             }
-            Engine::Sqlite => {
+            EngineKind::Sqlite => {
                 // One connection is the writer's.
                 let readers = open.saturating_sub(1).max(1);
                 (add(first, readers, transactions.min(readers))?, add(ModelId(2 * index + 1), 1, 1)?)

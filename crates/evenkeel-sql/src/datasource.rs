@@ -1,4 +1,4 @@
-//! The seam between the SQL API and a database engine: [`Datasource`] lends [`Connection`]s, which run [`Statement`]s and
+//! The seam between the SQL API and a database engine: [`Datasource`] lends [`DatabaseConnection`]s, which run [`Statement`]s and
 //! write rows to a [`RowSink`].
 //!
 //! Guarantees that every engine keeps:
@@ -27,10 +27,10 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A database behind the SQL API.
 pub trait Datasource: Send + Sync + fmt::Debug {
-    fn engine(&self) -> Engine;
+    fn engine(&self) -> EngineKind;
 
     /// Lends a connection. The caller holds a slot of the scheduler, so that it rarely waits here.
-    fn connect(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn Connection>, DatabaseError>>;
+    fn connect(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn DatabaseConnection>, DatabaseError>>;
 
     /// Returns the identity of the database: equal on two nodes only if both use the same database.
     fn database_id(&self) -> BoxFuture<'_, Result<String, DatabaseError>>;
@@ -48,7 +48,7 @@ pub trait Datasource: Send + Sync + fmt::Debug {
 }
 
 /// A connection that is lent to one request or transaction.
-pub trait Connection: Send {
+pub trait DatabaseConnection: Send {
     /// Runs one statement.
     ///
     /// A statement that the sink stops is cancelled, and its [`Completion`] says so.
@@ -76,12 +76,12 @@ pub trait Connection: Send {
 
 /// Database engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum EngineKind {
     Postgres,
     Sqlite,
 }
 
-impl Engine {
+impl EngineKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",

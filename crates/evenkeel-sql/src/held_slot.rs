@@ -41,12 +41,12 @@ pub(crate) struct HeldSlot {
 struct SlotState {
     /// `None` once released.
     slot: Option<SlotGuard>,
-    phase: Phase,
+    phase: SlotPhase,
     outcome: Outcome,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SlotPhase {
     /// The database has not lent a connection yet.
     Connecting,
     Lent,
@@ -60,7 +60,7 @@ impl HeldSlots {
         stats: Arc<DatabaseStats>,
     ) -> Arc<HeldSlot> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = SlotState { slot: Some(slot), phase: Phase::Connecting, outcome: Outcome::Good };
+        let state = SlotState { slot: Some(slot), phase: SlotPhase::Connecting, outcome: Outcome::Good };
         let held =
             Arc::new(HeldSlot { id, since: Instant::now(), activity, stats, state: Mutex::new(state) });
         self.held.lock().insert(id, held.clone());
@@ -80,14 +80,14 @@ impl HeldSlots {
 
     /// Marks that the database has lent a connection for this slot.
     pub(crate) fn connected(&self, held: &HeldSlot) {
-        held.state.lock().phase = Phase::Lent;
+        held.state.lock().phase = SlotPhase::Lent;
     }
 
     /// Releases the slot of a connection that can be lent again or was discarded.
     pub(crate) fn release(&self, held: &HeldSlot) {
         let mut state = held.state.lock();
         // A connection that was never lent says nothing about its slot; `connect_failed` releases it.
-        if state.phase == Phase::Connecting {
+        if state.phase == SlotPhase::Connecting {
             return;
         }
         let Some(slot) = state.slot.take() else { return };
@@ -114,7 +114,7 @@ impl HeldSlots {
 
     /// Releases the slot of a request that was dropped while it waited for a connection.
     pub(crate) fn abandon(&self, held: &HeldSlot) {
-        let is_connecting = held.state.lock().phase == Phase::Connecting;
+        let is_connecting = held.state.lock().phase == SlotPhase::Connecting;
         if is_connecting {
             self.connect_failed(held, None);
         }

@@ -28,7 +28,7 @@ use self::request::{BatchOptions, Deferral, NeonRequest, Queries};
 use self::result::{NeonResult, RowFormat};
 use crate::api::SqlApi;
 use crate::database::{ConnectionRequest, Database, LentConnection};
-use crate::datasource::{AccessMode, Engine, Statement, TransactionEnd, TransactionStatus};
+use crate::datasource::{AccessMode, EngineKind, Statement, TransactionEnd, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::statement::{bounded, check_outside};
 use crate::stats::Activity;
@@ -72,8 +72,8 @@ fn find_database<'a>(
     let datasource = name.map(|name| datasource_name(api, name)).transpose()?;
     let database = api.database(datasource, tenant)?;
     match database.source.engine() {
-        Engine::Postgres => Ok(database),
-        Engine::Sqlite => {
+        EngineKind::Postgres => Ok(database),
+        EngineKind::Sqlite => {
             let what =
                 format!("/sql is for PostgreSQL, and datasource {:?} is SQLite", database.options.name);
             Err(SqlError::Database(DatabaseError::Unsupported { what }))

@@ -40,7 +40,7 @@ impl RustFile {
         })?;
         let lines: Vec<&str> = file.text.lines().collect();
         let mut collector =
-            Collector { code: vec![false; lines.len()], lines, tokens: Vec::new(), docs: Vec::new() };
+            SyntaxCollector { code: vec![false; lines.len()], lines, tokens: Vec::new(), docs: Vec::new() };
         collector.push_stream(stream, 0);
         collector.push_doc_attributes();
         Ok(Self {
@@ -81,14 +81,14 @@ impl Token {
 }
 
 /// Collects the tokens, doc comments and lines of code of a file.
-struct Collector<'a> {
+struct SyntaxCollector<'a> {
     lines: Vec<&'a str>,
     tokens: Vec<Token>,
     docs: Vec<Doc>,
     code: Vec<bool>,
 }
 
-impl Collector<'_> {
+impl SyntaxCollector<'_> {
     fn push_stream(&mut self, stream: TokenStream, depth: usize) {
         let mut doc_comment = None;
         for tree in stream {

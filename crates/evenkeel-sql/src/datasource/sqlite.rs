@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use self::connection::SqliteConnection;
 use self::pool::SqlitePool;
-use crate::datasource::{BoxFuture, Connection, ConnectionGauges, Datasource, Engine, Lease};
+use crate::datasource::{BoxFuture, ConnectionGauges, DatabaseConnection, Datasource, EngineKind, Lease};
 use crate::error::DatabaseError;
 
 /// Highest accepted `readers_max`: each reader is a thread.
@@ -172,11 +172,11 @@ fn file_id(path: &Path) -> io::Result<String> {
 }
 
 impl Datasource for SqliteDatasource {
-    fn engine(&self) -> Engine {
-        Engine::Sqlite
+    fn engine(&self) -> EngineKind {
+        EngineKind::Sqlite
     }
 
-    fn connect(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn Connection>, DatabaseError>> {
+    fn connect(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn DatabaseConnection>, DatabaseError>> {
         Box::pin(async move {
             let session = lease.session;
             if session.role.is_some() || !session.settings.is_empty() {
@@ -186,7 +186,7 @@ impl Datasource for SqliteDatasource {
             }
             let loan = self.pool.lend(lease.access, lease.on_release).await?;
             let connection = SqliteConnection::open(Arc::clone(&self.pool), loan, session.owner).await?;
-            Ok(Box::new(connection) as Box<dyn Connection>)
+            Ok(Box::new(connection) as Box<dyn DatabaseConnection>)
         })
     }
 

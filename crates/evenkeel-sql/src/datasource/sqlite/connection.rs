@@ -13,8 +13,8 @@ use super::exchange::{
 use super::params;
 use super::pool::{Loan, Release, SqlitePool, WorkerKind};
 use crate::datasource::{
-    AccessMode, BeginOptions, BoxFuture, Completion, Connection, RowSink, RowsEnd, Statement, TransactionEnd,
-    TransactionStatus,
+    AccessMode, BeginOptions, BoxFuture, Completion, DatabaseConnection, RowSink, RowsEnd, Statement,
+    TransactionEnd, TransactionStatus,
 };
 use crate::error::DatabaseError;
 
@@ -100,7 +100,7 @@ impl SqliteConnection {
     }
 }
 
-impl Connection for SqliteConnection {
+impl DatabaseConnection for SqliteConnection {
     fn run<'a>(
         &'a mut self,
         statement: &'a Statement,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use evenkeel_sql::datasource::sqlite::{SqliteDatasource, SqliteOptions};
 use evenkeel_sql::datasource::{
-    AccessMode, BeginOptions, Cell, Column, Completion, Connection, Datasource, Lease, ReleaseCallback,
-    RowSink, Session, Statement, TransactionEnd, TransactionStatus,
+    AccessMode, BeginOptions, Cell, Column, Completion, DatabaseConnection, Datasource, Lease,
+    ReleaseCallback, RowSink, Session, Statement, TransactionEnd, TransactionStatus,
 };
 use evenkeel_sql::error::{DatabaseError, StatementError};
 use evenkeel_sql::param::{Param, ParamValue};
@@ -89,7 +89,7 @@ pub(super) fn lease(owner: u64, access: AccessMode, on_release: impl FnOnce() + 
 }
 
 pub(super) struct TestConnection {
-    pub(super) connection: Box<dyn Connection>,
+    pub(super) connection: Box<dyn DatabaseConnection>,
     released: oneshot::Receiver<()>,
 }
 

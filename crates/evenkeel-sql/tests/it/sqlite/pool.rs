@@ -1,7 +1,7 @@
 //! Connections: their number, their order, and the end of the datasource.
 
 use evenkeel_sql::datasource::sqlite::{OpenError, SqliteDatasource, SqliteOptions};
-use evenkeel_sql::datasource::{AccessMode, Datasource, Engine};
+use evenkeel_sql::datasource::{AccessMode, Datasource, EngineKind};
 use evenkeel_sql::error::DatabaseError;
 
 use super::harness::{ALICE, BOB, ENDLESS, TestDatabase, Value, lease, poll_once};
@@ -144,7 +144,7 @@ async fn two_handles_of_a_file_have_the_same_identity() {
     assert!(id.starts_with("sqlite:"), "{id}");
     assert_eq!(id, again.database_id().await.unwrap());
     assert_ne!(id, other.datasource.database_id().await.unwrap());
-    assert_eq!(database.datasource.engine(), Engine::Sqlite);
+    assert_eq!(database.datasource.engine(), EngineKind::Sqlite);
 }
 
 #[test]
