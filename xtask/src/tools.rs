@@ -54,6 +54,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::NodePackage { name: "@aws-sdk/client-sqs", version: "3.967.0" },
     Tool::NodePackage { name: "sqs-consumer", version: "11.6.0" },
     Tool::NodePackage { name: "openai", version: "6.49.0" },
+    Tool::NodePackage { name: "@neondatabase/serverless", version: "1.2.0" },
     Tool::Postgres,
 ];
 

@@ -1,8 +1,8 @@
 //! Errors in the form that Neon's driver reads: PostgreSQL's fields, with a SQLSTATE as `code`.
 //!
 //! The driver reads the fields only of responses with status 400, so errors of the database, of the query and of the
-//! connection string have it. Errors that a client can only wait out keep their own status and `Retry-After`; the driver
-//! shows their body as text.
+//! connection string have it. Errors of the gateway, such as an overload, keep their own status and `Retry-After`; the
+//! driver shows their body as text.
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
