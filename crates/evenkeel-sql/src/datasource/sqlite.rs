@@ -1,21 +1,22 @@
 //! The embedded engine: a SQLite file in WAL mode, with one writer and several readers.
 //!
-//! Each connection has a thread of its own (`sqlite-writer`, `sqlite-reader-0` …), because SQLite blocks. A request hands
-//! its statement to the thread and gets its rows back in batches; up to a few hundred rows come with the reply in one
-//! wake-up. A thread whose rows are not taken waits (back-pressure).
+//! Each connection has a thread of its own (`sqlite-writer`, `sqlite-reader-0` …), because SQLite blocks. A request
+//! hands its statement to the thread and gets its rows back in batches; up to a few hundred rows come with the reply in
+//! one wake-up. A thread whose rows are not taken waits (back-pressure).
 //!
 //! Guarantees, besides those of [`crate::datasource`]:
 //! - One connection writes at a time. Requests that only read use readers, on which every write is an error (25006).
 //! - With [`Synchronous::Normal`] a power cut may lose the last commits, but never corrupts the file or loses part of a
 //!   transaction; with [`Synchronous::Full`] a commit is on disk before it is acknowledged.
-//! - A statement that writes has no effect if it is cancelled or reaches its time limit. If it had begun to write, SQLite
-//!   also rolls back the transaction around it, whose status is then `Failed`. A statement that writes and whose sink
-//!   wants no more rows is completed.
+//! - A statement that writes has no effect if it is cancelled or reaches its time limit. If it had begun to write,
+//!   SQLite also rolls back the transaction around it, whose status is then `Failed`. A statement that writes and whose
+//!   sink wants no more rows is completed.
 //! - Clients cannot attach files, load extensions, copy the database elsewhere, or change settings of the connection.
 //!
 //! Limits: [`SqliteOptions`]; 1 MiB of SQL, 32 766 parameters, expressions 1 000 levels deep, `LIKE` patterns of 1 000
-//! bytes. Files in which SQLite sorts are limited only by the disk and the statement's time limit. One call of a built-in
-//! function cannot be interrupted: `instr` and `replace` take time that grows with the square of `value_bytes_max`.
+//! bytes. Files in which SQLite sorts are limited only by the disk and the statement's time limit. One call of a
+//! built-in function cannot be interrupted: `instr` and `replace` take time that grows with the square of
+//! `value_bytes_max`.
 //!
 //! [`crate::datasource::ReleaseCallback`]s may run on a SQLite thread, outside the async runtime.
 
@@ -106,7 +107,7 @@ pub enum OpenError {
     Directory { path: PathBuf, source: io::Error },
     #[error("the SQLite database {path:?} cannot be opened: {source}", path = .path.display())]
     Sqlite { path: PathBuf, source: rusqlite::Error },
-    #[error("the SQLite database {path:?} cannot be written; check the permissions of the file", path = .path.display())]
+    #[error("the SQLite database {path:?} cannot be written; check its permissions", path = .path.display())]
     ReadOnlyFile { path: PathBuf },
     #[error(
         "the SQLite database {path:?} does not support a write-ahead log (its journal mode is {mode}); \

@@ -1,7 +1,7 @@
 //! Rows on their way from a SQLite thread to the connection's task.
 //!
-//! A batch owns its cells. It is sent once it has [`ROWS_MAX`] rows or [`BYTES_MAX`] bytes, so a result of a few hundred
-//! small rows is one batch.
+//! A batch owns its cells. It is sent once it has [`ROWS_MAX`] rows or [`BYTES_MAX`] bytes, so a result of a few
+//! hundred small rows is one batch.
 
 use std::ops::Range;
 

@@ -4,11 +4,12 @@
 //! |---|---|---|
 //! | `null` | NULL | all |
 //! | boolean | INTEGER 0 or 1 | `boolean`, `integer`, `text`, `json` |
-//! | number | INTEGER if it is one of 64 bits, REAL if it has a fraction or exponent and at most 17 digits | `integer`, `real`, `boolean` (0, 1), `text`, `json` |
+//! | number | INTEGER or REAL, see below | `integer`, `real`, `boolean` (0, 1), `text`, `json` |
 //! | string | TEXT | `text`, `integer`, `real`, `boolean`, `blob` (base64), `json` (JSON text) |
 //! | array, object | – | `json`, `text` |
 //!
-//! A number is never rounded silently: one that fits neither rule is an error that names the type to give.
+//! A number without fraction and exponent is an INTEGER and must fit in 64 bits. Another number is a REAL and may have 17
+//! digits, which a REAL keeps. Numbers beyond that are errors that name the type to give; none is rounded silently.
 
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};

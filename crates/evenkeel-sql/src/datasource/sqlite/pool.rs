@@ -1,7 +1,7 @@
 //! The connections of a SQLite datasource: one writer, and readers that are opened when they are needed.
 //!
-//! Callers wait in the order in which they came. The gauges change under one lock together with the lists they count, so
-//! that `open` is always the sum of `idle` and `in_use`; a connection that is being opened is in use.
+//! Callers wait in the order in which they came. The gauges change under one lock together with the lists they count,
+//! so that `open` is always the sum of `idle` and `in_use`; a connection that is being opened is in use.
 
 use std::sync::Arc;
 use std::thread;
@@ -249,7 +249,8 @@ impl SqlitePool {
 }
 
 impl State {
-    /// Ends idle readers, then the writer: the last connection to close empties the write-ahead log, and a reader cannot.
+    /// Ends idle readers, then the writer: the last connection to close empties the write-ahead log, which a reader
+    /// cannot.
     fn end_idle(&mut self) {
         for (_, exchange) in self.idle_readers.drain(..) {
             exchange.exit();

@@ -1,9 +1,9 @@
 //! One open SQLite connection: its configuration, its limits, and its reset between tenants.
 //!
 //! A writer is reset in one of two ways when its owner changes. Without temporary objects, two statements on a private
-//! temporary table set `last_insert_rowid()` and `changes()` to zero, which takes about a microsecond; `total_changes()`
-//! cannot be reset and is denied. With temporary objects, the connection is closed and opened again. A reader has no
-//! session state: it cannot write, not even temporary tables, and settings cannot be changed.
+//! temporary table set `last_insert_rowid()` and `changes()` to zero, which takes about a microsecond;
+//! `total_changes()` cannot be reset and is denied. With temporary objects, the connection is closed and opened again.
+//! A reader has no session state: it cannot write, not even temporary tables, and settings cannot be changed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //!
 //! It opens the connection, runs one job at a time, and returns the connection to the pool after rolling back what is
 //! open. A transaction that SQLite rolled back by itself (`ON CONFLICT ROLLBACK`, a full disk, an interrupted write)
-//! counts as failed until the client ends it, as in PostgreSQL, so that the statements after it do not run on their own.
+//! counts as failed until the client ends it, as in PostgreSQL, so that later statements do not run on their own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -166,8 +166,7 @@ impl SqliteWorker {
             _ => false,
         };
         if !ends_transaction {
-            let message = "the transaction was rolled back; end it with ROLLBACK";
-            return Err(statement_error("25P02", message));
+            return Err(transaction_lost());
         }
         self.is_transaction_lost = false;
         let command = "ROLLBACK".to_owned();
@@ -206,6 +205,9 @@ impl SqliteWorker {
 
     fn begin(&mut self, owner: u64, access: AccessMode) -> Result<(), DatabaseError> {
         self.adopt(owner)?;
+        if self.is_transaction_lost {
+            return Err(transaction_lost());
+        }
         let Some(session) = &self.session else { return Err(closed()) };
         let was_open = !session.connection().is_autocommit();
         let begun = session.as_engine(|connection| match access {
@@ -323,6 +325,10 @@ fn drop_guarded<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
         tracing::error!("a panic was caught while a SQLite connection was released");
     }
+}
+
+fn transaction_lost() -> DatabaseError {
+    statement_error("25P02", "the transaction was rolled back; end it with ROLLBACK")
 }
 
 fn closed() -> DatabaseError {

@@ -108,6 +108,7 @@ async fn a_transaction_that_sqlite_rolls_back_has_failed() {
         assert_eq!(writer.status(), TransactionStatus::Failed);
         assert_eq!(writer.error("INSERT INTO t VALUES (2)").await.code, "25P02");
         assert_eq!(writer.error("ROLLBACK TO a").await.code, "25P02");
+        assert_eq!(sqlstate(writer.begin(AccessMode::ReadWrite).await), "25P02");
         assert_eq!(writer.run(ending).await.unwrap().completion.command, "ROLLBACK");
         assert_eq!(writer.status(), TransactionStatus::Idle);
         assert_eq!(writer.value("SELECT count(*) FROM t").await, Value::Integer(0));
