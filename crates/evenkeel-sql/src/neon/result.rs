@@ -102,7 +102,10 @@ impl RowSink for NeonResult {
             self.out.extend_from_slice(if index == 0 { br#"{"name":"#.as_slice() } else { br#",{"name":"# });
             self.out.extend_from_slice(&key);
             let rest = format!(
-                r#","dataTypeID":{},"tableID":{},"columnID":{},"dataTypeSize":{},"dataTypeModifier":{},"format":"text"}}"#,
+                concat!(
+                    r#","dataTypeID":{},"tableID":{},"columnID":{},"dataTypeSize":{},"#,
+                    r#""dataTypeModifier":{},"format":"text"}}"#
+                ),
                 origin.type_oid, origin.table_oid, origin.column_id, origin.type_size, origin.type_modifier
             );
             self.out.extend_from_slice(rest.as_bytes());

@@ -1,7 +1,7 @@
 // Queries PostgreSQL through Evenkeel with an unmodified @neondatabase/serverless, and checks values and errors.
-// Arguments: the directory in which the driver is installed, and JSON with the server's URL (`endpoint`), the name of the
-// PostgreSQL database (`database`), a role (`role`), and the API keys of two tenants (`keys`). The first tenant's
-// statements run as the role, with the setting `app.tenant`.
+// Arguments: the directory in which the driver is installed, and JSON with the server's URL (`endpoint`), the name of
+// the PostgreSQL database (`database`), a role (`role`), and the API keys of two tenants (`keys`). The first tenant's
+// statements run as the role, with the setting `app.tenant`, and it may use only the datasource `main`.
 
 const assert = require("node:assert/strict");
 const [installed, config] = process.argv.slice(2);
@@ -125,7 +125,8 @@ async function appliesTheOptionsOfATransaction() {
   assert.deepEqual(await state(), ["read committed", "off", "off"]);
   assert.deepEqual(await state({ isolationLevel: "ReadUncommitted" }), ["read committed", "off", "off"]);
   assert.deepEqual(await state({ isolationLevel: "ReadCommitted" }), ["read committed", "off", "off"]);
-  assert.deepEqual(await state({ isolationLevel: "RepeatableRead", readOnly: false }), ["repeatable read", "off", "off"]);
+  const repeatable = { isolationLevel: "RepeatableRead", readOnly: false };
+  assert.deepEqual(await state(repeatable), ["repeatable read", "off", "off"]);
   const deferrable = { isolationLevel: "Serializable", readOnly: true, deferrable: true };
   assert.deepEqual(await state(deferrable), ["serializable", "on", "on"]);
   assert.deepEqual(await state({}, connect(deferrable)), ["serializable", "on", "on"]);
@@ -149,7 +150,8 @@ async function reportsTheFieldsOfErrors() {
   await rejects(sql`insert into strict values (2, null)`, { code: "23502", column: "v", table: "strict" });
   await rejects(sql`select 3::even`, { code: "23514", dataType: "even", constraint: "even_check" });
   await rejects(sql`select lenght('x')`, { code: "42883", position: "8", hint: /function/ });
-  await sql.query("create function broken() returns int4 language plpgsql as 'begin return (select 1 from nowhere); end'");
+  const body = "begin return (select 1 from nowhere); end";
+  await sql.query(`create function broken() returns int4 language plpgsql as '${body}'`);
   await rejects(sql`select broken()`, {
     code: "42P01", internalPosition: /^\d+$/, internalQuery: /nowhere/, where: /PL\/pgSQL function broken/,
   });
@@ -186,7 +188,8 @@ async function selectsAConfiguredDatabase() {
     await rejects(neon(connectionString(second, name)).query(current), { code: "3D000", message: /does not exist/ });
   }
   await rejects(neon(connectionString(second, "lite")).query(current), { code: "0A000", message: /is SQLite/ });
-  await rejects(neon(connectionString(first, "lite")).query(current), { code: "42501", message: /may not use datasource/ });
+  const forbidden = { code: "42501", message: /may not use datasource/ };
+  await rejects(neon(connectionString(first, "lite")).query(current), forbidden);
 }
 
 async function aPoolCanQueryViaFetch() {
