@@ -2,7 +2,8 @@
 //!
 //! Guarantees: `int8`, `numeric`, NaN and infinities are strings, because JSON numbers cannot carry them. SQL NULL is
 //! `null`; `json` values are strings that contain JSON text, so that a JSON `null` differs from SQL NULL. An array is a
-//! JSON array of such values, except one with lower bounds other than 1, which stays in PostgreSQL's text form.
+//! JSON array of such values, except one with lower bounds other than 1 and one of `json` values with several dimensions,
+//! which stay in PostgreSQL's text form: as a parameter, their JSON would mean another array.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -34,6 +35,8 @@ pub(crate) enum ElementFormat {
     String,
     Number,
     Bool,
+    /// A string with JSON text.
+    Json,
 }
 
 impl TextFormat {
@@ -45,7 +48,7 @@ impl TextFormat {
             (_, Some(element)) => Self::Array(ElementFormat::of(element)),
             (ElementFormat::Number, None) => Self::Number,
             (ElementFormat::Bool, None) => Self::Bool,
-            (ElementFormat::String, None) => Self::String,
+            (ElementFormat::String | ElementFormat::Json, None) => Self::String,
         }
     }
 }
@@ -57,6 +60,8 @@ impl ElementFormat {
             16 => Self::Bool,
             // int2, int4, oid, float4, float8
             21 | 23 | 26 | 700 | 701 => Self::Number,
+            // json, jsonb
+            114 | 3802 => Self::Json,
             _ => Self::String,
         }
     }
@@ -105,7 +110,9 @@ fn write_element(out: &mut Vec<u8>, text: &str, format: ElementFormat) {
         ElementFormat::Number if !matches!(text, "NaN" | "Infinity" | "-Infinity") => {
             out.extend_from_slice(text.as_bytes());
         }
-        ElementFormat::String | ElementFormat::Number | ElementFormat::Bool => write_string(out, text),
+        ElementFormat::String | ElementFormat::Number | ElementFormat::Bool | ElementFormat::Json => {
+            write_string(out, text);
+        }
     }
 }
 
@@ -152,6 +159,7 @@ impl ArrayReader<'_> {
         }
         loop {
             match self.text.as_bytes().first()? {
+                b'{' if element == ElementFormat::Json => return None,
                 b'{' => self.write(out, element)?,
                 b'"' => self.write_quoted(out, element)?,
                 _ => self.write_bare(out, element)?,
@@ -257,6 +265,8 @@ mod tests {
         for text in ["[0:1]={1,2}", "{1,2", "{1,2}x", r#"{"a"#, "{", "{1;2}x", &"{".repeat(9)] {
             assert_eq!(array(text, ElementFormat::Number), serde_json::to_string(text).unwrap(), "{text}");
         }
+        assert_eq!(array("{1,NULL}", ElementFormat::Json), r#"["1",null]"#);
+        assert_eq!(array("{{1},{2}}", ElementFormat::Json), r#""{{1},{2}}""#);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub enum ParamError {
     UntypedObject,
     #[error("has the type {0:?}, which is not a type name")]
     TypeName(String),
+    #[error("is a string with an unpaired surrogate, which is no character")]
+    InvalidString,
 }
 
 #[derive(Deserialize)]
@@ -58,31 +60,28 @@ impl Param {
     pub fn parse(json: &RawValue) -> Result<Self, ParamError> {
         let text = json.get();
         if !text.starts_with('{') {
-            return Ok(Self::untyped(ParamValue::parse(text)));
+            return ParamValue::parse(text).map(Self::untyped);
         }
         let typed: TypedParam<'_> = serde_json::from_str(text).map_err(|_| ParamError::UntypedObject)?;
         if !is_type_name(&typed.type_name) {
             return Err(ParamError::TypeName(typed.type_name));
         }
-        Ok(Self { type_name: Some(typed.type_name), value: ParamValue::parse(typed.value.get()) })
+        Ok(Self { type_name: Some(typed.type_name), value: ParamValue::parse(typed.value.get())? })
     }
 }
 
 impl ParamValue {
     /// Reads valid JSON text.
-    pub(crate) fn parse(text: &str) -> Self {
-        match text.as_bytes().first() {
+    pub(crate) fn parse(text: &str) -> Result<Self, ParamError> {
+        Ok(match text.as_bytes().first() {
             Some(b'n') => Self::Null,
             Some(b't') => Self::Bool(true),
             Some(b'f') => Self::Bool(false),
-            Some(b'"') => match serde_json::from_str(text) {
-                Ok(string) => Self::Text(string),
-                // Valid JSON strings parse; lone surrogates do not, and reach the database as they were sent.
-                Err(_) => Self::Text(text.to_owned()),
-            },
+            // Of the strings that valid JSON contains, only those with an unpaired surrogate do not parse.
+            Some(b'"') => Self::Text(serde_json::from_str(text).map_err(|_| ParamError::InvalidString)?),
             Some(b'[' | b'{') => Self::Json(text.to_owned()),
             _ => Self::Number(text.to_owned()),
-        }
+        })
     }
 }
 
@@ -127,6 +126,14 @@ mod tests {
         assert_eq!(param.type_name.as_deref(), Some("jsonb"));
         assert_eq!(param.value, ParamValue::Json(r#"{"a": null}"#.to_owned()));
         assert_eq!(parsed(r#"{"type": "jsonb", "value": null}"#).unwrap().value, ParamValue::Null);
+    }
+
+    #[test]
+    fn an_unpaired_surrogate_is_rejected() {
+        for json in [r#""a\ud800""#, r#"{"type": "text", "value": "\udc00a"}"#] {
+            assert_eq!(parsed(json), Err(ParamError::InvalidString), "{json}");
+        }
+        assert_eq!(value(r#""\ud83e\udd80""#), ParamValue::Text("\u{1f980}".to_owned()));
     }
 
     #[test]

@@ -15,22 +15,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evenkeel_postgres::{
-    ColumnDescription, PgError, Pool, PoolConfig, PooledConnection, RowText, Statement as PgStatement,
+    ColumnDescription, Param as TextParam, PgError, Pool, PoolConfig, PooledConnection, RowText,
+    Statement as PgStatement,
 };
 
 use self::types::TypeNames;
 use super::{
-    AccessMode, BeginOptions, BoxFuture, Cell, Column, ColumnOrigin, Completion, Connection,
-    ConnectionGauges, Datasource, Engine, Isolation, Lease, RowSink, RowsEnd, Session, Statement,
+    AccessMode, BeginOptions, BoxFuture, Cell, Column, ColumnOrigin, Completion, ConnectionGauges,
+    DatabaseConnection, Datasource, EngineKind, Isolation, Lease, RowSink, RowsEnd, Session, Statement,
     TransactionEnd, TransactionStatus,
 };
 use crate::error::{DatabaseError, StatementError};
+use crate::param::Param;
 
 /// Owner of the sessions in which this crate runs its own statements.
 const INTERNAL_OWNER: u64 = u64::MAX;
-/// Types that users of the database have created, with their arrays.
+/// Types that users of the database have created, with their arrays; the row types of tables last.
 const USER_TYPES: &str = "select oid, format_type(oid, null) from pg_type where oid >= 16384 \
-                          and typtype in ('b', 'd', 'e', 'r', 'm') limit 10000";
+                          and typtype in ('b', 'c', 'd', 'e', 'r', 'm') order by typtype = 'c', oid limit 10000";
+/// Looks a type up as the tenant's session sees it.
+const TYPE_OID: &str = "select pg_catalog.to_regtype($1)::pg_catalog.oid";
 const DATABASE_ID: &str =
     "select (select system_identifier from pg_control_system())::text, current_database()";
 const IS_SUPERUSER: &str = "select current_setting('is_superuser')";
@@ -82,11 +86,11 @@ impl PostgresDatasource {
 }
 
 impl Datasource for PostgresDatasource {
-    fn engine(&self) -> Engine {
-        Engine::Postgres
+    fn engine(&self) -> EngineKind {
+        EngineKind::Postgres
     }
 
-    fn connect(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn Connection>, DatabaseError>> {
+    fn connect(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn DatabaseConnection>, DatabaseError>> {
         Box::pin(async move {
             let Lease { session, access, on_release } = lease;
             if self.types.is_stale() {
@@ -96,7 +100,7 @@ impl Datasource for PostgresDatasource {
             let mut connection = self.pool.get(&session).await.map_err(database_error)?;
             connection.on_release(move |_| drop(on_release));
             let lent = PostgresConnection { connection, types: self.types.clone() };
-            Ok(Box::new(lent) as Box<dyn Connection>)
+            Ok(Box::new(lent) as Box<dyn DatabaseConnection>)
         })
     }
 
@@ -156,7 +160,7 @@ impl PostgresConnection {
         statement: &Statement,
         sink: &mut dyn RowSink,
     ) -> Result<Completion, DatabaseError> {
-        let mut types = params::named_types(&statement.params, &self.types)?;
+        let mut types = self.named_types(&statement.params).await?;
         if params::needs_inferred_types(&statement.params) {
             let described = self.connection.describe(&statement.sql, &types).await.map_err(database_error)?;
             types.clone_from(&described.params);
@@ -176,6 +180,32 @@ impl PostgresConnection {
             first_response,
             end: if completion.stopped { RowsEnd::Stopped } else { RowsEnd::All },
         })
+    }
+
+    /// Returns the types that the parameters name; 0 where the server infers one.
+    async fn named_types(&mut self, params: &[Param]) -> Result<Vec<u32>, DatabaseError> {
+        let mut types = Vec::with_capacity(params.len());
+        for (index, param) in params.iter().enumerate() {
+            types.push(match params::named_type(param, &self.types) {
+                Ok(oid) => oid,
+                Err(name) => {
+                    self.look_up_type(name).await?.ok_or_else(|| params::unknown_type(index, name))?
+                }
+            });
+        }
+        Ok(types)
+    }
+
+    /// Asks the database for a type that was created after the types were loaded, or that is not in the default schema.
+    async fn look_up_type(&mut self, name: &str) -> Result<Option<u32>, DatabaseError> {
+        let mut rows = CollectedRows::default();
+        let params = [TextParam::text(name)];
+        match self.connection.run(&PgStatement::new(TYPE_OID, &params), &mut rows).await {
+            Ok(_) => Ok(rows.0.first().and_then(|row| row.first()?.parse().ok())),
+            // The name is malformed.
+            Err(PgError::Database(error)) if error.code.starts_with("42") => Ok(None),
+            Err(error) => Err(database_error(error)),
+        }
     }
 
     async fn end(&mut self, end: TransactionEnd) -> Result<(), DatabaseError> {
@@ -198,7 +228,7 @@ impl PostgresConnection {
     }
 }
 
-impl Connection for PostgresConnection {
+impl DatabaseConnection for PostgresConnection {
     fn run<'a>(
         &'a mut self,
         statement: &'a Statement,

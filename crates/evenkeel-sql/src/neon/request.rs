@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::result::{CellForm, RowForm, RowFormat};
 use crate::datasource::{AccessMode, BeginOptions, Isolation, Statement};
 use crate::options::SqlLimits;
-use crate::param::{Param, ParamValue};
+use crate::param::{Param, ParamError, ParamValue};
 use crate::request::{check_statement, invalid, parse_json};
 
 const RAW_TEXT: HeaderName = HeaderName::from_static("neon-raw-text-output");
@@ -147,16 +147,22 @@ fn statement(
 ) -> Result<Statement, ApiError> {
     let params = params.unwrap_or_default();
     check_statement(&sql, params.len(), path)?;
-    Ok(Statement { sql, params: params.into_iter().map(param).collect(), time_max: limits.timeout_default })
+    let parse = |(index, json): (usize, &RawValue)| {
+        param(json).map_err(|error| {
+            invalid(&format!("{path}params[{index}]"), format!("parameter {} {error}", index + 1))
+        })
+    };
+    let params = params.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+    Ok(Statement { sql, params, time_max: limits.timeout_default })
 }
 
 /// Reads a parameter. The driver sends strings and nulls; an object from another client is JSON text.
-fn param(json: &RawValue) -> Param {
+fn param(json: &RawValue) -> Result<Param, ParamError> {
     let text = json.get();
     if text.starts_with('{') {
-        return Param::untyped(ParamValue::Text(text.to_owned()));
+        return Ok(Param::untyped(ParamValue::Text(text.to_owned())));
     }
-    Param::untyped(ParamValue::parse(text))
+    ParamValue::parse(text).map(Param::untyped)
 }
 
 #[cfg(test)]

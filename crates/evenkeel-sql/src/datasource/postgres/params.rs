@@ -1,7 +1,8 @@
 //! Parameters in PostgreSQL's text form.
 //!
-//! Guarantees: a value of type `json` or `jsonb` is exactly the JSON that was sent, and a JSON `null` of these types is
-//! not SQL NULL. An array whose type is not given takes the type that the statement needs.
+//! Guarantees: a value whose type is given as `json` or `jsonb` is exactly the JSON that was sent, and its JSON `null` is
+//! not SQL NULL. A value without a type may be one from a result: a string where JSON is needed is JSON text. An array
+//! whose type is not given takes the type that the statement needs.
 
 use std::borrow::Cow;
 
@@ -23,23 +24,25 @@ pub(super) fn needs_inferred_types(params: &[Param]) -> bool {
     params.iter().any(|param| param.type_name.is_none() && matches!(param.value, ParamValue::Json(_)))
 }
 
-/// Returns the types that the parameters name; 0 where the server infers one.
-pub(super) fn named_types(params: &[Param], types: &TypeNames) -> Result<Vec<u32>, DatabaseError> {
-    let named = params.iter().enumerate().map(|(index, param)| match &param.type_name {
+/// Returns the type that a parameter names, 0 if the server infers one, or the name if only the database knows it.
+pub(super) fn named_type<'a>(param: &'a Param, types: &TypeNames) -> Result<u32, &'a str> {
+    match &param.type_name {
         None => Ok(0),
-        Some(name) => types.oid(name).ok_or_else(|| DatabaseError::Param {
-            index,
-            reason: format!("has the type {name:?}, which this database does not know"),
-        }),
-    });
-    named.collect()
+        Some(name) => types.oid(name).ok_or(name),
+    }
+}
+
+pub(super) fn unknown_type(index: usize, name: &str) -> DatabaseError {
+    let reason = format!("has the type {name:?}, which this database does not know");
+    DatabaseError::Param { index, reason }
 }
 
 /// Encodes parameters; `types` has a type for each, 0 if it is not known.
 pub(super) fn encode<'a>(params: &'a [Param], types: &[u32]) -> Result<Vec<TextParam<'a>>, DatabaseError> {
     let encoded = params.iter().enumerate().map(|(index, param)| {
         let type_oid = types.get(index).copied().unwrap_or(0);
-        let value = encode_value(&param.value, type_oid, param.type_name.is_some())
+        let strings = if param.type_name.is_some() { JsonString::Value } else { JsonString::Text };
+        let value = encode_value(&param.value, type_oid, strings)
             .map_err(|reason| DatabaseError::Param { index, reason: reason.to_owned() })?;
         if value.as_ref().is_some_and(|value| value.contains('\0')) {
             let reason = "contains a NUL character, which PostgreSQL cannot store".to_owned();
@@ -52,12 +55,21 @@ pub(super) fn encode<'a>(params: &'a [Param], types: &[u32]) -> Result<Vec<TextP
     encoded.collect()
 }
 
+/// Meaning of a string where the database needs JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JsonString {
+    /// The parameter names its type: the string itself is the value.
+    Value,
+    /// The string is JSON text, as in a result.
+    Text,
+}
+
 fn encode_value(
     value: &ParamValue,
     type_oid: u32,
-    is_typed: bool,
+    strings: JsonString,
 ) -> Result<Option<Cow<'_, str>>, &'static str> {
-    if is_typed && matches!(type_oid, JSON | JSONB) {
+    if strings == JsonString::Value && matches!(type_oid, JSON | JSONB) {
         return Ok(Some(json_text(value)));
     }
     Ok(Some(match value {
@@ -72,7 +84,7 @@ fn encode_value(
                 return Err("is an array or object, but the statement needs neither an array nor JSON there");
             }
             let mut out = String::with_capacity(text.len());
-            write_array(&mut out, text, element.unwrap_or(0), 1)?;
+            write_array(&mut out, text, ElementType { oid: element.unwrap_or(0), strings }, 1)?;
             Cow::Owned(out)
         }
     }))
@@ -90,8 +102,21 @@ fn json_text(value: &ParamValue) -> Cow<'_, str> {
     }
 }
 
+/// Type of an array's elements; the OID is 0 if it is not known.
+#[derive(Clone, Copy)]
+struct ElementType {
+    oid: u32,
+    strings: JsonString,
+}
+
+impl ElementType {
+    fn is_json(self) -> bool {
+        matches!(self.oid, JSON | JSONB)
+    }
+}
+
 /// Writes a JSON array as PostgreSQL's array text.
-fn write_array(out: &mut String, json: &str, element: u32, depth: usize) -> Result<(), &'static str> {
+fn write_array(out: &mut String, json: &str, element: ElementType, depth: usize) -> Result<(), &'static str> {
     if DEPTH_MAX < depth {
         return Err("is an array with more than six dimensions");
     }
@@ -105,8 +130,11 @@ fn write_array(out: &mut String, json: &str, element: u32, depth: usize) -> Resu
         let text = value.get();
         match text.as_bytes().first() {
             Some(b'n') => out.push_str("NULL"),
-            Some(b'[') if !matches!(element, JSON | JSONB) => write_array(out, text, element, depth + 1)?,
-            _ if matches!(element, JSON | JSONB) => write_quoted(out, text),
+            Some(b'[') if !element.is_json() => write_array(out, text, element, depth + 1)?,
+            Some(b'"') if element.is_json() && element.strings == JsonString::Value => {
+                write_quoted(out, text);
+            }
+            Some(byte) if element.is_json() && *byte != b'"' => write_quoted(out, text),
             Some(b'{') => return Err("is an array with an object, but its element type is not JSON"),
             Some(b'"') => {
                 let string: String = serde_json::from_str(text).map_err(|_| "has an invalid string")?;
@@ -137,12 +165,9 @@ mod tests {
     fn encoded(json: &str, inferred: u32) -> Result<Option<String>, DatabaseError> {
         let types = TypeNames::default();
         let params = [Param::parse(serde_json::from_str(json).unwrap()).unwrap()];
-        let mut named = named_types(&params, &types)?;
-        if named[0] == 0 {
-            named[0] = inferred;
-        }
-        let encoded = encode(&params, &named)?;
-        Ok(encoded[0].value.as_ref().map(|value| value.to_string()))
+        let named = named_type(&params[0], &types).map_err(|name| unknown_type(0, name))?;
+        let encoded = encode(&params, &[if named == 0 { inferred } else { named }])?;
+        Ok(encoded[0].value.as_ref().map(ToString::to_string))
     }
 
     fn text(json: &str, inferred: u32) -> Option<String> {
@@ -173,6 +198,15 @@ mod tests {
         assert_eq!(text("[[1,2],[3,4]]", 1007).as_deref(), Some("{{1,2},{3,4}}"));
         assert_eq!(text("[1, 2]", JSONB).as_deref(), Some("[1, 2]"));
         assert_eq!(text(r#"[{"a": 1}, [2]]"#, 3807).as_deref(), Some(r#"{"{\"a\": 1}","[2]"}"#));
+    }
+
+    #[test]
+    fn a_string_is_json_text_unless_the_parameter_names_its_type() {
+        assert_eq!(text(r#"["1", null]"#, 3807).as_deref(), Some(r#"{"1",NULL}"#));
+        assert_eq!(
+            text(r#"{"type": "jsonb[]", "value": ["1", null]}"#, 0).as_deref(),
+            Some(r#"{"\"1\"",NULL}"#)
+        );
     }
 
     #[test]

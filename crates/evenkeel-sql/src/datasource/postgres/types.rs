@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 /// First OID that a user's type can have.
 pub(crate) const USER_OID_MIN: u32 = 16_384;
@@ -13,7 +13,8 @@ pub(crate) const USER_OID_MIN: u32 = 16_384;
 const BUILT_IN: &[(u32, &str, u32)] = &[
     (16, "bool", 1000),
     (17, "bytea", 1001),
-    (18, "char", 1002),
+    // In SQL, `char` without quotes is another type.
+    (18, "\"char\"", 1002),
     (19, "name", 1003),
     (20, "int8", 1016),
     (21, "int2", 1005),
@@ -98,6 +99,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("bigint", "int8"),
     ("bit varying", "varbit"),
     ("boolean", "bool"),
+    ("char", "bpchar"),
     ("character", "bpchar"),
     ("character varying", "varchar"),
     ("decimal", "numeric"),
@@ -122,13 +124,18 @@ pub(crate) fn element_type(oid: u32) -> Option<u32> {
 pub(super) struct TypeNames {
     /// Types that users of the database have created.
     user: RwLock<HashMap<u32, String>>,
+    /// Types that were missing once; if they still are after the types were loaded, loading again is of no use.
+    missed: Mutex<HashSet<u32>>,
     /// Set while a type is missing that the database may have.
     stale: AtomicBool,
 }
 
+/// Missing types that are remembered.
+const MISSED_MAX: usize = 10_000;
+
 impl Default for TypeNames {
     fn default() -> Self {
-        Self { user: RwLock::default(), stale: AtomicBool::new(true) }
+        Self { user: RwLock::default(), missed: Mutex::default(), stale: AtomicBool::new(true) }
     }
 }
 
@@ -143,9 +150,16 @@ impl TypeNames {
         }
         let name = self.user.read().get(&oid).cloned();
         if name.is_none() {
-            self.stale.store(true, Ordering::Relaxed);
+            self.miss(oid);
         }
         name.map(Cow::Owned)
+    }
+
+    fn miss(&self, oid: u32) {
+        let mut missed = self.missed.lock();
+        if missed.len() < MISSED_MAX && missed.insert(oid) {
+            self.stale.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Reports whether the types of the database must be loaded.
@@ -153,7 +167,8 @@ impl TypeNames {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Returns the OID of a type by its name, such as `int4`, `double precision`, `numeric(10,2)` or `text[]`.
+    /// Returns the OID of a type by its name, such as `int4`, `double precision`, `numeric(10,2)` or `text[]`; `None` if
+    /// only the database can tell.
     pub(super) fn oid(&self, name: &str) -> Option<u32> {
         let name = name.trim();
         if let Some(element) = name.strip_suffix("[]") {
@@ -169,11 +184,7 @@ impl TypeNames {
     }
 
     fn user_oid(&self, name: &str) -> Option<u32> {
-        let oid = self.user.read().iter().find(|(_, known)| *known == name).map(|(oid, _)| *oid);
-        if oid.is_none() {
-            self.stale.store(true, Ordering::Relaxed);
-        }
-        oid
+        self.user.read().iter().find(|(_, known)| *known == name).map(|(oid, _)| *oid)
     }
 
     /// Replaces the types that users of the database have created.
@@ -212,6 +223,8 @@ mod tests {
             ("timestamp(3) with time zone", 1184),
             ("text[]", 1009),
             ("varchar(20)[]", 1015),
+            ("char(3)", 1042),
+            ("\"char\"", 18),
             ("mood", 20_000),
             ("mood[]", 20_001),
         ] {
@@ -230,5 +243,21 @@ mod tests {
         assert_eq!(types.name(20_000), None);
         types.set_user_types([(20_000, "mood".to_owned())].into());
         assert_eq!(types.name(20_000).as_deref(), Some("mood"));
+    }
+
+    #[test]
+    fn a_type_that_loading_does_not_find_is_looked_for_once() {
+        let types = TypeNames::default();
+        assert!(types.is_stale(), "nothing was loaded yet");
+        types.set_user_types(HashMap::new());
+        assert_eq!((types.name(20_000), types.is_stale()), (None, true));
+        types.set_user_types(HashMap::new());
+        assert_eq!((types.name(20_000), types.is_stale()), (None, false));
+        for oid in 20_000..20_000 + MISSED_MAX as u32 {
+            types.name(oid);
+        }
+        types.set_user_types(HashMap::new());
+        types.name(90_000);
+        assert!(!types.is_stale(), "the limit is reached");
     }
 }
