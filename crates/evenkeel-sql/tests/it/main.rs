@@ -5,5 +5,11 @@
 #[allow(dead_code, reason = "there is no Python client here")]
 mod external_client;
 mod harness;
+mod injection;
 mod neon;
+mod outside;
 mod postgres_api;
+mod session_leaks;
+mod sqlite;
+mod transactions;
+mod types;
