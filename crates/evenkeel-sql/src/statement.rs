@@ -249,7 +249,7 @@ async fn run_checked_out(
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     let run = tokio::select! {
         run = database.run(lent, statement, sink, deadline) => run,
-        () = open.expired.notified() => Err(SqlError::TransactionEnded(EndedBy::TimeLimit)),
+        ended_by = open.stopped() => Err(SqlError::TransactionEnded(ended_by)),
     };
     match run {
         Ok(completion) => {

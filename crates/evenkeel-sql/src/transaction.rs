@@ -14,7 +14,7 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
@@ -98,8 +98,9 @@ pub(crate) struct OpenTransaction {
     actor: ActorRef<TransactionMsg>,
     /// Set while a request has its connection.
     busy: AtomicBool,
-    /// Signals that the transaction's time limit is reached while a statement runs.
-    pub(crate) expired: Notify,
+    /// Signals that the transaction must end although a statement runs.
+    stopped: Notify,
+    stopped_by: OnceLock<EndedBy>,
     idle_since: Mutex<Instant>,
     _counted: ActivityGuard,
 }
@@ -147,7 +148,8 @@ impl Transactions {
             database: database.clone(),
             actor,
             busy: AtomicBool::new(false),
-            expired: Notify::new(),
+            stopped: Notify::new(),
+            stopped_by: OnceLock::new(),
             idle_since: Mutex::new(Instant::now()),
             _counted: database.stats.begin(Activity::Transaction),
         };
@@ -186,13 +188,10 @@ impl Transactions {
         if open.busy.swap(true, Ordering::AcqRel) {
             return Err(SqlError::TransactionBusy);
         }
-        let reservation = Reservation { open: Some(open.clone()) };
-        let lent = open.actor.ask(TransactionMsg::CheckOut).within(CHECK_OUT_MAX).await;
-        match lent {
-            Ok(Some(lent)) => {
-                reservation.keep();
-                Ok(CheckedOut { lent: Some(lent), open, transactions: self.clone() })
-            }
+        // Whoever gets the connection frees the transaction, even if this future is dropped before it reads the reply.
+        let ask = open.actor.ask(|reply| TransactionMsg::CheckOut(open.clone(), reply));
+        match ask.within(CHECK_OUT_MAX).await {
+            Ok(Some(checked_out)) => Ok(checked_out),
             // It ended between the lookup and the request.
             Ok(None) | Err(_) => Err(self.ended_error(open.number)),
         }
@@ -247,32 +246,12 @@ impl Transactions {
         }
         let open: Vec<_> = self.open.lock().values().cloned().collect();
         for transaction in open {
-            transaction.expired.notify_one();
             transaction.actor.tell(TransactionMsg::End(EndedBy::Shutdown));
         }
     }
 
     pub(crate) fn write_actor_metrics(&self, out: &mut String) -> fmt::Result {
         self.system.metrics().write_prometheus(out)
-    }
-}
-
-/// Marks a transaction as free again unless its connection was handed over.
-struct Reservation {
-    open: Option<Arc<OpenTransaction>>,
-}
-
-impl Reservation {
-    fn keep(mut self) {
-        self.open = None;
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Some(open) = &self.open {
-            open.busy.store(false, Ordering::Release);
-        }
     }
 }
 
@@ -320,6 +299,23 @@ impl Drop for CheckedOut {
 }
 
 impl OpenTransaction {
+    /// Waits until the transaction must end although a statement runs, and returns the reason.
+    pub(crate) async fn stopped(&self) -> EndedBy {
+        loop {
+            self.stopped.notified().await;
+            if let Some(ended_by) = self.stopped_by.get() {
+                return *ended_by;
+            }
+        }
+    }
+
+    /// Stops the running statement, because the transaction must end.
+    fn stop(&self, ended_by: EndedBy) {
+        // The first reason stays.
+        let _ = self.stopped_by.set(ended_by);
+        self.stopped.notify_one();
+    }
+
     fn take_back(&self, mut lent: LentConnection) {
         lent.is_clean = true;
         *self.idle_since.lock() = Instant::now();

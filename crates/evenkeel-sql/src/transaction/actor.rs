@@ -1,10 +1,10 @@
 //! The actor of one transaction: keeps its connection between statements and ends it in time.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use evenkeel_actor::{Actor, Context, Flow, HandlerResult, Repeat, Reply, Signal, TimerId};
 
-use super::{EndedBy, Transactions};
+use super::{CheckedOut, EndedBy, OpenTransaction, Transactions};
 use crate::database::LentConnection;
 use crate::options::SqlLimits;
 
@@ -22,7 +22,7 @@ pub(super) struct TransactionActor {
 
 pub(super) enum TransactionMsg {
     /// A request asks for the connection; `None` if the transaction is ending.
-    CheckOut(Reply<Option<LentConnection>>),
+    CheckOut(Arc<OpenTransaction>, Reply<Option<CheckedOut>>),
     /// A request returns the connection.
     Return(LentConnection),
     /// The transaction must be rolled back.
@@ -41,13 +41,20 @@ impl TransactionActor {
         Self { number, transactions, connection: Some(connection), limits, end_on_return: None }
     }
 
-    fn check_out(&mut self, reply: Reply<Option<LentConnection>>, ctx: &mut Context<'_, Self>) {
+    fn check_out(
+        &mut self,
+        open: Arc<OpenTransaction>,
+        reply: Reply<Option<CheckedOut>>,
+        ctx: &mut Context<'_, Self>,
+    ) {
         let lent = if self.end_on_return.is_some() { None } else { self.connection.take() };
         // A statement may take longer than the transaction may be idle.
         ctx.set_receive_timeout(None);
-        if let Err(Some(unclaimed)) = reply.send(lent) {
-            self.take_back(unclaimed, ctx);
-        }
+        let checked_out = lent.zip(self.transactions.upgrade());
+        let checked_out =
+            checked_out.map(|(lent, transactions)| CheckedOut { lent: Some(lent), open, transactions });
+        // A connection that nobody claims returns itself.
+        drop(reply.send(checked_out));
     }
 
     fn take_back(&mut self, connection: LentConnection, ctx: &mut Context<'_, Self>) {
@@ -61,7 +68,7 @@ impl TransactionActor {
         if self.connection.is_none() {
             self.end_on_return = Some(ended_by);
             if let Some(open) = transactions.and_then(|all| all.open.lock().get(&self.number).cloned()) {
-                open.expired.notify_one();
+                open.stop(ended_by);
             }
             return Ok(Flow::Continue);
         }
@@ -89,7 +96,7 @@ impl Actor for TransactionActor {
         ctx: &mut Context<'_, Self>,
     ) -> HandlerResult<TransactionMsg> {
         match message {
-            TransactionMsg::CheckOut(reply) => self.check_out(reply, ctx),
+            TransactionMsg::CheckOut(open, reply) => self.check_out(open, reply, ctx),
             TransactionMsg::Return(connection) => {
                 self.take_back(connection, ctx);
                 if let Some(ended_by) = self.end_on_return {

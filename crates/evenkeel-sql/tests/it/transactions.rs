@@ -281,3 +281,31 @@ async fn a_stream_in_a_transaction_gives_the_connection_back() {
     .await;
     assert!(is_idle(&server).await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_at_any_moment_leaves_a_transaction_that_can_be_ended() {
+    let (_database, server) =
+        start(Setup { max_open_conns: 8, max_transaction_conns: 6, ..Setup::default() }).await;
+    let client = server.client();
+    let rounds = (0..4).map(|worker: u64| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            for round in 0..30 {
+                let tx = client.begin(json!({})).await;
+                let body = json!({"sql": "select 1", "txId": tx}).to_string();
+                let connection = client.open("POST", "/query", &body).await;
+                // From before the request is read to after its response is sent.
+                tokio::time::sleep(Duration::from_micros((worker * 30 + round) * 40)).await;
+                drop(connection);
+                eventually("the transaction can be rolled back", async || {
+                    client.post("/tx/rollback", json!({"txId": tx})).await.status == 200
+                })
+                .await;
+            }
+        })
+    });
+    for round in rounds.collect::<Vec<_>>() {
+        round.await.unwrap();
+    }
+    assert!(is_idle(&server).await);
+}
