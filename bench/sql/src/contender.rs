@@ -33,7 +33,16 @@ pub(crate) struct SqlContender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     cases: SupportedCases,
+    pub(crate) instances: Instances,
     start: fn(&SqlSetup) -> io::Result<StartedMiddle>,
+}
+
+/// Number of processes of a contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instances {
+    One,
+    /// One for each case, whose connections to the database no other case has opened.
+    PerCase,
 }
 
 /// Cases that a contender runs.
@@ -69,6 +78,9 @@ pub(crate) const ALL: &[SqlContender] = &[
     contender("evenkeel", "evenkeel serve on PostgreSQL, open to every client", evenkeel::open),
     SqlContender {
         cases: SupportedCases::Lookups,
+        // Evenkeel prefers a connection that the tenant used last. Where other cases had opened one for each tenant,
+        // no connection would change its owner with one client.
+        instances: Instances::PerCase,
         ..contender(
             "evenkeel-tenants",
             "the same with four tenants; every client connection uses another tenant's key for each query",
@@ -87,7 +99,7 @@ const fn contender(
     about: &'static str,
     start: fn(&SqlSetup) -> io::Result<StartedMiddle>,
 ) -> SqlContender {
-    SqlContender { name, about, cases: SupportedCases::All, start }
+    SqlContender { name, about, cases: SupportedCases::All, instances: Instances::One, start }
 }
 
 /// Input for starting a contender.

@@ -12,7 +12,7 @@ use bench_support::{Quartiles, RowSamples, SplitMix64};
 
 use crate::args::SqlBenchOptions;
 use crate::case::SqlCase;
-use crate::contender::{self, BASELINE, RunningMiddle, SqlContender, SqlSetup};
+use crate::contender::{self, BASELINE, Instances, RunningMiddle, SqlContender, SqlSetup};
 use crate::database::BenchDatabase;
 use crate::{json, resets, table};
 
@@ -29,7 +29,7 @@ pub(crate) struct SqlOutcome {
     pub(crate) loads: Vec<String>,
     /// Resets of a connection per query with tenants, by case.
     pub(crate) resets: Vec<(String, f64)>,
-    /// Labels with their resident memory in bytes after the last round.
+    /// Names of processes with their resident memory in bytes after the last round.
     pub(crate) rss: Vec<(String, u64)>,
 }
 
@@ -75,8 +75,18 @@ pub(crate) fn main(options: &SqlBenchOptions) -> io::Result<()> {
 /// A running contender with the label of its row.
 struct SqlEntrant {
     label: String,
+    /// The label, and the case if there is a process for each.
+    process: String,
     contender: &'static SqlContender,
+    /// The only case that it runs; `None` if it runs all that the contender supports.
+    only_case: Option<SqlCase>,
     running: RunningMiddle,
+}
+
+impl SqlEntrant {
+    fn runs(&self, case: SqlCase) -> bool {
+        self.contender.supports(case) && self.only_case.is_none_or(|only| only == case)
+    }
 }
 
 async fn run_rounds(
@@ -90,12 +100,11 @@ async fn run_rounds(
         return Err(io::Error::other(format!("the baseline could not be started; {}", reasons.join("; "))));
     }
     let score = |case: &SqlCase| {
-        let supports = |entrant: &&SqlEntrant| entrant.contender.supports(*case);
-        let rows = entrants.iter().filter(supports).map(|entrant| RowSamples::new(&entrant.label));
+        let runs = |entrant: &&SqlEntrant| entrant.runs(*case);
+        let rows = entrants.iter().filter(runs).map(|entrant| RowSamples::new(&entrant.label));
         CaseScore { case: *case, rows: rows.collect() }
     };
     let mut scores: Vec<_> = options.cases().iter().map(score).collect();
-    let resets = count_resets(options, &entrants, database).await;
     let mut loads = Vec::new();
     let mut random = SplitMix64::new(options.seed);
     let window = Duration::from_secs(options.seconds.into());
@@ -109,9 +118,10 @@ async fn run_rounds(
             run_case(score, &entrants, &mut random, window).await;
         }
     }
+    let resets = count_resets(&scores, &entrants, database).await;
     let rss = entrants.iter().filter_map(|entrant| {
         let rss = entrant.running.rss().ok().flatten()?;
-        Some((entrant.label.clone(), rss))
+        Some((entrant.process.clone(), rss))
     });
     let rss = rss.collect();
     Ok(SqlOutcome { scores, missing, loads, resets, rss })
@@ -123,7 +133,7 @@ async fn run_case(score: &mut CaseScore, entrants: &[SqlEntrant], random: &mut S
     random.shuffle(&mut order);
     for index in order {
         let row = &mut score.rows[index];
-        let Some(entrant) = entrants.iter().find(|entrant| entrant.label == row.label) else { continue };
+        let Some(entrant) = find(entrants, &row.label, score.case) else { continue };
         let outcome = entrant.running.measure(score.case, window).await;
         if let Err(error) = &outcome {
             eprintln!("{}: {error}", row.label);
@@ -132,18 +142,20 @@ async fn run_case(score: &mut CaseScore, entrants: &[SqlEntrant], random: &mut S
     }
 }
 
-/// Counts resets in the lookup cases, outside of the rounds.
+fn find<'a>(entrants: &'a [SqlEntrant], label: &str, case: SqlCase) -> Option<&'a SqlEntrant> {
+    entrants.iter().find(|entrant| entrant.label == label && entrant.runs(case))
+}
+
+/// Counts resets in each case after the rounds, with the connections that the rounds have opened.
 async fn count_resets(
-    options: &SqlBenchOptions,
+    scores: &[CaseScore],
     entrants: &[SqlEntrant],
     database: &BenchDatabase,
 ) -> Vec<(String, f64)> {
     let mut counted = Vec::new();
-    let Some(entrant) = entrants.iter().find(|entrant| entrant.label == WITH_RESETS) else {
-        return counted;
-    };
-    for case in options.cases().iter().filter(|case| entrant.contender.supports(**case)) {
-        match resets::count(database, &entrant.running, *case).await {
+    for case in scores.iter().map(|score| score.case) {
+        let Some(entrant) = find(entrants, WITH_RESETS, case) else { continue };
+        match resets::count(database, &entrant.running, case).await {
             Ok(resets) => counted.push((case.name(), resets)),
             Err(error) => eprintln!("could not count the resets in {}: {error}", case.name()),
         }
@@ -156,20 +168,35 @@ async fn start_all(options: &SqlBenchOptions, setup: &SqlSetup) -> (Vec<SqlEntra
     let mut entrants = Vec::new();
     let mut missing = Vec::new();
     for contender in contender::ALL.iter().filter(|contender| options.includes(contender)) {
-        let again = (contender.name == BASELINE).then(|| format!("{BASELINE} (again)"));
-        for label in std::iter::once(contender.name.to_owned()).chain(again) {
-            eprintln!("starting {label}");
-            match contender.start(&label, setup).await {
-                Ok(running) => entrants.push(SqlEntrant { label, contender, running }),
+        for (label, only_case) in processes(contender, options.cases()) {
+            let process = only_case.map_or(label.clone(), |case| format!("{label} {}", case.name()));
+            eprintln!("starting {process}");
+            match contender.start(&process, setup).await {
+                Ok(running) => entrants.push(SqlEntrant { label, process, contender, only_case, running }),
                 Err(error) => {
-                    eprintln!("skipping {label}: {error}");
-                    missing.push((label, error.to_string()));
+                    eprintln!("skipping {process}: {error}");
+                    missing.push((process, error.to_string()));
                     break;
                 }
             }
         }
     }
     (entrants, missing)
+}
+
+/// Returns the processes of a contender: the label of each one's row, and the only case that it runs, if any.
+fn processes(contender: &SqlContender, cases: &[SqlCase]) -> Vec<(String, Option<SqlCase>)> {
+    let label = contender.name.to_owned();
+    match contender.instances {
+        Instances::One if contender.name == BASELINE => {
+            vec![(label, None), (format!("{BASELINE} (again)"), None)]
+        }
+        Instances::One => vec![(label, None)],
+        Instances::PerCase => {
+            let supported = cases.iter().filter(|case| contender.supports(**case));
+            supported.map(|case| (label.clone(), Some(*case))).collect()
+        }
+    }
 }
 
 /// Returns the load average of the last minute.
@@ -181,4 +208,21 @@ fn load_average() -> String {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     fs::write(path, text).map_err(with_path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_has_two_processes_and_tenants_one_per_lookup() {
+        let labels = |name: &str| {
+            let contender = contender::ALL.iter().find(|one| one.name == name).unwrap();
+            let processes = processes(contender, SqlCase::ALL).into_iter();
+            processes.map(|(label, case)| (label, case.map(SqlCase::name))).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(BASELINE), [(BASELINE.to_owned(), None), (format!("{BASELINE} (again)"), None)]);
+        let tenants = labels(WITH_RESETS).into_iter().map(|(_, case)| case.unwrap());
+        assert_eq!(tenants.collect::<Vec<_>>(), ["lookup1", "lookup16", "lookup64"]);
+    }
 }
