@@ -7,9 +7,11 @@ mod recover;
 mod reply;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
+use tokio::time::Instant;
 
 use crate::backend::{CommandTag, MessageBody};
 use crate::cancel::CancelKey;
@@ -25,6 +27,9 @@ use crate::transport::Peer;
 use crate::wire::{Wire, lost};
 use recover::Cancellation;
 
+/// Idle time after which the socket is asked before it is reused.
+const PEEK_AFTER: Duration = Duration::from_millis(1);
+
 pub(crate) struct ServerConnection {
     wire: Wire,
     state: ConnectionState,
@@ -33,6 +38,7 @@ pub(crate) struct ServerConnection {
     cancel_key: CancelKey,
     limits: StatementLimits,
     counters: Arc<PoolCounters>,
+    idle_since: Instant,
     /// Set once the connection must not be used again.
     broken: Option<DiscardReason>,
 }
@@ -69,7 +75,17 @@ impl ServerConnection {
             cache: StatementCache::new(statements_max),
             session: SessionState::new(read_only, version),
         };
-        Self { wire, state, config, peer, cancel_key, limits, counters, broken: None }
+        Self {
+            wire,
+            state,
+            config,
+            peer,
+            cancel_key,
+            limits,
+            counters,
+            idle_since: Instant::now(),
+            broken: None,
+        }
     }
 
     pub(crate) fn begin_session(&mut self, session: &Session) {
@@ -102,13 +118,22 @@ impl ServerConnection {
     }
 
     /// Reports whether the server has neither closed the idle connection nor sent anything on it, without waiting.
+    ///
+    /// The socket itself is asked only after some time; before that, the events of the runtime suffice.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.wire.input.is_empty() && self.wire.transport.is_quiet()
+        self.wire.input.is_empty()
+            && self.wire.transport.seems_quiet()
+            && (self.idle_time() < PEEK_AFTER || self.wire.transport.is_quiet())
     }
 
-    /// Releases memory that only a large statement needed.
-    pub(crate) fn shrink(&mut self) {
+    /// Begins the connection's idle time, and releases memory that only a large statement needed.
+    pub(crate) fn rest(&mut self) {
         self.wire.input.shrink();
+        self.idle_since = Instant::now();
+    }
+
+    pub(crate) fn idle_time(&self) -> Duration {
+        self.idle_since.elapsed()
     }
 
     /// Closes the connection with a Terminate message, if that does not need to wait.
@@ -170,7 +195,12 @@ impl ConnectionState {
 
     fn observe_tag(&mut self, tag: &CommandTag) {
         match tag.as_str() {
-            "DISCARD ALL" | "DEALLOCATE ALL" => self.cache.forget_all(),
+            "SET" | "RESET" => self.session.mark_changed(),
+            "DISCARD ALL" => {
+                self.session.mark_changed();
+                self.cache.forget_all();
+            }
+            "DEALLOCATE ALL" => self.cache.forget_all(),
             // It may have been one of ours.
             "DEALLOCATE" => self.cache.close_all(),
             _ => {}

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::config::ConnectConfig;
 use crate::connection::ServerConnection;
@@ -90,17 +90,13 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     /// Oldest first.
-    idle: Vec<IdleEntry>,
+    #[allow(clippy::vec_box, reason = "a connection is lent and taken back without being copied")]
+    idle: Vec<Box<ServerConnection>>,
     in_use: usize,
     /// By order of arrival.
     waiting: BTreeMap<u64, oneshot::Sender<Loan>>,
     arrivals: u64,
     is_closed: bool,
-}
-
-struct IdleEntry {
-    connection: Box<ServerConnection>,
-    since: Instant,
 }
 
 impl Pool {
@@ -129,12 +125,13 @@ impl Pool {
         while loan.connection.as_ref().is_some_and(|connection| !connection.is_quiet()) {
             loan.replace(session.owner);
         }
-        let connection = match loan.connection.take() {
-            Some(connection) => connection,
-            None => Box::new(self.open().await?),
-        };
-        let connection = loan.connection.insert(connection);
-        connection.begin_session(session);
+        if loan.connection.is_none() {
+            let connection = Box::new(self.open().await?);
+            loan.connection = Some(connection);
+        }
+        if let Some(connection) = &mut loan.connection {
+            connection.begin_session(session);
+        }
         Ok(PooledConnection::new(loan))
     }
 
@@ -146,8 +143,8 @@ impl Pool {
         let waiting = std::mem::take(&mut shared.waiting);
         drop(shared);
         drop(waiting);
-        for entry in idle {
-            self.discard(entry.connection, DiscardReason::Closed);
+        for connection in idle {
+            self.discard(connection, DiscardReason::Closed);
         }
     }
 
@@ -223,7 +220,7 @@ impl Pool {
 
     /// Takes back a clean connection: the first waiting caller gets it, or it becomes idle.
     fn put(self: &Arc<Self>, mut connection: Box<ServerConnection>) -> Release {
-        connection.shrink();
+        connection.rest();
         loop {
             let mut shared = self.shared.lock();
             if shared.is_closed {
@@ -234,7 +231,7 @@ impl Pool {
             }
             let Some((_, sender)) = shared.waiting.pop_first() else {
                 shared.in_use -= 1;
-                shared.idle.push(IdleEntry { connection, since: Instant::now() });
+                shared.idle.push(connection);
                 return Release::Idle;
             };
             drop(shared);
@@ -276,19 +273,18 @@ impl Pool {
 
     /// Closes idle connections that have expired or that the server closed; returns the time until the next may expire.
     fn close_expired(&self) -> Duration {
-        let now = Instant::now();
         let mut closed = Vec::new();
         let mut next = self.config.idle_max;
         let mut shared = self.shared.lock();
-        for entry in std::mem::take(&mut shared.idle) {
-            let idle = now.duration_since(entry.since);
+        for connection in std::mem::take(&mut shared.idle) {
+            let idle = connection.idle_time();
             if self.config.idle_max <= idle {
-                closed.push((entry.connection, DiscardReason::Expired));
-            } else if !entry.connection.is_quiet() {
-                closed.push((entry.connection, DiscardReason::Stale));
+                closed.push((connection, DiscardReason::Expired));
+            } else if !connection.is_quiet() {
+                closed.push((connection, DiscardReason::Stale));
             } else {
                 next = next.min(self.config.idle_max - idle);
-                shared.idle.push(entry);
+                shared.idle.push(connection);
             }
         }
         drop(shared);
@@ -302,12 +298,11 @@ impl Pool {
 impl Shared {
     /// Takes the connection that the owner used last, or else the one that anybody used last.
     fn take_idle(&mut self, owner: u64) -> Option<Box<ServerConnection>> {
-        let own = self.idle.iter().rposition(|entry| entry.connection.owner() == Some(owner));
-        let entry = match own {
-            Some(index) => self.idle.remove(index),
-            None => self.idle.pop()?,
-        };
-        Some(entry.connection)
+        let own = self.idle.iter().rposition(|connection| connection.owner() == Some(owner));
+        match own {
+            Some(index) => Some(self.idle.remove(index)),
+            None => self.idle.pop(),
+        }
     }
 }
 

@@ -14,6 +14,8 @@ use crate::error::PgError;
 pub const SETTINGS_MAX: usize = 256;
 /// First version that commits `DISCARD ALL` at once, even if other statements follow before the Sync.
 const COMMITS_DISCARD_ALL: u32 = 15;
+const SET_READ_ONLY: &str = "SET default_transaction_read_only = on";
+const SET_READ_WRITE: &str = "SET default_transaction_read_only = off";
 
 /// Session that statements run in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +53,7 @@ pub(crate) struct SessionState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     None,
-    /// The connection is new: role and settings are to be applied.
+    /// Role and settings are to be applied: the connection is new, or a command of the client may have changed them.
     Setup,
     /// Another owner's state is to be discarded first.
     Reset,
@@ -90,6 +92,13 @@ impl SessionState {
         }
     }
 
+    /// Records that a client's command may have changed the role or a setting; both are applied again.
+    pub(crate) fn mark_changed(&mut self) {
+        if self.change == Change::None {
+            self.change = Change::Setup;
+        }
+    }
+
     /// Records `default_transaction_read_only` as the server reports it.
     pub(crate) fn set_read_only(&mut self, read_only: bool) {
         self.read_only = Some(read_only);
@@ -120,8 +129,13 @@ impl SessionState {
         }
         write_command("BEGIN", &[], output)?;
         commands += 1;
-        let values = self.values(prologue);
-        if !values.is_empty() {
+        // A SET is cheaper than a SELECT.
+        if let Some(read_only) = prologue.sets_access {
+            write_command(if read_only { SET_READ_ONLY } else { SET_READ_WRITE }, &[], output)?;
+            commands += 1;
+        }
+        if prologue.sets_up {
+            let values = self.values();
             let calls: Vec<String> = (0..values.len() / 2)
                 .map(|index| format!("pg_catalog.set_config(${}, ${}, false)", index * 2 + 1, index * 2 + 2))
                 .collect();
@@ -133,16 +147,15 @@ impl SessionState {
     }
 
     /// Returns names and values of the parameters to set, in turn.
-    fn values(&self, prologue: Prologue) -> Vec<&str> {
-        let mut values = Vec::new();
-        if let Some(current) = self.current.as_ref().filter(|_| prologue.sets_up) {
-            values.extend(current.settings.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]));
-            // Last, because the role may lack the right to change a setting.
-            values.extend(current.role.iter().flat_map(|role| ["role", role.as_str()]));
-        }
-        if let Some(read_only) = prologue.sets_access {
-            values.extend(["default_transaction_read_only", if read_only { "on" } else { "off" }]);
-        }
+    fn values(&self) -> Vec<&str> {
+        let current = self.current.iter();
+        let mut values: Vec<&str> = current
+            .clone()
+            .flat_map(|session| &session.settings)
+            .flat_map(|(name, value)| [name.as_str(), value.as_str()])
+            .collect();
+        // Last, because the role may lack the right to change a setting.
+        values.extend(current.flat_map(|session| &session.role).flat_map(|role| ["role", role.as_str()]));
         values
     }
 
@@ -188,7 +201,7 @@ mod tests {
         let mut output = BytesMut::new();
         let Some(prologue) = state.prologue() else { return String::new() };
         state.write(prologue, &mut output).unwrap();
-        let commands = ["DISCARD ALL", "BEGIN", "SELECT", "COMMIT"];
+        let commands = ["DISCARD ALL", "BEGIN", "SET default", "SELECT", "COMMIT"];
         let text = String::from_utf8_lossy(&output).into_owned();
         commands.into_iter().filter(|command| text.contains(command)).collect::<Vec<_>>().join(" ")
     }
@@ -246,14 +259,30 @@ mod tests {
     }
 
     #[test]
+    fn role_and_settings_are_applied_again_after_a_command_that_may_have_changed_them() {
+        let mut state = state(15);
+        state.begin(&session(ALICE, AccessMode::ReadWrite));
+        confirm(&mut state);
+        state.mark_changed();
+        assert_eq!(sql(&state), "");
+        let settings = vec![("app.tenant".to_owned(), "bob".to_owned())];
+        state.begin(&Session { settings, ..session(BOB, AccessMode::ReadWrite) });
+        state.mark_changed();
+        assert_eq!(sql(&state), "DISCARD ALL BEGIN SELECT COMMIT");
+        confirm(&mut state);
+        state.mark_changed();
+        assert_eq!(sql(&state), "BEGIN SELECT COMMIT");
+    }
+
+    #[test]
     fn access_is_set_only_if_it_differs_from_the_reported_value() {
         let mut state = state(15);
         state.begin(&session(ALICE, AccessMode::ReadOnly));
-        assert_eq!(sql(&state), "BEGIN SELECT COMMIT");
+        assert_eq!(sql(&state), "BEGIN SET default COMMIT");
         confirm(&mut state);
         assert_eq!(sql(&state), "");
         state.set_read_only(false);
-        assert_eq!(sql(&state), "BEGIN SELECT COMMIT");
+        assert_eq!(sql(&state), "BEGIN SET default COMMIT");
         state.begin(&session(ALICE, AccessMode::ReadWrite));
         assert_eq!(sql(&state), "");
     }
@@ -263,7 +292,7 @@ mod tests {
         let mut state = state(13);
         state.begin(&session(ALICE, AccessMode::ReadWrite));
         for _ in 0..2 {
-            assert_eq!(sql(&state), "BEGIN SELECT COMMIT");
+            assert_eq!(sql(&state), "BEGIN SET default COMMIT");
             confirm(&mut state);
         }
     }

@@ -151,10 +151,7 @@ fn handle(
         b'Z' if login.is_complete() => return Ok(Some(LoginStep::Ready)),
         // Notices, and the offer of a lower protocol version.
         b'N' | b'v' => {}
-        kind => {
-            let reason = format!("unexpected message of type {:?}", char::from(kind));
-            return Err(PgError::Protocol { reason });
-        }
+        kind => return Err(unexpected(kind)),
     }
     Ok(None)
 }
@@ -179,6 +176,10 @@ fn parse_major(version: &[u8]) -> u32 {
 
 pub(crate) fn malformed(error: Malformed) -> PgError {
     PgError::Protocol { reason: error.to_string() }
+}
+
+pub(crate) fn unexpected(kind: u8) -> PgError {
+    PgError::Protocol { reason: format!("unexpected message of type {:?}", char::from(kind)) }
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub struct Statement<'a> {
     pub sql: &'a str,
     pub params: &'a [Param<'a>],
     /// Rows after which the statement ends early, without a cancel request; 0 means no limit.
+    ///
+    /// It also counts as ended early if it has exactly so many rows.
     pub rows_max: u32,
 }
 

@@ -35,6 +35,17 @@ impl Transport {
         }
     }
 
+    /// Reports whether the runtime has not heard from the server, without a system call.
+    pub(crate) fn seems_quiet(&self) -> bool {
+        let mut byte = [0];
+        let result = match self {
+            Self::Tcp(stream) => stream.try_read(&mut byte),
+            Self::Unix(stream) => stream.try_read(&mut byte),
+            Self::Tls(stream) => stream.get_ref().0.try_read(&mut byte),
+        };
+        result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Reports whether the server has sent nothing and has not closed the connection, without waiting.
     pub(crate) fn is_quiet(&self) -> bool {
         let socket = match self {

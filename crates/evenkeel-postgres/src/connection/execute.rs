@@ -11,7 +11,9 @@ use super::ServerConnection;
 use super::reply::{NextStep, StatementReply};
 use crate::backend::Description;
 use crate::counters::increment;
+use crate::db_error::DbError;
 use crate::error::PgError;
+use crate::startup::{malformed, unexpected};
 use crate::statement::{NoRows, Param, RowSink, Statement, StatementCompletion, TransactionStatus};
 use crate::wire::lost;
 
@@ -101,6 +103,7 @@ impl ServerConnection {
         batch: Batch<'_>,
         sink: &mut dyn RowSink,
     ) -> Result<StatementReply, PgError> {
+        self.handle_unsolicited()?;
         let mut reply = match self.write(batch) {
             Ok(reply) => reply,
             Err(error) => {
@@ -133,6 +136,18 @@ impl ServerConnection {
                 return Err(reply.error().map_or(error, |error| lost(&error.to_string())));
             }
         }
+    }
+
+    /// Handles messages that came after the last reply; only some types may.
+    fn handle_unsolicited(&mut self) -> Result<(), PgError> {
+        while let Some(frame) = self.wire.next()? {
+            match frame.kind {
+                b'A' | b'N' | b'S' => self.state.observe(frame)?,
+                b'E' => return Err(lost(&DbError::parse(frame.body).map_err(malformed)?.to_string())),
+                kind => return Err(unexpected(kind)),
+            }
+        }
+        Ok(())
     }
 
     /// Turns a complete reply into its result.

@@ -8,7 +8,7 @@ use crate::backend::{ColumnDescription, CommandTag, Description, RowText, parse_
 use crate::db_error::DbError;
 use crate::error::PgError;
 use crate::frame::Frame;
-use crate::startup::malformed;
+use crate::startup::{malformed, unexpected};
 use crate::statement::{RowSink, StatementCompletion, TransactionStatus};
 
 /// The part of a reply that has been received.
@@ -98,10 +98,7 @@ impl StatementReply {
             }
             // Notifications, COPY data, ParseComplete, BindComplete, CloseComplete, EmptyQueryResponse, notices, parameters.
             b'A' | b'c' | b'd' | b'1' | b'2' | b'3' | b'I' | b'N' | b'S' | b'Z' => {}
-            kind => {
-                let reason = format!("unexpected message of type {:?}", char::from(kind));
-                return Err(PgError::Protocol { reason });
-            }
+            kind => return Err(unexpected(kind)),
         }
         Ok(NextStep::Continue)
     }

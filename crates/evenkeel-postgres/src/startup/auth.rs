@@ -132,3 +132,33 @@ fn refused(reason: &str) -> PgError {
 fn out_of_order() -> PgError {
     PgError::Protocol { reason: "authentication messages are out of order".to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const CLEAR_TEXT: &[u8] = &[0, 0, 0, 3];
+
+    /// Answers a request for a clear-text password over TCP from a server at this address.
+    async fn answer(address: &str) -> Result<BytesMut, PgError> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let transport = Transport::Tcp(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        let config = ConnectConfig::parse("postgres://u:secret@h/d").unwrap();
+        let peer = Peer::Tcp(address.parse::<SocketAddr>().unwrap());
+        let mut response = BytesMut::new();
+        Login::new(&config, &transport, &peer).handle(CLEAR_TEXT, &mut response)?;
+        Ok(response)
+    }
+
+    #[tokio::test]
+    async fn a_clear_text_password_leaves_the_machine_only_over_tls() {
+        assert!(answer("127.0.0.1:5432").await.unwrap().ends_with(b"secret\0"));
+        assert!(answer("[::1]:5432").await.unwrap().ends_with(b"secret\0"));
+        let error = answer("192.0.2.1:5432").await.unwrap_err();
+        assert!(matches!(error, PgError::Connect(ConnectError::Auth { .. })), "{error:?}");
+    }
+}

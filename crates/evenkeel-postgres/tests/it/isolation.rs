@@ -211,3 +211,16 @@ async fn the_same_owner_keeps_its_session() {
     assert_eq!(value(&mut connection, "SELECT count(*) FROM mine").await, "0");
     assert_eq!(fixture.pool.counts().resets, 0);
 }
+
+#[tokio::test]
+async fn a_client_that_resets_its_session_gets_its_role_and_settings_back() {
+    let fixture = Fixture::with_one_connection();
+    let settings = vec![("app.tenant".to_owned(), "alice".to_owned())];
+    let role = Some("pg_read_all_data".to_owned());
+    let mut connection = fixture.pool.get(&Session { role, settings, ..session(ALICE) }).await.unwrap();
+    let sql = "SELECT current_user, current_setting('app.tenant')";
+    for change in ["SELECT 1", "RESET ALL", "DISCARD ALL", "RESET ROLE", "SET app.tenant = 'bob'"] {
+        execute(&mut connection, change).await;
+        assert_eq!(query(&mut connection, sql).await.unwrap(), [["pg_read_all_data", "alice"]], "{change}");
+    }
+}

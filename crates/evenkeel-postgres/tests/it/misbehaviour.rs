@@ -3,7 +3,7 @@
 use evenkeel_postgres::{ConnectError, DiscardReason, PgError, Release, Statement};
 
 use crate::fake_server::{FakeClient, listen};
-use crate::fixture::{ALICE, Rows, failure, session, value};
+use crate::fixture::{ALICE, Rows, execute, failure, session, value};
 
 #[tokio::test]
 async fn a_server_that_does_not_know_the_check_interval_is_asked_without_it() {
@@ -218,4 +218,24 @@ async fn a_reply_in_small_pieces_is_put_together() {
     let (mut client, value) = tokio::join!(serving, running);
     assert_eq!(value, "7");
     client.send_raw(&[]).await;
+}
+
+#[tokio::test]
+async fn a_second_ready_for_query_is_not_taken_for_the_end_of_the_next_statement() {
+    let (listener, pool) = listen().await;
+    let serving = async {
+        let mut client = FakeClient::accept_ready(&listener).await;
+        client.receive_until(b'S').await;
+        client.send_raw(b"1\0\0\0\x04t\0\0\0\x06\0\0n\0\0\0\x04").await;
+        client.send_raw(b"2\0\0\0\x04C\0\0\0\x0aBEGIN\0Z\0\0\0\x05TZ\0\0\0\x05T").await;
+        client.closed().await;
+    };
+    let session = session(ALICE);
+    let running = async {
+        let mut connection = pool.get(&session).await.unwrap();
+        execute(&mut connection, "BEGIN").await;
+        failure(&mut connection, "SELECT 1").await
+    };
+    let ((), error) = tokio::join!(serving, running);
+    assert!(matches!(error, PgError::Protocol { .. }), "{error:?}");
 }
