@@ -175,6 +175,8 @@ pub struct Statement {
     pub params: Vec<Param>,
     /// Time limit of the statement; the caller also enforces it.
     pub time_max: Duration,
+    /// Rows after which the sink stops a query; an engine that knows this need not cancel it.
+    pub rows_max: Option<u64>,
 }
 
 /// Result of a statement besides its rows.

@@ -131,6 +131,7 @@ impl Runner<'_> {
                 sql: "SET TRANSACTION DEFERRABLE".to_owned(),
                 params: Vec::new(),
                 time_max: self.deadline.saturating_duration_since(Instant::now()),
+                rows_max: None,
             };
             self.run(&defer, self.bytes_max).await?;
         }

@@ -35,6 +35,19 @@ pub(crate) enum Statements {
     List(Vec<Statement>),
 }
 
+impl Statements {
+    /// Lets the engine end queries after `rows_max` rows.
+    pub(crate) fn set_rows_max(&mut self, rows_max: Option<u64>) {
+        let statements = match self {
+            Self::One(statement) => core::slice::from_mut(statement),
+            Self::List(list) => list,
+        };
+        for statement in statements {
+            statement.rows_max = rows_max;
+        }
+    }
+}
+
 /// A parsed body of `/tx/begin`.
 #[derive(Debug)]
 pub(crate) struct BeginRequest {
@@ -167,7 +180,7 @@ fn statement(
         })
     };
     let params = params.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
-    Ok(Statement { sql, params, time_max: timeout })
+    Ok(Statement { sql, params, time_max: timeout, rows_max: None })
 }
 
 /// Rejects a statement that no database could run, or that is beyond the limits.

@@ -243,7 +243,8 @@ fn after_last_row(access: AccessMode) -> ControlFlow<()> {
     }
 }
 
-/// Returns the rows of a statement that ran to its end, although `maxRows` may have cut the response.
+/// Returns the rows of a statement that ran to its end, although `maxRows` may have cut the response; 0 if it was ended
+/// early.
 fn completion_rows(completion: &Completion, extent: Extent) -> u64 {
     match (completion.end, extent) {
         (RowsEnd::All, Extent::Truncated) => completion.rows_affected,

@@ -53,7 +53,10 @@ pub(crate) async fn serve(
 ) -> Result<Response, SqlError> {
     let tenant = tenant_of(&call)?;
     let body = call.read_body().await?;
-    let request = StatementRequest::parse(&body, &api.limits)?;
+    let mut request = StatementRequest::parse(&body, &api.limits)?;
+    if access == AccessMode::ReadOnly {
+        request.statements.set_rows_max(request.rows_max);
+    }
     let form = response_form(call.request.headers());
     if let Some(tx_id) = &request.tx_id {
         let open = api.transactions.find(tx_id, &tenant)?;

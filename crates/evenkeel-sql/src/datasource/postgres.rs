@@ -167,18 +167,20 @@ impl PostgresConnection {
         }
         let params = params::encode(&statement.params, &types)?;
         let started = Instant::now();
-        let mut rows = TextRows { sink, types: &self.types, started, first_response: None };
-        let completion = self
-            .connection
-            .run(&PgStatement::new(&statement.sql, &params), &mut rows)
-            .await
-            .map_err(database_error)?;
+        // One more than the sink takes, so that it learns that there are more.
+        let rows_max = statement.rows_max.and_then(|max| u32::try_from(max.saturating_add(1)).ok()).unwrap_or(0);
+        let mut rows =
+            TextRows { sink, types: &self.types, started, first_response: None, rows_max, rows: 0 };
+        let pg_statement = PgStatement::new(&statement.sql, &params).with_rows_max(rows_max);
+        let completion = self.connection.run(&pg_statement, &mut rows).await.map_err(database_error)?;
         let first_response = rows.first_response.unwrap_or_else(|| started.elapsed());
+        let is_cut = 0 < rows_max && rows.rows == rows_max;
         Ok(Completion {
-            command: command(completion.tag.as_str()).to_owned(),
+            // The server sends no tag for a query that ends early.
+            command: if is_cut { "SELECT" } else { command(completion.tag.as_str()) }.to_owned(),
             rows_affected: completion.rows_affected.unwrap_or(0),
             first_response,
-            end: if completion.stopped { RowsEnd::Stopped } else { RowsEnd::All },
+            end: if completion.stopped && !is_cut { RowsEnd::Stopped } else { RowsEnd::All },
         })
     }
 
@@ -282,6 +284,9 @@ struct TextRows<'a> {
     types: &'a TypeNames,
     started: Instant,
     first_response: Option<Duration>,
+    /// Rows after which the server itself ends the statement; 0 means no limit.
+    rows_max: u32,
+    rows: u32,
 }
 
 impl evenkeel_postgres::RowSink for TextRows<'_> {
@@ -314,7 +319,10 @@ impl evenkeel_postgres::RowSink for TextRows<'_> {
             Some(Ok(text)) => Cell::Text(text),
             Some(Err(_)) => Cell::Text("\u{fffd}"),
         });
-        self.sink.row(&mut cells)
+        let flow = self.sink.row(&mut cells);
+        self.rows = self.rows.saturating_add(1);
+        // The last row needs no cancel, which would fail a transaction.
+        if self.rows == self.rows_max { ControlFlow::Continue(()) } else { flow }
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<ControlFlow<()>> {

@@ -153,7 +153,7 @@ fn statement(
         })
     };
     let params = params.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
-    Ok(Statement { sql, params, time_max: limits.timeout_default })
+    Ok(Statement { sql, params, time_max: limits.timeout_default, rows_max: None })
 }
 
 /// Reads a parameter. The driver sends strings and nulls; an object from another client is JSON text.

@@ -166,7 +166,12 @@ pub(super) fn sqlstate<T: core::fmt::Debug>(result: Result<T, DatabaseError>) ->
 }
 
 pub(super) fn statement<const N: usize>(sql: &str, params: [Param; N]) -> Statement {
-    Statement { sql: sql.to_owned(), params: params.into(), time_max: Duration::from_secs(600) }
+    Statement {
+        sql: sql.to_owned(),
+        params: params.into(),
+        time_max: Duration::from_secs(600),
+        rows_max: None,
+    }
 }
 
 pub(super) fn poll_once<F: Future + ?Sized>(future: core::pin::Pin<&mut F>) -> Poll<F::Output> {
