@@ -2,6 +2,7 @@
 //! `/api/sql`: the configuration beside them, for administrators.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_policy::score::{NodeStats, Status};
 use evenkeel_server::api_error::ApiError;
@@ -12,6 +13,9 @@ use serde_json::{Value, json};
 use crate::api::SqlApi;
 use crate::database::Database;
 
+/// Time that `/healthz` waits for a connection to find the identity of a database.
+const IDENTITY_WAIT_MAX: Duration = Duration::from_millis(100);
+
 /// Serves `/healthz`: 200 while the default datasource serves, else 503.
 pub(crate) async fn healthz(api: Arc<SqlApi>) -> Result<Response, ApiError> {
     let mut datasources = Vec::new();
@@ -21,7 +25,7 @@ pub(crate) async fn healthz(api: Arc<SqlApi>) -> Result<Response, ApiError> {
         node_status.get_or_insert(stats.status);
         datasources.push(json!({
             "name": database.options.name,
-            "databaseId": database.id().await.ok(),
+            "databaseId": identity(database).await,
             "stats": to_json(&stats),
         }));
     }
@@ -32,6 +36,11 @@ pub(crate) async fn healthz(api: Arc<SqlApi>) -> Result<Response, ApiError> {
     };
     let body = json!({"node": api.node, "status": status_name(status), "datasources": datasources});
     Ok(json_response(code, full(body.to_string())))
+}
+
+/// Returns the identity of a database, if it is known or can be found at once: every connection may be in use.
+async fn identity(database: &Database) -> Option<&str> {
+    tokio::time::timeout(IDENTITY_WAIT_MAX, database.id()).await.ok()?.ok()
 }
 
 /// Serves `/api/sql`.

@@ -306,10 +306,16 @@ async fn stream(
 ) -> Result<Response, SqlError> {
     let (sender, chunks) = mpsc::channel::<Bytes>(CHUNKS_MAX);
     let (started_sender, starts) = oneshot::channel();
+    let reader = sender.clone();
     let lines = LineStream::new(limits.rows_max, limits.access, sender, started_sender);
     tokio::spawn(async move {
         let _session = session;
-        run_stream(&database, owner, &statement, limits, started, lines).await;
+        tokio::select! {
+            biased;
+            () = run_stream(&database, owner, &statement, limits, started, lines) => {}
+            // The client is gone, perhaps before the first row; dropping the statement cancels it.
+            () = reader.closed() => {}
+        }
     });
     starts.await.map_err(|_| ApiError::Internal)??;
     let mut response = Response::new(channel(chunks));
