@@ -13,6 +13,7 @@ mod reader;
 mod renamed_keys;
 mod server;
 mod source;
+mod sql;
 mod suggest;
 mod telemetry;
 mod tenants;
@@ -36,6 +37,7 @@ pub use queue::{QueueConfig, StoreKind};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
 pub use source::{ConfigError, ConfigErrors, ValueSource};
+pub use sql::{DatabaseAddress, DatasourceConfig, SqlConfig};
 pub use telemetry::{TelemetryConfig, TraceConfig};
 pub use tenants::describe;
 pub(crate) use tenants::{table_to_toml, to_toml};
@@ -64,6 +66,7 @@ pub struct Config {
     pub server: ServerConfig,
     pub llm: LlmConfig,
     pub queue: QueueConfig,
+    pub sql: SqlConfig,
     /// Tenants in the config file, without those in the data directory.
     pub tenants: Vec<TenantSettings>,
     pub telemetry: TelemetryConfig,
@@ -83,14 +86,16 @@ impl Config {
             let pipeline = PipelineOptions { load, quantum, ..PipelineOptions::default() };
             let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes);
             let queue = queue::read(&mut root.section("queue"));
+            let (sql, known) = sql::read(&mut root.section("sql"));
             let telemetry = telemetry::read(&mut root.section("telemetry"));
-            let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::User);
-            (server, llm, queue, telemetry, tenants)
+            let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::ConfigFile(&known));
+            (server, llm, queue, sql, telemetry, tenants)
         })
-        .map(|((server, llm, queue, telemetry, tenants), effective)| Self {
+        .map(|((server, llm, queue, sql, telemetry, tenants), effective)| Self {
             server,
             llm,
             queue,
+            sql,
             tenants,
             telemetry,
             effective,
@@ -132,14 +137,18 @@ pub fn read_tenants(path: &str, text: &str) -> Result<Vec<TenantSettings>, Confi
     read_tenants_from(TenantsFrom::Store, path, text)
 }
 
-fn read_tenants_from(from: TenantsFrom, path: &str, text: &str) -> Result<Vec<TenantSettings>, ConfigErrors> {
+fn read_tenants_from(
+    from: TenantsFrom<'_>,
+    path: &str,
+    text: &str,
+) -> Result<Vec<TenantSettings>, ConfigErrors> {
     with_file(path, text, &BTreeMap::new(), &[], |root| tenants::read(root, &[], from))
         .map(|(tenants, _)| tenants)
 }
 
 /// Reads one tenant from the JSON settings of an API request.
 pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, ConfigErrors> {
-    let read = |path: &str, text: &str| read_tenants_from(TenantsFrom::User, path, text);
+    let read = |path: &str, text: &str| read_tenants_from(TenantsFrom::Request, path, text);
     let mut tenants = read_one("tenants", settings, read)?;
     Ok(tenants.pop().expect("one table is one tenant"))
 }
@@ -161,14 +170,29 @@ fn read_one<T>(
     settings: &Map<String, Json>,
     read: impl FnOnce(&str, &str) -> Result<T, ConfigErrors>,
 ) -> Result<T, ConfigErrors> {
-    let nested = settings.iter().find(|(_, value)| value.is_object());
+    // The only setting that is a table.
+    let is_table = |key: &str| key == "set";
+    let nested = settings.iter().find(|(key, value)| value.is_object() && !is_table(key));
     if let Some((key, _)) = nested {
         return Err(ConfigErrors::without_origin(format_args!("{key} must not be an object")));
+    }
+    // TOML has no null; as the whole value it means that a setting is left out.
+    if let Some((key, _)) = settings.iter().find(|(_, value)| !value.is_null() && contains_null(value)) {
+        return Err(ConfigErrors::without_origin(format_args!("{key} must not contain null")));
     }
     read("", &table_to_toml(list, settings)).map_err(|ConfigErrors(errors)| {
         let without_line = |error: ConfigError| ConfigError { origin: ValueSource::Default, ..error };
         ConfigErrors(errors.into_iter().map(without_line).collect())
     })
+}
+
+fn contains_null(value: &Json) -> bool {
+    match value {
+        Json::Null => true,
+        Json::Array(items) => items.iter().any(contains_null),
+        Json::Object(entries) => entries.values().any(contains_null),
+        Json::Bool(_) | Json::Number(_) | Json::String(_) => false,
+    }
 }
 
 /// Reads a file of at most [`FILE_BYTES_MAX`] bytes.

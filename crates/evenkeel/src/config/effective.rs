@@ -92,15 +92,22 @@ impl EffectiveConfig {
     }
 }
 
-/// Formats a value as TOML; objects and nulls do not occur.
+/// Formats a value as TOML; nulls do not occur.
 pub(super) fn toml_value(value: &Json) -> String {
     match value {
         Json::Array(items) => {
             let items: Vec<_> = items.iter().map(toml_value).collect();
             format!("[{}]", items.join(", "))
         }
+        Json::Object(entries) => {
+            let entry = |(key, value): (&String, &Json)| {
+                format!("{} = {}", toml_value(&json!(key)), toml_value(value))
+            };
+            let entries: Vec<_> = entries.iter().map(entry).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
         // JSON does not escape U+007F, TOML requires it.
         Json::String(_) => value.to_string().replace('\u{7f}', "\\u007F"),
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_) => value.to_string(),
+        Json::Null | Json::Bool(_) | Json::Number(_) => value.to_string(),
     }
 }

@@ -24,15 +24,23 @@ pub(super) fn read(root: &mut Section<'_>) -> (LoadManagerConfig, Cost) {
 }
 
 fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConfig, Cost) {
-    let queue = WaitQueueConfig::default();
-    let pressure = BackpressureConfig::default();
-    let max_waiting = section.read("max_waiting", Integer(queue.max_waiting as i64));
-    let timeout = section.read("default_timeout_secs", secs(queue.default_timeout));
-    let warning = section.read("warning_threshold", Float(queue.warning_threshold));
-    let overload = section.read("overload_threshold", Float(queue.overload_threshold));
-    let max_delay = Float(pressure.max_delay.as_millis() as f64);
+    let queue = read_wait_queue(section, "default_timeout_secs", &WaitQueueConfig::default());
+    let max_delay = Float(BackpressureConfig::default().max_delay.as_millis() as f64);
     let max_delay = section.within("max_delay_ms", max_delay, Float(0.0)..=Float(60_000.0)).as_millis();
     let quantum = section.within("quantum_tokens", Integer(500), QUANTUM);
+    (queue, backpressure(&queue, max_delay), Cost(quantum.as_u64()))
+}
+
+/// Reads the size, timeout and thresholds of a wait queue.
+pub(super) fn read_wait_queue(
+    section: &mut Section<'_>,
+    timeout_key: &'static str,
+    default: &WaitQueueConfig,
+) -> WaitQueueConfig {
+    let max_waiting = section.read("max_waiting", Integer(default.max_waiting as i64));
+    let timeout = section.read(timeout_key, secs(default.default_timeout));
+    let warning = section.read("warning_threshold", Float(default.warning_threshold));
+    let overload = section.read("overload_threshold", Float(default.overload_threshold));
     let queue = WaitQueueConfig {
         max_waiting: max_waiting.value.as_usize(),
         default_timeout: timeout.value.as_secs(),
@@ -51,13 +59,17 @@ fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConf
         };
         section.error(origin, error);
     }
-    let pressure = BackpressureConfig {
+    queue
+}
+
+/// Returns the backpressure settings that belong to a wait queue.
+pub(super) fn backpressure(queue: &WaitQueueConfig, max_delay: Duration) -> BackpressureConfig {
+    BackpressureConfig {
         max_queue_size: queue.max_waiting,
         warning_threshold: queue.warning_threshold,
         overload_threshold: queue.overload_threshold,
         max_delay,
-    };
-    (queue, pressure, Cost(quantum.as_u64()))
+    }
 }
 
 fn origin_of_first_set<'a, T>(first: &'a SourcedValue<T>, second: &'a SourcedValue<T>) -> &'a ValueSource {

@@ -253,6 +253,14 @@ impl<'a> Section<'a> {
         sections
     }
 
+    /// Opens an entry that a list has by default, so that its settings are part of the effective configuration.
+    pub(super) fn default_entry(&mut self, key: &'static str) -> Section<'a> {
+        let name = self.path(key);
+        let index = self.reader.state.borrow_mut().effective.begin(&name, format!("[[{name}]]"));
+        let sources = AllowedSources::FileOnly;
+        Section { reader: self.reader, name, table: DeTable::new(), sources, effective_index: Some(index) }
+    }
+
     /// Accepts the old name of a renamed key, for files that an earlier version of evenkeel wrote.
     ///
     /// If the file has both names, the old one is still an error.

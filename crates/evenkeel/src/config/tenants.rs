@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
-use evenkeel_server::tenant::{KEYS_MAX, TenantSettings, TenantSql, TenantState, Tenants, TenantsError};
+use evenkeel_server::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
 use super::llm::check_name;
 use super::reader::Section;
 use super::source::ValueSource;
+use super::sql::{KnownDatasources, SessionSettings, read_tenant_sql};
 use super::value::{ConfigValue as _, Float, Integer};
 
 const STATES: &[(&str, TenantState)] =
@@ -21,10 +22,12 @@ const CONCURRENCY: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_00
 const MODELS_MAX: usize = 1_000;
 
 /// Origin of a list of tenants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TenantsFrom {
-    /// The config file or an API request; old names of renamed keys are errors.
-    User,
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TenantsFrom<'a> {
+    /// The config file; datasources that it does not have are errors, as are old names of renamed keys.
+    ConfigFile(&'a KnownDatasources),
+    /// An API request; old names of renamed keys are errors.
+    Request,
     /// A file in the data directory, possibly written by an earlier version; old names of renamed keys are accepted.
     Store,
 }
@@ -32,15 +35,19 @@ pub(super) enum TenantsFrom {
 pub(super) fn read(
     root: &mut Section<'_>,
     admin_key_hashes: &[KeyHash],
-    from: TenantsFrom,
+    from: TenantsFrom<'_>,
 ) -> Vec<TenantSettings> {
+    let known = match from {
+        TenantsFrom::ConfigFile(known) => Some(known),
+        TenantsFrom::Request | TenantsFrom::Store => None,
+    };
     let mut tenants = Vec::new();
     let mut origins: BTreeMap<String, ValueSource> = BTreeMap::new();
     for (origin, mut table) in root.sections("tenants") {
-        if from == TenantsFrom::Store {
+        if matches!(from, TenantsFrom::Store) {
             table.accept_old_name("state");
         }
-        let Some(tenant) = read_tenant(&mut table, &origin) else { continue };
+        let Some(tenant) = read_tenant(&mut table, &origin, known) else { continue };
         if let Some(first) = origins.get(&tenant.name) {
             let message = format!("two tenants are named {:?}; the first is at {first}", tenant.name);
             table.error(&origin, message);
@@ -68,7 +75,11 @@ fn tenant_name(error: &TenantsError) -> Option<&str> {
 }
 
 /// Reads a tenant; `None`, with an error, if it has no name.
-fn read_tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSettings> {
+fn read_tenant(
+    table: &mut Section<'_>,
+    origin: &ValueSource,
+    known: Option<&KnownDatasources>,
+) -> Option<TenantSettings> {
     let name = table.optional::<String>("name");
     let key_hashes = read_key_hashes(table);
     let weight = table.read("weight", Weight::ONE).value;
@@ -82,6 +93,7 @@ fn read_tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSe
             format!("models must list at most {MODELS_MAX} names, none of them empty"),
         );
     }
+    let sql = read_tenant_sql(table, known);
     let state = table.one_of("state", "active", STATES);
     let Some(name) = name else {
         table.error(origin, "a tenant needs a name");
@@ -98,7 +110,7 @@ fn read_tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSe
         tpm,
         concurrency_max,
         models: models.value,
-        sql: TenantSql::default(),
+        sql,
         state,
     })
 }
@@ -125,6 +137,7 @@ fn read_key_hashes(table: &mut Section<'_>) -> Vec<KeyHash> {
 /// Returns a tenant's settings by name, without its key hashes.
 pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
     let state = STATES.iter().find(|(_, state)| *state == tenant.state).map(|(name, _)| *name);
+    let session = (!tenant.sql.settings.is_empty()).then(|| SessionSettings(tenant.sql.settings.clone()));
     let settings = [
         ("name", json!(tenant.name)),
         ("weight", Float(tenant.weight.as_f64()).to_json()),
@@ -132,6 +145,9 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
         ("tpm", json!(tenant.tpm)),
         ("concurrency_max", json!(tenant.concurrency_max)),
         ("models", json!(tenant.models)),
+        ("datasources", json!(tenant.sql.datasources)),
+        ("role", json!(tenant.sql.role)),
+        ("set", session.map_or(Json::Null, |session| session.to_json())),
         ("state", json!(state)),
     ];
     settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()

@@ -6,7 +6,7 @@ use evenkeel_policy::backpressure::LoadManagerConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
-use evenkeel_server::tenant::TenantState;
+use evenkeel_server::tenant::{TenantSql, TenantState};
 use proptest::prelude::*;
 
 fn sources(text: &str, env: &[(&str, &str)]) -> ConfigSources {
@@ -137,7 +137,7 @@ fn a_typo_is_reported_with_its_line_and_a_suggestion() {
         ),
         ("[load_manger]\nmax_waiting = 1", "1: unknown key \"load_manger\"; did you mean \"load_manager\"?"),
         ("\nmax_waiting = 1", "2: unknown key \"max_waiting\"; it belongs in [load_manager]"),
-        ("[sql]\nurl = 'sqlite:x'", "1: unknown key \"sql\""),
+        ("[sql]\nurl = 'sqlite:x'", "2: unknown key \"url\" in [sql]; it belongs in [sql.datasources]"),
         ("[llm.helth]\n", "1: unknown key \"helth\" in [llm]; did you mean \"health\"?"),
         (
             "[[tenants]]\nname = 'a'\nwieght = 2",
@@ -302,13 +302,14 @@ fn tenants_are_read_with_all_their_settings() {
     let hash = KeyHash::of("ek-1");
     let text = format!(
         "[[tenants]]\nname = 'acme'\nkey_hashes = ['{hash}']\nweight = 3\nrpm = 60\ntpm = 1000\nconcurrency_max = 4\n\
-         models = ['llama']\nstate = 'disabled'\n[[tenants]]\nname = 'other'\n"
+         models = ['llama']\ndatasources = ['main']\nstate = 'disabled'\n[[tenants]]\nname = 'other'\n"
     );
     let tenants = read(&text).tenants;
     let acme = &tenants[0];
     assert!(acme.key_hashes[0].matches(&hash));
     assert_eq!((acme.rpm, acme.tpm, acme.concurrency_max), (Some(60), Some(1000), Some(4)));
     assert_eq!((acme.models.len(), acme.state), (1, TenantState::Disabled));
+    assert_eq!((&acme.sql.datasources[..], &acme.sql.role), (&["main".to_owned()][..], &None));
     assert_eq!((tenants[1].rpm, tenants[1].weight), (None, Weight::ONE));
 }
 
@@ -410,6 +411,12 @@ fn a_tenant_is_read_from_json() {
         (r#"{"name": "a", "wieght": 1}"#, "unknown key \"wieght\" in [tenants]; did you mean \"weight\"?"),
         (r#"{"name": "a", "weight": "1"}"#, "weight must be a number from 0.01 to 1000"),
         (r#"{"name": "a", "weight": {}}"#, "weight must not be an object"),
+        (r#"{"name": "a", "models": [null]}"#, "models must not contain null"),
+        (r#"{"name": "a", "set": {"app.a": null}}"#, "set must not contain null"),
+        (
+            r#"{"name": "a", "set": {"app.a": {"b": 1}}}"#,
+            "set must be a table of strings, such as {\"app.tenant\" = \"acme\"}",
+        ),
         (r#"{"rpm": 1}"#, "a tenant needs a name"),
     ] {
         assert_eq!(read(text).unwrap_err().to_string(), message);
@@ -465,18 +472,25 @@ proptest! {
                 proptest::option::of(0..u64::MAX / 2),
                 proptest::option::of(0_u32..1_000_000),
                 proptest::collection::vec("\\PC{1,10}", 0..3),
+                proptest::collection::vec(("[a-z]{1,5}\\.[a-z]{1,5}", "\\PC{0,10}"), 0..3),
             ),
             0..5,
         )
     ) {
         let mut settings: Vec<TenantSettings> = Vec::new();
-        for (name, weight, rpm, concurrency_max, models) in tenants {
+        for (name, weight, rpm, concurrency_max, models, session) in tenants {
             if name == "open" || settings.iter().any(|other| other.name == name) {
                 continue;
             }
             let key_hashes = vec![KeyHash::of(&name)];
             let weight = Weight::new(weight).unwrap();
-            settings.push(TenantSettings { name, key_hashes, weight, rpm, concurrency_max, models, ..Default::default() });
+            let session: BTreeMap<_, _> = session.into_iter().collect();
+            let sql = TenantSql {
+                datasources: models.clone(),
+                role: models.first().cloned(),
+                settings: session.into_iter().collect(),
+            };
+            settings.push(TenantSettings { name, key_hashes, weight, rpm, concurrency_max, models, sql, ..Default::default() });
         }
         let text = to_toml(&settings);
         let read = read_tenants("x", &text).unwrap();

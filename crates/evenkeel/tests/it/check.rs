@@ -1,6 +1,7 @@
 //! `evenkeel check` as a process.
 
 use evenkeel::config::{Config, ConfigSources};
+use serde_json::Value;
 
 use crate::test_dir::{CommandOutput, TestDir};
 
@@ -73,6 +74,14 @@ fn check_reports_what_serve_rejects() {
             "[telemetry]\nlog = 'loud'\n".to_owned(),
             "2: log filter \"loud\" is invalid: \"loud\" is not a level",
         ),
+        (
+            "[[sql.datasources]]\nname = 'a'\nurl = 'postgres://u@h/d?sslmode=maybe'\n".to_owned(),
+            "3: invalid database URL: sslmode \"maybe\" is not supported",
+        ),
+        (
+            "[[tenants]]\nname = 'a'\ndatasources = ['x']\n".to_owned(),
+            "3: datasources must be names of [[sql.datasources]]: \"main\"",
+        ),
     ] {
         dir.write("a.toml", &text);
         let message = format!("a.toml:{message}");
@@ -108,10 +117,13 @@ fn the_reference_names_every_setting_with_its_default() {
     let written = read(blocks[0]);
     let default = read("");
     for (section, settings) in default.as_object().unwrap() {
-        for (key, setting) in settings.as_object().unwrap() {
-            let documented = &written[section][key];
-            assert_eq!(documented["value"], setting["value"], "{section}.{key}");
-            assert_ne!(documented["from"], "default", "{section}.{key} is not in the reference");
+        // A list has one entry by default.
+        let entry =
+            |settings: &Value| if settings.is_array() { settings[0].clone() } else { settings.clone() };
+        let documented = entry(&written[section]);
+        for (key, setting) in entry(settings).as_object().unwrap() {
+            assert_eq!(documented[key]["value"], setting["value"], "{section}.{key}");
+            assert_ne!(documented[key]["from"], "default", "{section}.{key} is not in the reference");
         }
     }
     let optional = blocks[0].lines().filter_map(|line| line.strip_prefix("# "));
@@ -121,5 +133,5 @@ fn the_reference_names_every_setting_with_its_default() {
     for example in &blocks[1..] {
         read(example);
     }
-    assert_eq!(blocks.len(), 3, "TOML blocks in docs/configuration.md");
+    assert_eq!(blocks.len(), 4, "TOML blocks in docs/configuration.md");
 }

@@ -31,6 +31,8 @@ fn line() -> impl Strategy<Value = String> {
         Just("[llm.health]"),
         Just("[[llm.nodes]]"),
         Just("[[tenants]]"),
+        Just("[sql]"),
+        Just("[[sql.datasources]]"),
         Just("[telemetry]"),
         Just("[other]"),
     ];
@@ -48,14 +50,20 @@ fn line() -> impl Strategy<Value = String> {
         Just("key_hashes"),
         Just("weight"),
         Just("rpm"),
+        Just("max_open_conns"),
+        Just("max_transaction_conns"),
+        Just("role"),
+        Just("datasources"),
+        Just("set"),
         Just("log"),
         Just("typo"),
     ];
     let value = prop_oneof![
         any::<i64>().prop_map(|number| number.to_string()),
         any::<f64>().prop_map(|number| format!("{number:?}").to_lowercase()),
-        Just("'sk-secret'".to_owned()),
         Just("'http://a:1'".to_owned()),
+        Just("'sqlite:a'".to_owned()),
+        Just("{'a.b' = 'c'}".to_owned()),
         Just("['a', 'b']".to_owned()),
         Just("[[1]]".to_owned()),
         Just("{a = 1}".to_owned()),
@@ -65,9 +73,18 @@ fn line() -> impl Strategy<Value = String> {
         Just("\"\\u007F\"".to_owned()),
         Just("\"".to_owned()),
     ];
+    // Other settings, such as names, are printed.
+    let secret_key = prop_oneof![Just("api_key"), Just("key_hashes"), Just("otlp_headers"), Just("url")];
+    let secret = prop_oneof![
+        Just("'sk-secret'"),
+        Just("['sk-secret']"),
+        Just("'postgres://a:sk-secret@b/c'"),
+        Just("'postgres://a:sk-secret@b:c'"),
+    ];
     prop_oneof![
         header.prop_map(str::to_owned),
-        (key, value).prop_map(|(key, value)| format!("{key} = {value}"))
+        (key, value).prop_map(|(key, value)| format!("{key} = {value}")),
+        (secret_key, secret).prop_map(|(key, value)| format!("{key} = {value}")),
     ]
 }
 
