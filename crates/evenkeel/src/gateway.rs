@@ -2,15 +2,18 @@
 //!
 //! Guarantees: a reload with an invalid configuration changes nothing. One process at a time uses a data directory.
 //!
-//! Limits: shutdown aborts requests that are still in flight after `unready_secs` plus `drain_secs`; releasing jobs and
+//! Limits: shutdown rolls back SQL transactions that are still open after `unready_secs` plus `drain_secs`, and aborts
+//! requests that are still in flight `drain_secs` after the last transaction ended; releasing jobs, closing databases and
 //! exporting the last spans may take a few seconds more.
 
+mod actor_metrics;
 mod api;
 mod dispatch;
 mod nodes;
 mod preflight;
 mod queue;
 mod reload;
+mod sql;
 mod traces;
 
 use std::fmt;
@@ -26,6 +29,8 @@ use evenkeel_server::listener::{DrainReport, Listener};
 use evenkeel_server::route::{Readiness, RouteError, Routes};
 use evenkeel_server::tenant::{Access, Authenticator, Tenants, TenantsError};
 use evenkeel_server::tls::Tls;
+use evenkeel_sql::datasource::postgres::PostgresDatasource;
+use evenkeel_sql::{SqlApi, SqlStartError};
 use evenkeel_telemetry::logs::StartupLine;
 use evenkeel_telemetry::trace::Tracer;
 use evenkeel_telemetry::{Observer, RegisterError, Registry, RouterMetrics, Secret};
@@ -42,8 +47,10 @@ use crate::node_store::NodeStore;
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
 
+use actor_metrics::ActorMetrics;
 use dispatch::{Dispatcher, WebhookClient};
 use queue::QueueApi;
+use sql::OpenedSql;
 
 pub use preflight::StartupFiles;
 pub use reload::{ReloadError, ReloadReport};
@@ -59,6 +66,8 @@ pub struct Gateway {
     serving: JoinHandle<io::Result<DrainReport>>,
     dispatcher: Dispatcher,
     exporter: Option<Exporter>,
+    /// Datasources by name, to be checked once the start is logged.
+    postgres: Vec<(String, Arc<PostgresDatasource>)>,
 }
 
 /// State shared by requests, admin commands and reloads.
@@ -66,6 +75,7 @@ struct Core {
     auth: Arc<Authenticator>,
     llm: Arc<LlmApi>,
     queue: QueueApi,
+    sql: Arc<SqlApi>,
     registry: Registry,
     router: RouterMetrics,
     readiness: Readiness,
@@ -101,28 +111,23 @@ impl Gateway {
         let registry = Registry::new();
         let router = RouterMetrics::new(&registry)?;
         let (observer, exporter) = observer(&config.telemetry, &registry, &router, &roots)?;
-        // Unpredictable, so that clients cannot predict random choices.
-        config.llm.options.pipeline.seed = RandomState::new().hash_one(0);
+        config.llm.options.pipeline.seed = random_seed();
         let pool = config.llm.options.pipeline.load.connection_pool;
         let upstream = Upstream::new(pool, roots.clone());
         // Webhooks have their own pool, so that their connections do not count in the metrics of nodes.
         let webhooks = WebhookClient::new(Upstream::new(pool, roots), pool.request_timeout);
         let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(observer))?;
         llm.set_tenants(&auth.tenants().all())?;
-        let actors = Arc::downgrade(&llm);
-        registry.add_source(move |out| match actors.upgrade() {
-            Some(llm) => llm.write_actor_metrics(out),
-            None => Ok(()),
-        })?;
-
         let queue = QueueApi::open(&config, &data_dir, auth.clone(), &registry).await?;
+        let OpenedSql { api: sql, postgres } = sql::open(&config, &data_dir, auth.clone(), &registry).await?;
+        add_actor_metrics(&registry, &llm, &sql)?;
         let url = client_url(address, tls.is_some());
         data_dir.announce(&url)?;
         let metrics_access = config.telemetry.metrics;
         let queues_max = config.telemetry.queues_max;
         let state = Mutex::new(State { started: config.clone(), config, tenants, nodes, data_dir });
         let readiness = Readiness::default();
-        let core = Arc::new(Core { auth, llm, queue, registry, router, readiness, tls, state });
+        let core = Arc::new(Core { auth, llm, queue, sql, registry, router, readiness, tls, state });
         core.restore_nodes();
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
@@ -134,14 +139,19 @@ impl Gateway {
             listener.serve(auth, routes, async { stopped.await.unwrap_or_default() }).await
         });
         core.readiness.ready();
-        Ok(Self { address, url, core, stop, serving, dispatcher, exporter })
+        Ok(Self { address, url, core, stop, serving, dispatcher, exporter, postgres })
     }
 
-    /// Logs the startup line, and a warning if there are no tenants.
+    /// Logs the startup line, and warnings: if there are no tenants, and, as soon as it is known, if a PostgreSQL server
+    /// cannot be reached or its user is a superuser. Needs a Tokio runtime.
     pub fn log_startup(&self) {
         let store = self.core.state.lock().describe_store();
-        StartupLine { url: &self.url, apis: &["llm", "sqs"], store: &store, tenants: self.tenants() }.log();
+        let apis = &["llm", "sqs", "sql"];
+        StartupLine { url: &self.url, apis, store: &store, tenants: self.tenants() }.log();
         self.core.warn_if_open();
+        for (name, source) in &self.postgres {
+            tokio::spawn(sql::check_postgres(name.clone(), source.clone()));
+        }
     }
 
     /// Returns the address of the listener.
@@ -167,11 +177,14 @@ impl Gateway {
         self.core.reload(config)
     }
 
-    /// Shuts down gracefully: reports "not ready", closes the listener and drains requests in flight.
+    /// Shuts down gracefully: reports "not ready", waits for open SQL transactions while their statements are still
+    /// accepted, then closes the listener and drains requests in flight.
     pub async fn stop(self) -> io::Result<DrainReport> {
         self.core.readiness.unready();
         let server = self.core.state.lock().started.server.clone();
         sleep(server.unready).await;
+        // The statements of an open transaction come over new connections too, so the listener closes afterwards.
+        self.core.sql.drain(server.limits.drain_max).await;
         self.core.llm.shutdown();
         self.core.queue.sqs.shutdown();
         // Fails only if the listener has already ended.
@@ -179,6 +192,7 @@ impl Gateway {
         let (report, ()) = tokio::join!(self.serving, self.dispatcher.stop(server.limits.drain_max));
         let report = report.unwrap_or_else(|error| Err(io::Error::other(error)));
         self.core.queue.queues.shutdown().await;
+        self.core.sql.close().await;
         if let Some(exporter) = self.exporter {
             exporter.stop().await;
         }
@@ -199,6 +213,7 @@ impl Core {
         self.llm.add_routes(&mut routes)?;
         self.queue.sqs.add_routes(&mut routes)?;
         self.queue.sqs.add_native_routes(&mut routes)?;
+        self.sql.add_routes(&mut routes)?;
         api::add_routes(self, &mut routes, metrics_access)?;
         nodes::add_routes(self, &mut routes)?;
         Ok(routes)
@@ -222,11 +237,18 @@ impl Core {
         state.started.check_exposure(next.all().len())?;
         next.write(&state.data_dir)?;
         self.auth.reload(next.all(), admin_key_hashes).map_err(TenantStoreError::Tenants)?;
-        self.llm.set_tenants(&self.auth.tenants().all())?;
+        self.set_tenants()?;
         state.tenants = next;
         tracing::info!(target: "evenkeel", tenants = self.auth.tenants().len(), "{summary}");
         self.warn_if_open();
         Ok(key)
+    }
+
+    /// Passes the current tenants to the schedulers of all APIs.
+    fn set_tenants(&self) -> Result<(), RegistryError> {
+        let tenants = self.auth.tenants().all();
+        let llm = self.llm.set_tenants(&tenants);
+        self.sql.set_tenants(&tenants).and(llm)
     }
 
     /// Warns if there are no tenants, because then no API key is needed.
@@ -240,6 +262,7 @@ impl Core {
     fn metrics(&self) -> String {
         self.router.set_gauges(&self.llm.update_gauges());
         self.queue.sqs.update_metrics();
+        self.sql.update_metrics();
         self.registry.render()
     }
 }
@@ -248,6 +271,32 @@ impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").finish_non_exhaustive()
     }
+}
+
+/// Adds the metrics of the actor systems of both APIs to the page of all metrics.
+fn add_actor_metrics(registry: &Registry, llm: &Arc<LlmApi>, sql: &Arc<SqlApi>) -> Result<(), RegisterError> {
+    let llm = Arc::downgrade(llm);
+    let sql = Arc::downgrade(sql);
+    registry.add_source(move |out| {
+        let mut metrics = ActorMetrics::default();
+        if let Some(llm) = llm.upgrade() {
+            let mut page = String::new();
+            llm.write_actor_metrics(&mut page)?;
+            metrics.add("llm", &page)?;
+        }
+        if let Some(sql) = sql.upgrade() {
+            let mut page = String::new();
+            sql.write_actor_metrics(&mut page)?;
+            metrics.add("sql", &page)?;
+        }
+        metrics.write(out);
+        Ok(())
+    })
+}
+
+/// Returns an unpredictable seed, so that clients cannot predict random choices.
+fn random_seed() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 /// Creates the event sink of the LLM API, and the exporter of traces if one is configured.
@@ -306,6 +355,10 @@ pub enum StartError {
     Queue(#[from] OpenError),
     #[error(transparent)]
     SqsKey(#[from] SqsKeyError),
+    #[error("datasource {name:?}: {reason}")]
+    Datasource { name: String, reason: String },
+    #[error(transparent)]
+    Sql(#[from] SqlStartError),
     #[error(transparent)]
     Pipeline(#[from] RegistryError),
     #[error(transparent)]

@@ -20,7 +20,7 @@ Examples:
 ///
 /// Applies defaults and environment variables, and loads the certificates and the stored tenants and nodes. Reports
 /// every error that would keep `evenkeel serve` from starting, except failures to bind the listen address, to lock the
-/// data directory or to open the queue store. Secrets are redacted in the output.
+/// data directory, or to open the queue store or a SQLite file. Secrets are redacted in the output.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CheckArgs {
@@ -41,7 +41,7 @@ pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
     }
 }
 
-/// Runs the same validation as `serve`, except binding the listener, locking the data directory and opening the queue store.
+/// Runs the same validation as `serve`, except binding the listener, locking the data directory and opening stores.
 fn check(file: PathBuf) -> Result<Config, ConfigErrors> {
     let config = SettingsArgs::for_file(file).read()?;
     StartupFiles::load(&config)?;

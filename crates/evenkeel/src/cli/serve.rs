@@ -22,8 +22,9 @@ Examples:
 
 Signals:
   kill -HUP  PID    reload tenants, nodes and the certificate; if the config file is invalid, nothing changes
-  kill -TERM PID    shut down gracefully, like Ctrl-C: fail /readyz for unready_secs, then stop accepting and drain
-                    requests in flight for up to drain_secs (settings of [server]); a second signal exits at once
+  kill -TERM PID    shut down gracefully, like Ctrl-C: fail /readyz for unready_secs, wait up to drain_secs for open SQL
+                    transactions to end, then stop accepting and drain requests in flight for up to drain_secs
+                    (settings of [server]); a second signal exits at once
 ";
 
 /// Run the gateway

@@ -1,4 +1,5 @@
-//! Routes of the gateway itself: `/metrics`, `/api/config`, `/api/openapi.json`, `/api/tenants…`. Each API adds its own.
+//! Routes of the gateway itself: `GET /`, `/metrics`, `/api/config`, `/api/openapi.json`, `/api/tenants…`. Each API
+//! adds its own.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::{ChangeError, Core};
 use crate::config::read_tenant;
 use crate::tenant_store::{OldKeys, TenantChange, TenantStoreError};
 
-/// Describes every path under `/api`, including those of the LLM and queue APIs.
+/// Describes the SQL API and every path under `/api`, including those of the LLM and queue APIs.
 const OPENAPI: &str = include_str!("openapi.json");
 const TENANTS: &str = "/api/tenants";
 const TENANT: &str = "/api/tenants/";
@@ -65,6 +66,7 @@ fn about() -> Value {
             {"name": "anthropic", "path": "/v1/messages"},
             {"name": "sqs", "path": "/"},
             {"name": "queues", "path": "/api/queues"},
+            {"name": "sql", "path": "/query"},
             {"name": "admin", "path": "/api/openapi.json"},
         ],
         "metrics": "/metrics",
@@ -85,7 +87,7 @@ fn openapi() -> Response {
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
     if settings.contains_key("key_hashes") {
-        return Err(ApiError::invalid("key_hashes cannot be set; the response holds a new API key"));
+        return Err(ApiError::invalid("key_hashes cannot be set; the gateway creates a key and returns it"));
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
@@ -99,7 +101,7 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, Ap
     let name = name.ok_or(ApiError::NoRoute)?.to_owned();
     let options = read_object(&mut call).await?;
     if let Some(key) = options.keys().find(|key| *key != "keep_old") {
-        return Err(ApiError::invalid(format!("unknown key {key:?}; the only key is \"keep_old\"")));
+        return Err(ApiError::invalid(format!("unknown option {key:?}; the only option is \"keep_old\"")));
     }
     let old_keys = match options.get("keep_old") {
         None | Some(Value::Bool(false)) => OldKeys::Revoke,

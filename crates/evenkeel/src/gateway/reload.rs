@@ -37,13 +37,16 @@ impl Core {
         }
         self.auth.reload(tenants.all(), admin_key_hashes.clone()).map_err(TenantStoreError::Tenants)?;
         let tenant_table = self.auth.tenants();
-        let changed = state.started.effective.differences(&config.effective);
+        let mut changed = state.started.effective.differences(&config.effective);
+        if !state.started.sql.has_same_datasources(&config.sql) {
+            changed.push("sql.datasources".to_owned());
+        }
         let mut report = ReloadReport {
             tenants: tenant_table.len(),
             needs_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),
             ..ReloadReport::default()
         };
-        if let Err(error) = self.llm.set_tenants(&tenant_table.all()) {
+        if let Err(error) = self.set_tenants() {
             report.errors.push(error.to_string());
         }
         let mut stored = state.nodes.clone();

@@ -11,7 +11,8 @@ use evenkeel_sim_node::testing::read;
 
 fn start(name: &str) -> (TestDir, ServerProcess) {
     let dir = TestDir::new(name);
-    dir.write("evenkeel.toml", "[queue]\nstore = 'memory'\n");
+    // Abandoned transactions must not block the writer of SQLite for long.
+    dir.write("evenkeel.toml", "[queue]\nstore = 'memory'\n[sql]\ntransaction_idle_secs = 0.1\n");
     let server = ServerProcess::start(&dir, &[]);
     (dir, server)
 }
@@ -29,12 +30,15 @@ fn every_described_operation_has_a_route() {
         for method in item.as_object().unwrap().keys().filter(|key| *key != "parameters") {
             let reply = read(server.send(&method.to_uppercase(), &path, "", &json!({})));
             // The resource may not exist, but the route does.
-            let code = serde_json::from_str::<Value>(&reply.body).unwrap()["error"]["code"].clone();
+            let reply_json = serde_json::from_str::<Value>(&reply.body).unwrap();
+            let code =
+                [&reply_json["code"], &reply_json["error"]["code"]].into_iter().find(|code| !code.is_null());
+            let code = code.and_then(Value::as_str).unwrap_or_default();
             assert!(code != "unknown_url" && code != "method_not_allowed", "{method} {path}: {reply:?}");
             count += 1;
         }
     }
-    assert!(count >= 28, "{count} operations");
+    assert!(count >= 35, "{count} operations");
 }
 
 #[test]
@@ -44,10 +48,25 @@ fn schemathesis_finds_no_difference_from_the_description() {
     assert!(program.exists(), "schemathesis is not installed; run `cargo xtask test`");
     let (dir, server) = start("openapi-schemathesis");
     assert_eq!(read(server.send("PUT", "/api/queues/q", "", &json!({}))).status, 201);
-    dir.write("schemathesis.toml", "[parameters]\n\"path.queue\" = \"q\"\n");
+    // A request whose time limit is some milliseconds may reach it while it waits for SQLite's writer.
+    let expected = "[\"2xx\", \"3xx\", \"4xx\", \"504\"]";
+    let sql = format!(
+        "[[operations]]\ninclude-path-regex = \"^/(query|execute|tx/.*)$\"\n\
+         checks.not_a_server_error.expected-statuses = {expected}\n"
+    );
+    dir.write("schemathesis.toml", &format!("[parameters]\n\"path.queue\" = \"q\"\n{sql}"));
     let mut command = Command::new(program);
     command.current_dir(dir.file("")).args(["run", &format!("http://{}/api/openapi.json", server.address)]);
-    command.args(["--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "7", "--checks", "all"]);
+    command.args([
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--max-examples",
+        "10",
+        "--seed",
+        "7",
+        "--checks",
+        "all",
+    ]);
     // The server has no tenants, so it ignores credentials. It may reject valid data, such as an unknown queue.
     command.args(["--exclude-checks", "ignored_auth,positive_data_acceptance"]);
     command.args(["--exclude-path-regex", "/api/(nodes|tenants)"]);

@@ -111,7 +111,7 @@ impl ServerProcess {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let mut socket = TcpStream::connect(self.address).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}");
         write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
         socket
     }

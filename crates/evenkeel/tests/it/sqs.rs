@@ -50,7 +50,7 @@ fn get_on_the_root_path_describes_the_apis_and_post_is_the_sqs_endpoint() {
     assert_eq!((&about["name"], &about["version"]), (&json!("evenkeel"), &json!(env!("CARGO_PKG_VERSION"))));
     let names: Vec<&str> =
         about["apis"].as_array().unwrap().iter().map(|api| api["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["openai", "anthropic", "sqs", "queues", "admin"]);
+    assert_eq!(names, ["openai", "anthropic", "sqs", "queues", "sql", "admin"]);
     assert!(!reply.body.contains("acme"), "{reply:?}");
     assert!(call(&server, "ListQueues", &json!({})).body.contains("MissingAuthenticationToken"));
 }
