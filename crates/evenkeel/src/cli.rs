@@ -9,6 +9,7 @@ mod queue;
 mod serve;
 mod settings;
 mod sim_node;
+mod sql;
 mod table;
 mod tenant;
 
@@ -19,7 +20,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Multi-tenant LLM gateway and message queue with fair scheduling
+/// Multi-tenant LLM gateway, message queue and SQL API with fair scheduling
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -34,6 +35,7 @@ Examples:
   evenkeel check evenkeel.toml                    validate a config file
   evenkeel tenant add acme --weight 2             add a tenant and print its API key
   evenkeel queue stats jobs                       show a queue's messages by fairness key
+  evenkeel sql \"select 1\"                         run a SQL statement
   evenkeel sim-node                               run a simulated model server
 ";
 
@@ -45,6 +47,7 @@ enum Command {
     Tenant(tenant::TenantArgs),
     Node(node::NodeArgs),
     Queue(queue::QueueArgs),
+    Sql(sql::SqlArgs),
     SimNode(sim_node::SimNodeArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -60,6 +63,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Tenant(args) => tenant::run(args),
         Command::Node(args) => node::run(args),
         Command::Queue(args) => queue::run(args),
+        Command::Sql(args) => sql::run(&args),
         Command::SimNode(args) => sim_node::run(args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -1,4 +1,4 @@
-//! HTTP client of a running server's admin API.
+//! HTTP client of a running server.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use clap::Args;
 use evenkeel::data_dir::DataDir;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::Secret;
-use evenkeel_upstream::{Origin, TlsRoots, Upstream};
+use evenkeel_upstream::{Origin, TlsRoots, Upstream, UpstreamBody};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
@@ -26,8 +26,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// URL of the server, and the certificate authorities to trust.
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
-    /// URL of the server; its admin key is read from EVENKEEL_ADMIN_KEY [default: the server that uses the data
-    /// directory; if none does, `tenant` uses the directory itself, other commands the configured listen address]
+    /// URL of the server; its admin key is read from EVENKEEL_ADMIN_KEY [default: the running server that uses
+    /// --data-dir; if none runs, the configured listen address, except that `tenant` uses the directory directly]
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
     /// PEM file with certificate authorities to trust in addition to the public ones
@@ -48,32 +48,75 @@ impl ConnectArgs {
     /// Creates a client for the given URL, or else for the server that uses the data directory, or else for the
     /// configured listen address.
     pub(super) fn client(&self) -> Result<AdminClient, CliError> {
+        AdminClient::new(&self.url()?, &self.server)
+    }
+
+    /// Creates a client that sends another key and has another time limit.
+    pub(super) fn http_client(
+        &self,
+        key: Option<Secret<String>>,
+        response_timeout: Duration,
+    ) -> Result<HttpClient, CliError> {
+        HttpClient::new(&self.url()?, &self.server, key, response_timeout)
+    }
+
+    fn url(&self) -> Result<String, CliError> {
         if let Some(url) = &self.server.url {
-            return AdminClient::new(url, &self.server);
+            return Ok(url.clone());
         }
         let config = self.settings.read()?;
         let running = DataDir::server_url(&config.server.data_dir);
-        let configured = || format!("http://{}", config.server.listen);
-        AdminClient::new(&running.unwrap_or_else(configured), &self.server)
+        Ok(running.unwrap_or_else(|| format!("http://{}", config.server.listen)))
     }
 }
 
-pub(super) struct AdminClient {
+/// Client of one server.
+pub(super) struct HttpClient {
     upstream: Upstream,
     origin: Origin,
     key: Option<Secret<String>>,
 }
 
-impl AdminClient {
-    pub(super) fn new(url: &str, args: &ServerArgs) -> Result<Self, CliError> {
+impl HttpClient {
+    fn new(
+        url: &str,
+        args: &ServerArgs,
+        key: Option<Secret<String>>,
+        response_timeout: Duration,
+    ) -> Result<Self, CliError> {
         let origin = Origin::parse(url).map_err(|error| format!("{url}: {error}"))?;
         let roots = match &args.ca_file {
             Some(file) => TlsRoots::public().with_file(file)?,
             None => TlsRoots::public(),
         };
-        let settings = ConnectionPoolConfig { request_timeout: RESPONSE_TIMEOUT, ..Default::default() };
-        let key = env::var(KEY_VARIABLE).ok().map(Secret::new);
+        let settings = ConnectionPoolConfig { request_timeout: response_timeout, ..Default::default() };
         Ok(Self { upstream: Upstream::new(settings, roots), origin, key })
+    }
+
+    /// Adds the key to a request, sends it, and waits for the head of the response.
+    pub(super) async fn send(&self, mut request: Request<Bytes>) -> Result<Response<UpstreamBody>, CliError> {
+        if let Some(key) = &self.key {
+            let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+                .map_err(|_| "the API key contains characters that no key has")?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let sent = self.upstream.send(&self.origin, &request).await;
+        sent.map_err(|error| self.with_authority(&error))
+    }
+
+    /// Returns an error that names the server.
+    pub(super) fn with_authority(&self, error: &dyn std::fmt::Display) -> CliError {
+        format!("{}: {error}", self.origin.authority()).into()
+    }
+}
+
+pub(super) struct AdminClient(HttpClient);
+
+impl AdminClient {
+    pub(super) fn new(url: &str, args: &ServerArgs) -> Result<Self, CliError> {
+        let key = env::var(KEY_VARIABLE).ok().map(Secret::new);
+        HttpClient::new(url, args, key, RESPONSE_TIMEOUT).map(Self)
     }
 
     /// Sends a request and returns the JSON response, or an error if the status is not 2xx.
@@ -115,23 +158,14 @@ impl AdminClient {
         body: Option<&Value>,
     ) -> Result<(StatusCode, Value), CliError> {
         let mut request = Request::builder().method(method).uri(path);
-        if let Some(key) = &self.key {
-            let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
-                .map_err(|_| format!("{KEY_VARIABLE} is not a valid API key"))?;
-            value.set_sensitive(true);
-            request = request.header(AUTHORIZATION, value);
-        }
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let request = request.body(bytes)?;
-        let with_authority = |error: &dyn std::fmt::Display| format!("{}: {error}", self.origin.authority());
-        let response =
-            self.upstream.send(&self.origin, &request).await.map_err(|error| with_authority(&error))?;
+        let response = self.0.send(request.body(bytes)?).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|error| with_authority(&error))?.to_bytes();
+        let bytes = body.map_err(|error| self.0.with_authority(&error))?.to_bytes();
         Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
     }
 }

@@ -19,6 +19,7 @@ Examples:
   evenkeel tenant add acme --weight 2 --rpm 600         add a tenant and print its API key, shown only once
   evenkeel tenant list
   evenkeel tenant set acme --weight 3 --unlimited rpm
+  evenkeel tenant set acme --datasource orders          allow one of the SQL datasources
   evenkeel tenant rotate acme --keep-old                create another key; the existing ones stay valid
   evenkeel tenant rotate acme                           create a key and revoke all others
   evenkeel tenant remove acme
@@ -26,6 +27,9 @@ Examples:
   evenkeel tenant key                                   generate an API key and its hash for a config file
   EVENKEEL_ADMIN_KEY=ek-... evenkeel tenant list --url https://llm.example:7070
 ";
+
+/// Value of `--role` that removes the role; PostgreSQL has no role of this name.
+const NO_ROLE: &str = "none";
 
 /// Add, list, change and remove tenants, and rotate their API keys
 #[derive(Debug, Args)]
@@ -41,7 +45,7 @@ enum TenantCommand {
     Add(AddArgs),
     /// List the tenants
     List(ListArgs),
-    /// Change a tenant's weight, limits or state; its keys stay valid
+    /// Change a tenant's weight, limits or state; omitted settings stay unchanged, and its keys stay valid
     Set(SetArgs),
     /// Create a new API key for a tenant, print it, and revoke the old ones
     Rotate(RotateArgs),
@@ -68,7 +72,7 @@ struct SetArgs {
     #[command(flatten)]
     given: TenantSettingsArgs,
     /// Remove a limit; repeatable
-    #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "models"])]
+    #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "models", "datasources"])]
     unlimited: Vec<String>,
     /// `disabled` rejects all requests with the tenant's keys
     #[arg(long, value_parser = ["active", "disabled"])]
@@ -80,7 +84,7 @@ struct SetArgs {
 
 #[derive(Debug, Args)]
 struct TenantSettingsArgs {
-    /// Scheduling weight relative to other tenants, from 0.01 to 1000 [default: 1]
+    /// Scheduling weight relative to other tenants, from 0.01 to 1000; a new tenant has weight 1
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
     /// Maximum requests per minute
@@ -92,9 +96,15 @@ struct TenantSettingsArgs {
     /// Maximum number of requests in flight
     #[arg(long, value_name = "N")]
     concurrency_max: Option<u32>,
-    /// Model that the tenant may use; repeatable [default: all]
+    /// Model that the tenant may use; repeatable; a new tenant may use all models
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
+    /// SQL datasource that the tenant may use; repeatable [default: all]
+    #[arg(long = "datasource", value_name = "NAME")]
+    datasources: Vec<String>,
+    /// PostgreSQL role that the tenant's statements run as; `none` means that of the datasource
+    #[arg(long, value_name = "NAME")]
+    role: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -225,12 +235,32 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     if args.json {
         return print(&format!("{response:#}\n"));
     }
-    let columns = ["name", "weight", "rpm", "tpm", "concurrency_max", "models", "state", "keys", "from"];
     let tenants = response["tenants"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let columns = [
+        "name",
+        "weight",
+        "rpm",
+        "tpm",
+        "concurrency_max",
+        "models",
+        "datasources",
+        "role",
+        "state",
+        "keys",
+        "from",
+    ];
+    // Few tenants have settings for the SQL API.
+    let is_set = |column: &str| tenants.iter().any(|tenant| !is_empty(&tenant[column]));
+    let is_shown = |column: &&str| !["datasources", "role"].contains(column) || is_set(column);
+    let columns: Vec<_> = columns.into_iter().filter(is_shown).collect();
     if tenants.is_empty() {
         return print("no tenants; the server accepts requests without an API key\n");
     }
     print(&Table::new(&columns, tenants).to_string())
+}
+
+fn is_empty(setting: &Value) -> bool {
+    setting.is_null() || setting.as_array().is_some_and(Vec::is_empty)
 }
 
 fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
@@ -284,18 +314,21 @@ impl TenantSettingsArgs {
     /// Returns the settings that were given, by name.
     fn settings(&self) -> Map<String, Value> {
         let models = (!self.models.is_empty()).then_some(&self.models);
+        let datasources = (!self.datasources.is_empty()).then_some(&self.datasources);
+        let role = self.role.as_deref().filter(|role| *role != NO_ROLE);
         let settings = [
             ("weight", json!(self.weight)),
             ("rpm", json!(self.rpm)),
             ("tpm", json!(self.tpm)),
             ("concurrency_max", json!(self.concurrency_max)),
             ("models", json!(models)),
+            ("datasources", json!(datasources)),
+            ("role", json!(role)),
         ];
-        settings
-            .into_iter()
-            .filter(|(_, value)| !value.is_null())
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect()
+        let given = settings.into_iter().filter(|(_, value)| !value.is_null());
+        // Null restores the default.
+        let removed = (self.role.as_deref() == Some(NO_ROLE)).then_some(("role", Value::Null));
+        given.chain(removed).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }
 
