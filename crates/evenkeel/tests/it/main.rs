@@ -24,6 +24,7 @@ mod queues;
 mod serve;
 mod server_process;
 mod smuggling;
+mod sql;
 mod sqs;
 mod storm;
 mod tenant;
