@@ -112,6 +112,20 @@ fn a_lower_maximum_lowers_the_default_timeout() {
 }
 
 #[test]
+fn variables_override_the_file() {
+    let with_variable = |name: &str, value: &str| {
+        let env = [(name.to_owned(), value.to_owned())].into();
+        Config::read(&ConfigSources { env, ..sources("[sql]\ntimeout_ms = 5\n") })
+    };
+    let config = with_variable("EVENKEEL_SQL_TIMEOUT_MS", "7").unwrap();
+    assert_eq!(config.sql.limits.timeout_default, Duration::from_millis(7));
+    assert_eq!(
+        with_variable("EVENKEEL_SQL_TIMOUT_MS", "7").unwrap_err().to_string(),
+        "EVENKEEL_SQL_TIMOUT_MS: no setting has this variable; did you mean EVENKEEL_SQL_TIMEOUT_MS?"
+    );
+}
+
+#[test]
 fn a_number_outside_its_range_is_an_error() {
     for (line, message) in [
         ("max_waiting = 1001", "Max waiting must be between 1 and 1000"),
