@@ -77,7 +77,7 @@ impl Database {
         held: Arc<HeldSlots>,
         limits: &Limits,
     ) -> Result<Self, RegistryError> {
-        let add = |model: ModelId, slots: u32, transactions: u32| {
+        let add = |name: &str, model: ModelId, slots: u32, transactions: u32| {
             let spec = NodeSpec {
                 slots: Slots::Fixed(slots),
                 weight: Weight::ONE,
@@ -85,7 +85,12 @@ impl Database {
                 paths: Vec::new(),
                 transactions_max: Some(limits.transaction_places(transactions)),
             };
-            let node = scheduler.update(|pipeline, now| pipeline.add_node(now, &spec))?;
+            let node = scheduler.update(|pipeline, now| {
+                let node = pipeline.add_node(now, &spec)?;
+                // Before the event about the node is logged.
+                scheduler.observer().metrics().name_node(node, name);
+                Ok::<_, RegistryError>(node)
+            })?;
             Ok::<_, RegistryError>(PoolNode { node, model })
         };
         let open = options.max_open_conns;
@@ -93,20 +98,17 @@ impl Database {
         let first = ModelId(2 * index);
         let (readers, writers) = match source.engine() {
             EngineKind::Postgres => {
-                let node = add(first, open, transactions)?;
+                let node = add(&options.name, first, open, transactions)?;
                 (node, node)
             }
             EngineKind::Sqlite => {
                 // One connection is the writer's.
                 let readers = open.saturating_sub(1).max(1);
-                (add(first, readers, transactions.min(readers))?, add(ModelId(2 * index + 1), 1, 1)?)
+                let writer = format!("{}-writer", options.name);
+                let readers = add(&options.name, first, readers, transactions.min(readers))?;
+                (readers, add(&writer, ModelId(2 * index + 1), 1, 1)?)
             }
         };
-        let metrics = scheduler.observer().metrics();
-        metrics.name_node(readers.node, &options.name);
-        if writers != readers {
-            metrics.name_node(writers.node, &format!("{}-writer", options.name));
-        }
         let stats = DatabaseStats::new();
         Ok(Self {
             options,

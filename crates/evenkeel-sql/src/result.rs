@@ -169,6 +169,7 @@ impl LineStream {
 
     /// Sends the rest of the rows and the last line. An error before the first line takes the place of the response.
     pub(crate) async fn finish(mut self, result: Result<(&Completion, Duration), SqlError>) {
+        let has_columns = self.started.is_none();
         if let Some(started) = self.started.take() {
             // Fails only if the client is gone.
             let _ = started.send(result.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -181,7 +182,10 @@ impl LineStream {
         }
         let last = match result {
             Ok((completion, elapsed)) => {
-                let rows = self.writer.rows.max(completion_rows(completion, self.writer.extent));
+                let rows = match has_columns {
+                    true => self.writer.rows.max(completion_rows(completion, self.writer.extent)),
+                    false => completion.rows_affected,
+                };
                 let mut summary = json!({
                     "rowCount": rows,
                     "command": completion.command,
@@ -364,6 +368,15 @@ mod tests {
         LineStream::new(None, AccessMode::ReadOnly, sender, started).finish(Err(SqlError::Timeout)).await;
         assert_eq!(starts.await, Ok(Err(SqlError::Timeout)));
         assert_eq!(receiver.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_stream_without_a_result_set_counts_its_rows() {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let stream = LineStream::new(None, AccessMode::ReadWrite, sender, oneshot::channel().0);
+        stream.finish(Ok((&completion(3, RowsEnd::All), ELAPSED))).await;
+        let summary = parse(receiver.recv().await.unwrap().to_vec());
+        assert_eq!(summary["rowCount"], 3);
     }
 
     #[tokio::test]
