@@ -5,6 +5,7 @@ use evenkeel_server::body::{Response, full, json_response};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
+use crate::datasource::EngineKind;
 use crate::transaction::EndedBy;
 
 /// Error of a database or of the connection to it.
@@ -14,10 +15,15 @@ pub enum DatabaseError {
     #[error("{}", .0.message)]
     Statement(Box<StatementError>),
     /// The database cannot be reached, or refuses connections. Nothing was executed.
-    #[error("the database is unavailable: {reason}")]
-    Unavailable { reason: String },
-    /// The connection was lost after the statement was sent.
-    #[error("the connection to the database was lost; the outcome of the statement is unknown")]
+    #[error("the database is unavailable")]
+    Unavailable {
+        /// For the log; it may name hosts and users that clients must not learn.
+        reason: String,
+    },
+    /// The connection was lost after the statement was sent, or a commit did not finish in time.
+    #[error(
+        "the connection to the database was lost, or a commit took too long; the outcome of the statement is unknown"
+    )]
     OutcomeUnknown,
     /// The statement was cancelled because its time limit was reached, or the client disconnected.
     #[error("the statement was cancelled")]
@@ -73,11 +79,14 @@ impl DatabaseError {
         }
     }
 
-    /// Reports whether the database is at fault: it is unreachable, overloaded, shutting down or out of resources.
-    pub fn is_node_fault(&self) -> bool {
+    /// Reports whether the database is at fault: it is unreachable, the connection was lost, or SQLite lacks resources.
+    ///
+    /// An error that PostgreSQL answers on a connection that stays usable is never its fault: a client can raise any
+    /// SQLSTATE, and must not be able to take the database out of service for others.
+    pub fn is_node_fault(&self, engine: EngineKind) -> bool {
         match self {
             Self::Unavailable { .. } | Self::OutcomeUnknown => true,
-            Self::Statement(error) => is_node_fault(&error.code),
+            Self::Statement(error) => engine == EngineKind::Sqlite && is_resource_error(&error.code),
             Self::Cancelled | Self::Unsupported { .. } | Self::Param { .. } => false,
         }
     }
@@ -94,7 +103,7 @@ impl DatabaseError {
 }
 
 /// Classifies a SQLSTATE: connection errors, lack of resources, operator intervention, and errors of the system.
-fn is_node_fault(code: &str) -> bool {
+fn is_resource_error(code: &str) -> bool {
     match code {
         // The statement was cancelled, its session was ended on purpose, or it was bound with the wrong parameters.
         "57014" | "57P05" | "08P01" => false,
@@ -106,7 +115,7 @@ fn statement_status(code: &str) -> StatusCode {
     match code.get(..2) {
         // The transaction may succeed when it is repeated.
         Some("40") => StatusCode::CONFLICT,
-        Some("08" | "53" | "57" | "58" | "XX") if is_node_fault(code) => StatusCode::SERVICE_UNAVAILABLE,
+        Some("08" | "53" | "57" | "58" | "XX") if is_resource_error(code) => StatusCode::SERVICE_UNAVAILABLE,
         _ if code == QUERY_CANCELED => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_REQUEST,
     }
@@ -120,12 +129,18 @@ pub enum SqlError {
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// The time limit was reached; the statement was cancelled.
-    #[error("the statement did not finish within its time limit and was cancelled")]
+    #[error(
+        "the statement did not finish within its time limit and was cancelled; a write that was just being committed may \
+         have taken effect"
+    )]
     Timeout,
     #[error(
         "the result is larger than {bytes_max} bytes; ask for a stream (Accept: application/x-ndjson) or set maxRows"
     )]
     ResultTooLarge { bytes_max: usize },
+    /// The result of a statement that writes is too large. Cancelling it could leave its outcome unknown.
+    #[error("the statement was executed, but its result is larger than {bytes_max} bytes and was dropped")]
+    ExecutedResultTooLarge { bytes_max: usize },
     #[error("there is no database {name:?}")]
     UnknownDatabase { name: String },
     #[error("txId is not a valid transaction id")]
@@ -148,6 +163,8 @@ pub enum SqlError {
     IdempotencyMismatch,
     #[error("a request with this Idempotency-Key is still running")]
     IdempotencyRunning,
+    #[error("Idempotency-Key does not apply to a statement of a transaction; repeat the whole transaction instead")]
+    IdempotencyInTransaction,
 }
 
 impl SqlError {
@@ -156,9 +173,12 @@ impl SqlError {
             Self::Api(error) => error.status(),
             Self::Database(error) => error.status(),
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::ResultTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::ResultTooLarge { .. } | Self::ExecutedResultTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownDatabase { .. } => StatusCode::NOT_FOUND,
-            Self::InvalidTxId | Self::TransactionOutside | Self::TransactionInList => StatusCode::BAD_REQUEST,
+            Self::InvalidTxId
+            | Self::TransactionOutside
+            | Self::TransactionInList
+            | Self::IdempotencyInTransaction => StatusCode::BAD_REQUEST,
             Self::ForeignTransaction => StatusCode::FORBIDDEN,
             Self::UnknownTransaction | Self::TransactionEnded(_) => StatusCode::GONE,
             Self::TransactionBusy | Self::IdempotencyRunning => StatusCode::CONFLICT,
@@ -173,6 +193,7 @@ impl SqlError {
             Self::Database(error) => error.sqlstate(),
             Self::Timeout => QUERY_CANCELED,
             Self::ResultTooLarge { .. } => "result_too_large",
+            Self::ExecutedResultTooLarge { .. } => "executed_result_too_large",
             Self::UnknownDatabase { .. } => "unknown_database",
             Self::InvalidTxId => "invalid_tx_id",
             Self::ForeignTransaction => "foreign_transaction",
@@ -183,6 +204,7 @@ impl SqlError {
             Self::TransactionInList => "25001",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::IdempotencyRunning => "idempotency_running",
+            Self::IdempotencyInTransaction => "idempotency_in_transaction",
         }
     }
 
@@ -234,13 +256,29 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_own_errors_are_not_the_nodes_fault() {
-        for code in ["42601", "23505", "22012", "25006", "40001", "40P01", "57014", "42501"] {
-            assert!(!statement(code).is_node_fault(), "{code}");
+    fn no_sqlstate_that_a_client_can_raise_is_the_fault_of_postgresql() {
+        for code in ["42601", "23505", "40001", "57014", "08006", "53300", "57P01", "58030", "XX001"] {
+            assert!(!statement(code).is_node_fault(EngineKind::Postgres), "{code}");
         }
-        for code in ["08006", "53300", "57P01", "57P03", "58030", "XX001"] {
-            assert!(statement(code).is_node_fault(), "{code}");
+        for error in [DatabaseError::OutcomeUnknown, DatabaseError::Unavailable { reason: String::new() }] {
+            assert!(error.is_node_fault(EngineKind::Postgres), "{error}");
         }
+    }
+
+    #[test]
+    fn a_lack_of_resources_is_the_fault_of_sqlite() {
+        for code in ["42601", "23505", "22012", "25006", "40001", "57014", "42501"] {
+            assert!(!statement(code).is_node_fault(EngineKind::Sqlite), "{code}");
+        }
+        for code in ["53100", "58030", "XX001"] {
+            assert!(statement(code).is_node_fault(EngineKind::Sqlite), "{code}");
+        }
+    }
+
+    #[test]
+    fn clients_do_not_learn_where_the_database_is() {
+        let error = DatabaseError::Unavailable { reason: "10.0.0.5:5432: refused".to_owned() };
+        assert_eq!(SqlError::Database(error).to_json()["message"], "the database is unavailable");
     }
 
     #[test]

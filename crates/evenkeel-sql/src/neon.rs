@@ -28,9 +28,9 @@ use self::request::{BatchOptions, Deferral, NeonRequest, Queries};
 use self::result::{NeonResult, RowFormat};
 use crate::api::SqlApi;
 use crate::database::{ConnectionRequest, Database, LentConnection};
-use crate::datasource::{AccessMode, EngineKind, Statement, TransactionEnd, TransactionStatus};
+use crate::datasource::{AccessMode, EngineKind, Statement, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
-use crate::statement::{bounded, check_outside};
+use crate::statement::{bounded, check_outside, commit};
 use crate::stats::Activity;
 
 /// Serves `/sql`.
@@ -125,6 +125,7 @@ impl Runner<'_> {
         statements: &[Statement],
         options: BatchOptions,
     ) -> Result<Vec<u8>, SqlError> {
+        let _open = self.database.stats.begin(Activity::Transaction);
         bounded(self.deadline, self.lent.connection.begin(options.begin)).await?;
         if options.deferral == Deferral::Deferrable {
             let defer = Statement {
@@ -146,7 +147,7 @@ impl Runner<'_> {
             }
             body.extend_from_slice(&result);
         }
-        bounded(self.deadline, self.lent.connection.end(TransactionEnd::Commit)).await?;
+        commit(self.deadline, &mut self.lent).await?;
         body.extend_from_slice(b"]}");
         Ok(body)
     }

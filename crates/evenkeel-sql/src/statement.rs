@@ -58,15 +58,18 @@ pub(crate) async fn serve(
         request.statements.set_rows_max(request.rows_max);
     }
     let form = response_form(call.request.headers());
+    let key = idempotency::key(call.request.headers())?.filter(|_| access == AccessMode::ReadWrite);
     if let Some(tx_id) = &request.tx_id {
+        if key.is_some() {
+            return Err(SqlError::IdempotencyInTransaction);
+        }
         let open = api.transactions.find(tx_id, &tenant)?;
         return serve_in_transaction(&api, access, form, open, request).await;
     }
     tenant.take_request(call.accepted_at)?;
     api.check_draining()?;
-    let key = idempotency::key(call.request.headers())?.filter(|_| access == AccessMode::ReadWrite);
     let Some(key) = key else { return serve_plain(&api, access, form, &tenant, request).await };
-    match api.idempotency.begin(tenant.id, &key, &body)? {
+    match api.idempotency.begin(&tenant.settings.name, &key, &body)? {
         Repeat::Stored(stored) => Ok(stored.to_response()),
         Repeat::First(entry) => {
             // A client that repeats the request must find its outcome, so it survives a disconnect.
@@ -168,6 +171,7 @@ async fn run_list(
     limits: ResultLimits,
     started: Instant,
 ) -> Result<Vec<u8>, SqlError> {
+    let _open = database.stats.begin(Activity::Transaction);
     let options = BeginOptions { isolation: None, access: limits.access };
     bounded(limits.deadline, lent.connection.begin(options)).await?;
     let mut body = br#"{"results":["#.to_vec();
@@ -193,9 +197,18 @@ async fn run_list(
         }
         body.extend_from_slice(&result.finish(&completion, statement_started.elapsed()));
     }
-    bounded(limits.deadline, lent.connection.end(TransactionEnd::Commit)).await?;
+    commit(limits.deadline, lent).await?;
     body.extend_from_slice(format!(r#"],"elapsedUs":{}}}"#, started.elapsed().as_micros()).as_bytes());
     Ok(body)
+}
+
+/// Commits the transaction of a list. A commit that takes longer than `deadline` may still take effect.
+pub(crate) async fn commit(deadline: Instant, lent: &mut LentConnection) -> Result<(), SqlError> {
+    let committed = bounded(deadline, lent.connection.end(TransactionEnd::Commit)).await;
+    committed.map_err(|error| match error {
+        SqlError::Timeout => SqlError::Database(DatabaseError::OutcomeUnknown),
+        other => other,
+    })
 }
 
 /// Runs a step of a connection until `deadline`.

@@ -70,6 +70,24 @@ async fn a_time_limit_ends_the_statement_in_the_database() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_list_whose_commit_exceeds_the_time_limit_has_an_unknown_outcome() {
+    let database = database_with(
+        "create table t (id int); create function slow() returns trigger language plpgsql as
+         $$ begin perform pg_sleep(600); return null; end $$;
+         create constraint trigger slow after insert on t deferrable initially deferred
+         for each row execute function slow()",
+    )
+    .await;
+    let server =
+        SqlServer::on_postgres(&database.url(), Setup { max_open_conns: 1, ..Setup::default() }).await;
+    let list = json!({"statements": [{"sql": "insert into t values (1)"}], "timeoutMs": 300});
+    let response = server.client().post("/execute", list).await;
+    assert_eq!(response.error(), (502, "08007".to_owned()));
+    eventually("every connection is idle", async || is_idle(&server).await).await;
+    assert_eq!(database.backends().await, Backends { open: 1, idle: 1, ..Backends::default() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_disconnect_ends_the_statement_in_the_database() {
     let database = database_with("create table t (id int)").await;
     let server =
