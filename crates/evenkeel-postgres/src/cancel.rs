@@ -29,6 +29,10 @@ impl CancelKey {
         let mut body = MessageBody(body);
         Ok(Self { process_id: body.i32()?, secret: body.i32()? })
     }
+
+    pub(crate) fn process_id(self) -> i32 {
+        self.process_id
+    }
 }
 
 /// Requests the cancellation and waits until the server has closed the request's connection.

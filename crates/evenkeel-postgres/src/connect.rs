@@ -47,7 +47,7 @@ pub(crate) async fn open(config: &ConnectConfig) -> Result<(Transport, Peer), Co
     Err(last)
 }
 
-/// Connects to the same server, with the same use of TLS, for a cancel request.
+/// Connects to the same server, with the same use of TLS, to cancel a statement or terminate a process.
 pub(crate) async fn open_again(config: &ConnectConfig, peer: &Peer) -> Result<Transport, ConnectError> {
     match peer {
         Peer::Tcp(address) => open_tcp(config, *address).await,

@@ -38,6 +38,7 @@ pub(crate) struct ServerConnection {
     cancel_key: CancelKey,
     limits: StatementLimits,
     counters: Arc<PoolCounters>,
+    opened_at: Instant,
     idle_since: Instant,
     /// Set once the connection must not be used again.
     broken: Option<DiscardReason>,
@@ -83,6 +84,7 @@ impl ServerConnection {
             cancel_key,
             limits,
             counters,
+            opened_at: Instant::now(),
             idle_since: Instant::now(),
             broken: None,
         }

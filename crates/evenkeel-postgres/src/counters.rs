@@ -13,6 +13,8 @@ pub enum DiscardReason {
     Session,
     /// A statement could not be cancelled, or a transaction not rolled back, in time.
     Recovery,
+    /// As `Recovery`, and the server's process could not be terminated: the statement may run on.
+    StillRunning,
     /// The server closed the idle connection, or sent something on it.
     Stale,
     /// Idle for longer than `idle_max`.
@@ -22,8 +24,16 @@ pub enum DiscardReason {
 }
 
 impl DiscardReason {
-    pub const ALL: [Self; 7] =
-        [Self::Lost, Self::Protocol, Self::Session, Self::Recovery, Self::Stale, Self::Expired, Self::Closed];
+    pub const ALL: [Self; 8] = [
+        Self::Lost,
+        Self::Protocol,
+        Self::Session,
+        Self::Recovery,
+        Self::StillRunning,
+        Self::Stale,
+        Self::Expired,
+        Self::Closed,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -31,6 +41,7 @@ impl DiscardReason {
             Self::Protocol => "protocol",
             Self::Session => "session",
             Self::Recovery => "recovery",
+            Self::StillRunning => "still_running",
             Self::Stale => "stale",
             Self::Expired => "expired",
             Self::Closed => "closed",
@@ -45,6 +56,8 @@ pub struct PoolCounts {
     /// Indexed by the position in [`DiscardReason::ALL`].
     pub discarded: [u64; DiscardReason::ALL.len()],
     pub cancels_sent: u64,
+    /// Server processes that were terminated because their statements could not be cancelled.
+    pub processes_terminated: u64,
     /// Sessions that were reset for another owner.
     pub resets: u64,
     pub statement_hits: u64,
@@ -62,6 +75,7 @@ pub(crate) struct PoolCounters {
     pub(crate) connections_opened: AtomicU64,
     discarded: [AtomicU64; DiscardReason::ALL.len()],
     pub(crate) cancels_sent: AtomicU64,
+    pub(crate) processes_terminated: AtomicU64,
     pub(crate) resets: AtomicU64,
     pub(crate) statement_hits: AtomicU64,
     pub(crate) statement_misses: AtomicU64,
@@ -77,6 +91,7 @@ impl PoolCounters {
             connections_opened: self.connections_opened.load(Relaxed),
             discarded: std::array::from_fn(|index| self.discarded[index].load(Relaxed)),
             cancels_sent: self.cancels_sent.load(Relaxed),
+            processes_terminated: self.processes_terminated.load(Relaxed),
             resets: self.resets.load(Relaxed),
             statement_hits: self.statement_hits.load(Relaxed),
             statement_misses: self.statement_misses.load(Relaxed),

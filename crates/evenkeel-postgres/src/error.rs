@@ -25,7 +25,12 @@ pub enum PgError {
     /// The statement exceeds a limit or cannot be encoded; nothing was sent.
     #[error("{reason}")]
     InvalidStatement { reason: String, sqlstate: &'static str },
-    /// The server sent a message that is invalid, unexpected or too long.
+    /// A row, notice or error of the statement is longer than `message_bytes_max`; the connection is still usable.
+    ///
+    /// Outside a transaction the statement may have taken effect; an open transaction has failed.
+    #[error("a message of the result is longer than {bytes_max} bytes, the statement may have taken effect")]
+    ResultTooLarge { bytes_max: usize },
+    /// The server sent a message that is invalid or unexpected.
     #[error("invalid message from the database: {reason}")]
     Protocol { reason: String },
     /// All connections stayed in use, or too many callers were waiting.
@@ -68,6 +73,7 @@ impl PgError {
             Self::ConnectionLost { .. } => "08006",
             Self::Unsupported { .. } => "0A000",
             Self::InvalidStatement { sqlstate, .. } => sqlstate,
+            Self::ResultTooLarge { .. } => "54000",
             Self::Protocol { .. } => "08P01",
             Self::PoolTimeout { .. } => "53300",
             Self::Closed => "57P03",
@@ -82,6 +88,7 @@ impl PgError {
             Self::Connect(_) | Self::ConnectionLost { .. } | Self::Protocol { .. } => true,
             Self::Unsupported { .. }
             | Self::InvalidStatement { .. }
+            | Self::ResultTooLarge { .. }
             | Self::PoolTimeout { .. }
             | Self::Closed
             | Self::Stopped => false,
@@ -136,6 +143,7 @@ mod tests {
             assert!(!database(code).is_node_fault(), "{code}");
         }
         assert!(!PgError::Unsupported { what: "LISTEN" }.is_node_fault());
+        assert!(!PgError::ResultTooLarge { bytes_max: 1 }.is_node_fault());
         assert!(!PgError::PoolTimeout { waited: Duration::ZERO }.is_node_fault());
     }
 }

@@ -1,7 +1,7 @@
 //! Read buffer that is cut into protocol messages.
 //!
-//! Limits: a message is at most `message_bytes_max` long; the buffer grows with a long message, by doubling, and is
-//! replaced by a small one once it is empty.
+//! Limits: a message is at most `message_bytes_max` long; a longer one is reported once, and its bytes are dropped as they
+//! arrive. The buffer grows with a long message, by doubling, and is replaced by a small one once it is empty.
 
 use bytes::{Buf, BytesMut};
 
@@ -19,12 +19,17 @@ pub(crate) struct Frame<'a> {
     pub(crate) body: &'a [u8],
 }
 
+/// Messages whose length depends on the statement: rows, notices, errors, parameters, COPY data.
+const UNBOUNDED_KINDS: [u8; 5] = [b'D', b'N', b'E', b'S', b'd'];
+
 /// The length of a message is below the minimum or above the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("message of type {:?} has length {length}", char::from(*kind))]
-pub(crate) struct InvalidLength {
-    kind: u8,
-    length: usize,
+pub(crate) enum LengthError {
+    #[error("message of type {:?} has length {length}", char::from(*kind))]
+    Invalid { kind: u8, length: usize },
+    /// A statement's message is above the limit; the messages after it can be read.
+    #[error("message is longer than {bytes_max} bytes")]
+    AboveMax { bytes_max: usize },
 }
 
 pub(crate) struct FrameBuffer {
@@ -33,31 +38,46 @@ pub(crate) struct FrameBuffer {
     consumed: usize,
     /// Bytes that the current message still needs.
     missing: usize,
+    /// Bytes to drop, of a message above the limit.
+    skipping: usize,
     message_bytes_max: usize,
 }
 
 impl FrameBuffer {
     pub(crate) fn new(message_bytes_max: usize) -> Self {
-        Self { bytes: BytesMut::new(), consumed: 0, missing: 0, message_bytes_max }
+        Self { bytes: BytesMut::new(), consumed: 0, missing: 0, skipping: 0, message_bytes_max }
     }
 
     /// Returns the next complete message; `None` if more bytes are needed.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, InvalidLength> {
+    pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, LengthError> {
         self.bytes.advance(self.consumed);
         self.consumed = 0;
         self.missing = 0;
+        self.skip();
         let Some(&[kind, a, b, c, d]) = self.bytes.first_chunk::<5>() else { return Ok(None) };
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
-        if length < 4 || self.message_bytes_max < length {
-            return Err(InvalidLength { kind, length });
+        let is_long = self.message_bytes_max < length;
+        if length < 4 || (is_long && !UNBOUNDED_KINDS.contains(&kind)) {
+            return Err(LengthError::Invalid { kind, length });
         }
         let total = length + 1;
+        if is_long {
+            self.skipping = total;
+            self.skip();
+            return Err(LengthError::AboveMax { bytes_max: self.message_bytes_max });
+        }
         if self.bytes.len() < total {
             self.missing = total - self.bytes.len();
             return Ok(None);
         }
         self.consumed = total;
         Ok(Some(Frame { kind, body: &self.bytes[5..total] }))
+    }
+
+    fn skip(&mut self) {
+        let count = self.skipping.min(self.bytes.len());
+        self.bytes.advance(count);
+        self.skipping -= count;
     }
 
     /// Returns the buffer to read into, with free space.
@@ -74,9 +94,9 @@ impl FrameBuffer {
         &mut self.bytes
     }
 
-    /// Reports whether no unread byte is buffered.
+    /// Reports whether no unread byte is buffered, and no byte of a message above the limit is expected.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.len() == self.consumed
+        self.bytes.len() == self.consumed && self.skipping == 0
     }
 
     /// Releases a large buffer.
@@ -122,13 +142,53 @@ mod tests {
     fn a_message_above_the_limit_is_an_error_before_it_is_received() {
         let mut buffer = FrameBuffer::new(100);
         received(&mut buffer, &message(b'D', &[0; 97])[..5]);
-        assert_eq!(buffer.next().err(), Some(InvalidLength { kind: b'D', length: 101 }));
+        assert_eq!(buffer.next().err(), Some(LengthError::AboveMax { bytes_max: 100 }));
         let mut buffer = FrameBuffer::new(100);
         received(&mut buffer, &message(b'D', &[0; 96]));
         assert!(buffer.next().unwrap().is_some());
         let mut buffer = FrameBuffer::new(100);
         received(&mut buffer, &[b'D', 0, 0, 0, 3]);
+        assert_eq!(buffer.next().err(), Some(LengthError::Invalid { kind: b'D', length: 3 }));
+        let mut buffer = FrameBuffer::new(100);
+        received(&mut buffer, &[b'Z', 0, 0, 0, 101]);
+        assert_eq!(buffer.next().err(), Some(LengthError::Invalid { kind: b'Z', length: 101 }));
+    }
+
+    #[test]
+    fn a_message_above_the_limit_is_reported_once_and_the_next_one_is_read() {
+        let stream = [message(b'D', &[0; 200]), message(b'Z', b"I")].concat();
+        for cut in 0..=stream.len() {
+            let mut buffer = FrameBuffer::new(100);
+            let mut reports = 0;
+            let mut kinds = Vec::new();
+            for part in [&stream[..cut], &stream[cut..]] {
+                received(&mut buffer, part);
+                loop {
+                    match buffer.next() {
+                        Ok(Some(frame)) => kinds.push(frame.kind),
+                        Ok(None) => break,
+                        Err(error) => {
+                            assert_eq!(error, LengthError::AboveMax { bytes_max: 100 });
+                            reports += 1;
+                        }
+                    }
+                }
+            }
+            assert_eq!((reports, &kinds[..]), (1, &b"Z"[..]), "{cut}");
+            assert!(buffer.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_buffer_is_not_empty_while_the_rest_of_a_message_above_the_limit_is_expected() {
+        let mut buffer = FrameBuffer::new(100);
+        let long = message(b'D', &[0; 200]);
+        received(&mut buffer, &long[..150]);
         assert!(buffer.next().is_err());
+        assert!(!buffer.is_empty());
+        received(&mut buffer, &long[150..]);
+        assert!(buffer.next().unwrap().is_none());
+        assert!(buffer.is_empty());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod session;
 mod startup;
 mod statement;
 mod statement_cache;
+mod terminate;
 mod tls;
 mod transport;
 mod wire;

@@ -1,7 +1,8 @@
 //! Connection pool: lends connections to one caller at a time and takes back only clean ones.
 //!
-//! Guarantees: at most `connections_max` connections, counted from the moment one is being opened; waiting callers are
-//! served first in, first out; the gauges are exact. Limits: `waiting_max` callers wait, each for `acquire_timeout`; idle
+//! Guarantees: at most `connections_max` connections, counted from the moment one is being opened until its process has
+//! ended, or could not be ended in time, and one more that terminates a process; waiting callers are served first in, first
+//! out; the gauges are exact. Limits: `waiting_max` callers wait, each for `acquire_timeout`; idle
 //! connections are closed after `idle_max` by the idle reaper, a task that ends with the pool.
 
 mod loan;
@@ -85,6 +86,8 @@ pub struct Pool {
     /// Runtime of the first caller; connections are recovered on it.
     runtime: OnceLock<Handle>,
     reaper: OnceLock<AbortHandle>,
+    /// Held by the one connection, besides the pool's, that terminates a process.
+    terminating: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -109,6 +112,7 @@ impl Pool {
             omits_check_interval: AtomicBool::new(false),
             runtime: OnceLock::new(),
             reaper: OnceLock::new(),
+            terminating: tokio::sync::Mutex::default(),
         })
     }
 

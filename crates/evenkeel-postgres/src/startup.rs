@@ -64,19 +64,37 @@ pub(crate) async fn start(
     let starting = async {
         let (transport, peer) = connect::open(config).await?;
         let mut wire = Wire::new(transport, message_bytes_max);
-        let facts = log_in(config, check_interval, &mut wire, &peer).await.map_err(|error| match error {
-            PgError::Connect(error) => error,
-            PgError::Database(error) => rejected(error),
-            PgError::ConnectionLost { reason } => {
-                ConnectError::Unreachable { address: config.server.to_string(), reason }
-            }
-            error => ConnectError::Protocol { reason: error.to_string() },
-        })?;
+        let logging_in = log_in(config, check_interval, &mut wire, &peer);
+        let facts = logging_in.await.map_err(|error| connect_error(config, error))?;
         Ok(Started { wire, peer, facts })
     };
     timeout(config.connect_timeout, starting)
         .await
         .unwrap_or(Err(ConnectError::Timeout(config.connect_timeout)))
+}
+
+/// Opens one more connection to the server that another one reached; the caller limits the time.
+pub(crate) async fn start_again(
+    config: &ConnectConfig,
+    peer: &Peer,
+    message_bytes_max: usize,
+) -> Result<Wire, ConnectError> {
+    let transport = connect::open_again(config, peer).await?;
+    let mut wire = Wire::new(transport, message_bytes_max);
+    let logging_in = log_in(config, CheckInterval::Omit, &mut wire, peer);
+    logging_in.await.map_err(|error| connect_error(config, error))?;
+    Ok(wire)
+}
+
+fn connect_error(config: &ConnectConfig, error: PgError) -> ConnectError {
+    match error {
+        PgError::Connect(error) => error,
+        PgError::Database(error) => rejected(error),
+        PgError::ConnectionLost { reason } => {
+            ConnectError::Unreachable { address: config.server.to_string(), reason }
+        }
+        error => ConnectError::Protocol { reason: error.to_string() },
+    }
 }
 
 /// Reports whether a server rejected the connection because it does not know `client_connection_check_interval`.

@@ -19,7 +19,7 @@ pub(crate) enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Address of the server that a connection reached; cancel requests go to the same one.
+/// Address of the server that a connection reached; its statements are cancelled at the same one.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
     Tcp(SocketAddr),

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use crate::db_error::DbError;
 use crate::error::PgError;
-use crate::frame::{Frame, FrameBuffer};
+use crate::frame::{Frame, FrameBuffer, LengthError};
 use crate::transport::Transport;
 
 /// Largest output buffer that is kept for the next statement.
@@ -80,7 +80,10 @@ impl Wire {
 
     /// Returns the next message if it has been received.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, PgError> {
-        self.input.next().map_err(|error| PgError::Protocol { reason: error.to_string() })
+        self.input.next().map_err(|error| match error {
+            LengthError::AboveMax { bytes_max } => PgError::ResultTooLarge { bytes_max },
+            LengthError::Invalid { .. } => PgError::Protocol { reason: error.to_string() },
+        })
     }
 
     /// Reads once; waits until bytes arrive.
@@ -90,6 +93,12 @@ impl Wire {
             Ok(_) => Ok(()),
             Err(error) => Err(lost(&error.to_string())),
         }
+    }
+
+    /// Reads and drops everything until the server has closed the connection.
+    pub(crate) async fn ended(&mut self) {
+        let mut dropped = vec![0; 16 * 1024];
+        while matches!(self.transport.read(&mut dropped).await, Ok(count) if 0 < count) {}
     }
 
     /// Waits for the next message and passes it to `handle`, until that returns a value.

@@ -17,6 +17,9 @@ use crate::startup::{malformed, unexpected};
 use crate::statement::{NoRows, Param, RowSink, Statement, StatementCompletion, TransactionStatus};
 use crate::wire::lost;
 
+/// Fails an open transaction: there is no such savepoint.
+const FAIL_TRANSACTION: &str = "ROLLBACK TO SAVEPOINT evenkeel_result_too_large";
+
 /// A statement and the purpose of sending it.
 #[derive(Clone, Copy)]
 pub(super) struct Batch<'a> {
@@ -94,8 +97,24 @@ impl ServerConnection {
         };
         if let Err(error) = &result {
             self.record_failure(error);
+            if matches!(error, PgError::ResultTooLarge { .. }) {
+                self.end_large_result().await;
+            }
         }
         result
+    }
+
+    /// Ends a statement with a message above the limit, and fails an open transaction as any other error does.
+    ///
+    /// If this is not possible, the connection is marked as broken.
+    async fn end_large_result(&mut self) {
+        if self.recover().await.is_err() || self.state.status != TransactionStatus::InTransaction {
+            return;
+        }
+        let batch = Batch { statement: Statement::new(FAIL_TRANSACTION, &[]), purpose: Purpose::Command };
+        if let Err(error) = self.exchange(batch, &mut NoRows).await {
+            self.record_failure(&error);
+        }
     }
 
     async fn exchange(

@@ -2,7 +2,8 @@
 //!
 //! The order: a CancelRequest on a connection of its own; the end of that connection, by which the server has signalled
 //! the process; ReadyForQuery of the statement; one more round trip, before which the process has handled the signal.
-//! If any step fails, the connection is discarded. A recovery that is dropped can be taken up again at the same step.
+//! If any step fails, the connection is discarded, after the server's process has been terminated (`terminate`). A recovery
+//! that is dropped can be taken up again at the same step.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -10,6 +11,7 @@ use core::task::Poll;
 use std::time::Duration;
 
 use postgres_protocol::message::frontend;
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -19,9 +21,10 @@ use crate::cancel;
 use crate::counters::{DiscardReason, increment};
 use crate::error::PgError;
 use crate::statement::TransactionStatus;
+use crate::terminate;
 use crate::wire::{Sent, lost};
 
-/// Time limit for ending a statement, and for a rollback after it.
+/// Time limit for ending a statement with a rollback after it, and then for terminating the process if that fails.
 pub(crate) const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
 /// Progress of a cancel request.
@@ -73,6 +76,26 @@ impl ServerConnection {
         let is_done = matches!(timeout(RECOVERY_MAX, cleaning).await, Ok(Ok(())));
         if !is_done || !self.is_clean() {
             self.discard_because(DiscardReason::Recovery);
+        }
+    }
+
+    /// Reports whether the statement of a discarded connection may still run, although it was cancelled.
+    pub(crate) fn may_run_on(&self) -> bool {
+        let is_in_flight = 0 < self.state.ready_pending || !self.state.cancellation.is_none();
+        self.broken == Some(DiscardReason::Recovery) && is_in_flight
+    }
+
+    /// Terminates the server's process and waits until it has ended.
+    pub(crate) async fn terminate_process(&mut self, turn: &Mutex<()>) {
+        let process = terminate::Process {
+            config: &self.config,
+            peer: &self.peer,
+            id: self.cancel_key.process_id(),
+            opened_at: self.opened_at,
+        };
+        match timeout(RECOVERY_MAX, process.terminate(&mut self.wire, turn)).await {
+            Ok(Ok(())) => increment(&self.counters.processes_terminated),
+            Ok(Err(_)) | Err(_) => self.broken = Some(DiscardReason::StillRunning),
         }
     }
 
@@ -151,10 +174,15 @@ impl ServerConnection {
     /// Reads and ignores the rest of the reply.
     async fn drain(&mut self) -> Result<(), PgError> {
         while 0 < self.state.ready_pending {
-            let Some(frame) = self.wire.next()? else {
-                self.wire.flush().await?;
-                self.wire.fill().await?;
-                continue;
+            let frame = match self.wire.next() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    self.wire.flush().await?;
+                    self.wire.fill().await?;
+                    continue;
+                }
+                Err(PgError::ResultTooLarge { .. }) => continue,
+                Err(error) => return Err(error),
             };
             self.state.observe(frame)?;
             if frame.kind == b'G' {

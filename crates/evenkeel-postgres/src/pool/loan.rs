@@ -64,10 +64,13 @@ impl Loan {
         self.connection.take()
     }
 
-    /// Makes the connection clean, which releases it.
+    /// Makes the connection clean, or ends its process if a statement cannot be cancelled; releases it afterwards.
     async fn clean(mut self) {
-        if let Some(connection) = &mut self.connection {
+        if let (Some(pool), Some(connection)) = (&self.pool, &mut self.connection) {
             connection.clean().await;
+            if connection.may_run_on() {
+                connection.terminate_process(&pool.terminating).await;
+            }
         }
     }
 }
@@ -82,7 +85,8 @@ impl Drop for Loan {
             }
             Some(connection) if connection.is_clean() => pool.put(connection),
             Some(connection) => {
-                let is_final = self.stage == Stage::Cleaning || connection.broken().is_some();
+                let is_ended = connection.broken().is_some() && !connection.may_run_on();
+                let is_final = self.stage == Stage::Cleaning || is_ended;
                 if !is_final && let Some(runtime) = pool.runtime.get().cloned() {
                     let loan = Self {
                         pool: Some(pool),

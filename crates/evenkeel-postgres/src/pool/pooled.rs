@@ -11,8 +11,9 @@ use crate::statement::{RowSink, Statement, StatementCompletion, TransactionStatu
 
 /// A connection lent by a [`Pool`](crate::Pool).
 ///
-/// Dropping it returns it. If a statement is in flight or a transaction is open, a task of at most five seconds cancels
-/// and rolls back first, and discards the connection if that fails.
+/// Dropping it returns it. If a statement is in flight or a transaction is open, a task cancels and rolls back first, for
+/// at most five seconds. If that fails, it terminates the server's process, for at most five more, and discards the
+/// connection.
 pub struct PooledConnection {
     loan: Loan,
 }

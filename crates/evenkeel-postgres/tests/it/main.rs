@@ -13,5 +13,7 @@ mod misbehaviour;
 mod pool;
 mod prepared;
 mod restart;
+mod result_size;
+mod termination;
 mod tls;
 mod unsupported;

@@ -55,7 +55,7 @@ async fn reply_with(reply: &'static [u8]) -> PgError {
 #[tokio::test]
 async fn invalid_replies_are_protocol_errors_that_close_the_connection() {
     let replies: [&[u8]; 7] = [
-        b"D\0\0\x03\xe9",               // longer than message_bytes_max
+        b"Z\0\0\x03\xe9",               // longer than message_bytes_max
         b"D\0\0\0\x03",                 // shorter than its own length
         b"?\0\0\0\x04",                 // unknown type
         b"T\0\0\0\x06\0\x01",           // truncated column
@@ -150,7 +150,8 @@ async fn a_cancel_request_that_the_server_refuses_discards_the_connection() {
     };
     let ((), release) = tokio::join!(serving, running);
     assert_eq!(release, Release::Discarded);
-    assert_eq!(pool.counts().discarded(DiscardReason::Recovery), 1);
+    assert_eq!(pool.counts().discarded(DiscardReason::StillRunning), 1);
+    assert_eq!(pool.counts().processes_terminated, 0);
     assert_eq!(pool.gauges().open, 0);
 }
 
@@ -173,7 +174,7 @@ async fn a_cancel_request_that_is_not_answered_in_time_discards_the_connection()
     // The clock of the time limit advances as soon as nothing else happens.
     tokio::time::pause();
     assert_eq!(released.await, Ok(Release::Discarded));
-    assert_eq!(pool.counts().discarded(DiscardReason::Recovery), 1);
+    assert_eq!(pool.counts().discarded(DiscardReason::StillRunning), 1);
     assert_eq!(pool.gauges().open, 0);
     drop(cancelling);
     client.closed().await;
