@@ -262,9 +262,15 @@ async fn reclaim_transactions(api: Weak<SqlApi>) {
         let Some(api) = api.upgrade() else { return };
         for database in &api.databases {
             for pool in database.nodes() {
-                let over_share = api.scheduler.inspect(|pipeline| pipeline.over_share(pool.node));
+                let (over_share, waiting) = api
+                    .scheduler
+                    .inspect(|pipeline| (pipeline.over_share(pool.node), pipeline.waiting(pool.model)));
                 for (tenant, excess) in over_share {
-                    api.transactions.reclaim(database, tenant, excess);
+                    api.transactions.reclaim(pool, Some(tenant), excess);
+                }
+                // SQLite has one writer, so that an idle transaction there holds up every write.
+                if database.is_single_writer(pool) && waiting > 0 {
+                    api.transactions.reclaim(pool, None, 1);
                 }
             }
         }

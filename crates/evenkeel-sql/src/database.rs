@@ -2,6 +2,7 @@
 //!
 //! PostgreSQL is one node with a slot per connection. SQLite is two: the readers, and the writer with one slot.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +28,7 @@ use crate::error::{DatabaseError, SqlError};
 use crate::held_slot::{HeldSlot, HeldSlots};
 use crate::options::DatasourceOptions;
 use crate::stats::{Activity, DatabaseStats, StatementOutcome};
+use crate::transaction::tenant_tag;
 
 /// A configured database.
 pub(crate) struct Database {
@@ -41,6 +43,8 @@ pub(crate) struct Database {
     id: OnceCell<String>,
     /// Error of the last connection that could not be opened.
     last_failure: Mutex<String>,
+    /// Set after a failure, until a connection is lent again.
+    is_suspect: AtomicBool,
 }
 
 /// A node of the scheduler, and the model by which requests for it are queued.
@@ -120,6 +124,7 @@ impl Database {
             writers,
             id: OnceCell::new(),
             last_failure: Mutex::default(),
+            is_suspect: AtomicBool::new(false),
         })
     }
 
@@ -156,25 +161,41 @@ impl Database {
         match connected {
             Ok(Ok(connection)) => {
                 self.held.connected(&held);
+                if self.is_suspect.swap(false, Ordering::Relaxed) {
+                    held.mark_answered();
+                }
                 Ok(LentConnection { connection, held, is_clean: true })
             }
             Ok(Err(error)) => {
-                let failure = error.is_node_fault().then_some(AttemptFailure::Unreachable);
+                let is_fault = error.is_node_fault(self.source.engine());
+                let failure = is_fault.then_some(AttemptFailure::Unreachable);
                 self.held.connect_failed(&held, failure);
-                if failure.is_some() {
-                    self.stats.record(self.scheduler.now(), StatementOutcome::Failed);
-                    *self.last_failure.lock() = match &error {
-                        DatabaseError::Unavailable { reason } => reason.clone(),
-                        other => other.to_string(),
-                    };
+                if is_fault {
+                    self.record_failure(&error);
                 }
                 Err(SqlError::Database(error))
             }
             Err(_) => {
-                self.held.connect_failed(&held, Some(AttemptFailure::TimedOut));
-                self.stats.record(self.scheduler.now(), StatementOutcome::TimedOut);
-                Err(SqlError::Timeout)
+                // The client chose the time limit, so the node is not at fault.
+                self.held.connect_failed(&held, None);
+                Err(SqlError::Api(ApiError::WaitTimeout))
             }
+        }
+    }
+
+    /// Remembers and logs why no connection could be opened.
+    fn record_failure(&self, error: &DatabaseError) {
+        self.is_suspect.store(true, Ordering::Relaxed);
+        self.stats.record(self.scheduler.now(), StatementOutcome::Failed);
+        let reason = match error {
+            DatabaseError::Unavailable { reason } => reason.clone(),
+            other => other.to_string(),
+        };
+        let mut last = self.last_failure.lock();
+        // An outage fails many requests in the same way.
+        if *last != reason {
+            tracing::warn!(datasource = self.options.name, reason, "could not connect to the database");
+            *last = reason;
         }
     }
 
@@ -205,24 +226,31 @@ impl Database {
         let result = tokio::time::timeout_at(deadline.into(), lent.connection.run(statement, sink)).await;
         let outcome = match &result {
             Ok(Ok(completion)) => StatementOutcome::Answered { first_response: completion.first_response },
-            Ok(Err(error)) if error.is_node_fault() => StatementOutcome::Failed,
+            Ok(Err(error)) if error.is_node_fault(self.source.engine()) => StatementOutcome::Failed,
             Ok(Err(_)) => StatementOutcome::Answered { first_response: started.elapsed() },
             Err(_) => StatementOutcome::TimedOut,
         };
         self.stats.record(self.scheduler.now(), outcome);
         match outcome {
             StatementOutcome::Answered { .. } => lent.is_clean = true,
-            StatementOutcome::Failed => lent.held.mark_failed(),
+            StatementOutcome::Failed => self.mark_failed(lent),
             // The client chose the time limit, so the node is not at fault.
             StatementOutcome::TimedOut => {}
         }
         result.map_err(|_| SqlError::Timeout)?.map_err(SqlError::Database)
     }
 
+    /// Records that the connection failed by the database's fault.
+    pub(crate) fn mark_failed(&self, lent: &LentConnection) {
+        self.is_suspect.store(true, Ordering::Relaxed);
+        lent.held.mark_failed();
+    }
+
     fn session(&self, tenant: &Tenant) -> Session {
         let sql = &tenant.settings.sql;
         Session {
-            owner: u64::from(tenant.id.0),
+            // Ids of removed tenants are used again, names are not.
+            owner: u64::from_be_bytes(tenant_tag(&tenant.settings.name)),
             role: sql.role.clone().or_else(|| self.options.role.clone()),
             settings: sql.settings.clone(),
         }
@@ -234,6 +262,11 @@ impl Database {
             AccessMode::ReadOnly => self.readers,
             AccessMode::ReadWrite => self.writers,
         }
+    }
+
+    /// Reports whether the pool has one connection, SQLite's writer.
+    pub(crate) fn is_single_writer(&self, pool: PoolNode) -> bool {
+        self.writers != self.readers && pool == self.writers
     }
 
     /// Returns the nodes of this database: one, or SQLite's two.

@@ -243,6 +243,17 @@ pub enum Cell<'a> {
     Blob(&'a [u8]),
 }
 
+impl Cell<'_> {
+    /// Returns the size of a text or blob; other values are small.
+    pub fn byte_len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Blob(bytes) => bytes.len(),
+            Self::Null | Self::Integer(_) | Self::Real(_) => 0,
+        }
+    }
+}
+
 /// Numbers of connections of a datasource; `open` is the sum of `idle` and `in_use`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionGauges {

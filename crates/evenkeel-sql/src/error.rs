@@ -68,6 +68,17 @@ const NOT_SUPPORTED: &str = "0A000";
 const INVALID_PARAMETER: &str = "22023";
 
 impl DatabaseError {
+    /// Returns the error for a commit that the database answered with a rollback.
+    pub(crate) fn rolled_back() -> Self {
+        Self::Statement(Box::new(StatementError {
+            code: "40000".to_owned(),
+            message: "the transaction had failed, so the database rolled it back instead of committing it"
+                .to_owned(),
+            severity: "ERROR".to_owned(),
+            ..StatementError::default()
+        }))
+    }
+
     pub fn sqlstate(&self) -> &str {
         match self {
             Self::Statement(error) => &error.code,
@@ -163,7 +174,9 @@ pub enum SqlError {
     IdempotencyMismatch,
     #[error("a request with this Idempotency-Key is still running")]
     IdempotencyRunning,
-    #[error("Idempotency-Key does not apply to a statement of a transaction; repeat the whole transaction instead")]
+    #[error(
+        "Idempotency-Key does not apply to a statement of a transaction; repeat the whole transaction instead"
+    )]
     IdempotencyInTransaction,
 }
 
@@ -173,7 +186,9 @@ impl SqlError {
             Self::Api(error) => error.status(),
             Self::Database(error) => error.status(),
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::ResultTooLarge { .. } | Self::ExecutedResultTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::ResultTooLarge { .. } | Self::ExecutedResultTooLarge { .. } => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
             Self::UnknownDatabase { .. } => StatusCode::NOT_FOUND,
             Self::InvalidTxId
             | Self::TransactionOutside

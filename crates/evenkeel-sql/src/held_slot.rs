@@ -41,6 +41,8 @@ pub(crate) struct HeldSlot {
 struct SlotState {
     /// `None` once released.
     slot: Option<SlotGuard>,
+    /// Set once the scheduler knows that the node answered.
+    is_answered: bool,
     phase: SlotPhase,
     outcome: Outcome,
 }
@@ -60,7 +62,9 @@ impl HeldSlots {
         stats: Arc<DatabaseStats>,
     ) -> Arc<HeldSlot> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = SlotState { slot: Some(slot), phase: SlotPhase::Connecting, outcome: Outcome::Good };
+        let slot = Some(slot);
+        let phase = SlotPhase::Connecting;
+        let state = SlotState { slot, is_answered: false, phase, outcome: Outcome::Good };
         let held =
             Arc::new(HeldSlot { id, since: Instant::now(), activity, stats, state: Mutex::new(state) });
         self.held.lock().insert(id, held.clone());
@@ -92,12 +96,13 @@ impl HeldSlots {
         }
         let Some(slot) = state.slot.take() else { return };
         let outcome = state.outcome;
+        let is_answered = state.is_answered;
         drop(state);
         self.forget(held);
         held.stats.record_hold(held.activity, held.since.elapsed());
         match outcome {
-            Outcome::Good => slot.complete_whole(held.cost()),
-            Outcome::Bad => slot.complete(held.cost(), Outcome::Bad),
+            Outcome::Good if !is_answered => slot.complete_whole(held.cost()),
+            Outcome::Good | Outcome::Bad => slot.complete(held.cost(), outcome),
         }
     }
 
@@ -129,6 +134,16 @@ impl HeldSlot {
     /// Records that the database, not the client, was at fault.
     pub(crate) fn mark_failed(&self) {
         self.state.lock().outcome = Outcome::Bad;
+    }
+
+    /// Tells the scheduler that the database answered, which closes a half-open circuit breaker at once instead of at the
+    /// end of a long statement or transaction.
+    pub(crate) fn mark_answered(&self) {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.slot.as_ref().filter(|_| !state.is_answered) {
+            slot.on_first_byte();
+            state.is_answered = true;
+        }
     }
 
     fn cost(&self) -> Cost {

@@ -3,7 +3,7 @@
 //! Guarantees: two requests with the same key never both execute, unless the first was rejected before it reached the
 //! database. A key that is used for a different body is an error.
 //!
-//! Limits: entries, bytes and age; beyond the first two the oldest stored responses are forgotten. Responses are kept in
+//! Limits: entries, bytes and age; beyond the first two the tenant that has most loses its oldest responses. Responses are kept in
 //! memory, so a restart forgets them.
 
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use evenkeel_policy::id::TenantId;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -19,7 +18,7 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
-use crate::error::SqlError;
+use crate::error::{DatabaseError, SqlError};
 use crate::options::SqlLimits;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -46,21 +45,33 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 pub(crate) struct IdempotencyStore(Arc<Mutex<Entries>>);
 
 struct Entries {
-    by_key: HashMap<EntryKey, Entry>,
-    /// Keys of stored responses, the oldest first.
-    order: VecDeque<(EntryKey, Instant)>,
+    by_tenant: HashMap<String, TenantEntries>,
+    entries: usize,
     bytes: usize,
     entries_max: usize,
     bytes_max: usize,
     age_max: Duration,
 }
 
-type EntryKey = (TenantId, String);
+#[derive(Default)]
+struct TenantEntries {
+    by_key: HashMap<String, Entry>,
+    /// Keys of stored responses, the oldest first.
+    order: VecDeque<(String, Instant)>,
+    bytes: usize,
+}
 
 struct Entry {
     body_hash: [u8; 32],
     /// `None` while the request runs.
     response: Option<StoredResponse>,
+}
+
+/// Measure by which a tenant's stored responses are compared with those of others.
+#[derive(Clone, Copy)]
+enum Excess {
+    Entries,
+    Bytes,
 }
 
 /// A response as it was sent.
@@ -86,14 +97,16 @@ pub(crate) enum Repeat {
 /// The entry of a request that runs. Dropping it without a response forgets the key.
 pub(crate) struct RunningEntry {
     store: IdempotencyStore,
-    key: Option<EntryKey>,
+    tenant: String,
+    /// `None` once the response is stored.
+    key: Option<String>,
 }
 
 impl IdempotencyStore {
     pub(crate) fn new(limits: &SqlLimits) -> Self {
         Self(Arc::new(Mutex::new(Entries {
-            by_key: HashMap::new(),
-            order: VecDeque::new(),
+            by_tenant: HashMap::new(),
+            entries: 0,
             bytes: 0,
             entries_max: limits.idempotency_entries_max,
             bytes_max: limits.idempotency_bytes_max,
@@ -102,19 +115,20 @@ impl IdempotencyStore {
     }
 
     /// Looks up the key of a request, and reserves it if it is new.
-    pub(crate) fn begin(&self, tenant: TenantId, key: &str, body: &[u8]) -> Result<Repeat, SqlError> {
-        let key = (tenant, key.to_owned());
+    pub(crate) fn begin(&self, tenant: &str, key: &str, body: &[u8]) -> Result<Repeat, SqlError> {
         let mut body_hash = [0; 32];
         body_hash.copy_from_slice(digest(&SHA256, body).as_ref());
         let mut entries = self.0.lock();
-        entries.expire(Instant::now());
-        match entries.by_key.get(&key) {
+        entries.expire(tenant, Instant::now());
+        let of_tenant = entries.by_tenant.entry(tenant.to_owned()).or_default();
+        match of_tenant.by_key.get(key) {
             Some(entry) if entry.body_hash != body_hash => Err(SqlError::IdempotencyMismatch),
             Some(Entry { response: Some(stored), .. }) => Ok(Repeat::Stored(stored.clone())),
             Some(Entry { response: None, .. }) => Err(SqlError::IdempotencyRunning),
             None => {
-                entries.by_key.insert(key.clone(), Entry { body_hash, response: None });
-                Ok(Repeat::First(RunningEntry { store: self.clone(), key: Some(key) }))
+                of_tenant.by_key.insert(key.to_owned(), Entry { body_hash, response: None });
+                let tenant = tenant.to_owned();
+                Ok(Repeat::First(RunningEntry { store: self.clone(), tenant, key: Some(key.to_owned()) }))
             }
         }
     }
@@ -123,50 +137,89 @@ impl IdempotencyStore {
 impl RunningEntry {
     /// Stores the response of a request that reached the database, and returns it.
     pub(crate) async fn store(mut self, result: Result<Response, SqlError>) -> Result<Response, SqlError> {
-        // A rejection before the database saw the statement must not be repeated forever.
-        if let Err(error @ (SqlError::Api(_) | SqlError::UnknownDatabase { .. })) = result {
-            return Err(error);
+        if let Err(error) = &result
+            && was_not_executed(error)
+        {
+            return result;
         }
         let (head, body) = result.unwrap_or_else(SqlError::into_response).into_parts();
         let body = body.collect().await.map_err(|_| ApiError::Internal)?.to_bytes();
         let stored = StoredResponse { status: head.status, body };
         if let Some(key) = self.key.take() {
-            self.store.0.lock().insert(key, stored.clone(), Instant::now());
+            self.store.0.lock().insert(&self.tenant, key, stored.clone(), Instant::now());
         }
         Ok(stored.to_response())
     }
 }
 
+/// Reports whether a repeat of the request must be executed: the database did not see it, or asks for the repeat.
+fn was_not_executed(error: &SqlError) -> bool {
+    match error {
+        SqlError::Api(_) | SqlError::UnknownDatabase { .. } => true,
+        SqlError::Database(DatabaseError::Unavailable { .. }) => true,
+        // Serialization failures and deadlocks.
+        SqlError::Database(DatabaseError::Statement(error)) => error.code.starts_with("40"),
+        _ => false,
+    }
+}
+
 impl Drop for RunningEntry {
     fn drop(&mut self) {
-        if let Some(key) = &self.key {
-            self.store.0.lock().by_key.remove(key);
+        let Some(key) = &self.key else { return };
+        if let Some(of_tenant) = self.store.0.lock().by_tenant.get_mut(&self.tenant) {
+            of_tenant.by_key.remove(key);
         }
     }
 }
 
 impl Entries {
-    fn insert(&mut self, key: EntryKey, response: StoredResponse, now: Instant) {
-        self.bytes += response.body.len();
-        if let Some(entry) = self.by_key.get_mut(&key) {
-            entry.response = Some(response);
+    fn insert(&mut self, tenant: &str, key: String, response: StoredResponse, now: Instant) {
+        let bytes = response.body.len();
+        let Some(of_tenant) = self.by_tenant.get_mut(tenant) else { return };
+        let Some(entry) = of_tenant.by_key.get_mut(&key) else { return };
+        entry.response = Some(response);
+        of_tenant.order.push_back((key, now));
+        of_tenant.bytes += bytes;
+        self.entries += 1;
+        self.bytes += bytes;
+        while self.entries_max < self.entries {
+            self.evict(Excess::Entries);
         }
-        self.order.push_back((key, now));
-        while self.entries_max < self.order.len() || self.bytes_max < self.bytes {
-            self.remove_oldest();
+        while self.bytes_max < self.bytes {
+            self.evict(Excess::Bytes);
         }
     }
 
-    fn expire(&mut self, now: Instant) {
-        while self.order.front().is_some_and(|(_, at)| self.age_max <= now.saturating_duration_since(*at)) {
-            self.remove_oldest();
+    /// Removes the oldest response of the tenant that has most, so that nobody can evict those of others.
+    fn evict(&mut self, excess: Excess) {
+        let measure = |of_tenant: &TenantEntries| match excess {
+            Excess::Entries => of_tenant.order.len(),
+            Excess::Bytes => of_tenant.bytes,
+        };
+        let largest = self.by_tenant.iter().max_by_key(|(_, of_tenant)| measure(of_tenant));
+        let Some(tenant) = largest.map(|(tenant, _)| tenant.clone()) else { return };
+        self.remove_oldest(&tenant);
+    }
+
+    fn expire(&mut self, tenant: &str, now: Instant) {
+        while self
+            .by_tenant
+            .get(tenant)
+            .and_then(|of_tenant| of_tenant.order.front())
+            .is_some_and(|(_, at)| self.age_max <= now.saturating_duration_since(*at))
+        {
+            self.remove_oldest(tenant);
         }
     }
 
-    fn remove_oldest(&mut self) {
-        let Some((key, _)) = self.order.pop_front() else { return };
-        let removed = self.by_key.remove(&key).and_then(|entry| entry.response);
-        self.bytes -= removed.map_or(0, |response| response.body.len());
+    fn remove_oldest(&mut self, tenant: &str) {
+        let Some(of_tenant) = self.by_tenant.get_mut(tenant) else { return };
+        let Some((key, _)) = of_tenant.order.pop_front() else { return };
+        let removed = of_tenant.by_key.remove(&key).and_then(|entry| entry.response);
+        let bytes = removed.map_or(0, |response| response.body.len());
+        of_tenant.bytes -= bytes;
+        self.entries -= 1;
+        self.bytes -= bytes;
     }
 }
 
@@ -174,7 +227,7 @@ impl Entries {
 mod tests {
     use super::*;
 
-    const TENANT: TenantId = TenantId(1);
+    const TENANT: &str = "a";
 
     fn store(entries_max: usize, bytes_max: usize) -> IdempotencyStore {
         let limits = SqlLimits {
@@ -210,10 +263,7 @@ mod tests {
         run(&store, "a", "one").await;
         assert_eq!(stored(&store, "a").as_deref(), Some(b"one".as_slice()));
         assert!(matches!(store.begin(TENANT, "a", b"other"), Err(SqlError::IdempotencyMismatch)));
-        assert!(
-            matches!(store.begin(TenantId(2), "a", b"body"), Ok(Repeat::First(_))),
-            "keys are per tenant"
-        );
+        assert!(matches!(store.begin("b", "a", b"body"), Ok(Repeat::First(_))), "keys are per tenant");
     }
 
     #[tokio::test]
@@ -230,10 +280,25 @@ mod tests {
         let store = store(10, 1_000);
         assert!(first(&store, "a").store(Err(ApiError::Draining.into())).await.is_err());
         assert_eq!(stored(&store, "a"), None);
-        let unknown = SqlError::Database(crate::error::DatabaseError::OutcomeUnknown);
+        let unavailable = DatabaseError::Unavailable { reason: String::new() };
+        assert!(first(&store, "a").store(Err(unavailable.into())).await.is_err());
+        assert_eq!(stored(&store, "a"), None);
+        let unknown = SqlError::Database(DatabaseError::OutcomeUnknown);
         let response = first(&store, "b").store(Err(unknown)).await.unwrap();
         assert_eq!(response.status(), 502);
         assert!(stored(&store, "b").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_tenant_with_many_responses_evicts_only_its_own() {
+        let store = store(4, 1_000);
+        let Ok(Repeat::First(quiet)) = store.begin("quiet", "k", b"body") else { panic!("stored") };
+        quiet.store(Ok(json_response(StatusCode::OK, full("x")))).await.unwrap();
+        for number in 0..20 {
+            run(&store, &number.to_string(), "x").await;
+        }
+        assert!(matches!(store.begin("quiet", "k", b"body"), Ok(Repeat::Stored(_))));
+        assert!(stored(&store, "19").is_some());
     }
 
     #[tokio::test]
@@ -243,6 +308,7 @@ mod tests {
             run(&store, key, "x").await;
         }
         assert_eq!(["a", "b", "c"].map(|key| stored(&store, key).is_some()), [false, true, true]);
+        assert!(matches!(store.begin("b", "x", b"body"), Ok(Repeat::First(_))));
         let small = self::store(10, 5);
         run(&small, "a", "123").await;
         run(&small, "b", "456").await;

@@ -114,7 +114,7 @@ impl Runner<'_> {
         let mut result = NeonResult::new(self.format, bytes_left);
         let run = self.database.run(&mut self.lent, statement, &mut result, self.deadline).await;
         if result.is_too_large() {
-            return Err(SqlError::ResultTooLarge { bytes_max: self.bytes_max });
+            return Err(SqlError::ExecutedResultTooLarge { bytes_max: self.bytes_max });
         }
         Ok(result.finish(&run?))
     }
@@ -141,7 +141,12 @@ impl Runner<'_> {
             if index > 0 {
                 body.push(b',');
             }
-            let result = self.run(statement, self.bytes_max.saturating_sub(body.len())).await?;
+            let bytes_left = self.bytes_max.saturating_sub(body.len());
+            let result = self.run(statement, bytes_left).await.map_err(|error| match error {
+                // The error rolls the batch back, so nothing of it was executed.
+                SqlError::ExecutedResultTooLarge { bytes_max } => SqlError::ResultTooLarge { bytes_max },
+                other => other,
+            })?;
             if self.lent.connection.transaction_status() == TransactionStatus::Idle {
                 return Err(SqlError::TransactionInList);
             }

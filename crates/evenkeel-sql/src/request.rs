@@ -1,9 +1,12 @@
 //! Bodies of requests: parsed once, every mistake reported as a sentence.
 
+use core::fmt;
+use core::marker::PhantomData;
 use std::time::Duration;
 
 use evenkeel_server::api_error::ApiError;
-use serde::Deserialize;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::datasource::{AccessMode, BeginOptions, Isolation, Statement};
@@ -12,6 +15,8 @@ use crate::param::Param;
 
 /// Longest SQL text of a statement.
 pub(crate) const SQL_BYTES_MAX: usize = 1 << 20;
+/// Statements of a list that are read before `statements_max` is checked.
+const STATEMENTS_READ_MAX: usize = 10_000;
 /// Most parameters of a statement; PostgreSQL's own limit.
 pub(crate) const PARAMS_MAX: usize = 65_535;
 
@@ -61,9 +66,9 @@ pub(crate) struct BeginRequest {
 struct StatementBody<'a> {
     sql: Option<String>,
     #[serde(borrow, default)]
-    params: Option<Vec<&'a RawValue>>,
+    params: Option<BoundedList<&'a RawValue, PARAMS_MAX>>,
     #[serde(borrow)]
-    statements: Option<Vec<ListedStatement<'a>>>,
+    statements: Option<BoundedList<ListedStatement<'a>, STATEMENTS_READ_MAX>>,
     database: Option<String>,
     tx_id: Option<String>,
     timeout_ms: Option<u64>,
@@ -75,7 +80,43 @@ struct StatementBody<'a> {
 struct ListedStatement<'a> {
     sql: String,
     #[serde(borrow, default)]
-    params: Option<Vec<&'a RawValue>>,
+    params: Option<BoundedList<&'a RawValue, PARAMS_MAX>>,
+}
+
+/// A list that is rejected while it is read once it has more than `MAX` elements, so that it cannot use up memory.
+struct BoundedList<T, const MAX: usize>(Vec<T>);
+
+impl<T, const MAX: usize> Default for BoundedList<T, MAX> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for BoundedList<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
+    }
+}
+
+struct ListVisitor<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T, MAX> {
+    type Value = BoundedList<T, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MAX} elements")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = elements.next_element()? {
+            if list.len() == MAX {
+                return Err(A::Error::invalid_length(MAX + 1, &self));
+            }
+            list.push(element);
+        }
+        Ok(BoundedList(list))
+    }
 }
 
 #[derive(Deserialize)]
@@ -103,7 +144,7 @@ impl StatementRequest {
                 if body.params.is_some() {
                     return Err(invalid("params", "params belong to each statement of a list"));
                 }
-                Statements::List(statement_list(list, timeout, limits)?)
+                Statements::List(statement_list(list.0, timeout, limits)?)
             }
             (Some(_), Some(_)) => {
                 return Err(invalid("statements", "give either sql or statements, not both"));
@@ -168,11 +209,11 @@ fn statement_list(
 /// Checks a statement; `path` is the position of its fields in the body.
 fn statement(
     sql: String,
-    params: Option<Vec<&RawValue>>,
+    params: Option<BoundedList<&RawValue, PARAMS_MAX>>,
     timeout: Duration,
     path: &str,
 ) -> Result<Statement, ApiError> {
-    let params = params.unwrap_or_default();
+    let params = params.unwrap_or_default().0;
     check_statement(&sql, params.len(), path)?;
     let parse = |(index, json): (usize, &RawValue)| {
         Param::parse(json).map_err(|error| {
@@ -256,7 +297,7 @@ mod tests {
             (r#"{"sql": "a", "timeoutMs": 3600001}"#, "timeoutMs must be"),
             (r#"{"sql": "a", "maxrows": 1}"#, "unknown field `maxrows`"),
             (r#"{"sql": "a", "params": [{"x": 1}]}"#, "parameter 1 must be null"),
-            (r#"{"sql": "a", "params": {"x": 1}}"#, "invalid type: map"),
+            (r#"{"sql": "a", "params": {"x": 1}}"#, "invalid type: map, expected a list"),
             (r#"{"statements": [{"sql": "a"}], "params": [1]}"#, "params belong to each statement"),
             (r#"{"statements": [{"sql": "a"}], "txId": "x"}"#, "takes no txId"),
             (r#"{"sql": "a", "txId": "x", "database": "d"}"#, "leave out database"),

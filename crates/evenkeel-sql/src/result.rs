@@ -52,8 +52,11 @@ impl RowWriter {
         self.out.push(b']');
     }
 
-    /// Writes a row, unless `maxRows` is reached.
-    fn write_row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>) -> bool {
+    /// Writes a row, unless `maxRows` is reached or the result would be larger than `bytes_max`.
+    fn write_row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>, bytes_max: usize) -> bool {
+        if self.extent == Extent::TooLarge {
+            return false;
+        }
         if self.rows_max.is_some_and(|max| max <= self.rows) {
             self.extent = Extent::Truncated;
             return false;
@@ -67,6 +70,11 @@ impl RowWriter {
         for (index, cell) in cells.enumerate() {
             if index > 0 {
                 self.out.push(b',');
+            }
+            // Before the cell is encoded, which may multiply its size.
+            if bytes_max < self.out.len().saturating_add(cell.byte_len()) {
+                self.extent = Extent::TooLarge;
+                return false;
             }
             write_cell(&mut self.out, cell, formats.next().copied().unwrap_or(TextFormat::String));
         }
@@ -126,14 +134,18 @@ impl RowSink for JsonResult {
     }
 
     fn row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>) -> ControlFlow<()> {
-        if !self.writer.write_row(cells) {
-            return after_last_row(self.access);
-        }
+        let written = self.writer.write_row(cells, self.bytes_max);
         if self.bytes_max < self.writer.out.len() {
             self.writer.extent = Extent::TooLarge;
-            return ControlFlow::Break(());
         }
-        ControlFlow::Continue(())
+        if self.writer.extent == Extent::TooLarge {
+            self.writer.out = Vec::new();
+        }
+        if written && self.writer.extent != Extent::TooLarge {
+            ControlFlow::Continue(())
+        } else {
+            after_last_row(self.access)
+        }
     }
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<ControlFlow<()>> {
@@ -216,7 +228,7 @@ impl RowSink for LineStream {
     }
 
     fn row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>) -> ControlFlow<()> {
-        let written = self.writer.write_row(cells);
+        let written = self.writer.write_row(cells, usize::MAX);
         if written { ControlFlow::Continue(()) } else { after_last_row(self.access) }
     }
 
@@ -239,7 +251,8 @@ impl RowSink for LineStream {
     }
 }
 
-/// Chooses what happens to rows beyond `maxRows`: stopping a statement that writes would undo it.
+/// Chooses what happens to rows beyond a limit: stopping a statement that writes could undo it, or leave its outcome
+/// unknown.
 fn after_last_row(access: AccessMode) -> ControlFlow<()> {
     match access {
         AccessMode::ReadOnly => ControlFlow::Break(()),
@@ -325,9 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn a_result_above_the_size_limit_stops_the_statement() {
-        let mut result = JsonResult::new(None, 100, AccessMode::ReadWrite);
+    fn a_result_above_the_size_limit_stops_a_query() {
+        let mut result = JsonResult::new(None, 100, AccessMode::ReadOnly);
         assert!(write_rows(&mut result, 99) < 99);
+        assert_eq!(result.extent(), Extent::TooLarge);
+        let mut result = JsonResult::new(None, 100, AccessMode::ReadWrite);
+        assert_eq!(write_rows(&mut result, 99), 99, "a statement that writes is not stopped");
         assert_eq!(result.extent(), Extent::TooLarge);
     }
 

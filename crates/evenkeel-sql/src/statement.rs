@@ -145,10 +145,18 @@ async fn run_to_json(
 ) -> Result<(JsonResult, Completion), SqlError> {
     let mut result = JsonResult::new(limits.rows_max, limits.bytes_max, limits.access);
     let run = database.run(lent, statement, &mut result, limits.deadline).await;
-    if result.extent() == Extent::TooLarge {
-        return Err(SqlError::ResultTooLarge { bytes_max: limits.bytes_max });
-    }
+    check_size(&result, limits)?;
     Ok((result, run?))
+}
+
+/// Rejects a result above the size limit.
+fn check_size(result: &JsonResult, limits: ResultLimits) -> Result<(), SqlError> {
+    let bytes_max = limits.bytes_max;
+    match (result.extent(), limits.access) {
+        (Extent::TooLarge, AccessMode::ReadOnly) => Err(SqlError::ResultTooLarge { bytes_max }),
+        (Extent::TooLarge, AccessMode::ReadWrite) => Err(SqlError::ExecutedResultTooLarge { bytes_max }),
+        (Extent::All | Extent::Truncated, _) => Ok(()),
+    }
 }
 
 fn object_response(result: JsonResult, completion: &Completion, elapsed: Duration) -> Response {
@@ -184,7 +192,10 @@ async fn run_list(
         let remaining = ResultLimits { bytes_max, ..limits };
         let run = run_to_json(database, lent, statement, remaining).await;
         let (result, completion) = run.map_err(|error| match error {
-            SqlError::ResultTooLarge { .. } => SqlError::ResultTooLarge { bytes_max: limits.bytes_max },
+            // The error rolls the list back, so nothing of it was executed.
+            SqlError::ResultTooLarge { .. } | SqlError::ExecutedResultTooLarge { .. } => {
+                SqlError::ResultTooLarge { bytes_max: limits.bytes_max }
+            }
             other => other,
         })?;
         if completion.end == RowsEnd::Stopped {
@@ -247,10 +258,9 @@ async fn serve_in_transaction(
     }
     let mut result = JsonResult::new(limits.rows_max, limits.bytes_max, limits.access);
     let run = run_checked_out(&database, checked_out, &statement, &mut result, limits.deadline).await;
-    if result.extent() == Extent::TooLarge {
-        return Err(SqlError::ResultTooLarge { bytes_max: limits.bytes_max });
-    }
-    Ok(object_response(result, &run?, started.elapsed()))
+    let completion = run?;
+    check_size(&result, limits)?;
+    Ok(object_response(result, &completion, started.elapsed()))
 }
 
 /// Runs a statement on the connection of a transaction, then returns the connection or ends the transaction.
@@ -264,17 +274,21 @@ async fn run_checked_out(
     let open = checked_out.open.clone();
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     let run = tokio::select! {
+        biased;
         run = database.run(lent, statement, sink, deadline) => run,
         ended_by = open.stopped() => Err(SqlError::TransactionEnded(ended_by)),
     };
+    let is_over = lent.is_clean && lent.connection.transaction_status() == TransactionStatus::Idle;
     match run {
-        Ok(completion) => {
-            finish_in_transaction(checked_out, &completion);
-            Ok(completion)
-        }
+        Ok(completion) => finish_in_transaction(checked_out, statement, completion),
         Err(error) => {
-            if is_lost(&error) {
+            if is_lost(&error) && is_commit(&statement.sql) {
+                checked_out.end(EndedBy::UnknownOutcome);
+            } else if is_lost(&error) {
                 checked_out.end(EndedBy::ConnectionLost);
+            } else if is_over {
+                // A commit that failed, such as by a deferred constraint.
+                checked_out.end(EndedBy::FailedCommit);
             }
             Err(error)
         }
@@ -282,17 +296,35 @@ async fn run_checked_out(
 }
 
 /// Returns the connection to its transaction, or ends a transaction that the statement has ended.
-fn finish_in_transaction(mut checked_out: CheckedOut, completion: &Completion) {
-    let Some(lent) = checked_out.connection() else { return };
+fn finish_in_transaction(
+    mut checked_out: CheckedOut,
+    statement: &Statement,
+    completion: Completion,
+) -> Result<Completion, SqlError> {
+    let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     if completion.end == RowsEnd::Stopped {
         // The statement was cancelled; dropping the loan recovers the connection.
         lent.is_clean = false;
-        return;
+        return Ok(completion);
     }
-    if lent.connection.transaction_status() == TransactionStatus::Idle {
-        let ended_by = if completion.command == "COMMIT" { EndedBy::Commit } else { EndedBy::Rollback };
-        checked_out.end(ended_by);
+    if lent.connection.transaction_status() != TransactionStatus::Idle {
+        return Ok(completion);
     }
+    match completion.command.as_str() {
+        "COMMIT" => checked_out.end(EndedBy::Commit),
+        _ if is_commit(&statement.sql) => {
+            checked_out.end(EndedBy::FailedCommit);
+            return Err(SqlError::Database(DatabaseError::rolled_back()));
+        }
+        _ => checked_out.end(EndedBy::Rollback),
+    }
+    Ok(completion)
+}
+
+/// Reports whether a statement commits a transaction.
+fn is_commit(sql: &str) -> bool {
+    let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    word.eq_ignore_ascii_case("commit") || word.eq_ignore_ascii_case("end")
 }
 
 /// Reports whether an error means that the transaction's connection is gone.

@@ -19,21 +19,23 @@ use std::time::{Duration, Instant};
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    ActorRef, ActorSystemConfig, ActorSystemRunner, Props, ReadyQueueScheduler, SpawnError, StartError,
+    ActorRef, ActorSystemConfig, ActorSystemRunner, Props, ReadyQueueScheduler, StartError,
 };
 use evenkeel_policy::id::TenantId;
+use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::database::{Database, LentConnection};
+use crate::database::{Database, LentConnection, PoolNode};
+use crate::datasource::{AccessMode, TransactionStatus};
 use crate::error::SqlError;
 use crate::options::SqlLimits;
 use crate::stats::{Activity, ActivityGuard};
 use actor::{TransactionActor, TransactionMsg};
 use ended::EndedTransactions;
-pub(crate) use tx_id::TxId;
 use tx_id::TxIdSigner;
+pub(crate) use tx_id::{TxId, tenant_tag};
 
 /// Time for which the end of a transaction is remembered.
 pub(crate) const REMEMBER_MAX: Duration = Duration::from_secs(300);
@@ -56,7 +58,7 @@ pub enum EndedBy {
     /// It was idle and above its tenant's share while other tenants waited.
     Reclaimed,
     ConnectionLost,
-    /// The connection was lost during the commit.
+    /// The commit did not finish, or nobody waited for its end.
     UnknownOutcome,
     Shutdown,
 }
@@ -71,7 +73,7 @@ impl fmt::Display for EndedBy {
             Self::TimeLimit => "it was open for too long and was rolled back",
             Self::Reclaimed => "it was idle while other tenants waited for their share, and was rolled back",
             Self::ConnectionLost => "the connection to the database was lost, so it was rolled back",
-            Self::UnknownOutcome => "the connection was lost during the commit, so its outcome is unknown",
+            Self::UnknownOutcome => "its commit did not finish or was not awaited, so its outcome is unknown",
             Self::Shutdown => "the server was shut down, and it was rolled back",
         })
     }
@@ -84,6 +86,8 @@ pub(crate) struct Transactions {
     signer: TxIdSigner,
     next: AtomicU64,
     open: Mutex<HashMap<u64, Arc<OpenTransaction>>>,
+    /// Set by `drain` under the lock of `open`: no transaction is opened afterwards.
+    draining: AtomicBool,
     ended: Mutex<EndedTransactions>,
     /// Signals that a transaction has ended.
     changed: Notify,
@@ -95,6 +99,7 @@ pub(crate) struct OpenTransaction {
     pub(crate) tenant: TenantId,
     tenant_name: String,
     pub(crate) database: Arc<Database>,
+    pool: PoolNode,
     actor: ActorRef<TransactionMsg>,
     /// Set while a request has its connection.
     busy: AtomicBool,
@@ -124,6 +129,7 @@ impl Transactions {
             signer: TxIdSigner::new(node, signing_key).map_err(|_| TransactionsError::NoRandomness)?,
             next: AtomicU64::new(0),
             open: Mutex::default(),
+            draining: AtomicBool::new(false),
             ended: Mutex::new(EndedTransactions::new(ENDED_MAX, REMEMBER_MAX)),
             changed: Notify::new(),
         }))
@@ -134,18 +140,23 @@ impl Transactions {
         self: &Arc<Self>,
         tenant: &Tenant,
         database: &Arc<Database>,
+        access: AccessMode,
         lent: LentConnection,
-    ) -> Result<String, SpawnError> {
+    ) -> Result<String, ApiError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let actor = TransactionActor::new(number, Arc::downgrade(self), lent, self.limits);
         let props = Props::of_values().label("transaction").build();
         let mut open = self.open.lock();
-        let actor = self.system.spawn_value(actor, &props)?;
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ApiError::Draining);
+        }
+        let actor = self.system.spawn_value(actor, &props).map_err(|_| ApiError::Internal)?;
         let entry = OpenTransaction {
             number,
             tenant: tenant.id,
             tenant_name: tenant.settings.name.clone(),
             database: database.clone(),
+            pool: database.pool(access),
             actor,
             busy: AtomicBool::new(false),
             stopped: Notify::new(),
@@ -159,9 +170,9 @@ impl Transactions {
 
     /// Finds a transaction that this tenant may use.
     pub(crate) fn find(&self, id: &str, tenant: &Tenant) -> Result<Arc<OpenTransaction>, SqlError> {
-        let TxId { number, is_from_this_boot, tenant_tag } =
+        let TxId { number, is_from_this_boot, tenant_tag: tag } =
             self.signer.verify(id).ok_or(SqlError::InvalidTxId)?;
-        if tenant_tag != tx_id::tenant_tag(&tenant.settings.name) {
+        if tag != tenant_tag(&tenant.settings.name) {
             return Err(SqlError::ForeignTransaction);
         }
         if !is_from_this_boot {
@@ -205,14 +216,14 @@ impl Transactions {
         }
     }
 
-    /// Rolls back idle transactions of tenants that hold more than their share while others wait.
-    pub(crate) fn reclaim(&self, database: &Arc<Database>, tenant: TenantId, count: u32) {
+    /// Rolls back idle transactions of a pool, those of one tenant or of all.
+    pub(crate) fn reclaim(&self, pool: PoolNode, tenant: Option<TenantId>, count: u32) {
         let idle_max = self.limits.transaction_contended_idle_max;
         let mut idle: Vec<_> = {
             let open = self.open.lock();
             let candidates = open.values().filter(|open| {
-                open.tenant == tenant
-                    && Arc::ptr_eq(&open.database, database)
+                open.pool == pool
+                    && tenant.is_none_or(|tenant| open.tenant == tenant)
                     && !open.busy.load(Ordering::Acquire)
                     && idle_max <= open.idle_since.lock().elapsed()
             });
@@ -230,6 +241,10 @@ impl Transactions {
 
     /// Waits until every transaction has ended; rolls back those that are still open after `drain_max`.
     pub(crate) async fn drain(&self, drain_max: Duration) {
+        {
+            let _open = self.open.lock();
+            self.draining.store(true, Ordering::Relaxed);
+        }
         let all_ended = async {
             loop {
                 let changed = self.changed.notified();
@@ -288,6 +303,12 @@ impl Drop for CheckedOut {
         tokio::spawn(async move {
             let mut lent = lent;
             match lent.connection.recover().await {
+                // The statement ended the transaction, such as a COMMIT whose client did not wait for its end.
+                Ok(()) if lent.connection.transaction_status() == TransactionStatus::Idle => {
+                    drop(lent);
+                    transactions.close(open.number, EndedBy::UnknownOutcome);
+                    open.actor.tell(TransactionMsg::Ended);
+                }
                 Ok(()) => open.take_back(lent),
                 Err(_) => {
                     transactions.close(open.number, EndedBy::ConnectionLost);

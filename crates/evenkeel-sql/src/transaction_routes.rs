@@ -33,9 +33,13 @@ pub(crate) async fn begin(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<R
     let mut lent = database.connect(connection).await?;
     lent.is_clean = false;
     let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;
-    begun.map_err(|_| SqlError::Timeout)??;
+    let begun = begun.map_err(|_| SqlError::Timeout)?;
+    if begun.as_ref().is_err_and(|error| error.is_node_fault(database.source.engine())) {
+        database.mark_failed(&lent);
+    }
+    begun?;
     lent.is_clean = true;
-    let tx_id = api.transactions.open(&tenant, database, lent).map_err(|_| ApiError::Internal)?;
+    let tx_id = api.transactions.open(&tenant, database, access, lent)?;
     let expires = SystemTime::now() + api.limits.transaction_idle_max;
     let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
@@ -58,7 +62,8 @@ async fn end(api: Arc<SqlApi>, mut call: ServerRequest, end: TransactionEnd) -> 
     let _session = open.database.stats.begin(Activity::HttpSession);
     let checked_out = api.transactions.check_out(open).await?;
     // A client that disconnects does not stop a commit half-way: its outcome would be unknown.
-    let ended = tokio::spawn(end_checked_out(checked_out, end)).await;
+    let deadline = Instant::now() + api.limits.timeout_default;
+    let ended = tokio::spawn(end_checked_out(checked_out, end, deadline)).await;
     ended.map_err(|_| ApiError::Internal)??;
     Ok(ok(&json!({"status": match end {
         TransactionEnd::Commit => "committed",
@@ -67,9 +72,18 @@ async fn end(api: Arc<SqlApi>, mut call: ServerRequest, end: TransactionEnd) -> 
 }
 
 /// Commits or rolls back, and records how the transaction ended.
-async fn end_checked_out(mut checked_out: CheckedOut, end: TransactionEnd) -> Result<(), SqlError> {
+async fn end_checked_out(
+    mut checked_out: CheckedOut,
+    end: TransactionEnd,
+    deadline: Instant,
+) -> Result<(), SqlError> {
+    let database = checked_out.open.database.clone();
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
-    let result = lent.connection.end(end).await;
+    let result = tokio::time::timeout_at(deadline.into(), lent.connection.end(end)).await;
+    let result = result.unwrap_or(Err(DatabaseError::OutcomeUnknown));
+    if result.as_ref().is_err_and(|error| error.is_node_fault(database.source.engine())) {
+        database.mark_failed(lent);
+    }
     let status = lent.connection.transaction_status();
     match (&result, end) {
         (Ok(()), TransactionEnd::Commit) => checked_out.end(EndedBy::Commit),

@@ -37,6 +37,8 @@ const USER_TYPES: &str = "select oid, format_type(oid, null) from pg_type where 
 const TYPE_OID: &str = "select pg_catalog.to_regtype($1)::pg_catalog.oid";
 const DATABASE_ID: &str =
     "select (select system_identifier from pg_control_system())::text, current_database()";
+/// Fails the open transaction: there is no such savepoint.
+const FAIL_TRANSACTION: &str = "ROLLBACK TO SAVEPOINT evenkeel_cancelled_statement";
 const IS_SUPERUSER: &str = "select current_setting('is_superuser')";
 
 /// A PostgreSQL database.
@@ -93,8 +95,9 @@ impl Datasource for PostgresDatasource {
     fn connect(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn DatabaseConnection>, DatabaseError>> {
         Box::pin(async move {
             let Lease { session, access, on_release } = lease;
-            if self.types.is_stale() {
-                self.load_types().await?;
+            if self.types.take_stale() && self.load_types().await.is_err() {
+                // Names of types are worth no failed request; the next one tries again.
+                self.types.set_stale();
             }
             let session = pg_session(session, access);
             let mut connection = self.pool.get(&session).await.map_err(database_error)?;
@@ -168,7 +171,8 @@ impl PostgresConnection {
         let params = params::encode(&statement.params, &types)?;
         let started = Instant::now();
         // One more than the sink takes, so that it learns that there are more.
-        let rows_max = statement.rows_max.and_then(|max| u32::try_from(max.saturating_add(1)).ok()).unwrap_or(0);
+        let rows_max =
+            statement.rows_max.and_then(|max| u32::try_from(max.saturating_add(1)).ok()).unwrap_or(0);
         let mut rows =
             TextRows { sink, types: &self.types, started, first_response: None, rows_max, rows: 0 };
         let pg_statement = PgStatement::new(&statement.sql, &params).with_rows_max(rows_max);
@@ -217,14 +221,7 @@ impl PostgresConnection {
         };
         let completion = self.connection.simple(sql).await.map_err(database_error)?;
         if end == TransactionEnd::Commit && completion.tag.as_str() == "ROLLBACK" {
-            return Err(DatabaseError::Statement(Box::new(StatementError {
-                code: "40000".to_owned(),
-                message:
-                    "the transaction had failed, so the database rolled it back instead of committing it"
-                        .to_owned(),
-                severity: "ERROR".to_owned(),
-                ..StatementError::default()
-            })));
+            return Err(DatabaseError::rolled_back());
         }
         Ok(())
     }
@@ -269,7 +266,15 @@ impl DatabaseConnection for PostgresConnection {
     }
 
     fn recover(&mut self) -> BoxFuture<'_, Result<(), DatabaseError>> {
-        Box::pin(async move { self.connection.recover().await.map_err(database_error) })
+        Box::pin(async move {
+            self.connection.recover().await.map_err(database_error)?;
+            // The cancel may have come too late. A client that was told of a cancel would repeat the statement.
+            if self.connection.transaction_status() == evenkeel_postgres::TransactionStatus::InTransaction {
+                let failed = self.connection.simple(FAIL_TRANSACTION).await;
+                debug_assert!(failed.is_err());
+            }
+            Ok(())
+        })
     }
 }
 
@@ -380,6 +385,12 @@ fn database_error(error: PgError) -> DatabaseError {
         PgError::Unsupported { what } => {
             DatabaseError::Unsupported { what: format!("{what} is not supported over HTTP") }
         }
+        PgError::ResultTooLarge { bytes_max } => DatabaseError::Statement(Box::new(StatementError {
+            code: "54000".to_owned(),
+            message: format!("a row of the result is larger than {bytes_max} bytes"),
+            severity: "ERROR".to_owned(),
+            ..StatementError::default()
+        })),
         PgError::InvalidStatement { reason, sqlstate } => {
             DatabaseError::Statement(Box::new(StatementError {
                 code: sqlstate.to_owned(),

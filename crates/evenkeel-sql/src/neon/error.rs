@@ -88,7 +88,7 @@ fn sqlstate(error: &SqlError) -> &str {
         SqlError::Api(error) => api_sqlstate(error),
         SqlError::Database(error) => error.sqlstate(),
         SqlError::UnknownDatabase { .. } => "3D000",
-        SqlError::ResultTooLarge { .. } => "54000",
+        SqlError::ResultTooLarge { .. } | SqlError::ExecutedResultTooLarge { .. } => "54000",
         SqlError::Timeout | SqlError::TransactionOutside | SqlError::TransactionInList => error.code(),
         // Only the API's own routes raise these.
         SqlError::InvalidTxId
@@ -97,7 +97,8 @@ fn sqlstate(error: &SqlError) -> &str {
         | SqlError::TransactionEnded(_)
         | SqlError::TransactionBusy
         | SqlError::IdempotencyMismatch
-        | SqlError::IdempotencyRunning => "XX000",
+        | SqlError::IdempotencyRunning
+        | SqlError::IdempotencyInTransaction => "XX000",
     }
 }
 

@@ -116,6 +116,10 @@ impl RowSink for NeonResult {
     }
 
     fn row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>) -> ControlFlow<()> {
+        // A statement that writes must not be stopped, so the rest of a result that is too large is dropped.
+        if self.is_too_large() {
+            return ControlFlow::Continue(());
+        }
         if self.rows > 0 {
             self.out.push(b',');
         }
@@ -136,7 +140,7 @@ impl RowSink for NeonResult {
             column.format.write(&mut self.out, cell);
         }
         self.out.push(close);
-        if self.is_too_large() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        ControlFlow::Continue(())
     }
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<ControlFlow<()>> {
@@ -239,13 +243,16 @@ mod tests {
     }
 
     #[test]
-    fn a_result_above_the_size_limit_stops_the_statement() {
+    fn a_result_above_the_size_limit_is_dropped_without_stopping_the_statement() {
         let mut result = NeonResult::new(DRIVER, 1_000);
         result.columns(&[column("a", 25)]);
         let long = "x".repeat(500);
         assert!(result.row(&mut [Cell::Text(&long)].into_iter()).is_continue());
         assert!(!result.is_too_large());
-        assert!(result.row(&mut [Cell::Text(&long)].into_iter()).is_break());
+        for _ in 0..100 {
+            assert!(result.row(&mut [Cell::Text(&long)].into_iter()).is_continue());
+        }
         assert!(result.is_too_large());
+        assert!(result.out.len() < 3_000, "the rest is dropped");
     }
 }

@@ -65,6 +65,10 @@ impl TransactionActor {
     /// Rolls back, now or once the running statement is over.
     fn end(&mut self, ended_by: EndedBy) -> HandlerResult<TransactionMsg> {
         let transactions = self.transactions.upgrade();
+        if self.connection.is_none() && ended_by == EndedBy::Reclaimed {
+            // A statement began meanwhile, so the transaction is not idle.
+            return Ok(Flow::Continue);
+        }
         if self.connection.is_none() {
             self.end_on_return = Some(ended_by);
             if let Some(open) = transactions.and_then(|all| all.open.lock().get(&self.number).cloned()) {

@@ -77,7 +77,7 @@ impl TxIdSigner {
 }
 
 /// Returns a short hash of a tenant's name.
-pub(super) fn tenant_tag(tenant: &str) -> [u8; 8] {
+pub(crate) fn tenant_tag(tenant: &str) -> [u8; 8] {
     let hash = digest(&SHA256, tenant.as_bytes());
     let mut tag = [0; 8];
     tag.copy_from_slice(&hash.as_ref()[..8]);

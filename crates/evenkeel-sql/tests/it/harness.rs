@@ -55,6 +55,7 @@ pub(crate) struct SqlServer {
     pub(crate) address: SocketAddr,
     pub(crate) api: Arc<SqlApi>,
     pub(crate) registry: Registry,
+    auth: Arc<Authenticator>,
 }
 
 /// A response as it was received.
@@ -133,8 +134,14 @@ impl SqlServer {
         api.set_tenants(&auth.tenants().all()).unwrap();
         let mut routes = Routes::new(Readiness::default());
         api.add_routes(&mut routes).unwrap();
-        tokio::spawn(listener.serve(auth, routes, std::future::pending()));
-        Self { address, api, registry }
+        tokio::spawn(listener.serve(auth.clone(), routes, std::future::pending()));
+        Self { address, api, registry, auth }
+    }
+
+    /// Replaces the tenants, as a reload does.
+    pub(crate) fn reload(&self, tenants: Vec<TenantSettings>) {
+        self.auth.reload(tenants, Vec::new()).unwrap();
+        self.api.set_tenants(&self.auth.tenants().all()).unwrap();
     }
 
     /// Returns a client without an API key.
@@ -199,7 +206,11 @@ impl Client {
     pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         // HTTP/1.0 responses end with the connection, without chunks.
-        let mut head = format!("{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {}\r\n", self.address, body.len());
+        let mut head = format!(
+            "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {}\r\n",
+            self.address,
+            body.len()
+        );
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

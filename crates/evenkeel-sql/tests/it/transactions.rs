@@ -311,3 +311,42 @@ async fn a_client_that_leaves_at_any_moment_leaves_a_transaction_that_can_be_end
     }
     assert!(is_idle(&server).await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_as_sql_that_fails_ends_the_transaction() {
+    let (database, server) = start(Setup::default()).await;
+    let client = server.client();
+    let deferred = "create table p (id int primary key); create table c (p int references p deferrable initially deferred)";
+    psql(&database, deferred).await;
+    let tx = client.begin(json!({})).await;
+    client.execute_in(&tx, "insert into c values (1)").await.ok();
+    assert_eq!(client.execute_in(&tx, "COMMIT").await.error(), (400, "23503".to_owned()));
+    let failed = ended("the database rolled it back instead of committing it");
+    assert_eq!(error_in(&client, &tx).await, failed, "a statement must not run outside of the transaction");
+    let tx = client.begin(json!({})).await;
+    assert_eq!(client.execute_in(&tx, "select 1 / 0").await.status, 400);
+    assert_eq!(client.execute_in(&tx, "end").await.error(), (409, "40000".to_owned()));
+    assert_eq!(error_in(&client, &tx).await, failed);
+    assert!(is_idle(&server).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_was_reported_as_cancelled_cannot_be_committed() {
+    let (database, server) = start(Setup::default()).await;
+    let client = server.client();
+    for micros in 0..40 {
+        let tx = client.begin(json!({})).await;
+        let body = json!({"sql": "insert into t values (1)", "txId": tx}).to_string();
+        let connection = client.open("POST", "/execute", &body).await;
+        tokio::time::sleep(Duration::from_micros(micros * 50)).await;
+        drop(connection);
+        eventually("the transaction can be committed or rolled back", async || {
+            client.post("/tx/commit", json!({"txId": tx})).await.error().1 != "transaction_busy"
+        })
+        .await;
+    }
+    assert!(is_idle(&server).await);
+    // Committed only if the statement was never cancelled, so each transaction has at most one row.
+    let rows: u32 = psql(&database, "select count(*) from t").await.parse().unwrap();
+    assert!(rows <= 40, "{rows}");
+}

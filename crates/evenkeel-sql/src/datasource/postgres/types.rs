@@ -162,9 +162,13 @@ impl TypeNames {
         }
     }
 
-    /// Reports whether the types of the database must be loaded.
-    pub(super) fn is_stale(&self) -> bool {
-        self.stale.load(Ordering::Relaxed)
+    /// Reports whether the types of the database must be loaded, to one caller only.
+    pub(super) fn take_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn set_stale(&self) {
+        self.stale.store(true, Ordering::Relaxed);
     }
 
     /// Returns the OID of a type by its name, such as `int4`, `double precision`, `numeric(10,2)` or `text[]`; `None` if
@@ -190,7 +194,6 @@ impl TypeNames {
     /// Replaces the types that users of the database have created.
     pub(super) fn set_user_types(&self, types: HashMap<u32, String>) {
         *self.user.write() = types;
-        self.stale.store(false, Ordering::Relaxed);
     }
 }
 
@@ -248,16 +251,16 @@ mod tests {
     #[test]
     fn a_type_that_loading_does_not_find_is_looked_for_once() {
         let types = TypeNames::default();
-        assert!(types.is_stale(), "nothing was loaded yet");
+        assert!(types.take_stale(), "nothing was loaded yet");
         types.set_user_types(HashMap::new());
-        assert_eq!((types.name(20_000), types.is_stale()), (None, true));
+        assert_eq!((types.name(20_000), types.take_stale()), (None, true));
         types.set_user_types(HashMap::new());
-        assert_eq!((types.name(20_000), types.is_stale()), (None, false));
+        assert_eq!((types.name(20_000), types.take_stale()), (None, false));
         for oid in 20_000..20_000 + MISSED_MAX as u32 {
             types.name(oid);
         }
-        types.set_user_types(HashMap::new());
+        assert!(types.take_stale());
         types.name(90_000);
-        assert!(!types.is_stale(), "the limit is reached");
+        assert!(!types.take_stale(), "the limit is reached");
     }
 }
