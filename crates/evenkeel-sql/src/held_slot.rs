@@ -136,7 +136,7 @@ impl HeldSlot {
         self.state.lock().outcome = Outcome::Bad;
     }
 
-    /// Tells the scheduler that the database answered, which closes a half-open circuit breaker at once instead of at the
+    /// Reports to the scheduler that the database answered, which closes a half-open circuit breaker at once instead of at the
     /// end of a long statement or transaction.
     pub(crate) fn mark_answered(&self) {
         let mut state = self.state.lock();

@@ -387,7 +387,9 @@ fn database_error(error: PgError) -> DatabaseError {
         }
         PgError::ResultTooLarge { bytes_max } => DatabaseError::Statement(Box::new(StatementError {
             code: "54000".to_owned(),
-            message: format!("a row of the result is larger than {bytes_max} bytes"),
+            message: format!(
+                "a row of the result is larger than {bytes_max} bytes; a write outside a transaction may have taken effect"
+            ),
             severity: "ERROR".to_owned(),
             ..StatementError::default()
         })),
