@@ -1,5 +1,6 @@
 //! Errors of the SQL API and their responses: `{code, message, detail?, retryAfterMs?}`, with the database's own SQLSTATE.
 
+pub use evenkeel_postgres::DbError as StatementError;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
 use http::{HeaderValue, StatusCode};
@@ -34,30 +35,6 @@ pub enum DatabaseError {
     /// A parameter cannot be bound; the message is for the client.
     #[error("parameter {} {reason}", .index + 1)]
     Param { index: usize, reason: String },
-}
-
-/// A database's own description of an error; absent fields are `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StatementError {
-    /// SQLSTATE.
-    pub code: String,
-    pub message: String,
-    pub severity: String,
-    pub detail: Option<String>,
-    pub hint: Option<String>,
-    /// Position in the SQL text, in characters from 1.
-    pub position: Option<u32>,
-    pub internal_position: Option<u32>,
-    pub internal_query: Option<String>,
-    pub context: Option<String>,
-    pub schema: Option<String>,
-    pub table: Option<String>,
-    pub column: Option<String>,
-    pub data_type: Option<String>,
-    pub constraint: Option<String>,
-    pub file: Option<String>,
-    pub line: Option<u32>,
-    pub routine: Option<String>,
 }
 
 /// SQLSTATE of an unknown outcome: `transaction_resolution_unknown`.

@@ -355,28 +355,7 @@ impl evenkeel_postgres::RowSink for CollectedRows {
 
 fn database_error(error: PgError) -> DatabaseError {
     match error {
-        PgError::Database(error) | PgError::Session(error) => {
-            let error = *error;
-            DatabaseError::Statement(Box::new(StatementError {
-                code: error.code,
-                message: error.message,
-                severity: error.severity,
-                detail: error.detail,
-                hint: error.hint,
-                position: error.position,
-                internal_position: error.internal_position,
-                internal_query: error.internal_query,
-                context: error.context,
-                schema: error.schema,
-                table: error.table,
-                column: error.column,
-                data_type: error.data_type,
-                constraint: error.constraint,
-                file: error.file,
-                line: error.line,
-                routine: error.routine,
-            }))
-        }
+        PgError::Database(error) | PgError::Session(error) => DatabaseError::Statement(error),
         PgError::Connect(error) => DatabaseError::Unavailable { reason: error.to_string() },
         PgError::PoolTimeout { .. } | PgError::Closed => {
             DatabaseError::Unavailable { reason: error.to_string() }
