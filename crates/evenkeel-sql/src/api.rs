@@ -30,7 +30,7 @@ use crate::transaction::{Transactions, TransactionsError};
 use crate::{health, neon, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for a millisecond.
-const QUANTUM: Cost = Cost(1_000);
+const QUANTUM: Cost = Cost(20_000);
 /// Time between two checks for transactions that hold more than their tenant's share.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 

@@ -1,6 +1,7 @@
 //! Integration tests: the API on real sockets, in front of a real PostgreSQL and SQLite.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod abuse;
 mod cancel;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
 #[allow(dead_code, reason = "there is no Python client here")]
