@@ -29,7 +29,7 @@ use crate::options::{SqlLimits, SqlOptions};
 use crate::transaction::{Transactions, TransactionsError};
 use crate::{health, neon, statement, transaction_routes};
 
-/// Cost of a typical statement: a connection held for a millisecond.
+/// Cost of a typical statement: a connection held for 20 ms. A round grants a twentieth of it.
 const QUANTUM: Cost = Cost(20_000);
 /// Time between two checks for transactions that hold more than their tenant's share.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
