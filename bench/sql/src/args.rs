@@ -15,7 +15,7 @@ const OUTPUT: &str =
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo xtask bench sql -- --seconds 1 --rounds 1           smoke test, takes two minutes
+  cargo xtask bench sql -- --seconds 1 --rounds 1           smoke test, takes about a minute
   cargo xtask bench sql -- --contenders evenkeel --cases lookup16 --rounds 21
   cargo xtask bench sql -- --json target/sql.json";
 
