@@ -1,4 +1,4 @@
-//! Connection pool: lends connections to one caller at a time and takes back only clean ones.
+//! Connection pool: lends each connection to one caller at a time and takes back only clean ones.
 //!
 //! Guarantees: at most `connections_max` connections, counted from the moment one is being opened until its process has
 //! ended, or could not be ended in time, and one more that terminates a process; waiting callers are served first in, first

@@ -54,7 +54,7 @@ pub(crate) struct PoolNode {
     pub(crate) model: ModelId,
 }
 
-/// Need for a connection.
+/// A request for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionRequest<'a> {
     pub(crate) tenant: &'a Tenant,
@@ -67,7 +67,8 @@ pub(crate) struct ConnectionRequest<'a> {
 pub(crate) struct LentConnection {
     pub(crate) connection: Box<dyn DatabaseConnection>,
     pub(crate) held: Arc<HeldSlot>,
-    /// Unset while a statement runs, and if its future was dropped.
+    /// Unset while a statement or BEGIN runs; stays unset if it was dropped, stopped or timed out, or if the connection
+    /// failed.
     pub(crate) is_clean: bool,
 }
 
@@ -91,7 +92,7 @@ impl Database {
             };
             let node = scheduler.update(|pipeline, now| {
                 let node = pipeline.add_node(now, &spec)?;
-                // Before the event about the node is logged.
+                // Named inside the update, because its event is logged under that name.
                 scheduler.observer().metrics().name_node(node, name);
                 Ok::<_, RegistryError>(node)
             })?;
@@ -176,14 +177,14 @@ impl Database {
                 Err(SqlError::Database(error))
             }
             Err(_) => {
-                // The client chose the time limit, so the node is not at fault.
+                // A time limit says nothing about the node.
                 self.held.connect_failed(&held, None);
                 Err(SqlError::Api(ApiError::WaitTimeout))
             }
         }
     }
 
-    /// Remembers and logs why no connection could be opened.
+    /// Remembers why no connection could be opened; logs it if it differs from the last reason.
     fn record_failure(&self, error: &DatabaseError) {
         self.is_suspect.store(true, Ordering::Relaxed);
         self.stats.record(self.scheduler.now(), StatementOutcome::Failed);
@@ -199,7 +200,8 @@ impl Database {
         }
     }
 
-    /// Returns the error for a request that got no slot: behind an open circuit breaker, that of the database.
+    /// Returns the error for a request that got no slot. If the circuit breaker is open and the wait timed out, it is the
+    /// database's last error.
     fn rejected(&self, pool: PoolNode, rejection: &Rejection) -> SqlError {
         let (waiting, is_available) = self
             .scheduler
@@ -234,7 +236,7 @@ impl Database {
         match outcome {
             StatementOutcome::Answered { .. } => lent.is_clean = true,
             StatementOutcome::Failed => self.mark_failed(lent),
-            // The client chose the time limit, so the node is not at fault.
+            // A time limit says nothing about the node.
             StatementOutcome::TimedOut => {}
         }
         result.map_err(|_| SqlError::Timeout)?.map_err(SqlError::Database)
@@ -249,7 +251,7 @@ impl Database {
     fn session(&self, tenant: &Tenant) -> Session {
         let sql = &tenant.settings.sql;
         Session {
-            // Ids of removed tenants are used again, names are not.
+            // An id may pass to a tenant of another name; the name is the tenant's identity.
             owner: u64::from_be_bytes(tenant_tag(&tenant.settings.name)),
             role: sql.role.clone().or_else(|| self.options.role.clone()),
             settings: sql.settings.clone(),
@@ -264,7 +266,7 @@ impl Database {
         }
     }
 
-    /// Reports whether the pool has one connection, SQLite's writer.
+    /// Reports whether the pool is SQLite's writer.
     pub(crate) fn is_single_writer(&self, pool: PoolNode) -> bool {
         self.writers != self.readers && pool == self.writers
     }

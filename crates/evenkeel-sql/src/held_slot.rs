@@ -73,7 +73,7 @@ impl HeldSlots {
 
     /// Reports to the scheduler what every held slot has cost so far.
     pub(crate) fn report_costs(&self) {
-        // Copied, because a report may grant slots to other requests.
+        // Copied, so that the lock is not held while a report starts other requests.
         let held: Vec<_> = self.held.lock().values().cloned().collect();
         for slot in held {
             if let Some(guard) = &mut slot.state.lock().slot {
@@ -90,7 +90,7 @@ impl HeldSlots {
     /// Releases the slot of a connection that can be lent again or was discarded.
     pub(crate) fn release(&self, held: &HeldSlot) {
         let mut state = held.state.lock();
-        // A connection that was never lent says nothing about its slot; `connect_failed` releases it.
+        // The callback also runs when connecting fails; then `connect_failed` or `abandon` releases the slot.
         if state.phase == SlotPhase::Connecting {
             return;
         }
@@ -131,12 +131,16 @@ impl HeldSlots {
 }
 
 impl HeldSlot {
+    pub(crate) fn is_held(&self) -> bool {
+        self.state.lock().slot.is_some()
+    }
+
     /// Records that the database, not the client, was at fault.
     pub(crate) fn mark_failed(&self) {
         self.state.lock().outcome = Outcome::Bad;
     }
 
-    /// Reports to the scheduler that the database answered, which closes a half-open circuit breaker at once instead of at the
+    /// Reports to the scheduler that a connection was lent, which counts as an answer and closes a half-open circuit breaker at once instead of at the
     /// end of a long statement or transaction.
     pub(crate) fn mark_answered(&self) {
         let mut state = self.state.lock();

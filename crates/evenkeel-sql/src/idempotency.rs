@@ -1,7 +1,7 @@
 //! `Idempotency-Key`: a repeated `/execute` gets the stored response of the first one and is not executed again.
 //!
 //! Guarantees: two requests with the same key never both execute, unless the first was rejected before it reached the
-//! database. A key that is used for a different body is an error.
+//! database, was rolled back with an error of class 40, or its response was evicted, expired or lost in a restart. A key that is used for a different body is an error.
 //!
 //! Limits: entries, bytes and age; beyond the first two the tenant that has most loses its oldest responses. Responses are kept in
 //! memory, so a restart forgets them.
@@ -138,7 +138,7 @@ impl RunningEntry {
     /// Stores the response of a request that reached the database, and returns it.
     pub(crate) async fn store(mut self, result: Result<Response, SqlError>) -> Result<Response, SqlError> {
         if let Err(error) = &result
-            && was_not_executed(error)
+            && may_run_again(error)
         {
             return result;
         }
@@ -153,12 +153,14 @@ impl RunningEntry {
 }
 
 /// Reports whether a repeat of the request must be executed: the database did not see it, or asks for the repeat.
-fn was_not_executed(error: &SqlError) -> bool {
+fn may_run_again(error: &SqlError) -> bool {
     match error {
         SqlError::Api(_) | SqlError::UnknownDatabase { .. } => true,
         SqlError::Database(DatabaseError::Unavailable { .. }) => true,
-        // Serialization failures and deadlocks.
-        SqlError::Database(DatabaseError::Statement(error)) => error.code.starts_with("40"),
+        // The transaction was rolled back: serialization failures, deadlocks. 40003 means that the outcome is unknown.
+        SqlError::Database(DatabaseError::Statement(error)) => {
+            error.code.starts_with("40") && error.code != "40003"
+        }
         _ => false,
     }
 }
@@ -190,7 +192,8 @@ impl Entries {
         }
     }
 
-    /// Removes the oldest response of the tenant that has most, so that nobody can evict those of others.
+    /// Removes the oldest response of the tenant that has most, so that a tenant with many cannot evict those of a tenant
+    /// with few.
     fn evict(&mut self, excess: Excess) {
         let measure = |of_tenant: &TenantEntries| match excess {
             Excess::Entries => of_tenant.order.len(),

@@ -72,7 +72,7 @@ pub(crate) async fn serve(
     match api.idempotency.begin(&tenant.settings.name, &key, &body)? {
         Repeat::Stored(stored) => Ok(stored.to_response()),
         Repeat::First(entry) => {
-            // A client that repeats the request must find its outcome, so it survives a disconnect.
+            // A client that repeats the request must find its outcome, so the statement runs on after a disconnect.
             let task = async move {
                 let result = serve_plain(&api, access, ResponseForm::Object, &tenant, request).await;
                 entry.store(result).await
@@ -192,14 +192,14 @@ async fn run_list(
         let remaining = ResultLimits { bytes_max, ..limits };
         let run = run_to_json(database, lent, statement, remaining).await;
         let (result, completion) = run.map_err(|error| match error {
-            // The error rolls the list back, so nothing of it was executed.
+            // The error rolls the list back, so nothing of it takes effect.
             SqlError::ResultTooLarge { .. } | SqlError::ExecutedResultTooLarge { .. } => {
                 SqlError::ResultTooLarge { bytes_max: limits.bytes_max }
             }
             other => other,
         })?;
         if completion.end == RowsEnd::Stopped {
-            // `maxRows` cancelled the statement, which on PostgreSQL fails the transaction.
+            // SQLite stopped the statement at `maxRows`; PostgreSQL ends it itself.
             lent.connection.recover().await?;
             lent.is_clean = true;
         }
@@ -271,6 +271,13 @@ async fn run_checked_out(
     sink: &mut dyn RowSink,
     deadline: Instant,
 ) -> Result<Completion, SqlError> {
+    if is_prepare_transaction(&statement.sql) {
+        let what = "PREPARE TRANSACTION is not supported over HTTP".to_owned();
+        return Err(SqlError::Database(DatabaseError::Unsupported { what }));
+    }
+    if is_commit(&statement.sql) {
+        checked_out.ends_if_lost = EndedBy::UnknownOutcome;
+    }
     let open = checked_out.open.clone();
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     let run = tokio::select! {
@@ -282,10 +289,9 @@ async fn run_checked_out(
     match run {
         Ok(completion) => finish_in_transaction(checked_out, statement, completion),
         Err(error) => {
-            if is_lost(&error) && is_commit(&statement.sql) {
-                checked_out.end(EndedBy::UnknownOutcome);
-            } else if is_lost(&error) {
-                checked_out.end(EndedBy::ConnectionLost);
+            if is_lost(&error) {
+                let ended_by = checked_out.ends_if_lost;
+                checked_out.end(ended_by);
             } else if is_over {
                 // A commit that failed, such as by a deferred constraint.
                 checked_out.end(EndedBy::FailedCommit);
@@ -303,7 +309,7 @@ fn finish_in_transaction(
 ) -> Result<Completion, SqlError> {
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     if completion.end == RowsEnd::Stopped {
-        // The statement was cancelled; dropping the loan recovers the connection.
+        // The sink stopped the statement, which may still run; dropping `checked_out` cancels it.
         lent.is_clean = false;
         return Ok(completion);
     }
@@ -311,7 +317,8 @@ fn finish_in_transaction(
         return Ok(completion);
     }
     match completion.command.as_str() {
-        "COMMIT" => checked_out.end(EndedBy::Commit),
+        // SQLite calls a commit what the statement called it.
+        "COMMIT" | "END" => checked_out.end(EndedBy::Commit),
         _ if is_commit(&statement.sql) => {
             checked_out.end(EndedBy::FailedCommit);
             return Err(SqlError::Database(DatabaseError::rolled_back()));
@@ -321,10 +328,18 @@ fn finish_in_transaction(
     Ok(completion)
 }
 
-/// Reports whether a statement commits a transaction.
+/// Reports whether the first word of a statement is COMMIT or END; a leading comment hides it.
 fn is_commit(sql: &str) -> bool {
-    let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
-    word.eq_ignore_ascii_case("commit") || word.eq_ignore_ascii_case("end")
+    words(sql).next().is_some_and(|word| ["commit", "end"].iter().any(|name| word.eq_ignore_ascii_case(name)))
+}
+
+/// Reports whether a statement would take the transaction away from its connection (two-phase commit).
+fn is_prepare_transaction(sql: &str) -> bool {
+    words(sql).take(2).map(str::to_ascii_lowercase).eq(["prepare", "transaction"])
+}
+
+fn words(sql: &str) -> impl Iterator<Item = &str> {
+    sql.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
 }
 
 /// Reports whether an error means that the transaction's connection is gone.
@@ -340,7 +355,7 @@ enum StreamOwner {
 
 /// Runs a statement in a task and streams its rows.
 ///
-/// An error before the first row becomes an error response; a later one is the last line of the stream.
+/// An error before the columns becomes an error response; a later one is the last line of the stream.
 async fn stream(
     database: Arc<Database>,
     owner: StreamOwner,

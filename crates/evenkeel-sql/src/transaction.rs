@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a transaction runs one statement at a time; a second one is rejected before it reaches the actor. A
 //! transaction that is idle for too long, or open for too long, is rolled back. How it ended is remembered for
-//! [`REMEMBER_MAX`]. A statement whose client disconnects is cancelled, and its transaction stays open.
+//! [`REMEMBER_MAX`]. A statement whose client disconnects is cancelled; its transaction stays open, as failed on PostgreSQL,
+//! unless the statement had ended it.
 //!
 //! Limits: one entry per slot of the scheduler; [`ENDED_MAX`] ended transactions.
 
@@ -30,6 +31,7 @@ use tokio::sync::Notify;
 use crate::database::{Database, LentConnection, PoolNode};
 use crate::datasource::{AccessMode, TransactionStatus};
 use crate::error::SqlError;
+use crate::held_slot::HeldSlot;
 use crate::options::SqlLimits;
 use crate::stats::{Activity, ActivityGuard};
 use actor::{TransactionActor, TransactionMsg};
@@ -43,6 +45,8 @@ pub(crate) const REMEMBER_MAX: Duration = Duration::from_secs(300);
 pub(crate) const ENDED_MAX: usize = 100_000;
 /// Actors at once: a transaction needs a connection, so the scheduler limits them far below this.
 const ACTORS_MAX: u32 = 1 << 16;
+/// Time that an actor may take to handle a request to end its transaction.
+const RECLAIM_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Time that an actor, which never blocks, may take to hand over its connection.
 const CHECK_OUT_MAX: Duration = Duration::from_secs(10);
 
@@ -51,14 +55,14 @@ const CHECK_OUT_MAX: Duration = Duration::from_secs(10);
 pub enum EndedBy {
     Commit,
     Rollback,
-    /// The database rolled it back, although the client asked for a commit.
+    /// A statement that should have ended it failed, and the database rolled it back.
     FailedCommit,
     IdleTimeout,
     TimeLimit,
-    /// It was idle and above its tenant's share while other tenants waited.
+    /// It was idle while others needed its place: above its tenant's share, or SQLite's only writer.
     Reclaimed,
     ConnectionLost,
-    /// The commit did not finish, or nobody waited for its end.
+    /// The statement that ended it did not finish, or nobody waited for it.
     UnknownOutcome,
     Shutdown,
 }
@@ -71,9 +75,13 @@ impl fmt::Display for EndedBy {
             Self::FailedCommit => "the database rolled it back instead of committing it",
             Self::IdleTimeout => "it was idle for too long and was rolled back",
             Self::TimeLimit => "it was open for too long and was rolled back",
-            Self::Reclaimed => "it was idle while other tenants waited for their share, and was rolled back",
-            Self::ConnectionLost => "the connection to the database was lost, so it was rolled back",
-            Self::UnknownOutcome => "its commit did not finish or was not awaited, so its outcome is unknown",
+            Self::Reclaimed => {
+                "it was idle while other requests waited for its connection, and was rolled back"
+            }
+            Self::ConnectionLost => "its connection was lost or had to be closed, so it was rolled back",
+            Self::UnknownOutcome => {
+                "the statement that ended it did not finish or was not awaited, so its outcome is unknown"
+            }
             Self::Shutdown => "the server was shut down, and it was rolled back",
         })
     }
@@ -91,6 +99,17 @@ pub(crate) struct Transactions {
     ended: Mutex<EndedTransactions>,
     /// Signals that a transaction has ended.
     changed: Notify,
+    /// Transactions that were told to end, until their slots are free.
+    reclaimed: Mutex<Vec<Reclaimed>>,
+}
+
+/// A transaction that was told to end because others need its place.
+struct Reclaimed {
+    number: u64,
+    pool: PoolNode,
+    tenant: TenantId,
+    held: Arc<HeldSlot>,
+    told_at: Instant,
 }
 
 /// An open transaction.
@@ -100,8 +119,9 @@ pub(crate) struct OpenTransaction {
     tenant_name: String,
     pub(crate) database: Arc<Database>,
     pool: PoolNode,
+    held: Arc<HeldSlot>,
     actor: ActorRef<TransactionMsg>,
-    /// Set while a request has its connection.
+    /// Set while a request asks for or has the transaction's connection, until it is returned.
     busy: AtomicBool,
     /// Signals that the transaction must end although a statement runs.
     stopped: Notify,
@@ -132,6 +152,7 @@ impl Transactions {
             draining: AtomicBool::new(false),
             ended: Mutex::new(EndedTransactions::new(ENDED_MAX, REMEMBER_MAX)),
             changed: Notify::new(),
+            reclaimed: Mutex::default(),
         }))
     }
 
@@ -144,6 +165,7 @@ impl Transactions {
         lent: LentConnection,
     ) -> Result<String, ApiError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let held = lent.held.clone();
         let actor = TransactionActor::new(number, Arc::downgrade(self), lent, self.limits);
         let props = Props::of_values().label("transaction").build();
         let mut open = self.open.lock();
@@ -157,6 +179,7 @@ impl Transactions {
             tenant_name: tenant.settings.name.clone(),
             database: database.clone(),
             pool: database.pool(access),
+            held,
             actor,
             busy: AtomicBool::new(false),
             stopped: Notify::new(),
@@ -199,16 +222,16 @@ impl Transactions {
         if open.busy.swap(true, Ordering::AcqRel) {
             return Err(SqlError::TransactionBusy);
         }
-        // Whoever gets the connection frees the transaction, even if this future is dropped before it reads the reply.
+        // Dropping the `CheckedOut` clears `busy`, even if this future is dropped before it reads the reply.
         let ask = open.actor.ask(|reply| TransactionMsg::CheckOut(open.clone(), reply));
         match ask.within(CHECK_OUT_MAX).await {
             Ok(Some(checked_out)) => Ok(checked_out),
-            // It ended between the lookup and the request.
+            // It ended meanwhile, or its actor did not reply within `CHECK_OUT_MAX`.
             Ok(None) | Err(_) => Err(self.ended_error(open.number)),
         }
     }
 
-    /// Remembers how a transaction ended, and forgets it otherwise.
+    /// Moves a transaction from the open to the ended ones.
     fn close(&self, number: u64, ended_by: EndedBy) {
         if self.open.lock().remove(&number).is_some() {
             self.ended.lock().insert(number, ended_by, Instant::now());
@@ -216,8 +239,10 @@ impl Transactions {
         }
     }
 
-    /// Rolls back idle transactions of a pool, those of one tenant or of all.
+    /// Rolls back up to `count` transactions of a pool that were idle for `transaction_contended_idle_max`, longest idle
+    /// first; of one tenant, or of all.
     pub(crate) fn reclaim(&self, pool: PoolNode, tenant: Option<TenantId>, count: u32) {
+        let count = count.saturating_sub(self.count_reclaimed(pool, tenant));
         let idle_max = self.limits.transaction_contended_idle_max;
         let mut idle: Vec<_> = {
             let open = self.open.lock();
@@ -231,8 +256,29 @@ impl Transactions {
         };
         idle.sort_by_key(|open| *open.idle_since.lock());
         for open in idle.into_iter().take(count as usize) {
+            self.reclaimed.lock().push(Reclaimed {
+                number: open.number,
+                pool,
+                tenant: open.tenant,
+                held: open.held.clone(),
+                told_at: Instant::now(),
+            });
             open.actor.tell(TransactionMsg::End(EndedBy::Reclaimed));
         }
+    }
+
+    /// Counts the transactions that were told to end and still hold their slots.
+    fn count_reclaimed(&self, pool: PoolNode, tenant: Option<TenantId>) -> u32 {
+        let open = self.open.lock();
+        let mut reclaimed = self.reclaimed.lock();
+        // A transaction that is still open after a second ran a statement meanwhile and goes on.
+        reclaimed.retain(|one| {
+            one.held.is_held()
+                && (one.told_at.elapsed() < RECLAIM_WAIT_MAX || !open.contains_key(&one.number))
+        });
+        let matching =
+            |one: &&Reclaimed| one.pool == pool && tenant.is_none_or(|tenant| one.tenant == tenant);
+        u32::try_from(reclaimed.iter().filter(matching).count()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -274,6 +320,8 @@ impl Transactions {
 /// the connection to the transaction.
 pub(crate) struct CheckedOut {
     lent: Option<LentConnection>,
+    /// The end to record if the connection is lost: unknown while a commit runs.
+    pub(crate) ends_if_lost: EndedBy,
     pub(crate) open: Arc<OpenTransaction>,
     transactions: Arc<Transactions>,
 }
@@ -296,6 +344,7 @@ impl Drop for CheckedOut {
         let Some(lent) = self.lent.take() else { return };
         let open = self.open.clone();
         let transactions = self.transactions.clone();
+        let ended_by = self.ends_if_lost;
         if lent.is_clean {
             open.take_back(lent);
             return;
@@ -311,7 +360,7 @@ impl Drop for CheckedOut {
                 }
                 Ok(()) => open.take_back(lent),
                 Err(_) => {
-                    transactions.close(open.number, EndedBy::ConnectionLost);
+                    transactions.close(open.number, ended_by);
                     open.actor.tell(TransactionMsg::Ended);
                 }
             }
@@ -341,7 +390,7 @@ impl OpenTransaction {
         lent.is_clean = true;
         *self.idle_since.lock() = Instant::now();
         self.actor.tell(TransactionMsg::Return(lent));
-        // After the connection is on its way: the next request's message comes behind it.
+        // Cleared after `Return` is sent, so that the next `CheckOut` is queued behind it.
         self.busy.store(false, Ordering::Release);
     }
 }

@@ -51,8 +51,12 @@ impl TransactionActor {
         // A statement may take longer than the transaction may be idle.
         ctx.set_receive_timeout(None);
         let checked_out = lent.zip(self.transactions.upgrade());
-        let checked_out =
-            checked_out.map(|(lent, transactions)| CheckedOut { lent: Some(lent), open, transactions });
+        let checked_out = checked_out.map(|(lent, transactions)| CheckedOut {
+            lent: Some(lent),
+            ends_if_lost: EndedBy::ConnectionLost,
+            open,
+            transactions,
+        });
         // A connection that nobody claims returns itself.
         drop(reply.send(checked_out));
     }

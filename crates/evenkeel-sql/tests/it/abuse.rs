@@ -130,3 +130,29 @@ async fn a_begin_that_waited_through_the_drain_opens_nothing() {
     assert_eq!(waiting.await.unwrap(), (503, "shutting_down".to_owned()));
     assert_eq!(slow.await.unwrap(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn end_as_sql_commits_on_sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = SqliteDatasource::open(SqliteOptions::new(directory.path().join("a.db"))).unwrap();
+    let server = SqlServer::start(vec![("main", source as Arc<_>)], Setup::default()).await;
+    let client = server.client();
+    client.execute("create table t (id integer)", json!([])).await.ok();
+    let tx = client.begin(json!({})).await;
+    client.execute_in(&tx, "insert into t values (1)").await.ok();
+    client.execute_in(&tx, "end").await.ok();
+    assert_eq!(client.query("select id from t", json!([])).await.ok()["rows"], json!([[1]]));
+    let ended = client.execute_in(&tx, "select 1").await.json();
+    assert_eq!(ended["message"], "the transaction has ended: it was committed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_cannot_be_prepared_for_two_phase_commit() {
+    let database = database().await;
+    let server = SqlServer::on_postgres(&database.url(), Setup::default()).await;
+    let client = server.client();
+    let tx = client.begin(json!({})).await;
+    let refused = client.execute_in(&tx, " Prepare  transaction 'x'").await;
+    assert_eq!(refused.error(), (400, "0A000".to_owned()));
+    client.post("/tx/commit", json!({"txId": tx})).await.ok();
+}

@@ -1,6 +1,6 @@
 //! Parameters in PostgreSQL's text form.
 //!
-//! Guarantees: a value whose type is given as `json` or `jsonb` is exactly the JSON that was sent, and its JSON `null` is
+//! Guarantees: a value whose type is given as `json` or `jsonb` is the JSON value that was sent, and its JSON `null` is
 //! not SQL NULL. A value without a type may be one from a result: a string where JSON is needed is JSON text. An array
 //! whose type is not given takes the type that the statement needs.
 
@@ -90,7 +90,7 @@ fn encode_value(
     }))
 }
 
-/// Returns the JSON text that a parameter was sent as.
+/// Returns a parameter as JSON text.
 fn json_text(value: &ParamValue) -> Cow<'_, str> {
     match value {
         ParamValue::Null => Cow::Borrowed("null"),
