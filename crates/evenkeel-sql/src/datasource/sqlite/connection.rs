@@ -125,7 +125,7 @@ impl DatabaseConnection for SqliteConnection {
         Box::pin(self.run_job(WorkerJob::End(end)))
     }
 
-    /// Returns the status after the last job whose future was not dropped, or after [`Connection::recover`].
+    /// Returns the status after the last job whose future was not dropped, or after [`DatabaseConnection::recover`].
     fn transaction_status(&self) -> TransactionStatus {
         self.status
     }
