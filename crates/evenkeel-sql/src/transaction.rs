@@ -99,17 +99,17 @@ pub(crate) struct Transactions {
     ended: Mutex<EndedTransactions>,
     /// Signals that a transaction has ended.
     changed: Notify,
-    /// Transactions that were told to end, until their slots are free.
+    /// Transactions that were asked to end, until their slots are free.
     reclaimed: Mutex<Vec<Reclaimed>>,
 }
 
-/// A transaction that was told to end because others need its place.
+/// A transaction that was asked to end because others need its place.
 struct Reclaimed {
     number: u64,
     pool: PoolNode,
     tenant: TenantId,
     held: Arc<HeldSlot>,
-    told_at: Instant,
+    requested_at: Instant,
 }
 
 /// An open transaction.
@@ -261,20 +261,20 @@ impl Transactions {
                 pool,
                 tenant: open.tenant,
                 held: open.held.clone(),
-                told_at: Instant::now(),
+                requested_at: Instant::now(),
             });
             open.actor.tell(TransactionMsg::End(EndedBy::Reclaimed));
         }
     }
 
-    /// Counts the transactions that were told to end and still hold their slots.
+    /// Counts the transactions that were asked to end and still hold their slots.
     fn count_reclaimed(&self, pool: PoolNode, tenant: Option<TenantId>) -> u32 {
         let open = self.open.lock();
         let mut reclaimed = self.reclaimed.lock();
         // A transaction that is still open after a second ran a statement meanwhile and goes on.
         reclaimed.retain(|one| {
             one.held.is_held()
-                && (one.told_at.elapsed() < RECLAIM_WAIT_MAX || !open.contains_key(&one.number))
+                && (one.requested_at.elapsed() < RECLAIM_WAIT_MAX || !open.contains_key(&one.number))
         });
         let matching =
             |one: &&Reclaimed| one.pool == pool && tenant.is_none_or(|tenant| one.tenant == tenant);
