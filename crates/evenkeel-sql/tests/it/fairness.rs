@@ -1,4 +1,4 @@
-//! Tenants that compete for connections and for transaction places get their shares, as the database sees them.
+//! Tenants that compete for connections and for transaction places get their shares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

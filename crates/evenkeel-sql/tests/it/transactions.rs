@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use evenkeel_server::tenant::TenantSettings;
 use evenkeel_sql::SqlLimits;
+use evenkeel_sql::datasource::{
+    AccessMode, BeginOptions, Lease, ReleaseCallback, Session, TransactionEnd, TransactionStatus,
+};
 use evenkeel_test_postgres::SharedDatabase;
 use serde_json::json;
 
-use crate::harness::{Client, Setup, SqlServer, eventually, tenant};
+use crate::harness::{Client, Setup, SqlServer, eventually, postgres, tenant};
 use crate::postgres_api::database;
 
 /// Starts a server in front of a database with a table `t (id int)`.
@@ -331,22 +334,16 @@ async fn a_commit_as_sql_that_fails_ends_the_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_statement_that_was_reported_as_cancelled_cannot_be_committed() {
-    let (database, server) = start(Setup::default()).await;
-    let client = server.client();
-    for micros in 0..40 {
-        let tx = client.begin(json!({})).await;
-        let body = json!({"sql": "insert into t values (1)", "txId": tx}).to_string();
-        let connection = client.open("POST", "/execute", &body).await;
-        tokio::time::sleep(Duration::from_micros(micros * 50)).await;
-        drop(connection);
-        eventually("the transaction can be committed or rolled back", async || {
-            client.post("/tx/commit", json!({"txId": tx})).await.error().1 != "transaction_busy"
-        })
-        .await;
-    }
-    assert!(is_idle(&server).await);
-    // Committed only if the statement was never cancelled, so each transaction has at most one row.
-    let rows: u32 = psql(&database, "select count(*) from t").await.parse().unwrap();
-    assert!(rows <= 40, "{rows}");
+async fn a_transaction_has_failed_after_a_recovery_even_if_the_cancel_came_too_late() {
+    let (database, _server) = start(Setup::default()).await;
+    let source = postgres(&database.url(), 1);
+    let session = Session { owner: 1, role: None, settings: Vec::new() };
+    let lease = Lease { session, access: AccessMode::ReadWrite, on_release: ReleaseCallback::new(|| ()) };
+    let mut connection = source.connect(lease).await.unwrap();
+    let options = BeginOptions { isolation: None, access: AccessMode::ReadWrite };
+    connection.begin(options).await.unwrap();
+    // No statement runs any more, as when it finished before the cancel.
+    connection.recover().await.unwrap();
+    assert_eq!(connection.transaction_status(), TransactionStatus::Failed);
+    assert_eq!(connection.end(TransactionEnd::Commit).await.unwrap_err().sqlstate(), "40000");
 }
