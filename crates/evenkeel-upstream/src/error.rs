@@ -26,3 +26,14 @@ pub enum UpstreamError {
     #[error("response truncated: {error}")]
     Truncated { error: String },
 }
+
+/// Failure of a request that is never sent twice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendOnceError {
+    /// No byte of the request was sent, so the caller may send it elsewhere.
+    #[error("request not sent: {0}")]
+    NotSent(#[source] UpstreamError),
+    /// The peer may have read the request, and may have acted on it.
+    #[error("outcome unknown: {0}")]
+    OutcomeUnknown(#[source] UpstreamError),
+}

@@ -5,7 +5,8 @@
 //! generating.
 //!
 //! Guarantees: a request is resent at most once, and only on a reused connection that the peer had closed before
-//! sending any part of a response. A response that two parsers could frame differently is an error.
+//! sending any part of a response; [`Upstream::send_once`] never resends. A response that two parsers could frame
+//! differently is an error.
 //!
 //! Limits: at most `max_idle_per_host` idle connections per origin, each for at most `idle_timeout`; `connect_timeout`
 //! for name resolution, TCP and TLS together; `request_timeout` until the response head, and then between two chunks.
@@ -22,7 +23,7 @@ pub mod response_parser;
 mod roots;
 
 pub use body::UpstreamBody;
-pub use error::UpstreamError;
+pub use error::{SendOnceError, UpstreamError};
 pub use origin::{Origin, UrlError};
 pub use roots::{TlsRoots, TlsRootsError};
 
@@ -84,6 +85,38 @@ impl Upstream {
         request: &Request<Bytes>,
         filter: HeaderFilter<'_>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        match self.exchange(origin, request, filter, is_stale).await {
+            Ok(response) => Ok(response),
+            Err(failure) => Err(failure.error),
+        }
+    }
+
+    /// Sends a request that must not run twice, and waits for the response head.
+    ///
+    /// Like [`Self::send_filtered`], but once a byte may have been sent, the request is never sent again: a connection
+    /// that closes without a response is [`SendOnceError::OutcomeUnknown`].
+    pub async fn send_once(
+        &self,
+        origin: &Origin,
+        request: &Request<Bytes>,
+        filter: HeaderFilter<'_>,
+    ) -> Result<Response<UpstreamBody>, SendOnceError> {
+        self.exchange(origin, request, filter, is_unsent).await.map_err(|failure| match failure.progress {
+            Progress::Unsent => SendOnceError::NotSent(failure.error),
+            Progress::Sent | Progress::Received => SendOnceError::OutcomeUnknown(failure.error),
+        })
+    }
+
+    /// Exchanges a request for a response head, on a reused connection or a new one.
+    ///
+    /// After a failure on a reused connection, `may_resend` decides about a second attempt on a new one.
+    async fn exchange(
+        &self,
+        origin: &Origin,
+        request: &Request<Bytes>,
+        filter: HeaderFilter<'_>,
+        may_resend: fn(&ExchangeError) -> bool,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let origin_pool = self.pool.origin_pool(origin);
         if let Some(mut connection) = self.pool.take(&origin_pool) {
             match connection.exchange(origin, request, filter, ConnectionAge::Reused).await {
@@ -92,19 +125,16 @@ impl Upstream {
                     let pool = self.pool.clone();
                     return Ok(response.map(|()| UpstreamBody::new(connection, origin_pool, pool)));
                 }
-                Err(failure) if !is_stale(&failure) => return Err(failure.error),
+                Err(failure) if !may_resend(&failure) => return Err(failure),
                 Err(_) => {}
             }
         }
-        let transport = connect::connect(origin, &self.settings, &self.tls).await?;
+        let transport = connect::connect(origin, &self.settings, &self.tls).await;
+        let transport = transport.map_err(|error| ExchangeError { error, progress: Progress::Unsent })?;
         let timeout = self.settings.request_timeout;
         let mut connection = Box::new(Connection::new(transport, timeout, &self.pool.counters));
-        match connection.exchange(origin, request, filter, ConnectionAge::New).await {
-            Ok(response) => {
-                Ok(response.map(|()| UpstreamBody::new(connection, origin_pool, self.pool.clone())))
-            }
-            Err(failure) => Err(failure.error),
-        }
+        let response = connection.exchange(origin, request, filter, ConnectionAge::New).await?;
+        Ok(response.map(|()| UpstreamBody::new(connection, origin_pool, self.pool.clone())))
     }
 
     /// Returns the statistics of the connection pool.
@@ -128,6 +158,11 @@ fn is_stale(failure: &ExchangeError) -> bool {
         Progress::Sent => matches!(failure.error, UpstreamError::Closed { .. }),
         Progress::Received => false,
     }
+}
+
+/// Reports whether an exchange failed before anything was sent.
+fn is_unsent(failure: &ExchangeError) -> bool {
+    failure.progress == Progress::Unsent
 }
 
 /// Returns the time `delay` from now; a delay that overflows the clock is capped at thirty years.

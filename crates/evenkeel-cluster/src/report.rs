@@ -1,0 +1,220 @@
+//! Reports of a node's figures to its peers: their JSON form, and the checks that a received report passes.
+//!
+//! Guarantees: a report that names another node, or has a figure that cannot be true, is an error with a reason, and
+//! never a panic. Unknown fields are ignored, so that nodes of different versions understand each other.
+//!
+//! Limits: [`POOLS_MAX`] pools, [`TEXT_BYTES_MAX`] bytes per text, [`REPORT_BYTES_MAX`] bytes in all.
+
+use core::fmt;
+use std::collections::HashSet;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::score::{NodeStats, Status};
+use evenkeel_policy::time::Duration;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::millis;
+
+/// Maximum number of pools in a report.
+pub const POOLS_MAX: usize = 256;
+/// Maximum length of a pool's name or database id.
+pub const TEXT_BYTES_MAX: usize = 256;
+/// Maximum size of a report.
+pub const REPORT_BYTES_MAX: usize = 256 * 1024;
+/// Largest latency that a node can report: a day.
+const LATENCY_MS_MAX: f64 = 86_400_000.0;
+
+/// Figures of a node as it reports them to its peers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeReport {
+    pub status: Status,
+    /// Databases whose identity is known.
+    pub pools: Vec<PoolReport>,
+}
+
+/// Figures of one database at one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolReport {
+    /// Identity of the database; equal at two nodes that reach the same one.
+    pub database_id: String,
+    pub name: String,
+    #[serde(with = "WireStats")]
+    pub stats: NodeStats,
+}
+
+/// Identity of one run of a node, drawn at its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BootId(pub u64);
+
+impl fmt::Display for BootId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A valid report of a peer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceivedReport {
+    pub boot: BootId,
+    /// Number of the report within its boot.
+    pub sequence: u64,
+    /// The peer's clock when it wrote the report: milliseconds since its start.
+    pub clock_ms: u64,
+    pub received_at: Instant,
+    pub status: Status,
+    pub pools: Vec<PoolReport>,
+}
+
+impl ReceivedReport {
+    /// Returns the time since the report was received.
+    pub fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.received_at)
+    }
+
+    /// Returns the peer's clock, extrapolated to now; it is behind by the time that the report travelled.
+    pub fn clock_ms_at(&self, now: Instant) -> u64 {
+        self.clock_ms.saturating_add(millis(self.age(now)))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireReport {
+    node: String,
+    boot: String,
+    sequence: u64,
+    clock_ms: u64,
+    #[serde(with = "WireStatus")]
+    status: Status,
+    pools: Vec<PoolReport>,
+}
+
+/// JSON form of [`NodeStats`], under the names of the load-balancing specification.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "NodeStats", rename_all = "camelCase")]
+struct WireStats {
+    running_http_session: u32,
+    running_sql: u32,
+    running_tx: u32,
+    max_http_sessions: i32,
+    max_open_conns: i32,
+    max_transaction_conns: i32,
+    open_conns: u32,
+    idle_conns: u32,
+    wait_conn_count: u32,
+    p95_latency_ms: f64,
+    latency_samples: u32,
+    error_rate_1m: f64,
+    timeouts_1m: u32,
+    uptime_sec: u64,
+    #[serde(with = "WireStatus")]
+    status: Status,
+    #[serde(with = "WireCost")]
+    in_flight: Cost,
+    latency_estimate_ms: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Status", rename_all = "UPPERCASE")]
+enum WireStatus {
+    Serving,
+    Draining,
+    Down,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Cost")]
+struct WireCost(u64);
+
+/// The node that writes a report, and the moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origination<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) boot: BootId,
+    pub(crate) sequence: u64,
+    pub(crate) clock_ms: u64,
+}
+
+/// Writes a report as JSON.
+pub(crate) fn to_json(report: NodeReport, by: Origination<'_>) -> Vec<u8> {
+    let wire = WireReport {
+        node: by.node.to_owned(),
+        boot: by.boot.to_string(),
+        sequence: by.sequence,
+        clock_ms: by.clock_ms,
+        status: report.status,
+        pools: report.pools,
+    };
+    serde_json::to_vec(&wire).expect("a report has no map and no fallible value")
+}
+
+/// Parses and checks a report that `node` is expected to have written.
+pub(crate) fn parse(json: &[u8], node: &str, received_at: Instant) -> Result<ReceivedReport, ReportError> {
+    let wire: WireReport =
+        serde_json::from_slice(json).map_err(|error| ReportError::Json { error: error.to_string() })?;
+    if wire.node != node {
+        return Err(ReportError::OtherNode { name: wire.node.chars().take(64).collect() });
+    }
+    if wire.boot.len() != 16 {
+        return Err(ReportError::Boot);
+    }
+    let boot = u64::from_str_radix(&wire.boot, 16).map_err(|_| ReportError::Boot)?;
+    if POOLS_MAX < wire.pools.len() {
+        return Err(ReportError::TooManyPools { pools: wire.pools.len() });
+    }
+    let mut names = HashSet::new();
+    for (index, pool) in wire.pools.iter().enumerate() {
+        check(pool).map_err(|reason| ReportError::Pool { index, reason })?;
+        if !names.insert(&pool.name) {
+            return Err(ReportError::Pool { index, reason: "its name is not unique" });
+        }
+    }
+    Ok(ReceivedReport {
+        boot: BootId(boot),
+        sequence: wire.sequence,
+        clock_ms: wire.clock_ms,
+        received_at,
+        status: wire.status,
+        pools: wire.pools,
+    })
+}
+
+/// Checks the texts and figures of a pool.
+fn check(pool: &PoolReport) -> Result<(), &'static str> {
+    let stats = &pool.stats;
+    let is_text = |text: &str| (1..=TEXT_BYTES_MAX).contains(&text.len());
+    let is_latency = |ms: f64| (0.0..=LATENCY_MS_MAX).contains(&ms);
+    if !is_text(&pool.name) {
+        return Err("its name is empty or too long");
+    }
+    if !is_text(&pool.database_id) {
+        return Err("its database id is empty or too long");
+    }
+    if stats.open_conns < stats.idle_conns {
+        return Err("it has more idle connections than open ones");
+    }
+    if !is_latency(stats.p95_latency_ms) || !is_latency(stats.latency_estimate_ms) {
+        return Err("a latency is negative or longer than a day");
+    }
+    if !(0.0..=1.0).contains(&stats.error_rate_1m) {
+        return Err("the error rate is not between 0 and 1");
+    }
+    Ok(())
+}
+
+/// A report that is not believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReportError {
+    #[error("the report is not valid: {error}")]
+    Json { error: String },
+    #[error("the report names another node, {name:?}")]
+    OtherNode { name: String },
+    #[error("the boot id is not 16 hexadecimal digits")]
+    Boot,
+    #[error("the report has {pools} pools, the limit is {POOLS_MAX}")]
+    TooManyPools { pools: usize },
+    #[error("pool {index} of the report is not valid: {reason}")]
+    Pool { index: usize, reason: &'static str },
+}
