@@ -50,19 +50,22 @@
 mod accept;
 mod admit;
 mod audit;
+mod budget;
 mod load_manager;
 mod observe;
 mod options;
 mod pick_node;
 mod pick_path;
 mod queue;
+mod redirect;
 mod rejection;
 mod send;
 mod transactions;
 
 pub use accept::{Arrival, Priority, RequestEnd};
-pub use evenkeel_policy::id::{ModelId, RequestId};
+pub use evenkeel_policy::id::{ModelId, PeerId, RequestId};
 pub use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
+pub use evenkeel_policy::score::{NoPeerReason, NoRoomReason, PeerGate, RedirectReason};
 pub use load_manager::{OptimizedLoadManager, RegistryError};
 pub use observe::{Counts, Event, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 pub use options::{
@@ -71,4 +74,8 @@ pub use options::{
 pub use pick_node::{AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, NodeSpec, Slots};
 pub use pick_path::{PathSpec, PathStatus};
 pub use queue::TenantRule;
+pub use redirect::{
+    NoRedirectReason, PeerAssessment, PeerFigures, RedirectDecision, RedirectMode, RedirectOptions,
+    RedirectRequest, Redirector,
+};
 pub use rejection::{NoRetryReason, Rejection, WaitEntry, WaitError, WaitResult};

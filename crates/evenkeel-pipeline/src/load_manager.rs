@@ -23,12 +23,12 @@ use crate::accept::{
     Arrival, Attempt, ModelQueueId, Priority, RequestEnd, RequestRecord, RequestState, Requests,
     ResponseState,
 };
+use crate::budget::Budget;
 use crate::observe::{Counts, Event};
 use crate::options::{InvalidOptions, PipelineOptions};
 use crate::pick_node::{EngineLoad, NodePool, NodeSelectionCache};
 use crate::queue::{ModelQueue, QueueEnd, WaitQueue};
 use crate::rejection::{Rejection, WaitEntry};
-use crate::send::RetryBudget;
 
 /// The request pipeline of one pool of nodes, under the name that the specification gives it.
 ///
@@ -43,7 +43,7 @@ pub struct OptimizedLoadManager {
     pub(crate) wait_queue: WaitQueue,
     pub(crate) nodes: NodePool,
     pub(crate) node_cache: NodeSelectionCache,
-    pub(crate) retries: RetryBudget,
+    pub(crate) retries: Budget,
     pub(crate) timers: Timers,
     pub(crate) in_flight: usize,
     pub(crate) counts: Counts,
@@ -62,7 +62,7 @@ impl OptimizedLoadManager {
             wait_queue: WaitQueue::new(&options, controller)?,
             nodes: NodePool::new(&options)?,
             node_cache: NodeSelectionCache::new(options.load.node_cache),
-            retries: RetryBudget::new(options.retry),
+            retries: Budget::new(options.retry.budget_rule()),
             timers: Timers::default(),
             in_flight: 0,
             counts: Counts::default(),

@@ -7,9 +7,10 @@ mod status;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
-use evenkeel_policy::id::{NodeId, PathId, RequestId, TenantId};
+use evenkeel_policy::id::{NodeId, PathId, PeerId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome};
 use evenkeel_policy::path::{Probe, Transition};
+use evenkeel_policy::score::{RedirectReason, RequestKind};
 use evenkeel_policy::time::{Duration, Instant};
 
 pub use status::{ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
@@ -72,6 +73,17 @@ pub enum Event {
         /// Result.
         outcome: RequestOutcome,
     },
+    /// A request that this gateway has no room for was handed over to a peer.
+    Redirected {
+        /// Its tenant.
+        tenant: TenantId,
+        /// The peer.
+        peer: PeerId,
+        /// Kind of the request.
+        kind: RequestKind,
+        /// Reason for the choice.
+        reason: RedirectReason,
+    },
     /// The administrator changed a node's state.
     AdminState {
         /// The node.
@@ -117,6 +129,7 @@ impl Event {
             Self::Reject { rejection, .. } => rejection.wait_result(),
             Self::Retry { .. }
             | Self::Done { .. }
+            | Self::Redirected { .. }
             | Self::AdminState { .. }
             | Self::NodeRemoved { .. }
             | Self::Breaker { .. }
@@ -147,6 +160,15 @@ pub struct Counts {
     pub retried: u64,
     /// Calls for requests that had ended or had no slot.
     pub unknown: u64,
+    /// Requests that found no room when they asked for a redirect.
+    pub no_room: u64,
+    /// Peers whose figures were assessed for such requests.
+    pub peers_scored: u64,
+    /// Requests handed over to a peer.
+    pub redirected: u64,
+    /// Requests that wait because only peers with stale figures or without a free connection were better, and the
+    /// budget for those was spent.
+    pub redirect_budget_spent: u64,
 }
 
 impl Counts {

@@ -11,6 +11,8 @@ use evenkeel_policy::setting::{SettingOutOfRange, check};
 use evenkeel_policy::swrr::SwrrConfig;
 use evenkeel_policy::time::Duration;
 
+use crate::budget::BudgetRule;
+
 /// Options of a pipeline; the default is an inference pool charged in tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineOptions {
@@ -129,6 +131,10 @@ pub struct RetryOptions {
 }
 
 impl RetryOptions {
+    pub(crate) fn budget_rule(&self) -> BudgetRule {
+        BudgetRule { ratio: self.budget, spends_min: self.retries_min, window: self.window }
+    }
+
     fn check(&self) -> Result<(), SettingOutOfRange> {
         check("budget", self.budget, 0.0..=1.0)?;
         check("window", self.window.as_secs_f64(), 1.0..=600.0)?;

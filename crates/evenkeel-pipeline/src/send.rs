@@ -11,16 +11,12 @@
 //! that failed before; so the number of `BeginTx` requests that wait for a place does not slow down other requests. A
 //! dispatch that sends nothing although a slot is free is O(nodes + tenants that wait).
 
-mod retry_budget;
-
 use evenkeel_policy::backpressure::retry_after;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason};
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::Instant;
-
-pub(crate) use retry_budget::RetryBudget;
 
 use crate::OptimizedLoadManager;
 use crate::accept::{
@@ -228,7 +224,7 @@ impl OptimizedLoadManager {
         });
         let attempt = record.attempts;
         if attempt == 1 {
-            self.retries.on_first_attempt(now);
+            self.retries.earn(now);
         }
         let reason = pick.reason;
         self.emit(Event::Dispatch { request, tenant, node: pick.node, path, waited, reason, attempt });

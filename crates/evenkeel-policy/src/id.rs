@@ -48,6 +48,10 @@ id! {
     NodeId
 }
 id! {
+    /// Id of a peer: another gateway that serves the same database.
+    PeerId
+}
+id! {
     /// Id of a path, one of the network routes to a node.
     PathId
 }

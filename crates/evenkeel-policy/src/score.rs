@@ -3,6 +3,7 @@
 //! [`NodeSelector::pick`] chooses by one of two policies. [`SelectionPolicy::Score`] adds up nine sub-scores per node
 //! and draws one of the best few; [`SelectionPolicy::HotCold`] avoids nodes with much work in flight and takes the
 //! fastest of the rest. Both apply the same gates ([`Limits::gate`]); a node that passes them is open.
+//! [`PeerSelector`] chooses another gateway, from figures that have an age.
 //!
 //! Guarantees: every score lies in 0..=1, and an improving metric never lowers it (except that a larger
 //! `max_open_conns` makes the same idle connections a smaller fraction). A gated node is never chosen, and `None` means
@@ -24,6 +25,8 @@ mod gate;
 mod hot_cold;
 mod limits;
 mod node;
+mod peer_choice;
+mod peers;
 mod sub_scores;
 mod top_k;
 mod transactions;
@@ -33,6 +36,8 @@ pub use config::{HotColdConfig, LimitsConfig, ScoreConfig, TOP_K_MAX};
 pub use gate::{Gate, GateRule};
 pub use limits::{Limits, relative_latency};
 pub use node::{NodeStats, Status};
+pub use peer_choice::{NoPeerReason, NoRoomReason, PeerGate, RedirectReason};
+pub use peers::{HandedOver, PeerCandidate, PeerChoice, PeerConfig, PeerSelector, PeersAllowed};
 pub use sub_scores::{RequestKind, SubScores, clamp01};
 pub use transactions::transaction_share;
 

@@ -251,6 +251,7 @@ impl SlotDecision {
             Event::Reject { request, rejection, .. } => Some((request, Self::Rejected(rejection))),
             Event::Retry { .. }
             | Event::Done { .. }
+            | Event::Redirected { .. }
             | Event::AdminState { .. }
             | Event::NodeRemoved { .. }
             | Event::Breaker { .. }

@@ -35,6 +35,9 @@ pub(super) fn to_telemetry(event: &pipeline::Event, now: Instant, arrived_at: In
             let took = now.since(arrived_at);
             request_event(request, tenant, Step::Finished { node, actual, took, outcome })
         }
+        pipeline::Event::Redirected { tenant, peer, kind, reason } => {
+            outside(tenant, Step::Redirected { peer, kind, reason })
+        }
         pipeline::Event::AdminState { node, state } => node_event(node, admin_change(state)),
         pipeline::Event::NodeRemoved { node } => node_event(node, NodeEvent::Removed),
         pipeline::Event::Breaker { node, state } => node_event(node, breaker_change(state, now)),

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
-use evenkeel_policy::id::{ModelId, NodeId, PathId, RequestId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, PathId, PeerId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
 use evenkeel_policy::path::Transition;
+use evenkeel_policy::score::{RedirectReason, RequestKind};
 
 /// An event of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +42,12 @@ pub enum Step {
     /// Backpressure delays it before it enters the queue.
     Delayed {
         delay: Duration,
+    },
+    /// This gateway had no room, and it was handed over to a peer.
+    Redirected {
+        peer: PeerId,
+        kind: RequestKind,
+        reason: RedirectReason,
     },
     Rejected {
         reason: RejectReason,
@@ -186,6 +193,7 @@ label_values! { Step:
     Self::FirstByte { .. } => 7 "first_byte",
     Self::FailedOver { .. } => 8 "failed_over",
     Self::Finished { .. } => 9 "finished",
+    Self::Redirected { .. } => 10 "redirected",
 }
 
 label_values! { RejectReason:
@@ -197,6 +205,13 @@ label_values! { RejectReason:
     Self::NoNode => 5 "no_node",
     Self::Failed => 6 "failed",
     Self::RateLimited => 7 "rate_limited",
+}
+
+label_values! { RequestKind:
+    Self::Query => 0 "query",
+    Self::Execute => 1 "execute",
+    Self::BeginTx => 2 "begin_tx",
+    Self::Infer => 3 "infer",
 }
 
 label_values! { AttemptFailure:
@@ -248,6 +263,13 @@ impl Event {
         }
     }
 
+    pub const fn peer(&self) -> Option<PeerId> {
+        match self {
+            Self::Request { step: Step::Redirected { peer, .. }, .. } => Some(*peer),
+            Self::Request { .. } | Self::Node { .. } => None,
+        }
+    }
+
     pub const fn node(&self) -> Option<NodeId> {
         match self {
             Self::Node { node, .. } => Some(*node),
@@ -262,7 +284,8 @@ impl Step {
             Self::Dispatched { node, .. } | Self::FirstByte { node, .. } | Self::Finished { node, .. } => {
                 Some(*node)
             }
-            Self::Accepted { .. }
+            Self::Redirected { .. }
+            | Self::Accepted { .. }
             | Self::Admitted { .. }
             | Self::Delayed { .. }
             | Self::Rejected { .. }

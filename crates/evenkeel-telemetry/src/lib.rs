@@ -40,8 +40,8 @@ pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
 pub use pipeline_metrics::{
-    DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, POOLS_MAX, PathMetrics, PipelineMetrics,
-    RouterGauges, RouterMetrics,
+    DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX, PathMetrics,
+    PipelineMetrics, RouterGauges, RouterMetrics,
 };
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
 pub use request_log::{RequestHistory, RequestLog, RequestLogLimits};

@@ -121,7 +121,8 @@ impl StartupLine<'_> {
 /// Request ids are unique only within a pool, so the pool is logged as well. Names are looked up only if the line is
 /// written.
 pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics) {
-    let name = || event.node().and_then(|node| metrics.node_name(node));
+    let node_name = || event.node().and_then(|node| metrics.node_name(node));
+    let peer_name = || event.peer().and_then(|peer| metrics.peer_name(peer));
     macro_rules! log {
         ($level:expr) => {
             tracing::event!(
@@ -132,10 +133,12 @@ pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics) {
                 request = event.request().map(|request| request.0),
                 tenant = event.tenant().and_then(|tenant| metrics.tenant_name(tenant)),
                 tenant_id = event.tenant().map(|tenant| tenant.0),
-                node = name().as_deref(),
+                node = node_name().as_deref(),
                 node_id = event.node().map(|node| node.0),
+                peer = peer_name().as_deref(),
+                peer_id = event.peer().map(|peer| peer.0),
                 "{}",
-                EventDisplay { event, node_name: name().as_deref() }
+                EventDisplay { event, name: node_name().or_else(peer_name).as_deref() }
             )
         };
     }

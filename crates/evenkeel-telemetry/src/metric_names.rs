@@ -42,6 +42,8 @@ metrics! {
     ADMITTED_TOTAL = "evenkeel_admitted_total": "requests admitted to the queue, by pool and tenant";
     DELAYED_TOTAL = "evenkeel_delayed_total": "requests delayed by backpressure, by pool and tenant";
     REJECTED_TOTAL = "evenkeel_rejected_total": "requests rejected, by pool, tenant and reason";
+    REDIRECTED_TOTAL = "evenkeel_redirected_total":
+        "requests handed over to a peer gateway, by pool, peer and kind of request";
     EVICTED_TOTAL = "evenkeel_evicted_total":
         "queued requests evicted for a tenant below its share, by pool and tenant";
     CANCELLED_TOTAL = "evenkeel_cancelled_total": "requests cancelled while waiting, by pool and tenant";

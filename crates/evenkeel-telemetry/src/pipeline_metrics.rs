@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::id::{NodeId, PeerId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, RequestOutcome};
 use evenkeel_policy::path::PathState;
+use evenkeel_policy::score::RequestKind;
 use parking_lot::RwLock;
 
 use crate::event::{Event, LabelValue, NodeEvent, RejectReason, Step};
@@ -31,6 +32,9 @@ pub use router::{RouterGauges, RouterMetrics};
 
 /// Maximum number of values of the `pool` label.
 pub const POOLS_MAX: usize = 16;
+
+/// Maximum number of peers with their own series; further ones are recorded as `other`.
+pub const PEERS_MAX: usize = 64;
 
 /// Index of a tenant that is recorded as `other`.
 const NO_INDEX: usize = usize::MAX;
@@ -103,6 +107,9 @@ pub struct PipelineMetrics {
     nodes: RwLock<HashMap<NodeId, NodeMetrics>>,
     nodes_max: usize,
     other_node: NodeMetrics,
+    peers: RwLock<HashMap<PeerId, PeerMetrics>>,
+    /// Created by the first redirect to a peer without a name; most pools have no peers.
+    other_peer: OnceLock<PeerMetrics>,
     /// One per [`AttemptFailure`].
     failed_over: Vec<Counter>,
     /// One per state in [`PATH_STATES`].
@@ -115,6 +122,7 @@ struct Families {
     admitted: Family<Counter, 2>,
     delayed: Family<Counter, 2>,
     rejected: Family<Counter, 3>,
+    redirected: Family<Counter, 3>,
     evicted: Family<Counter, 2>,
     cancelled: Family<Counter, 2>,
     wait: Family<Histogram, 2>,
@@ -154,6 +162,13 @@ struct NodeMetrics {
     events: Vec<Counter>,
 }
 
+#[derive(Debug)]
+struct PeerMetrics {
+    name: Arc<str>,
+    /// One per [`RequestKind`].
+    redirected: Vec<Counter>,
+}
+
 impl PipelineMetrics {
     /// Registers the metrics of the pipeline over one pool of nodes.
     pub fn new(registry: &Registry, pool: &str, limits: MetricLimits) -> Result<Self, RegisterError> {
@@ -170,6 +185,8 @@ impl PipelineMetrics {
             nodes: RwLock::default(),
             nodes_max: limits.nodes_max,
             other_node: families.node(pool, OTHER),
+            peers: RwLock::default(),
+            other_peer: OnceLock::new(),
             failed_over: AttemptFailure::NAMES.iter().map(|name| failed_over.with([pool, name])).collect(),
             path_changes: PATH_STATES.map(|name| path_changes.with([pool, name])),
             pool: pool.to_owned(),
@@ -221,6 +238,18 @@ impl PipelineMetrics {
         }
     }
 
+    /// Names a peer gateway in the metrics; an id keeps its first name.
+    pub fn name_peer(&self, peer: PeerId, name: &str) {
+        let mut peers = self.peers.write();
+        if peers.contains_key(&peer) {
+            return;
+        }
+        if peers.len() >= PEERS_MAX {
+            return self.families.redirected.count_overflow();
+        }
+        peers.insert(peer, self.families.peer(&self.pool, name));
+    }
+
     /// Sets the gauges of a node before a scrape; a node without a name is skipped.
     pub fn set_node_gauges(&self, node: NodeId, gauges: &NodeGauges) {
         let Some(name) = self.node_name(node) else { return };
@@ -251,6 +280,11 @@ impl PipelineMetrics {
         self.nodes.read().get(&node).map(|node| node.name.clone())
     }
 
+    /// Returns a peer's name, if it has metrics of its own.
+    pub fn peer_name(&self, peer: PeerId) -> Option<Arc<str>> {
+        self.peers.read().get(&peer).map(|peer| peer.name.clone())
+    }
+
     /// Updates the metrics for an event.
     pub fn record(&self, event: &Event) {
         match event {
@@ -266,6 +300,11 @@ impl PipelineMetrics {
             Step::Admitted { .. } => tenant.admitted.count(),
             Step::Delayed { .. } => tenant.delayed.count(),
             Step::Rejected { reason } => tenant.rejected[reason.index()].count(),
+            Step::Redirected { peer, kind, .. } => {
+                let peers = self.peers.read();
+                let other = || self.other_peer.get_or_init(|| self.families.peer(&self.pool, OTHER));
+                peers.get(peer).unwrap_or_else(other).redirected[kind.index()].count();
+            }
             Step::Evicted { .. } => tenant.evicted.count(),
             Step::Cancelled => tenant.cancelled.count(),
             Step::Dispatched { node, waited, .. } => {
@@ -307,6 +346,8 @@ impl Families {
         let pool = Label { name: "pool", values_max: POOLS_MAX };
         let tenant = Label { name: "tenant", values_max: limits.tenants_max };
         let node = Label { name: "node", values_max: limits.nodes_max };
+        let peer = Label { name: "peer", values_max: PEERS_MAX };
+        let kind = Label { name: "kind", values_max: RequestKind::NAMES.len() };
         let reason = Label { name: "reason", values_max: RejectReason::NAMES.len() };
         let outcome = Label { name: "outcome", values_max: RequestOutcome::NAMES.len() };
         let to = Label { name: "to", values_max: NodeEvent::NAMES.len() };
@@ -315,6 +356,7 @@ impl Families {
             admitted: registry.counters(metric_names::ADMITTED_TOTAL, [pool, tenant])?,
             delayed: registry.counters(metric_names::DELAYED_TOTAL, [pool, tenant])?,
             rejected: registry.counters(metric_names::REJECTED_TOTAL, [pool, tenant, reason])?,
+            redirected: registry.counters(metric_names::REDIRECTED_TOTAL, [pool, peer, kind])?,
             evicted: registry.counters(metric_names::EVICTED_TOTAL, [pool, tenant])?,
             cancelled: registry.counters(metric_names::CANCELLED_TOTAL, [pool, tenant])?,
             wait: registry.histograms(metric_names::WAIT_SECONDS, [pool, tenant], DURATION_BOUNDS)?,
@@ -362,6 +404,11 @@ impl Families {
             first_byte: self.first_byte.with([pool, node]),
             events: NodeEvent::NAMES.iter().map(|name| self.node_events.with([pool, node, name])).collect(),
         }
+    }
+
+    fn peer(&self, pool: &str, peer: &str) -> PeerMetrics {
+        let redirected = RequestKind::NAMES.iter().map(|name| self.redirected.with([pool, peer, name]));
+        PeerMetrics { name: peer.into(), redirected: redirected.collect() }
     }
 
     fn remove_node(&self, pool: &str, node: &str) {

@@ -278,7 +278,7 @@ impl Node {
         [self.cooldown.timeout(), self.breaker.timeout(), self.paths.timeout()].into_iter().flatten().min()
     }
 
-    fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         match self.admin_state {
             AdminState::Serving if self.is_available() => Status::Serving,
             AdminState::Serving => Status::Down,

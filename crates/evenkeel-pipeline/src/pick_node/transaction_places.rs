@@ -21,7 +21,12 @@ impl TransactionPlaces {
     }
 
     pub(crate) fn has_free(&self) -> bool {
-        self.max.is_none_or(|max| self.in_use < max)
+        self.free() > 0
+    }
+
+    /// Returns the number of free places; the largest number if only the slots limit them.
+    pub(crate) fn free(&self) -> u32 {
+        self.max.map_or(u32::MAX, |max| max.saturating_sub(self.in_use))
     }
 
     pub(super) fn reserve(&mut self, tenant: TenantId) {

@@ -76,6 +76,10 @@ impl TenantQueue {
         self.queued.iter().map(VecDeque::len).sum()
     }
 
+    pub(crate) fn queued_len_of(&self, kind: RequestKind) -> usize {
+        self.queued[kind as usize].len()
+    }
+
     /// Returns the scheduled requests of one kind, next first.
     pub(crate) fn queued_of(&self, kind: RequestKind) -> impl Iterator<Item = RequestId> {
         self.queued[kind as usize].iter().map(|queued| queued.request)

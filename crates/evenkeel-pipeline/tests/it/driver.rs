@@ -197,7 +197,8 @@ impl Driver {
                 assert!(was_in_flight != was_waiting, "a rejected request was either waiting or in flight");
                 assert!(self.rejected.insert(request, rejection).is_none(), "rejected twice");
             }
-            Event::AdminState { .. }
+            Event::Redirected { .. }
+            | Event::AdminState { .. }
             | Event::NodeRemoved { .. }
             | Event::Breaker { .. }
             | Event::Cooldown { .. }

@@ -11,5 +11,6 @@ mod failover;
 mod fairness;
 mod held_time;
 mod history;
+mod redirect;
 mod registry;
 mod transactions;

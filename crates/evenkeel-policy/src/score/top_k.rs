@@ -26,7 +26,7 @@ pub(super) fn choose(
     for candidate in open_nodes(config, candidates, request) {
         open += 1;
         let score = sub_scores(config, &candidate.stats, latency).score(request);
-        best.insert(RankedNode { candidate, score, rank: score * candidate.weight.as_f64() });
+        best.insert(Ranked { candidate, id: candidate.node.0, weight: candidate.weight.as_f64(), score });
     }
     let drawn = best.draw(config.power, random)?;
     let breakdown = ScoreBreakdown {
@@ -76,7 +76,7 @@ fn open_nodes<'a>(
 }
 
 /// Returns the median of at least one finite number; reorders the slice.
-fn median(values: &mut [f64]) -> f64 {
+pub(super) fn median(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     let even = values.len().is_multiple_of(2);
     let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
@@ -89,7 +89,7 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-fn sub_scores(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) -> SubScores {
+pub(super) fn sub_scores(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) -> SubScores {
     match latency {
         LatencyBasis::Absolute => config.limits.sub_scores(stats),
         LatencyBasis::Relative { median_ms } => {
@@ -99,38 +99,40 @@ fn sub_scores(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) ->
     }
 }
 
+/// A scored node or peer.
 #[derive(Clone, Copy)]
-struct RankedNode<'a> {
-    candidate: &'a Candidate,
-    score: f64,
-    rank: f64,
+pub(super) struct Ranked<'a, T> {
+    pub(super) candidate: &'a T,
+    pub(super) id: u32,
+    pub(super) weight: f64,
+    pub(super) score: f64,
 }
 
-impl RankedNode<'_> {
+impl<T> Ranked<'_, T> {
     fn is_before(&self, other: &Self) -> bool {
-        let by_rank = other.rank.total_cmp(&self.rank);
-        by_rank.then(self.candidate.node.cmp(&other.candidate.node)).is_lt()
+        let by_rank = (other.score * other.weight).total_cmp(&(self.score * self.weight));
+        by_rank.then(self.id.cmp(&other.id)).is_lt()
     }
 }
 
-struct DrawResult<'a> {
-    ranked: RankedNode<'a>,
-    position: usize,
-    chance: f64,
+pub(super) struct DrawResult<'a, T> {
+    pub(super) ranked: Ranked<'a, T>,
+    pub(super) position: usize,
+    pub(super) chance: f64,
 }
 
-/// The best nodes seen so far, in order.
-struct TopK<'a> {
-    entries: [Option<RankedNode<'a>>; TOP_K_MAX],
+/// The best candidates seen so far, in order.
+pub(super) struct TopK<'a, T> {
+    entries: [Option<Ranked<'a, T>>; TOP_K_MAX],
     top_k: usize,
 }
 
-impl<'a> TopK<'a> {
-    fn new(top_k: usize) -> Self {
+impl<'a, T: Copy> TopK<'a, T> {
+    pub(super) fn new(top_k: usize) -> Self {
         Self { entries: [None; TOP_K_MAX], top_k }
     }
 
-    fn insert(&mut self, mut node: RankedNode<'a>) {
+    pub(super) fn insert(&mut self, mut node: Ranked<'a, T>) {
         // In a large pool most nodes rank below the last entry: one comparison rejects them.
         if let Some(Some(last)) = self.entries.get(self.top_k.saturating_sub(1))
             && last.is_before(&node)
@@ -149,11 +151,10 @@ impl<'a> TopK<'a> {
         }
     }
 
-    fn draw(&self, power: u32, random: f64) -> Option<DrawResult<'a>> {
+    pub(super) fn draw(&self, power: u32, random: f64) -> Option<DrawResult<'a, T>> {
         let mut shares = [0.0; TOP_K_MAX];
         for (share, ranked) in shares.iter_mut().zip(self.ranked()) {
-            let weight = ranked.candidate.weight.as_f64();
-            *share = (0..power).fold(weight, |share, _| share * ranked.score);
+            *share = (0..power).fold(ranked.weight, |share, _| share * ranked.score);
         }
         let total: f64 = shares.iter().sum();
         let mut remaining = clamp01(random) * total;
@@ -169,7 +170,7 @@ impl<'a> TopK<'a> {
         drawn
     }
 
-    fn ranked(&self) -> impl Iterator<Item = RankedNode<'a>> {
+    fn ranked(&self) -> impl Iterator<Item = Ranked<'a, T>> {
         self.entries.iter().flatten().copied()
     }
 }

@@ -4,11 +4,11 @@ use std::fmt;
 
 use evenkeel_policy::id::NodeId;
 
-use super::{Event, NodeEvent, RejectReason, Step};
+use super::{Event, LabelValue, NodeEvent, RejectReason, Step};
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        EventDisplay { event: self, node_name: None }.fmt(f)
+        EventDisplay { event: self, name: None }.fmt(f)
     }
 }
 
@@ -18,18 +18,18 @@ impl fmt::Display for Step {
     }
 }
 
-/// Displays an event with its node's name.
+/// Displays an event with the name of its node or peer.
 pub(crate) struct EventDisplay<'a> {
     pub(crate) event: &'a Event,
-    /// If `None`, the node's id is displayed.
-    pub(crate) node_name: Option<&'a str>,
+    /// If `None`, the id is displayed.
+    pub(crate) name: Option<&'a str>,
 }
 
 impl fmt::Display for EventDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.event {
-            Event::Request { step, .. } => step.write(f, self.node_name),
-            Event::Node { node, change } => write!(f, "{}: {change}", NodeDisplay(*node, self.node_name)),
+            Event::Request { step, .. } => step.write(f, self.name),
+            Event::Node { node, change } => write!(f, "{}: {change}", NodeDisplay(*node, self.name)),
         }
     }
 }
@@ -54,6 +54,14 @@ impl Step {
             Self::Admitted { waiting } => write!(f, "admitted, {waiting} waiting"),
             Self::Delayed { delay } => write!(f, "delayed by {delay:?}"),
             Self::Rejected { reason } => write!(f, "rejected: {reason}"),
+            Self::Redirected { peer, kind, reason } => {
+                write!(f, "{} redirected to ", kind.as_str())?;
+                match name {
+                    Some(name) => write!(f, "peer {name:?}")?,
+                    None => write!(f, "peer {}", peer.0)?,
+                }
+                write!(f, ": {reason}")
+            }
             Self::Evicted { waiting } => {
                 write!(f, "evicted for a tenant below its share, {waiting} waiting")
             }
@@ -125,7 +133,7 @@ mod tests {
     fn a_node_line_names_the_cause_and_the_time_until_the_next_probe() {
         let line = |change| {
             let event = Event::Node { node: NodeId(3), change };
-            EventDisplay { event: &event, node_name: Some("dead") }.to_string()
+            EventDisplay { event: &event, name: Some("dead") }.to_string()
         };
         let reason = TripReason::Failures { count: 5, last: Some(AttemptFailure::Unreachable) };
         assert_eq!(

@@ -53,6 +53,7 @@ impl RouterMetrics {
             Step::Accepted { .. }
             | Step::Admitted { .. }
             | Step::Delayed { .. }
+            | Step::Redirected { .. }
             | Step::Rejected { .. }
             | Step::Cancelled
             | Step::Dispatched { .. }

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
-use evenkeel_policy::id::{ModelId, NodeId, PathId, RequestId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, PathId, PeerId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
 use evenkeel_policy::path::{Cause, PathState, Transition};
+use evenkeel_policy::score::{
+    LatencyBasis, Limits, NoRoomReason, NodeStats, RedirectReason, RequestKind, ScoreBreakdown, Status,
+};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::{
-    EngineGauges, Event, MetricLimits, NodeEvent, NodeGauges, Observer, Registry, RejectReason,
+    EngineGauges, Event, MetricLimits, NodeEvent, NodeGauges, Observer, PEERS_MAX, Registry, RejectReason,
     RequestLogLimits, RouterMetrics, Step,
 };
 
@@ -125,6 +128,56 @@ fn changes_of_nodes_and_paths_are_counted() {
     assert_eq!(value(&page, "nyx_multipath_path_activated_total", &[]), Some(1.0));
     assert_eq!(value(&page, "nyx_multipath_path_deactivated_total", &[]), Some(0.0));
     assert_eq!(harness.observer.request_log().changes().len(), 3);
+}
+
+#[test]
+fn redirects_are_counted_by_peer_and_kind_and_peers_beyond_the_limit_count_as_other() {
+    let harness = Harness::new();
+    let redirected = |peer: u32, kind| {
+        harness.record(ACME, Step::Redirected { peer: PeerId(peer), kind, reason: redirect_reason() });
+    };
+    let count = |peer: &str, kind: &str| {
+        harness.value("evenkeel_redirected_total", &[("peer", peer), ("kind", kind)])
+    };
+    assert_eq!(count("other", "query"), None, "a pool without peers has no series");
+    let peers_max = u32::try_from(PEERS_MAX).unwrap();
+    for peer in 0..=peers_max {
+        harness.observer.metrics().name_peer(PeerId(peer), &format!("gateway-{peer}"));
+    }
+    redirected(1, RequestKind::Query);
+    redirected(1, RequestKind::Query);
+    redirected(1, RequestKind::BeginTx);
+    redirected(peers_max, RequestKind::Execute);
+    assert_eq!((count("gateway-1", "query"), count("gateway-1", "begin_tx")), (Some(2.0), Some(1.0)));
+    assert_eq!((count("gateway-64", "execute"), count("other", "execute")), (None, Some(1.0)));
+    let history = harness.observer.request_log().history(RequestId(1)).unwrap();
+    let phrase = history.steps[0].1.to_string();
+    assert!(
+        phrase.starts_with(
+            "query redirected to peer 1: every database connection is in use here; best of 2 by score"
+        ),
+        "{phrase}"
+    );
+}
+
+fn redirect_reason() -> RedirectReason {
+    let stats = NodeStats { max_open_conns: 10, status: Status::Serving, ..NodeStats::default() };
+    let breakdown = ScoreBreakdown {
+        request: RequestKind::Query,
+        score: 0.8,
+        sub_scores: Limits::default().sub_scores(&stats),
+        latency: LatencyBasis::Absolute,
+        position: 1,
+        open: 2,
+        drawn_from: 2,
+        chance: 0.5,
+    };
+    RedirectReason {
+        no_room: NoRoomReason::ConnectionsFull,
+        breakdown,
+        own_score: 0.5,
+        age: Duration::from_millis(100),
+    }
 }
 
 #[test]

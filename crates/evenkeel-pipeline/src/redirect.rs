@@ -1,0 +1,434 @@
+//! Redirect: decides whether a request is served here, handed over to a peer gateway, or waits, before it arrives in
+//! the queue.
+//!
+//! Guarantees: a request that finds room is served here and no peer is scored; room depends on counts alone. A gated or
+//! excluded peer is never chosen. Requests handed over since a peer's figures were measured count as its load, so that
+//! a burst between two reports spreads. Redirects to peers whose figures are stale, or show no free connection, are at
+//! most `budget` of the requests that found no room within `window`, or `redirects_min` if that is more.
+//!
+//! Limits: the state is that of the peers of the last decision, with at most [`HANDED_OVER_MAX`] statements and as many
+//! begins each. A decision with room is O(tenants that wait), without room O(peers) more.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use evenkeel_policy::id::{ModelId, NodeId, PeerId, TenantId};
+use evenkeel_policy::score::{
+    HandedOver, NoPeerReason, NoRoomReason, NodeStats, PeerCandidate, PeerChoice, PeerConfig, PeerGate,
+    PeerSelector, PeersAllowed, RedirectReason, RequestKind, ScoreConfig, Status,
+};
+use evenkeel_policy::setting::{SettingOutOfRange, check};
+use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::weight::Weight;
+
+use crate::OptimizedLoadManager;
+use crate::accept::{ModelQueueId, Priority};
+use crate::budget::{Budget, BudgetRule};
+use crate::observe::Event;
+use crate::options::InvalidOptions;
+use crate::pick_node::Node;
+use crate::queue::{ModelQueue, TenantEntry};
+
+/// Maximum number of hand-overs to one peer, and of their ends, that are remembered per kind; the oldest is forgotten.
+const HANDED_OVER_MAX: usize = 4_096;
+
+/// Figures of a peer gateway for one database.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeerFigures {
+    /// The peer.
+    pub peer: PeerId,
+    /// Share of the requests that it should get, relative to the other peers.
+    pub weight: Weight,
+    /// Figures that it last reported.
+    pub stats: NodeStats,
+    /// Time of the report by this gateway's clock; too early is safer than too late.
+    pub measured_at: Instant,
+}
+
+/// Settings of the redirect step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RedirectOptions {
+    /// Gates, scores and draw.
+    pub score: ScoreConfig,
+    /// Age above which figures are stale, 10 ms to an hour.
+    pub stale_after: Duration,
+    /// Age above which a peer counts as DOWN, at least `stale_after` and at most an hour.
+    pub down_after: Duration,
+    /// Redirects to peers with stale figures or without a free connection, per request that found no room, 0 to 1.
+    pub budget: f64,
+    /// Such redirects per window that are always allowed, however few requests found no room.
+    pub redirects_min: u32,
+    /// The window, 1 to 600 s.
+    pub window: Duration,
+}
+
+impl RedirectOptions {
+    fn check(&self) -> Result<(), SettingOutOfRange> {
+        check("budget", self.budget, 0.0..=1.0)?;
+        check("window", self.window.as_secs_f64(), 1.0..=600.0)
+    }
+}
+
+impl Default for RedirectOptions {
+    fn default() -> Self {
+        let PeerConfig { score, stale_after, down_after } = PeerConfig::default();
+        Self {
+            score,
+            stale_after,
+            down_after,
+            budget: 0.2,
+            redirects_min: 3,
+            window: Duration::from_secs(10),
+        }
+    }
+}
+
+/// State of the redirect step for one database.
+#[derive(Debug)]
+pub struct Redirector {
+    selector: PeerSelector,
+    budget: Budget,
+    handed_over: BTreeMap<PeerId, HandedOverLog>,
+    candidates: Vec<PeerCandidate>,
+}
+
+/// Times at which requests were handed over to a peer and ended there, oldest first.
+#[derive(Debug, Default)]
+struct HandedOverLog {
+    /// Statements that this gateway forwards.
+    forwarded: Flow,
+    begins: Flow,
+    /// Statements that clients send to the peer.
+    redirected: VecDeque<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    begun: VecDeque<Instant>,
+    ended: VecDeque<Instant>,
+}
+
+impl HandedOverLog {
+    /// Returns the change since the figures were measured.
+    ///
+    /// The end of a redirected statement is not seen: it counts for the latency that the peer expects. Those that ran
+    /// when the figures were measured are part of them.
+    fn change(&self, now: Instant, figures: &PeerFigures) -> HandedOver {
+        let measured_at = figures.measured_at;
+        let redirected_since = match held_for(&figures.stats) {
+            None => count_from(&self.redirected, measured_at),
+            Some(held) => {
+                let running = count_from(&self.redirected, before(now, held));
+                let running_then = count_from(&self.redirected, before(measured_at, held))
+                    - count_from(&self.redirected, measured_at);
+                running - running_then
+            }
+        };
+        let begins = self.begins.change(measured_at);
+        HandedOver { requests: self.forwarded.change(measured_at) + redirected_since + begins, begins }
+    }
+
+    fn forget_outdated(&mut self, figures: &PeerFigures) {
+        for times in [&mut self.forwarded, &mut self.begins] {
+            forget_before(&mut times.begun, figures.measured_at);
+            forget_before(&mut times.ended, figures.measured_at);
+        }
+        let held = held_for(&figures.stats).unwrap_or_default();
+        forget_before(&mut self.redirected, before(figures.measured_at, held));
+    }
+
+    fn is_empty(&self) -> bool {
+        let flows = [&self.forwarded, &self.begins];
+        self.redirected.is_empty() && flows.iter().all(|flow| flow.begun.is_empty() && flow.ended.is_empty())
+    }
+}
+
+impl Flow {
+    fn change(&self, measured_at: Instant) -> i32 {
+        count_from(&self.begun, measured_at) - count_from(&self.ended, measured_at)
+    }
+}
+
+/// Returns the time for which a redirected statement counts; `None` until the peer has measured latencies.
+fn held_for(stats: &NodeStats) -> Option<Duration> {
+    let expected = Duration::try_from_secs_f64(stats.latency_estimate_ms / 1_000.0);
+    expected.ok().filter(|expected| !expected.is_zero())
+}
+
+fn before(at: Instant, span: Duration) -> Instant {
+    Instant::ORIGIN + at.since(Instant::ORIGIN).saturating_sub(span)
+}
+
+fn count_from(times: &VecDeque<Instant>, from: Instant) -> i32 {
+    let newer = times.len() - times.partition_point(|at| *at < from);
+    i32::try_from(newer).unwrap_or(i32::MAX)
+}
+
+fn forget_before(times: &mut VecDeque<Instant>, from: Instant) {
+    times.drain(..times.partition_point(|at| *at < from));
+}
+
+fn push(times: &mut VecDeque<Instant>, now: Instant) {
+    if times.len() == HANDED_OVER_MAX {
+        times.pop_front();
+    }
+    times.push_back(now);
+}
+
+/// Score of a peer for a kind of request, or its closed gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeerAssessment {
+    /// The peer.
+    pub peer: PeerId,
+    /// Its score, 0 to 1, or the reason why it is no candidate.
+    pub result: Result<f64, PeerGate>,
+    /// Age of its figures.
+    pub age: Duration,
+}
+
+impl Redirector {
+    /// Creates the state; rejects options out of range.
+    pub fn new(options: RedirectOptions) -> Result<Self, InvalidOptions> {
+        options.check()?;
+        let RedirectOptions { score, stale_after, down_after, budget, redirects_min, window } = options;
+        Ok(Self {
+            selector: PeerSelector::new(PeerConfig { score, stale_after, down_after })?,
+            budget: Budget::new(BudgetRule { ratio: budget, spends_min: redirects_min, window }),
+            handed_over: BTreeMap::new(),
+            candidates: Vec::new(),
+        })
+    }
+
+    /// Returns the score or the closed gate of each peer for a kind of request, for status pages.
+    pub fn assess(
+        &self,
+        now: Instant,
+        own: &NodeStats,
+        kind: RequestKind,
+        peers: &[PeerFigures],
+    ) -> Vec<PeerAssessment> {
+        let candidates: Vec<_> = peers.iter().map(|peer| self.candidate(now, peer)).collect();
+        let results = self.selector.assess(own, &candidates, kind);
+        let assessed = candidates.iter().zip(results);
+        assessed.map(|(peer, result)| PeerAssessment { peer: peer.peer, result, age: peer.age }).collect()
+    }
+
+    /// Returns the score that a peer must exceed to get a request of this kind.
+    pub fn own_score(&self, now: Instant, own: &NodeStats, kind: RequestKind, peers: &[PeerFigures]) -> f64 {
+        let candidates: Vec<_> = peers.iter().map(|peer| self.candidate(now, peer)).collect();
+        self.selector.own_score(own, &candidates, kind)
+    }
+
+    /// Records that a forwarded request ended, or could not be sent; a begin ends with its transaction.
+    pub fn handle_returned(&mut self, now: Instant, peer: PeerId, kind: RequestKind) {
+        let log = self.handed_over.entry(peer).or_default();
+        match kind {
+            RequestKind::BeginTx => push(&mut log.begins.ended, now),
+            RequestKind::Query | RequestKind::Execute | RequestKind::Infer => {
+                push(&mut log.forwarded.ended, now)
+            }
+        }
+    }
+
+    /// Returns a peer with the requests that were handed over to it since its figures were measured.
+    fn candidate(&self, now: Instant, figures: &PeerFigures) -> PeerCandidate {
+        let PeerFigures { peer, weight, stats, measured_at } = *figures;
+        let log = self.handed_over.get(&peer);
+        let change = log.map_or_else(HandedOver::default, |log| log.change(now, figures));
+        PeerCandidate { peer, weight, stats: change.add_to(&stats), age: now.since(measured_at) }
+    }
+
+    /// Chooses a peer for a request that found no room, and counts it as handed over.
+    fn choose(
+        &mut self,
+        now: Instant,
+        own: &NodeStats,
+        request: &RedirectRequest<'_>,
+        random: f64,
+    ) -> Result<PeerChoice, NoPeerReason> {
+        self.forget_outdated(request.peers);
+        self.budget.earn(now);
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        let allowed_peers = request.peers.iter().filter(|peer| !request.excluded.contains(&peer.peer));
+        candidates.extend(allowed_peers.map(|peer| self.candidate(now, peer)));
+        let allowed =
+            if self.budget.is_left(now) { PeersAllowed::Open } else { PeersAllowed::WithFreeConnection };
+        let choice = self.selector.pick(own, &candidates, allowed, request.kind, random);
+        self.candidates = candidates;
+        let choice = choice?;
+        if !choice.has_free_connection {
+            self.budget.spend(now);
+        }
+        let log = self.handed_over.entry(choice.peer).or_default();
+        match (request.kind, request.mode) {
+            (RequestKind::BeginTx, _) => push(&mut log.begins.begun, now),
+            (_, RedirectMode::Forward) => push(&mut log.forwarded.begun, now),
+            (_, RedirectMode::ByClient) => push(&mut log.redirected, now),
+        }
+        Ok(choice)
+    }
+
+    /// Forgets requests that newer figures contain, and peers that are gone.
+    fn forget_outdated(&mut self, peers: &[PeerFigures]) {
+        self.handed_over.retain(|id, log| {
+            let figures = peers.iter().find(|figures| figures.peer == *id);
+            if let Some(figures) = figures {
+                log.forget_outdated(figures);
+            }
+            figures.is_some() && !log.is_empty()
+        });
+    }
+}
+
+/// A request to decide about.
+#[derive(Clone, Copy, Debug)]
+pub struct RedirectRequest<'a> {
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Node of this gateway that would serve it.
+    pub node: NodeId,
+    /// Its model: the queue in which it would wait.
+    pub model: ModelId,
+    /// Its kind.
+    pub kind: RequestKind,
+    /// Sender of the request to the peer.
+    pub mode: RedirectMode,
+    /// Figures of this gateway, this request not included.
+    pub own: NodeStats,
+    /// Peers that serve the same database.
+    pub peers: &'a [PeerFigures],
+    /// Peers that must not get it, because they handed it over or failed to take it.
+    pub excluded: &'a [PeerId],
+}
+
+/// Sender of a redirected request to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedirectMode {
+    /// This gateway, which reports its end by [`Redirector::handle_returned`].
+    Forward,
+    /// The client, so that this gateway does not see its end.
+    ByClient,
+}
+
+/// Decision about a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RedirectDecision {
+    /// There is room here.
+    ServeHere,
+    /// There is no room here and no better peer: it waits its turn in the queue.
+    Wait(NoRedirectReason),
+    /// A peer serves it.
+    Redirect {
+        /// The peer.
+        peer: PeerId,
+        /// Reason for the choice.
+        reason: RedirectReason,
+    },
+}
+
+/// Reason why a request waits although there is no room here.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NoRedirectReason {
+    /// Shortage at this gateway.
+    pub no_room: NoRoomReason,
+    /// Reason why no peer was chosen.
+    pub no_peer: NoPeerReason,
+}
+
+impl fmt::Display for NoRedirectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.no_room, self.no_peer)
+    }
+}
+
+impl OptimizedLoadManager {
+    /// Decides about a request before it arrives in the queue.
+    ///
+    /// A redirected request counts as handed over until [`Redirector::handle_returned`] or newer figures of the peer.
+    /// `random` is a fresh number in 0..1.
+    pub fn decide_redirect(
+        &mut self,
+        now: Instant,
+        redirector: &mut Redirector,
+        request: RedirectRequest<'_>,
+        random: f64,
+    ) -> RedirectDecision {
+        self.advance(now);
+        let Err(no_room) = self.find_room(&request) else { return RedirectDecision::ServeHere };
+        self.counts.no_room += 1;
+        let status = match no_room {
+            NoRoomReason::NotServing(status) => status,
+            NoRoomReason::SessionsFull | NoRoomReason::ConnectionsFull | NoRoomReason::TransactionsFull => {
+                Status::Serving
+            }
+        };
+        let own = NodeStats { status, ..request.own };
+        let choice = redirector.choose(self.now, &own, &request, random);
+        self.counts.peers_scored += redirector.candidates.len() as u64;
+        match choice {
+            Ok(PeerChoice { peer, breakdown, own_score, age, .. }) => {
+                self.counts.redirected += 1;
+                let reason = RedirectReason { no_room, breakdown, own_score, age };
+                let RedirectRequest { tenant, kind, .. } = request;
+                self.emit(Event::Redirected { tenant, peer, kind, reason });
+                RedirectDecision::Redirect { peer, reason }
+            }
+            Err(no_peer) => {
+                self.counts.redirect_budget_spent += u64::from(no_peer == NoPeerReason::BudgetSpent);
+                RedirectDecision::Wait(NoRedirectReason { no_room, no_peer })
+            }
+        }
+    }
+
+    /// Checks by counts alone whether this gateway can serve a request at once.
+    fn find_room(&self, request: &RedirectRequest<'_>) -> Result<(), NoRoomReason> {
+        let RedirectRequest { own, kind, .. } = request;
+        let node = self.nodes.get(request.node).ok_or(NoRoomReason::NotServing(Status::Down))?;
+        for status in [own.status, node.status()] {
+            if status != Status::Serving {
+                return Err(NoRoomReason::NotServing(status));
+            }
+        }
+        if i64::from(own.max_http_sessions) <= i64::from(own.running_http_session) {
+            return Err(NoRoomReason::SessionsFull);
+        }
+        let waiting = self.waiting_for_node(node, request.model);
+        let places_free = node.transactions.free() as usize;
+        // A begin without a place uses no slot.
+        let waiting_for_slot = waiting.statements + waiting.begins.min(places_free);
+        if node.slots() as usize <= node.busy as usize + waiting_for_slot {
+            return Err(NoRoomReason::ConnectionsFull);
+        }
+        if *kind == RequestKind::BeginTx && places_free <= waiting.begins {
+            return Err(NoRoomReason::TransactionsFull);
+        }
+        Ok(())
+    }
+
+    /// Counts the interactive requests that wait for a model; those of tenants at their concurrency limit do not
+    /// compete for slots.
+    fn waiting_for_node(&self, node: &Node, model: ModelId) -> WaitingCounts {
+        let mut waiting = WaitingCounts::default();
+        if !node.serves(model) {
+            return waiting;
+        }
+        let queue = self.wait_queue.queue(ModelQueueId { model, priority: Priority::Interactive });
+        for (tenant, tenant_queue) in queue.into_iter().flat_map(ModelQueue::tenant_queues) {
+            if self.wait_queue.tenants().get(tenant).is_some_and(TenantEntry::is_capped) {
+                continue;
+            }
+            let begins = tenant_queue.queued_len_of(RequestKind::BeginTx);
+            waiting.begins += begins;
+            waiting.statements += tenant_queue.waiting().len() - begins;
+        }
+        waiting
+    }
+}
+
+/// Waiting requests by the capacity that they need.
+#[derive(Clone, Copy, Debug, Default)]
+struct WaitingCounts {
+    statements: usize,
+    begins: usize,
+}
