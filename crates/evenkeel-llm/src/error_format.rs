@@ -83,6 +83,7 @@ fn anthropic_type(error: &ApiError) -> &'static str {
         | ApiError::AdminOnly
         | ApiError::ModelForbidden { .. }
         | ApiError::DatasourceForbidden { .. }
+        | ApiError::InvalidTicket { .. }
         | ApiError::ForeignOrigin => "permission_error",
         ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::NoModel { .. } => "not_found_error",
         ApiError::RateLimited { .. } => "rate_limit_error",

@@ -52,6 +52,9 @@ pub enum ApiError {
     ModelForbidden { model: String },
     #[error("this API key may not use datasource {datasource:?}")]
     DatasourceForbidden { datasource: String },
+    /// A peer handed the request over with a ticket that this node does not accept.
+    #[error("the ticket of this request is not valid: {reason}")]
+    InvalidTicket { reason: String },
     /// A web page of another site sent the request.
     #[error("requests from web pages of another origin are not allowed")]
     ForeignOrigin,
@@ -178,6 +181,7 @@ impl ApiError {
             Self::AdminOnly => (403, "permission_error", "admin_only"),
             Self::ModelForbidden { .. } => (403, "permission_error", "model_forbidden"),
             Self::DatasourceForbidden { .. } => (403, "permission_error", "datasource_forbidden"),
+            Self::InvalidTicket { .. } => (403, "permission_error", "invalid_ticket"),
             Self::ForeignOrigin => (403, "permission_error", "foreign_origin"),
             Self::NoRoute => (404, "invalid_request_error", "unknown_url"),
             Self::Method { .. } => (405, "invalid_request_error", "method_not_allowed"),

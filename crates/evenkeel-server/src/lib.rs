@@ -8,6 +8,7 @@
 pub mod api_error;
 pub mod api_key;
 pub mod body;
+pub mod cluster;
 mod coalesce_wakes;
 mod connection;
 pub mod disconnect;

@@ -86,6 +86,14 @@ impl Tenant {
         Self { id, settings, usage: Arc::default() }
     }
 
+    /// Rejects a disabled tenant.
+    fn check_active(self: &Arc<Self>) -> Result<Arc<Self>, ApiError> {
+        match self.settings.state {
+            TenantState::Active => Ok(self.clone()),
+            TenantState::Disabled => Err(ApiError::TenantDisabled),
+        }
+    }
+
     /// Counts a request against the requests per minute.
     pub fn take_request(&self, now: Instant) -> Result<(), ApiError> {
         let Some(limit) = self.settings.rpm else { return Ok(()) };
@@ -276,10 +284,7 @@ impl Tenants {
             self.keys[from..].iter().take_while(|(known, _)| known.lookup_prefix() == hash.lookup_prefix());
         let mut matching = candidates.filter(|(known, _)| known.matches(&hash));
         let (_, tenant) = matching.next().ok_or(ApiError::Unauthenticated)?;
-        match tenant.settings.state {
-            TenantState::Active => Ok(tenant.clone()),
-            TenantState::Disabled => Err(ApiError::TenantDisabled),
-        }
+        tenant.check_active()
     }
 
     fn is_admin(&self, headers: &HeaderMap) -> Result<bool, ApiError> {
@@ -366,6 +371,23 @@ impl Authenticator {
             Access::Admin => self.admin(headers, peer),
             Access::TenantOrAdmin => self.tenant_or_admin(headers, peer),
         }
+    }
+
+    /// Authenticates a tenant by the API key in one of the usual headers.
+    pub fn tenant(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, ApiError> {
+        self.tenants().tenant(headers)
+    }
+
+    /// Returns the tenant that another node of the cluster has authenticated.
+    pub fn tenant_named(&self, name: &str) -> Result<Arc<Tenant>, ApiError> {
+        let tenants = self.tenants();
+        if tenants.is_empty() && name == OPEN {
+            return Ok(tenants.open.clone());
+        }
+        let unknown = || ApiError::InvalidTicket {
+            reason: format!("this node has no tenant {name:?}; all nodes need the same tenants"),
+        };
+        tenants.get(name).ok_or_else(unknown)?.check_active()
     }
 
     /// Authenticates a tenant by an API key that was not sent in one of the usual headers; in open mode any key will do.

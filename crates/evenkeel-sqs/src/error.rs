@@ -332,6 +332,7 @@ impl From<ApiError> for SqsError {
             | ApiError::AdminOnly
             | ApiError::ModelForbidden { .. }
             | ApiError::DatasourceForbidden { .. }
+            | ApiError::InvalidTicket { .. }
             | ApiError::ForeignOrigin
             | ApiError::NoRoute
             | ApiError::Method { .. }
