@@ -5,9 +5,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use evenkeel_pipeline::{InvalidOptions, RegistryError};
+use evenkeel_cluster::{Cluster, NodeReport, PoolReport, REPORT_HEADER, Ticket};
+use evenkeel_pipeline::{InvalidOptions, PeerId, RedirectMode, RedirectOptions, RegistryError};
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::score::{GateRule, HotColdConfig, Limits, LimitsConfig, SelectionPolicy};
+use evenkeel_policy::score::{
+    GateRule, HotColdConfig, Limits, LimitsConfig, NodeStats, SelectionPolicy, Status,
+};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_server::api_error::ApiError;
@@ -15,7 +18,7 @@ use evenkeel_server::body::Response;
 use evenkeel_server::origin::{Protection, check_origin};
 use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::scheduling::ScheduledTenants;
-use evenkeel_server::tenant::{Access, Authenticator, Caller, TENANTS_MAX, Tenant};
+use evenkeel_server::tenant::{Access, Authenticator, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{Observer, RegisterError, Registry};
 use http::Method;
 
@@ -27,10 +30,14 @@ use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
 use crate::transaction::{Transactions, TransactionsError};
-use crate::{health, neon, statement, transaction_routes};
+use crate::{health, neon, received, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for 20 ms. A round grants a twentieth of it.
 const QUANTUM: Cost = Cost(20_000);
+/// Purpose of the cluster's key that signs transaction ids; another purpose would invalidate all ids.
+const SIGNING_PURPOSE: &[u8] = b"evenkeel sql signing key";
+/// Time between two attempts to find the identities of databases.
+const IDENTIFY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks for transactions that hold more than their tenant's share.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -46,6 +53,11 @@ pub struct SqlApi {
     pub(crate) metrics: SqlMetrics,
     pub(crate) node: String,
     pub(crate) started_at: Instant,
+    /// Other nodes that serve the same databases.
+    pub(crate) cluster: Option<Arc<Cluster>>,
+    pub(crate) redirect: RedirectMode,
+    /// The start by the clock of the scheduler.
+    pub(crate) started_at_scheduler: evenkeel_policy::time::Instant,
     tenants: ScheduledTenants,
     held: Arc<HeldSlots>,
     draining: AtomicBool,
@@ -57,26 +69,34 @@ impl SqlApi {
         options: SqlOptions,
         sources: Vec<Arc<dyn Datasource>>,
         auth: Arc<Authenticator>,
+        cluster: Option<Arc<Cluster>>,
         observer: Arc<Observer>,
         registry: &Registry,
     ) -> Result<Arc<Self>, SqlStartError> {
         let mut pipeline = options.pipeline;
         pipeline.quantum = QUANTUM;
         // The gates of the specification choose among peers; they must not close the only node of a database.
-        let limits = Limits::new(LimitsConfig { gates: GateRule::CapacityOnly, ..options.score })?;
+        let own_limits = LimitsConfig { gates: GateRule::CapacityOnly, ..*options.score.limits.config() };
+        let limits = Limits::new(own_limits)?;
         pipeline.selection = SelectionPolicy::HotCold(HotColdConfig { limits, ..HotColdConfig::default() });
         // A reload may replace all tenants, and the ids of removed tenants stay in use until the next reload.
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
-        let score_limits = Limits::new(options.score)?;
         let scheduler = RequestScheduler::start(pipeline, observer)?;
         let held = Arc::new(HeldSlots::default());
         let mut databases = Vec::new();
         for (index, (datasource, source)) in (0..).zip(options.datasources.into_iter().zip(sources)) {
+            let redirect = RedirectOptions { score: options.score, ..RedirectOptions::default() };
             let database =
-                Database::new(index, datasource, source, scheduler.clone(), held.clone(), &score_limits)?;
+                Database::new(index, datasource, source, scheduler.clone(), held.clone(), redirect)?;
             databases.push(Arc::new(database));
         }
-        let transactions = Transactions::start(options.limits, &options.node, &options.signing_key)?;
+        let (node, signing_key) = match &cluster {
+            // Every node of the cluster reads the transaction ids of the others.
+            Some(cluster) => (cluster.node().to_owned(), cluster.secret_key(SIGNING_PURPOSE)),
+            None => (options.node, options.signing_key),
+        };
+        let transactions = Transactions::start(options.limits, &node, &signing_key)?;
+        let started_at_scheduler = scheduler.now();
         let api = Arc::new(Self {
             limits: options.limits,
             auth,
@@ -85,14 +105,23 @@ impl SqlApi {
             databases,
             transactions,
             idempotency: IdempotencyStore::new(&options.limits),
-            node: options.node,
+            node,
             started_at: Instant::now(),
+            cluster,
+            redirect: options.redirect,
+            started_at_scheduler,
             tenants: ScheduledTenants::default(),
             held,
             draining: AtomicBool::new(false),
         });
         tokio::spawn(report_costs(Arc::downgrade(&api)));
         tokio::spawn(reclaim_transactions(Arc::downgrade(&api)));
+        if let Some(cluster) = &api.cluster {
+            for peer in cluster.peers() {
+                api.scheduler.observer().metrics().name_peer(PeerId(peer.index as u32), &peer.name);
+            }
+            tokio::spawn(identify_databases(Arc::downgrade(&api)));
+        }
         Ok(api)
     }
 
@@ -112,7 +141,8 @@ impl SqlApi {
         for (path, handler) in posts {
             let route = Route {
                 method: Method::POST,
-                access: Access::Tenant,
+                // The handler authenticates: a ticket of a peer replaces the API key.
+                access: Access::Public,
                 // A statement of an open transaction is served whatever the limits say, which only the body shows.
                 rate_limit: RateLimit::Handler,
                 handler,
@@ -160,18 +190,31 @@ impl SqlApi {
         A: Future<Output = Result<Response, SqlError>> + Send + 'static,
     {
         let api = self.clone();
-        handler(move |call: ServerRequest| {
+        handler(move |mut call: ServerRequest| {
             let api = api.clone();
             async move {
                 let started = Instant::now();
-                let result = match api.check(&call) {
-                    Ok(()) => serve(api.clone(), call).await,
-                    Err(error) => Err(error.into()),
+                let ticket = api.check(&call).and_then(|()| received::accept_ticket(&api, &mut call));
+                let (result, ticket) = match ticket {
+                    Ok(ticket) => (serve(api.clone(), call).await, ticket),
+                    Err(error) => (Err(error.into()), None),
                 };
                 api.metrics.record(operation, &result, started.elapsed());
-                Ok(result.unwrap_or_else(error_response))
+                let mut response = result.unwrap_or_else(error_response);
+                if let Some(ticket) = ticket {
+                    api.add_report(&ticket, &mut response);
+                }
+                Ok(response)
             }
         })
+    }
+
+    /// Adds the figures of this node to the response to a forwarded request, which saves the forwarding node a poll.
+    fn add_report(&self, ticket: &Ticket, response: &mut Response) {
+        let report = self.cluster.as_ref().and_then(|cluster| cluster.report_header(ticket));
+        if let Some(report) = report {
+            response.headers_mut().insert(REPORT_HEADER, report);
+        }
     }
 
     /// Rejects requests of foreign web pages.
@@ -227,9 +270,31 @@ impl SqlApi {
     /// Updates the gauges; called before metrics are rendered.
     pub fn update_metrics(&self) {
         for database in &self.databases {
-            let stats = database.node_stats(self.started_at.elapsed().as_secs(), self.is_draining());
-            self.metrics.set_gauges(&database.options.name, &stats);
+            self.metrics.set_gauges(&database.options.name, &self.node_stats(database));
         }
+    }
+
+    /// Returns the figures of this node for a database.
+    pub(crate) fn node_stats(&self, database: &Database) -> NodeStats {
+        database.node_stats(self.started_at.elapsed().as_secs(), self.is_draining())
+    }
+
+    /// Returns the figures that this node reports to its peers: those of every database that they can use too.
+    pub fn report(&self) -> NodeReport {
+        let pool = |database: &Arc<Database>| {
+            Some(PoolReport {
+                database_id: database.shared_id()?.to_owned(),
+                name: database.options.name.clone(),
+                stats: self.node_stats(database),
+            })
+        };
+        let status = if self.is_draining() { Status::Draining } else { Status::Serving };
+        NodeReport { status, pools: self.databases.iter().filter_map(pool).collect() }
+    }
+
+    /// Converts a time to the clock of the scheduler; a time before the start becomes the start.
+    pub(crate) fn scheduler_time(&self, at: Instant) -> evenkeel_policy::time::Instant {
+        self.started_at_scheduler + at.saturating_duration_since(self.started_at)
     }
 
     /// Writes the metrics of the transactions' actors in Prometheus' text format.
@@ -238,11 +303,19 @@ impl SqlApi {
     }
 }
 
-/// Returns the tenant of an authenticated request.
-pub(crate) fn tenant_of(call: &ServerRequest) -> Result<Arc<Tenant>, ApiError> {
-    match &call.caller {
-        Caller::Tenant(tenant) => Ok(tenant.clone()),
-        Caller::Public | Caller::Admin => Err(ApiError::Internal),
+/// Finds the identity of every database, so that peers can tell which databases they share.
+async fn identify_databases(api: Weak<SqlApi>) {
+    let mut interval = tokio::time::interval(IDENTIFY_INTERVAL);
+    loop {
+        interval.tick().await;
+        let Some(api) = api.upgrade() else { return };
+        let mut is_complete = true;
+        for database in &api.databases {
+            is_complete &= database.id().await.is_ok();
+        }
+        if is_complete {
+            return;
+        }
     }
 }
 

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evenkeel_pipeline::{
-    Arrival, AttemptFailure, ModelId, NodeSpec, Priority, RegistryError, Rejection, Slots,
+    Arrival, AttemptFailure, ModelId, NodeSpec, Priority, RedirectOptions, Redirector, RegistryError,
+    Rejection, Slots,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
-use evenkeel_policy::score::{Limits, NodeStats, RequestKind, Status};
+use evenkeel_policy::score::{NodeStats, RequestKind, Status};
 use evenkeel_policy::weight::Weight;
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_server::api_error::ApiError;
@@ -20,6 +21,7 @@ use evenkeel_server::tenant::Tenant;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
+use crate::api::SqlStartError;
 use crate::datasource::{
     AccessMode, Completion, DatabaseConnection, Datasource, EngineKind, Lease, ReleaseCallback, RowSink,
     Session, Statement,
@@ -41,6 +43,8 @@ pub(crate) struct Database {
     /// The same as `readers` on PostgreSQL.
     writers: PoolNode,
     id: OnceCell<String>,
+    /// Chooses a peer for requests that find no room here.
+    pub(crate) redirector: Mutex<Redirector>,
     /// Error of the last connection that could not be opened.
     last_failure: Mutex<String>,
     /// Set after a failure, until a connection is lent again.
@@ -80,8 +84,10 @@ impl Database {
         source: Arc<dyn Datasource>,
         scheduler: Arc<RequestScheduler>,
         held: Arc<HeldSlots>,
-        limits: &Limits,
-    ) -> Result<Self, RegistryError> {
+        redirect: RedirectOptions,
+    ) -> Result<Self, SqlStartError> {
+        let limits = redirect.score.limits;
+        let redirector = Redirector::new(redirect)?;
         let add = |name: &str, model: ModelId, slots: u32, transactions: u32| {
             let spec = NodeSpec {
                 slots: Slots::Fixed(slots),
@@ -124,6 +130,7 @@ impl Database {
             readers,
             writers,
             id: OnceCell::new(),
+            redirector: Mutex::new(redirector),
             last_failure: Mutex::default(),
             is_suspect: AtomicBool::new(false),
         })
@@ -280,6 +287,14 @@ impl Database {
     /// Returns the identity of the database, which two nodes share only if they use the same database.
     pub(crate) async fn id(&self) -> Result<&str, DatabaseError> {
         self.id.get_or_try_init(|| self.source.database_id()).await.map(String::as_str)
+    }
+
+    /// Returns the identity, once it is known, of a database that other nodes can use too; a SQLite file has one node.
+    pub(crate) fn shared_id(&self) -> Option<&str> {
+        match self.source.engine() {
+            EngineKind::Postgres => self.id.get().map(String::as_str),
+            EngineKind::Sqlite => None,
+        }
     }
 
     /// Returns the figures of this node for this database.

@@ -141,6 +141,18 @@ pub enum SqlError {
     UnknownTransaction,
     #[error("the transaction has ended: {0}")]
     TransactionEnded(EndedBy),
+    #[error("the transaction belongs to node {node:?}, which is not a peer of this node")]
+    UnknownOwner { node: String },
+    #[error(
+        "the transaction belongs to node {node:?}, which cannot be reached ({reason}); nothing was executed, and if that node \
+         has stopped, the transaction was rolled back"
+    )]
+    OwnerUnreachable { node: String, reason: String },
+    /// A peer may have executed a request that it did not answer.
+    #[error(
+        "node {node:?} did not answer after the request was sent ({reason}); the outcome of the request is unknown"
+    )]
+    PeerLost { node: String, reason: String },
     #[error("the transaction is running another statement")]
     TransactionBusy,
     #[error("the statement would leave a transaction open; use /tx/begin")]
@@ -172,7 +184,11 @@ impl SqlError {
             | Self::TransactionInList
             | Self::IdempotencyInTransaction => StatusCode::BAD_REQUEST,
             Self::ForeignTransaction => StatusCode::FORBIDDEN,
-            Self::UnknownTransaction | Self::TransactionEnded(_) => StatusCode::GONE,
+            Self::UnknownTransaction | Self::TransactionEnded(_) | Self::UnknownOwner { .. } => {
+                StatusCode::GONE
+            }
+            Self::OwnerUnreachable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::PeerLost { .. } => StatusCode::BAD_GATEWAY,
             Self::TransactionBusy | Self::IdempotencyRunning => StatusCode::CONFLICT,
             Self::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         }
@@ -191,6 +207,9 @@ impl SqlError {
             Self::ForeignTransaction => "foreign_transaction",
             Self::UnknownTransaction => "unknown_transaction",
             Self::TransactionEnded(_) => "transaction_ended",
+            Self::UnknownOwner { .. } => "unknown_owner",
+            Self::OwnerUnreachable { .. } => "owner_unreachable",
+            Self::PeerLost { .. } => OUTCOME_UNKNOWN,
             Self::TransactionBusy => "transaction_busy",
             Self::TransactionOutside => "25001",
             Self::TransactionInList => "25001",

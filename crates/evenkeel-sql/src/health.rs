@@ -1,6 +1,8 @@
 //! `/healthz`: the figures by which nodes compare each other, under the names of the load-balancing specification; and
 //! `/api/sql`: the configuration beside them, for administrators.
 
+mod peers;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ pub(crate) async fn healthz(api: Arc<SqlApi>) -> Result<Response, ApiError> {
     let mut datasources = Vec::new();
     let mut node_status = None;
     for database in &api.databases {
-        let stats = stats_of(&api, database);
+        let stats = api.node_stats(database);
         node_status.get_or_insert(stats.status);
         datasources.push(json!({
             "name": database.options.name,
@@ -54,7 +56,8 @@ pub(crate) async fn describe(api: Arc<SqlApi>) -> Result<Response, ApiError> {
                 "name": options.name,
                 "engine": database.source.engine().as_str(),
                 "role": options.role,
-                "stats": to_json(&stats_of(&api, database)),
+                "stats": to_json(&api.node_stats(database)),
+                "peers": peers::describe(&api, database),
             })
         })
         .collect();
@@ -63,12 +66,9 @@ pub(crate) async fn describe(api: Arc<SqlApi>) -> Result<Response, ApiError> {
         "draining": api.is_draining(),
         "openTransactions": api.transactions.len(),
         "datasources": datasources,
+        "cluster": peers::describe_cluster(&api),
     });
     Ok(json_response(StatusCode::OK, full(body.to_string())))
-}
-
-fn stats_of(api: &SqlApi, database: &Database) -> NodeStats {
-    database.node_stats(api.started_at.elapsed().as_secs(), api.is_draining())
 }
 
 pub(crate) fn status_name(status: Status) -> &'static str {

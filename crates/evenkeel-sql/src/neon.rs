@@ -15,6 +15,7 @@ mod result;
 use std::sync::Arc;
 use std::time::Instant;
 
+use evenkeel_pipeline::RedirectMode;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
@@ -30,25 +31,40 @@ use crate::api::SqlApi;
 use crate::database::{ConnectionRequest, Database, LentConnection};
 use crate::datasource::{AccessMode, EngineKind, Statement, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
+use crate::handover::HandoverRequest;
+use crate::received::Received;
 use crate::statement::{bounded, check_outside, commit};
 use crate::stats::Activity;
 
 /// Serves `/sql`.
-pub(crate) async fn serve(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<Response, SqlError> {
+pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
     let target = ConnectionString::from_headers(call.request.headers())?;
-    let tenant = api.auth.tenant_with_key(target.password.as_deref().unwrap_or_default())?;
-    let body = call.read_body().await?;
-    let request = NeonRequest::parse(call.request.headers(), &body, &api.limits)?;
-    tenant.take_request(call.accepted_at)?;
-    api.check_draining()?;
-    let database = find_database(&api, target.database.as_deref(), &tenant)?;
-    let _session = database.stats.begin(Activity::HttpSession);
-    let deadline = Instant::now() + api.limits.timeout_default;
+    let key = target.password.as_deref().unwrap_or_default();
+    let received = Received::read_as(&api, call, |auth, _| auth.tenant_with_key(key)).await?;
+    let tenant = &received.tenant;
+    let request = NeonRequest::parse(&received.headers, &received.body, &api.limits)?;
+    received.take_request()?;
+    let database = find_database(&api, target.database.as_deref(), tenant)?;
     let (kind, access) = match &request.queries {
         Queries::One(_) => (RequestKind::Execute, AccessMode::ReadWrite),
         Queries::Batch { options, .. } => (RequestKind::BeginTx, options.begin.access),
     };
-    let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline };
+    let handover = HandoverRequest {
+        received: &received,
+        database,
+        kind,
+        access,
+        time_max: api.limits.timeout_default,
+        // The driver does not know of peers.
+        mode: RedirectMode::Forward,
+    };
+    if let Some(response) = api.hand_over(handover).await? {
+        return Ok(response);
+    }
+    api.check_draining()?;
+    let _session = database.stats.begin(Activity::HttpSession);
+    let deadline = Instant::now() + api.limits.timeout_default;
+    let connection = ConnectionRequest { tenant, kind, access, deadline };
     let lent = database.connect(connection).await?;
     let bytes_max = api.limits.result_bytes_max;
     let mut runner = Runner { database, lent, format: request.format, bytes_max, deadline };

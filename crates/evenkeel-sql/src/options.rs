@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use evenkeel_pipeline::PipelineOptions;
-use evenkeel_policy::score::LimitsConfig;
+use evenkeel_pipeline::{PipelineOptions, RedirectMode};
+use evenkeel_policy::score::ScoreConfig;
 
 /// Options of the SQL API.
 #[derive(Clone, Debug)]
@@ -14,10 +14,12 @@ pub struct SqlOptions {
     /// Options of the scheduler; its quantum, selection and gates are set by the API.
     pub pipeline: PipelineOptions,
     /// Constants of the load-balancing specification (docs/specs.md).
-    pub score: LimitsConfig,
-    /// Name of this node in transaction ids.
+    pub score: ScoreConfig,
+    /// The way in which requests go to a peer, unless the client or the endpoint chooses another.
+    pub redirect: RedirectMode,
+    /// Name of this node in transaction ids; a cluster has its own.
     pub node: String,
-    /// Key that signs transaction ids; stable across restarts, so that an id from before a restart is recognised.
+    /// Key that signs transaction ids, unless there is a cluster; stable across restarts, so that an id from before a restart is recognised.
     pub signing_key: [u8; 32],
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use evenkeel_pipeline::RedirectMode;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, channel, full, json_response};
@@ -13,13 +14,15 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::{SqlApi, tenant_of};
+use crate::api::SqlApi;
 use crate::database::{ConnectionRequest, Database, LentConnection};
 use crate::datasource::{
     AccessMode, BeginOptions, Completion, RowSink, RowsEnd, Statement, TransactionEnd, TransactionStatus,
 };
 use crate::error::{DatabaseError, SqlError};
+use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::idempotency::{self, Repeat};
+use crate::received::Received;
 use crate::request::{StatementRequest, Statements};
 use crate::result::{Extent, JsonResult, LineStream};
 use crate::stats::{Activity, ActivityGuard};
@@ -49,32 +52,41 @@ struct ResultLimits {
 pub(crate) async fn serve(
     api: Arc<SqlApi>,
     access: AccessMode,
-    mut call: ServerRequest,
+    call: ServerRequest,
 ) -> Result<Response, SqlError> {
-    let tenant = tenant_of(&call)?;
-    let body = call.read_body().await?;
-    let mut request = StatementRequest::parse(&body, &api.limits)?;
+    let received = Received::read(&api, call).await?;
+    let mut request = StatementRequest::parse(&received.body, &api.limits)?;
     if access == AccessMode::ReadOnly {
         request.statements.set_rows_max(request.rows_max);
     }
-    let form = response_form(call.request.headers());
-    let key = idempotency::key(call.request.headers())?.filter(|_| access == AccessMode::ReadWrite);
+    let key = idempotency::key(&received.headers)?.filter(|_| access == AccessMode::ReadWrite);
+    let form = match &key {
+        // A stored response is not streamed.
+        Some(_) => ResponseForm::Object,
+        None => response_form(&received.headers),
+    };
     if let Some(tx_id) = &request.tx_id {
         if key.is_some() {
             return Err(SqlError::IdempotencyInTransaction);
         }
-        let open = api.transactions.find(tx_id, &tenant)?;
-        return serve_in_transaction(&api, access, form, open, request).await;
+        return match api.find_transaction(tx_id, &received, request.timeout).await? {
+            FoundTransaction::Here(open) => serve_in_transaction(&api, access, form, open, request).await,
+            FoundTransaction::Elsewhere(response) => Ok(response),
+        };
     }
-    tenant.take_request(call.accepted_at)?;
+    received.take_request()?;
+    let plain = PlainRequest::new(&api, received.tenant.clone(), access, form, request)?;
+    if let Some(response) = api.hand_over(plain.to_handover(&received, api.redirect)).await? {
+        return Ok(response);
+    }
     api.check_draining()?;
-    let Some(key) = key else { return serve_plain(&api, access, form, &tenant, request).await };
-    match api.idempotency.begin(&tenant.settings.name, &key, &body)? {
+    let Some(key) = key else { return plain.serve(&api).await };
+    match api.idempotency.begin(&received.tenant.settings.name, &key, &received.body)? {
         Repeat::Stored(stored) => Ok(stored.to_response()),
         Repeat::First(entry) => {
             // A client that repeats the request must find its outcome, so the statement runs on after a disconnect.
             let task = async move {
-                let result = serve_plain(&api, access, ResponseForm::Object, &tenant, request).await;
+                let result = plain.serve(&api).await;
                 entry.store(result).await
             };
             let joined = tokio::spawn(task).await;
@@ -93,46 +105,74 @@ fn response_form(headers: &HeaderMap) -> ResponseForm {
     if accepts_lines { ResponseForm::Lines } else { ResponseForm::Object }
 }
 
-/// Runs statements outside of an open transaction.
-async fn serve_plain(
-    api: &Arc<SqlApi>,
+/// A request outside of an open transaction.
+struct PlainRequest {
+    tenant: Arc<Tenant>,
+    database: Arc<Database>,
     access: AccessMode,
+    kind: RequestKind,
     form: ResponseForm,
-    tenant: &Tenant,
     request: StatementRequest,
-) -> Result<Response, SqlError> {
-    let database = api.database(request.database.as_deref(), tenant)?.clone();
-    let session = database.stats.begin(Activity::HttpSession);
-    let started = Instant::now();
-    let limits = ResultLimits {
-        access,
-        rows_max: request.rows_max,
-        bytes_max: api.limits.result_bytes_max,
-        deadline: started + request.timeout,
-    };
-    let kind = match (access, &request.statements) {
-        (_, Statements::List(_)) => RequestKind::BeginTx,
-        (AccessMode::ReadOnly, Statements::One(_)) => RequestKind::Query,
-        (AccessMode::ReadWrite, Statements::One(_)) => RequestKind::Execute,
-    };
-    let connection = ConnectionRequest { tenant, kind, access, deadline: limits.deadline };
-    let mut lent = database.connect(connection).await?;
-    match request.statements {
-        Statements::List(list) => {
-            let body = run_list(&database, &mut lent, &list, limits, started).await?;
-            Ok(json_response(StatusCode::OK, full(body)))
+}
+
+impl PlainRequest {
+    fn new(
+        api: &SqlApi,
+        tenant: Arc<Tenant>,
+        access: AccessMode,
+        form: ResponseForm,
+        request: StatementRequest,
+    ) -> Result<Self, SqlError> {
+        let database = api.database(request.database.as_deref(), &tenant)?.clone();
+        let kind = match (access, &request.statements) {
+            (_, Statements::List(_)) => RequestKind::BeginTx,
+            (AccessMode::ReadOnly, Statements::One(_)) => RequestKind::Query,
+            (AccessMode::ReadWrite, Statements::One(_)) => RequestKind::Execute,
+        };
+        Ok(Self { tenant, database, access, kind, form, request })
+    }
+
+    fn to_handover<'a>(&'a self, received: &'a Received, mode: RedirectMode) -> HandoverRequest<'a> {
+        HandoverRequest {
+            received,
+            database: &self.database,
+            kind: self.kind,
+            access: self.access,
+            time_max: self.request.timeout,
+            mode,
         }
-        Statements::One(statement) => match form {
-            ResponseForm::Object => {
-                let (result, completion) = run_to_json(&database, &mut lent, &statement, limits).await?;
-                check_outside(&lent)?;
-                Ok(object_response(result, &completion, started.elapsed()))
+    }
+
+    /// Waits for a connection and runs the statements.
+    async fn serve(self, api: &SqlApi) -> Result<Response, SqlError> {
+        let Self { tenant, database, access, kind, form, request } = self;
+        let session = database.stats.begin(Activity::HttpSession);
+        let started = Instant::now();
+        let limits = ResultLimits {
+            access,
+            rows_max: request.rows_max,
+            bytes_max: api.limits.result_bytes_max,
+            deadline: started + request.timeout,
+        };
+        let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline: limits.deadline };
+        let mut lent = database.connect(connection).await?;
+        match request.statements {
+            Statements::List(list) => {
+                let body = run_list(&database, &mut lent, &list, limits, started).await?;
+                Ok(json_response(StatusCode::OK, full(body)))
             }
-            ResponseForm::Lines => {
-                let owner = StreamOwner::Plain { lent };
-                stream(database, owner, statement, limits, started, session).await
-            }
-        },
+            Statements::One(statement) => match form {
+                ResponseForm::Object => {
+                    let (result, completion) = run_to_json(&database, &mut lent, &statement, limits).await?;
+                    check_outside(&lent)?;
+                    Ok(object_response(result, &completion, started.elapsed()))
+                }
+                ResponseForm::Lines => {
+                    let owner = StreamOwner::Plain { lent };
+                    stream(database, owner, statement, limits, started, session).await
+                }
+            },
+        }
     }
 }
 

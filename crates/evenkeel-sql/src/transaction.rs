@@ -37,7 +37,8 @@ use crate::stats::{Activity, ActivityGuard};
 use actor::{TransactionActor, TransactionMsg};
 use ended::EndedTransactions;
 use tx_id::TxIdSigner;
-pub(crate) use tx_id::{TxId, tenant_tag};
+pub(crate) use tx_id::tenant_tag;
+use tx_id::{TxId, TxIdIssuer};
 
 /// Time for which the end of a transaction is remembered.
 pub(crate) const REMEMBER_MAX: Duration = Duration::from_secs(300);
@@ -110,6 +111,13 @@ struct Reclaimed {
     tenant: TenantId,
     held: Arc<HeldSlot>,
     requested_at: Instant,
+}
+
+/// The node that holds the connection of a transaction.
+pub(crate) enum TransactionOwner {
+    ThisNode(Arc<OpenTransaction>),
+    /// Another node, by name; the transaction may have ended there.
+    Peer(String),
 }
 
 /// An open transaction.
@@ -192,18 +200,19 @@ impl Transactions {
     }
 
     /// Finds a transaction that this tenant may use.
-    pub(crate) fn find(&self, id: &str, tenant: &Tenant) -> Result<Arc<OpenTransaction>, SqlError> {
-        let TxId { number, is_from_this_boot, tenant_tag: tag } =
-            self.signer.verify(id).ok_or(SqlError::InvalidTxId)?;
+    pub(crate) fn find(&self, id: &str, tenant: &Tenant) -> Result<TransactionOwner, SqlError> {
+        let TxId { number, issuer, tenant_tag: tag } = self.signer.verify(id).ok_or(SqlError::InvalidTxId)?;
         if tag != tenant_tag(&tenant.settings.name) {
             return Err(SqlError::ForeignTransaction);
         }
-        if !is_from_this_boot {
-            return Err(SqlError::UnknownTransaction);
+        match issuer {
+            TxIdIssuer::ThisProcess => {}
+            TxIdIssuer::EarlierProcess => return Err(SqlError::UnknownTransaction),
+            TxIdIssuer::Peer(node) => return Ok(TransactionOwner::Peer(node)),
         }
         let found = self.open.lock().get(&number).cloned();
         match found {
-            Some(open) if open.tenant_name == tenant.settings.name => Ok(open),
+            Some(open) if open.tenant_name == tenant.settings.name => Ok(TransactionOwner::ThisNode(open)),
             Some(_) => Err(SqlError::ForeignTransaction),
             None => Err(self.ended_error(number)),
         }

@@ -10,26 +10,35 @@ use evenkeel_server::route::ServerRequest;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::api::{SqlApi, tenant_of};
+use crate::api::SqlApi;
 use crate::database::ConnectionRequest;
 use crate::datasource::{TransactionEnd, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
+use crate::handover::{FoundTransaction, HandoverRequest};
+use crate::received::Received;
 use crate::request::{BeginRequest, parse_end};
 use crate::stats::Activity;
 use crate::transaction::{CheckedOut, EndedBy};
 
 /// Serves `/tx/begin`.
-pub(crate) async fn begin(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<Response, SqlError> {
-    let tenant = tenant_of(&call)?;
-    let body = call.read_body().await?;
-    let request = BeginRequest::parse(&body, &api.limits)?;
-    tenant.take_request(call.accepted_at)?;
-    api.check_draining()?;
-    let database = api.database(request.database.as_deref(), &tenant)?;
-    let _session = database.stats.begin(Activity::HttpSession);
-    let deadline = Instant::now() + request.timeout;
+pub(crate) async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
+    let received = Received::read(&api, call).await?;
+    let request = BeginRequest::parse(&received.body, &api.limits)?;
+    received.take_request()?;
+    let tenant = &received.tenant;
+    let database = api.database(request.database.as_deref(), tenant)?;
     let access = request.options.access;
-    let connection = ConnectionRequest { tenant: &tenant, kind: RequestKind::BeginTx, access, deadline };
+    let kind = RequestKind::BeginTx;
+    let time_max = request.timeout;
+    let handover =
+        HandoverRequest { received: &received, database, kind, access, time_max, mode: api.redirect };
+    if let Some(response) = api.hand_over(handover).await? {
+        return Ok(response);
+    }
+    api.check_draining()?;
+    let _session = database.stats.begin(Activity::HttpSession);
+    let deadline = Instant::now() + time_max;
+    let connection = ConnectionRequest { tenant, kind, access, deadline };
     let mut lent = database.connect(connection).await?;
     lent.is_clean = false;
     let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;
@@ -39,7 +48,7 @@ pub(crate) async fn begin(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<R
     }
     begun?;
     lent.is_clean = true;
-    let tx_id = api.transactions.open(&tenant, database, access, lent)?;
+    let tx_id = api.transactions.open(tenant, database, access, lent)?;
     let expires = SystemTime::now() + api.limits.transaction_idle_max;
     let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
@@ -55,10 +64,13 @@ pub(crate) async fn rollback(api: Arc<SqlApi>, call: ServerRequest) -> Result<Re
     end(api, call, TransactionEnd::Rollback).await
 }
 
-async fn end(api: Arc<SqlApi>, mut call: ServerRequest, end: TransactionEnd) -> Result<Response, SqlError> {
-    let tenant = tenant_of(&call)?;
-    let body = call.read_body().await?;
-    let open = api.transactions.find(&parse_end(&body)?, &tenant)?;
+async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Result<Response, SqlError> {
+    let received = Received::read(&api, call).await?;
+    let tx_id = parse_end(&received.body)?;
+    let open = match api.find_transaction(&tx_id, &received, api.limits.timeout_default).await? {
+        FoundTransaction::Here(open) => open,
+        FoundTransaction::Elsewhere(response) => return Ok(response),
+    };
     let _session = open.database.stats.begin(Activity::HttpSession);
     let checked_out = api.transactions.check_out(open).await?;
     // A client that disconnects does not stop a commit half-way: its outcome would be unknown.

@@ -89,13 +89,18 @@ fn sqlstate(error: &SqlError) -> &str {
         SqlError::Database(error) => error.sqlstate(),
         SqlError::UnknownDatabase { .. } => "3D000",
         SqlError::ResultTooLarge { .. } | SqlError::ExecutedResultTooLarge { .. } => "54000",
-        SqlError::Timeout | SqlError::TransactionOutside | SqlError::TransactionInList => error.code(),
+        SqlError::Timeout
+        | SqlError::TransactionOutside
+        | SqlError::TransactionInList
+        | SqlError::PeerLost { .. } => error.code(),
         // Only the API's own routes raise these.
         SqlError::InvalidTxId
         | SqlError::ForeignTransaction
         | SqlError::UnknownTransaction
         | SqlError::TransactionEnded(_)
         | SqlError::TransactionBusy
+        | SqlError::UnknownOwner { .. }
+        | SqlError::OwnerUnreachable { .. }
         | SqlError::IdempotencyMismatch
         | SqlError::IdempotencyRunning
         | SqlError::IdempotencyInTransaction => "XX000",
@@ -114,6 +119,7 @@ fn api_sqlstate(error: &ApiError) -> &'static str {
         ApiError::Unauthenticated => "28P01",
         ApiError::TenantDisabled => "28000",
         ApiError::DatasourceForbidden { .. }
+        | ApiError::InvalidTicket { .. }
         | ApiError::ForeignOrigin
         | ApiError::AdminOnly
         | ApiError::ModelForbidden { .. } => "42501",

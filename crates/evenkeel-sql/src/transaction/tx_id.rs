@@ -1,4 +1,4 @@
-//! Transaction ids: signed, so that nobody can guess or forge one, and readable by the node that issued it.
+//! Transaction ids: signed, so that nobody can guess or forge one, and readable by every node that has the signing key.
 //!
 //! An id is base64url of: version, boot id, transaction number, tag of the tenant, name of the node, and a truncated
 //! HMAC-SHA256 of all that.
@@ -26,11 +26,21 @@ pub(super) struct TxIdSigner {
 }
 
 /// The contents of a verified id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TxId {
     pub(crate) number: u64,
-    pub(crate) is_from_this_boot: bool,
+    pub(crate) issuer: TxIdIssuer,
     pub(crate) tenant_tag: [u8; 8],
+}
+
+/// The process that issued an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TxIdIssuer {
+    ThisProcess,
+    /// This node, before it was restarted.
+    EarlierProcess,
+    /// Another node, by name.
+    Peer(String),
 }
 
 impl TxIdSigner {
@@ -67,12 +77,15 @@ impl TxIdSigner {
             return None;
         }
         let number_at = |start: usize| signed[start..start + 8].try_into().map(u64::from_be_bytes).ok();
-        let is_from_this_boot = number_at(1)? == self.boot && &signed[NUMBERS..] == self.node.as_bytes();
-        Some(TxId {
-            number: number_at(9)?,
-            is_from_this_boot,
-            tenant_tag: signed[17..NUMBERS].try_into().ok()?,
-        })
+        let node = core::str::from_utf8(&signed[NUMBERS..]).ok()?;
+        let issuer = if node != self.node {
+            TxIdIssuer::Peer(node.to_owned())
+        } else if number_at(1)? == self.boot {
+            TxIdIssuer::ThisProcess
+        } else {
+            TxIdIssuer::EarlierProcess
+        };
+        Some(TxId { number: number_at(9)?, issuer, tenant_tag: signed[17..NUMBERS].try_into().ok()? })
     }
 }
 
@@ -97,15 +110,15 @@ mod tests {
     #[test]
     fn an_id_is_read_by_its_own_node() {
         let signer = signer("a");
-        let tx_id = TxId { number: 9, is_from_this_boot: true, tenant_tag: tenant_tag("acme") };
+        let tx_id = TxId { number: 9, issuer: TxIdIssuer::ThisProcess, tenant_tag: tenant_tag("acme") };
         assert_eq!(signer.verify(&signer.sign(9, "acme")), Some(tx_id));
     }
 
     #[test]
     fn an_id_from_before_a_restart_or_of_another_node_is_recognised() {
         let id = signer("a").sign(9, "acme");
-        assert!(!signer("a").verify(&id).unwrap().is_from_this_boot);
-        assert!(!signer("b").verify(&id).unwrap().is_from_this_boot);
+        assert_eq!(signer("a").verify(&id).unwrap().issuer, TxIdIssuer::EarlierProcess);
+        assert_eq!(signer("b").verify(&id).unwrap().issuer, TxIdIssuer::Peer("a".to_owned()));
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use evenkeel_pipeline::PipelineOptions;
-use evenkeel_policy::score::LimitsConfig;
+use evenkeel_cluster::{Cluster, ClusterOptions, ClusterSecret, NodeReport, PeerOptions};
+use evenkeel_pipeline::{PipelineOptions, RedirectMode};
+use evenkeel_policy::backpressure::ConnectionPoolConfig;
+use evenkeel_policy::score::{ScoreConfig, Status};
+use evenkeel_policy::weight::Weight;
 use evenkeel_postgres::{ConnectConfig, PoolConfig};
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
@@ -16,6 +19,7 @@ use evenkeel_sql::datasource::Datasource;
 use evenkeel_sql::datasource::postgres::PostgresDatasource;
 use evenkeel_sql::{DatasourceOptions, SqlApi, SqlLimits, SqlOptions};
 use evenkeel_telemetry::{MetricLimits, Observer, Registry, RequestLogLimits};
+use evenkeel_upstream::{Origin, TlsRoots, Upstream};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -29,7 +33,10 @@ pub(crate) struct Setup {
     pub(crate) limits: SqlLimits,
     pub(crate) max_open_conns: u32,
     pub(crate) max_transaction_conns: u32,
+    pub(crate) max_http_sessions: u32,
     pub(crate) signing_key: [u8; 32],
+    pub(crate) score: ScoreConfig,
+    pub(crate) redirect: RedirectMode,
 }
 
 impl Default for Setup {
@@ -39,8 +46,44 @@ impl Default for Setup {
             limits: SqlLimits::default(),
             max_open_conns: 4,
             max_transaction_conns: 3,
+            max_http_sessions: 1_000,
             signing_key: [7; 32],
+            score: ScoreConfig::default(),
+            redirect: RedirectMode::ByClient,
         }
+    }
+}
+
+/// Binds a listener to a free port.
+pub(crate) async fn bind() -> Listener {
+    let loopback = "127.0.0.1:0".parse().unwrap();
+    Listener::bind(loopback, None, ListenerLimits::default()).await.unwrap()
+}
+
+/// A node's part in a cluster.
+pub(crate) struct Membership {
+    pub(crate) node: String,
+    pub(crate) secret: String,
+    /// Names and addresses of the other nodes.
+    pub(crate) peers: Vec<(String, SocketAddr)>,
+}
+
+impl Membership {
+    fn start(&self, sql: Arc<OnceLock<Weak<SqlApi>>>) -> Arc<Cluster> {
+        let peer = |(name, address): &(String, SocketAddr)| PeerOptions {
+            name: name.clone(),
+            origin: Origin::parse(&format!("http://{address}")).unwrap(),
+            url: format!("http://{address}"),
+            weight: Weight::ONE,
+        };
+        let secret = ClusterSecret::new(self.secret.clone()).unwrap();
+        let options = ClusterOptions::new(&self.node, secret, self.peers.iter().map(peer).collect());
+        let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::public());
+        let report = move || match sql.get().and_then(Weak::upgrade) {
+            Some(sql) => sql.report(),
+            None => NodeReport { status: Status::Down, pools: Vec::new() },
+        };
+        Cluster::start(options, upstream, report).unwrap()
     }
 }
 
@@ -98,8 +141,16 @@ impl SqlServer {
     }
 
     pub(crate) async fn start(sources: Vec<(&str, Arc<dyn Datasource>)>, setup: Setup) -> Self {
-        let loopback = "127.0.0.1:0".parse().unwrap();
-        let listener = Listener::bind(loopback, None, ListenerLimits::default()).await.unwrap();
+        Self::start_on(bind().await, sources, setup, None).await
+    }
+
+    /// Starts a server on a bound listener, as a node of a cluster if `membership` is set.
+    pub(crate) async fn start_on(
+        listener: Listener,
+        sources: Vec<(&str, Arc<dyn Datasource>)>,
+        setup: Setup,
+        membership: Option<Membership>,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let tenants = Tenants::new(setup.tenants, Vec::new()).unwrap();
         let exposure = listener.exposure().unwrap();
@@ -111,7 +162,7 @@ impl SqlServer {
             name: name.to_owned(),
             max_open_conns: setup.max_open_conns,
             max_transaction_conns: setup.max_transaction_conns,
-            max_http_sessions: 1_000,
+            max_http_sessions: setup.max_http_sessions,
             role: None,
         };
         let mut pipeline = PipelineOptions::default();
@@ -125,15 +176,23 @@ impl SqlServer {
             datasources: sources.iter().map(|(name, _)| datasource(name)).collect(),
             limits: setup.limits,
             pipeline,
-            score: LimitsConfig::default(),
+            score: setup.score,
+            redirect: setup.redirect,
             node: "test".to_owned(),
             signing_key: setup.signing_key,
         };
+        let sql_slot = Arc::new(OnceLock::<Weak<SqlApi>>::new());
+        let cluster = membership.map(|membership| membership.start(sql_slot.clone()));
         let sources = sources.into_iter().map(|(_, source)| source).collect();
-        let api = SqlApi::new(options, sources, auth.clone(), Arc::new(observer), &registry).unwrap();
+        let api = SqlApi::new(options, sources, auth.clone(), cluster.clone(), Arc::new(observer), &registry)
+            .unwrap();
+        sql_slot.get_or_init(|| Arc::downgrade(&api));
         api.set_tenants(&auth.tenants().all()).unwrap();
         let mut routes = Routes::new(Readiness::default());
         api.add_routes(&mut routes).unwrap();
+        if let Some(cluster) = &cluster {
+            evenkeel_server::cluster::add_routes(cluster, &mut routes).unwrap();
+        }
         tokio::spawn(listener.serve(auth.clone(), routes, std::future::pending()));
         Self { address, api, registry, auth }
     }
@@ -146,7 +205,7 @@ impl SqlServer {
 
     /// Returns a client without an API key.
     pub(crate) fn client(&self) -> Client {
-        Client { address: self.address, headers: Vec::new() }
+        Client::at(self.address)
     }
 
     /// Returns a client with the API key of a tenant.
@@ -168,6 +227,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    pub(crate) fn at(address: SocketAddr) -> Self {
+        Self { address, headers: Vec::new() }
+    }
+
     /// Adds a header.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));

@@ -3,6 +3,7 @@
 
 mod abuse;
 mod cancel;
+mod cluster;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
 #[allow(dead_code, reason = "there is no Python client here")]
 mod external_client;

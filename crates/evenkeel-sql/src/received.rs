@@ -1,0 +1,112 @@
+//! A received request: its tenant, its body, and the ticket with which a peer handed it over.
+
+use core::fmt::Display;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use evenkeel_cluster::{TICKET_HEADER, Ticket};
+use evenkeel_policy::time::Instant;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::route::ServerRequest;
+use evenkeel_server::tenant::{Authenticator, Tenant};
+use http::{HeaderMap, HeaderValue, Method, Uri};
+
+use crate::api::SqlApi;
+
+/// Query parameter with the ticket of a redirected request.
+pub(crate) const TICKET_PARAMETER: &str = "ticket";
+
+/// A request whose sender is known and whose body was read.
+pub(crate) struct Received {
+    pub(crate) tenant: Arc<Tenant>,
+    /// Set if a peer handed the request over.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) request_id: HeaderValue,
+    accepted_at: Instant,
+}
+
+impl Received {
+    /// Reads a request whose API key is in one of the usual headers.
+    pub(crate) async fn read(api: &SqlApi, call: ServerRequest) -> Result<Self, ApiError> {
+        Self::read_as(api, call, Authenticator::tenant).await
+    }
+
+    /// Reads a request; `authenticate` finds its tenant unless it has a ticket, which names the tenant.
+    pub(crate) async fn read_as(
+        api: &SqlApi,
+        mut call: ServerRequest,
+        authenticate: impl FnOnce(&Authenticator, &HeaderMap) -> Result<Arc<Tenant>, ApiError>,
+    ) -> Result<Self, ApiError> {
+        let ticket = call.request.extensions().get::<Ticket>().cloned();
+        let tenant = match &ticket {
+            Some(ticket) => api.auth.tenant_named(&ticket.tenant)?,
+            None => authenticate(&api.auth, call.request.headers())?,
+        };
+        let body = call.read_body().await?;
+        if let Some(ticket) = &ticket {
+            ticket.check_body(&body).map_err(|error| invalid(&error))?;
+        }
+        let (head, _) = call.request.into_parts();
+        Ok(Self {
+            tenant,
+            ticket,
+            method: head.method,
+            path: head.uri.path().to_owned(),
+            headers: head.headers,
+            body,
+            request_id: call.request_id,
+            accepted_at: call.accepted_at,
+        })
+    }
+
+    /// Counts the request against its tenant's requests per minute, unless a peer has counted it.
+    pub(crate) fn take_request(&self) -> Result<(), ApiError> {
+        match self.ticket {
+            Some(_) => Ok(()),
+            None => self.tenant.take_request(self.accepted_at),
+        }
+    }
+}
+
+/// The way in which a ticket arrived.
+enum TicketSource<'a> {
+    /// A peer forwards the request.
+    Header(&'a str),
+    /// The client follows a redirect.
+    Query(&'a str),
+}
+
+/// Accepts the ticket of a request that a peer hands over, and keeps it with the request.
+///
+/// Returns the ticket of a forwarded request; a client that follows a redirect sends it as well, but is no peer.
+pub(crate) fn accept_ticket(api: &SqlApi, call: &mut ServerRequest) -> Result<Option<Ticket>, ApiError> {
+    let request = &call.request;
+    let Some(source) = find_ticket(request.uri(), request.headers()) else { return Ok(None) };
+    let (TicketSource::Header(text) | TicketSource::Query(text)) = source;
+    let Some(cluster) = &api.cluster else { return Err(invalid(&"this node has no peers")) };
+    let accepted = cluster.accept_ticket(text, request.method(), request.uri().path());
+    let ticket = accepted.map_err(|error| invalid(&error))?;
+    let is_forwarded = matches!(source, TicketSource::Header(_));
+    call.request.extensions_mut().insert(ticket.clone());
+    Ok(is_forwarded.then_some(ticket))
+}
+
+fn invalid(reason: &dyn Display) -> ApiError {
+    ApiError::InvalidTicket { reason: reason.to_string() }
+}
+
+fn find_ticket<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<TicketSource<'a>> {
+    if let Some(ticket) = headers.get(TICKET_HEADER) {
+        // An unreadable ticket is rejected as malformed.
+        return Some(TicketSource::Header(ticket.to_str().unwrap_or_default()));
+    }
+    let parameters = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    parameters
+        .filter(|(name, _)| *name == TICKET_PARAMETER)
+        .map(|(_, value)| TicketSource::Query(value))
+        .next()
+}
