@@ -5,6 +5,7 @@
 //!
 //! Limits: a file has at most [`FILE_BYTES_MAX`] bytes.
 
+mod cluster;
 mod effective;
 mod llm;
 mod load;
@@ -30,6 +31,7 @@ use evenkeel_server::tenant::{Exposure, InsecurePolicy, TenantSettings, TenantsE
 use serde_json::{Map, Value as Json};
 use toml::de::DeTable;
 
+pub use cluster::{ClusterConfig, PeerConfig};
 pub use effective::{EffectiveConfig, Setting};
 pub(crate) use llm::nodes_to_toml;
 pub use llm::{LlmConfig, StoredNodes};
@@ -67,6 +69,7 @@ pub struct Config {
     pub llm: LlmConfig,
     pub queue: QueueConfig,
     pub sql: SqlConfig,
+    pub cluster: ClusterConfig,
     /// Tenants in the config file, without those in the data directory.
     pub tenants: Vec<TenantSettings>,
     pub telemetry: TelemetryConfig,
@@ -87,15 +90,17 @@ impl Config {
             let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes);
             let queue = queue::read(&mut root.section("queue"));
             let (sql, known) = sql::read(&mut root.section("sql"));
+            let cluster = cluster::read(&mut root.section("cluster"));
             let telemetry = telemetry::read(&mut root.section("telemetry"));
             let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::ConfigFile(&known));
-            (server, llm, queue, sql, telemetry, tenants)
+            (server, llm, queue, sql, cluster, telemetry, tenants)
         })
-        .map(|((server, llm, queue, sql, telemetry, tenants), effective)| Self {
+        .map(|((server, llm, queue, sql, cluster, telemetry, tenants), effective)| Self {
             server,
             llm,
             queue,
             sql,
+            cluster,
             tenants,
             telemetry,
             effective,

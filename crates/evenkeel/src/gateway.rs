@@ -8,6 +8,7 @@
 
 mod actor_metrics;
 mod api;
+mod cluster;
 mod dispatch;
 mod nodes;
 mod preflight;
@@ -22,6 +23,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use evenkeel_cluster::{Cluster, ClusterSecretError, ClusterStartError};
 use evenkeel_llm::{LlmApi, LlmError};
 use evenkeel_pipeline::RegistryError;
 use evenkeel_queue::queues::OpenError;
@@ -48,6 +50,7 @@ use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
 
 use actor_metrics::ActorMetrics;
+use cluster::SqlSlot;
 use dispatch::{Dispatcher, WebhookClient};
 use queue::QueueApi;
 use sql::OpenedSql;
@@ -76,6 +79,7 @@ struct Core {
     llm: Arc<LlmApi>,
     queue: QueueApi,
     sql: Arc<SqlApi>,
+    cluster: Option<Arc<Cluster>>,
     registry: Registry,
     router: RouterMetrics,
     readiness: Readiness,
@@ -115,11 +119,15 @@ impl Gateway {
         let pool = config.llm.options.pipeline.load.connection_pool;
         let upstream = Upstream::new(pool, roots.clone());
         // Webhooks have their own pool, so that their connections do not count in the metrics of nodes.
-        let webhooks = WebhookClient::new(Upstream::new(pool, roots), pool.request_timeout);
+        let webhooks = WebhookClient::new(Upstream::new(pool, roots.clone()), pool.request_timeout);
         let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(observer))?;
         llm.set_tenants(&auth.tenants().all())?;
         let queue = QueueApi::open(&config, &data_dir, auth.clone(), &registry).await?;
-        let OpenedSql { api: sql, postgres } = sql::open(&config, &data_dir, auth.clone(), &registry).await?;
+        let sql_slot = SqlSlot::default();
+        let cluster = cluster::start(&config, roots, sql_slot.clone())?;
+        let OpenedSql { api: sql, postgres } =
+            sql::open(&config, &data_dir, auth.clone(), cluster.clone(), &registry).await?;
+        sql_slot.get_or_init(|| Arc::downgrade(&sql));
         add_actor_metrics(&registry, &llm, &sql)?;
         let url = client_url(address, tls.is_some());
         data_dir.announce(&url)?;
@@ -127,7 +135,7 @@ impl Gateway {
         let queues_max = config.telemetry.queues_max;
         let state = Mutex::new(State { started: config.clone(), config, tenants, nodes, data_dir });
         let readiness = Readiness::default();
-        let core = Arc::new(Core { auth, llm, queue, sql, registry, router, readiness, tls, state });
+        let core = Arc::new(Core { auth, llm, queue, sql, cluster, registry, router, readiness, tls, state });
         core.restore_nodes();
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
@@ -214,6 +222,9 @@ impl Core {
         self.queue.sqs.add_routes(&mut routes)?;
         self.queue.sqs.add_native_routes(&mut routes)?;
         self.sql.add_routes(&mut routes)?;
+        if let Some(cluster) = &self.cluster {
+            evenkeel_server::cluster::add_routes(cluster, &mut routes)?;
+        }
         api::add_routes(self, &mut routes, metrics_access)?;
         nodes::add_routes(self, &mut routes)?;
         Ok(routes)
@@ -359,6 +370,10 @@ pub enum StartError {
     Datasource { name: String, reason: String },
     #[error(transparent)]
     Sql(#[from] SqlStartError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterStartError),
+    #[error(transparent)]
+    ClusterSecret(#[from] ClusterSecretError),
     #[error(transparent)]
     Pipeline(#[from] RegistryError),
     #[error(transparent)]

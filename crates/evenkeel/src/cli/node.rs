@@ -17,7 +17,7 @@ Examples:
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
 ";
 
-/// List, add, drain, resume and remove the nodes (model servers) of a running server
+/// List, add, drain, resume and remove the nodes (model servers) of a running server; `list` also shows its SQL peers
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct NodeArgs {
@@ -27,7 +27,7 @@ pub(super) struct NodeArgs {
 
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
-    /// List the nodes and their state
+    /// List the nodes and their state, and the peers that share SQL databases with their scores
     List(ListArgs),
     /// Drain a node: requests in flight finish, new ones go to other nodes
     Drain(NamedArgs),
@@ -85,16 +85,62 @@ pub(super) fn run(args: NodeArgs) -> Result<(), CliError> {
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let response = args.connect.client()?.request(Method::GET, "/api/nodes", None)?;
+    let client = args.connect.client()?;
+    let mut response = client.request(Method::GET, "/api/nodes", None)?;
+    let sql = client.request(Method::GET, "/api/sql", None)?;
+    let peers = peer_rows(&sql);
     if args.json {
+        response["peers"] = Value::from(peers);
         return print(&format!("{response:#}\n"));
     }
     let nodes = response["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
     if nodes.is_empty() {
-        return print("no nodes\n");
+        print("no nodes\n")?;
+    } else {
+        let columns = ["name", "admin_state", "breaker", "busy", "slots", "weight", "models", "urls"];
+        print(&Table::new(&columns, nodes).to_string())?;
     }
-    let columns = ["name", "admin_state", "breaker", "busy", "slots", "weight", "models", "urls"];
-    print(&Table::new(&columns, nodes).to_string())
+    if peers.is_empty() {
+        return Ok(());
+    }
+    let columns = ["peer", "datasource", "status", "age_ms", "query", "execute", "begin", "url", "error"];
+    print(&format!("\npeers of node {}, with their scores:\n", sql["cluster"]["node"]))?;
+    print(&Table::new(&columns, &peers).to_string())
+}
+
+/// Returns a row per peer and shared datasource: status, age of its figures, and its score or closed gate for each kind
+/// of request.
+fn peer_rows(sql: &Value) -> Vec<Value> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut rows = Vec::new();
+    for peer in list(&sql["cluster"]["peers"]) {
+        let mut row = json!({
+            "peer": peer["name"], "status": peer["status"], "age_ms": peer["ageMs"], "url": peer["url"],
+            "error": peer["error"],
+        });
+        let mut shared = 0;
+        for datasource in list(&sql["datasources"]) {
+            let compared = list(&datasource["peers"]["peers"]);
+            let Some(compared) = compared.iter().find(|other| other["name"] == peer["name"]) else {
+                continue;
+            };
+            shared += 1;
+            row["datasource"] = datasource["name"].clone();
+            for kind in ["query", "execute", "begin"] {
+                row[kind] = round(&compared["scores"][kind]);
+            }
+            rows.push(row.clone());
+        }
+        if shared == 0 {
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+/// Rounds a score to two digits; a closed gate stays as it is.
+fn round(score: &Value) -> Value {
+    score.as_f64().map_or_else(|| score.clone(), |score| json!(format!("{score:.2}")))
 }
 
 fn drain(args: &NamedArgs) -> Result<(), CliError> {

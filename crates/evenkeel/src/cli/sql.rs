@@ -137,6 +137,8 @@ impl SqlCall {
         };
         let request = Request::builder().method(Method::POST).uri(path);
         let request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/x-ndjson");
+        // A node without room forwards the statement to a peer, instead of redirecting this client.
+        let request = request.header("x-evenkeel-redirect", "forward");
         let response = client.send(request.body(Bytes::from(self.body.clone()))?).await?;
         let status = response.status();
         let mut body = response.into_body();

@@ -1,5 +1,6 @@
 //! `[sql]`: datasources, the queue for their connections, and limits of statements and transactions.
 
+mod score;
 mod tenant;
 mod url;
 
@@ -7,8 +8,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evenkeel_pipeline::PipelineOptions;
+use evenkeel_pipeline::{PipelineOptions, RedirectMode};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
+use evenkeel_policy::score::ScoreConfig;
 use evenkeel_postgres::ConnectConfig;
 use evenkeel_sql::{DatasourceOptions, SqlLimits};
 
@@ -38,6 +40,8 @@ pub struct SqlConfig {
     pub limits: SqlLimits,
     /// Options of the scheduler.
     pub pipeline: PipelineOptions,
+    pub score: ScoreConfig,
+    pub redirect: RedirectMode,
 }
 
 /// One of `[[sql.datasources]]`.
@@ -97,9 +101,12 @@ pub(super) fn read(section: &mut Section<'_>) -> (SqlConfig, KnownDatasources) {
         ..LoadManagerConfig::default()
     };
     let limits = read_limits(section);
+    let modes = [("redirect", RedirectMode::ByClient), ("forward", RedirectMode::Forward)];
+    let redirect = section.one_of("redirect", "redirect", &modes);
+    let score = score::read(&mut section.section("score"));
     let (datasources, known) = read_datasources(section);
     let pipeline = PipelineOptions { load, ..PipelineOptions::default() };
-    (SqlConfig { datasources, limits, pipeline }, known)
+    (SqlConfig { datasources, limits, pipeline, score, redirect }, known)
 }
 
 fn read_limits(section: &mut Section<'_>) -> SqlLimits {

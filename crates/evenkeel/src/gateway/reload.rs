@@ -41,6 +41,9 @@ impl Core {
         if !state.started.sql.has_same_datasources(&config.sql) {
             changed.push("sql.datasources".to_owned());
         }
+        if !state.started.cluster.has_same_peers(&config.cluster) {
+            changed.push("cluster.peers".to_owned());
+        }
         let mut report = ReloadReport {
             tenants: tenant_table.len(),
             needs_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
+use evenkeel_cluster::Cluster;
 use evenkeel_pipeline::PipelineOptions;
-use evenkeel_policy::score::LimitsConfig;
 use evenkeel_postgres::{ConnectConfig, PoolConfig};
 use evenkeel_server::tenant::Authenticator;
 use evenkeel_sql::datasource::Datasource;
@@ -14,6 +14,7 @@ use evenkeel_sql::datasource::sqlite::{SqliteDatasource, SqliteOptions};
 use evenkeel_sql::{DatasourceOptions, SqlApi, SqlOptions};
 use evenkeel_telemetry::{Observer, Registry};
 
+use super::cluster::host_name;
 use super::{StartError, random_seed};
 use crate::config::{Config, DatabaseAddress, DatasourceConfig};
 use crate::data_dir::DataDir;
@@ -36,6 +37,7 @@ pub(super) async fn open(
     config: &Config,
     data_dir: &DataDir,
     auth: Arc<Authenticator>,
+    cluster: Option<Arc<Cluster>>,
     registry: &Registry,
 ) -> Result<OpenedSql, StartError> {
     let telemetry = &config.telemetry;
@@ -61,12 +63,13 @@ pub(super) async fn open(
         datasources: config.sql.datasources.iter().map(|datasource| datasource.options.clone()).collect(),
         limits: config.sql.limits,
         pipeline: PipelineOptions { seed: random_seed(), ..config.sql.pipeline.clone() },
-        score: LimitsConfig::default(),
+        score: config.sql.score,
+        redirect: config.sql.redirect,
         node: host_name(),
         signing_key: derive_key(data_dir, SIGNING_KEY)?,
     };
     let tenants = auth.tenants().all();
-    let api = SqlApi::new(options, sources, auth, Arc::new(observer), registry)?;
+    let api = SqlApi::new(options, sources, auth, cluster, Arc::new(observer), registry)?;
     api.set_tenants(&tenants)?;
     Ok(OpenedSql { api, postgres })
 }
@@ -111,8 +114,4 @@ fn with_sources(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{Config, ConfigSources, describe, read_tenant, read_tenants};
+use evenkeel_policy::score::LimitsConfig;
 use serde_json::json;
 use std::path::Path;
 
@@ -38,6 +39,7 @@ fn without_datasources_there_is_a_sqlite_file_in_the_data_directory() {
 #[test]
 fn without_settings_the_limits_are_those_of_the_api() {
     let sql = read("").sql;
+    assert_eq!((sql.score, sql.redirect), (ScoreConfig::default(), RedirectMode::ByClient));
     assert_eq!(format!("{:?}", sql.limits), format!("{:?}", SqlLimits::default()));
     let queue = sql.pipeline.load.wait_queue;
     assert_eq!((queue.max_waiting, queue.default_timeout), (1_000, Duration::from_secs(30)));
@@ -60,6 +62,18 @@ fn every_setting_is_read() {
         transaction_secs = 60
         idempotency_entries_max = 4
         idempotency_bytes_max = 4096
+        redirect = 'forward'
+        [sql.score]
+        lat_bad_ms = 100
+        err_bad = 0.5
+        to_bad = 2
+        wait_bad = 3
+        uptime_ok = 4
+        tx_free_min = 0.25
+        tx_wait_max = 5
+        top_k = 6
+        k = 1.5
+        power = 7
         [[sql.datasources]]
         name = 'orders'
         url = 'postgres://app:hunter2@db/orders'
@@ -72,7 +86,20 @@ fn every_setting_is_read() {
         url = 'sqlite:/var/notes.db'
         max_open_conns = 2
     ";
-    let SqlConfig { datasources, limits, pipeline } = read(text).sql;
+    let SqlConfig { datasources, limits, pipeline, score, redirect } = read(text).sql;
+    assert_eq!(redirect, RedirectMode::Forward);
+    let thresholds = LimitsConfig {
+        lat_bad_ms: 100.0,
+        err_bad: 0.5,
+        to_bad: 2,
+        wait_bad: 3,
+        uptime_ok_sec: 4,
+        tx_free_min: 0.25,
+        tx_wait_max: 5,
+        ..LimitsConfig::default()
+    };
+    assert_eq!(*score.limits.config(), thresholds);
+    assert_eq!((score.top_k, score.relative_k, score.power), (6, 1.5, 7));
     assert_eq!(limits.timeout_default, Duration::from_millis(100));
     assert_eq!(limits.timeout_max, Duration::from_millis(200));
     assert_eq!((limits.result_bytes_max, limits.statements_max), (2_048, 3));
