@@ -103,21 +103,27 @@ impl SqlApi {
         let database = request.database;
         let database_id = database.shared_id()?;
         let pool = database.pool(request.access);
-        let peers: Vec<PeerFigures> =
-            cluster.peers().iter().filter_map(|peer| self.figures(peer, database_id)).collect();
-        if peers.is_empty() {
-            return None;
-        }
-        let redirect = RedirectRequest {
+        let mut redirect = RedirectRequest {
             tenant: request.received.tenant.id,
             node: pool.node,
             model: pool.model,
             kind: request.kind,
             mode,
-            own: self.node_stats(database),
-            peers: &peers,
+            own: database.session_counts(self.is_draining()),
+            peers: &[],
             excluded,
         };
+        // Most requests find room, and need neither the measurements of this node nor the figures of its peers.
+        if self.scheduler.inspect(|pipeline| pipeline.has_room(&redirect)) {
+            return None;
+        }
+        let peers: Vec<PeerFigures> =
+            cluster.peers().iter().filter_map(|peer| self.figures(peer, database_id)).collect();
+        if peers.is_empty() {
+            return None;
+        }
+        redirect.own = self.node_stats(database);
+        redirect.peers = &peers;
         let random = random_unit();
         let decision = self.scheduler.update(|pipeline, now| {
             pipeline.decide_redirect(now, &mut database.redirector.lock(), redirect, random)
