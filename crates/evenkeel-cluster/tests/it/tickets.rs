@@ -89,6 +89,32 @@ async fn a_ticket_expires_by_its_targets_clock() {
 }
 
 #[tokio::test]
+async fn a_ticket_is_valid_for_ten_seconds() {
+    let trio = Trio::start().await;
+    tokio::time::pause();
+    let early = trio.issue(request()).unwrap();
+    let late = trio.issue(request()).unwrap();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert!(accept(&trio.b, &early).is_ok());
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(accept(&trio.b, &late), Err(TicketError::Expired));
+}
+
+#[tokio::test]
+async fn clocks_that_show_different_times_do_not_matter() {
+    let b = start_target("b", || serving(vec![]));
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    tokio::time::resume();
+    let server = serve_polls(b.clone()).await;
+    let a = start_poller(&server);
+    let report = peer_when(&a, is_serving).await.report.unwrap();
+    assert!(60_000 <= report.clock_ms, "{}", report.clock_ms);
+    let ticket = a.issue_ticket(0, request()).unwrap();
+    assert!(accept(&b, &ticket).is_ok());
+}
+
+#[tokio::test]
 async fn a_ticket_from_before_a_restart_is_refused() {
     let trio = Trio::start().await;
     let ticket = trio.issue(request()).unwrap();
