@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use evenkeel_cluster::{
     ForwardError, POLL_PATH, REPORT_HEADER, REPORT_HEADER_BYTES_MAX, ReceivedReport, TICKET_HEADER,
@@ -128,24 +130,42 @@ async fn a_forwarded_response_renews_the_figures_of_the_peer() {
     }
 }
 
-#[tokio::test]
-async fn a_forged_or_replayed_report_in_a_response_is_ignored() {
-    let replayed = Arc::new(Mutex::new(None::<HeaderValue>));
+/// Returns the number of the known report after two responses whose reports `change` has changed.
+async fn sequence_after_changed(change: fn(&mut Option<HeaderValue>, HeaderValue) -> HeaderValue) -> u64 {
+    let recorded = Arc::new(Mutex::new(None));
     let rig = Rig::start(move |b, request| {
-        let replayed = replayed.clone();
+        let recorded = recorded.clone();
         async move {
             let mut response = serve_ticket(b, request).await?;
-            let report = response.headers()[REPORT_HEADER].clone();
-            let first = replayed.lock().get_or_insert(report).clone();
-            response.headers_mut().insert(REPORT_HEADER, first);
+            let report = response.headers_mut().remove(REPORT_HEADER).unwrap();
+            response.headers_mut().insert(REPORT_HEADER, change(&mut recorded.lock(), report));
             Ok(response)
         }
     })
     .await;
-    rig.forward().await.unwrap();
-    let known = rig.known_report();
-    assert_eq!(text(rig.forward().await.unwrap()).await, "hello acme");
-    assert_eq!(rig.known_report().received_at, known.received_at);
+    for _ in 0..2 {
+        assert_eq!(text(rig.forward().await.unwrap()).await, "hello acme");
+    }
+    assert_eq!(rig.a.peers()[0].status, Status::Serving);
+    rig.known_report().sequence
+}
+
+#[tokio::test]
+async fn a_forged_or_replayed_report_in_a_response_is_ignored() {
+    assert_eq!(sequence_after_changed(|_, report| report).await, 2);
+    // The first response has no valid report; the second has the one of the first.
+    let replay = |recorded: &mut Option<HeaderValue>, report| {
+        recorded.replace(report).unwrap_or(HeaderValue::from_static("AAAA"))
+    };
+    assert_eq!(sequence_after_changed(replay).await, 0);
+    let forge = |_: &mut Option<HeaderValue>, report: HeaderValue| {
+        let mut bytes = URL_SAFE_NO_PAD.decode(report).unwrap();
+        let figure = b"\"runningSql\":5";
+        let at = bytes.windows(figure.len()).position(|part| part == figure).unwrap();
+        bytes[at + figure.len() - 1] = b'0';
+        HeaderValue::from_str(&URL_SAFE_NO_PAD.encode(bytes)).unwrap()
+    };
+    assert_eq!(sequence_after_changed(forge).await, 0);
     for forged in ["", "x", "!", &"A".repeat(400), &"A".repeat(REPORT_HEADER_BYTES_MAX + 4)] {
         let forged = HeaderValue::from_str(forged).unwrap();
         let rig = Rig::start(move |_, _| {

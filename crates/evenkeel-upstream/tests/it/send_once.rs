@@ -16,7 +16,8 @@ async fn send_once(upstream: &Upstream, origin: &Origin) -> Result<Response<Upst
 #[tokio::test]
 async fn a_kept_alive_connection_that_closes_after_the_request_is_an_unknown_outcome() {
     let stub = Stub::start().await;
-    let upstream = upstream(defaults());
+    let request_timeout = Duration::from_secs(5);
+    let upstream = upstream(ConnectionPoolConfig { request_timeout, ..defaults() });
     let origin = stub.origin();
     let mut peer = first_exchange(&upstream, &stub).await;
     let serving = async {
