@@ -228,6 +228,11 @@ impl Cluster {
     pub fn report_header(&self, ticket: &Ticket) -> Option<HeaderValue> {
         forward::sign_report(&self.keys, &ticket.nonce, &ticket.issuer, &self.node, &self.report_json())
     }
+
+    /// Writes the metrics of the pollers' actors in Prometheus' text format.
+    pub fn write_actor_metrics(&self, out: &mut String) -> fmt::Result {
+        self.system.metrics().write_prometheus(out)
+    }
 }
 
 impl Drop for Cluster {

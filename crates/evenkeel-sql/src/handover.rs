@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use evenkeel_cluster::{Cluster, PeerSnapshot};
 use evenkeel_pipeline::{PeerFigures, PeerId, RedirectDecision, RedirectMode, RedirectRequest};
-use evenkeel_policy::score::RequestKind;
+use evenkeel_policy::score::{NodeStats, RequestKind, Status};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use http::{HeaderMap, HeaderName};
@@ -138,10 +138,15 @@ impl SqlApi {
     pub(crate) fn figures(&self, peer: &PeerSnapshot, database_id: &str) -> Option<PeerFigures> {
         let received = peer.report.as_ref()?;
         let pool = received.pools.iter().find(|pool| pool.database_id == database_id)?;
+        // A peer that drains as a whole, or that is not believed, is no candidate whatever its figures say.
+        let status = match peer.status {
+            Status::Serving => pool.stats.status,
+            Status::Draining | Status::Down => peer.status,
+        };
         Some(PeerFigures {
             peer: PeerId(u32::try_from(peer.index).ok()?),
             weight: peer.weight,
-            stats: pool.stats,
+            stats: NodeStats { status, ..pool.stats },
             measured_at: self.scheduler_time(received.received_at.into_std()),
         })
     }
