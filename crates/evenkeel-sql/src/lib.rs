@@ -7,6 +7,7 @@
 //! `neon` serves Neon's driver in the same way.
 
 mod api;
+mod csv;
 mod database;
 pub mod datasource;
 mod encode;

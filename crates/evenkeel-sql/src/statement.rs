@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
-use evenkeel_server::body::{Response, channel, full, json_response};
+use evenkeel_server::body::{Response, completed_channel, full, json_response};
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::Tenant;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{SqlApi, tenant_of};
@@ -20,12 +20,13 @@ use crate::datasource::{
 };
 use crate::error::{DatabaseError, SqlError};
 use crate::idempotency::{self, Repeat};
-use crate::request::{StatementRequest, Statements};
-use crate::result::{Extent, JsonResult, LineStream};
+use crate::request::{StatementRequest, Statements, invalid};
+use crate::result::{Extent, JsonResult, LineStream, StreamFormat, StreamSender};
 use crate::stats::{Activity, ActivityGuard};
 use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
 const NDJSON: &str = "application/x-ndjson";
+const CSV: &str = "text/csv";
 /// Chunks of a stream that wait for the client.
 const CHUNKS_MAX: usize = 2;
 
@@ -33,7 +34,7 @@ const CHUNKS_MAX: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseForm {
     Object,
-    Lines,
+    Stream(StreamFormat),
 }
 
 /// Limits of one statement's result.
@@ -59,6 +60,9 @@ pub(crate) async fn serve(
     }
     let form = response_form(call.request.headers());
     let key = idempotency::key(call.request.headers())?.filter(|_| access == AccessMode::ReadWrite);
+    if form == ResponseForm::Stream(StreamFormat::Csv) {
+        check_csv(call.request.version(), &request.statements, key.is_some())?;
+    }
     if let Some(tx_id) = &request.tx_id {
         if key.is_some() {
             return Err(SqlError::IdempotencyInTransaction);
@@ -83,14 +87,34 @@ pub(crate) async fn serve(
     }
 }
 
+/// Returns the first form in `Accept` that the API has, or a JSON object.
 fn response_form(headers: &HeaderMap) -> ResponseForm {
-    let accepts_lines = headers
+    let mut kinds = headers
         .get_all(ACCEPT)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(NDJSON)));
-    if accepts_lines { ResponseForm::Lines } else { ResponseForm::Object }
+        .filter_map(|kind| kind.split(';').next().map(str::trim));
+    let form = |kind: &str| match kind.to_ascii_lowercase().as_str() {
+        NDJSON => Some(ResponseForm::Stream(StreamFormat::NdJson)),
+        CSV => Some(ResponseForm::Stream(StreamFormat::Csv)),
+        _ => None,
+    };
+    kinds.find_map(form).unwrap_or(ResponseForm::Object)
+}
+
+/// Rejects a request that CSV cannot answer.
+fn check_csv(version: Version, statements: &Statements, has_key: bool) -> Result<(), ApiError> {
+    let message = if matches!(statements, Statements::List(_)) {
+        "a statement list has several results, and CSV only one; use Accept: application/json"
+    } else if has_key {
+        "the response to a request with an Idempotency-Key is stored as JSON; use Accept: application/json"
+    } else if version < Version::HTTP_11 {
+        "CSV needs HTTP/1.1 or later, because HTTP/1.0 does not show whether a response is complete"
+    } else {
+        return Ok(());
+    };
+    Err(invalid("accept", message))
 }
 
 /// Runs statements outside of an open transaction.
@@ -128,9 +152,9 @@ async fn serve_plain(
                 check_outside(&lent)?;
                 Ok(object_response(result, &completion, started.elapsed()))
             }
-            ResponseForm::Lines => {
+            ResponseForm::Stream(format) => {
                 let owner = StreamOwner::Plain { lent };
-                stream(database, owner, statement, limits, started, session).await
+                stream(database, owner, statement, format, limits, started, session).await
             }
         },
     }
@@ -252,9 +276,9 @@ async fn serve_in_transaction(
         deadline: started + request.timeout,
     };
     let checked_out = api.transactions.check_out(open).await?;
-    if form == ResponseForm::Lines {
+    if let ResponseForm::Stream(format) = form {
         let owner = StreamOwner::Transaction { checked_out };
-        return stream(database, owner, statement, limits, started, session).await;
+        return stream(database, owner, statement, format, limits, started, session).await;
     }
     let mut result = JsonResult::new(limits.rows_max, limits.bytes_max, limits.access);
     let run = run_checked_out(&database, checked_out, &statement, &mut result, limits.deadline).await;
@@ -355,19 +379,23 @@ enum StreamOwner {
 
 /// Runs a statement in a task and streams its rows.
 ///
-/// An error before the columns becomes an error response; a later one is the last line of the stream.
+/// An error before the response begins becomes an error response; a later one is the last line of a stream of JSON, and
+/// aborts a stream of CSV.
 async fn stream(
     database: Arc<Database>,
     owner: StreamOwner,
     statement: Statement,
+    format: StreamFormat,
     limits: ResultLimits,
     started: Instant,
     session: ActivityGuard,
 ) -> Result<Response, SqlError> {
     let (sender, chunks) = mpsc::channel::<Bytes>(CHUNKS_MAX);
+    let (completed_sender, completed) = oneshot::channel();
     let (started_sender, starts) = oneshot::channel();
     let reader = sender.clone();
-    let lines = LineStream::new(limits.rows_max, limits.access, sender, started_sender);
+    let sender = StreamSender { chunks: sender, completed: completed_sender, started: started_sender };
+    let lines = LineStream::new(format, limits.rows_max, limits.access, sender);
     tokio::spawn(async move {
         let _session = session;
         tokio::select! {
@@ -378,8 +406,12 @@ async fn stream(
         }
     });
     starts.await.map_err(|_| ApiError::Internal)??;
-    let mut response = Response::new(channel(chunks));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+    let mut response = Response::new(completed_channel(chunks, completed));
+    let content_type = match format {
+        StreamFormat::NdJson => NDJSON,
+        StreamFormat::Csv => "text/csv; charset=utf-8; header=present",
+    };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
 

@@ -3,8 +3,8 @@
 
 mod abuse;
 mod cancel;
+mod csv;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
-#[allow(dead_code, reason = "there is no Python client here")]
 mod external_client;
 mod fairness;
 mod figures;
