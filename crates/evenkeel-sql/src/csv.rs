@@ -3,7 +3,7 @@
 //! Guarantees: NULL is an empty field without quotes, an empty text is `""`. Values are PostgreSQL's own texts, and SQLite's
 //! in the same form: bytes are `\x` and hexadecimal digits.
 
-use core::fmt::Write as _;
+use evenkeel_server::hex::hex;
 
 use crate::datasource::{Cell, Column};
 use crate::encode::infinite_name;
@@ -30,19 +30,11 @@ pub(crate) fn write_cell(out: &mut Vec<u8>, cell: Cell<'_>) {
         // The shortest text that reads back as the same number.
         Cell::Real(number) if number.is_finite() => out.extend_from_slice(format!("{number:?}").as_bytes()),
         Cell::Real(number) => out.extend_from_slice(infinite_name(number).as_bytes()),
-        Cell::Blob(bytes) => out.extend_from_slice(blob_text(bytes).as_bytes()),
+        Cell::Blob(bytes) => {
+            out.extend_from_slice(b"\\x");
+            out.extend_from_slice(hex(bytes).as_bytes());
+        }
     }
-}
-
-/// Returns bytes in PostgreSQL's text form.
-fn blob_text(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 + 2 * bytes.len());
-    text.push_str("\\x");
-    for byte in bytes {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 fn write_text(out: &mut Vec<u8>, text: &str) {

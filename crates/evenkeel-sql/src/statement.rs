@@ -288,13 +288,32 @@ async fn serve_in_transaction(
 }
 
 /// Runs a statement on the connection of a transaction, then returns the connection or ends the transaction.
-async fn run_checked_out(
+pub(crate) async fn run_checked_out(
+    database: &Database,
+    checked_out: CheckedOut,
+    statement: &Statement,
+    sink: &mut dyn RowSink,
+    deadline: Instant,
+) -> Result<Completion, SqlError> {
+    let run = run_in_transaction(database, checked_out, statement, sink, deadline).await?;
+    Ok(run.completion)
+}
+
+/// A statement that ran in a transaction.
+pub(crate) struct RunInTransaction {
+    completion: Completion,
+    /// The connection, for further statements; `None` if the statement ended the transaction.
+    pub(crate) still_open: Option<CheckedOut>,
+}
+
+/// Runs a statement on the connection of a transaction, and ends a transaction that the statement has ended.
+pub(crate) async fn run_in_transaction(
     database: &Database,
     mut checked_out: CheckedOut,
     statement: &Statement,
     sink: &mut dyn RowSink,
     deadline: Instant,
-) -> Result<Completion, SqlError> {
+) -> Result<RunInTransaction, SqlError> {
     if is_prepare_transaction(&statement.sql) {
         let what = "PREPARE TRANSACTION is not supported over HTTP".to_owned();
         return Err(SqlError::Database(DatabaseError::Unsupported { what }));
@@ -325,20 +344,20 @@ async fn run_checked_out(
     }
 }
 
-/// Returns the connection to its transaction, or ends a transaction that the statement has ended.
+/// Ends a transaction that the statement has ended.
 fn finish_in_transaction(
     mut checked_out: CheckedOut,
     statement: &Statement,
     completion: Completion,
-) -> Result<Completion, SqlError> {
+) -> Result<RunInTransaction, SqlError> {
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     if completion.end == RowsEnd::Stopped {
         // The sink stopped the statement, which may still run; dropping `checked_out` cancels it.
         lent.is_clean = false;
-        return Ok(completion);
+        return Ok(RunInTransaction { completion, still_open: Some(checked_out) });
     }
     if lent.connection.transaction_status() != TransactionStatus::Idle {
-        return Ok(completion);
+        return Ok(RunInTransaction { completion, still_open: Some(checked_out) });
     }
     match completion.command.as_str() {
         // SQLite calls a commit what the statement called it.
@@ -349,7 +368,7 @@ fn finish_in_transaction(
         }
         _ => checked_out.end(EndedBy::Rollback),
     }
-    Ok(completion)
+    Ok(RunInTransaction { completion, still_open: None })
 }
 
 /// Reports whether the first word of a statement is COMMIT or END; a leading comment hides it.

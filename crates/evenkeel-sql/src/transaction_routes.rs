@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use evenkeel_policy::score::RequestKind;
+use evenkeel_policy::time::Instant as AcceptedAt;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
 use evenkeel_server::route::ServerRequest;
+use evenkeel_server::tenant::Tenant;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -16,20 +18,33 @@ use crate::datasource::{TransactionEnd, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::request::{BeginRequest, parse_end};
 use crate::stats::Activity;
-use crate::transaction::{CheckedOut, EndedBy};
+use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
 /// Serves `/tx/begin`.
 pub(crate) async fn begin(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<Response, SqlError> {
     let tenant = tenant_of(&call)?;
     let body = call.read_body().await?;
     let request = BeginRequest::parse(&body, &api.limits)?;
-    tenant.take_request(call.accepted_at)?;
+    let tx_id = begin_transaction(&api, &tenant, call.accepted_at, request).await?;
+    let expires = SystemTime::now() + api.limits.transaction_idle_max;
+    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+}
+
+/// Begins a transaction and returns its id.
+pub(crate) async fn begin_transaction(
+    api: &SqlApi,
+    tenant: &Tenant,
+    accepted_at: AcceptedAt,
+    request: BeginRequest,
+) -> Result<String, SqlError> {
+    tenant.take_request(accepted_at)?;
     api.check_draining()?;
-    let database = api.database(request.database.as_deref(), &tenant)?;
+    let database = api.database(request.database.as_deref(), tenant)?;
     let _session = database.stats.begin(Activity::HttpSession);
     let deadline = Instant::now() + request.timeout;
     let access = request.options.access;
-    let connection = ConnectionRequest { tenant: &tenant, kind: RequestKind::BeginTx, access, deadline };
+    let connection = ConnectionRequest { tenant, kind: RequestKind::BeginTx, access, deadline };
     let mut lent = database.connect(connection).await?;
     lent.is_clean = false;
     let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;
@@ -39,10 +54,7 @@ pub(crate) async fn begin(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<R
     }
     begun?;
     lent.is_clean = true;
-    let tx_id = api.transactions.open(&tenant, database, access, lent)?;
-    let expires = SystemTime::now() + api.limits.transaction_idle_max;
-    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+    Ok(api.transactions.open(tenant, database, access, lent)?)
 }
 
 /// Serves `/tx/commit`.
@@ -59,16 +71,25 @@ async fn end(api: Arc<SqlApi>, mut call: ServerRequest, end: TransactionEnd) -> 
     let tenant = tenant_of(&call)?;
     let body = call.read_body().await?;
     let open = api.transactions.find(&parse_end(&body)?, &tenant)?;
+    end_transaction(&api, open, end).await?;
+    Ok(ok(&json!({"status": match end {
+        TransactionEnd::Commit => "committed",
+        TransactionEnd::Rollback => "rolled back",
+    }})))
+}
+
+/// Commits or rolls back an open transaction.
+pub(crate) async fn end_transaction(
+    api: &SqlApi,
+    open: Arc<OpenTransaction>,
+    end: TransactionEnd,
+) -> Result<(), SqlError> {
     let _session = open.database.stats.begin(Activity::HttpSession);
     let checked_out = api.transactions.check_out(open).await?;
     // A client that disconnects does not stop a commit half-way: its outcome would be unknown.
     let deadline = Instant::now() + api.limits.timeout_default;
     let ended = tokio::spawn(end_checked_out(checked_out, end, deadline)).await;
-    ended.map_err(|_| ApiError::Internal)??;
-    Ok(ok(&json!({"status": match end {
-        TransactionEnd::Commit => "committed",
-        TransactionEnd::Rollback => "rolled back",
-    }})))
+    ended.map_err(|_| ApiError::Internal)?
 }
 
 /// Commits or rolls back, and records how the transaction ended.

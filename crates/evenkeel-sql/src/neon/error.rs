@@ -90,8 +90,9 @@ fn sqlstate(error: &SqlError) -> &str {
         SqlError::UnknownDatabase { .. } => "3D000",
         SqlError::ResultTooLarge { .. } | SqlError::ExecutedResultTooLarge { .. } => "54000",
         SqlError::Timeout | SqlError::TransactionOutside | SqlError::TransactionInList => error.code(),
-        // Only the API's own routes raise these.
-        SqlError::InvalidTxId
+        // Only other routes raise these.
+        SqlError::Signature(_)
+        | SqlError::InvalidTxId
         | SqlError::ForeignTransaction
         | SqlError::UnknownTransaction
         | SqlError::TransactionEnded(_)

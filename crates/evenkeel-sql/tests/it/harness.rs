@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_pipeline::PipelineOptions;
 use evenkeel_policy::score::LimitsConfig;
 use evenkeel_postgres::{ConnectConfig, PoolConfig};
+use evenkeel_server::access_key::{Credentials, MasterKey};
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes};
@@ -48,6 +49,10 @@ impl Default for Setup {
 pub(crate) fn tenant(name: &str) -> TenantSettings {
     let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
     TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+}
+
+fn master_key() -> MasterKey {
+    MasterKey::parse(&"7".repeat(64)).unwrap()
 }
 
 /// A running server.
@@ -128,6 +133,7 @@ impl SqlServer {
             score: LimitsConfig::default(),
             node: "test".to_owned(),
             signing_key: setup.signing_key,
+            master_key: master_key(),
         };
         let sources = sources.into_iter().map(|(_, source)| source).collect();
         let api = SqlApi::new(options, sources, auth.clone(), Arc::new(observer), &registry).unwrap();
@@ -142,6 +148,12 @@ impl SqlServer {
     pub(crate) fn reload(&self, tenants: Vec<TenantSettings>) {
         self.auth.reload(tenants, Vec::new()).unwrap();
         self.api.set_tenants(&self.auth.tenants().all()).unwrap();
+    }
+
+    /// Returns the AWS credentials of a tenant.
+    pub(crate) fn credentials(&self, tenant: &str) -> Credentials {
+        let tenants = self.auth.tenants();
+        master_key().credentials(&tenants.get(tenant).unwrap().settings).into_iter().next().unwrap()
     }
 
     /// Returns a client without an API key.

@@ -15,6 +15,7 @@ mod memory;
 mod neon;
 mod outside;
 mod postgres_api;
+mod rds_data;
 mod restart;
 mod session_leaks;
 mod sqlite;

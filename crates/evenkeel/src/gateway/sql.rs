@@ -17,7 +17,7 @@ use evenkeel_telemetry::{Observer, Registry};
 use super::{StartError, random_seed};
 use crate::config::{Config, DatabaseAddress, DatasourceConfig};
 use crate::data_dir::DataDir;
-use crate::sqs_key::derive_key;
+use crate::sqs_key::{derive_key, master_key};
 
 /// Purpose of the key that signs transaction ids; another purpose would invalidate all ids.
 const SIGNING_KEY: &str = "evenkeel sql signing key";
@@ -64,6 +64,7 @@ pub(super) async fn open(
         score: LimitsConfig::default(),
         node: host_name(),
         signing_key: derive_key(data_dir, SIGNING_KEY)?,
+        master_key: master_key(data_dir)?,
     };
     let tenants = auth.tenants().all();
     let api = SqlApi::new(options, sources, auth, Arc::new(observer), registry)?;
