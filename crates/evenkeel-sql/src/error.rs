@@ -3,6 +3,7 @@
 pub use evenkeel_postgres::DbError as StatementError;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
+use evenkeel_server::sigv4::SignatureError;
 use http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -116,6 +117,9 @@ pub enum SqlError {
     Api(#[from] ApiError),
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// Only the Data API has signed requests.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
     /// The time limit was reached; the statement was cancelled.
     #[error(
         "the statement did not finish within its time limit and was cancelled; a write that was just being committed may \
@@ -174,6 +178,7 @@ impl SqlError {
         match self {
             Self::Api(error) => error.status(),
             Self::Database(error) => error.status(),
+            Self::Signature(error) => error.status(),
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Self::ResultTooLarge { .. } | Self::ExecutedResultTooLarge { .. } => {
                 StatusCode::PAYLOAD_TOO_LARGE
@@ -199,6 +204,7 @@ impl SqlError {
         match self {
             Self::Api(error) => error.code(),
             Self::Database(error) => error.sqlstate(),
+            Self::Signature(error) => error.exception(),
             Self::Timeout => QUERY_CANCELED,
             Self::ResultTooLarge { .. } => "result_too_large",
             Self::ExecutedResultTooLarge { .. } => "executed_result_too_large",

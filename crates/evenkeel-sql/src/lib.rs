@@ -4,9 +4,10 @@
 //! → `database` waits for the tenant's turn in the scheduler and takes a connection ([`datasource`]) → the engine runs the
 //! statement → `result` writes rows as JSON (`encode`) → the connection's release settles the tenant's charge
 //! (`held_slot`). A statement of an open transaction takes the connection from its actor (`transaction`) instead.
-//! `neon` serves Neon's driver in the same way.
+//! `neon` serves Neon's driver in the same way, `rds_data` the clients of the AWS RDS Data API.
 
 mod api;
+mod csv;
 mod database;
 pub mod datasource;
 mod encode;
@@ -19,6 +20,7 @@ mod metrics;
 mod neon;
 mod options;
 pub mod param;
+mod rds_data;
 mod received;
 mod request;
 mod result;

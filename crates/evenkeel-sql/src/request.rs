@@ -84,7 +84,7 @@ struct ListedStatement<'a> {
 }
 
 /// A list that is rejected while it is read once it has more than `MAX` elements, so that it cannot use up memory.
-struct BoundedList<T, const MAX: usize>(Vec<T>);
+pub(crate) struct BoundedList<T, const MAX: usize>(pub(crate) Vec<T>);
 
 impl<T, const MAX: usize> Default for BoundedList<T, MAX> {
     fn default() -> Self {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use evenkeel_pipeline::RedirectMode;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
@@ -18,22 +19,43 @@ use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::received::Received;
 use crate::request::{BeginRequest, parse_end};
 use crate::stats::Activity;
-use crate::transaction::{CheckedOut, EndedBy};
+use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
 /// Serves `/tx/begin`.
 pub(crate) async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
     let received = Received::read(&api, call).await?;
     let request = BeginRequest::parse(&received.body, &api.limits)?;
+    let tx_id = match begin_transaction(&api, &received, request, api.redirect).await? {
+        BegunTransaction::Here { tx_id } => tx_id,
+        BegunTransaction::Elsewhere(response) => return Ok(response),
+    };
+    let expires = SystemTime::now() + api.limits.transaction_idle_max;
+    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+}
+
+/// A transaction that was begun here, or the response of the peer that begins it.
+pub(crate) enum BegunTransaction {
+    Here { tx_id: String },
+    Elsewhere(Response),
+}
+
+/// Begins a transaction, here or on a peer.
+pub(crate) async fn begin_transaction(
+    api: &SqlApi,
+    received: &Received,
+    request: BeginRequest,
+    mode: RedirectMode,
+) -> Result<BegunTransaction, SqlError> {
     received.take_request()?;
     let tenant = &received.tenant;
     let database = api.database(request.database.as_deref(), tenant)?;
     let access = request.options.access;
     let kind = RequestKind::BeginTx;
     let time_max = request.timeout;
-    let handover =
-        HandoverRequest { received: &received, database, kind, access, time_max, mode: api.redirect };
+    let handover = HandoverRequest { received, database, kind, access, time_max, mode };
     if let Some(response) = api.hand_over(handover).await? {
-        return Ok(response);
+        return Ok(BegunTransaction::Elsewhere(response));
     }
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
@@ -49,9 +71,7 @@ pub(crate) async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
     begun?;
     lent.is_clean = true;
     let tx_id = api.transactions.open(tenant, database, access, lent)?;
-    let expires = SystemTime::now() + api.limits.transaction_idle_max;
-    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+    Ok(BegunTransaction::Here { tx_id })
 }
 
 /// Serves `/tx/commit`.
@@ -71,16 +91,25 @@ async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Resu
         FoundTransaction::Here(open) => open,
         FoundTransaction::Elsewhere(response) => return Ok(response),
     };
+    end_transaction(&api, open, end).await?;
+    Ok(ok(&json!({"status": match end {
+        TransactionEnd::Commit => "committed",
+        TransactionEnd::Rollback => "rolled back",
+    }})))
+}
+
+/// Commits or rolls back an open transaction.
+pub(crate) async fn end_transaction(
+    api: &SqlApi,
+    open: Arc<OpenTransaction>,
+    end: TransactionEnd,
+) -> Result<(), SqlError> {
     let _session = open.database.stats.begin(Activity::HttpSession);
     let checked_out = api.transactions.check_out(open).await?;
     // A client that disconnects does not stop a commit half-way: its outcome would be unknown.
     let deadline = Instant::now() + api.limits.timeout_default;
     let ended = tokio::spawn(end_checked_out(checked_out, end, deadline)).await;
-    ended.map_err(|_| ApiError::Internal)??;
-    Ok(ok(&json!({"status": match end {
-        TransactionEnd::Commit => "committed",
-        TransactionEnd::Rollback => "rolled back",
-    }})))
+    ended.map_err(|_| ApiError::Internal)?
 }
 
 /// Commits or rolls back, and records how the transaction ended.

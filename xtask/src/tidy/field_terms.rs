@@ -82,7 +82,7 @@ const FIELD_TERMS: &[Terms] = &[
     },
     Terms { terms: &["receipt handle", "HMAC"], files: &["queue/src/receipt.rs"] },
     Terms { terms: &["long polling"], files: &["sqs/src/receive.rs"] },
-    Terms { terms: &["SigV4"], files: &["sqs/src/sigv4.rs"] },
+    Terms { terms: &["SigV4"], files: &["server/src/sigv4.rs"] },
     Terms { terms: &["ARN"], files: &["sqs/src/arn.rs"] },
     Terms {
         terms: &["mailbox", "high watermark", "overflow strategy"],

@@ -4,8 +4,8 @@
 mod abuse;
 mod cancel;
 mod cluster;
+mod csv;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
-#[allow(dead_code, reason = "there is no Python client here")]
 mod external_client;
 mod fairness;
 mod figures;
@@ -16,6 +16,7 @@ mod memory;
 mod neon;
 mod outside;
 mod postgres_api;
+mod rds_data;
 mod restart;
 mod session_leaks;
 mod sqlite;

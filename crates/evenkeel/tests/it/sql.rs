@@ -3,6 +3,7 @@
 mod command;
 mod examples;
 mod postgres;
+mod rds_data;
 
 use serde_json::{Value, json};
 
