@@ -27,7 +27,7 @@ use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
 use crate::transaction::{Transactions, TransactionsError};
-use crate::{health, neon, statement, transaction_routes};
+use crate::{health, hrana, neon, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for 20 ms. A round grants a twentieth of it.
 const QUANTUM: Cost = Cost(20_000);
@@ -129,6 +129,20 @@ impl SqlApi {
             error_format: neon::error_format,
         };
         routes.add_route("/sql", neon)?;
+        for path in hrana::POSTS {
+            let route = Route {
+                method: Method::POST,
+                access: Access::Tenant,
+                // As above: a request of an open transaction is always served.
+                rate_limit: RateLimit::Handler,
+                handler: self.handler_with_errors(Operation::Hrana, hrana::error_response, hrana::serve),
+                error_format: hrana::error_format,
+            };
+            routes.add_route(path, route)?;
+        }
+        for path in hrana::GETS {
+            routes.add(Method::GET, path, Access::Public, handler(hrana::version))?;
+        }
         let api = self.clone();
         routes.add(
             Method::GET,

@@ -143,6 +143,8 @@ pub enum SqlError {
     TransactionEnded(EndedBy),
     #[error("the transaction is running another statement")]
     TransactionBusy,
+    #[error("the baton was used before; each one is for one request")]
+    BatonReused,
     #[error("the statement would leave a transaction open; use /tx/begin")]
     TransactionOutside,
     #[error("a statement list may not begin or end a transaction: it is one already")]
@@ -173,7 +175,7 @@ impl SqlError {
             | Self::IdempotencyInTransaction => StatusCode::BAD_REQUEST,
             Self::ForeignTransaction => StatusCode::FORBIDDEN,
             Self::UnknownTransaction | Self::TransactionEnded(_) => StatusCode::GONE,
-            Self::TransactionBusy | Self::IdempotencyRunning => StatusCode::CONFLICT,
+            Self::TransactionBusy | Self::BatonReused | Self::IdempotencyRunning => StatusCode::CONFLICT,
             Self::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         }
     }
@@ -192,6 +194,7 @@ impl SqlError {
             Self::UnknownTransaction => "unknown_transaction",
             Self::TransactionEnded(_) => "transaction_ended",
             Self::TransactionBusy => "transaction_busy",
+            Self::BatonReused => "baton_reused",
             Self::TransactionOutside => "25001",
             Self::TransactionInList => "25001",
             Self::IdempotencyMismatch => "idempotency_mismatch",

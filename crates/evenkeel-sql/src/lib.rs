@@ -4,7 +4,7 @@
 //! → `database` waits for the tenant's turn in the scheduler and takes a connection ([`datasource`]) → the engine runs the
 //! statement → `result` writes rows as JSON (`encode`) → the connection's release settles the tenant's charge
 //! (`held_slot`). A statement of an open transaction takes the connection from its actor (`transaction`) instead.
-//! `neon` serves Neon's driver in the same way.
+//! `neon` serves Neon's driver in the same way, and `hrana` the clients of libSQL.
 
 mod api;
 mod database;
@@ -13,6 +13,7 @@ mod encode;
 pub mod error;
 mod health;
 mod held_slot;
+mod hrana;
 mod idempotency;
 mod metrics;
 mod neon;

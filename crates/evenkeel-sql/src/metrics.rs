@@ -39,11 +39,12 @@ pub(crate) enum Operation {
     Commit,
     Rollback,
     Neon,
+    Hrana,
 }
 
 impl Operation {
-    const ALL: [Self; 6] =
-        [Self::Query, Self::Execute, Self::Begin, Self::Commit, Self::Rollback, Self::Neon];
+    const ALL: [Self; 7] =
+        [Self::Query, Self::Execute, Self::Begin, Self::Commit, Self::Rollback, Self::Neon, Self::Hrana];
 
     fn name(self) -> &'static str {
         match self {
@@ -53,6 +54,7 @@ impl Operation {
             Self::Commit => "commit",
             Self::Rollback => "rollback",
             Self::Neon => "neon",
+            Self::Hrana => "hrana",
         }
     }
 }

@@ -25,9 +25,9 @@ use crate::result::{Extent, JsonResult, LineStream};
 use crate::stats::{Activity, ActivityGuard};
 use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
-const NDJSON: &str = "application/x-ndjson";
+pub(crate) const NDJSON: &str = "application/x-ndjson";
 /// Chunks of a stream that wait for the client.
-const CHUNKS_MAX: usize = 2;
+pub(crate) const CHUNKS_MAX: usize = 2;
 
 /// Form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,7 +264,7 @@ async fn serve_in_transaction(
 }
 
 /// Runs a statement on the connection of a transaction, then returns the connection or ends the transaction.
-async fn run_checked_out(
+pub(crate) async fn run_checked_out(
     database: &Database,
     mut checked_out: CheckedOut,
     statement: &Statement,

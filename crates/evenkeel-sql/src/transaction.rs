@@ -32,6 +32,7 @@ use crate::database::{Database, LentConnection, PoolNode};
 use crate::datasource::{AccessMode, TransactionStatus};
 use crate::error::SqlError;
 use crate::held_slot::HeldSlot;
+use crate::hrana::StreamState;
 use crate::options::SqlLimits;
 use crate::stats::{Activity, ActivityGuard};
 use actor::{TransactionActor, TransactionMsg};
@@ -62,6 +63,8 @@ pub enum EndedBy {
     /// It was idle while others needed its place: above its tenant's share, or SQLite's only writer.
     Reclaimed,
     ConnectionLost,
+    /// Its client disconnected without a way to continue it, or closed its stream.
+    Abandoned,
     /// The statement that ended it did not finish, or nobody waited for it.
     UnknownOutcome,
     Shutdown,
@@ -79,6 +82,7 @@ impl fmt::Display for EndedBy {
                 "it was idle while other requests waited for its connection, and was rolled back"
             }
             Self::ConnectionLost => "its connection was lost or had to be closed, so it was rolled back",
+            Self::Abandoned => "its client disconnected or closed it, and it was rolled back",
             Self::UnknownOutcome => {
                 "the statement that ended it did not finish or was not awaited, so its outcome is unknown"
             }
@@ -127,6 +131,8 @@ pub(crate) struct OpenTransaction {
     stopped: Notify,
     stopped_by: OnceLock<EndedBy>,
     idle_since: Mutex<Instant>,
+    /// State of the Hrana stream that began it.
+    pub(crate) stream: Mutex<StreamState>,
     _counted: ActivityGuard,
 }
 
@@ -185,6 +191,7 @@ impl Transactions {
             stopped: Notify::new(),
             stopped_by: OnceLock::new(),
             idle_since: Mutex::new(Instant::now()),
+            stream: Mutex::default(),
             _counted: database.stats.begin(Activity::Transaction),
         };
         open.insert(number, Arc::new(entry));
@@ -207,6 +214,17 @@ impl Transactions {
             Some(_) => Err(SqlError::ForeignTransaction),
             None => Err(self.ended_error(number)),
         }
+    }
+
+    /// Returns the way in which a transaction ended; `None` while it is open.
+    pub(crate) fn end_of(&self, transaction: &OpenTransaction) -> Option<SqlError> {
+        let is_open = self.open.lock().contains_key(&transaction.number);
+        (!is_open).then(|| self.ended_error(transaction.number))
+    }
+
+    /// Rolls back a transaction that its client cannot continue.
+    pub(crate) fn abandon(&self, transaction: &OpenTransaction) {
+        transaction.actor.tell(TransactionMsg::End(EndedBy::Abandoned));
     }
 
     fn ended_error(&self, number: u64) -> SqlError {

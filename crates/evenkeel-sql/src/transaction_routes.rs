@@ -11,10 +11,11 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::api::{SqlApi, tenant_of};
-use crate::database::ConnectionRequest;
-use crate::datasource::{TransactionEnd, TransactionStatus};
+use crate::database::{ConnectionRequest, Database};
+use crate::datasource::{BeginOptions, TransactionEnd, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::request::{BeginRequest, parse_end};
+use crate::statement::bounded;
 use crate::stats::Activity;
 use crate::transaction::{CheckedOut, EndedBy};
 
@@ -28,21 +29,46 @@ pub(crate) async fn begin(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<R
     let database = api.database(request.database.as_deref(), &tenant)?;
     let _session = database.stats.begin(Activity::HttpSession);
     let deadline = Instant::now() + request.timeout;
-    let access = request.options.access;
-    let connection = ConnectionRequest { tenant: &tenant, kind: RequestKind::BeginTx, access, deadline };
-    let mut lent = database.connect(connection).await?;
+    let options = request.options;
+    let connection =
+        ConnectionRequest { tenant: &tenant, kind: RequestKind::BeginTx, access: options.access, deadline };
+    let start = TransactionStart::Options(options);
+    let tx_id = begin_transaction(&api, database, connection, start).await?;
+    let expires = SystemTime::now() + api.limits.transaction_idle_max;
+    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+}
+
+/// The way in which a transaction begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TransactionStart {
+    Options(BeginOptions),
+    /// One that writes, and in which SQLite does not enforce foreign keys.
+    WithoutForeignKeys,
+}
+
+/// Begins a transaction on a connection that the request waits for; returns its id.
+pub(crate) async fn begin_transaction(
+    api: &SqlApi,
+    database: &Arc<Database>,
+    request: ConnectionRequest<'_>,
+    start: TransactionStart,
+) -> Result<String, SqlError> {
+    let mut lent = database.connect(request).await?;
     lent.is_clean = false;
-    let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;
-    let begun = begun.map_err(|_| SqlError::Timeout)?;
-    if begun.as_ref().is_err_and(|error| error.is_node_fault(database.source.engine())) {
+    let begin = match start {
+        TransactionStart::Options(options) => lent.connection.begin(options),
+        TransactionStart::WithoutForeignKeys => lent.connection.begin_without_foreign_keys(),
+    };
+    let begun = bounded(request.deadline, begin).await;
+    if let Err(SqlError::Database(error)) = &begun
+        && error.is_node_fault(database.source.engine())
+    {
         database.mark_failed(&lent);
     }
     begun?;
     lent.is_clean = true;
-    let tx_id = api.transactions.open(&tenant, database, access, lent)?;
-    let expires = SystemTime::now() + api.limits.transaction_idle_max;
-    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+    Ok(api.transactions.open(request.tenant, database, request.access, lent)?)
 }
 
 /// Serves `/tx/commit`.
@@ -72,7 +98,7 @@ async fn end(api: Arc<SqlApi>, mut call: ServerRequest, end: TransactionEnd) -> 
 }
 
 /// Commits or rolls back, and records how the transaction ended.
-async fn end_checked_out(
+pub(crate) async fn end_checked_out(
     mut checked_out: CheckedOut,
     end: TransactionEnd,
     deadline: Instant,

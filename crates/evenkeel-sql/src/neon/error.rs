@@ -96,6 +96,7 @@ fn sqlstate(error: &SqlError) -> &str {
         | SqlError::UnknownTransaction
         | SqlError::TransactionEnded(_)
         | SqlError::TransactionBusy
+        | SqlError::BatonReused
         | SqlError::IdempotencyMismatch
         | SqlError::IdempotencyRunning
         | SqlError::IdempotencyInTransaction => "XX000",
