@@ -4,11 +4,11 @@
 mod abuse;
 mod cancel;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
-#[allow(dead_code, reason = "there is no Python client here")]
 mod external_client;
 mod fairness;
 mod figures;
 mod harness;
+mod hrana;
 mod injection;
 mod long_statement;
 mod memory;
