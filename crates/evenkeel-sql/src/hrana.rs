@@ -28,9 +28,9 @@ use evenkeel_server::route::ServerRequest;
 use http::StatusCode;
 
 pub(crate) use self::error::{error_format, error_response};
-use self::stream::HranaStream;
 pub(crate) use self::stream::StreamState;
-use crate::api::SqlApi;
+use self::stream::{HranaStream, StreamCall};
+use crate::api::{SqlApi, tenant_of};
 use crate::error::SqlError;
 
 /// Paths of requests. Below `/dev/` the path begins with the name of a datasource, as at libSQL's own server.
@@ -40,14 +40,16 @@ pub(crate) const POSTS: [&str; 6] =
 pub(crate) const GETS: [&str; 3] = ["/v2", "/v3", "/dev/*"];
 
 /// Serves every request of the protocol.
-pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
+pub(crate) async fn serve(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<Response, SqlError> {
+    let tenant = tenant_of(&call)?;
+    let body = call.read_body().await?;
     let (datasource, path) = split_path(call.request.uri().path());
-    let path = path.to_owned();
-    match path.as_str() {
-        "/v1/execute" => pipeline::serve_execute(api, datasource, call).await,
-        "/v1/batch" => pipeline::serve_batch(api, datasource, call).await,
-        "/v2/pipeline" | "/v3/pipeline" => pipeline::serve(api, datasource, call).await,
-        "/v3/cursor" => cursor::serve(api, datasource, call).await,
+    let stream_call = StreamCall { api, tenant, datasource, accepted_at: call.accepted_at };
+    match path {
+        "/v1/execute" => pipeline::serve_execute(stream_call, &body).await,
+        "/v1/batch" => pipeline::serve_batch(stream_call, &body).await,
+        "/v2/pipeline" | "/v3/pipeline" => pipeline::serve(stream_call, &body).await,
+        "/v3/cursor" => cursor::serve(stream_call, &body).await,
         _ => Err(ApiError::NoRoute.into()),
     }
 }

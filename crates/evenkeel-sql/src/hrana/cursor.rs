@@ -6,12 +6,10 @@
 
 use core::ops::ControlFlow;
 use core::task::{Context, Poll};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, channel};
-use evenkeel_server::route::ServerRequest;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
@@ -22,24 +20,16 @@ use super::batch::{Batch, StepOutcome};
 use super::error::to_json;
 use super::request::BatchBody;
 use super::result::{write_columns, write_counts, write_row};
-use super::stream::{StreamOpening, base_url};
-use crate::api::{SqlApi, tenant_of};
+use super::stream::{StreamCall, base_url};
 use crate::datasource::{Cell, Column, Completion, RowSink};
 use crate::error::SqlError;
 use crate::result::{Reserving, poll_send};
 use crate::statement::{CHUNKS_MAX, NDJSON};
 
 /// Serves a cursor.
-pub(super) async fn serve(
-    api: Arc<SqlApi>,
-    datasource: Option<String>,
-    mut call: ServerRequest,
-) -> Result<Response, SqlError> {
-    let tenant = tenant_of(&call)?;
-    let body = call.read_body().await?;
-    let BatchBody { baton, batch } = BatchBody::parse(&body, &api.limits)?;
-    let accepted_at = call.accepted_at;
-    let stream = HranaStream::open(StreamOpening { api, tenant, datasource, baton, accepted_at })?;
+pub(super) async fn serve(call: StreamCall, body: &[u8]) -> Result<Response, SqlError> {
+    let BatchBody { baton, batch } = BatchBody::parse(body, &call.api.limits)?;
+    let stream = HranaStream::open(call, baton.as_deref())?;
     let (sender, chunks) = mpsc::channel::<Bytes>(CHUNKS_MAX);
     let (started_sender, starts) = oneshot::channel();
     let reader = sender.clone();
@@ -60,7 +50,7 @@ pub(super) async fn serve(
 
 /// Runs the steps of a batch whose conditions hold, and sends their entries.
 async fn run(mut stream: HranaStream, batch: &Batch, mut entries: EntryStream) {
-    let last_control = batch.steps().iter().rposition(|step| step.stmt.is_control());
+    let last_control = batch.steps().iter().rposition(|step| stream.is_control(&step.stmt));
     let mut outcomes = Vec::new();
     for (index, step) in batch.steps().iter().enumerate() {
         if last_control.is_none_or(|last| last < index) {

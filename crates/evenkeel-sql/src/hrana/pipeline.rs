@@ -1,10 +1,7 @@
 //! `/v2/pipeline` and `/v3/pipeline`: requests on a stream; `/v1/execute` and `/v1/batch`: one request on a stream of its own.
 
-use std::sync::Arc;
-
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
-use evenkeel_server::route::ServerRequest;
 use http::StatusCode;
 use serde_json::json;
 
@@ -13,26 +10,17 @@ use super::batch::{Batch, StepOutcome};
 use super::error::to_json;
 use super::request::{BatchBody, ExecuteBody, HranaStatement, PipelineBody, SqlRef, StreamRequest};
 use super::result::{HranaResult, description};
-use super::stream::{StreamOpening, base_url};
-use crate::api::{SqlApi, tenant_of};
+use super::stream::{StreamCall, base_url};
 use crate::datasource::AccessMode;
 use crate::datasource::sqlite::sql_text;
 use crate::error::SqlError;
 use crate::request::parse_json;
 
 /// Serves a pipeline: every request is executed, even after one that failed.
-pub(super) async fn serve(
-    api: Arc<SqlApi>,
-    datasource: Option<String>,
-    mut call: ServerRequest,
-) -> Result<Response, SqlError> {
-    let tenant = tenant_of(&call)?;
-    let body = call.read_body().await?;
-    let body = PipelineBody::parse(&body, &api.limits)?;
-    let bytes_max = api.limits.result_bytes_max;
-    let accepted_at = call.accepted_at;
-    let mut stream =
-        HranaStream::open(StreamOpening { api, tenant, datasource, baton: body.baton, accepted_at })?;
+pub(super) async fn serve(call: StreamCall, body: &[u8]) -> Result<Response, SqlError> {
+    let body = PipelineBody::parse(body, &call.api.limits)?;
+    let mut stream = HranaStream::open(call, body.baton.as_deref())?;
+    let bytes_max = stream.result_bytes_max();
     let mut out = br#"{"results":["#.to_vec();
     let mut is_closed = false;
     for (index, request) in body.requests.0.into_iter().enumerate() {
@@ -158,33 +146,19 @@ async fn run_sequence(stream: &mut HranaStream, sql: &SqlRef) -> Result<(), SqlE
 }
 
 /// Serves `/v1/execute`.
-pub(super) async fn serve_execute(
-    api: Arc<SqlApi>,
-    datasource: Option<String>,
-    mut call: ServerRequest,
-) -> Result<Response, SqlError> {
-    let tenant = tenant_of(&call)?;
-    let body = call.read_body().await?;
-    let body: ExecuteBody = parse_json(&body)?;
-    let bytes_max = api.limits.result_bytes_max;
-    let accepted_at = call.accepted_at;
-    let mut stream = HranaStream::open(StreamOpening { api, tenant, datasource, baton: None, accepted_at })?;
+pub(super) async fn serve_execute(call: StreamCall, body: &[u8]) -> Result<Response, SqlError> {
+    let body: ExecuteBody = parse_json(body)?;
+    let mut stream = HranaStream::open(call, None)?;
+    let bytes_max = stream.result_bytes_max();
     let result = execute(&mut stream, &body.stmt, bytes_max).await?;
     close_alone(stream, &result).await
 }
 
 /// Serves `/v1/batch`.
-pub(super) async fn serve_batch(
-    api: Arc<SqlApi>,
-    datasource: Option<String>,
-    mut call: ServerRequest,
-) -> Result<Response, SqlError> {
-    let tenant = tenant_of(&call)?;
-    let body = call.read_body().await?;
-    let body = BatchBody::parse(&body, &api.limits)?;
-    let bytes_max = api.limits.result_bytes_max;
-    let accepted_at = call.accepted_at;
-    let mut stream = HranaStream::open(StreamOpening { api, tenant, datasource, baton: None, accepted_at })?;
+pub(super) async fn serve_batch(call: StreamCall, body: &[u8]) -> Result<Response, SqlError> {
+    let body = BatchBody::parse(body, &call.api.limits)?;
+    let mut stream = HranaStream::open(call, None)?;
+    let bytes_max = stream.result_bytes_max();
     let result = run_batch(&mut stream, &body.batch, bytes_max).await?;
     close_alone(stream, &result).await
 }

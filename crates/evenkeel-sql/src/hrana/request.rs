@@ -155,14 +155,11 @@ impl HranaStatement {
         self.want_rows != Some(false)
     }
 
-    /// Reports whether the statement begins or ends a transaction. A stored one counts as if it did not; clients store none.
-    pub(super) fn is_control(&self) -> bool {
-        self.sql.as_deref().is_some_and(|sql| StatementKind::of(sql).is_control())
-    }
-
-    /// Returns the number by which the statement counts against the limit.
+    /// Returns the number by which the statement counts against the limit: zero if it begins or ends a transaction, unless
+    /// its text is stored.
     fn count(&self) -> usize {
-        usize::from(!self.is_control())
+        let is_control = self.sql.as_deref().is_some_and(|sql| StatementKind::of(sql).is_control());
+        usize::from(!is_control)
     }
 
     /// Returns the text.

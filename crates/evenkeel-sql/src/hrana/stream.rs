@@ -34,13 +34,12 @@ pub(crate) struct StreamState {
     stored: StoredSql,
 }
 
-/// A request for a stream.
-pub(super) struct StreamOpening {
+/// A request that needs a stream.
+pub(super) struct StreamCall {
     pub(super) api: Arc<SqlApi>,
     pub(super) tenant: Arc<Tenant>,
     /// `None` means the default.
     pub(super) datasource: Option<String>,
-    pub(super) baton: Option<String>,
     pub(super) accepted_at: evenkeel_policy::time::Instant,
 }
 
@@ -83,8 +82,8 @@ struct StreamTransaction {
 
 impl HranaStream {
     /// Opens a new stream, or continues the one that the baton names.
-    pub(super) fn open(opening: StreamOpening) -> Result<Self, SqlError> {
-        let StreamOpening { api, tenant, datasource, baton, accepted_at } = opening;
+    pub(super) fn open(call: StreamCall, baton: Option<&str>) -> Result<Self, SqlError> {
+        let StreamCall { api, tenant, datasource, accepted_at } = call;
         let Some(baton) = baton else {
             tenant.take_request(accepted_at)?;
             api.check_draining()?;
@@ -94,7 +93,7 @@ impl HranaStream {
             stream.is_admitted = true;
             return Ok(stream);
         };
-        let (id, turn) = parse_baton(&baton).ok_or(SqlError::InvalidTxId)?;
+        let (id, turn) = parse_baton(baton).ok_or(SqlError::InvalidTxId)?;
         let open = api.transactions.find(id, &tenant)?;
         if datasource.is_some_and(|name| name != open.database.options.name) {
             return Err(ApiError::invalid("the baton belongs to a stream of another datasource").into());
@@ -159,6 +158,11 @@ impl HranaStream {
             StatementKind::Read if self.is_autocommit() => AccessMode::ReadOnly,
             _ => AccessMode::ReadWrite,
         }
+    }
+
+    /// Reports whether a statement begins or ends a transaction.
+    pub(super) fn is_control(&self, statement: &HranaStatement) -> bool {
+        statement.resolve(&self.stored).is_ok_and(|sql| StatementKind::of(&sql).is_control())
     }
 
     /// Returns the statement to run, with its stored text and its time limit.
@@ -288,10 +292,8 @@ impl HranaStream {
             Ok(completion)
         };
         let result = run.await;
-        let is_reusable = lent.is_clean
-            && check_outside(lent).is_ok()
-            && result.as_ref().is_ok_and(|completion| completion.end == RowsEnd::All);
-        if !is_reusable {
+        let is_stopped = result.as_ref().is_ok_and(|completion| completion.end == RowsEnd::Stopped);
+        if !lent.is_clean || is_stopped || check_outside(lent).is_err() {
             // Dropping the connection cancels what still runs, and rolls back.
             self.mode = StreamMode::Autocommit(None);
         }
