@@ -54,7 +54,7 @@ pub(crate) async fn serve(api: Arc<SqlApi>, mut call: ServerRequest) -> Result<R
     }
 }
 
-/// Tells a client that a version is supported.
+/// Confirms to a client that a version is supported.
 pub(crate) async fn version(call: ServerRequest) -> Result<Response, ApiError> {
     match split_path(call.request.uri().path()).1 {
         "/v2" | "/v3" => Ok(json_response(StatusCode::OK, full("{}"))),

@@ -127,6 +127,8 @@ pub(crate) struct OpenTransaction {
     actor: ActorRef<TransactionMsg>,
     /// Set while a request asks for or has the transaction's connection, until it is returned.
     busy: AtomicBool,
+    /// Signals that the connection was returned, or that the transaction has ended.
+    returned: Notify,
     /// Signals that the transaction must end although a statement runs.
     stopped: Notify,
     stopped_by: OnceLock<EndedBy>,
@@ -188,6 +190,7 @@ impl Transactions {
             held,
             actor,
             busy: AtomicBool::new(false),
+            returned: Notify::new(),
             stopped: Notify::new(),
             stopped_by: OnceLock::new(),
             idle_since: Mutex::new(Instant::now()),
@@ -249,9 +252,33 @@ impl Transactions {
         }
     }
 
+    /// Lends the connection once a statement that is being cancelled has ended, until `deadline`.
+    pub(crate) async fn check_out_recovered(
+        self: &Arc<Self>,
+        open: &Arc<OpenTransaction>,
+        deadline: Instant,
+    ) -> Result<CheckedOut, SqlError> {
+        loop {
+            let returned = open.returned.notified();
+            tokio::pin!(returned);
+            returned.as_mut().enable();
+            match self.check_out(open.clone()).await {
+                Err(SqlError::TransactionBusy) => {}
+                result => return result,
+            }
+            if let Some(error) = self.end_of(open) {
+                return Err(error);
+            }
+            let waited = tokio::time::timeout_at(deadline.into(), returned).await;
+            waited.map_err(|_| SqlError::TransactionBusy)?;
+        }
+    }
+
     /// Moves a transaction from the open to the ended ones.
     fn close(&self, number: u64, ended_by: EndedBy) {
-        if self.open.lock().remove(&number).is_some() {
+        let closed = self.open.lock().remove(&number);
+        if let Some(open) = closed {
+            open.returned.notify_waiters();
             self.ended.lock().insert(number, ended_by, Instant::now());
             self.changed.notify_waiters();
         }
@@ -410,6 +437,7 @@ impl OpenTransaction {
         self.actor.tell(TransactionMsg::Return(lent));
         // Cleared after `Return` is sent, so that the next `CheckOut` is queued behind it.
         self.busy.store(false, Ordering::Release);
+        self.returned.notify_waiters();
     }
 }
 

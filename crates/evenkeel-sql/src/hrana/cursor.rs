@@ -54,7 +54,7 @@ async fn run(mut stream: HranaStream, batch: &Batch, mut entries: EntryStream) {
     let mut outcomes = Vec::new();
     for (index, step) in batch.steps().iter().enumerate() {
         if last_control.is_none_or(|last| last < index) {
-            entries.start(&mut stream);
+            entries.settle(&mut stream);
         }
         let is_due = step.is_due(&outcomes, stream.is_autocommit());
         let result = match (is_due, stream.statement(&step.stmt)) {
@@ -75,7 +75,7 @@ async fn run(mut stream: HranaStream, batch: &Batch, mut entries: EntryStream) {
         }
         entries.write(&json!({"type": "step_error", "step": index, "error": to_json(&error)}));
     }
-    entries.start(&mut stream);
+    entries.settle(&mut stream);
     entries.finish().await;
 }
 
@@ -86,6 +86,8 @@ struct EntryStream {
     reserving: Option<Reserving>,
     /// Signals that the response can begin, or the error that takes its place; `None` once it was sent.
     started: Option<oneshot::Sender<Result<(), SqlError>>>,
+    /// Set once the baton is known and written; entries are held back until then.
+    is_settled: bool,
     /// Largest size of entries that are held back.
     bytes_max: usize,
 }
@@ -96,18 +98,36 @@ impl EntryStream {
         started: oneshot::Sender<Result<(), SqlError>>,
         bytes_max: usize,
     ) -> Self {
-        Self { out: Vec::new(), chunks, reserving: None, started: Some(started), bytes_max }
+        Self {
+            out: Vec::new(),
+            chunks,
+            reserving: None,
+            started: Some(started),
+            is_settled: false,
+            bytes_max,
+        }
     }
 
-    /// Lets the response begin with the baton, unless it has begun.
-    fn start(&mut self, stream: &mut HranaStream) {
-        let Some(started) = self.started.take() else { return };
-        let head = json!({"baton": stream.issue_baton(), "base_url": base_url()});
+    /// Writes the baton in front of the entries, once no statement changes it any more.
+    fn settle(&mut self, stream: &mut HranaStream) {
+        if self.is_settled {
+            return;
+        }
+        self.is_settled = true;
         let held_back = core::mem::take(&mut self.out);
-        self.write(&head);
+        self.write(&json!({"baton": stream.issue_baton(), "base_url": base_url()}));
         self.out.extend_from_slice(&held_back);
-        // Fails only if the client is gone, which `poll_ready` notices too.
-        let _ = started.send(Ok(()));
+    }
+
+    /// Lets the response begin, unless it has begun or the baton is not known.
+    fn start(&mut self) {
+        if !self.is_settled {
+            return;
+        }
+        if let Some(started) = self.started.take() {
+            // Fails only if the client is gone, which `poll_ready` notices too.
+            let _ = started.send(Ok(()));
+        }
     }
 
     /// Returns the sink of a step.
@@ -117,7 +137,7 @@ impl EntryStream {
 
     /// Reports whether the entries that are held back exceed the limit.
     fn is_too_large(&self) -> bool {
-        self.started.is_some() && self.bytes_max < self.out.len()
+        !self.is_settled && self.bytes_max < self.out.len()
     }
 
     /// Drops the entries of a step that is too large, and returns the error that takes their place.
@@ -144,7 +164,8 @@ impl EntryStream {
     }
 
     /// Sends the rest.
-    async fn finish(self) {
+    async fn finish(mut self) {
+        self.start();
         // Fails only if the client is gone.
         let _ = self.chunks.send(self.out.into()).await;
     }
@@ -161,6 +182,7 @@ struct StepEntries<'a> {
 impl StepEntries<'_> {
     fn begin(&mut self, columns: &[Column]) {
         self.has_begun = true;
+        self.entries.start();
         let out = &mut self.entries.out;
         let head = format!(r#"{{"type":"step_begin","step":{},"cols":["#, self.index);
         out.extend_from_slice(head.as_bytes());

@@ -87,7 +87,8 @@ impl HranaStream {
         let Some(baton) = baton else {
             tenant.take_request(accepted_at)?;
             api.check_draining()?;
-            let database = find_database(&api, datasource.as_deref(), &tenant)?.clone();
+            let database = api.database(datasource.as_deref(), &tenant)?.clone();
+            check_engine(&database)?;
             let mode = StreamMode::Autocommit(None);
             let mut stream = Self::new(api, tenant, database, accepted_at, mode);
             stream.is_admitted = true;
@@ -95,6 +96,7 @@ impl HranaStream {
         };
         let (id, turn) = parse_baton(baton).ok_or(SqlError::InvalidTxId)?;
         let open = api.transactions.find(id, &tenant)?;
+        check_engine(&open.database)?;
         if datasource.is_some_and(|name| name != open.database.options.name) {
             return Err(ApiError::invalid("the baton belongs to a stream of another datasource").into());
         }
@@ -210,7 +212,7 @@ impl HranaStream {
         match &self.mode {
             StreamMode::Transaction(transaction) => {
                 let open = transaction.open.clone();
-                let mut checked_out = self.api.transactions.check_out(open).await?;
+                let mut checked_out = self.api.transactions.check_out_recovered(&open, deadline).await?;
                 let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
                 describe_on(lent, &statement, deadline).await
             }
@@ -253,7 +255,7 @@ impl HranaStream {
             return Err(SqlError::UnknownTransaction);
         };
         let open = transaction.open.clone();
-        let run = match self.api.transactions.check_out(open.clone()).await {
+        let run = match self.api.transactions.check_out_recovered(&open, self.deadline).await {
             Ok(checked_out) => {
                 run_checked_out(&self.database, checked_out, statement, sink, self.deadline).await
             }
@@ -344,7 +346,7 @@ impl HranaStream {
             StreamMode::Transaction(transaction) => transaction.open.clone(),
             StreamMode::Autocommit(_) | StreamMode::Lost(_) => return Ok(()),
         };
-        let checked_out = self.api.transactions.check_out(open.clone()).await;
+        let checked_out = self.api.transactions.check_out_recovered(&open, self.deadline).await;
         self.mode = StreamMode::Autocommit(None);
         match checked_out {
             Ok(checked_out) => end_checked_out(checked_out, TransactionEnd::Rollback, self.deadline).await,
@@ -388,14 +390,9 @@ fn parse_baton(baton: &str) -> Option<(&str, u64)> {
     Some((id, turn.parse().ok()?))
 }
 
-fn find_database<'a>(
-    api: &'a SqlApi,
-    name: Option<&str>,
-    tenant: &Tenant,
-) -> Result<&'a Arc<Database>, SqlError> {
-    let database = api.database(name, tenant)?;
+fn check_engine(database: &Database) -> Result<(), SqlError> {
     match database.source.engine() {
-        EngineKind::Sqlite => Ok(database),
+        EngineKind::Sqlite => Ok(()),
         EngineKind::Postgres => {
             let what = format!(
                 "Hrana is for SQLite, and datasource {:?} is PostgreSQL; name a SQLite datasource in the URL \

@@ -76,6 +76,9 @@ async fn a_request_that_gets_no_connection_has_a_status() {
         let rejected = post("b", requests).await;
         assert_eq!(rejected.error(), (504, "WAIT_TIMEOUT".to_owned()), "the writer is in use");
     }
+    let cursor = json!({"batch": {"steps": [{"stmt": {"sql": "delete from t"}}]}});
+    let rejected = started.server.client_of("b").post("/v3/cursor", cursor).await;
+    assert_eq!(rejected.error(), (504, "WAIT_TIMEOUT".to_owned()));
     // Reads do not wait for the writer, and an error after one is a result.
     let body = post("b", json!([execute("select 7"), insert])).await.ok();
     assert_eq!((&rows(&body, 0)[0][0]["value"], code(&body, 1)), (&json!("7"), "WAIT_TIMEOUT"));
