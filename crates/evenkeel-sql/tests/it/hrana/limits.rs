@@ -63,7 +63,11 @@ async fn a_statement_that_takes_too_long_is_cancelled_and_its_transaction_closed
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_gets_no_connection_has_a_status() {
-    let limits = SqlLimits { timeout_default: Duration::from_millis(300), ..SqlLimits::default() };
+    let limits = SqlLimits {
+        timeout_default: Duration::from_millis(300),
+        transaction_contended_idle_max: Duration::from_secs(15),
+        ..SqlLimits::default()
+    };
     let started = start_with_table(with_limits(limits)).await;
     started.server.reload(vec![tenant("a"), tenant("b")]);
     let post = async |tenant: &str, requests: Value| {
