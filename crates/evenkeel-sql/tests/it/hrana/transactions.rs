@@ -195,6 +195,21 @@ async fn a_transaction_that_sqlite_rolled_back_runs_nothing_until_it_is_ended() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_runs_on_its_own_after_a_transaction_reached_its_time_limit() {
+    let started = start_with_table(with_limits(|limits| {
+        limits.transaction_time_max = Duration::from_millis(200);
+    }))
+    .await;
+    let insert = execute("insert into t values (1, 'a')");
+    let body =
+        started.pipeline(None, json!([execute("BEGIN"), execute(ENDLESS), insert, execute("COMMIT")])).await;
+    assert_eq!([1, 2, 3].map(|index| code(&body, index)), ["STREAM_EXPIRED"; 3], "{body}");
+    assert!(body["results"][2]["error"]["message"].as_str().unwrap().contains("open for too long"), "{body}");
+    assert_eq!(body["baton"], json!(null));
+    assert_eq!(started.value("select count(*) from t").await, "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn stored_texts_last_as_long_as_their_stream() {
     let started = start_with_table(Setup::default()).await;
     let store = |id: i32, sql: &str| json!({"type": "store_sql", "sql_id": id, "sql": sql});
