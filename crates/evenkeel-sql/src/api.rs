@@ -33,7 +33,7 @@ use crate::options::{SqlLimits, SqlOptions};
 use crate::rds_data::StartedCalls;
 use crate::received::TICKET_REJECTED;
 use crate::transaction::{Transactions, TransactionsError};
-use crate::{health, neon, rds_data, received, statement, transaction_routes};
+use crate::{health, hrana, neon, rds_data, received, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for 20 ms. A round grants a twentieth of it.
 const QUANTUM: Cost = Cost(20_000);
@@ -167,6 +167,20 @@ impl SqlApi {
         };
         routes.add_route("/sql", neon)?;
         rds_data::add_routes(self, routes)?;
+        for path in hrana::POSTS {
+            let route = Route {
+                method: Method::POST,
+                // As above: the handler authenticates, and a request of an open transaction is always served.
+                access: Access::Public,
+                rate_limit: RateLimit::Handler,
+                handler: self.handler_with_errors(Operation::Hrana, hrana::error_response, hrana::serve),
+                error_format: hrana::error_format,
+            };
+            routes.add_route(path, route)?;
+        }
+        for path in hrana::GETS {
+            routes.add(Method::GET, path, Access::Public, handler(hrana::version))?;
+        }
         let api = self.clone();
         routes.add(
             Method::GET,

@@ -159,6 +159,8 @@ pub enum SqlError {
     PeerLost { node: String, reason: String },
     #[error("the transaction is running another statement")]
     TransactionBusy,
+    #[error("the baton was used before; each one is for one request")]
+    BatonReused,
     #[error("the statement would leave a transaction open; use /tx/begin")]
     TransactionOutside,
     #[error("a statement list may not begin or end a transaction: it is one already")]
@@ -194,7 +196,7 @@ impl SqlError {
             }
             Self::OwnerUnreachable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::PeerLost { .. } => StatusCode::BAD_GATEWAY,
-            Self::TransactionBusy | Self::IdempotencyRunning => StatusCode::CONFLICT,
+            Self::TransactionBusy | Self::BatonReused | Self::IdempotencyRunning => StatusCode::CONFLICT,
             Self::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         }
     }
@@ -217,6 +219,7 @@ impl SqlError {
             Self::OwnerUnreachable { .. } => "owner_unreachable",
             Self::PeerLost { .. } => OUTCOME_UNKNOWN,
             Self::TransactionBusy => "transaction_busy",
+            Self::BatonReused => "baton_reused",
             Self::TransactionOutside => "25001",
             Self::TransactionInList => "25001",
             Self::IdempotencyMismatch => "idempotency_mismatch",

@@ -4,7 +4,8 @@
 //! → `database` waits for the tenant's turn in the scheduler and takes a connection ([`datasource`]) → the engine runs the
 //! statement → `result` writes rows as JSON (`encode`) → the connection's release settles the tenant's charge
 //! (`held_slot`). A statement of an open transaction takes the connection from its actor (`transaction`) instead.
-//! `neon` serves Neon's driver in the same way, `rds_data` the clients of the AWS RDS Data API.
+//! `neon` serves Neon's driver in the same way, `rds_data` the clients of the AWS RDS Data API, and `hrana` those of libSQL.
+//! A request for which there is no room may go to a peer instead (`handover`).
 
 mod api;
 mod csv;
@@ -15,6 +16,7 @@ pub mod error;
 mod handover;
 mod health;
 mod held_slot;
+mod hrana;
 mod idempotency;
 mod metrics;
 mod neon;

@@ -40,11 +40,20 @@ pub(crate) enum Operation {
     Rollback,
     Neon,
     RdsData,
+    Hrana,
 }
 
 impl Operation {
-    const ALL: [Self; 7] =
-        [Self::Query, Self::Execute, Self::Begin, Self::Commit, Self::Rollback, Self::Neon, Self::RdsData];
+    const ALL: [Self; 8] = [
+        Self::Query,
+        Self::Execute,
+        Self::Begin,
+        Self::Commit,
+        Self::Rollback,
+        Self::Neon,
+        Self::RdsData,
+        Self::Hrana,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -55,6 +64,7 @@ impl Operation {
             Self::Rollback => "rollback",
             Self::Neon => "neon",
             Self::RdsData => "rds-data",
+            Self::Hrana => "hrana",
         }
     }
 }

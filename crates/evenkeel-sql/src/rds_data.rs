@@ -42,7 +42,7 @@ use crate::request::{BeginRequest, invalid};
 use crate::statement::{bounded, check_outside, commit, run_checked_out, run_in_transaction};
 use crate::stats::Activity;
 use crate::transaction::{CheckedOut, OpenTransaction};
-use crate::transaction_routes::{BegunTransaction, begin_transaction, end_transaction};
+use crate::transaction_routes::{BegunTransaction, begin_anywhere, end_transaction};
 
 /// Service in the credential scope of signatures.
 pub(crate) const SERVICE: &str = "rds-data";
@@ -197,7 +197,7 @@ async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlErr
         options: BeginOptions { isolation: None, access: AccessMode::ReadWrite },
         timeout: api.limits.timeout_default,
     };
-    match begin_transaction(&api, &received, request, RedirectMode::Forward).await? {
+    match begin_anywhere(&api, &received, request, RedirectMode::Forward).await? {
         BegunTransaction::Here { tx_id } => Ok(ok(&json!({"transactionId": tx_id}))),
         BegunTransaction::Elsewhere(response) => Ok(response),
     }

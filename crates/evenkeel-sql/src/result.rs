@@ -210,7 +210,7 @@ pub(crate) struct LineStream {
     started: Option<oneshot::Sender<Result<(), SqlError>>>,
 }
 
-type Reserving = BoxFuture<'static, Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>>;
+pub(crate) type Reserving = BoxFuture<'static, Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>>;
 
 impl LineStream {
     pub(crate) fn new(
@@ -307,21 +307,30 @@ impl RowSink for LineStream {
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<ControlFlow<()>> {
-        if self.writer.out.is_empty() {
-            return Poll::Ready(ControlFlow::Continue(()));
+        poll_send(&mut self.writer.out, &self.chunks, &mut self.reserving, cx)
+    }
+}
+
+/// Sends what `out` contains as one chunk once the channel has room; `Break` if the client is gone.
+pub(crate) fn poll_send(
+    out: &mut Vec<u8>,
+    chunks: &mpsc::Sender<Bytes>,
+    reserving: &mut Option<Reserving>,
+    cx: &mut Context<'_>,
+) -> Poll<ControlFlow<()>> {
+    if out.is_empty() {
+        return Poll::Ready(ControlFlow::Continue(()));
+    }
+    let pending = reserving.get_or_insert_with(|| Box::pin(chunks.clone().reserve_owned()));
+    let reserved = ready!(pending.as_mut().poll(cx));
+    *reserving = None;
+    match reserved {
+        Ok(permit) => {
+            permit.send(mem::take(out).into());
+            Poll::Ready(ControlFlow::Continue(()))
         }
-        let chunks = &self.chunks;
-        let reserving = self.reserving.get_or_insert_with(|| Box::pin(chunks.clone().reserve_owned()));
-        let reserved = ready!(reserving.as_mut().poll(cx));
-        self.reserving = None;
-        match reserved {
-            Ok(permit) => {
-                permit.send(mem::take(&mut self.writer.out).into());
-                Poll::Ready(ControlFlow::Continue(()))
-            }
-            // The client is gone.
-            Err(_) => Poll::Ready(ControlFlow::Break(())),
-        }
+        // The client is gone.
+        Err(_) => Poll::Ready(ControlFlow::Break(())),
     }
 }
 
@@ -352,7 +361,8 @@ mod tests {
     const ELAPSED: Duration = Duration::from_micros(7);
 
     fn completion(rows_affected: u64, end: RowsEnd) -> Completion {
-        Completion { command: "SELECT".to_owned(), rows_affected, first_response: ELAPSED, end }
+        let command = "SELECT".to_owned();
+        Completion { command, rows_affected, first_response: ELAPSED, end, last_insert_rowid: None }
     }
 
     fn columns() -> [Column; 2] {

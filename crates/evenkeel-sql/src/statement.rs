@@ -28,10 +28,10 @@ use crate::result::{Extent, JsonResult, LineStream, StreamFormat, StreamSender};
 use crate::stats::{Activity, ActivityGuard};
 use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
-const NDJSON: &str = "application/x-ndjson";
+pub(crate) const NDJSON: &str = "application/x-ndjson";
 const CSV: &str = "text/csv";
 /// Chunks of a stream that wait for the client.
-const CHUNKS_MAX: usize = 2;
+pub(crate) const CHUNKS_MAX: usize = 2;
 
 /// Form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

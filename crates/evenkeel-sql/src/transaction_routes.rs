@@ -12,12 +12,13 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::api::SqlApi;
-use crate::database::ConnectionRequest;
-use crate::datasource::{TransactionEnd, TransactionStatus};
+use crate::database::{ConnectionRequest, Database};
+use crate::datasource::{BeginOptions, TransactionEnd, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::received::Received;
 use crate::request::{BeginRequest, parse_end};
+use crate::statement::bounded;
 use crate::stats::Activity;
 use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
@@ -25,7 +26,7 @@ use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 pub(crate) async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
     let received = Received::read(&api, call).await?;
     let request = BeginRequest::parse(&received.body, &api.limits)?;
-    let tx_id = match begin_transaction(&api, &received, request, api.redirect).await? {
+    let tx_id = match begin_anywhere(&api, &received, request, api.redirect).await? {
         BegunTransaction::Here { tx_id } => tx_id,
         BegunTransaction::Elsewhere(response) => return Ok(response),
     };
@@ -41,7 +42,7 @@ pub(crate) enum BegunTransaction {
 }
 
 /// Begins a transaction, here or on a peer.
-pub(crate) async fn begin_transaction(
+pub(crate) async fn begin_anywhere(
     api: &SqlApi,
     received: &Received,
     request: BeginRequest,
@@ -59,19 +60,42 @@ pub(crate) async fn begin_transaction(
     }
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
-    let deadline = Instant::now() + time_max;
-    let connection = ConnectionRequest { tenant, kind, access, deadline };
-    let mut lent = database.connect(connection).await?;
+    let connection = ConnectionRequest { tenant, kind, access, deadline: Instant::now() + time_max };
+    let start = TransactionStart::Options(request.options);
+    let tx_id = begin_transaction(api, database, connection, start).await?;
+    Ok(BegunTransaction::Here { tx_id })
+}
+
+/// The way in which a transaction begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TransactionStart {
+    Options(BeginOptions),
+    /// One that writes, and in which SQLite does not enforce foreign keys.
+    WithoutForeignKeys,
+}
+
+/// Begins a transaction on a connection that the request waits for; returns its id.
+pub(crate) async fn begin_transaction(
+    api: &SqlApi,
+    database: &Arc<Database>,
+    request: ConnectionRequest<'_>,
+    start: TransactionStart,
+) -> Result<String, SqlError> {
+    let mut lent = database.connect(request).await?;
     lent.is_clean = false;
-    let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;
-    let begun = begun.map_err(|_| SqlError::Timeout)?;
-    if begun.as_ref().is_err_and(|error| error.is_node_fault(database.source.engine())) {
+    let begin = match start {
+        TransactionStart::Options(options) => lent.connection.begin(options),
+        TransactionStart::WithoutForeignKeys => lent.connection.begin_without_foreign_keys(),
+    };
+    let begun = bounded(request.deadline, begin).await;
+    if let Err(SqlError::Database(error)) = &begun
+        && error.is_node_fault(database.source.engine())
+    {
         database.mark_failed(&lent);
     }
     begun?;
     lent.is_clean = true;
-    let tx_id = api.transactions.open(tenant, database, access, lent)?;
-    Ok(BegunTransaction::Here { tx_id })
+    Ok(api.transactions.open(request.tenant, database, request.access, lent)?)
 }
 
 /// Serves `/tx/commit`.
@@ -113,7 +137,7 @@ pub(crate) async fn end_transaction(
 }
 
 /// Commits or rolls back, and records how the transaction ended.
-async fn end_checked_out(
+pub(crate) async fn end_checked_out(
     mut checked_out: CheckedOut,
     end: TransactionEnd,
     deadline: Instant,

@@ -102,6 +102,7 @@ fn sqlstate(error: &SqlError) -> &str {
         | SqlError::TransactionBusy
         | SqlError::UnknownOwner { .. }
         | SqlError::OwnerUnreachable { .. }
+        | SqlError::BatonReused
         | SqlError::IdempotencyMismatch
         | SqlError::IdempotencyRunning
         | SqlError::IdempotencyInTransaction => "XX000",

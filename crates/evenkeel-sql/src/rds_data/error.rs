@@ -48,7 +48,8 @@ fn parts(error: &SqlError) -> (StatusCode, &'static str) {
         | SqlError::TransactionBusy
         | SqlError::TransactionOutside
         | SqlError::TransactionInList
-        // Only the API's own routes raise these.
+        // Only other routes raise these.
+        | SqlError::BatonReused
         | SqlError::IdempotencyMismatch
         | SqlError::IdempotencyRunning
         | SqlError::IdempotencyInTransaction => (400, "BadRequestException"),

@@ -156,7 +156,7 @@ impl SqlParameter<'_> {
             (_, Some(_)) => return Err(ParameterError::Hint),
         };
         let type_name = Some(format!("{}[]", element.name(engine)));
-        Ok(Param { type_name, value: ParamValue::Json(json) })
+        Ok(Param { name: None, type_name, value: ParamValue::Json(json) })
     }
 }
 
@@ -214,7 +214,7 @@ fn write_json(out: &mut String, values: &impl Serialize, value_type: ValueType) 
 
 impl ValueType {
     fn param(self, engine: EngineKind, value: ParamValue) -> Param {
-        Param { type_name: Some(self.name(engine).to_owned()), value }
+        Param { name: None, type_name: Some(self.name(engine).to_owned()), value }
     }
 
     /// Returns the name of the type in the database.
@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn postgres(value: Value, hint: Option<&str>) -> (Option<String>, ParamValue) {
-        let Param { type_name, value } = param(value, hint, EngineKind::Postgres).unwrap();
+        let Param { type_name, value, .. } = param(value, hint, EngineKind::Postgres).unwrap();
         (type_name, value)
     }
 

@@ -10,6 +10,7 @@ mod external_client;
 mod fairness;
 mod figures;
 mod harness;
+mod hrana;
 mod injection;
 mod long_statement;
 mod memory;
