@@ -225,7 +225,7 @@ impl Redirector {
         match kind {
             RequestKind::BeginTx => push(&mut log.begins.ended, now),
             RequestKind::Query | RequestKind::Execute | RequestKind::Infer => {
-                push(&mut log.forwarded.ended, now)
+                push(&mut log.forwarded.ended, now);
             }
         }
     }
