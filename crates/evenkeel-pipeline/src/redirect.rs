@@ -32,6 +32,9 @@ use crate::queue::{ModelQueue, TenantEntry};
 /// Maximum number of hand-overs to one peer, and of their ends, that are remembered per kind; the oldest is forgotten.
 const HANDED_OVER_MAX: usize = 4_096;
 
+/// Longest time, on a connection or waiting for one, for which a request is remembered.
+const SERVED_MAX: Duration = Duration::from_secs(60);
+
 /// Figures of a peer gateway for one database.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeerFigures {
@@ -95,10 +98,11 @@ pub struct Redirector {
 /// Times at which requests were handed over to a peer and ended there, oldest first.
 #[derive(Debug, Default)]
 struct HandedOverLog {
-    /// Statements that this gateway forwards.
+    /// Requests that this gateway forwards.
     forwarded: Flow,
+    /// Those that begin a transaction, forwarded or not.
     begins: Flow,
-    /// Statements that clients send to the peer.
+    /// Requests that clients send to the peer.
     redirected: VecDeque<Instant>,
 }
 
@@ -111,21 +115,23 @@ struct Flow {
 impl HandedOverLog {
     /// Returns the change since the figures were measured.
     ///
-    /// The end of a redirected statement is not seen: it counts for the latency that the peer expects. Those that ran
-    /// when the figures were measured are part of them.
+    /// The end of a redirected request is not seen: it counts for the latency that the peer expects. Those that ran
+    /// when the figures were measured are part of them. A transaction that a client begins counts as open until newer
+    /// figures.
     fn change(&self, now: Instant, figures: &PeerFigures) -> HandedOver {
         let measured_at = figures.measured_at;
-        let redirected_since = match held_for(&figures.stats) {
-            None => count_from(&self.redirected, measured_at),
-            Some(held) => {
-                let running = count_from(&self.redirected, before(now, held));
-                let running_then = count_from(&self.redirected, before(measured_at, held))
-                    - count_from(&self.redirected, measured_at);
-                running - running_then
+        let since = count_from(&self.redirected, measured_at);
+        let redirected = match ExpectedTime::of(&figures.stats) {
+            None => since,
+            Some(expected) => {
+                let running_then = count_from(&self.redirected, before(measured_at, expected.in_all)) - since;
+                // The requests that waited then get their connections as time passes.
+                let in_all = expected.in_all.saturating_sub(now.since(measured_at)).max(expected.served);
+                count_from(&self.redirected, before(now, in_all)) - running_then
             }
         };
-        let begins = self.begins.change(measured_at);
-        HandedOver { requests: self.forwarded.change(measured_at) + redirected_since + begins, begins }
+        let forwarded = self.forwarded.change(measured_at);
+        HandedOver { requests: forwarded + redirected, begins: self.begins.change(measured_at) }
     }
 
     fn forget_outdated(&mut self, figures: &PeerFigures) {
@@ -133,8 +139,8 @@ impl HandedOverLog {
             forget_before(&mut times.begun, figures.measured_at);
             forget_before(&mut times.ended, figures.measured_at);
         }
-        let held = held_for(&figures.stats).unwrap_or_default();
-        forget_before(&mut self.redirected, before(figures.measured_at, held));
+        let in_all = ExpectedTime::of(&figures.stats).map_or(Duration::ZERO, |expected| expected.in_all);
+        forget_before(&mut self.redirected, before(figures.measured_at, in_all));
     }
 
     fn is_empty(&self) -> bool {
@@ -149,10 +155,22 @@ impl Flow {
     }
 }
 
-/// Returns the time for which a redirected statement counts; `None` until the peer has measured latencies.
-fn held_for(stats: &NodeStats) -> Option<Duration> {
-    let expected = Duration::try_from_secs_f64(stats.latency_estimate_ms / 1_000.0);
-    expected.ok().filter(|expected| !expected.is_zero())
+/// Time that a request is expected to spend at a peer.
+struct ExpectedTime {
+    /// Time on a connection.
+    served: Duration,
+    /// The same, with the wait for a connection.
+    in_all: Duration,
+}
+
+impl ExpectedTime {
+    /// Returns `None` until the peer has measured latencies.
+    fn of(stats: &NodeStats) -> Option<Self> {
+        let served = Duration::try_from_secs_f64(stats.latency_estimate_ms / 1_000.0).ok();
+        let served = served.filter(|served| !served.is_zero())?.min(SERVED_MAX);
+        let queue = f64::from(stats.wait_conn_count) / f64::from(stats.max_open_conns.max(1));
+        Some(Self { served, in_all: served + served.mul_f64(queue).min(SERVED_MAX) })
+    }
 }
 
 fn before(at: Instant, span: Duration) -> Instant {
@@ -222,20 +240,18 @@ impl Redirector {
     /// Records that a forwarded request ended, or could not be sent; a begin ends with its transaction.
     pub fn handle_returned(&mut self, now: Instant, peer: PeerId, kind: RequestKind) {
         let log = self.handed_over.entry(peer).or_default();
-        match kind {
-            RequestKind::BeginTx => push(&mut log.begins.ended, now),
-            RequestKind::Query | RequestKind::Execute | RequestKind::Infer => {
-                push(&mut log.forwarded.ended, now);
-            }
+        push(&mut log.forwarded.ended, now);
+        if kind == RequestKind::BeginTx {
+            push(&mut log.begins.ended, now);
         }
     }
 
-    /// Returns a peer with the requests that were handed over to it since its figures were measured.
+    /// Returns a peer with the change since its figures were measured.
     fn candidate(&self, now: Instant, figures: &PeerFigures) -> PeerCandidate {
         let PeerFigures { peer, weight, stats, measured_at } = *figures;
         let log = self.handed_over.get(&peer);
-        let change = log.map_or_else(HandedOver::default, |log| log.change(now, figures));
-        PeerCandidate { peer, weight, stats: change.add_to(&stats), age: now.since(measured_at) }
+        let handed_over = log.map_or_else(HandedOver::default, |log| log.change(now, figures));
+        PeerCandidate { peer, weight, stats, handed_over, age: now.since(measured_at) }
     }
 
     /// Chooses a peer for a request that found no room, and counts it as handed over.
@@ -252,19 +268,20 @@ impl Redirector {
         candidates.clear();
         let allowed_peers = request.peers.iter().filter(|peer| !request.excluded.contains(&peer.peer));
         candidates.extend(allowed_peers.map(|peer| self.candidate(now, peer)));
-        let allowed =
-            if self.budget.is_left(now) { PeersAllowed::Open } else { PeersAllowed::WithFreeConnection };
+        let allowed = if self.budget.is_left(now) { PeersAllowed::Open } else { PeersAllowed::WithRoom };
         let choice = self.selector.pick(own, &candidates, allowed, request.kind, random);
         self.candidates = candidates;
         let choice = choice?;
-        if !choice.has_free_connection {
+        if !choice.has_room {
             self.budget.spend(now);
         }
         let log = self.handed_over.entry(choice.peer).or_default();
-        match (request.kind, request.mode) {
-            (RequestKind::BeginTx, _) => push(&mut log.begins.begun, now),
-            (_, RedirectMode::Forward) => push(&mut log.forwarded.begun, now),
-            (_, RedirectMode::ByClient) => push(&mut log.redirected, now),
+        match request.mode {
+            RedirectMode::Forward => push(&mut log.forwarded.begun, now),
+            RedirectMode::ByClient => push(&mut log.redirected, now),
+        }
+        if request.kind == RequestKind::BeginTx {
+            push(&mut log.begins.begun, now);
         }
         Ok(choice)
     }
