@@ -6,10 +6,12 @@
 //! a burst between two reports spreads. Redirects to peers whose figures are stale, or show no free connection, are at
 //! most `budget` of the requests that found no room within `window`, or `redirects_min` if that is more.
 //!
-//! Limits: the state is that of the peers of the last decision, with at most [`HANDED_OVER_MAX`] statements and as many
-//! begins each. A decision with room is O(tenants that wait), without room O(peers) more.
+//! Limits: the state is that of the peers of the last decision. A decision with room is O(tenants that wait), without room
+//! O(peers) more.
 
-use std::collections::{BTreeMap, VecDeque};
+mod handed_over;
+
+use std::collections::BTreeMap;
 use std::fmt;
 
 use evenkeel_policy::id::{ModelId, NodeId, PeerId, TenantId};
@@ -21,6 +23,8 @@ use evenkeel_policy::setting::{SettingOutOfRange, check};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
+use handed_over::HandedOverLog;
+
 use crate::OptimizedLoadManager;
 use crate::accept::{ModelQueueId, Priority};
 use crate::budget::{Budget, BudgetRule};
@@ -28,12 +32,6 @@ use crate::observe::Event;
 use crate::options::InvalidOptions;
 use crate::pick_node::Node;
 use crate::queue::{ModelQueue, TenantEntry};
-
-/// Maximum number of hand-overs to one peer, and of their ends, that are remembered per kind; the oldest is forgotten.
-const HANDED_OVER_MAX: usize = 4_096;
-
-/// Longest time, on a connection or waiting for one, for which a request is remembered.
-const SERVED_MAX: Duration = Duration::from_secs(60);
 
 /// Figures of a peer gateway for one database.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,104 +93,6 @@ pub struct Redirector {
     candidates: Vec<PeerCandidate>,
 }
 
-/// Times at which requests were handed over to a peer and ended there, oldest first.
-#[derive(Debug, Default)]
-struct HandedOverLog {
-    /// Requests that this gateway forwards.
-    forwarded: Flow,
-    /// Those that begin a transaction, forwarded or not.
-    begins: Flow,
-    /// Requests that clients send to the peer.
-    redirected: VecDeque<Instant>,
-}
-
-#[derive(Debug, Default)]
-struct Flow {
-    begun: VecDeque<Instant>,
-    ended: VecDeque<Instant>,
-}
-
-impl HandedOverLog {
-    /// Returns the change since the figures were measured.
-    ///
-    /// The end of a redirected request is not seen: it counts for the latency that the peer expects. Those that ran
-    /// when the figures were measured are part of them. A transaction that a client begins counts as open until newer
-    /// figures.
-    fn change(&self, now: Instant, figures: &PeerFigures) -> HandedOver {
-        let measured_at = figures.measured_at;
-        let since = count_from(&self.redirected, measured_at);
-        let redirected = match ExpectedTime::of(&figures.stats) {
-            None => since,
-            Some(expected) => {
-                let running_then = count_from(&self.redirected, before(measured_at, expected.in_all)) - since;
-                // The requests that waited then get their connections as time passes.
-                let in_all = expected.in_all.saturating_sub(now.since(measured_at)).max(expected.served);
-                count_from(&self.redirected, before(now, in_all)) - running_then
-            }
-        };
-        let forwarded = self.forwarded.change(measured_at);
-        HandedOver { requests: forwarded + redirected, begins: self.begins.change(measured_at) }
-    }
-
-    fn forget_outdated(&mut self, figures: &PeerFigures) {
-        for times in [&mut self.forwarded, &mut self.begins] {
-            forget_before(&mut times.begun, figures.measured_at);
-            forget_before(&mut times.ended, figures.measured_at);
-        }
-        let in_all = ExpectedTime::of(&figures.stats).map_or(Duration::ZERO, |expected| expected.in_all);
-        forget_before(&mut self.redirected, before(figures.measured_at, in_all));
-    }
-
-    fn is_empty(&self) -> bool {
-        let flows = [&self.forwarded, &self.begins];
-        self.redirected.is_empty() && flows.iter().all(|flow| flow.begun.is_empty() && flow.ended.is_empty())
-    }
-}
-
-impl Flow {
-    fn change(&self, measured_at: Instant) -> i32 {
-        count_from(&self.begun, measured_at) - count_from(&self.ended, measured_at)
-    }
-}
-
-/// Time that a request is expected to spend at a peer.
-struct ExpectedTime {
-    /// Time on a connection.
-    served: Duration,
-    /// The same, with the wait for a connection.
-    in_all: Duration,
-}
-
-impl ExpectedTime {
-    /// Returns `None` until the peer has measured latencies.
-    fn of(stats: &NodeStats) -> Option<Self> {
-        let served = Duration::try_from_secs_f64(stats.latency_estimate_ms / 1_000.0).ok();
-        let served = served.filter(|served| !served.is_zero())?.min(SERVED_MAX);
-        let queue = f64::from(stats.wait_conn_count) / f64::from(stats.max_open_conns.max(1));
-        Some(Self { served, in_all: served + served.mul_f64(queue).min(SERVED_MAX) })
-    }
-}
-
-fn before(at: Instant, span: Duration) -> Instant {
-    Instant::ORIGIN + at.since(Instant::ORIGIN).saturating_sub(span)
-}
-
-fn count_from(times: &VecDeque<Instant>, from: Instant) -> i32 {
-    let newer = times.len() - times.partition_point(|at| *at < from);
-    i32::try_from(newer).unwrap_or(i32::MAX)
-}
-
-fn forget_before(times: &mut VecDeque<Instant>, from: Instant) {
-    times.drain(..times.partition_point(|at| *at < from));
-}
-
-fn push(times: &mut VecDeque<Instant>, now: Instant) {
-    if times.len() == HANDED_OVER_MAX {
-        times.pop_front();
-    }
-    times.push_back(now);
-}
-
 /// Score of a peer for a kind of request, or its closed gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeerAssessment {
@@ -239,10 +139,8 @@ impl Redirector {
 
     /// Records that a forwarded request ended, or could not be sent; a begin ends with its transaction.
     pub fn handle_returned(&mut self, now: Instant, peer: PeerId, kind: RequestKind) {
-        let log = self.handed_over.entry(peer).or_default();
-        push(&mut log.forwarded.ended, now);
-        if kind == RequestKind::BeginTx {
-            push(&mut log.begins.ended, now);
+        if let Some(log) = self.handed_over.get_mut(&peer) {
+            log.end(now, kind);
         }
     }
 
@@ -262,7 +160,7 @@ impl Redirector {
         request: &RedirectRequest<'_>,
         random: f64,
     ) -> Result<PeerChoice, NoPeerReason> {
-        self.forget_outdated(request.peers);
+        self.observe(request.peers);
         self.budget.earn(now);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
@@ -275,26 +173,18 @@ impl Redirector {
         if !choice.has_room {
             self.budget.spend(now);
         }
-        let log = self.handed_over.entry(choice.peer).or_default();
-        match request.mode {
-            RedirectMode::Forward => push(&mut log.forwarded.begun, now),
-            RedirectMode::ByClient => push(&mut log.redirected, now),
-        }
-        if request.kind == RequestKind::BeginTx {
-            push(&mut log.begins.begun, now);
+        if let Some(log) = self.handed_over.get_mut(&choice.peer) {
+            log.begin(now, request.kind, request.mode);
         }
         Ok(choice)
     }
 
-    /// Forgets requests that newer figures contain, and peers that are gone.
-    fn forget_outdated(&mut self, peers: &[PeerFigures]) {
-        self.handed_over.retain(|id, log| {
-            let figures = peers.iter().find(|figures| figures.peer == *id);
-            if let Some(figures) = figures {
-                log.forget_outdated(figures);
-            }
-            figures.is_some() && !log.is_empty()
-        });
+    /// Takes over newer figures, and forgets peers that are gone.
+    fn observe(&mut self, peers: &[PeerFigures]) {
+        self.handed_over.retain(|peer, _| peers.iter().any(|figures| figures.peer == *peer));
+        for figures in peers {
+            self.handed_over.entry(figures.peer).or_default().observe(figures);
+        }
     }
 }
 

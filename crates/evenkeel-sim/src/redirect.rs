@@ -60,7 +60,8 @@ pub enum GatewayLife {
 pub enum RedirectRule {
     /// The product's step.
     Product,
-    /// The product's step with hard gates whatever the age of the figures.
+    /// The product's step with gates by the reported figures, whatever their age, and without counting requests that
+    /// were handed over since.
     HardGates,
     /// The product's step without counting requests that were handed over since the last figures.
     NoCorrection,
@@ -72,14 +73,36 @@ pub enum RedirectRule {
     WorstPeer,
 }
 
+impl RedirectRule {
+    /// All rules, the product's first.
+    pub const ALL: [Self; 6] =
+        [Self::Product, Self::HardGates, Self::NoCorrection, Self::NoSlowStart, Self::WorstPeer, Self::Never];
+
+    /// Returns the name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Product => "Evenkeel",
+            Self::HardGates => "hard gates, nothing counted",
+            Self::NoCorrection => "handed over not counted",
+            Self::NoSlowStart => "no slow start",
+            Self::WorstPeer => "fullest peer",
+            Self::Never => "no redirects",
+        }
+    }
+
+    fn counts_handed_over(self) -> bool {
+        !matches!(self, Self::HardGates | Self::NoCorrection)
+    }
+}
+
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RedirectRun {
-    /// Latencies of all requests, from arrival to end; sorted.
+    /// Latencies from arrival to end, of the requests that arrived after the first 10 s; sorted.
     pub latencies: Vec<Duration>,
     /// Latencies of the same requests with one queue over all slots; sorted.
     pub ideal: Vec<Duration>,
-    /// Number of requests that were handed over at least once.
+    /// Number of these requests that were handed over at least once.
     pub redirected: usize,
     /// Number of hand-overs to a gateway that was unreachable.
     pub refused: usize,

@@ -29,7 +29,7 @@ const MODEL: ModelId = ModelId(0);
 const UPTIME_BEFORE: u64 = 10_000;
 /// Time after a restart until a gateway is as fast as before, and its slowness right after it.
 const WARM_UP: Duration = Duration::from_secs(60);
-const COLD_SLOWNESS: f64 = 4.0;
+const COLD_SLOWNESS: f64 = 10.0;
 
 pub(super) struct Gateway {
     pub(super) pipeline: OptimizedLoadManager,
@@ -67,7 +67,7 @@ impl Gateway {
             running: BTreeMap::new(),
             transactions: 0,
             latency: LatencyWindow::default(),
-            latency_mean: Ewma::new(Gains::RTT),
+            latency_mean: Ewma::new(Gains::new(0.02, 0.02).unwrap_or(Gains::RTT)),
         })
     }
 
@@ -114,7 +114,7 @@ impl Gateway {
         if rule == RedirectRule::NoSlowStart {
             peers.iter_mut().for_each(|peer| peer.stats.uptime_sec = UPTIME_BEFORE);
         }
-        let mode = if rule == RedirectRule::NoCorrection { RedirectMode::Forward } else { plan.mode };
+        let mode = if rule.counts_handed_over() { plan.mode } else { RedirectMode::Forward };
         let request = RedirectRequest {
             tenant: TenantId(0),
             node: self.node,
@@ -132,8 +132,8 @@ impl Gateway {
             RedirectDecision::Wait(_) => None,
         };
         match rule {
-            RedirectRule::Product | RedirectRule::HardGates | RedirectRule::NoSlowStart => peer,
-            RedirectRule::NoCorrection => {
+            RedirectRule::Product | RedirectRule::NoSlowStart => peer,
+            RedirectRule::NoCorrection | RedirectRule::HardGates => {
                 if let Some(peer) = peer {
                     self.redirector.handle_returned(now, peer, kind);
                 }
@@ -164,7 +164,7 @@ impl Gateway {
 
     pub(super) fn forget_latencies(&mut self) {
         self.latency = LatencyWindow::default();
-        self.latency_mean = Ewma::new(Gains::RTT);
+        self.latency_mean = Ewma::new(Gains::new(0.02, 0.02).unwrap_or(Gains::RTT));
     }
 
     pub(super) fn on_start(&mut self, kind: RequestKind) {

@@ -8,12 +8,22 @@ use evenkeel_policy::time::{Duration, Instant};
 use super::RedirectPlan;
 use super::gateway::{SLOTS, is_reachable, service_time};
 
+/// Time from the start in which requests are not measured; figures may take 4 s to arrive.
+const WARM_UP: Duration = Duration::from_secs(10);
+
 /// A request as its client sends it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub(super) at: Instant,
     /// Service time on a slot of a gateway that is not slow.
     pub(super) work: Duration,
+}
+
+impl Demand {
+    /// Reports whether the request arrives after the gateways have exchanged their first figures.
+    pub(super) fn is_measured(&self) -> bool {
+        Instant::ORIGIN + WARM_UP <= self.at
+    }
 }
 
 /// Serves the requests in order of arrival, each on the slot that ends it first; returns the sorted latencies.
@@ -35,7 +45,9 @@ pub(super) fn latencies(plan: &RedirectPlan, demands: &[Demand]) -> Vec<Duration
         if let Some((ends_at, free)) = best.min_by_key(|(ends_at, _)| *ends_at) {
             free.pop();
             free.push(Reverse(ends_at));
-            latencies.push(ends_at.since(demand.at));
+            if demand.is_measured() {
+                latencies.push(ends_at.since(demand.at));
+            }
         }
     }
     latencies.sort_unstable();

@@ -8,9 +8,10 @@ use super::{GatewayLife, GatewayPlan, RedirectPlan};
 /// Creates a plan from a seed.
 type Make = fn(u64) -> RedirectPlan;
 
-const ALL: [(&str, Make); 6] = [
+const ALL: [(&str, Make); 7] = [
     ("redirect-one-entry", one_entry),
     ("redirect-stale", stale_figures),
+    ("redirect-stale-uneven", stale_figures_uneven),
     ("redirect-herding", herding),
     ("redirect-flapping", flapping_peer),
     ("redirect-restart", restarted_peer),
@@ -36,6 +37,19 @@ fn stale_figures(seed: u64) -> RedirectPlan {
     let options = RedirectOptions { down_after: Duration::from_secs(10), ..RedirectOptions::default() };
     let plan = plan(seed, "figures are 4 s old; each gateway has its own clients; load 80 %", [0.8; 3]);
     RedirectPlan { report_delay: Duration::from_secs(4), options, ..plan }
+}
+
+/// Creates a plan with more to hand over than the default budget for stale figures allows.
+fn stale_figures_uneven(seed: u64) -> RedirectPlan {
+    let mut plan = RedirectPlan {
+        about: "figures are 4 s old; loads 90 %, 90 % and 60 %; no budget",
+        ..stale_figures(seed)
+    };
+    plan.options.budget = 1.0;
+    for (gateway, load) in plan.gateways.iter_mut().zip([0.9, 0.9, 0.6]) {
+        gateway.load = load;
+    }
+    plan
 }
 
 fn herding(seed: u64) -> RedirectPlan {

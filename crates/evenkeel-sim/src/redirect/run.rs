@@ -205,7 +205,7 @@ impl<'a> Cluster<'a> {
         );
         while self.gateways[gateway].pipeline.poll_event().is_some() {}
         let Some(chosen) = decided else { return false };
-        self.run.redirected += usize::from(request.hops.is_empty());
+        self.run.redirected += usize::from(request.hops.is_empty() && request.demand.is_measured());
         request.excluded.push(peer(gateway));
         request.hops.push(Hop { from: gateway, to: chosen.index() });
         let gateway = chosen.index();
@@ -243,9 +243,11 @@ impl<'a> Cluster<'a> {
         let Some(number) = self.gateways[gateway].running.remove(&request) else { return };
         let served = &self.requests[number];
         let kind = served.kind;
-        self.run.latencies.push(now.since(served.demand.at));
+        if served.demand.is_measured() {
+            self.run.latencies.push(now.since(served.demand.at));
+        }
         self.run.served[gateway] += 1;
-        if self.plan.mode == RedirectMode::Forward && self.rule != RedirectRule::NoCorrection {
+        if self.plan.mode == RedirectMode::Forward && self.rule.counts_handed_over() {
             for hop in &served.hops {
                 self.gateways[hop.from].redirector.handle_returned(now, peer(hop.to), kind);
             }
