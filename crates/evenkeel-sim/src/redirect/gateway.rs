@@ -29,7 +29,17 @@ const MODEL: ModelId = ModelId(0);
 const UPTIME_BEFORE: u64 = 10_000;
 /// Time after a restart until a gateway is as fast as before, and its slowness right after it.
 const WARM_UP: Duration = Duration::from_secs(60);
-const COLD_SLOWNESS: f64 = 10.0;
+const COLD_SLOWNESS: f64 = 8.0;
+
+/// A request that a gateway decides about.
+pub(super) struct Question<'a> {
+    pub(super) now: Instant,
+    /// Figures of the gateway.
+    pub(super) own: NodeStats,
+    pub(super) kind: RequestKind,
+    pub(super) excluded: &'a [PeerId],
+    pub(super) random: f64,
+}
 
 pub(super) struct Gateway {
     pub(super) pipeline: OptimizedLoadManager,
@@ -40,6 +50,8 @@ pub(super) struct Gateway {
     /// Requests in the pipeline, by their number in the run.
     pub(super) running: BTreeMap<RequestId, usize>,
     transactions: u32,
+    /// Time of the next timer event.
+    pub(super) timer_at: Option<Instant>,
     latency: LatencyWindow,
     latency_mean: Ewma,
 }
@@ -66,8 +78,9 @@ impl Gateway {
             peers: BTreeMap::new(),
             running: BTreeMap::new(),
             transactions: 0,
+            timer_at: None,
             latency: LatencyWindow::default(),
-            latency_mean: Ewma::new(Gains::new(0.02, 0.02).unwrap_or(Gains::RTT)),
+            latency_mean: Ewma::new(Gains::LOSS),
         })
     }
 
@@ -102,14 +115,11 @@ impl Gateway {
     /// Decides about a request by the product's step, or by a rule that replaces it.
     pub(super) fn decide(
         &mut self,
-        now: Instant,
         plan: &RedirectPlan,
         rule: RedirectRule,
-        own: NodeStats,
-        kind: RequestKind,
-        excluded: &[PeerId],
-        random: f64,
+        question: &Question<'_>,
     ) -> Option<PeerId> {
+        let Question { now, own, kind, excluded, random } = *question;
         let mut peers: Vec<PeerFigures> = self.peers.values().copied().collect();
         if rule == RedirectRule::NoSlowStart {
             peers.iter_mut().for_each(|peer| peer.stats.uptime_sec = UPTIME_BEFORE);
@@ -164,7 +174,7 @@ impl Gateway {
 
     pub(super) fn forget_latencies(&mut self) {
         self.latency = LatencyWindow::default();
-        self.latency_mean = Ewma::new(Gains::new(0.02, 0.02).unwrap_or(Gains::RTT));
+        self.latency_mean = Ewma::new(Gains::LOSS);
     }
 
     pub(super) fn on_start(&mut self, kind: RequestKind) {

@@ -7,7 +7,7 @@ use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use super::gateway::{Gateway, SLOTS, is_reachable, service_time};
+use super::gateway::{Gateway, Question, SLOTS, is_reachable, service_time};
 use super::ideal::{self, Demand};
 use super::{GatewayLife, RedirectPlan, RedirectRule, RedirectRun};
 use crate::event_queue::EventQueue;
@@ -160,6 +160,7 @@ impl<'a> Cluster<'a> {
             ClusterEvent::ReportArrives { gateway, figures } => self.gateways[gateway].on_report(figures),
             ClusterEvent::Restart { gateway } => self.gateways[gateway].forget_latencies(),
             ClusterEvent::Timer { gateway } => {
+                self.gateways[gateway].timer_at = None;
                 self.gateways[gateway].pipeline.handle_time(now);
                 self.apply_events(gateway);
             }
@@ -194,15 +195,8 @@ impl<'a> Cluster<'a> {
         let random = self.rng.unit();
         let request = &mut self.requests[number];
         let own = self.gateways[gateway].figures(&self.plan.gateways[gateway], now);
-        let decided = self.gateways[gateway].decide(
-            now,
-            self.plan,
-            self.rule,
-            own,
-            request.kind,
-            &request.excluded,
-            random,
-        );
+        let question = Question { now, own, kind: request.kind, excluded: &request.excluded, random };
+        let decided = self.gateways[gateway].decide(self.plan, self.rule, &question);
         while self.gateways[gateway].pipeline.poll_event().is_some() {}
         let Some(chosen) = decided else { return false };
         self.run.redirected += usize::from(request.hops.is_empty() && request.demand.is_measured());
@@ -233,8 +227,11 @@ impl<'a> Cluster<'a> {
                 _ => {}
             }
         }
-        if let Some(due) = self.gateways[gateway].pipeline.poll_timeout() {
-            self.event_queue.schedule(due.since(now), ClusterEvent::Timer { gateway });
+        let due = self.gateways[gateway].pipeline.poll_timeout();
+        if due.is_some_and(|due| self.gateways[gateway].timer_at.is_none_or(|at| due < at)) {
+            self.gateways[gateway].timer_at = due;
+            let after = due.map_or(Duration::ZERO, |due| due.since(now));
+            self.event_queue.schedule(after, ClusterEvent::Timer { gateway });
         }
     }
 
