@@ -81,6 +81,10 @@ impl ServerProcess {
         assert!(sent.unwrap().success());
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the process to exit; returns its exit code.
     pub(crate) fn wait(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
