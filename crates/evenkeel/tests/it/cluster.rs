@@ -159,8 +159,7 @@ impl TestCluster {
 
 impl Node {
     fn start(&mut self) {
-        let listen = self.address.to_string();
-        self.server = Some(ServerProcess::spawn(&mut self.dir.command(&["serve", "--listen", &listen])));
+        self.server = Some(ServerProcess::start_at(&self.dir, self.address));
     }
 
     fn kill(&mut self) {
@@ -186,6 +185,22 @@ impl Node {
     fn who(&self, headers: &str) -> String {
         let reply = self.post("/query", headers, &json!({"sql": WHO}));
         first_value(&reply)
+    }
+
+    /// Returns the redirect of a request to this full node.
+    ///
+    /// Redirects that no client follows count as load of the peer for a while, so that the request may wait here first.
+    fn redirect(&self, path: &str, body: &Value) -> Redirect {
+        let mut body = body.clone();
+        body["timeoutMs"] = json!(1_000);
+        let mut reply = None;
+        eventually("the node redirects", || {
+            let response = self.post(path, "", &body);
+            let is_redirect = response.status == 307;
+            reply = Some(response);
+            is_redirect
+        });
+        redirect_of(&reply.unwrap())
     }
 
     fn begin(&self) -> String {

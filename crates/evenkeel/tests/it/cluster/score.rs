@@ -98,8 +98,10 @@ fn every_limit_changes_the_scores_or_the_gates() {
 
 #[test]
 fn top_k_and_power_change_the_draw() {
-    let busier = NodeStats { open_conns: 60, running_http_session: 500, ..idle() };
-    let peers = FakePeers::start([("best", idle()), ("second", busier), ("third", busier)]);
+    // So large that the redirects themselves do not change the scores.
+    let large = NodeStats { max_open_conns: 100_000, max_http_sessions: 100_000, ..idle() };
+    let busier = NodeStats { open_conns: 50_000, running_http_session: 50_000, ..large };
+    let peers = FakePeers::start([("best", large), ("second", busier), ("third", busier)]);
     let share = |chosen: &BTreeMap<String, usize>, peer: &str| chosen.get(peer).copied().unwrap_or(0);
     let best_only = peers.redirects("top_k = 1");
     assert_eq!(best_only, BTreeMap::from([("best".to_owned(), 100)]));

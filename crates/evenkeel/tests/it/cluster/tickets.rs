@@ -7,9 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::fake_peer::{TicketIssuer, TicketText};
-use super::{
-    CONNS, FORWARD, SECRET, Setup, TestCluster, error_of, eventually, follow, post, redirect_of, send,
-};
+use super::{CONNS, FORWARD, SECRET, Setup, TestCluster, error_of, eventually, follow, post, send};
 use evenkeel_sim_node::testing::read;
 
 fn insert() -> Value {
@@ -35,9 +33,9 @@ fn present(address: SocketAddr, path: &str, ticket: &str, body: &Value) -> (u16,
 fn a_ticket_is_valid_once_for_one_request_at_one_node() {
     let cluster = TestCluster::settled("tickets", 3, &Setup::default());
     let full = cluster.occupy(0, CONNS);
-    let body = insert();
+    let body = json!({"sql": "insert into marks values ('ticket')", "timeoutMs": 1_000});
     let redirected = || {
-        let redirect = redirect_of(&cluster.nodes[0].post("/execute", "", &body));
+        let redirect = cluster.nodes[0].redirect("/execute", &body);
         let (_, ticket) = redirect.url.split_once("?ticket=").unwrap();
         (usize::from(redirect.node == "c") + 1, ticket.to_owned())
     };
