@@ -56,6 +56,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::NodePackage { name: "openai", version: "6.49.0" },
     Tool::NodePackage { name: "@neondatabase/serverless", version: "1.2.0" },
     Tool::Postgres,
+    Tool::DebianPackage { program: "curl", package: "curl" },
 ];
 
 /// Directory of the npm packages, from which tests load them.

@@ -6,7 +6,8 @@ use super::{CONNS, FORWARD, Setup, TestCluster, error_of, eventually, follow};
 
 /// Reads the locks of transactions of node `b`.
 const LOCKS: &str = "select count(*) from pg_locks join pg_stat_activity using (pid) \
-                     where application_name = 'node-b' and pg_locks.database is not null";
+                     where application_name = 'node-b' and datname = current_database() \
+                     and pg_locks.database is not null";
 
 #[test]
 fn transactions_of_a_killed_node_are_rolled_back_and_its_work_goes_elsewhere() {

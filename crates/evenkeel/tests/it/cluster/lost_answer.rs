@@ -48,7 +48,9 @@ impl LockedCluster {
         eventually("node b's statement waits for the lock", || self.cluster.count(&on_lock) == 1);
         match end {
             End::Committed => {
-                self.cluster.nodes[1].server().signal("STOP");
+                let server = self.cluster.nodes[1].server();
+                server.signal("STOP");
+                eventually("all threads of node b are stopped", || is_stopped(server.pid()));
                 self.release();
                 eventually("the statement is committed", || self.cluster.marks() == 1);
                 self.cluster.nodes[1].kill();
@@ -72,6 +74,15 @@ impl LockedCluster {
     fn release(&self) {
         assert_eq!(self.cluster.nodes[2].end(&self.holder, "rollback").status, 200);
     }
+}
+
+/// Reports whether every thread of a process is stopped.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut stats =
+        threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
+    // The state follows the name, which is in parentheses.
+    stats.all(|stat| stat.rsplit(')').next().unwrap().starts_with(" T"))
 }
 
 #[test]

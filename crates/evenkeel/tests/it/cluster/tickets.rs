@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::fake_peer::{TicketIssuer, TicketText};
-use super::{CONNS, FORWARD, SECRET, Setup, TestCluster, error_of, eventually, follow, post, send};
+use super::{
+    CONNS, FORWARD, SECRET, Setup, TestCluster, error_of, eventually, first_value, follow, post, send,
+};
 use evenkeel_sim_node::testing::read;
 
 fn insert() -> Value {
@@ -110,6 +112,30 @@ fn a_ticket_expires_by_the_targets_clock_and_does_not_survive_its_restart() {
     let (status, message) = present(cluster.nodes[1].address, "/execute", &before_restart, &body);
     assert!(status == 403 && message.contains("before a restart"), "{message}");
     assert_eq!(cluster.marks(), 1);
+}
+
+#[test]
+fn a_ticket_acts_for_its_tenant_with_the_settings_of_that_tenant() {
+    let tenant = |name: &str, more: &str| {
+        format!("[[tenants]]\nname = '{name}'\nset = {{ 'app.tenant' = '{name}' }}\n{more}\n")
+    };
+    let tenants = [tenant("acme", ""), tenant("globex", ""), tenant("off", "state = 'disabled'")];
+    let setup = Setup { sections: tenants.concat(), ..Setup::default() };
+    let cluster = TestCluster::start("tenant-tickets", &[SECRET; 2], &setup);
+    let issuer = TicketIssuer::join(&cluster.nodes, Duration::from_secs(10));
+    let body = json!({"sql": "select current_setting('app.tenant', true)"});
+    let serve = |tenant: &str| {
+        let ticket = issuer.issue(0, TicketText { tenant, path: "/query", ..text(&body) });
+        follow(&format!("http://{}/query?ticket={ticket}", cluster.nodes[0].address), &body)
+    };
+    for _ in 0..2 {
+        for tenant in ["acme", "globex"] {
+            assert_eq!(first_value(&serve(tenant)), tenant);
+        }
+    }
+    assert_eq!(error_of(&serve("off")).0, 403);
+    assert_eq!(error_of(&serve("open")).0, 403);
+    assert_eq!(cluster.nodes[0].post("/query", "", &body).status, 401, "without a ticket");
 }
 
 #[test]
