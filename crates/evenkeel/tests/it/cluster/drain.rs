@@ -1,8 +1,11 @@
 //! A node that is stopped with SIGTERM while it holds transactions.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use serde_json::json;
 
-use super::{FORWARD, Setup, TestCluster, eventually, post_following, redirect_of};
+use super::{CONNS, FORWARD, Setup, TestCluster, eventually, post, post_following, redirect_of};
 
 #[test]
 fn a_draining_node_hands_new_work_over_finishes_its_transactions_and_exits_with_0() {
@@ -45,4 +48,41 @@ fn a_draining_node_hands_new_work_over_finishes_its_transactions_and_exits_with_
     assert_eq!(cluster.marks(), 1 + 1 + 1 + 6);
     assert_eq!(cluster.connections("a"), 0);
     assert_eq!(cluster.nodes[b].who(""), "b");
+}
+
+#[test]
+fn a_rolling_restart_under_load_loses_no_forwarded_request() {
+    let mut cluster = TestCluster::settled("rolling", 3, &Setup::default());
+    let address = cluster.nodes[0].address;
+    let is_stopping = AtomicBool::new(false);
+    let client = || {
+        let mut served = 0;
+        while !is_stopping.load(Ordering::Relaxed) {
+            let body = json!({"sql": "insert into marks select 'rolling' from pg_sleep(0.02)"});
+            let reply = post(address, "/execute", FORWARD, &body);
+            assert_eq!(reply.status, 200, "after {served}: {reply:?}");
+            served += 1;
+        }
+        served
+    };
+    let served: usize = thread::scope(|scope| {
+        let clients: Vec<_> = (0..3 * CONNS).map(|_| scope.spawn(client)).collect();
+        for node in [1, 2] {
+            let before = cluster.marks_by_node().get(&cluster.nodes[node].name).copied().unwrap_or(0);
+            let gets_work = |cluster: &TestCluster| {
+                let marks = cluster.marks_by_node();
+                before + 20 <= marks.get(&cluster.nodes[node].name).copied().unwrap_or(0)
+            };
+            eventually("the node gets work", || gets_work(&cluster));
+            cluster.nodes[node].server().signal("TERM");
+            assert_eq!(cluster.nodes[node].server.take().unwrap().wait(), Some(0));
+            let before_start = cluster.marks();
+            eventually("the others serve", || before_start + 20 <= cluster.marks());
+            cluster.nodes[node].start();
+            cluster.wait_settled();
+        }
+        is_stopping.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    });
+    assert_eq!(cluster.marks(), served, "executed once each");
 }
