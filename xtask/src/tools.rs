@@ -58,6 +58,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::NodePackage { name: "@neondatabase/serverless", version: "1.2.0" },
     Tool::NodePackage { name: "@libsql/client", version: "0.18.0" },
     Tool::Postgres,
+    Tool::DebianPackage { program: "curl", package: "curl" },
 ];
 
 /// Directory of the npm packages, from which tests load them.

@@ -31,7 +31,7 @@ use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
 use crate::rds_data::StartedCalls;
-use crate::received::TICKET_REJECTED;
+use crate::received::NOT_SERVED;
 use crate::transaction::{Transactions, TransactionsError};
 use crate::{health, hrana, neon, rds_data, received, statement, transaction_routes};
 
@@ -43,6 +43,8 @@ const SIGNING_PURPOSE: &[u8] = b"evenkeel sql signing key";
 const IDENTIFY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks for transactions that hold more than their tenant's share.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
+/// Time for which a draining node answers at least: every peer polls it meanwhile, and sends it no new work afterwards.
+const PEERS_NOTICE: Duration = Duration::from_secs(1);
 
 /// The SQL API.
 pub struct SqlApi {
@@ -217,15 +219,16 @@ impl SqlApi {
             async move {
                 let started = Instant::now();
                 let accepted = api.check(&call).and_then(|()| received::accept_ticket(&api, &mut call));
-                let is_rejected = matches!(accepted, Err(ApiError::InvalidTicket { .. }));
                 let (result, ticket) = match accepted {
                     Ok(ticket) => (serve(api.clone(), call).await, ticket),
                     Err(error) => (Err(error.into()), None),
                 };
                 api.metrics.record(operation, &result, started.elapsed());
+                let is_refused =
+                    matches!(result, Err(SqlError::Api(ApiError::InvalidTicket { .. } | ApiError::Draining)));
                 let mut response = result.unwrap_or_else(error_response);
-                if is_rejected {
-                    response.headers_mut().insert(TICKET_REJECTED, HeaderValue::from_static("true"));
+                if is_refused {
+                    response.headers_mut().insert(NOT_SERVED, HeaderValue::from_static("true"));
                 }
                 if let Some(ticket) = ticket {
                     api.add_report(&ticket, &mut response);
@@ -276,9 +279,12 @@ impl SqlApi {
     }
 
     /// Accepts no new work, waits for open transactions up to `drain_max`, then rolls them back.
+    ///
+    /// With peers it takes at least a second, or `drain_max` if that is shorter, so that they learn of it.
     pub async fn drain(&self, drain_max: Duration) {
         self.draining.store(true, Ordering::Relaxed);
-        self.transactions.drain(drain_max).await;
+        let notice = if self.cluster.is_some() { PEERS_NOTICE.min(drain_max) } else { Duration::ZERO };
+        tokio::join!(self.transactions.drain(drain_max), tokio::time::sleep(notice));
     }
 
     /// Closes all connections.

@@ -339,7 +339,7 @@ impl Database {
             uptime_sec,
             status,
             in_flight: Cost(u64::from(gauges.in_use)),
-            latency_estimate_ms: quality.p95_latency_ms,
+            latency_estimate_ms: quality.latency_mean_ms,
         }
     }
 }

@@ -15,8 +15,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use crate::api::SqlApi;
 use crate::error::SqlError;
 
-/// Response header by which the issuer of a ticket learns that the request was not served.
-pub(crate) const TICKET_REJECTED: HeaderName = HeaderName::from_static("x-evenkeel-ticket-rejected");
+/// Response header by which a node that forwards a request learns that it was not served and may go elsewhere.
+pub(crate) const NOT_SERVED: HeaderName = HeaderName::from_static("x-evenkeel-not-served");
 /// Query parameter with the ticket of a redirected request.
 pub(crate) const TICKET_PARAMETER: &str = "ticket";
 

@@ -27,6 +27,7 @@ pub(crate) struct DatabaseStats {
 #[derive(Debug)]
 struct Measured {
     latency: LatencyWindow,
+    latency_mean: Ewma,
     errors: RatioWindow,
     timeouts: RatioWindow,
     /// Time for which plain statements hold a connection.
@@ -59,6 +60,8 @@ pub(crate) enum StatementOutcome {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Quality {
     pub(crate) p95_latency_ms: f64,
+    /// 0 before the first sample.
+    pub(crate) latency_mean_ms: f64,
     pub(crate) latency_samples: u32,
     pub(crate) error_rate_1m: f64,
     pub(crate) timeouts_1m: u32,
@@ -70,6 +73,7 @@ impl DatabaseStats {
             running: Default::default(),
             measured: Mutex::new(Measured {
                 latency: LatencyWindow::default(),
+                latency_mean: Ewma::new(Gains::RTT),
                 errors: RatioWindow::default(),
                 timeouts: RatioWindow::default(),
                 statement_hold: Ewma::new(Gains::RTT),
@@ -93,6 +97,7 @@ impl DatabaseStats {
         match outcome {
             StatementOutcome::Answered { first_response } => {
                 measured.latency.record(now, first_response);
+                measured.latency_mean.record_millis(first_response);
                 measured.errors.record(now, Outcome::Good);
             }
             StatementOutcome::Failed => measured.errors.record(now, Outcome::Bad),
@@ -126,6 +131,7 @@ impl DatabaseStats {
         let measured = self.measured.lock();
         Quality {
             p95_latency_ms: measured.latency.p95(now).map_or(0.0, |p95| p95.as_secs_f64() * 1e3),
+            latency_mean_ms: measured.latency_mean.mean().unwrap_or(0.0),
             latency_samples: u32::try_from(measured.latency.samples(now)).unwrap_or(u32::MAX),
             error_rate_1m: measured.errors.ratio(now).unwrap_or(0.0),
             timeouts_1m: u32::try_from(measured.timeouts.bad(now)).unwrap_or(u32::MAX),
@@ -176,8 +182,23 @@ mod tests {
         assert!((quality.error_rate_1m - 0.3).abs() < 1e-9, "{quality:?}");
         assert_eq!((quality.timeouts_1m, quality.latency_samples), (2, 7));
         assert!((quality.p95_latency_ms - 20.0).abs() < 1.0, "{quality:?}");
+        assert!((quality.latency_mean_ms - 20.0).abs() < 1e-9, "{quality:?}");
         let later = stats.quality(NOW + Duration::from_secs(61));
         assert_eq!((later.timeouts_1m, later.latency_samples), (0, 0));
+    }
+
+    /// By Little's law, the mean tells how many of the redirected statements still run; a high quantile of a mix of fast
+    /// and slow ones would count far too many.
+    #[test]
+    fn a_rare_slow_statement_hardly_changes_the_mean() {
+        let stats = DatabaseStats::new();
+        for count in 1..=200 {
+            let millis = if count % 15 == 0 { 500 } else { 1 };
+            let first_response = Duration::from_millis(millis);
+            stats.record(NOW, StatementOutcome::Answered { first_response });
+        }
+        let quality = stats.quality(NOW);
+        assert!(quality.latency_mean_ms * 5.0 < quality.p95_latency_ms, "{quality:?}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod check;
 mod checks;
 mod cli;
 mod clients;
+mod cluster;
 mod corpus;
 mod crash;
 mod dispatch;

@@ -14,6 +14,11 @@ use evenkeel_sim_node::testing::{RawResponse, read};
 /// Turns a test that would hang into one that fails.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Part of the message of a server whose address is in use.
+const IN_USE: &str = "Address already in use";
+/// Starts of a server whose address is in use.
+const STARTS_MAX: usize = 20;
+
 /// A running `evenkeel serve`; killed on drop.
 pub(crate) struct ServerProcess {
     child: Child,
@@ -53,6 +58,25 @@ impl ServerProcess {
         server.wait_started()
     }
 
+    /// Starts a server on an address that is known beforehand, once no other process uses it.
+    ///
+    /// A process that another thread starts has a copy of the sockets of this one until it runs its own program.
+    pub(crate) fn start_at(dir: &TestDir, address: SocketAddr) -> Self {
+        for _ in 0..STARTS_MAX {
+            let mut server = Self::launch(&mut dir.command(&["serve", "--listen", &address.to_string()]));
+            let mut is_starting = true;
+            while is_starting {
+                let line = server.wait_log_of(&["started", IN_USE]);
+                if line["url"].is_string() {
+                    server.address = address;
+                    return server;
+                }
+                is_starting = !line["message"].as_str().unwrap().contains(IN_USE);
+            }
+        }
+        panic!("{address} is in use");
+    }
+
     fn wait_started(mut self) -> Self {
         loop {
             // The dispatch of a queue may start before the listener, and logs "started" too.
@@ -66,10 +90,17 @@ impl ServerProcess {
     /// Waits for a log line whose message contains this text.
     #[track_caller]
     pub(crate) fn wait_log(&self, message: &str) -> Value {
+        self.wait_log_of(&[message])
+    }
+
+    /// Waits for a log line whose message contains one of these texts.
+    #[track_caller]
+    fn wait_log_of(&self, messages: &[&str]) -> Value {
         let mut before = Vec::new();
         loop {
-            let Ok(line) = self.log.recv_timeout(TIMEOUT) else { panic!("no {message:?} after {before:?}") };
-            if line["message"].as_str().is_some_and(|text| text.contains(message)) {
+            let Ok(line) = self.log.recv_timeout(TIMEOUT) else { panic!("no {messages:?} after {before:?}") };
+            let is_wanted = |text: &str| messages.iter().any(|message| text.contains(message));
+            if line["message"].as_str().is_some_and(is_wanted) {
                 return line;
             }
             before.push(line);
@@ -79,6 +110,10 @@ impl ServerProcess {
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(sent.unwrap().success());
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits for the process to exit; returns its exit code.
