@@ -18,6 +18,7 @@ use evenkeel_pipeline::{PeerFigures, PeerId, RedirectDecision, RedirectMode, Red
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
+use evenkeel_telemetry::{HandoverFailure, Step};
 use http::{HeaderMap, HeaderName};
 
 use self::transfer::{ForwardEnd, Forwarded, HOPS_MAX, Route, TransferError, forward, redirect};
@@ -76,7 +77,7 @@ impl SqlApi {
                             kind: request.kind,
                         }),
                     };
-                    forward(cluster, peer, request.received, &route, request.time_max, on_end).await
+                    self.forward(cluster, peer, request.received, &route, request.time_max, on_end).await
                 }
             };
             match sent {
@@ -90,6 +91,37 @@ impl SqlApi {
             }
         }
         Ok(None)
+    }
+
+    /// Forwards a request and records the result.
+    async fn forward(
+        &self,
+        cluster: &Cluster,
+        peer: PeerId,
+        received: &Received,
+        route: &Route,
+        time_max: Duration,
+        on_end: ForwardEnd,
+    ) -> Result<Response, TransferError> {
+        let started = self.scheduler.now();
+        let sent = forward(cluster, peer, received, route, time_max, on_end).await;
+        let step = match &sent {
+            Ok(_) => Step::PeerAnswered { peer, after: self.scheduler.now().since(started) },
+            Err(TransferError::NotSent { .. }) => {
+                Step::PeerFailed { peer, failure: HandoverFailure::NotSent }
+            }
+            Err(TransferError::Lost { .. }) => {
+                Step::PeerFailed { peer, failure: HandoverFailure::OutcomeUnknown }
+            }
+        };
+        self.record(received, step);
+        sent
+    }
+
+    /// Records a step of a request that is not in the pipeline.
+    fn record(&self, received: &Received, step: Step) {
+        let ids = &received.ids;
+        self.scheduler.record_outside(ids.outside, received.tenant.id, ids.name(), step);
     }
 
     /// Asks the pipeline for a peer that should serve the request.
@@ -108,8 +140,11 @@ impl SqlApi {
         if peers.is_empty() {
             return None;
         }
+        let ids = &request.received.ids;
+        let tenant = request.received.tenant.id;
         let redirect = RedirectRequest {
-            tenant: request.received.tenant.id,
+            request: ids.outside,
+            tenant,
             node: pool.node,
             model: pool.model,
             kind: request.kind,
@@ -124,7 +159,10 @@ impl SqlApi {
         });
         match decision {
             RedirectDecision::ServeHere | RedirectDecision::Wait(_) => None,
-            RedirectDecision::Redirect { peer, .. } => Some(peer),
+            RedirectDecision::Redirect { peer, .. } => {
+                self.scheduler.observer().request_log().set_name(ids.outside, tenant, ids.name());
+                Some(peer)
+            }
         }
     }
 
@@ -148,7 +186,10 @@ impl SqlApi {
         time_max: Duration,
     ) -> Result<FoundTransaction, SqlError> {
         let node = match self.transactions.find(tx_id, &received.tenant)? {
-            TransactionOwner::ThisNode(open) => return Ok(FoundTransaction::Here(open)),
+            TransactionOwner::ThisNode(open) => {
+                self.record(received, Step::InTransaction { node: open.pool.node });
+                return Ok(FoundTransaction::Here(open));
+            }
             TransactionOwner::Peer(node) => node,
         };
         let Some(cluster) = &self.cluster else { return Err(SqlError::UnknownTransaction) };
@@ -161,7 +202,8 @@ impl SqlApi {
         let session = self.databases.first().map(|database| database.stats.begin(Activity::HttpSession));
         let on_end = ForwardEnd { _session: session, _forwarded: None };
         let peer = PeerId(peer as u32);
-        match forward(cluster, peer, received, &route, time_max, on_end).await {
+        self.record(received, Step::SentToOwner { peer });
+        match self.forward(cluster, peer, received, &route, time_max, on_end).await {
             Ok(response) => Ok(FoundTransaction::Elsewhere(response)),
             Err(TransferError::NotSent { reason }) => Err(unreachable(reason)),
             Err(TransferError::Lost { node, reason }) => Err(SqlError::PeerLost { node, reason }),

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_cluster::{TICKET_HEADER, Ticket};
+use evenkeel_pipeline::RequestId;
 use evenkeel_policy::time::Instant;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::{Authenticator, Tenant};
+use evenkeel_telemetry::RequestName;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
 use crate::api::SqlApi;
@@ -25,8 +27,23 @@ pub(crate) struct Received {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    pub(crate) request_id: HeaderValue,
+    pub(crate) ids: RequestIds,
     accepted_at: Instant,
+}
+
+/// Ids of a request in the request log.
+#[derive(Clone)]
+pub(crate) struct RequestIds {
+    /// Id that the client sees.
+    pub(crate) client: HeaderValue,
+    /// Id of its steps outside the pipeline.
+    pub(crate) outside: RequestId,
+}
+
+impl RequestIds {
+    pub(crate) fn name(&self) -> RequestName<'_> {
+        RequestName { client_id: self.client.as_bytes(), earlier: Some(self.outside) }
+    }
 }
 
 impl Received {
@@ -58,7 +75,7 @@ impl Received {
             path: head.uri.path().to_owned(),
             headers: head.headers,
             body,
-            request_id: call.request_id,
+            ids: RequestIds { client: call.request_id, outside: api.scheduler.outside_id() },
             accepted_at: call.accepted_at,
         })
     }

@@ -38,7 +38,7 @@ pub(crate) async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
     let deadline = Instant::now() + time_max;
-    let connection = ConnectionRequest { tenant, kind, access, deadline };
+    let connection = ConnectionRequest { tenant, kind, access, deadline, name: received.ids.name() };
     let mut lent = database.connect(connection).await?;
     lent.is_clean = false;
     let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;

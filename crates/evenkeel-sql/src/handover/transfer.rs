@@ -138,7 +138,7 @@ fn forwarded_headers(received: &Received) -> HeaderMap {
         |name: &HeaderName| *name == ACCEPT || *name == CONTENT_TYPE || name.as_str().starts_with("neon-");
     let kept = received.headers.iter().filter(|(name, _)| is_forwarded(name));
     let mut headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-    headers.insert(REQUEST_ID, received.request_id.clone());
+    headers.insert(REQUEST_ID, received.ids.client.clone());
     // A peer that has no room either forwards the request too, because this node does not follow redirects.
     headers.insert(MODE, HeaderValue::from_static("forward"));
     headers
