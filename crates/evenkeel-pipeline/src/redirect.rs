@@ -383,7 +383,13 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Checks by counts alone whether this gateway can serve a request at once.
+    /// Reports by counts alone whether this gateway can serve a request at once; its peers and its measurements are not
+    /// looked at.
+    pub fn has_room(&self, request: &RedirectRequest<'_>) -> bool {
+        self.find_room(request).is_ok()
+    }
+
+    /// Returns the shortage that keeps this gateway from serving a request at once.
     fn find_room(&self, request: &RedirectRequest<'_>) -> Result<(), NoRoomReason> {
         let RedirectRequest { own, kind, .. } = request;
         let node = self.nodes.get(request.node).ok_or(NoRoomReason::NotServing(Status::Down))?;

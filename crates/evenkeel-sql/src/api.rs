@@ -20,7 +20,7 @@ use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, Serv
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::tenant::{Access, Authenticator, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{ExplainedRequest, Observer, RegisterError, Registry};
-use http::Method;
+use http::{HeaderValue, Method};
 
 use crate::database::Database;
 use crate::datasource::{AccessMode, Datasource};
@@ -29,6 +29,7 @@ use crate::held_slot::{HeldSlots, REPORT_INTERVAL};
 use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
+use crate::received::TICKET_REJECTED;
 use crate::transaction::{Transactions, TransactionsError};
 use crate::{health, neon, received, statement, transaction_routes};
 
@@ -194,13 +195,17 @@ impl SqlApi {
             let api = api.clone();
             async move {
                 let started = Instant::now();
-                let ticket = api.check(&call).and_then(|()| received::accept_ticket(&api, &mut call));
-                let (result, ticket) = match ticket {
+                let accepted = api.check(&call).and_then(|()| received::accept_ticket(&api, &mut call));
+                let is_rejected = matches!(accepted, Err(ApiError::InvalidTicket { .. }));
+                let (result, ticket) = match accepted {
                     Ok(ticket) => (serve(api.clone(), call).await, ticket),
                     Err(error) => (Err(error.into()), None),
                 };
                 api.metrics.record(operation, &result, started.elapsed());
                 let mut response = result.unwrap_or_else(error_response);
+                if is_rejected {
+                    response.headers_mut().insert(TICKET_REJECTED, HeaderValue::from_static("true"));
+                }
                 if let Some(ticket) = ticket {
                     api.add_report(&ticket, &mut response);
                 }

@@ -11,10 +11,12 @@ use evenkeel_server::api_error::ApiError;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::{Authenticator, Tenant};
 use evenkeel_telemetry::RequestName;
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::api::SqlApi;
 
+/// Response header by which the issuer of a ticket learns that the request was not served.
+pub(crate) const TICKET_REJECTED: HeaderName = HeaderName::from_static("x-evenkeel-ticket-rejected");
 /// Query parameter with the ticket of a redirected request.
 pub(crate) const TICKET_PARAMETER: &str = "ticket";
 

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::MODE;
 use crate::database::Database;
-use crate::received::{Received, TICKET_PARAMETER};
+use crate::received::{Received, TICKET_PARAMETER, TICKET_REJECTED};
 use crate::stats::ActivityGuard;
 
 /// Most hops of a request: from the node that the client knows to a peer, and from there to another.
@@ -107,6 +107,10 @@ pub(super) async fn forward(
     let lost = |reason: String| TransferError::Lost { node: node.clone(), reason };
     let forwarded = cluster.forward(index, &ticket, request);
     match tokio::time::timeout(time_max + FORWARD_MARGIN, forwarded).await {
+        // The peer was restarted since its last report, so it did not serve the request.
+        Ok(Ok(response)) if response.headers().contains_key(TICKET_REJECTED) => {
+            Err(TransferError::NotSent { reason: format!("peer {node:?} rejected the ticket") })
+        }
         Ok(Ok(response)) => Ok(relay(response, on_end)),
         Ok(Err(ForwardError::NotSent { reason })) => Err(TransferError::NotSent { reason }),
         Ok(Err(ForwardError::OutcomeUnknown { reason })) => Err(lost(reason)),
