@@ -108,7 +108,7 @@ impl SqlApi {
         let step = match &sent {
             Ok(_) => Step::PeerAnswered { peer, after: self.scheduler.now().since(started) },
             Err(TransferError::NotSent { .. }) => {
-                Step::PeerFailed { peer, failure: HandoverFailure::NotSent }
+                Step::PeerFailed { peer, failure: HandoverFailure::NotExecuted }
             }
             Err(TransferError::Lost { .. }) => {
                 Step::PeerFailed { peer, failure: HandoverFailure::OutcomeUnknown }

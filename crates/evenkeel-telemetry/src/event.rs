@@ -58,7 +58,7 @@ pub enum Step {
         peer: PeerId,
         after: Duration,
     },
-    /// The peer to which it was handed over did not answer.
+    /// The peer to which it was forwarded did not serve it.
     PeerFailed {
         peer: PeerId,
         failure: HandoverFailure,
@@ -114,8 +114,8 @@ pub enum Step {
 /// Failure of a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandoverFailure {
-    /// Nothing was sent, so that another node may serve the request.
-    NotSent,
+    /// The peer did not execute the request, so that another node may serve it.
+    NotExecuted,
     /// The peer may have executed the request.
     OutcomeUnknown,
 }

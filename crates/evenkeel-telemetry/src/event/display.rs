@@ -110,7 +110,7 @@ impl Step {
 impl fmt::Display for HandoverFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotSent => "could not take it, and nothing was sent",
+            Self::NotExecuted => "could not be reached or rejected it, and did not execute it",
             Self::OutcomeUnknown => "did not answer, and it is unknown whether it executed the request",
         })
     }

@@ -38,7 +38,11 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let request = match &message {
         // A job that was sent to a model is a request with the id of its message.
         Some(_) => client.get_optional(&path)?,
-        None => Some(client.request(Method::GET, &path, None)?),
+        None => {
+            let found = client.request(Method::GET, &path, None);
+            let hint = if is_message_id(&args.id) { "; no queue has a message with this id" } else { "" };
+            Some(found.map_err(|error| format!("{error}{hint}"))?)
+        }
     };
     if args.json {
         let mut explained = request.unwrap_or_else(|| json!({"id": args.id}));
