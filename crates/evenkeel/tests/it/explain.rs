@@ -151,10 +151,14 @@ fn an_unknown_or_malformed_id_and_a_disabled_log_are_errors_that_say_so() {
 #[test]
 fn only_an_admin_may_ask_for_a_request() {
     let dir = TestDir::new("explain-admin");
+    let output = dir.run(&["tenant", "key"]).ok();
+    let (key, hash) = output.trim().split_once('\n').unwrap();
+    dir.write("evenkeel.toml", &format!("[server]\nadmin_key_hashes = ['{hash}']\n"));
     let server = ServerProcess::start(&dir, &[]);
-    let key = dir.run(&["tenant", "add", "acme"]).ok();
     assert_eq!(server.get("/api/requests/any").status, 401);
-    assert_eq!(server.get_with_key("/api/requests/any", &key).status, 403);
+    assert_eq!(server.get_with_key("/api/requests/any", key).status, 404);
+    let refused = dir.run(&["explain", "any"]).failed();
+    assert!(refused.contains("set EVENKEEL_ADMIN_KEY to the admin key"), "{refused}");
 }
 
 #[test]
