@@ -18,6 +18,7 @@ use evenkeel_server::body::Response;
 use evenkeel_server::origin::{Protection, check_origin};
 use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::scheduling::ScheduledTenants;
+use evenkeel_server::sigv4::SignatureVerifier;
 use evenkeel_server::tenant::{Access, Authenticator, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{ExplainedRequest, Observer, RegisterError, Registry};
 use http::{HeaderValue, Method};
@@ -29,9 +30,10 @@ use crate::held_slot::{HeldSlots, REPORT_INTERVAL};
 use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
+use crate::rds_data::StartedCalls;
 use crate::received::TICKET_REJECTED;
 use crate::transaction::{Transactions, TransactionsError};
-use crate::{health, neon, received, statement, transaction_routes};
+use crate::{health, hrana, neon, rds_data, received, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for 20 ms. A round grants a twentieth of it.
 const QUANTUM: Cost = Cost(20_000);
@@ -59,6 +61,8 @@ pub struct SqlApi {
     pub(crate) redirect: RedirectMode,
     /// The start by the clock of the scheduler.
     pub(crate) started_at_scheduler: evenkeel_policy::time::Instant,
+    pub(crate) rds_signatures: SignatureVerifier,
+    pub(crate) rds_calls: StartedCalls,
     tenants: ScheduledTenants,
     held: Arc<HeldSlots>,
     draining: AtomicBool,
@@ -100,6 +104,8 @@ impl SqlApi {
         let started_at_scheduler = scheduler.now();
         let api = Arc::new(Self {
             limits: options.limits,
+            rds_signatures: SignatureVerifier::new(auth.clone(), options.master_key, rds_data::SERVICE),
+            rds_calls: StartedCalls::default(),
             auth,
             scheduler,
             metrics: SqlMetrics::new(registry, &databases)?,
@@ -160,6 +166,21 @@ impl SqlApi {
             error_format: neon::error_format,
         };
         routes.add_route("/sql", neon)?;
+        rds_data::add_routes(self, routes)?;
+        for path in hrana::POSTS {
+            let route = Route {
+                method: Method::POST,
+                // As above: the handler authenticates, and a request of an open transaction is always served.
+                access: Access::Public,
+                rate_limit: RateLimit::Handler,
+                handler: self.handler_with_errors(Operation::Hrana, hrana::error_response, hrana::serve),
+                error_format: hrana::error_format,
+            };
+            routes.add_route(path, route)?;
+        }
+        for path in hrana::GETS {
+            routes.add(Method::GET, path, Access::Public, handler(hrana::version))?;
+        }
         let api = self.clone();
         routes.add(
             Method::GET,
@@ -180,7 +201,7 @@ impl SqlApi {
     }
 
     /// Creates the handler of an operation, which counts its errors and formats them with `error_response`.
-    fn handler_with_errors<F, A>(
+    pub(crate) fn handler_with_errors<F, A>(
         self: &Arc<Self>,
         operation: Operation,
         error_response: fn(SqlError) -> Response,

@@ -9,11 +9,13 @@ use evenkeel_pipeline::RequestId;
 use evenkeel_policy::time::Instant;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::route::ServerRequest;
+use evenkeel_server::sigv4::SignedRequest;
 use evenkeel_server::tenant::{Authenticator, Tenant};
 use evenkeel_telemetry::RequestName;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::api::SqlApi;
+use crate::error::SqlError;
 
 /// Response header by which the issuer of a ticket learns that the request was not served.
 pub(crate) const TICKET_REJECTED: HeaderName = HeaderName::from_static("x-evenkeel-ticket-rejected");
@@ -25,6 +27,7 @@ pub(crate) struct Received {
     pub(crate) tenant: Arc<Tenant>,
     /// Set if a peer handed the request over.
     pub(crate) ticket: Option<Ticket>,
+    pub(crate) version: Version,
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
@@ -69,17 +72,37 @@ impl Received {
         if let Some(ticket) = &ticket {
             ticket.check_body(&body).map_err(|error| invalid(&error))?;
         }
+        Ok(Self::new(api, call, tenant, ticket, body))
+    }
+
+    /// Reads a request that an AWS client has signed.
+    pub(crate) async fn read_signed(api: &SqlApi, mut call: ServerRequest) -> Result<Self, SqlError> {
+        if call.request.extensions().get::<Ticket>().is_some() {
+            return Ok(Self::read(api, call).await?);
+        }
+        let SignedRequest { tenant, body } = api.rds_signatures.authenticate::<SqlError>(&mut call).await?;
+        Ok(Self::new(api, call, tenant, None, body))
+    }
+
+    fn new(
+        api: &SqlApi,
+        call: ServerRequest,
+        tenant: Arc<Tenant>,
+        ticket: Option<Ticket>,
+        body: Bytes,
+    ) -> Self {
         let (head, _) = call.request.into_parts();
-        Ok(Self {
+        Self {
             tenant,
             ticket,
+            version: head.version,
             method: head.method,
             path: head.uri.path().to_owned(),
             headers: head.headers,
             body,
             ids: RequestIds { client: call.request_id, outside: api.scheduler.outside_id() },
             accepted_at: call.accepted_at,
-        })
+        }
     }
 
     /// Counts the request against its tenant's requests per minute, unless a peer has counted it.
