@@ -19,7 +19,7 @@ use evenkeel_policy::score::{NodeStats, RequestKind, Status};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_telemetry::{HandoverFailure, Step};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use self::transfer::{ForwardEnd, Forwarded, HOPS_MAX, Route, TransferError, forward, redirect};
 use crate::api::SqlApi;
@@ -224,7 +224,7 @@ impl SqlApi {
 
 /// Reads the mode that the client chose.
 fn mode_of(headers: &HeaderMap) -> Result<Option<RedirectMode>, ApiError> {
-    match headers.get(MODE).map(|mode| mode.as_bytes()) {
+    match headers.get(MODE).map(HeaderValue::as_bytes) {
         None => Ok(None),
         Some(b"redirect") => Ok(Some(RedirectMode::ByClient)),
         Some(b"forward") => Ok(Some(RedirectMode::Forward)),
