@@ -14,7 +14,7 @@ mod handed_over;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use evenkeel_policy::id::{ModelId, NodeId, PeerId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, PeerId, RequestId, TenantId};
 use evenkeel_policy::score::{
     HandedOver, NoPeerReason, NoRoomReason, NodeStats, PeerCandidate, PeerChoice, PeerConfig, PeerGate,
     PeerSelector, PeersAllowed, RedirectReason, RequestKind, ScoreConfig, Status,
@@ -191,6 +191,8 @@ impl Redirector {
 /// A request to decide about.
 #[derive(Clone, Copy, Debug)]
 pub struct RedirectRequest<'a> {
+    /// Its id in events; the pipeline assigns another if it stays here.
+    pub request: RequestId,
     /// Its tenant.
     pub tenant: TenantId,
     /// Node of this gateway that would serve it.
@@ -277,8 +279,8 @@ impl OptimizedLoadManager {
             Ok(PeerChoice { peer, breakdown, own_score, age, .. }) => {
                 self.counts.redirected += 1;
                 let reason = RedirectReason { no_room, breakdown, own_score, age };
-                let RedirectRequest { tenant, kind, .. } = request;
-                self.emit(Event::Redirected { tenant, peer, kind, reason });
+                let RedirectRequest { request, tenant, kind, .. } = request;
+                self.emit(Event::Redirected { request, tenant, peer, kind, reason });
                 RedirectDecision::Redirect { peer, reason }
             }
             Err(no_peer) => {

@@ -20,7 +20,7 @@ use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, Serv
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::sigv4::SignatureVerifier;
 use evenkeel_server::tenant::{Access, Authenticator, TENANTS_MAX, Tenant};
-use evenkeel_telemetry::{Observer, RegisterError, Registry};
+use evenkeel_telemetry::{ExplainedRequest, Observer, RegisterError, Registry};
 use http::{HeaderValue, Method};
 
 use crate::database::Database;
@@ -267,6 +267,17 @@ impl SqlApi {
         let database = found.ok_or_else(unknown)?;
         tenant.check_datasource(&database.options.name)?;
         Ok(database)
+    }
+
+    /// Explains the requests with this id in the header `x-request-id`, latest first.
+    pub fn explain(&self, request_id: &str) -> Vec<ExplainedRequest> {
+        let observer = self.scheduler.observer();
+        // Requests for the readers and the writer of SQLite have a model each.
+        let datasource = |model| {
+            let is_pool = |database: &&Arc<Database>| database.nodes().any(|pool| pool.model == model);
+            self.databases.iter().find(is_pool).map(|database| Arc::from(database.options.name.as_str()))
+        };
+        observer.explain(self.scheduler.now(), request_id, datasource)
     }
 
     /// Reports whether the server is shutting down.

@@ -49,9 +49,9 @@ pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
     if let Some(response) = forward_to_owner(&api, &received).await? {
         return Ok(response);
     }
-    let Received { tenant, body, path, .. } = received;
+    let Received { tenant, body, path, ids, .. } = received;
     let (datasource, path) = split_path(&path);
-    let stream_call = StreamCall { api, tenant, datasource, accepted_at };
+    let stream_call = StreamCall { api, tenant, ids, datasource, accepted_at };
     match path {
         "/v1/execute" => pipeline::serve_execute(stream_call, &body).await,
         "/v1/batch" => pipeline::serve_batch(stream_call, &body).await,

@@ -113,7 +113,7 @@ async fn execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlE
         received.take_request()?;
         api.check_draining()?;
         let _session = database.stats.begin(Activity::HttpSession);
-        let mut lent = database.connect(connection(tenant, RequestKind::Execute, deadline)).await?;
+        let mut lent = database.connect(connection(&received, RequestKind::Execute, deadline)).await?;
         api.rds_calls.start(&received.headers, tenant)?;
         let run = database.run(&mut lent, &statement, &mut result, deadline).await;
         run.and_then(|completion| check_outside(&lent).map(|()| completion))
@@ -145,7 +145,7 @@ async fn batch_execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response
         received.take_request()?;
         api.check_draining()?;
         let _session = database.stats.begin(Activity::HttpSession);
-        let mut lent = database.connect(connection(tenant, RequestKind::BeginTx, deadline)).await?;
+        let mut lent = database.connect(connection(&received, RequestKind::BeginTx, deadline)).await?;
         api.rds_calls.start(&received.headers, tenant)?;
         run_batch(&database, &mut lent, &statements, deadline).await?;
     }
@@ -226,8 +226,9 @@ async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Resu
     }})))
 }
 
-fn connection(tenant: &Tenant, kind: RequestKind, deadline: Instant) -> ConnectionRequest<'_> {
-    ConnectionRequest { tenant, kind, access: AccessMode::ReadWrite, deadline }
+fn connection(received: &Received, kind: RequestKind, deadline: Instant) -> ConnectionRequest<'_> {
+    let tenant = &received.tenant;
+    ConnectionRequest { tenant, kind, access: AccessMode::ReadWrite, deadline, name: received.ids.name() }
 }
 
 /// The place where a request gets its connection.

@@ -22,7 +22,7 @@ use crate::datasource::{
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::idempotency::{self, Repeat};
-use crate::received::Received;
+use crate::received::{Received, RequestIds};
 use crate::request::{StatementRequest, Statements, invalid};
 use crate::result::{Extent, JsonResult, LineStream, StreamFormat, StreamSender};
 use crate::stats::{Activity, ActivityGuard};
@@ -80,7 +80,7 @@ pub(crate) async fn serve(
         };
     }
     received.take_request()?;
-    let plain = PlainRequest::new(&api, received.tenant.clone(), access, form, request)?;
+    let plain = PlainRequest::new(&api, &received, access, form, request)?;
     if let Some(response) = api.hand_over(plain.to_handover(&received, api.redirect)).await? {
         return Ok(response);
     }
@@ -133,6 +133,7 @@ fn check_csv(version: Version, statements: &Statements, has_key: bool) -> Result
 /// A request outside of an open transaction.
 struct PlainRequest {
     tenant: Arc<Tenant>,
+    ids: RequestIds,
     database: Arc<Database>,
     access: AccessMode,
     kind: RequestKind,
@@ -143,18 +144,20 @@ struct PlainRequest {
 impl PlainRequest {
     fn new(
         api: &SqlApi,
-        tenant: Arc<Tenant>,
+        received: &Received,
         access: AccessMode,
         form: ResponseForm,
         request: StatementRequest,
     ) -> Result<Self, SqlError> {
+        let tenant = received.tenant.clone();
+        let ids = received.ids.clone();
         let database = api.database(request.database.as_deref(), &tenant)?.clone();
         let kind = match (access, &request.statements) {
             (_, Statements::List(_)) => RequestKind::BeginTx,
             (AccessMode::ReadOnly, Statements::One(_)) => RequestKind::Query,
             (AccessMode::ReadWrite, Statements::One(_)) => RequestKind::Execute,
         };
-        Ok(Self { tenant, database, access, kind, form, request })
+        Ok(Self { tenant, ids, database, access, kind, form, request })
     }
 
     fn to_handover<'a>(&'a self, received: &'a Received, mode: RedirectMode) -> HandoverRequest<'a> {
@@ -170,7 +173,7 @@ impl PlainRequest {
 
     /// Waits for a connection and runs the statements.
     async fn serve(self, api: &SqlApi) -> Result<Response, SqlError> {
-        let Self { tenant, database, access, kind, form, request } = self;
+        let Self { tenant, ids, database, access, kind, form, request } = self;
         let session = database.stats.begin(Activity::HttpSession);
         let started = Instant::now();
         let limits = ResultLimits {
@@ -179,7 +182,8 @@ impl PlainRequest {
             bytes_max: api.limits.result_bytes_max,
             deadline: started + request.timeout,
         };
-        let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline: limits.deadline };
+        let deadline = limits.deadline;
+        let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline, name: ids.name() };
         let mut lent = database.connect(connection).await?;
         match request.statements {
             Statements::List(list) => {

@@ -130,7 +130,7 @@ pub(crate) struct OpenTransaction {
     pub(crate) tenant: TenantId,
     tenant_name: String,
     pub(crate) database: Arc<Database>,
-    pool: PoolNode,
+    pub(crate) pool: PoolNode,
     held: Arc<HeldSlot>,
     actor: ActorRef<TransactionMsg>,
     /// Set while a request asks for or has the transaction's connection, until it is returned.

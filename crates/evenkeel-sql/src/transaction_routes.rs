@@ -60,7 +60,8 @@ pub(crate) async fn begin_anywhere(
     }
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
-    let connection = ConnectionRequest { tenant, kind, access, deadline: Instant::now() + time_max };
+    let deadline = Instant::now() + time_max;
+    let connection = ConnectionRequest { tenant, kind, access, deadline, name: received.ids.name() };
     let start = TransactionStart::Options(request.options);
     let tx_id = begin_transaction(api, database, connection, start).await?;
     Ok(BegunTransaction::Here { tx_id })

@@ -4,7 +4,7 @@ use evenkeel_pipeline::{
     Event, NoPeerReason, NoRoomReason, NodeSpec, PeerFigures, PeerGate, PeerId, RedirectDecision,
     RedirectMode, RedirectOptions, RedirectRequest, Redirector,
 };
-use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::id::{NodeId, RequestId, TenantId};
 use evenkeel_policy::score::{Gate, Limits, LimitsConfig, NodeStats, RequestKind, ScoreConfig, Status};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use crate::driver::{Driver, MODEL, arrival_of, spec};
 
 const NODE: NodeId = NodeId(0);
+const REQUEST: RequestId = RequestId(7);
 const A: PeerId = PeerId(1);
 const B: PeerId = PeerId(2);
 const SLOTS: u32 = 4;
@@ -40,7 +41,8 @@ fn without_room_a_request_goes_to_the_better_peer_and_the_step_reports_it() {
     let text = reason.to_string();
     assert!(text.starts_with("every database connection is in use here; best of 1 by score 0."), "{text}");
     gateway.driver.drain_events();
-    let event = Event::Redirected { tenant: TenantId(0), peer, kind: RequestKind::Query, reason };
+    let event =
+        Event::Redirected { request: REQUEST, tenant: TenantId(0), peer, kind: RequestKind::Query, reason };
     assert_eq!(gateway.driver.events.last(), Some(&event));
     let counts = gateway.driver.pipeline.status().counts;
     assert_eq!((counts.no_room, counts.peers_scored, counts.redirected), (1, 1, 1));
@@ -417,6 +419,7 @@ impl Gateway {
 
     fn request<'a>(&self, kind: RequestKind, peers: &'a [PeerFigures]) -> RedirectRequest<'a> {
         RedirectRequest {
+            request: REQUEST,
             tenant: TenantId(0),
             node: NODE,
             model: MODEL,

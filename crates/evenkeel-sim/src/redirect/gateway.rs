@@ -126,6 +126,8 @@ impl Gateway {
         }
         let mode = if rule.counts_handed_over() { plan.mode } else { RedirectMode::Forward };
         let request = RedirectRequest {
+            // Only the event of a redirect has it, and the simulator does not read that.
+            request: RequestId(0),
             tenant: TenantId(0),
             node: self.node,
             model: MODEL,

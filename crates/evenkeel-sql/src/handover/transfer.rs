@@ -145,7 +145,7 @@ fn forwarded_headers(received: &Received) -> HeaderMap {
     };
     let kept = received.headers.iter().filter(|(name, _)| is_forwarded(name));
     let mut headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-    headers.insert(REQUEST_ID, received.request_id.clone());
+    headers.insert(REQUEST_ID, received.ids.client.clone());
     // A peer that has no room either forwards the request too, because this node does not follow redirects.
     headers.insert(MODE, HeaderValue::from_static("forward"));
     headers

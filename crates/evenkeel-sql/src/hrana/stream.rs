@@ -21,6 +21,7 @@ use crate::datasource::{
     TransactionEnd,
 };
 use crate::error::{DatabaseError, SqlError, StatementError};
+use crate::received::RequestIds;
 use crate::statement::{bounded, check_outside, commit, run_checked_out};
 use crate::stats::{Activity, ActivityGuard};
 use crate::transaction::{EndedBy, OpenTransaction};
@@ -38,6 +39,7 @@ pub(crate) struct StreamState {
 pub(super) struct StreamCall {
     pub(super) api: Arc<SqlApi>,
     pub(super) tenant: Arc<Tenant>,
+    pub(super) ids: RequestIds,
     /// `None` means the default.
     pub(super) datasource: Option<String>,
     pub(super) accepted_at: evenkeel_policy::time::Instant,
@@ -47,6 +49,7 @@ pub(super) struct StreamCall {
 pub(super) struct HranaStream {
     api: Arc<SqlApi>,
     tenant: Arc<Tenant>,
+    ids: RequestIds,
     database: Arc<Database>,
     deadline: Instant,
     accepted_at: evenkeel_policy::time::Instant,
@@ -83,14 +86,14 @@ struct StreamTransaction {
 impl HranaStream {
     /// Opens a new stream, or continues the one that the baton names.
     pub(super) fn open(call: StreamCall, baton: Option<&str>) -> Result<Self, SqlError> {
-        let StreamCall { api, tenant, datasource, accepted_at } = call;
+        let StreamCall { api, tenant, ids, datasource, accepted_at } = call;
         let Some(baton) = baton else {
             tenant.take_request(accepted_at)?;
             api.check_draining()?;
             let database = api.database(datasource.as_deref(), &tenant)?.clone();
             check_engine(&database)?;
             let mode = StreamMode::Autocommit(None);
-            let mut stream = Self::new(api, tenant, database, accepted_at, mode);
+            let mut stream = Self::new(api, tenant, ids, database, accepted_at, mode);
             stream.is_admitted = true;
             return Ok(stream);
         };
@@ -110,7 +113,7 @@ impl HranaStream {
         };
         let database = open.database.clone();
         let mode = StreamMode::Transaction(StreamTransaction { id: id.to_owned(), open });
-        let mut stream = Self::new(api, tenant, database, accepted_at, mode);
+        let mut stream = Self::new(api, tenant, ids, database, accepted_at, mode);
         stream.stored = stored;
         Ok(stream)
     }
@@ -118,6 +121,7 @@ impl HranaStream {
     fn new(
         api: Arc<SqlApi>,
         tenant: Arc<Tenant>,
+        ids: RequestIds,
         database: Arc<Database>,
         accepted_at: evenkeel_policy::time::Instant,
         mode: StreamMode,
@@ -127,6 +131,7 @@ impl HranaStream {
             deadline: Instant::now() + api.limits.timeout_default,
             api,
             tenant,
+            ids,
             database,
             accepted_at,
             is_admitted: false,
@@ -234,7 +239,8 @@ impl HranaStream {
         self.admit()?;
         let deadline = self.deadline;
         let kind = RequestKind::BeginTx;
-        let request = ConnectionRequest { tenant: &self.tenant, kind, access, deadline };
+        let request =
+            ConnectionRequest { tenant: &self.tenant, kind, access, deadline, name: self.ids.name() };
         let start = match (self.foreign_keys, access) {
             (ForeignKeyChecks::Off, AccessMode::ReadWrite) => TransactionStart::WithoutForeignKeys,
             _ => TransactionStart::Options(BeginOptions { isolation: None, access }),
@@ -319,7 +325,8 @@ impl HranaStream {
                 AccessMode::ReadWrite => RequestKind::Execute,
             };
             let deadline = self.deadline;
-            let request = ConnectionRequest { tenant: &self.tenant, kind, access, deadline };
+            let request =
+                ConnectionRequest { tenant: &self.tenant, kind, access, deadline, name: self.ids.name() };
             let lent = self.database.connect(request).await?;
             self.has_connected = true;
             self.mode = StreamMode::Autocommit(Some(HeldConnection { lent, access }));
