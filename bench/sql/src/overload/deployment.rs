@@ -47,8 +47,8 @@ pub(super) struct Deployment {
     processes: Vec<Process>,
 }
 
-/// A node to start.
-struct Node {
+/// Settings of a node.
+struct NodeSettings {
     name: &'static str,
     address: SocketAddr,
     connections: u32,
@@ -106,9 +106,9 @@ impl Deployment {
     }
 }
 
-fn nodes(arrangement: Arrangement, third: ThirdNode) -> io::Result<Vec<Node>> {
-    let node = |index: usize, connections, speed| -> io::Result<Node> {
-        Ok(Node { name: NAMES[index], address: free_port()?, connections, speed })
+fn nodes(arrangement: Arrangement, third: ThirdNode) -> io::Result<Vec<NodeSettings>> {
+    let node = |index: usize, connections, speed| -> io::Result<NodeSettings> {
+        Ok(NodeSettings { name: NAMES[index], address: free_port()?, connections, speed })
     };
     let reduced = CONNECTIONS / REDUCTION;
     if arrangement == Arrangement::OneNode {
@@ -127,16 +127,16 @@ fn nodes(arrangement: Arrangement, third: ThirdNode) -> io::Result<Vec<Node>> {
 }
 
 /// Returns the part of the configuration that all nodes of a cluster share.
-fn cluster(nodes: &[Node], redirect: &str) -> String {
+fn cluster(nodes: &[NodeSettings], redirect: &str) -> String {
     let mut config = format!("\n[sql]\nredirect = '{redirect}'\n\n[cluster]\nsecret = \"{SECRET}\"\n");
-    for Node { name, address, .. } in nodes {
+    for NodeSettings { name, address, .. } in nodes {
         config += &format!("\n[[cluster.peers]]\nname = '{name}'\nurl = 'http://{address}'\n");
     }
     config
 }
 
-fn node_config(node: &Node, cluster: &str, database_url: &str) -> String {
-    let Node { name, address, connections, speed } = node;
+fn node_config(node: &NodeSettings, cluster: &str, database_url: &str) -> String {
+    let NodeSettings { name, address, connections, speed } = node;
     let prefix = match speed {
         Speed::Full => "node-",
         Speed::Slow => SLOW_NODES,
@@ -148,7 +148,7 @@ fn node_config(node: &Node, cluster: &str, database_url: &str) -> String {
 }
 
 /// Waits until a node serves and knows the figures of so many peers.
-async fn wait_until_ready(node: &Node, peers: usize, directory: &Path) -> io::Result<()> {
+async fn wait_until_ready(node: &NodeSettings, peers: usize, directory: &Path) -> io::Result<()> {
     let is_ready = async || -> Result<bool, RunError> {
         // Also connects to the database, whose identity peers must know.
         get(node.address, "/healthz").await?;
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn every_contender_has_the_same_capacity() {
         let capacity = |arrangement, third| -> u32 {
-            let of = |node: &Node| match node.speed {
+            let of = |node: &NodeSettings| match node.speed {
                 Speed::Full => node.connections,
                 Speed::Slow => node.connections / REDUCTION,
             };

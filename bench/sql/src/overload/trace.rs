@@ -1,7 +1,7 @@
 //! The queries of a turn: when they arrive, and how long each needs a connection.
 //!
 //! Arrivals are random, as of independent clients. Service times have a bounded Pareto distribution: most queries are
-//! short, and the longest tenth needs almost half of the total time. The same seed gives the same trace.
+//! short, and the longest tenth needs 40 % of the total time. The same seed gives the same trace.
 
 use std::time::Duration;
 
