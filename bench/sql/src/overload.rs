@@ -161,12 +161,11 @@ async fn run_case(
     let warm_up = Trace::new(random.next_number(), case.load, WARM_UP);
     let mut rows = Vec::new();
     let mut deployments = Vec::new();
-    for (label, arrangement) in CONTENDERS {
-        let started = match Deployment::start(label, *arrangement, case.third, setup).await {
-            Ok(deployment) => measure(&deployment, &warm_up).await.map(|_| deployment),
-            Err(error) => Err(error.into()),
-        };
-        match started {
+    let start = |(label, arrangement)| (label, Deployment::start(label, arrangement, case.third, setup));
+    // All processes start before the first is waited for.
+    let started: Vec<_> = CONTENDERS.iter().copied().map(start).collect();
+    for (label, deployment) in started {
+        match warm_up_when_ready(deployment, &warm_up).await {
             Ok(deployment) => {
                 rows.push(RowSamples::new(label));
                 deployments.push(deployment);
@@ -189,6 +188,16 @@ async fn run_case(
     }
     let name = case.name.to_owned();
     CaseScore { name, about: case.about.to_owned(), metrics: METRICS, baseline: BASELINE, rows }
+}
+
+async fn warm_up_when_ready(
+    deployment: io::Result<Deployment>,
+    trace: &Trace,
+) -> Result<Deployment, RunError> {
+    let deployment = deployment?;
+    deployment.wait_until_ready().await?;
+    measure(&deployment, trace).await?;
+    Ok(deployment)
 }
 
 async fn measure(deployment: &Deployment, trace: &Trace) -> Result<TurnSample, RunError> {

@@ -45,6 +45,9 @@ pub(super) struct Deployment {
     /// The address that clients know.
     pub(super) entry: SocketAddr,
     processes: Vec<Process>,
+    nodes: Vec<NodeSettings>,
+    arrangement: Arrangement,
+    directory: PathBuf,
 }
 
 /// Settings of a node.
@@ -62,8 +65,8 @@ enum Speed {
 }
 
 impl Deployment {
-    /// Starts all processes and waits until they are ready and, in a cluster, know each other's figures.
-    pub(super) async fn start(
+    /// Starts all processes, which may not be ready yet.
+    pub(super) fn start(
         label: &str,
         arrangement: Arrangement,
         third: ThirdNode,
@@ -86,18 +89,28 @@ impl Deployment {
             let config = node_config(node, &cluster, &setup.database_url);
             processes.push(evenkeel::spawn(&setup.evenkeel, &directory, &config)?);
         }
-        let peers = if cluster.is_empty() { 0 } else { nodes.len() - 1 };
-        for node in &nodes {
-            wait_until_ready(node, peers, &directory).await?;
-        }
         let mut entry = nodes[0].address;
         if arrangement == Arrangement::Haproxy {
             entry = free_port()?;
             let addresses: Vec<_> = nodes.iter().map(|node| node.address).collect();
             processes.push(start_haproxy(entry, &addresses, "roundrobin", &directory)?);
-            wait("HAProxy", &directory, async || get(entry, "/healthz").await.is_ok()).await?;
         }
-        Ok(Self { entry, processes })
+        Ok(Self { entry, processes, nodes, arrangement, directory })
+    }
+
+    /// Waits until all nodes serve and, in a cluster, know each other's figures.
+    pub(super) async fn wait_until_ready(&self) -> io::Result<()> {
+        let peers = match self.arrangement {
+            Arrangement::OneNode | Arrangement::Haproxy => 0,
+            Arrangement::Redirect | Arrangement::Forward => self.nodes.len() - 1,
+        };
+        for node in &self.nodes {
+            let what = format!("node {}", node.name);
+            wait(&what, &self.directory, async || is_ready(node, peers).await.unwrap_or(false)).await?;
+        }
+        // HAProxy answers 503 until it has seen that a node is healthy.
+        let is_healthy = async || get(self.entry, "/healthz").await.is_ok();
+        wait("the entry", &self.directory, is_healthy).await
     }
 
     /// Returns the CPU time of all processes.
@@ -147,17 +160,13 @@ fn node_config(node: &NodeSettings, cluster: &str, database_url: &str) -> String
     format!("[server]\nlisten = '{address}'\n{cluster}{datasource}")
 }
 
-/// Waits until a node serves and knows the figures of so many peers.
-async fn wait_until_ready(node: &NodeSettings, peers: usize, directory: &Path) -> io::Result<()> {
-    let is_ready = async || -> Result<bool, RunError> {
-        // Also connects to the database, whose identity peers must know.
-        get(node.address, "/healthz").await?;
-        let sql = get(node.address, "/api/sql").await?;
-        let known = sql["datasources"][0]["peers"]["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Ok(known.iter().filter(|peer| peer["scores"]["query"].is_number()).count() == peers)
-    };
-    let what = format!("node {}", node.name);
-    wait(&what, directory, async || is_ready().await.unwrap_or(false)).await
+/// Reports whether a node serves and knows the figures of so many peers.
+async fn is_ready(node: &NodeSettings, peers: usize) -> Result<bool, RunError> {
+    // Also connects to the database, whose identity peers must know.
+    get(node.address, "/healthz").await?;
+    let sql = get(node.address, "/api/sql").await?;
+    let known = sql["datasources"][0]["peers"]["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(known.iter().filter(|peer| peer["scores"]["query"].is_number()).count() == peers)
 }
 
 async fn wait(what: &str, directory: &Path, is_done: impl AsyncFn() -> bool) -> io::Result<()> {
@@ -175,6 +184,9 @@ async fn get(address: SocketAddr, path: &str) -> Result<Value, RunError> {
     let mut connection = HttpConnection::connect(address).await?;
     connection.write(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").as_bytes()).await?;
     let response = http_load::receive(&mut connection).await?;
+    if response.status != 200 {
+        return Err(RunError(format!("status {}", response.status)));
+    }
     serde_json::from_slice(&response.body).map_err(|error| RunError(error.to_string()))
 }
 
