@@ -41,7 +41,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use key::{ClusterKeys, draw};
-use peer::Peer;
+use peer::{IncomingPoll, Peer};
 use poll::{PollClient, Poller};
 use report::Origination;
 use ticket::{Acceptance, TicketFields, UsedTickets};
@@ -73,6 +73,7 @@ impl Cluster {
     ) -> Result<Arc<Self>, ClusterStartError> {
         options.check()?;
         let runtime = TokioRuntime::current().ok_or(ClusterStartError::NoRuntime)?;
+        let boot = BootId(u64::from_be_bytes(draw()?));
         let config = ActorSystemConfig {
             workers_max: NonZeroUsize::MIN,
             supervision: supervision(),
@@ -97,7 +98,7 @@ impl Cluster {
         }
         Ok(Arc::new(Self {
             node,
-            boot: BootId(u64::from_be_bytes(draw()?)),
+            boot,
             started_at: Instant::now(),
             keys,
             peers,
@@ -130,12 +131,17 @@ impl Cluster {
     /// Answers a poll: `GET` [`POLL_PATH`].
     pub fn serve_poll(&self, headers: &HeaderMap) -> Result<Response<Bytes>, PollError> {
         let verified = poll::verify(headers, &self.node, &self.keys);
-        let is_rejected = matches!(verified, Err(PollError::Signature { .. }));
+        let incoming = match verified {
+            Err(PollError::Signature { .. }) => IncomingPoll::Rejected,
+            Ok(_) | Err(PollError::Malformed { .. } | PollError::OtherTarget { .. }) => {
+                IncomingPoll::Accepted
+            }
+        };
         let poller = poll::claimed_poller(headers).unwrap_or_default();
         // A forged poll can cause a line only if its sender knows the name of a peer, and then one per valid poll.
         let peer = self.peers.iter().find(|peer| *peer.name == *poller);
         if let Some(peer) = peer
-            && peer.record_poll_rejected(is_rejected)
+            && peer.record_incoming(incoming)
             && let Err(error) = &verified
         {
             warn!(peer = %peer.name, "{error}");
@@ -221,6 +227,11 @@ impl Cluster {
     /// It saves the forwarding node a poll. A redirected client has no use for it.
     pub fn report_header(&self, ticket: &Ticket) -> Option<HeaderValue> {
         forward::sign_report(&self.keys, &ticket.nonce, &ticket.issuer, &self.node, &self.report_json())
+    }
+
+    /// Writes the metrics of the pollers' actors in Prometheus' text format.
+    pub fn write_actor_metrics(&self, out: &mut String) -> fmt::Result {
+        self.system.metrics().write_prometheus(out)
     }
 }
 

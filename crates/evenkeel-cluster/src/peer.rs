@@ -47,8 +47,15 @@ struct Knowledge {
     report: Option<Arc<ReceivedReport>>,
     /// Failure of the last poll.
     failure: Option<Failure>,
-    /// Reports whether the last request of the peer had a valid signature.
-    poll_rejected: bool,
+    last_incoming: IncomingPoll,
+}
+
+/// Result of checking the signature of a poll that names the peer as its sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum IncomingPoll {
+    #[default]
+    Accepted,
+    Rejected,
 }
 
 #[derive(Clone, Debug)]
@@ -97,15 +104,16 @@ impl Peer {
             Some(report) if is_trusted && report.age(now) < down_after => report.status,
             _ => Status::Down,
         };
-        let is_silent =
-            status == Status::Down && report.as_ref().is_none_or(|report| report.status != status);
-        let error = match failure {
-            Some(failure) => Some(failure.reason),
-            None if is_silent => Some(format!("peer {:?} has not answered yet", self.name).into()),
-            None if status == Status::Down => {
+        let error = match (failure, &report) {
+            (Some(failure), _) => Some(failure.reason),
+            (None, _) if status != Status::Down => None,
+            (None, None) => Some(format!("peer {:?} has not answered yet", self.name).into()),
+            (None, Some(report)) if report.age(now) < down_after => {
                 Some(format!("peer {:?} reports that it is down", self.name).into())
             }
-            None => None,
+            (None, Some(report)) => {
+                Some(format!("peer {:?} has not answered for {:.1?}", self.name, report.age(now)).into())
+            }
         };
         let name = self.name.clone();
         let url = self.url.clone();
@@ -147,9 +155,76 @@ impl Peer {
         warn!(peer = %self.name, "{reason}");
     }
 
-    /// Records that a poll of this peer was served or rejected; returns true if that has changed.
-    pub(crate) fn record_poll_rejected(&self, is_rejected: bool) -> bool {
+    /// Stores the result of an incoming poll; returns true if it differs from the last one.
+    pub(crate) fn record_incoming(&self, poll: IncomingPoll) -> bool {
         let mut knowledge = self.knowledge.lock();
-        core::mem::replace(&mut knowledge.poll_rejected, is_rejected) != is_rejected
+        core::mem::replace(&mut knowledge.last_incoming, poll) != poll
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::BootId;
+
+    const DOWN_AFTER: Duration = Duration::from_secs(3);
+
+    fn peer() -> Peer {
+        let url = "http://10.0.0.2:8080".to_owned();
+        let origin = Origin::parse(&url).unwrap();
+        Peer::new(0, PeerOptions { name: "b".to_owned(), origin, url, weight: Weight::ONE })
+    }
+
+    fn report(boot: u64, sequence: u64, received_at: Instant) -> ReceivedReport {
+        let status = Status::Serving;
+        ReceivedReport { boot: BootId(boot), sequence, clock_ms: 0, received_at, status, pools: vec![] }
+    }
+
+    /// Returns boot and sequence of the known report.
+    fn known(peer: &Peer) -> (u64, u64) {
+        let report = peer.report().unwrap();
+        (report.boot.0, report.sequence)
+    }
+
+    #[test]
+    fn a_peer_is_down_three_seconds_after_its_last_report() {
+        let peer = peer();
+        let now = Instant::now();
+        peer.record_report(report(1, 0, now), ReportSource::Poll);
+        let status = |after| peer.snapshot(now + after, DOWN_AFTER).status;
+        assert_eq!(status(Duration::from_millis(2_999)), Status::Serving);
+        assert_eq!(status(DOWN_AFTER), Status::Down);
+        let error = peer.snapshot(now + DOWN_AFTER, DOWN_AFTER).error;
+        assert_eq!(error.as_deref(), Some(r#"peer "b" has not answered for 3.0s"#));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_believed_turns_a_peer_down_at_once() {
+        let peer = peer();
+        let now = Instant::now();
+        peer.record_report(report(1, 0, now), ReportSource::Poll);
+        peer.record_failure(Trust::Kept, "silent".to_owned());
+        assert_eq!(peer.snapshot(now, DOWN_AFTER).status, Status::Serving);
+        peer.record_failure(Trust::Lost, "lies".to_owned());
+        assert_eq!(peer.snapshot(now, DOWN_AFTER).status, Status::Down);
+        peer.record_report(report(1, 1, now), ReportSource::Poll);
+        assert_eq!(peer.snapshot(now, DOWN_AFTER).status, Status::Serving);
+    }
+
+    #[test]
+    fn an_older_report_never_replaces_a_newer_one() {
+        let peer = peer();
+        let now = Instant::now();
+        peer.record_report(report(1, 5, now), ReportSource::Poll);
+        for source in [ReportSource::Poll, ReportSource::ForwardedResponse] {
+            peer.record_report(report(1, 4, now), source);
+            assert_eq!(known(&peer), (1, 5));
+        }
+        peer.record_report(report(1, 6, now), ReportSource::ForwardedResponse);
+        assert_eq!(known(&peer), (1, 6));
+        peer.record_report(report(2, 9, now), ReportSource::ForwardedResponse);
+        assert_eq!(known(&peer), (1, 6));
+        peer.record_report(report(2, 0, now), ReportSource::Poll);
+        assert_eq!(known(&peer), (2, 0));
     }
 }

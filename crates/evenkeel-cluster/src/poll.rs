@@ -135,7 +135,7 @@ impl PollClient {
         let failure = match polled {
             Ok(Ok(())) => return,
             Ok(Err(failure)) => failure,
-            Err(_) => silent(format!("no answer within {:?}", self.timeout)),
+            Err(_) => silent(format!("did not answer within {:?}", self.timeout)),
         };
         let reason = format!("peer {:?} {}", self.peer.name, failure.reason);
         self.peer.record_failure(failure.trust, reason);

@@ -218,3 +218,87 @@ pub(crate) enum ReportError {
     #[error("pool {index} of the report is not valid: {reason}")]
     Pool { index: usize, reason: &'static str },
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn stats() -> NodeStats {
+        NodeStats { open_conns: 9, idle_conns: 4, status: Status::Serving, ..NodeStats::default() }
+    }
+
+    /// Writes a report with one pool as JSON that a test can change.
+    fn written() -> Value {
+        let pool = PoolReport { database_id: "7/shop".to_owned(), name: "shop".to_owned(), stats: stats() };
+        let report = NodeReport { status: Status::Draining, pools: vec![pool] };
+        let by = Origination { node: "b", boot: BootId(0xab), sequence: 7, clock_ms: 1_500 };
+        serde_json::from_slice(&to_json(report, by)).unwrap()
+    }
+
+    fn parsed(json: &Value) -> Result<ReceivedReport, ReportError> {
+        parse(json.to_string().as_bytes(), "b", Instant::now())
+    }
+
+    #[test]
+    fn a_written_report_is_read_and_its_clock_goes_on() {
+        let json = written();
+        assert_eq!((&json["boot"], &json["status"]), (&json!("00000000000000ab"), &json!("DRAINING")));
+        let report = parsed(&json).unwrap();
+        assert_eq!((report.boot, report.sequence, report.clock_ms), (BootId(0xab), 7, 1_500));
+        assert_eq!((report.status, report.pools[0].stats), (Status::Draining, stats()));
+        assert_eq!(report.clock_ms_at(report.received_at + Duration::from_millis(20)), 1_520);
+    }
+
+    #[test]
+    fn a_report_of_another_node_or_boot_is_an_error() {
+        let mut json = written();
+        json["node"] = json!("c");
+        assert_eq!(parsed(&json), Err(ReportError::OtherNode { name: "c".to_owned() }));
+        for boot in ["", "ab", "00000000000000zz", "000000000000000ab"] {
+            let mut json = written();
+            json["boot"] = json!(boot);
+            assert_eq!(parsed(&json), Err(ReportError::Boot));
+        }
+    }
+
+    #[test]
+    fn a_figure_outside_of_its_type_is_an_error() {
+        for (figure, value) in [
+            ("runningSql", json!(-1)),
+            ("runningHttpSession", json!(4_294_967_296_u64)),
+            ("maxOpenConns", json!(3_000_000_000_u64)),
+            ("uptimeSec", json!(1.5)),
+            ("errorRate1m", json!(null)),
+            ("p95LatencyMs", json!("fast")),
+            ("status", json!("BUSY")),
+            ("openConns", json!([1])),
+        ] {
+            let mut json = written();
+            json["pools"][0]["stats"][figure] = value;
+            assert!(matches!(parsed(&json), Err(ReportError::Json { .. })), "{figure}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_report_is_an_error() {
+        let valid = written().to_string();
+        let nested = "[".repeat(100_000);
+        let huge = valid.replace("\"p95LatencyMs\":0.0", "\"p95LatencyMs\":1e999");
+        assert_ne!(huge, valid);
+        for text in ["", "null", "{}", "[]", &valid[1..], &valid[..valid.len() - 1], &nested, &huge] {
+            let report = parse(text.as_bytes(), "b", Instant::now());
+            assert!(matches!(report, Err(ReportError::Json { .. })), "{report:?}");
+        }
+        assert!(matches!(parse(b"\xff", "b", Instant::now()), Err(ReportError::Json { .. })));
+    }
+
+    #[test]
+    fn a_field_of_a_later_version_is_ignored() {
+        let mut json = written();
+        json["later"] = json!({"a": 1});
+        json["pools"][0]["stats"]["later"] = json!(2);
+        assert!(parsed(&json).is_ok());
+    }
+}

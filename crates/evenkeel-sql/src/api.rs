@@ -18,9 +18,10 @@ use evenkeel_server::body::Response;
 use evenkeel_server::origin::{Protection, check_origin};
 use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::scheduling::ScheduledTenants;
+use evenkeel_server::sigv4::SignatureVerifier;
 use evenkeel_server::tenant::{Access, Authenticator, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{Observer, RegisterError, Registry};
-use http::Method;
+use http::{HeaderValue, Method};
 
 use crate::database::Database;
 use crate::datasource::{AccessMode, Datasource};
@@ -29,8 +30,10 @@ use crate::held_slot::{HeldSlots, REPORT_INTERVAL};
 use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
+use crate::rds_data::StartedCalls;
+use crate::received::TICKET_REJECTED;
 use crate::transaction::{Transactions, TransactionsError};
-use crate::{health, neon, received, statement, transaction_routes};
+use crate::{health, hrana, neon, rds_data, received, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for 20 ms. A round grants a twentieth of it.
 const QUANTUM: Cost = Cost(20_000);
@@ -58,6 +61,8 @@ pub struct SqlApi {
     pub(crate) redirect: RedirectMode,
     /// The start by the clock of the scheduler.
     pub(crate) started_at_scheduler: evenkeel_policy::time::Instant,
+    pub(crate) rds_signatures: SignatureVerifier,
+    pub(crate) rds_calls: StartedCalls,
     tenants: ScheduledTenants,
     held: Arc<HeldSlots>,
     draining: AtomicBool,
@@ -99,6 +104,8 @@ impl SqlApi {
         let started_at_scheduler = scheduler.now();
         let api = Arc::new(Self {
             limits: options.limits,
+            rds_signatures: SignatureVerifier::new(auth.clone(), options.master_key, rds_data::SERVICE),
+            rds_calls: StartedCalls::default(),
             auth,
             scheduler,
             metrics: SqlMetrics::new(registry, &databases)?,
@@ -159,6 +166,21 @@ impl SqlApi {
             error_format: neon::error_format,
         };
         routes.add_route("/sql", neon)?;
+        rds_data::add_routes(self, routes)?;
+        for path in hrana::POSTS {
+            let route = Route {
+                method: Method::POST,
+                // As above: the handler authenticates, and a request of an open transaction is always served.
+                access: Access::Public,
+                rate_limit: RateLimit::Handler,
+                handler: self.handler_with_errors(Operation::Hrana, hrana::error_response, hrana::serve),
+                error_format: hrana::error_format,
+            };
+            routes.add_route(path, route)?;
+        }
+        for path in hrana::GETS {
+            routes.add(Method::GET, path, Access::Public, handler(hrana::version))?;
+        }
         let api = self.clone();
         routes.add(
             Method::GET,
@@ -179,7 +201,7 @@ impl SqlApi {
     }
 
     /// Creates the handler of an operation, which counts its errors and formats them with `error_response`.
-    fn handler_with_errors<F, A>(
+    pub(crate) fn handler_with_errors<F, A>(
         self: &Arc<Self>,
         operation: Operation,
         error_response: fn(SqlError) -> Response,
@@ -194,13 +216,17 @@ impl SqlApi {
             let api = api.clone();
             async move {
                 let started = Instant::now();
-                let ticket = api.check(&call).and_then(|()| received::accept_ticket(&api, &mut call));
-                let (result, ticket) = match ticket {
+                let accepted = api.check(&call).and_then(|()| received::accept_ticket(&api, &mut call));
+                let is_rejected = matches!(accepted, Err(ApiError::InvalidTicket { .. }));
+                let (result, ticket) = match accepted {
                     Ok(ticket) => (serve(api.clone(), call).await, ticket),
                     Err(error) => (Err(error.into()), None),
                 };
                 api.metrics.record(operation, &result, started.elapsed());
                 let mut response = result.unwrap_or_else(error_response);
+                if is_rejected {
+                    response.headers_mut().insert(TICKET_REJECTED, HeaderValue::from_static("true"));
+                }
                 if let Some(ticket) = ticket {
                     api.add_report(&ticket, &mut response);
                 }

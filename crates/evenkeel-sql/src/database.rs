@@ -297,6 +297,16 @@ impl Database {
         }
     }
 
+    /// Returns the figures by which the number of requests is limited, and nothing else.
+    pub(crate) fn session_counts(&self, draining: bool) -> NodeStats {
+        NodeStats {
+            running_http_session: self.stats.running(Activity::HttpSession),
+            max_http_sessions: to_i32(self.options.max_http_sessions),
+            status: if draining { Status::Draining } else { Status::Serving },
+            ..NodeStats::default()
+        }
+    }
+
     /// Returns the figures of this node for this database.
     pub(crate) fn node_stats(&self, uptime_sec: u64, draining: bool) -> NodeStats {
         let now = self.scheduler.now();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use evenkeel_cluster::{Cluster, PeerSnapshot};
 use evenkeel_pipeline::{PeerFigures, PeerId, RedirectDecision, RedirectMode, RedirectRequest};
-use evenkeel_policy::score::RequestKind;
+use evenkeel_policy::score::{NodeStats, RequestKind, Status};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use http::{HeaderMap, HeaderName};
@@ -103,21 +103,27 @@ impl SqlApi {
         let database = request.database;
         let database_id = database.shared_id()?;
         let pool = database.pool(request.access);
-        let peers: Vec<PeerFigures> =
-            cluster.peers().iter().filter_map(|peer| self.figures(peer, database_id)).collect();
-        if peers.is_empty() {
-            return None;
-        }
-        let redirect = RedirectRequest {
+        let mut redirect = RedirectRequest {
             tenant: request.received.tenant.id,
             node: pool.node,
             model: pool.model,
             kind: request.kind,
             mode,
-            own: self.node_stats(database),
-            peers: &peers,
+            own: database.session_counts(self.is_draining()),
+            peers: &[],
             excluded,
         };
+        // Most requests find room, and need neither the measurements of this node nor the figures of its peers.
+        if self.scheduler.inspect(|pipeline| pipeline.has_room(&redirect)) {
+            return None;
+        }
+        let peers: Vec<PeerFigures> =
+            cluster.peers().iter().filter_map(|peer| self.figures(peer, database_id)).collect();
+        if peers.is_empty() {
+            return None;
+        }
+        redirect.own = self.node_stats(database);
+        redirect.peers = &peers;
         let random = random_unit();
         let decision = self.scheduler.update(|pipeline, now| {
             pipeline.decide_redirect(now, &mut database.redirector.lock(), redirect, random)
@@ -132,10 +138,15 @@ impl SqlApi {
     pub(crate) fn figures(&self, peer: &PeerSnapshot, database_id: &str) -> Option<PeerFigures> {
         let received = peer.report.as_ref()?;
         let pool = received.pools.iter().find(|pool| pool.database_id == database_id)?;
+        // A peer that drains as a whole, or that is not believed, is no candidate whatever its figures say.
+        let status = match peer.status {
+            Status::Serving => pool.stats.status,
+            Status::Draining | Status::Down => peer.status,
+        };
         Some(PeerFigures {
             peer: PeerId(u32::try_from(peer.index).ok()?),
             weight: peer.weight,
-            stats: pool.stats,
+            stats: NodeStats { status, ..pool.stats },
             measured_at: self.scheduler_time(received.received_at.into_std()),
         })
     }

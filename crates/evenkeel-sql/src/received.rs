@@ -8,11 +8,15 @@ use evenkeel_cluster::{TICKET_HEADER, Ticket};
 use evenkeel_policy::time::Instant;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::route::ServerRequest;
+use evenkeel_server::sigv4::SignedRequest;
 use evenkeel_server::tenant::{Authenticator, Tenant};
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::api::SqlApi;
+use crate::error::SqlError;
 
+/// Response header by which the issuer of a ticket learns that the request was not served.
+pub(crate) const TICKET_REJECTED: HeaderName = HeaderName::from_static("x-evenkeel-ticket-rejected");
 /// Query parameter with the ticket of a redirected request.
 pub(crate) const TICKET_PARAMETER: &str = "ticket";
 
@@ -21,6 +25,7 @@ pub(crate) struct Received {
     pub(crate) tenant: Arc<Tenant>,
     /// Set if a peer handed the request over.
     pub(crate) ticket: Option<Ticket>,
+    pub(crate) version: Version,
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
@@ -50,17 +55,31 @@ impl Received {
         if let Some(ticket) = &ticket {
             ticket.check_body(&body).map_err(|error| invalid(&error))?;
         }
+        Ok(Self::new(call, tenant, ticket, body))
+    }
+
+    /// Reads a request that an AWS client has signed.
+    pub(crate) async fn read_signed(api: &SqlApi, mut call: ServerRequest) -> Result<Self, SqlError> {
+        if call.request.extensions().get::<Ticket>().is_some() {
+            return Ok(Self::read(api, call).await?);
+        }
+        let SignedRequest { tenant, body } = api.rds_signatures.authenticate::<SqlError>(&mut call).await?;
+        Ok(Self::new(call, tenant, None, body))
+    }
+
+    fn new(call: ServerRequest, tenant: Arc<Tenant>, ticket: Option<Ticket>, body: Bytes) -> Self {
         let (head, _) = call.request.into_parts();
-        Ok(Self {
+        Self {
             tenant,
             ticket,
+            version: head.version,
             method: head.method,
             path: head.uri.path().to_owned(),
             headers: head.headers,
             body,
             request_id: call.request_id,
             accepted_at: call.accepted_at,
-        })
+        }
     }
 
     /// Counts the request against its tenant's requests per minute, unless a peer has counted it.

@@ -202,7 +202,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::{TlsRoots, Upstream};
+    use crate::{HeaderFilter, TlsRoots, Upstream};
 
     const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody";
 
@@ -267,6 +267,33 @@ mod tests {
             stream.write_all(OK).await.unwrap();
         };
         tokio::join!(serving, send_one(&upstream, &origin));
+        assert_eq!((upstream.stats().connections_created, upstream.stats().connections_reused), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_sent_once_uses_a_new_connection_if_nothing_was_written() {
+        let upstream = without_reaper();
+        let (listener, origin) = bind_origin().await;
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(OK).await.unwrap();
+            stream
+        };
+        let (stream, ()) = tokio::join!(serving, send_one(&upstream, &origin));
+        drop(stream);
+        while !is_reaper_woken(&upstream) {
+            tokio::task::yield_now().await;
+        }
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(OK).await.unwrap();
+        };
+        let request = Request::new(Bytes::new());
+        let filter = HeaderFilter { keep: |_| true, add: &[] };
+        let ((), response) = tokio::join!(serving, upstream.send_once(&origin, &request, filter));
+        assert_eq!(response.unwrap().status(), 200);
         assert_eq!((upstream.stats().connections_created, upstream.stats().connections_reused), (2, 0));
     }
 }

@@ -128,7 +128,7 @@ impl Gateway {
         let OpenedSql { api: sql, postgres } =
             sql::open(&config, &data_dir, auth.clone(), cluster.clone(), &registry).await?;
         sql_slot.get_or_init(|| Arc::downgrade(&sql));
-        add_actor_metrics(&registry, &llm, &sql)?;
+        add_actor_metrics(&registry, &llm, &sql, cluster.as_ref())?;
         let url = client_url(address, tls.is_some());
         data_dir.announce(&url)?;
         let metrics_access = config.telemetry.metrics;
@@ -284,10 +284,16 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Adds the metrics of the actor systems of both APIs to the page of all metrics.
-fn add_actor_metrics(registry: &Registry, llm: &Arc<LlmApi>, sql: &Arc<SqlApi>) -> Result<(), RegisterError> {
+/// Adds the metrics of the actor systems of both APIs and of the cluster to the page of all metrics.
+fn add_actor_metrics(
+    registry: &Registry,
+    llm: &Arc<LlmApi>,
+    sql: &Arc<SqlApi>,
+    cluster: Option<&Arc<Cluster>>,
+) -> Result<(), RegisterError> {
     let llm = Arc::downgrade(llm);
     let sql = Arc::downgrade(sql);
+    let cluster = cluster.map(Arc::downgrade).unwrap_or_default();
     registry.add_source(move |out| {
         let mut metrics = ActorMetrics::default();
         if let Some(llm) = llm.upgrade() {
@@ -299,6 +305,11 @@ fn add_actor_metrics(registry: &Registry, llm: &Arc<LlmApi>, sql: &Arc<SqlApi>) 
             let mut page = String::new();
             sql.write_actor_metrics(&mut page)?;
             metrics.add("sql", &page)?;
+        }
+        if let Some(cluster) = cluster.upgrade() {
+            let mut page = String::new();
+            cluster.write_actor_metrics(&mut page)?;
+            metrics.add("cluster", &page)?;
         }
         metrics.write(out);
         Ok(())

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::MODE;
 use crate::database::Database;
-use crate::received::{Received, TICKET_PARAMETER};
+use crate::received::{Received, TICKET_PARAMETER, TICKET_REJECTED};
 use crate::stats::ActivityGuard;
 
 /// Most hops of a request: from the node that the client knows to a peer, and from there to another.
@@ -107,6 +107,10 @@ pub(super) async fn forward(
     let lost = |reason: String| TransferError::Lost { node: node.clone(), reason };
     let forwarded = cluster.forward(index, &ticket, request);
     match tokio::time::timeout(time_max + FORWARD_MARGIN, forwarded).await {
+        // The peer was restarted since its last report, so it did not serve the request.
+        Ok(Ok(response)) if response.headers().contains_key(TICKET_REJECTED) => {
+            Err(TransferError::NotSent { reason: format!("peer {node:?} rejected the ticket") })
+        }
         Ok(Ok(response)) => Ok(relay(response, on_end)),
         Ok(Err(ForwardError::NotSent { reason })) => Err(TransferError::NotSent { reason }),
         Ok(Err(ForwardError::OutcomeUnknown { reason })) => Err(lost(reason)),
@@ -134,8 +138,10 @@ fn issue_ticket(
 
 /// Returns the headers that the peer needs; the ticket replaces the credentials.
 fn forwarded_headers(received: &Received) -> HeaderMap {
-    let is_forwarded =
-        |name: &HeaderName| *name == ACCEPT || *name == CONTENT_TYPE || name.as_str().starts_with("neon-");
+    let is_forwarded = |name: &HeaderName| {
+        let of_a_driver = ["neon-", "amz-sdk-"].iter().any(|prefix| name.as_str().starts_with(prefix));
+        *name == ACCEPT || *name == CONTENT_TYPE || of_a_driver
+    };
     let kept = received.headers.iter().filter(|(name, _)| is_forwarded(name));
     let mut headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
     headers.insert(REQUEST_ID, received.request_id.clone());

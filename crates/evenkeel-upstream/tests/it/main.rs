@@ -7,6 +7,7 @@ mod failures;
 mod keep_alive;
 mod parsing;
 mod responses;
+mod send_once;
 mod stub;
 mod times;
 mod tls;
