@@ -21,7 +21,7 @@ use evenkeel_server::body::Response;
 use evenkeel_telemetry::{HandoverFailure, Step};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use self::transfer::{ForwardEnd, Forwarded, HOPS_MAX, Route, TransferError, forward, redirect};
+use self::transfer::{ForwardEnd, Forwarded, HOPS_MAX, HopHistory, TransferError, forward, redirect};
 use crate::api::SqlApi;
 use crate::database::Database;
 use crate::datasource::AccessMode;
@@ -62,11 +62,11 @@ impl SqlApi {
         if idempotency::key(&request.received.headers)?.is_some() {
             return Ok(None);
         }
-        let Some(route) = Route::of(request.received, cluster) else { return Ok(None) };
-        let mut excluded = route.visited_peers(cluster);
+        let Some(history) = HopHistory::of(request.received, cluster) else { return Ok(None) };
+        let mut excluded = history.visited_peers(cluster);
         while let Some(peer) = self.choose_peer(cluster, request, mode, &excluded) {
             let sent = match mode {
-                RedirectMode::ByClient => redirect(cluster, peer, request.received, &route),
+                RedirectMode::ByClient => redirect(cluster, peer, request.received, &history),
                 RedirectMode::Forward => {
                     let on_end = ForwardEnd {
                         _session: Some(request.database.stats.begin(Activity::HttpSession)),
@@ -77,7 +77,7 @@ impl SqlApi {
                             kind: request.kind,
                         }),
                     };
-                    self.forward(cluster, peer, request.received, &route, request.time_max, on_end).await
+                    self.forward(cluster, peer, request.received, &history, request.time_max, on_end).await
                 }
             };
             match sent {
@@ -99,12 +99,12 @@ impl SqlApi {
         cluster: &Cluster,
         peer: PeerId,
         received: &Received,
-        route: &Route,
+        history: &HopHistory,
         time_max: Duration,
         on_end: ForwardEnd,
     ) -> Result<Response, TransferError> {
         let started = self.scheduler.now();
-        let sent = forward(cluster, peer, received, route, time_max, on_end).await;
+        let sent = forward(cluster, peer, received, history, time_max, on_end).await;
         let step = match &sent {
             Ok(_) => Step::PeerAnswered { peer, after: self.scheduler.now().since(started) },
             Err(TransferError::NotSent { .. }) => {
@@ -207,14 +207,14 @@ impl SqlApi {
         let peer = cluster.peers().iter().position(|peer| *peer.name == *node);
         let peer = peer.ok_or_else(|| SqlError::UnknownOwner { node: node.clone() })?;
         let unreachable = |reason: String| SqlError::OwnerUnreachable { node: node.clone(), reason };
-        let Some(route) = Route::of(received, cluster) else {
+        let Some(history) = HopHistory::of(received, cluster) else {
             return Err(unreachable(format!("the request has taken {HOPS_MAX} hops")));
         };
         let session = self.databases.first().map(|database| database.stats.begin(Activity::HttpSession));
         let on_end = ForwardEnd { _session: session, _forwarded: None };
         let peer = PeerId(peer as u32);
         self.record(received, Step::SentToOwner { peer });
-        match self.forward(cluster, peer, received, &route, time_max, on_end).await {
+        match self.forward(cluster, peer, received, &history, time_max, on_end).await {
             Ok(response) => Ok(FoundTransaction::Elsewhere(response)),
             Err(TransferError::NotSent { reason }) => Err(unreachable(reason)),
             Err(TransferError::Lost { node, reason }) => Err(SqlError::PeerLost { node, reason }),

@@ -30,12 +30,12 @@ pub(super) const HOPS_MAX: u8 = 2;
 const FORWARD_MARGIN: Duration = Duration::from_secs(5);
 
 /// The nodes that a request has visited, this one included, and the hops that it may still take.
-pub(super) struct Route {
+pub(super) struct HopHistory {
     visited: Vec<String>,
     hops_left: u8,
 }
 
-impl Route {
+impl HopHistory {
     /// Returns the route of a request; `None` if it may take no further hop.
     pub(super) fn of(received: &Received, cluster: &Cluster) -> Option<Self> {
         let (hops, mut visited) = match &received.ticket {
@@ -68,9 +68,9 @@ pub(super) fn redirect(
     cluster: &Cluster,
     peer: PeerId,
     received: &Received,
-    route: &Route,
+    history: &HopHistory,
 ) -> Result<Response, TransferError> {
-    let ticket = issue_ticket(cluster, peer, received, route)?;
+    let ticket = issue_ticket(cluster, peer, received, history)?;
     let peer = &cluster.peers()[peer.0 as usize];
     let url = format!("{}{}?{TICKET_PARAMETER}={ticket}", peer.url, received.path);
     let not_sent = |_| TransferError::NotSent { reason: "its URL does not fit in a header".to_owned() };
@@ -90,11 +90,11 @@ pub(super) async fn forward(
     cluster: &Cluster,
     peer: PeerId,
     received: &Received,
-    route: &Route,
+    history: &HopHistory,
     time_max: Duration,
     on_end: ForwardEnd,
 ) -> Result<Response, TransferError> {
-    let ticket = issue_ticket(cluster, peer, received, route)?;
+    let ticket = issue_ticket(cluster, peer, received, history)?;
     let index = peer.0 as usize;
     let node = cluster.peers()[index].name.to_string();
     let mut request = Request::new(received.body.clone());
@@ -123,15 +123,15 @@ fn issue_ticket(
     cluster: &Cluster,
     peer: PeerId,
     received: &Received,
-    route: &Route,
+    history: &HopHistory,
 ) -> Result<String, TransferError> {
     let request = TicketRequest {
         tenant: &received.tenant.settings.name,
         method: &received.method,
         path: &received.path,
         body: &received.body,
-        hops_left: route.hops_left,
-        visited: &route.visited,
+        hops_left: history.hops_left,
+        visited: &history.visited,
     };
     let ticket = cluster.issue_ticket(peer.0 as usize, request);
     ticket.map_err(|error| TransferError::NotSent { reason: error.to_string() })

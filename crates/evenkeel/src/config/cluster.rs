@@ -115,6 +115,7 @@ fn conflict(earlier: &[(ValueSource, PeerConfig)], peer: &PeerConfig) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::config::{Config, ConfigSources};
 
     fn sources(text: &str) -> ConfigSources {
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(cluster.name.as_deref(), Some("a"));
         let peers: Vec<_> = cluster.peers.iter().map(|peer| (&*peer.name, &*peer.url)).collect();
         assert_eq!(peers, [("a", "http://10.0.0.1:7070"), ("b", "http://10.0.0.2:7070")]);
-        assert_eq!(cluster.peers[1].weight.as_f64(), 2.0);
+        assert_eq!(cluster.peers[1].weight, Weight::whole(2).unwrap());
         assert!(!format!("{cluster:?}").contains("0123456789abcdef"));
     }
 
