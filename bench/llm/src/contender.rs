@@ -9,14 +9,14 @@ mod routers;
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
 use crate::load::{ClientPool, Target};
-use bench_support::Process;
+use bench_support::{Process, free_port};
 
 const READY_WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -177,9 +177,4 @@ fn log(directory: &Path) -> PathBuf {
 fn last_log_line(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.trim().lines().next_back().unwrap_or("(empty)").to_owned()
-}
-
-/// Returns a free port. Another process could take it before the contender does.
-fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?.local_addr()
 }

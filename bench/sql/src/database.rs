@@ -32,21 +32,16 @@ const SETTINGS: &[(&str, &str)] = &[
 
 pub(crate) struct BenchDatabase {
     server: TestServer,
-    /// Bytes that PostgreSQL sends for the rows of one result in [`SqlCase::Rows`](crate::case::SqlCase::Rows).
+    /// Bytes that PostgreSQL sends for the rows of one result in [`SqlCase::Rows`](crate::case::SqlCase::Rows); 0 without
+    /// tables.
     pub(crate) result_bytes: f64,
 }
 
 impl BenchDatabase {
     /// Starts a server and fills its tables.
     pub(crate) fn start() -> io::Result<Self> {
-        let mut options = TestServer::options().hba("host all all 127.0.0.1/32 trust");
-        for (name, value) in SETTINGS {
-            options = options.setting(*name, *value);
-        }
-        let server = options.start().map_err(io::Error::other)?;
+        let Self { server, .. } = Self::start_empty()?;
         let psql = |database: &str, sql: &str| server.psql(database, sql).map_err(io::Error::other);
-        psql(ADMIN_DATABASE, &format!("CREATE ROLE {NAME} LOGIN PASSWORD '{PASSWORD}'"))?;
-        psql(ADMIN_DATABASE, &format!("CREATE DATABASE {NAME} OWNER {NAME}"))?;
         fill(server.port())?;
         // Reads the table and its index into memory.
         psql(NAME, "SET enable_seqscan = off; SELECT sum(abalance) FROM pgbench_accounts WHERE 0 < aid")?;
@@ -61,6 +56,19 @@ impl BenchDatabase {
         )?;
         let result_bytes = result_bytes.trim_end().parse().map_err(io::Error::other)?;
         Ok(Self { server, result_bytes })
+    }
+
+    /// Starts a server without tables.
+    pub(crate) fn start_empty() -> io::Result<Self> {
+        let mut options = TestServer::options().hba("host all all 127.0.0.1/32 trust");
+        for (name, value) in SETTINGS {
+            options = options.setting(*name, *value);
+        }
+        let server = options.start().map_err(io::Error::other)?;
+        let psql = |database: &str, sql: &str| server.psql(database, sql).map_err(io::Error::other);
+        psql(ADMIN_DATABASE, &format!("CREATE ROLE {NAME} LOGIN PASSWORD '{PASSWORD}'"))?;
+        psql(ADMIN_DATABASE, &format!("CREATE DATABASE {NAME} OWNER {NAME}"))?;
+        Ok(Self { server, result_bytes: 0.0 })
     }
 
     pub(crate) fn port(&self) -> u16 {

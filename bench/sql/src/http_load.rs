@@ -1,4 +1,4 @@
-//! Load generator for Evenkeel: keep-alive connections that send the next query as soon as the response is complete.
+//! Load generator for servers that take SQL over HTTP: keep-alive connections that send the next query as soon as the response is complete.
 //!
 //! One thread drives all connections. A request is built once per connection and key; only the digits of its parameter
 //! change. The first response of each connection and key is checked, later ones only for their status.
@@ -9,19 +9,19 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bench_support::{Body, HttpConnection, RunError, SplitMix64};
-use memchr::memmem;
+use bench_support::{Body, Head, HttpConnection, RunError, SplitMix64};
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
-use crate::case::{RESULT_ROWS, SqlCase};
+use crate::case::SqlCase;
 use crate::database::ACCOUNTS;
+use crate::query_api::{PARAM_WIDTH, QueryApi, QueryBody};
 use crate::turn::{CpuReader, MeasuredTurn, WARM_UP};
 
-/// Room for the digits of an account's number; the rest is spaces, so that the length of a request never changes.
-const PARAM_WIDTH: usize = 10;
 /// Room for latencies, so that a connection rarely allocates during the window.
 const LATENCIES_CAPACITY: usize = 16 * 1024;
+/// Type of a result as one JSON object.
+pub(crate) const JSON: &str = "application/json";
 
 /// A gateway.
 #[derive(Clone, Debug)]
@@ -29,33 +29,7 @@ pub(crate) struct HttpTarget {
     pub(crate) address: SocketAddr,
     /// API keys; every connection uses the next one for its next query. Without keys, requests carry none.
     pub(crate) keys: Vec<String>,
-    pub(crate) lookup: LookupSql,
-    pub(crate) form: ResultForm,
-}
-
-/// Dialect of the query by primary key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LookupSql {
-    Postgres,
-    Sqlite,
-}
-
-impl LookupSql {
-    fn text(self) -> &'static str {
-        match self {
-            Self::Postgres => "select abalance from pgbench_accounts where aid = $1",
-            Self::Sqlite => "select abalance from pgbench_accounts where aid = ?1",
-        }
-    }
-}
-
-/// Form of the response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResultForm {
-    /// One JSON object.
-    Object,
-    /// A stream of JSON lines.
-    Lines,
+    pub(crate) api: QueryApi,
 }
 
 /// Part of a turn.
@@ -116,7 +90,7 @@ pub(crate) async fn check(target: &HttpTarget, case: SqlCase) -> Result<(), RunE
 /// Sends one request with a body and returns the response's body, if its status is 200.
 pub(crate) async fn post(address: SocketAddr, path: &str, body: &str) -> Result<Vec<u8>, RunError> {
     let mut connection = HttpConnection::connect(address).await?;
-    connection.write(&request(address, path, None, ResultForm::Object, body)).await?;
+    connection.write(&request(address, path, None, JSON, body)).await?;
     let mut received = Vec::new();
     read_response(&mut connection, |part| received.extend_from_slice(part)).await?;
     Ok(received)
@@ -128,6 +102,7 @@ struct SqlClient {
     /// One per key.
     requests: Vec<Vec<u8>>,
     next_request: usize,
+    api: QueryApi,
     /// Position of the parameter, counted from the end of a request; `None` if the query has no parameter.
     param_from_end: Option<usize>,
     random: SplitMix64,
@@ -136,16 +111,8 @@ struct SqlClient {
 impl SqlClient {
     /// Opens a connection and checks the response to each of its requests.
     async fn open(target: &HttpTarget, case: SqlCase, index: usize) -> Result<Self, RunError> {
-        let sql = match case {
-            SqlCase::Lookup { .. } => target.lookup.text().to_owned(),
-            SqlCase::Rows => format!("select * from pgbench_accounts limit {RESULT_ROWS}"),
-        };
-        let (params, param_from_end) = match case {
-            SqlCase::Lookup { .. } => (format!("[{:PARAM_WIDTH$}]", 1), Some(PARAM_WIDTH + 2)),
-            SqlCase::Rows => ("[]".to_owned(), None),
-        };
-        let body = format!(r#"{{"sql":"{sql}","params":{params}}}"#);
-        let new_request = |key| request(target.address, "/query", key, target.form, &body);
+        let QueryBody { text, param_from_end } = target.api.body(case);
+        let new_request = |key| request(target.address, target.api.path(), key, target.api.accept(), &text);
         let requests = if target.keys.is_empty() {
             vec![new_request(None)]
         } else {
@@ -156,13 +123,14 @@ impl SqlClient {
             connection.write(request).await?;
             let mut body = Vec::new();
             read_response(&mut connection, |part| body.extend_from_slice(part)).await?;
-            check_result(&body, case, target.form)?;
+            check_result(&body, case, target.api)?;
         }
         Ok(Self {
             connection,
             // Neighbouring connections begin with different tenants.
             next_request: index % requests.len(),
             requests,
+            api: target.api,
             param_from_end,
             random: SplitMix64::new(index as u64),
         })
@@ -189,7 +157,7 @@ impl SqlClient {
         if let Some(from_end) = self.param_from_end {
             let start = request.len() - from_end;
             let account = 1 + self.random.next_number() % u64::from(ACCOUNTS);
-            write_number(account, &mut request[start..start + PARAM_WIDTH]);
+            self.api.write_param(account, &mut request[start..start + PARAM_WIDTH]);
         }
         self.connection.write(request).await?;
         let mut bytes = 0;
@@ -198,11 +166,14 @@ impl SqlClient {
     }
 }
 
-fn request(address: SocketAddr, path: &str, key: Option<&str>, form: ResultForm, body: &str) -> Vec<u8> {
-    let accept = match form {
-        ResultForm::Object => "application/json",
-        ResultForm::Lines => "application/x-ndjson",
-    };
+/// Builds a request with a body.
+pub(crate) fn request(
+    address: SocketAddr,
+    path: &str,
+    key: Option<&str>,
+    accept: &str,
+    body: &str,
+) -> Vec<u8> {
     let authorization = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     let length = body.len();
     format!(
@@ -212,12 +183,15 @@ fn request(address: SocketAddr, path: &str, key: Option<&str>, form: ResultForm,
     .into_bytes()
 }
 
-/// Writes a number right-aligned, with leading spaces, which JSON ignores.
-fn write_number(mut number: u64, field: &mut [u8]) {
-    for byte in field.iter_mut().rev() {
-        *byte = if number == 0 { b' ' } else { b'0' + (number % 10) as u8 };
-        number /= 10;
-    }
+pub(crate) struct HttpResponse {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Reads a response with its body.
+pub(crate) async fn receive(connection: &mut HttpConnection) -> Result<HttpResponse, RunError> {
+    let head = read_head(connection).await?;
+    collect(connection, head).await
 }
 
 /// Reads a response and passes on its body; fails unless its status is 200.
@@ -225,30 +199,38 @@ async fn read_response(
     connection: &mut HttpConnection,
     mut on_part: impl FnMut(&[u8]),
 ) -> Result<(), RunError> {
-    let head = connection.head().await?.ok_or_else(|| RunError("connection closed".to_owned()))?;
-    let mut rest = head.body;
-    if head.line.get(9..12) == Some(b"200") {
-        while rest != Body::Done {
-            on_part(connection.part(&mut rest).await?);
-        }
-        return Ok(());
+    let head = read_head(connection).await?;
+    if status(&head) != Some(200) {
+        let HttpResponse { status, body } = collect(connection, head).await?;
+        return Err(RunError(format!("status {status}: {}", String::from_utf8_lossy(&body))));
     }
+    let mut rest = head.body;
+    while rest != Body::Done {
+        on_part(connection.part(&mut rest).await?);
+    }
+    Ok(())
+}
+
+async fn read_head(connection: &mut HttpConnection) -> Result<Head, RunError> {
+    connection.head().await?.ok_or_else(|| RunError("connection closed".to_owned()))
+}
+
+async fn collect(connection: &mut HttpConnection, head: Head) -> Result<HttpResponse, RunError> {
+    let status = status(&head).ok_or_else(|| RunError("a response has no status".to_owned()))?;
+    let mut rest = head.body;
     let mut body = Vec::new();
     while rest != Body::Done {
         body.extend_from_slice(connection.part(&mut rest).await?);
     }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Err(RunError(format!("{}: {}", text(&head.line), text(&body))))
+    Ok(HttpResponse { status, body })
 }
 
-/// Fails unless a body has the expected result: a balance of 0, or all rows.
-fn check_result(body: &[u8], case: SqlCase, form: ResultForm) -> Result<(), RunError> {
-    let is_expected = match (case, form) {
-        (SqlCase::Lookup { .. }, ResultForm::Object) => memmem::find(body, b"[[0]]").is_some(),
-        (SqlCase::Lookup { .. }, ResultForm::Lines) => memmem::find(body, b"[0]").is_some(),
-        (SqlCase::Rows, _) => memmem::find(body, format!("\"rowCount\":{RESULT_ROWS}").as_bytes()).is_some(),
-    };
-    if is_expected {
+fn status(head: &Head) -> Option<u16> {
+    std::str::from_utf8(head.line.get(9..12)?).ok()?.parse().ok()
+}
+
+fn check_result(body: &[u8], case: SqlCase, api: QueryApi) -> Result<(), RunError> {
+    if api.is_expected(body, case) {
         return Ok(());
     }
     let start = String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
@@ -260,30 +242,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_fills_its_field() {
-        let mut field = *b"0123456789";
-        write_number(905, &mut field);
-        assert_eq!(&field, b"       905");
-        write_number(u64::from(ACCOUNTS), &mut field);
-        assert_eq!(&field, b"   1000000");
-    }
-
-    #[test]
     fn a_request_has_the_key_and_the_length_of_its_body() {
         let address = SocketAddr::from(([127, 0, 0, 1], 80));
-        let text = request(address, "/query", Some("k"), ResultForm::Lines, "{}");
+        let text = request(address, "/query", Some("k"), "application/x-ndjson", "{}");
         let text = String::from_utf8(text).unwrap();
         assert!(text.starts_with("POST /query HTTP/1.1\r\nhost: 127.0.0.1:80\r\n"), "{text}");
         assert!(text.contains("\r\naccept: application/x-ndjson\r\nauthorization: Bearer k\r\n"), "{text}");
         assert!(text.ends_with("\r\ncontent-length: 2\r\n\r\n{}"), "{text}");
-    }
-
-    #[test]
-    fn results_of_another_query_are_rejected() {
-        let lookup = SqlCase::Lookup { connections: 1 };
-        assert!(check_result(br#"{"rows":[[0]],"rowCount":1}"#, lookup, ResultForm::Object).is_ok());
-        assert!(check_result(br#"{"rows":[],"rowCount":0}"#, lookup, ResultForm::Object).is_err());
-        assert!(check_result(br#"{"rows":[],"rowCount":5000}"#, SqlCase::Rows, ResultForm::Object).is_ok());
-        assert!(check_result(br#"{"rows":[],"rowCount":4999}"#, SqlCase::Rows, ResultForm::Lines).is_err());
     }
 }

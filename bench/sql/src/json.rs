@@ -4,7 +4,8 @@ use bench_support::{Quartiles, RowSamples};
 use serde_json::{Map, Value, json};
 
 use crate::args::SqlBenchOptions;
-use crate::rounds::{CaseScore, SqlOutcome};
+use crate::rounds::SqlOutcome;
+use crate::score::CaseScore;
 
 /// Writes one object per compared metric under `rows`, named `case-metric/contender`; a lower `ratio` is better.
 pub(crate) fn all(outcome: &SqlOutcome, options: &SqlBenchOptions) -> String {
@@ -16,7 +17,7 @@ pub(crate) fn all(outcome: &SqlOutcome, options: &SqlBenchOptions) -> String {
         "better": "lower",
         "rounds": options.rounds,
         "seconds": options.seconds,
-        "seed": options.seed,
+        "seed": options.run.seed,
         "load_average": outcome.loads,
         "resets_per_query": resets.collect::<Map<_, _>>(),
         "rss_bytes": rss.collect::<Map<_, _>>(),
@@ -26,12 +27,12 @@ pub(crate) fn all(outcome: &SqlOutcome, options: &SqlBenchOptions) -> String {
     format!("{all:#}\n")
 }
 
-fn rows(score: &CaseScore) -> Vec<Value> {
+pub(crate) fn rows(score: &CaseScore) -> Vec<Value> {
     let to_json = |(group, metric): (&str, &str), row: &RowSamples| {
         let own = row.quartiles(metric)?;
         let ratio = score.ratio(row, metric)?;
         Some(json!({
-            "name": format!("{}-{group}/{}", score.case.name(), row.label),
+            "name": format!("{}-{group}/{}", score.name, row.label),
             "figure": metric,
             "median": own.median,
             "lower": own.lower,
@@ -42,14 +43,14 @@ fn rows(score: &CaseScore) -> Vec<Value> {
             "medians": medians(score, row),
         }))
     };
-    let metrics = score.case.metrics().iter();
+    let metrics = score.metrics.iter();
     let compared = metrics.filter_map(|metric| Some((metric.json_group()?, metric.name)));
     compared.flat_map(|metric| score.rows.iter().filter_map(move |row| to_json(metric, row))).collect()
 }
 
 fn medians(score: &CaseScore, row: &RowSamples) -> Map<String, Value> {
     let median = |name: &str| row.quartiles(name).map(|Quartiles { median, .. }| json!(median));
-    let metrics = score.case.metrics().iter();
+    let metrics = score.metrics.iter();
     metrics.filter_map(|metric| Some((metric.name.to_owned(), median(metric.name)?))).collect()
 }
 
@@ -68,7 +69,7 @@ mod tests {
         };
         let case = SqlCase::Lookup { connections: 16 };
         let outcome = SqlOutcome {
-            scores: vec![CaseScore { case, rows: vec![row("pgbouncer", 2.0), row("own", 3.0)] }],
+            scores: vec![CaseScore::new(case, vec![row("pgbouncer", 2.0), row("own", 3.0)])],
             missing: vec![("evenkeel".to_owned(), "not built".to_owned())],
             loads: vec!["0.10".to_owned()],
             resets: vec![("lookup16".to_owned(), 0.75)],

@@ -2,9 +2,9 @@
 //! direct connections to PostgreSQL.
 //!
 //! All contenders use one private PostgreSQL server ([`database`]). [`rounds`] runs each [`contender`] once per round and
-//! [`case`](mod@case): [`pgbench`] loads PostgreSQL and PgBouncer, [`http_load`] loads Evenkeel. Only the process in the
+//! [`case`](mod@case): [`pgbench`] loads PostgreSQL and PgBouncer, [`http_load`] loads Evenkeel and sqld. Only the process in the
 //! middle is measured: its CPU time is read from `/proc` ([`bench_support::Process`]) at both ends of the same window in
-//! which queries are counted.
+//! which queries are counted. [`overload`] compares three nodes with one.
 
 mod args;
 mod case;
@@ -12,9 +12,12 @@ mod contender;
 mod database;
 mod http_load;
 mod json;
+mod overload;
 mod pgbench;
+mod query_api;
 mod resets;
 mod rounds;
+mod score;
 mod table;
 mod turn;
 
@@ -26,11 +29,13 @@ use clap::Parser;
 
 use self::args::{SqlBenchArgs, SqlBenchCommand, SqlLoadArgs};
 use self::database::BenchDatabase;
-use self::http_load::{HttpTarget, LookupSql, ResultForm};
+use self::http_load::HttpTarget;
+use self::query_api::QueryApi;
 
 fn main() -> ExitCode {
     let cli = SqlBenchArgs::parse();
     let result = match &cli.command {
+        Some(SqlBenchCommand::Overload(options)) => overload::main(options),
         Some(SqlBenchCommand::Database) => serve_database(),
         Some(SqlBenchCommand::Load(args)) => run_load(args),
         None => rounds::main(&cli.options),
@@ -53,12 +58,7 @@ fn serve_database() -> io::Result<()> {
 
 /// Sends load to one gateway, for profiling it.
 fn run_load(args: &SqlLoadArgs) -> io::Result<()> {
-    let target = HttpTarget {
-        address: args.address,
-        keys: args.keys.clone(),
-        lookup: LookupSql::Postgres,
-        form: ResultForm::Object,
-    };
+    let target = HttpTarget { address: args.address, keys: args.keys.clone(), api: QueryApi::Postgres };
     let window = Duration::from_secs(args.seconds.into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let turn = runtime.block_on(http_load::run(&target, args.case, window, &|| Ok(Duration::ZERO)));

@@ -5,19 +5,19 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
-use bench_support::{Quartiles, RowSamples, SplitMix64};
+use bench_support::{RowSamples, SplitMix64};
 
 use crate::args::SqlBenchOptions;
 use crate::case::SqlCase;
 use crate::contender::{self, BASELINE, Instances, RunningMiddle, SqlContender, SqlSetup};
 use crate::database::BenchDatabase;
+use crate::score::CaseScore;
 use crate::{json, resets, table};
 
 /// Directory of the contenders' files.
-const DIRECTORY: &str = "target/sql-bench";
+pub(crate) const DIRECTORY: &str = "target/sql-bench";
 /// Contender whose resets are counted.
 const WITH_RESETS: &str = "evenkeel-tenants";
 
@@ -33,32 +33,15 @@ pub(crate) struct SqlOutcome {
     pub(crate) rss: Vec<(String, u64)>,
 }
 
-/// All rounds of one case.
-pub(crate) struct CaseScore {
-    pub(crate) case: SqlCase,
-    pub(crate) rows: Vec<RowSamples>,
-}
-
-impl CaseScore {
-    /// Returns the ratio to the baseline.
-    pub(crate) fn ratio(&self, row: &RowSamples, metric: &str) -> Option<Quartiles> {
-        row.ratio(self.rows.iter().find(|row| row.label == BASELINE)?, metric)
-    }
-}
-
 /// Runs the rounds, prints the tables, and writes the JSON results if requested.
 pub(crate) fn main(options: &SqlBenchOptions) -> io::Result<()> {
-    // Fails before the first round if the file cannot be written.
-    if let Some(path) = &options.json {
-        write(path, "")?;
-    }
-    eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
+    options.run.prepare()?;
     eprintln!("starting PostgreSQL and filling its tables");
     let database = BenchDatabase::start()?;
     let setup = SqlSetup {
         directory: DIRECTORY.into(),
         // Contenders run in their own directories.
-        evenkeel: std::path::absolute(&options.evenkeel)?,
+        evenkeel: std::path::absolute(&options.run.evenkeel)?,
         database_port: database.port(),
         database_url: database.url(),
         result_bytes: database.result_bytes,
@@ -66,10 +49,7 @@ pub(crate) fn main(options: &SqlBenchOptions) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(run_rounds(options, &setup, &database))?;
     crate::print(&table::all(&outcome, options))?;
-    match &options.json {
-        Some(path) => write(path, &json::all(&outcome, options)),
-        None => Ok(()),
-    }
+    options.run.write_json(|| json::all(&outcome, options))
 }
 
 /// A running contender with the label of its row.
@@ -102,23 +82,23 @@ async fn run_rounds(
     let score = |case: &SqlCase| {
         let runs = |entrant: &&SqlEntrant| entrant.runs(*case);
         let rows = entrants.iter().filter(runs).map(|entrant| RowSamples::new(&entrant.label));
-        CaseScore { case: *case, rows: rows.collect() }
+        CaseScore::new(*case, rows.collect())
     };
     let mut scores: Vec<_> = options.cases().iter().map(score).collect();
     let mut loads = Vec::new();
-    let mut random = SplitMix64::new(options.seed);
+    let mut random = SplitMix64::new(options.run.seed);
     let window = Duration::from_secs(options.seconds.into());
     for round in 1..=options.rounds {
         loads.push(load_average());
         let mut order: Vec<_> = (0..scores.len()).collect();
         random.shuffle(&mut order);
         for index in order {
-            let score = &mut scores[index];
-            eprintln!("round {round}/{}: {}", options.rounds, score.case.name());
-            run_case(score, &entrants, &mut random, window).await;
+            let case = options.cases()[index];
+            eprintln!("round {round}/{}: {}", options.rounds, case.name());
+            run_case(case, &mut scores[index], &entrants, &mut random, window).await;
         }
     }
-    let resets = count_resets(&scores, &entrants, database).await;
+    let resets = count_resets(options.cases(), &entrants, database).await;
     let rss = entrants.iter().filter_map(|entrant| {
         let rss = entrant.running.rss().ok().flatten()?;
         Some((entrant.process.clone(), rss))
@@ -128,13 +108,19 @@ async fn run_rounds(
 }
 
 /// Runs the contenders directly after each other, so that the machine is in the same state for all of them.
-async fn run_case(score: &mut CaseScore, entrants: &[SqlEntrant], random: &mut SplitMix64, window: Duration) {
+async fn run_case(
+    case: SqlCase,
+    score: &mut CaseScore,
+    entrants: &[SqlEntrant],
+    random: &mut SplitMix64,
+    window: Duration,
+) {
     let mut order: Vec<_> = (0..score.rows.len()).collect();
     random.shuffle(&mut order);
     for index in order {
         let row = &mut score.rows[index];
-        let Some(entrant) = find(entrants, &row.label, score.case) else { continue };
-        let outcome = entrant.running.measure(score.case, window).await;
+        let Some(entrant) = find(entrants, &row.label, case) else { continue };
+        let outcome = entrant.running.measure(case, window).await;
         if let Err(error) = &outcome {
             eprintln!("{}: {error}", row.label);
         }
@@ -148,12 +134,12 @@ fn find<'a>(entrants: &'a [SqlEntrant], label: &str, case: SqlCase) -> Option<&'
 
 /// Counts resets in each case after the rounds, with the connections that the rounds have opened.
 async fn count_resets(
-    scores: &[CaseScore],
+    cases: &[SqlCase],
     entrants: &[SqlEntrant],
     database: &BenchDatabase,
 ) -> Vec<(String, f64)> {
     let mut counted = Vec::new();
-    for case in scores.iter().map(|score| score.case) {
+    for case in cases.iter().copied() {
         let Some(entrant) = find(entrants, WITH_RESETS, case) else { continue };
         match resets::count(database, &entrant.running, case).await {
             Ok(resets) => counted.push((case.name(), resets)),
@@ -200,14 +186,9 @@ fn processes(contender: &SqlContender, cases: &[SqlCase]) -> Vec<(String, Option
 }
 
 /// Returns the load average of the last minute.
-fn load_average() -> String {
+pub(crate) fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().unwrap_or("unknown").to_owned()
-}
-
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    fs::write(path, text).map_err(with_path)
 }
 
 #[cfg(test)]

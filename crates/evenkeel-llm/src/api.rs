@@ -13,7 +13,7 @@ use evenkeel_server::route::{
 };
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
-use evenkeel_telemetry::{EngineGauges, NodeGauges, Observer, RouterGauges};
+use evenkeel_telemetry::{EngineGauges, ExplainedRequest, NodeGauges, Observer, RouterGauges};
 use http::Method;
 use parking_lot::Mutex;
 
@@ -154,6 +154,12 @@ impl LlmApi {
         let node = self.nodes.remove(name)?;
         self.monitors.forget(node.id);
         Ok(())
+    }
+
+    /// Explains the requests with this id in the header `x-request-id`, latest first.
+    pub fn explain(&self, request_id: &str) -> Vec<ExplainedRequest> {
+        let model_name = |model| self.nodes.model_name(model);
+        self.scheduler.observer().explain(self.scheduler.now(), request_id, model_name)
     }
 
     /// Rejects new requests from now on; queued requests and those in flight continue.

@@ -34,6 +34,7 @@ use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
 use crate::usage::Usage;
 use evenkeel_scheduler::{SlotFuture, SlotGuard, WaitRejection};
+use evenkeel_telemetry::RequestName;
 use evenkeel_upstream::HeaderFilter;
 
 /// Longest time a job is queued; it is then returned to its message queue, so that jobs for other models can run.
@@ -142,7 +143,7 @@ impl ProxyRequest {
         self.trace.accepted(tenant, request);
         tenant.check_model(&request.model)?;
         let model = self.llm.nodes.model(&request.model).ok_or_else(|| self.unknown_model(&request.model))?;
-        TokenReservation::reserve(&self.llm, tenant, model, request)
+        TokenReservation::reserve(&self.llm, tenant, model, request, self.name())
     }
 
     /// Submits the request to the scheduler.
@@ -154,7 +155,7 @@ impl ProxyRequest {
         deadline: ClientDeadlines,
     ) -> SlotFuture {
         let estimate = reservation.estimate();
-        self.llm.scheduler.submit(Arrival {
+        let arrival = Arrival {
             tenant: tenant.id,
             model: reservation.model(),
             cost: estimate.cost(),
@@ -170,7 +171,12 @@ impl ProxyRequest {
             },
             request: score::RequestKind::Infer,
             priority: self.priority,
-        })
+        };
+        self.llm.scheduler.submit(arrival, self.name())
+    }
+
+    fn name(&self) -> RequestName<'_> {
+        RequestName { client_id: self.id.as_bytes(), earlier: None }
     }
 
     /// Sends the request to the node that granted the slot, and waits for the first byte of the response.

@@ -10,6 +10,7 @@ use evenkeel_pipeline::ModelId;
 use evenkeel_policy::time::Instant;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
+use evenkeel_telemetry::{RejectReason, RequestName, Step};
 
 use crate::api::LlmApi;
 use crate::request::LlmRequest;
@@ -35,11 +36,13 @@ impl TokenReservation {
         tenant: &Arc<Tenant>,
         model: ModelId,
         request: &LlmRequest,
+        name: RequestName<'_>,
     ) -> Result<Self, ApiError> {
         let estimate = llm.forecast.lock().usage(tenant.id, model, request);
         let reserved_at = llm.scheduler.now();
         if let Err(error) = tenant.take_tokens(estimate.tokens(), reserved_at) {
-            llm.scheduler.record_rate_limited(tenant.id);
+            let step = Step::Rejected { reason: RejectReason::RateLimited };
+            llm.scheduler.record_outside(llm.scheduler.outside_id(), tenant.id, name, step);
             return Err(error);
         }
         Ok(Self {

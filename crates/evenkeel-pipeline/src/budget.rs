@@ -1,4 +1,5 @@
-//! Budget: an exceptional action is limited to a fraction of the regular ones within a window, plus a minimum.
+//! Retry budget, and budget of redirects: limits an exceptional action to a fraction of the regular ones within a window,
+//! plus a minimum.
 //!
 //! Limits: per window at most `ratio` times the regular actions, or `spends_min` if that is more.
 

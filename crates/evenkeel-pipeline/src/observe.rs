@@ -75,6 +75,8 @@ pub enum Event {
     },
     /// A request that this gateway has no room for was handed over to a peer.
     Redirected {
+        /// Its id, as the caller gave it.
+        request: RequestId,
         /// Its tenant.
         tenant: TenantId,
         /// The peer.

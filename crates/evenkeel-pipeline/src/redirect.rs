@@ -6,13 +6,15 @@
 //! a burst between two reports spreads. Redirects to peers whose figures are stale, or show no free connection, are at
 //! most `budget` of the requests that found no room within `window`, or `redirects_min` if that is more.
 //!
-//! Limits: the state is that of the peers of the last decision, with at most [`HANDED_OVER_MAX`] statements and as many
-//! begins each. A decision with room is O(tenants that wait), without room O(peers) more.
+//! Limits: the state is that of the peers of the last decision. A decision with room is O(tenants that wait), without room
+//! O(peers) more.
 
-use std::collections::{BTreeMap, VecDeque};
+mod handed_over;
+
+use std::collections::BTreeMap;
 use std::fmt;
 
-use evenkeel_policy::id::{ModelId, NodeId, PeerId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, PeerId, RequestId, TenantId};
 use evenkeel_policy::score::{
     HandedOver, NoPeerReason, NoRoomReason, NodeStats, PeerCandidate, PeerChoice, PeerConfig, PeerGate,
     PeerSelector, PeersAllowed, RedirectReason, RequestKind, ScoreConfig, Status,
@@ -21,6 +23,8 @@ use evenkeel_policy::setting::{SettingOutOfRange, check};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
+use handed_over::HandedOverLog;
+
 use crate::OptimizedLoadManager;
 use crate::accept::{ModelQueueId, Priority};
 use crate::budget::{Budget, BudgetRule};
@@ -28,9 +32,6 @@ use crate::observe::Event;
 use crate::options::InvalidOptions;
 use crate::pick_node::Node;
 use crate::queue::{ModelQueue, TenantEntry};
-
-/// Maximum number of hand-overs to one peer, and of their ends, that are remembered per kind; the oldest is forgotten.
-const HANDED_OVER_MAX: usize = 4_096;
 
 /// Figures of a peer gateway for one database.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,89 +93,6 @@ pub struct Redirector {
     candidates: Vec<PeerCandidate>,
 }
 
-/// Times at which requests were handed over to a peer and ended there, oldest first.
-#[derive(Debug, Default)]
-struct HandedOverLog {
-    /// Statements that this gateway forwards.
-    forwarded: Flow,
-    begins: Flow,
-    /// Statements that clients send to the peer.
-    redirected: VecDeque<Instant>,
-}
-
-#[derive(Debug, Default)]
-struct Flow {
-    begun: VecDeque<Instant>,
-    ended: VecDeque<Instant>,
-}
-
-impl HandedOverLog {
-    /// Returns the change since the figures were measured.
-    ///
-    /// The end of a redirected statement is not seen: it counts for the latency that the peer expects. Those that ran
-    /// when the figures were measured are part of them.
-    fn change(&self, now: Instant, figures: &PeerFigures) -> HandedOver {
-        let measured_at = figures.measured_at;
-        let redirected_since = match held_for(&figures.stats) {
-            None => count_from(&self.redirected, measured_at),
-            Some(held) => {
-                let running = count_from(&self.redirected, before(now, held));
-                let running_then = count_from(&self.redirected, before(measured_at, held))
-                    - count_from(&self.redirected, measured_at);
-                running - running_then
-            }
-        };
-        let begins = self.begins.change(measured_at);
-        HandedOver { requests: self.forwarded.change(measured_at) + redirected_since + begins, begins }
-    }
-
-    fn forget_outdated(&mut self, figures: &PeerFigures) {
-        for times in [&mut self.forwarded, &mut self.begins] {
-            forget_before(&mut times.begun, figures.measured_at);
-            forget_before(&mut times.ended, figures.measured_at);
-        }
-        let held = held_for(&figures.stats).unwrap_or_default();
-        forget_before(&mut self.redirected, before(figures.measured_at, held));
-    }
-
-    fn is_empty(&self) -> bool {
-        let flows = [&self.forwarded, &self.begins];
-        self.redirected.is_empty() && flows.iter().all(|flow| flow.begun.is_empty() && flow.ended.is_empty())
-    }
-}
-
-impl Flow {
-    fn change(&self, measured_at: Instant) -> i32 {
-        count_from(&self.begun, measured_at) - count_from(&self.ended, measured_at)
-    }
-}
-
-/// Returns the time for which a redirected statement counts; `None` until the peer has measured latencies.
-fn held_for(stats: &NodeStats) -> Option<Duration> {
-    let expected = Duration::try_from_secs_f64(stats.latency_estimate_ms / 1_000.0);
-    expected.ok().filter(|expected| !expected.is_zero())
-}
-
-fn before(at: Instant, span: Duration) -> Instant {
-    Instant::ORIGIN + at.since(Instant::ORIGIN).saturating_sub(span)
-}
-
-fn count_from(times: &VecDeque<Instant>, from: Instant) -> i32 {
-    let newer = times.len() - times.partition_point(|at| *at < from);
-    i32::try_from(newer).unwrap_or(i32::MAX)
-}
-
-fn forget_before(times: &mut VecDeque<Instant>, from: Instant) {
-    times.drain(..times.partition_point(|at| *at < from));
-}
-
-fn push(times: &mut VecDeque<Instant>, now: Instant) {
-    if times.len() == HANDED_OVER_MAX {
-        times.pop_front();
-    }
-    times.push_back(now);
-}
-
 /// Score of a peer for a kind of request, or its closed gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeerAssessment {
@@ -221,21 +139,17 @@ impl Redirector {
 
     /// Records that a forwarded request ended, or could not be sent; a begin ends with its transaction.
     pub fn handle_returned(&mut self, now: Instant, peer: PeerId, kind: RequestKind) {
-        let log = self.handed_over.entry(peer).or_default();
-        match kind {
-            RequestKind::BeginTx => push(&mut log.begins.ended, now),
-            RequestKind::Query | RequestKind::Execute | RequestKind::Infer => {
-                push(&mut log.forwarded.ended, now)
-            }
+        if let Some(log) = self.handed_over.get_mut(&peer) {
+            log.end(now, kind);
         }
     }
 
-    /// Returns a peer with the requests that were handed over to it since its figures were measured.
+    /// Returns a peer with the change since its figures were measured.
     fn candidate(&self, now: Instant, figures: &PeerFigures) -> PeerCandidate {
         let PeerFigures { peer, weight, stats, measured_at } = *figures;
         let log = self.handed_over.get(&peer);
-        let change = log.map_or_else(HandedOver::default, |log| log.change(now, figures));
-        PeerCandidate { peer, weight, stats: change.add_to(&stats), age: now.since(measured_at) }
+        let handed_over = log.map_or_else(HandedOver::default, |log| log.change(now, figures));
+        PeerCandidate { peer, weight, stats, handed_over, age: now.since(measured_at) }
     }
 
     /// Chooses a peer for a request that found no room, and counts it as handed over.
@@ -246,44 +160,39 @@ impl Redirector {
         request: &RedirectRequest<'_>,
         random: f64,
     ) -> Result<PeerChoice, NoPeerReason> {
-        self.forget_outdated(request.peers);
+        self.observe(request.peers);
         self.budget.earn(now);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         let allowed_peers = request.peers.iter().filter(|peer| !request.excluded.contains(&peer.peer));
         candidates.extend(allowed_peers.map(|peer| self.candidate(now, peer)));
-        let allowed =
-            if self.budget.is_left(now) { PeersAllowed::Open } else { PeersAllowed::WithFreeConnection };
+        let allowed = if self.budget.is_left(now) { PeersAllowed::Open } else { PeersAllowed::WithRoom };
         let choice = self.selector.pick(own, &candidates, allowed, request.kind, random);
         self.candidates = candidates;
         let choice = choice?;
-        if !choice.has_free_connection {
+        if !choice.has_room {
             self.budget.spend(now);
         }
-        let log = self.handed_over.entry(choice.peer).or_default();
-        match (request.kind, request.mode) {
-            (RequestKind::BeginTx, _) => push(&mut log.begins.begun, now),
-            (_, RedirectMode::Forward) => push(&mut log.forwarded.begun, now),
-            (_, RedirectMode::ByClient) => push(&mut log.redirected, now),
+        if let Some(log) = self.handed_over.get_mut(&choice.peer) {
+            log.begin(now, request.kind, request.mode);
         }
         Ok(choice)
     }
 
-    /// Forgets requests that newer figures contain, and peers that are gone.
-    fn forget_outdated(&mut self, peers: &[PeerFigures]) {
-        self.handed_over.retain(|id, log| {
-            let figures = peers.iter().find(|figures| figures.peer == *id);
-            if let Some(figures) = figures {
-                log.forget_outdated(figures);
-            }
-            figures.is_some() && !log.is_empty()
-        });
+    /// Takes over newer figures, and forgets peers that are gone.
+    fn observe(&mut self, peers: &[PeerFigures]) {
+        self.handed_over.retain(|peer, _| peers.iter().any(|figures| figures.peer == *peer));
+        for figures in peers {
+            self.handed_over.entry(figures.peer).or_default().observe(figures);
+        }
     }
 }
 
 /// A request to decide about.
 #[derive(Clone, Copy, Debug)]
 pub struct RedirectRequest<'a> {
+    /// Its id in events; the pipeline assigns another if it stays here.
+    pub request: RequestId,
     /// Its tenant.
     pub tenant: TenantId,
     /// Node of this gateway that would serve it.
@@ -370,8 +279,8 @@ impl OptimizedLoadManager {
             Ok(PeerChoice { peer, breakdown, own_score, age, .. }) => {
                 self.counts.redirected += 1;
                 let reason = RedirectReason { no_room, breakdown, own_score, age };
-                let RedirectRequest { tenant, kind, .. } = request;
-                self.emit(Event::Redirected { tenant, peer, kind, reason });
+                let RedirectRequest { request, tenant, kind, .. } = request;
+                self.emit(Event::Redirected { request, tenant, peer, kind, reason });
                 RedirectDecision::Redirect { peer, reason }
             }
             Err(no_peer) => {

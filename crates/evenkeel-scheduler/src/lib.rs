@@ -17,6 +17,7 @@ mod loom_models;
 mod slot;
 mod telemetry;
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use evenkeel_pipeline::{
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
-use evenkeel_telemetry::{Observer, RejectReason, Step};
+use evenkeel_telemetry::{Observer, RequestName, Step};
 
 use clock::SchedulerClock;
 use lock::Mutex;
@@ -38,6 +39,8 @@ pub struct RequestScheduler {
     clock: SchedulerClock,
     state: Mutex<State>,
     observer: Arc<Observer>,
+    /// Number of ids given to requests outside the pipeline.
+    outside: AtomicU64,
 }
 
 struct State {
@@ -96,7 +99,8 @@ impl RequestScheduler {
     pub fn start(options: PipelineOptions, observer: Arc<Observer>) -> Result<Arc<Self>, InvalidOptions> {
         let pipeline = OptimizedLoadManager::new(options)?;
         let state = Mutex::new(State { pipeline, waiters: HashMap::new(), timer_at: None });
-        let scheduler = Arc::new(Self { clock: SchedulerClock::start(), state, observer });
+        let scheduler =
+            Arc::new(Self { clock: SchedulerClock::start(), state, observer, outside: AtomicU64::new(0) });
         scheduler.clock.spawn_timer(&scheduler);
         Ok(scheduler)
     }
@@ -111,8 +115,8 @@ impl RequestScheduler {
         &self.observer
     }
 
-    /// Submits a request; a free slot is granted before this returns.
-    pub fn submit(self: &Arc<Self>, arrival: Arrival) -> SlotFuture {
+    /// Submits a request, which the request log finds by its name; a free slot is granted before this returns.
+    pub fn submit(self: &Arc<Self>, arrival: Arrival, name: RequestName<'_>) -> SlotFuture {
         let now = self.now();
         let mut state = self.state.lock();
         let request = state.pipeline.handle_arrival(now, arrival);
@@ -130,6 +134,7 @@ impl RequestScheduler {
             arrived_at: now,
             reported: Cost::ZERO,
         };
+        self.observer.request_log().set_name(request, arrival.tenant, name);
         handle.record(now, Step::Accepted { model: arrival.model, cost: arrival.cost });
         match effects.decision {
             Some(SlotDecision::Rejected(_)) => {}
@@ -144,10 +149,15 @@ impl RequestScheduler {
         SlotFuture::new(handle, decision, now, Duration::ZERO)
     }
 
-    /// Records that a tenant's request hit a rate limit before it was submitted.
-    pub fn record_rate_limited(&self, tenant: TenantId) {
-        let step = Step::Rejected { reason: RejectReason::RateLimited };
-        self.observer.record(self.now(), &telemetry::outside(tenant, step));
+    /// Returns an id for the steps of a request outside the pipeline, which assigns ids from 0 up and not this one.
+    pub fn outside_id(&self) -> RequestId {
+        RequestId(u64::MAX - self.outside.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Records a step of a request outside the pipeline.
+    pub fn record_outside(&self, request: RequestId, tenant: TenantId, name: RequestName<'_>, step: Step) {
+        self.observer.record(self.now(), &telemetry::request_event(request, tenant, step));
+        self.observer.request_log().set_name(request, tenant, name);
     }
 
     /// Changes nodes, tenants or measurements of the pipeline.

@@ -21,15 +21,16 @@ use loom::thread;
 use super::*;
 
 const MODEL: ModelId = ModelId(0);
+const NAME: RequestName<'_> = RequestName { client_id: b"client-7", earlier: None };
 const PREEMPTIONS: usize = 3;
 
 #[test]
 fn a_freed_slot_reaches_the_waiting_request() {
     check(|| {
         let scheduler = scheduler_with(&[1]);
-        let slot = granted(scheduler.submit(arrival()));
+        let slot = granted(scheduler.submit(arrival(), NAME));
         let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
-        let slot = granted(scheduler.submit(arrival()));
+        let slot = granted(scheduler.submit(arrival(), NAME));
         releasing.join().unwrap();
         drop(slot);
         assert_everything_is_released(&scheduler);
@@ -40,9 +41,9 @@ fn a_freed_slot_reaches_the_waiting_request() {
 fn a_slot_granted_to_a_cancelled_request_reaches_the_next() {
     check(|| {
         let scheduler = scheduler_with(&[1]);
-        let slot = granted(scheduler.submit(arrival()));
-        let cancelled = scheduler.submit(arrival());
-        let waiting = scheduler.submit(arrival());
+        let slot = granted(scheduler.submit(arrival(), NAME));
+        let cancelled = scheduler.submit(arrival(), NAME);
+        let waiting = scheduler.submit(arrival(), NAME);
         let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
         let cancelling = thread::spawn(move || drop(cancelled));
         granted(waiting).complete(Cost(1), Outcome::Good);
@@ -56,8 +57,8 @@ fn a_slot_granted_to_a_cancelled_request_reaches_the_next() {
 fn a_request_at_its_timeout_is_served_or_rejected_and_the_slot_is_released() {
     check(|| {
         let scheduler = scheduler_with(&[1]);
-        let slot = granted(scheduler.submit(arrival()));
-        let future = scheduler.submit(arrival());
+        let slot = granted(scheduler.submit(arrival(), NAME));
+        let future = scheduler.submit(arrival(), NAME);
         let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
         let timer = scheduler.clone();
         let timing = thread::spawn(move || {
@@ -80,8 +81,8 @@ fn a_request_at_its_timeout_is_served_or_rejected_and_the_slot_is_released() {
 fn a_request_whose_node_failed_gets_the_slot_that_another_releases() {
     check(|| {
         let scheduler = scheduler_with(&[1, 1]);
-        let one = granted(scheduler.submit(arrival()));
-        let other = granted(scheduler.submit(arrival()));
+        let one = granted(scheduler.submit(arrival(), NAME));
+        let other = granted(scheduler.submit(arrival(), NAME));
         assert_ne!(one.node(), other.node());
         let cancelling = thread::spawn(move || drop(other));
         let retry = one.fail(AttemptFailure::BadResponse).unwrap();
@@ -98,7 +99,9 @@ fn requests_submitted_at_once_are_all_served() {
         let others: Vec<_> = (0..2)
             .map(|_| {
                 let scheduler = scheduler.clone();
-                thread::spawn(move || granted(scheduler.submit(arrival())).complete(Cost(1), Outcome::Good))
+                thread::spawn(move || {
+                    granted(scheduler.submit(arrival(), NAME)).complete(Cost(1), Outcome::Good)
+                })
             })
             .collect();
         others.into_iter().for_each(|other| other.join().unwrap());
@@ -112,9 +115,9 @@ fn requests_submitted_at_once_are_all_served() {
 fn checking_before_storing_the_waker_loses_a_wake_up() {
     check(|| {
         let scheduler = scheduler_with(&[1]);
-        let slot = granted(scheduler.submit(arrival()));
+        let slot = granted(scheduler.submit(arrival(), NAME));
         // Dropping it while the failed model unwinds would lock a mutex of a model that has ended.
-        let future = ManuallyDrop::new(scheduler.submit(arrival()));
+        let future = ManuallyDrop::new(scheduler.submit(arrival(), NAME));
         let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
         let waker = TestWaker::new();
         let found = check_then_store_waker(&future, &mut Context::from_waker(&waker.clone().into()));

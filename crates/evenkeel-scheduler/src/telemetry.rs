@@ -6,17 +6,9 @@ use evenkeel_policy::id::{NodeId, RequestId, TenantId};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::{Event, NodeEvent, RejectReason, Step};
 
-/// ID of requests that never entered the pipeline; the pipeline never assigns it.
-const OUTSIDE: RequestId = RequestId(u64::MAX);
-
 /// Returns the event of a step that only the scheduler sees.
 pub(super) fn request_event(request: RequestId, tenant: TenantId, step: Step) -> Event {
     Event::Request { request, tenant, step }
-}
-
-/// Returns the event of a request that never entered the pipeline.
-pub(super) fn outside(tenant: TenantId, step: Step) -> Event {
-    request_event(OUTSIDE, tenant, step)
 }
 
 /// Converts a pipeline event that happened at `now`; a request that ended by it arrived at `arrived_at`.
@@ -35,8 +27,8 @@ pub(super) fn to_telemetry(event: &pipeline::Event, now: Instant, arrived_at: In
             let took = now.since(arrived_at);
             request_event(request, tenant, Step::Finished { node, actual, took, outcome })
         }
-        pipeline::Event::Redirected { tenant, peer, kind, reason } => {
-            outside(tenant, Step::Redirected { peer, kind, reason })
+        pipeline::Event::Redirected { request, tenant, peer, kind, reason } => {
+            request_event(request, tenant, Step::Redirected { peer, kind, reason })
         }
         pipeline::Event::AdminState { node, state } => node_event(node, admin_change(state)),
         pipeline::Event::NodeRemoved { node } => node_event(node, NodeEvent::Removed),

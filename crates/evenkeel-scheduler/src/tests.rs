@@ -15,11 +15,12 @@ use proptest::prelude::*;
 use super::*;
 
 const MODEL: ModelId = ModelId(0);
+const NAME: RequestName<'_> = RequestName { client_id: b"client-7", earlier: None };
 
 #[tokio::test]
 async fn a_free_slot_is_granted_without_registering_a_waiter() {
     let scheduler = scheduler_with(&[1]);
-    let mut future = pin!(scheduler.submit(arrival(0)));
+    let mut future = pin!(scheduler.submit(arrival(0), NAME));
     assert!(poll(&mut future, &TestWaker::new()).is_ready());
     assert!(scheduler.state.lock().waiters.is_empty());
 }
@@ -27,10 +28,10 @@ async fn a_free_slot_is_granted_without_registering_a_waiter() {
 #[tokio::test]
 async fn a_freed_slot_wakes_exactly_one_request_and_is_reserved_for_it() {
     let scheduler = scheduler_with(&[1]);
-    let slot = scheduler.submit(arrival(0)).await.unwrap();
+    let slot = scheduler.submit(arrival(0), NAME).await.unwrap();
     let wakers = [TestWaker::new(), TestWaker::new()];
-    let mut first = pin!(scheduler.submit(arrival(1)));
-    let mut second = pin!(scheduler.submit(arrival(2)));
+    let mut first = pin!(scheduler.submit(arrival(1), NAME));
+    let mut second = pin!(scheduler.submit(arrival(2), NAME));
     assert!(poll(&mut first, &wakers[0]).is_pending() && poll(&mut second, &wakers[1]).is_pending());
     slot.complete(Cost(1), Outcome::Good);
     assert_eq!(wakers.map(|waker| waker.wakes()), [1, 0]);
@@ -42,8 +43,8 @@ async fn a_freed_slot_wakes_exactly_one_request_and_is_reserved_for_it() {
 #[tokio::test]
 async fn a_slot_granted_before_the_first_poll_is_not_lost() {
     let scheduler = scheduler_with(&[1]);
-    let slot = scheduler.submit(arrival(0)).await.unwrap();
-    let mut future = pin!(scheduler.submit(arrival(1)));
+    let slot = scheduler.submit(arrival(0), NAME).await.unwrap();
+    let mut future = pin!(scheduler.submit(arrival(1), NAME));
     slot.complete(Cost(1), Outcome::Good);
     assert!(poll(&mut future, &TestWaker::new()).is_ready());
 }
@@ -51,9 +52,9 @@ async fn a_slot_granted_before_the_first_poll_is_not_lost() {
 #[tokio::test]
 async fn a_slot_granted_to_a_cancelled_request_goes_to_the_next() {
     let scheduler = scheduler_with(&[1]);
-    let slot = scheduler.submit(arrival(0)).await.unwrap();
-    let cancelled = scheduler.submit(arrival(1));
-    let mut next = pin!(scheduler.submit(arrival(1)));
+    let slot = scheduler.submit(arrival(0), NAME).await.unwrap();
+    let cancelled = scheduler.submit(arrival(1), NAME);
+    let mut next = pin!(scheduler.submit(arrival(1), NAME));
     let waker = TestWaker::new();
     assert!(poll(&mut next, &waker).is_pending());
     slot.complete(Cost(1), Outcome::Good);
@@ -68,7 +69,7 @@ async fn a_slot_granted_to_a_cancelled_request_goes_to_the_next() {
 async fn a_cancelled_request_is_charged_what_it_used() {
     let scheduler = scheduler_with(&[1]);
     for used in [Cost(3), Cost(70)] {
-        let mut slot = scheduler.submit(arrival(0)).await.unwrap();
+        let mut slot = scheduler.submit(arrival(0), NAME).await.unwrap();
         slot.on_first_byte();
         slot.report_cost(used);
         drop(slot);
@@ -81,8 +82,8 @@ async fn a_cancelled_request_is_charged_what_it_used() {
 #[tokio::test(start_paused = true)]
 async fn a_queued_request_is_rejected_at_its_timeout() {
     let scheduler = scheduler_with(&[1]);
-    let _slot = scheduler.submit(arrival(0)).await.unwrap();
-    let rejected = scheduler.submit(arrival(0)).await.err().unwrap();
+    let _slot = scheduler.submit(arrival(0), NAME).await.unwrap();
+    let rejected = scheduler.submit(arrival(0), NAME).await.err().unwrap();
     assert!(matches!(rejected.rejection, Rejection::WaitTimeout { .. }), "{rejected:?}");
     assert!(Duration::from_secs(30) <= rejected.waited && rejected.waited < Duration::from_secs(31));
 }
@@ -90,11 +91,11 @@ async fn a_queued_request_is_rejected_at_its_timeout() {
 #[tokio::test(start_paused = true)]
 async fn a_request_with_an_earlier_timeout_resets_the_timer() {
     let scheduler = scheduler_with(&[1]);
-    let _slot = scheduler.submit(arrival(0)).await.unwrap();
-    let long = tokio::spawn(scheduler.submit(arrival(0)));
+    let _slot = scheduler.submit(arrival(0), NAME).await.unwrap();
+    let long = tokio::spawn(scheduler.submit(arrival(0), NAME));
     tokio::task::yield_now().await;
     let deadline = Some(Duration::from_secs(1));
-    let rejected = scheduler.submit(Arrival { deadline, ..arrival(1) }).await.err().unwrap();
+    let rejected = scheduler.submit(Arrival { deadline, ..arrival(1) }, NAME).await.err().unwrap();
     assert!(rejected.waited < Duration::from_secs(2), "{rejected:?}");
     assert!(!long.is_finished());
 }
@@ -102,7 +103,7 @@ async fn a_request_with_an_earlier_timeout_resets_the_timer() {
 #[tokio::test]
 async fn a_failed_attempt_is_granted_another_node_at_once() {
     let scheduler = scheduler_with(&[1, 1]);
-    let slot = scheduler.submit(arrival(0)).await.unwrap();
+    let slot = scheduler.submit(arrival(0), NAME).await.unwrap();
     let failed = slot.node();
     let mut future = pin!(slot.fail(AttemptFailure::BadResponse).unwrap());
     let Poll::Ready(Ok(slot)) = poll(&mut future, &TestWaker::new()) else {
@@ -120,7 +121,7 @@ async fn a_failed_attempt_is_granted_another_node_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_request_rejected_by_a_busy_node_waits_for_its_cooldown() {
     let scheduler = scheduler_with(&[1]);
-    let slot = scheduler.submit(arrival(0)).await.unwrap();
+    let slot = scheduler.submit(arrival(0), NAME).await.unwrap();
     let retry_after = Some(Duration::from_secs(7));
     let slot = slot.fail(AttemptFailure::Busy { retry_after }).unwrap().await.unwrap();
     assert!(Duration::from_secs(7) <= slot.waited() && slot.waited() < Duration::from_secs(8));
@@ -146,7 +147,7 @@ async fn under_contention_every_request_ends_and_everything_is_released() {
             let scheduler = scheduler.clone();
             tokio::spawn(async move {
                 for round in 0..100_u32 {
-                    let future = scheduler.submit(arrival(client % 4));
+                    let future = scheduler.submit(arrival(client % 4), NAME);
                     if (client + round).is_multiple_of(7) {
                         continue;
                     }
@@ -208,7 +209,7 @@ fn actions() -> impl Strategy<Value = Vec<(usize, Action)>> {
 fn perform(scheduler: &Arc<RequestScheduler>, client: ClientState, action: Action) -> ClientState {
     match (client, action) {
         (ClientState::Idle, Action::Submit { tenant }) => {
-            ClientState::Queued(scheduler.submit(arrival(tenant)))
+            ClientState::Queued(scheduler.submit(arrival(tenant), NAME))
         }
         (ClientState::Queued(mut future), Action::Poll) => {
             match poll(&mut pin!(&mut future), &TestWaker::new()) {

@@ -14,6 +14,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use subtle::ConstantTimeEq;
 
 use crate::api_error::ApiError;
+use crate::hex::hex;
 
 const KEY_PREFIX: &str = "ek-";
 const HASH_PREFIX: &str = "sha256:";
@@ -87,10 +88,6 @@ impl FromStr for KeyHash {
 fn nibble(digit: u8) -> Result<u8, KeyHashError> {
     // A hexadecimal digit is below 16.
     char::from(digit).to_digit(16).map(|value| value as u8).ok_or(KeyHashError)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Parse error of a key hash. It does not contain the text, which may be a key pasted by mistake.

@@ -11,7 +11,7 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Error that ends a response body early.
 pub type BodyError = Box<dyn Error + Send + Sync>;
@@ -42,6 +42,35 @@ impl http_body::Body for ChannelBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.0.poll_recv(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}
+
+/// Creates a body from the chunks of a channel, for formats that do not show their end.
+///
+/// When every sender is gone, the body is complete if `completed` was signalled; otherwise it ends with an error, so that
+/// HTTP/1.1 and HTTP/2 clients notice the cut.
+pub fn completed_channel(chunks: mpsc::Receiver<Bytes>, completed: oneshot::Receiver<()>) -> Body {
+    CompletedBody { chunks, completed }.boxed_unsync()
+}
+
+struct CompletedBody {
+    chunks: mpsc::Receiver<Bytes>,
+    completed: oneshot::Receiver<()>,
+}
+
+impl http_body::Body for CompletedBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.chunks.poll_recv(cx).map(|chunk| match chunk {
+            Some(chunk) => Some(Ok(Frame::data(chunk))),
+            None if self.completed.try_recv().is_ok() => None,
+            None => Some(Err("the response was cut".into())),
+        })
     }
 }
 

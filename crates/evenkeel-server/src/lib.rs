@@ -2,9 +2,10 @@
 //!
 //! The life of a request: [`listener`] accepts a connection, up to a maximum → `connection` detects HTTP/1.1 or HTTP/2
 //! and checks the framing (`framing`) → `service` assigns a [`request_id`], rejects malformed requests, finds the route
-//! ([`route`]), authenticates the caller ([`api_key`], [`tenant`]) and checks its rate limit ([`rate_window`]) → the
+//! ([`route`]), authenticates the caller ([`api_key`], [`tenant`]; signed requests of AWS clients: [`sigv4`], [`access_key`]) and checks its rate limit ([`rate_window`]) → the
 //! API's handler, with a [`disconnect`] signal → a response, or an [`api_error`] in one format for all APIs.
 
+pub mod access_key;
 pub mod api_error;
 pub mod api_key;
 pub mod body;
@@ -13,6 +14,7 @@ mod coalesce_wakes;
 mod connection;
 pub mod disconnect;
 mod framing;
+pub mod hex;
 pub mod listener;
 pub mod origin;
 pub mod percent;
@@ -21,6 +23,7 @@ pub mod request_id;
 pub mod route;
 pub mod scheduling;
 mod service;
+pub mod sigv4;
 pub mod tenant;
 mod timer;
 pub mod tls;

@@ -10,7 +10,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 /// Header with the request id, in requests and responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const LEN_MAX: usize = 128;
+/// Maximum length of a request id.
+pub const LEN_MAX: usize = 128;
 
 /// Generator of ids that are unique within a process and, with very high probability, across processes.
 pub struct RequestIds {
@@ -49,7 +50,8 @@ impl RequestIds {
     }
 }
 
-fn is_valid(id: &[u8]) -> bool {
+/// Reports whether a request id may be used and logged as it is.
+pub fn is_valid(id: &[u8]) -> bool {
     (1..=LEN_MAX).contains(&id.len())
         && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte))
 }

@@ -261,6 +261,11 @@ impl Tenants {
         all
     }
 
+    /// Returns the tenant of every caller in open mode.
+    pub(crate) fn open(&self) -> Arc<Tenant> {
+        self.open.clone()
+    }
+
     pub fn len(&self) -> usize {
         self.by_name.len()
     }

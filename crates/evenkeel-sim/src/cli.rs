@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
+use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, redirect_names, redirect_plan, run_redirect};
 use evenkeel_sim::{AdmitPolicy, Scenario, ServiceOrder, SimError, by_name, demo, names, run};
 
 use crate::report;
@@ -17,6 +18,7 @@ Examples:
   evenkeel-sim demo
   evenkeel-sim demo --seconds 10 --quiet
   evenkeel-sim run weights --seed 42
+  evenkeel-sim run redirect-herding
   evenkeel-sim fairness";
 
 /// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
@@ -37,7 +39,7 @@ struct SimCli {
     /// Print one line of results, for scripts
     #[arg(long, global = true, overrides_with = "events")]
     quiet: bool,
-    /// Print every event, one line each
+    /// Print every event, one line each; the redirect scenarios print their table instead
     #[arg(long, global = true, overrides_with = "quiet")]
     events: bool,
 }
@@ -48,7 +50,7 @@ enum Command {
     Demo,
     /// Run one scenario by name
     Run {
-        #[arg(value_parser = PossibleValuesParser::new(names()))]
+        #[arg(value_parser = PossibleValuesParser::new(names().chain(redirect_names())))]
         name: String,
     },
     /// Measure how far clients drift apart, compared with plain VTC and first come first served
@@ -101,16 +103,19 @@ enum CliError {
 fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
     match &cli.command {
         Command::List => {
-            for name in names() {
+            for name in names().chain(redirect_names()) {
                 writeln!(out, "{name}")?;
             }
         }
         Command::Demo => show_demo(out, cli)?,
         Command::Fairness => show_fairness(out, cli.seed)?,
         Command::Run { name } => {
-            // Always `Some`: the parser accepts only known names.
+            // The parser accepts only known names.
             if let Some(scenario) = by_name(name, cli.seed) {
                 show(out, &with_duration(scenario, cli), cli.detail())?;
+            } else if let Some(plan) = redirect_plan(name, cli.seed) {
+                let duration = cli.seconds.map_or(plan.duration, Duration::from_secs);
+                show_redirect(out, &RedirectPlan { duration, ..plan }, cli.detail())?;
             }
         }
     }
@@ -125,6 +130,19 @@ fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(),
         Detail::Events => report::events(out, &run)?,
     }
     Ok(())
+}
+
+/// Compares the rules; with one line, only the product's step runs.
+fn show_redirect(out: &mut impl Write, plan: &RedirectPlan, detail: Detail) -> Result<(), CliError> {
+    let rules = match detail {
+        Detail::OneLine => &RedirectRule::ALL[..1],
+        Detail::Table | Detail::Events => &RedirectRule::ALL[..],
+    };
+    let mut rows = vec![];
+    for rule in rules {
+        rows.push((*rule, run_redirect(plan, *rule)?));
+    }
+    Ok(report::redirect(out, plan, &rows)?)
 }
 
 fn show_demo(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {

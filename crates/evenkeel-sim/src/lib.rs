@@ -7,6 +7,7 @@ mod event_queue;
 pub mod fairness;
 mod knee;
 mod record;
+pub mod redirect;
 mod rng;
 mod scenario;
 mod scenarios;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_policy::id::TenantId;
 use evenkeel_sim::fairness::{FairnessResult, Workload};
+use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, RedirectRun};
 use evenkeel_sim::{Scenario, Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 
 /// Prints a table of the tenants and a line per node.
@@ -73,6 +74,32 @@ pub(crate) fn fairness(
             workload.name,
             workload.vtc_gap.to_string()
         )?;
+    }
+    Ok(())
+}
+
+/// Prints mean and 99th percentile of the latency under each rule, beside those of one queue over all slots.
+pub(crate) fn redirect(
+    out: &mut impl Write,
+    plan: &RedirectPlan,
+    rows: &[(RedirectRule, RedirectRun)],
+) -> io::Result<()> {
+    writeln!(out, "{}: {} (seed {})", plan.name, plan.about, plan.seed)?;
+    writeln!(
+        out,
+        "  {:<28} {:>10} {:>10} {:>8} {:>11} {:>9}",
+        "rule", "mean", "p99", "to ideal", "redirected", "rejected"
+    )?;
+    if let Some((_, run)) = rows.first() {
+        let [mean, p99] = run.ideal_mean_and_p99().map(millis);
+        writeln!(out, "  {:<28} {mean:>10} {p99:>10} {:>8}", "one queue over all slots", "1.00")?;
+    }
+    for (rule, run) in rows {
+        let [mean, p99] = run.mean_and_p99().map(millis);
+        let share = Share(run.redirect_share()).to_string();
+        let ratio = run.ratio();
+        let name = rule.as_str();
+        writeln!(out, "  {name:<28} {mean:>10} {p99:>10} {ratio:>8.2} {share:>11} {:>9}", run.rejected)?;
     }
     Ok(())
 }

@@ -18,8 +18,9 @@ use evenkeel_server::body::Response;
 use evenkeel_server::origin::{Protection, check_origin};
 use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::scheduling::ScheduledTenants;
+use evenkeel_server::sigv4::SignatureVerifier;
 use evenkeel_server::tenant::{Access, Authenticator, TENANTS_MAX, Tenant};
-use evenkeel_telemetry::{Observer, RegisterError, Registry};
+use evenkeel_telemetry::{ExplainedRequest, Observer, RegisterError, Registry};
 use http::{HeaderValue, Method};
 
 use crate::database::Database;
@@ -29,9 +30,10 @@ use crate::held_slot::{HeldSlots, REPORT_INTERVAL};
 use crate::idempotency::IdempotencyStore;
 use crate::metrics::{Operation, SqlMetrics};
 use crate::options::{SqlLimits, SqlOptions};
+use crate::rds_data::StartedCalls;
 use crate::received::NOT_SERVED;
 use crate::transaction::{Transactions, TransactionsError};
-use crate::{health, neon, received, statement, transaction_routes};
+use crate::{health, hrana, neon, rds_data, received, statement, transaction_routes};
 
 /// Cost of a typical statement: a connection held for 20 ms. A round grants a twentieth of it.
 const QUANTUM: Cost = Cost(20_000);
@@ -61,6 +63,8 @@ pub struct SqlApi {
     pub(crate) redirect: RedirectMode,
     /// The start by the clock of the scheduler.
     pub(crate) started_at_scheduler: evenkeel_policy::time::Instant,
+    pub(crate) rds_signatures: SignatureVerifier,
+    pub(crate) rds_calls: StartedCalls,
     tenants: ScheduledTenants,
     held: Arc<HeldSlots>,
     draining: AtomicBool,
@@ -102,6 +106,8 @@ impl SqlApi {
         let started_at_scheduler = scheduler.now();
         let api = Arc::new(Self {
             limits: options.limits,
+            rds_signatures: SignatureVerifier::new(auth.clone(), options.master_key, rds_data::SERVICE),
+            rds_calls: StartedCalls::default(),
             auth,
             scheduler,
             metrics: SqlMetrics::new(registry, &databases)?,
@@ -162,6 +168,21 @@ impl SqlApi {
             error_format: neon::error_format,
         };
         routes.add_route("/sql", neon)?;
+        rds_data::add_routes(self, routes)?;
+        for path in hrana::POSTS {
+            let route = Route {
+                method: Method::POST,
+                // As above: the handler authenticates, and a request of an open transaction is always served.
+                access: Access::Public,
+                rate_limit: RateLimit::Handler,
+                handler: self.handler_with_errors(Operation::Hrana, hrana::error_response, hrana::serve),
+                error_format: hrana::error_format,
+            };
+            routes.add_route(path, route)?;
+        }
+        for path in hrana::GETS {
+            routes.add(Method::GET, path, Access::Public, handler(hrana::version))?;
+        }
         let api = self.clone();
         routes.add(
             Method::GET,
@@ -182,7 +203,7 @@ impl SqlApi {
     }
 
     /// Creates the handler of an operation, which counts its errors and formats them with `error_response`.
-    fn handler_with_errors<F, A>(
+    pub(crate) fn handler_with_errors<F, A>(
         self: &Arc<Self>,
         operation: Operation,
         error_response: fn(SqlError) -> Response,
@@ -246,6 +267,17 @@ impl SqlApi {
         let database = found.ok_or_else(unknown)?;
         tenant.check_datasource(&database.options.name)?;
         Ok(database)
+    }
+
+    /// Explains the requests with this id in the header `x-request-id`, latest first.
+    pub fn explain(&self, request_id: &str) -> Vec<ExplainedRequest> {
+        let observer = self.scheduler.observer();
+        // Requests for the readers and the writer of SQLite have a model each.
+        let datasource = |model| {
+            let is_pool = |database: &&Arc<Database>| database.nodes().any(|pool| pool.model == model);
+            self.databases.iter().find(is_pool).map(|database| Arc::from(database.options.name.as_str()))
+        };
+        observer.explain(self.scheduler.now(), request_id, datasource)
     }
 
     /// Reports whether the server is shutting down.

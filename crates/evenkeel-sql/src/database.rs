@@ -18,6 +18,7 @@ use evenkeel_scheduler::RequestScheduler;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::scheduling::rejection_error;
 use evenkeel_server::tenant::Tenant;
+use evenkeel_telemetry::RequestName;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
@@ -65,6 +66,8 @@ pub(crate) struct ConnectionRequest<'a> {
     pub(crate) kind: RequestKind,
     pub(crate) access: AccessMode,
     pub(crate) deadline: Instant,
+    /// Its name in the request log.
+    pub(crate) name: RequestName<'a>,
 }
 
 /// A lent connection and the slot that it holds.
@@ -154,7 +157,7 @@ impl Database {
             request: request.kind,
             priority: Priority::Interactive,
         };
-        let slot = self.scheduler.submit(arrival).await;
+        let slot = self.scheduler.submit(arrival, request.name).await;
         let slot = slot.map_err(|rejected| self.rejected(pool, &rejected.rejection))?;
         let held = self.held.hold(slot, activity, self.stats.clone());
         let _connecting = Connecting { slots: &self.held, held: held.clone() };

@@ -12,7 +12,7 @@ pub mod postgres;
 pub mod sqlite;
 
 use core::fmt;
-use core::future::Future;
+use core::future::{Future, ready};
 use core::ops::ControlFlow;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -60,6 +60,19 @@ pub trait DatabaseConnection: Send {
 
     fn begin(&mut self, options: BeginOptions) -> BoxFuture<'_, Result<(), DatabaseError>>;
 
+    /// Begins a transaction that writes, in which foreign keys are not enforced; an error unless the engine is SQLite.
+    fn begin_without_foreign_keys(&mut self) -> BoxFuture<'_, Result<(), DatabaseError>> {
+        Box::pin(ready(Err(unsupported("a transaction without foreign keys is supported only on SQLite"))))
+    }
+
+    /// Compiles a statement without running it; an error unless the engine is SQLite.
+    fn describe<'a>(
+        &'a mut self,
+        _: &'a Statement,
+    ) -> BoxFuture<'a, Result<StatementDescription, DatabaseError>> {
+        Box::pin(ready(Err(unsupported("a statement can be described only on SQLite"))))
+    }
+
     /// Commits or rolls back the open transaction.
     ///
     /// A commit that the database answers with a rollback is an error. A connection lost during a commit is
@@ -72,6 +85,10 @@ pub trait DatabaseConnection: Send {
     ///
     /// The open transaction stays open; on PostgreSQL it has failed.
     fn recover(&mut self) -> BoxFuture<'_, Result<(), DatabaseError>>;
+}
+
+fn unsupported(what: &str) -> DatabaseError {
+    DatabaseError::Unsupported { what: what.to_owned() }
 }
 
 /// Database engine.
@@ -190,6 +207,18 @@ pub struct Completion {
     pub first_response: Duration,
     /// Reports whether the sink stopped the statement before its end.
     pub end: RowsEnd,
+    /// Row id of the last row that an `INSERT` on SQLite added.
+    pub last_insert_rowid: Option<i64>,
+}
+
+/// Parameters and columns of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatementDescription {
+    /// The name of each parameter, with its prefix; `None` for `?`.
+    pub params: Vec<Option<String>>,
+    pub columns: Vec<Column>,
+    pub is_explain: bool,
+    pub is_readonly: bool,
 }
 
 /// Extent of a result.

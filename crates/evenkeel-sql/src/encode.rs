@@ -126,7 +126,8 @@ fn write_number(out: &mut Vec<u8>, number: f64) {
     let _ = serde_json::to_writer(out, &number);
 }
 
-fn infinite_name(number: f64) -> &'static str {
+/// Returns the name of a number that is not finite, as PostgreSQL writes it.
+pub(crate) fn infinite_name(number: f64) -> &'static str {
     if number.is_nan() {
         "NaN"
     } else if number > 0.0 {

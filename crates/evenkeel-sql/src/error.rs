@@ -3,6 +3,7 @@
 pub use evenkeel_postgres::DbError as StatementError;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
+use evenkeel_server::sigv4::SignatureError;
 use http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -116,6 +117,9 @@ pub enum SqlError {
     Api(#[from] ApiError),
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// Only the Data API has signed requests.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
     /// The time limit was reached; the statement was cancelled.
     #[error(
         "the statement did not finish within its time limit and was cancelled; a write that was just being committed may \
@@ -155,6 +159,8 @@ pub enum SqlError {
     PeerLost { node: String, reason: String },
     #[error("the transaction is running another statement")]
     TransactionBusy,
+    #[error("the baton was used before; each one is for one request")]
+    BatonReused,
     #[error("the statement would leave a transaction open; use /tx/begin")]
     TransactionOutside,
     #[error("a statement list may not begin or end a transaction: it is one already")]
@@ -174,6 +180,7 @@ impl SqlError {
         match self {
             Self::Api(error) => error.status(),
             Self::Database(error) => error.status(),
+            Self::Signature(error) => error.status(),
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Self::ResultTooLarge { .. } | Self::ExecutedResultTooLarge { .. } => {
                 StatusCode::PAYLOAD_TOO_LARGE
@@ -189,7 +196,7 @@ impl SqlError {
             }
             Self::OwnerUnreachable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::PeerLost { .. } => StatusCode::BAD_GATEWAY,
-            Self::TransactionBusy | Self::IdempotencyRunning => StatusCode::CONFLICT,
+            Self::TransactionBusy | Self::BatonReused | Self::IdempotencyRunning => StatusCode::CONFLICT,
             Self::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         }
     }
@@ -199,6 +206,7 @@ impl SqlError {
         match self {
             Self::Api(error) => error.code(),
             Self::Database(error) => error.sqlstate(),
+            Self::Signature(error) => error.exception(),
             Self::Timeout => QUERY_CANCELED,
             Self::ResultTooLarge { .. } => "result_too_large",
             Self::ExecutedResultTooLarge { .. } => "executed_result_too_large",
@@ -211,6 +219,7 @@ impl SqlError {
             Self::OwnerUnreachable { .. } => "owner_unreachable",
             Self::PeerLost { .. } => OUTCOME_UNKNOWN,
             Self::TransactionBusy => "transaction_busy",
+            Self::BatonReused => "baton_reused",
             Self::TransactionOutside => "25001",
             Self::TransactionInList => "25001",
             Self::IdempotencyMismatch => "idempotency_mismatch",

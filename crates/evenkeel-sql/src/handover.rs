@@ -18,7 +18,8 @@ use evenkeel_pipeline::{PeerFigures, PeerId, RedirectDecision, RedirectMode, Red
 use evenkeel_policy::score::{NodeStats, RequestKind, Status};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
-use http::{HeaderMap, HeaderName};
+use evenkeel_telemetry::{HandoverFailure, Step};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use self::transfer::{ForwardEnd, Forwarded, HOPS_MAX, Route, TransferError, forward, redirect};
 use crate::api::SqlApi;
@@ -76,7 +77,7 @@ impl SqlApi {
                             kind: request.kind,
                         }),
                     };
-                    forward(cluster, peer, request.received, &route, request.time_max, on_end).await
+                    self.forward(cluster, peer, request.received, &route, request.time_max, on_end).await
                 }
             };
             match sent {
@@ -92,6 +93,37 @@ impl SqlApi {
         Ok(None)
     }
 
+    /// Forwards a request and records the result.
+    async fn forward(
+        &self,
+        cluster: &Cluster,
+        peer: PeerId,
+        received: &Received,
+        route: &Route,
+        time_max: Duration,
+        on_end: ForwardEnd,
+    ) -> Result<Response, TransferError> {
+        let started = self.scheduler.now();
+        let sent = forward(cluster, peer, received, route, time_max, on_end).await;
+        let step = match &sent {
+            Ok(_) => Step::PeerAnswered { peer, after: self.scheduler.now().since(started) },
+            Err(TransferError::NotSent { .. }) => {
+                Step::PeerFailed { peer, failure: HandoverFailure::NotExecuted }
+            }
+            Err(TransferError::Lost { .. }) => {
+                Step::PeerFailed { peer, failure: HandoverFailure::OutcomeUnknown }
+            }
+        };
+        self.record(received, step);
+        sent
+    }
+
+    /// Records a step of a request that is not in the pipeline.
+    fn record(&self, received: &Received, step: Step) {
+        let ids = &received.ids;
+        self.scheduler.record_outside(ids.outside, received.tenant.id, ids.name(), step);
+    }
+
     /// Asks the pipeline for a peer that should serve the request.
     fn choose_peer(
         &self,
@@ -103,8 +135,11 @@ impl SqlApi {
         let database = request.database;
         let database_id = database.shared_id()?;
         let pool = database.pool(request.access);
+        let ids = &request.received.ids;
+        let tenant = request.received.tenant.id;
         let mut redirect = RedirectRequest {
-            tenant: request.received.tenant.id,
+            request: ids.outside,
+            tenant,
             node: pool.node,
             model: pool.model,
             kind: request.kind,
@@ -130,7 +165,10 @@ impl SqlApi {
         });
         match decision {
             RedirectDecision::ServeHere | RedirectDecision::Wait(_) => None,
-            RedirectDecision::Redirect { peer, .. } => Some(peer),
+            RedirectDecision::Redirect { peer, .. } => {
+                self.scheduler.observer().request_log().set_name(ids.outside, tenant, ids.name());
+                Some(peer)
+            }
         }
     }
 
@@ -159,7 +197,10 @@ impl SqlApi {
         time_max: Duration,
     ) -> Result<FoundTransaction, SqlError> {
         let node = match self.transactions.find(tx_id, &received.tenant)? {
-            TransactionOwner::ThisNode(open) => return Ok(FoundTransaction::Here(open)),
+            TransactionOwner::ThisNode(open) => {
+                self.record(received, Step::InTransaction { node: open.pool.node });
+                return Ok(FoundTransaction::Here(open));
+            }
             TransactionOwner::Peer(node) => node,
         };
         let Some(cluster) = &self.cluster else { return Err(SqlError::UnknownTransaction) };
@@ -172,7 +213,8 @@ impl SqlApi {
         let session = self.databases.first().map(|database| database.stats.begin(Activity::HttpSession));
         let on_end = ForwardEnd { _session: session, _forwarded: None };
         let peer = PeerId(peer as u32);
-        match forward(cluster, peer, received, &route, time_max, on_end).await {
+        self.record(received, Step::SentToOwner { peer });
+        match self.forward(cluster, peer, received, &route, time_max, on_end).await {
             Ok(response) => Ok(FoundTransaction::Elsewhere(response)),
             Err(TransferError::NotSent { reason }) => Err(unreachable(reason)),
             Err(TransferError::Lost { node, reason }) => Err(SqlError::PeerLost { node, reason }),
@@ -182,7 +224,7 @@ impl SqlApi {
 
 /// Reads the mode that the client chose.
 fn mode_of(headers: &HeaderMap) -> Result<Option<RedirectMode>, ApiError> {
-    match headers.get(MODE).map(|mode| mode.as_bytes()) {
+    match headers.get(MODE).map(HeaderValue::as_bytes) {
         None => Ok(None),
         Some(b"redirect") => Ok(Some(RedirectMode::ByClient)),
         Some(b"forward") => Ok(Some(RedirectMode::Forward)),

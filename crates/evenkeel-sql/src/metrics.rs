@@ -39,11 +39,21 @@ pub(crate) enum Operation {
     Commit,
     Rollback,
     Neon,
+    RdsData,
+    Hrana,
 }
 
 impl Operation {
-    const ALL: [Self; 6] =
-        [Self::Query, Self::Execute, Self::Begin, Self::Commit, Self::Rollback, Self::Neon];
+    const ALL: [Self; 8] = [
+        Self::Query,
+        Self::Execute,
+        Self::Begin,
+        Self::Commit,
+        Self::Rollback,
+        Self::Neon,
+        Self::RdsData,
+        Self::Hrana,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -53,6 +63,8 @@ impl Operation {
             Self::Commit => "commit",
             Self::Rollback => "rollback",
             Self::Neon => "neon",
+            Self::RdsData => "rds-data",
+            Self::Hrana => "hrana",
         }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
     let deadline = Instant::now() + api.limits.timeout_default;
-    let connection = ConnectionRequest { tenant, kind, access, deadline };
+    let connection = ConnectionRequest { tenant, kind, access, deadline, name: received.ids.name() };
     let lent = database.connect(connection).await?;
     let bytes_max = api.limits.result_bytes_max;
     let mut runner = Runner { database, lent, format: request.format, bytes_max, deadline };

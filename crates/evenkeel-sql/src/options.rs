@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use evenkeel_pipeline::{PipelineOptions, RedirectMode};
 use evenkeel_policy::score::ScoreConfig;
+use evenkeel_server::access_key::MasterKey;
 
 /// Options of the SQL API.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct SqlOptions {
     pub node: String,
     /// Key that signs transaction ids, unless there is a cluster; stable across restarts, so that an id from before a restart is recognised.
     pub signing_key: [u8; 32],
+    /// Key that the secrets of AWS clients are derived from.
+    pub master_key: MasterKey,
 }
 
 /// One datasource.

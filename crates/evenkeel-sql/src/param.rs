@@ -9,6 +9,8 @@ use serde_json::value::RawValue;
 /// One bound parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
+    /// Name of the parameter, with or without the prefix `:`, `@` or `$`; `None` binds by position.
+    pub name: Option<String>,
     /// Name of the database type; `None` lets the database infer it.
     pub type_name: Option<String>,
     pub value: ParamValue,
@@ -53,7 +55,7 @@ const TYPE_NAME_BYTES_MAX: usize = 128;
 
 impl Param {
     pub fn untyped(value: ParamValue) -> Self {
-        Self { type_name: None, value }
+        Self { name: None, type_name: None, value }
     }
 
     /// Reads a parameter from JSON text.
@@ -66,7 +68,8 @@ impl Param {
         if !is_type_name(&typed.type_name) {
             return Err(ParamError::TypeName(typed.type_name));
         }
-        Ok(Self { type_name: Some(typed.type_name), value: ParamValue::parse(typed.value.get())? })
+        let value = ParamValue::parse(typed.value.get())?;
+        Ok(Self { name: None, type_name: Some(typed.type_name), value })
     }
 }
 

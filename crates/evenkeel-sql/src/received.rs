@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_cluster::{TICKET_HEADER, Ticket};
+use evenkeel_pipeline::RequestId;
 use evenkeel_policy::time::Instant;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::route::ServerRequest;
+use evenkeel_server::sigv4::SignedRequest;
 use evenkeel_server::tenant::{Authenticator, Tenant};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use evenkeel_telemetry::RequestName;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::api::SqlApi;
+use crate::error::SqlError;
 
 /// Response header by which a node that forwards a request learns that it was not served and may go elsewhere.
 pub(crate) const NOT_SERVED: HeaderName = HeaderName::from_static("x-evenkeel-not-served");
@@ -23,12 +27,28 @@ pub(crate) struct Received {
     pub(crate) tenant: Arc<Tenant>,
     /// Set if a peer handed the request over.
     pub(crate) ticket: Option<Ticket>,
+    pub(crate) version: Version,
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    pub(crate) request_id: HeaderValue,
+    pub(crate) ids: RequestIds,
     accepted_at: Instant,
+}
+
+/// Ids of a request in the request log.
+#[derive(Clone)]
+pub(crate) struct RequestIds {
+    /// Id that the client sees.
+    pub(crate) client: HeaderValue,
+    /// Id of its steps outside the pipeline.
+    pub(crate) outside: RequestId,
+}
+
+impl RequestIds {
+    pub(crate) fn name(&self) -> RequestName<'_> {
+        RequestName { client_id: self.client.as_bytes(), earlier: Some(self.outside) }
+    }
 }
 
 impl Received {
@@ -52,17 +72,37 @@ impl Received {
         if let Some(ticket) = &ticket {
             ticket.check_body(&body).map_err(|error| invalid(&error))?;
         }
+        Ok(Self::new(api, call, tenant, ticket, body))
+    }
+
+    /// Reads a request that an AWS client has signed.
+    pub(crate) async fn read_signed(api: &SqlApi, mut call: ServerRequest) -> Result<Self, SqlError> {
+        if call.request.extensions().get::<Ticket>().is_some() {
+            return Ok(Self::read(api, call).await?);
+        }
+        let SignedRequest { tenant, body } = api.rds_signatures.authenticate::<SqlError>(&mut call).await?;
+        Ok(Self::new(api, call, tenant, None, body))
+    }
+
+    fn new(
+        api: &SqlApi,
+        call: ServerRequest,
+        tenant: Arc<Tenant>,
+        ticket: Option<Ticket>,
+        body: Bytes,
+    ) -> Self {
         let (head, _) = call.request.into_parts();
-        Ok(Self {
+        Self {
             tenant,
             ticket,
+            version: head.version,
             method: head.method,
             path: head.uri.path().to_owned(),
             headers: head.headers,
             body,
-            request_id: call.request_id,
+            ids: RequestIds { client: call.request_id, outside: api.scheduler.outside_id() },
             accepted_at: call.accepted_at,
-        })
+        }
     }
 
     /// Counts the request against its tenant's requests per minute, unless a peer has counted it.

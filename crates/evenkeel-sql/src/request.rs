@@ -16,7 +16,7 @@ use crate::param::Param;
 /// Longest SQL text of a statement.
 pub(crate) const SQL_BYTES_MAX: usize = 1 << 20;
 /// Statements of a list that are read before `statements_max` is checked.
-const STATEMENTS_READ_MAX: usize = 10_000;
+pub(crate) const STATEMENTS_READ_MAX: usize = 10_000;
 /// Most parameters of a statement; PostgreSQL's own limit.
 pub(crate) const PARAMS_MAX: usize = 65_535;
 
@@ -84,7 +84,7 @@ struct ListedStatement<'a> {
 }
 
 /// A list that is rejected while it is read once it has more than `MAX` elements, so that it cannot use up memory.
-struct BoundedList<T, const MAX: usize>(Vec<T>);
+pub(crate) struct BoundedList<T, const MAX: usize>(pub(crate) Vec<T>);
 
 impl<T, const MAX: usize> Default for BoundedList<T, MAX> {
     fn default() -> Self {

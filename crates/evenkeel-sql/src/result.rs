@@ -1,4 +1,4 @@
-//! Results as JSON: one object, or lines that are sent while the statement runs.
+//! Results: one JSON object, or lines of JSON or CSV that are sent while the statement runs.
 
 use core::mem;
 use core::ops::ControlFlow;
@@ -9,19 +9,30 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::csv;
 use crate::datasource::{AccessMode, BoxFuture, Cell, Column, Completion, RowSink, RowsEnd};
 use crate::encode::{TextFormat, write_cell, write_string};
 use crate::error::SqlError;
 
-/// Rows of one result as JSON arrays, separated by `separator`.
+/// Rows of one result.
 #[derive(Debug)]
 struct RowWriter {
     out: Vec<u8>,
     formats: Vec<TextFormat>,
-    separator: u8,
+    encoding: RowEncoding,
     rows: u64,
     rows_max: Option<u64>,
     extent: Extent,
+}
+
+/// Form of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowEncoding {
+    /// JSON arrays, separated by commas.
+    JsonList,
+    /// JSON arrays, a line each.
+    JsonLines,
+    Csv,
 }
 
 /// Extent of the rows that were written.
@@ -35,11 +46,11 @@ pub(crate) enum Extent {
 }
 
 impl RowWriter {
-    fn new(separator: u8, rows_max: Option<u64>) -> Self {
-        Self { out: Vec::new(), formats: Vec::new(), separator, rows: 0, rows_max, extent: Extent::All }
+    fn new(encoding: RowEncoding, rows_max: Option<u64>) -> Self {
+        Self { out: Vec::new(), formats: Vec::new(), encoding, rows: 0, rows_max, extent: Extent::All }
     }
 
-    fn write_columns(&mut self, columns: &[Column]) {
+    fn write_json_columns(&mut self, columns: &[Column]) {
         self.formats = columns.iter().map(TextFormat::of).collect();
         self.out.extend_from_slice(br#"{"columns":["#);
         for (index, column) in columns.iter().enumerate() {
@@ -61,11 +72,16 @@ impl RowWriter {
             self.extent = Extent::Truncated;
             return false;
         }
+        let (separator, open, close) = match self.encoding {
+            RowEncoding::JsonList => (",", "[", "]"),
+            RowEncoding::JsonLines => ("\n", "[", "]"),
+            RowEncoding::Csv => ("", "", csv::LINE_END),
+        };
         if self.rows > 0 {
-            self.out.push(self.separator);
+            self.out.extend_from_slice(separator.as_bytes());
         }
         self.rows += 1;
-        self.out.push(b'[');
+        self.out.extend_from_slice(open.as_bytes());
         let mut formats = self.formats.iter();
         for (index, cell) in cells.enumerate() {
             if index > 0 {
@@ -76,9 +92,13 @@ impl RowWriter {
                 self.extent = Extent::TooLarge;
                 return false;
             }
-            write_cell(&mut self.out, cell, formats.next().copied().unwrap_or(TextFormat::String));
+            let format = formats.next().copied().unwrap_or(TextFormat::String);
+            match self.encoding {
+                RowEncoding::JsonList | RowEncoding::JsonLines => write_cell(&mut self.out, cell, format),
+                RowEncoding::Csv => csv::write_cell(&mut self.out, cell),
+            }
         }
-        self.out.push(b']');
+        self.out.extend_from_slice(close.as_bytes());
         true
     }
 }
@@ -94,7 +114,12 @@ pub(crate) struct JsonResult {
 
 impl JsonResult {
     pub(crate) fn new(rows_max: Option<u64>, bytes_max: usize, access: AccessMode) -> Self {
-        Self { writer: RowWriter::new(b',', rows_max), access, bytes_max, has_columns: false }
+        Self {
+            writer: RowWriter::new(RowEncoding::JsonList, rows_max),
+            access,
+            bytes_max,
+            has_columns: false,
+        }
     }
 
     pub(crate) fn extent(&self) -> Extent {
@@ -129,7 +154,7 @@ impl JsonResult {
 impl RowSink for JsonResult {
     fn columns(&mut self, columns: &[Column]) {
         self.has_columns = true;
-        self.writer.write_columns(columns);
+        self.writer.write_json_columns(columns);
         self.writer.out.extend_from_slice(br#","rows":["#);
     }
 
@@ -153,33 +178,65 @@ impl RowSink for JsonResult {
     }
 }
 
-/// A result as newline-delimited JSON: a line with the columns, one per row, and a last line with a summary or an error,
-/// so that a client notices a cut.
+/// Format of a stream. A client notices a cut in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamFormat {
+    /// A line with the columns, one per row, and a last line with a summary or an error.
+    NdJson,
+    /// A line with the names of the columns, and one per row. A cut or an error aborts the response.
+    Csv,
+}
+
+/// The ends of a stream that its body reads from.
+pub(crate) struct StreamSender {
+    pub(crate) chunks: mpsc::Sender<Bytes>,
+    /// Signals that the stream is complete; without it, the response is aborted.
+    pub(crate) completed: oneshot::Sender<()>,
+    /// Signals that the response can begin, or the error that takes its place.
+    pub(crate) started: oneshot::Sender<Result<(), SqlError>>,
+}
+
+/// A result that is sent line by line.
 ///
 /// Chunks go through a bounded channel: a slow client stops the reading from the database.
 pub(crate) struct LineStream {
     writer: RowWriter,
+    format: StreamFormat,
     access: AccessMode,
     chunks: mpsc::Sender<Bytes>,
+    completed: oneshot::Sender<()>,
     reserving: Option<Reserving>,
-    /// Signals that the response can begin, or the error that takes its place; `None` once it was sent.
+    /// `None` once it was sent.
     started: Option<oneshot::Sender<Result<(), SqlError>>>,
 }
 
-type Reserving = BoxFuture<'static, Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>>;
+pub(crate) type Reserving = BoxFuture<'static, Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>>;
 
 impl LineStream {
     pub(crate) fn new(
+        format: StreamFormat,
         rows_max: Option<u64>,
         access: AccessMode,
-        chunks: mpsc::Sender<Bytes>,
-        started: oneshot::Sender<Result<(), SqlError>>,
+        sender: StreamSender,
     ) -> Self {
-        let writer = RowWriter::new(b'\n', rows_max);
-        Self { writer, access, chunks, reserving: None, started: Some(started) }
+        let encoding = match format {
+            StreamFormat::NdJson => RowEncoding::JsonLines,
+            StreamFormat::Csv => RowEncoding::Csv,
+        };
+        let writer = RowWriter::new(encoding, rows_max);
+        let StreamSender { chunks, completed, started } = sender;
+        Self { writer, format, access, chunks, completed, reserving: None, started: Some(started) }
     }
 
-    /// Sends the rest of the rows and the last line. An error before the first line takes the place of the response.
+    /// Lets the response begin, unless it has begun.
+    fn start(&mut self) {
+        if let Some(started) = self.started.take() {
+            // Fails only if the client is gone, which `poll_ready` notices too.
+            let _ = started.send(Ok(()));
+        }
+    }
+
+    /// Sends the rest of the rows and the end. An error before the first line takes the place of the response.
     pub(crate) async fn finish(mut self, result: Result<(&Completion, Duration), SqlError>) {
         let has_columns = self.started.is_none();
         if let Some(started) = self.started.take() {
@@ -189,6 +246,21 @@ impl LineStream {
                 return;
             }
         }
+        match self.format {
+            StreamFormat::NdJson => self.write_last_line(result, has_columns),
+            // Dropping `completed` aborts the response.
+            StreamFormat::Csv if result.is_err() => return,
+            StreamFormat::Csv => {}
+        }
+        // Both fail only if the client is gone.
+        if !self.writer.out.is_empty() {
+            let _ = self.chunks.send(self.writer.out.into()).await;
+        }
+        let _ = self.completed.send(());
+    }
+
+    /// Writes the last line of a stream of JSON: a summary or an error.
+    fn write_last_line(&mut self, result: Result<(&Completion, Duration), SqlError>, has_columns: bool) {
         if self.writer.rows > 0 {
             self.writer.out.push(b'\n');
         }
@@ -212,42 +284,53 @@ impl LineStream {
         };
         self.writer.out.extend_from_slice(last.to_string().as_bytes());
         self.writer.out.push(b'\n');
-        // Fails only if the client is gone.
-        let _ = self.chunks.send(self.writer.out.into()).await;
     }
 }
 
 impl RowSink for LineStream {
     fn columns(&mut self, columns: &[Column]) {
-        if let Some(started) = self.started.take() {
-            // Fails only if the client is gone, which `poll_ready` notices too.
-            let _ = started.send(Ok(()));
+        match self.format {
+            StreamFormat::NdJson => {
+                self.start();
+                self.writer.write_json_columns(columns);
+                self.writer.out.extend_from_slice(b"}\n");
+            }
+            StreamFormat::Csv => csv::write_header(&mut self.writer.out, columns),
         }
-        self.writer.write_columns(columns);
-        self.writer.out.extend_from_slice(b"}\n");
     }
 
     fn row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>) -> ControlFlow<()> {
+        // An error before the first row is then a response of its own, which is clearer than an aborted one.
+        self.start();
         let written = self.writer.write_row(cells, usize::MAX);
         if written { ControlFlow::Continue(()) } else { after_last_row(self.access) }
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<ControlFlow<()>> {
-        if self.writer.out.is_empty() {
-            return Poll::Ready(ControlFlow::Continue(()));
+        poll_send(&mut self.writer.out, &self.chunks, &mut self.reserving, cx)
+    }
+}
+
+/// Sends what `out` contains as one chunk once the channel has room; `Break` if the client is gone.
+pub(crate) fn poll_send(
+    out: &mut Vec<u8>,
+    chunks: &mpsc::Sender<Bytes>,
+    reserving: &mut Option<Reserving>,
+    cx: &mut Context<'_>,
+) -> Poll<ControlFlow<()>> {
+    if out.is_empty() {
+        return Poll::Ready(ControlFlow::Continue(()));
+    }
+    let pending = reserving.get_or_insert_with(|| Box::pin(chunks.clone().reserve_owned()));
+    let reserved = ready!(pending.as_mut().poll(cx));
+    *reserving = None;
+    match reserved {
+        Ok(permit) => {
+            permit.send(mem::take(out).into());
+            Poll::Ready(ControlFlow::Continue(()))
         }
-        let chunks = &self.chunks;
-        let reserving = self.reserving.get_or_insert_with(|| Box::pin(chunks.clone().reserve_owned()));
-        let reserved = ready!(reserving.as_mut().poll(cx));
-        self.reserving = None;
-        match reserved {
-            Ok(permit) => {
-                permit.send(mem::take(&mut self.writer.out).into());
-                Poll::Ready(ControlFlow::Continue(()))
-            }
-            // The client is gone.
-            Err(_) => Poll::Ready(ControlFlow::Break(())),
-        }
+        // The client is gone.
+        Err(_) => Poll::Ready(ControlFlow::Break(())),
     }
 }
 
@@ -278,7 +361,8 @@ mod tests {
     const ELAPSED: Duration = Duration::from_micros(7);
 
     fn completion(rows_affected: u64, end: RowsEnd) -> Completion {
-        Completion { command: "SELECT".to_owned(), rows_affected, first_response: ELAPSED, end }
+        let command = "SELECT".to_owned();
+        Completion { command, rows_affected, first_response: ELAPSED, end, last_insert_rowid: None }
     }
 
     fn columns() -> [Column; 2] {
@@ -349,9 +433,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_ends_with_a_summary_and_waits_for_its_reader() {
-        let (sender, mut receiver) = mpsc::channel(1);
-        let (started, mut starts) = oneshot::channel();
-        let mut stream = LineStream::new(None, AccessMode::ReadOnly, sender, started);
+        let TestStream { mut stream, mut receiver, mut starts, .. } = stream(StreamFormat::NdJson);
         write_rows(&mut stream, 2);
         assert_eq!(starts.try_recv(), Ok(Ok(())));
         assert!(poll_ready(&mut stream).is_ready(), "the channel has room for a chunk");
@@ -379,17 +461,17 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_before_the_first_line_takes_the_place_of_the_response() {
-        let (sender, mut receiver) = mpsc::channel(1);
-        let (started, starts) = oneshot::channel();
-        LineStream::new(None, AccessMode::ReadOnly, sender, started).finish(Err(SqlError::Timeout)).await;
-        assert_eq!(starts.await, Ok(Err(SqlError::Timeout)));
-        assert_eq!(receiver.recv().await, None);
+        for format in [StreamFormat::NdJson, StreamFormat::Csv] {
+            let TestStream { stream, mut receiver, starts, .. } = stream(format);
+            stream.finish(Err(SqlError::Timeout)).await;
+            assert_eq!(starts.await, Ok(Err(SqlError::Timeout)));
+            assert_eq!(receiver.recv().await, None);
+        }
     }
 
     #[tokio::test]
     async fn a_stream_without_a_result_set_counts_its_rows() {
-        let (sender, mut receiver) = mpsc::channel(1);
-        let stream = LineStream::new(None, AccessMode::ReadWrite, sender, oneshot::channel().0);
+        let TestStream { stream, mut receiver, .. } = stream(StreamFormat::NdJson);
         stream.finish(Ok((&completion(3, RowsEnd::All), ELAPSED))).await;
         let summary = parse(receiver.recv().await.unwrap().to_vec());
         assert_eq!(summary["rowCount"], 3);
@@ -397,10 +479,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_later_error_is_the_last_line() {
-        let (sender, mut receiver) = mpsc::channel(1);
-        let mut stream = LineStream::new(None, AccessMode::ReadOnly, sender, oneshot::channel().0);
+        let TestStream { mut stream, mut receiver, mut completed, .. } = stream(StreamFormat::NdJson);
         write_rows(&mut stream, 1);
         stream.finish(Err(SqlError::Timeout)).await;
+        assert_eq!(completed.try_recv(), Ok(()));
         let text = String::from_utf8(receiver.recv().await.unwrap().to_vec()).unwrap();
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!(last["error"]["code"], "57014");
@@ -408,11 +490,47 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_stops_once_its_reader_is_gone() {
-        let (sender, receiver) = mpsc::channel(1);
-        let mut stream = LineStream::new(None, AccessMode::ReadOnly, sender, oneshot::channel().0);
+        let TestStream { mut stream, receiver, .. } = stream(StreamFormat::NdJson);
         write_rows(&mut stream, 1);
         drop(receiver);
         assert_eq!(poll_ready(&mut stream), Poll::Ready(ControlFlow::Break(())));
+    }
+
+    #[tokio::test]
+    async fn csv_has_a_line_per_row_and_an_error_leaves_it_incomplete() {
+        let end = completion(2, RowsEnd::All);
+        for (result, is_complete) in [(Ok((&end, ELAPSED)), true), (Err(SqlError::Timeout), false)] {
+            let TestStream { mut stream, mut receiver, mut completed, mut starts } =
+                stream(StreamFormat::Csv);
+            stream.columns(&columns());
+            assert!(starts.try_recv().is_err(), "an error before the first row is a response of its own");
+            assert!(stream.row(&mut [Cell::Text("1"), Cell::Null].into_iter()).is_continue());
+            assert_eq!(starts.try_recv(), Ok(Ok(())));
+            assert!(poll_ready(&mut stream).is_ready());
+            assert_eq!(receiver.recv().await.unwrap(), "\"a\"\"\",b\r\n1,\r\n");
+            assert!(stream.row(&mut [Cell::Text("2"), Cell::Text("")].into_iter()).is_continue());
+            stream.finish(result).await;
+            let rest = receiver.recv().await;
+            assert_eq!(rest.is_some_and(|rest| rest == "2,\"\"\r\n"), is_complete);
+            assert_eq!(completed.try_recv().is_ok(), is_complete);
+        }
+    }
+
+    /// A stream and the ends that its response reads from.
+    struct TestStream {
+        stream: LineStream,
+        receiver: mpsc::Receiver<Bytes>,
+        completed: oneshot::Receiver<()>,
+        starts: oneshot::Receiver<Result<(), SqlError>>,
+    }
+
+    fn stream(format: StreamFormat) -> TestStream {
+        let (chunks, receiver) = mpsc::channel(1);
+        let (completed_sender, completed) = oneshot::channel();
+        let (started, starts) = oneshot::channel();
+        let sender = StreamSender { chunks, completed: completed_sender, started };
+        let stream = LineStream::new(format, None, AccessMode::ReadOnly, sender);
+        TestStream { stream, receiver, completed, starts }
     }
 
     fn poll_ready(stream: &mut LineStream) -> Poll<ControlFlow<()>> {

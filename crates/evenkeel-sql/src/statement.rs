@@ -7,11 +7,11 @@ use bytes::Bytes;
 use evenkeel_pipeline::RedirectMode;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
-use evenkeel_server::body::{Response, channel, full, json_response};
+use evenkeel_server::body::{Response, completed_channel, full, json_response};
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::Tenant;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::SqlApi;
@@ -22,21 +22,22 @@ use crate::datasource::{
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::idempotency::{self, Repeat};
-use crate::received::Received;
-use crate::request::{StatementRequest, Statements};
-use crate::result::{Extent, JsonResult, LineStream};
+use crate::received::{Received, RequestIds};
+use crate::request::{StatementRequest, Statements, invalid};
+use crate::result::{Extent, JsonResult, LineStream, StreamFormat, StreamSender};
 use crate::stats::{Activity, ActivityGuard};
 use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
-const NDJSON: &str = "application/x-ndjson";
+pub(crate) const NDJSON: &str = "application/x-ndjson";
+const CSV: &str = "text/csv";
 /// Chunks of a stream that wait for the client.
-const CHUNKS_MAX: usize = 2;
+pub(crate) const CHUNKS_MAX: usize = 2;
 
 /// Form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseForm {
     Object,
-    Lines,
+    Stream(StreamFormat),
 }
 
 /// Limits of one statement's result.
@@ -60,10 +61,14 @@ pub(crate) async fn serve(
         request.statements.set_rows_max(request.rows_max);
     }
     let key = idempotency::key(&received.headers)?.filter(|_| access == AccessMode::ReadWrite);
-    let form = match &key {
+    let form = match (&key, response_form(&received.headers)) {
+        (_, ResponseForm::Stream(StreamFormat::Csv)) => {
+            check_csv(received.version, &request.statements, key.is_some())?;
+            ResponseForm::Stream(StreamFormat::Csv)
+        }
         // A stored response is not streamed.
-        Some(_) => ResponseForm::Object,
-        None => response_form(&received.headers),
+        (Some(_), _) => ResponseForm::Object,
+        (None, form) => form,
     };
     if let Some(tx_id) = &request.tx_id {
         if key.is_some() {
@@ -75,7 +80,7 @@ pub(crate) async fn serve(
         };
     }
     received.take_request()?;
-    let plain = PlainRequest::new(&api, received.tenant.clone(), access, form, request)?;
+    let plain = PlainRequest::new(&api, &received, access, form, request)?;
     if let Some(response) = api.hand_over(plain.to_handover(&received, api.redirect)).await? {
         return Ok(response);
     }
@@ -95,19 +100,40 @@ pub(crate) async fn serve(
     }
 }
 
+/// Returns the first form in `Accept` that the API has, or a JSON object.
 fn response_form(headers: &HeaderMap) -> ResponseForm {
-    let accepts_lines = headers
+    let mut kinds = headers
         .get_all(ACCEPT)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(NDJSON)));
-    if accepts_lines { ResponseForm::Lines } else { ResponseForm::Object }
+        .filter_map(|kind| kind.split(';').next().map(str::trim));
+    let form = |kind: &str| match kind.to_ascii_lowercase().as_str() {
+        NDJSON => Some(ResponseForm::Stream(StreamFormat::NdJson)),
+        CSV => Some(ResponseForm::Stream(StreamFormat::Csv)),
+        _ => None,
+    };
+    kinds.find_map(form).unwrap_or(ResponseForm::Object)
+}
+
+/// Rejects a request that CSV cannot answer.
+fn check_csv(version: Version, statements: &Statements, has_key: bool) -> Result<(), ApiError> {
+    let message = if matches!(statements, Statements::List(_)) {
+        "a statement list has several results, and CSV only one; use Accept: application/json"
+    } else if has_key {
+        "the response to a request with an Idempotency-Key is stored as JSON; use Accept: application/json"
+    } else if version < Version::HTTP_11 {
+        "CSV needs HTTP/1.1 or later, because HTTP/1.0 does not show whether a response is complete"
+    } else {
+        return Ok(());
+    };
+    Err(invalid("accept", message))
 }
 
 /// A request outside of an open transaction.
 struct PlainRequest {
     tenant: Arc<Tenant>,
+    ids: RequestIds,
     database: Arc<Database>,
     access: AccessMode,
     kind: RequestKind,
@@ -118,18 +144,20 @@ struct PlainRequest {
 impl PlainRequest {
     fn new(
         api: &SqlApi,
-        tenant: Arc<Tenant>,
+        received: &Received,
         access: AccessMode,
         form: ResponseForm,
         request: StatementRequest,
     ) -> Result<Self, SqlError> {
+        let tenant = received.tenant.clone();
+        let ids = received.ids.clone();
         let database = api.database(request.database.as_deref(), &tenant)?.clone();
         let kind = match (access, &request.statements) {
             (_, Statements::List(_)) => RequestKind::BeginTx,
             (AccessMode::ReadOnly, Statements::One(_)) => RequestKind::Query,
             (AccessMode::ReadWrite, Statements::One(_)) => RequestKind::Execute,
         };
-        Ok(Self { tenant, database, access, kind, form, request })
+        Ok(Self { tenant, ids, database, access, kind, form, request })
     }
 
     fn to_handover<'a>(&'a self, received: &'a Received, mode: RedirectMode) -> HandoverRequest<'a> {
@@ -145,7 +173,7 @@ impl PlainRequest {
 
     /// Waits for a connection and runs the statements.
     async fn serve(self, api: &SqlApi) -> Result<Response, SqlError> {
-        let Self { tenant, database, access, kind, form, request } = self;
+        let Self { tenant, ids, database, access, kind, form, request } = self;
         let session = database.stats.begin(Activity::HttpSession);
         let started = Instant::now();
         let limits = ResultLimits {
@@ -154,7 +182,8 @@ impl PlainRequest {
             bytes_max: api.limits.result_bytes_max,
             deadline: started + request.timeout,
         };
-        let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline: limits.deadline };
+        let deadline = limits.deadline;
+        let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline, name: ids.name() };
         let mut lent = database.connect(connection).await?;
         match request.statements {
             Statements::List(list) => {
@@ -167,9 +196,9 @@ impl PlainRequest {
                     check_outside(&lent)?;
                     Ok(object_response(result, &completion, started.elapsed()))
                 }
-                ResponseForm::Lines => {
+                ResponseForm::Stream(format) => {
                     let owner = StreamOwner::Plain { lent };
-                    stream(database, owner, statement, limits, started, session).await
+                    stream(database, owner, statement, format, limits, started, session).await
                 }
             },
         }
@@ -292,9 +321,9 @@ async fn serve_in_transaction(
         deadline: started + request.timeout,
     };
     let checked_out = api.transactions.check_out(open).await?;
-    if form == ResponseForm::Lines {
+    if let ResponseForm::Stream(format) = form {
         let owner = StreamOwner::Transaction { checked_out };
-        return stream(database, owner, statement, limits, started, session).await;
+        return stream(database, owner, statement, format, limits, started, session).await;
     }
     let mut result = JsonResult::new(limits.rows_max, limits.bytes_max, limits.access);
     let run = run_checked_out(&database, checked_out, &statement, &mut result, limits.deadline).await;
@@ -304,13 +333,32 @@ async fn serve_in_transaction(
 }
 
 /// Runs a statement on the connection of a transaction, then returns the connection or ends the transaction.
-async fn run_checked_out(
+pub(crate) async fn run_checked_out(
+    database: &Database,
+    checked_out: CheckedOut,
+    statement: &Statement,
+    sink: &mut dyn RowSink,
+    deadline: Instant,
+) -> Result<Completion, SqlError> {
+    let run = run_in_transaction(database, checked_out, statement, sink, deadline).await?;
+    Ok(run.completion)
+}
+
+/// A statement that ran in a transaction.
+pub(crate) struct RunInTransaction {
+    completion: Completion,
+    /// The connection, for further statements; `None` if the statement ended the transaction.
+    pub(crate) still_open: Option<CheckedOut>,
+}
+
+/// Runs a statement on the connection of a transaction, and ends a transaction that the statement has ended.
+pub(crate) async fn run_in_transaction(
     database: &Database,
     mut checked_out: CheckedOut,
     statement: &Statement,
     sink: &mut dyn RowSink,
     deadline: Instant,
-) -> Result<Completion, SqlError> {
+) -> Result<RunInTransaction, SqlError> {
     if is_prepare_transaction(&statement.sql) {
         let what = "PREPARE TRANSACTION is not supported over HTTP".to_owned();
         return Err(SqlError::Database(DatabaseError::Unsupported { what }));
@@ -341,20 +389,20 @@ async fn run_checked_out(
     }
 }
 
-/// Returns the connection to its transaction, or ends a transaction that the statement has ended.
+/// Ends a transaction that the statement has ended.
 fn finish_in_transaction(
     mut checked_out: CheckedOut,
     statement: &Statement,
     completion: Completion,
-) -> Result<Completion, SqlError> {
+) -> Result<RunInTransaction, SqlError> {
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     if completion.end == RowsEnd::Stopped {
         // The sink stopped the statement, which may still run; dropping `checked_out` cancels it.
         lent.is_clean = false;
-        return Ok(completion);
+        return Ok(RunInTransaction { completion, still_open: Some(checked_out) });
     }
     if lent.connection.transaction_status() != TransactionStatus::Idle {
-        return Ok(completion);
+        return Ok(RunInTransaction { completion, still_open: Some(checked_out) });
     }
     match completion.command.as_str() {
         // SQLite calls a commit what the statement called it.
@@ -365,7 +413,7 @@ fn finish_in_transaction(
         }
         _ => checked_out.end(EndedBy::Rollback),
     }
-    Ok(completion)
+    Ok(RunInTransaction { completion, still_open: None })
 }
 
 /// Reports whether the first word of a statement is COMMIT or END; a leading comment hides it.
@@ -395,19 +443,23 @@ enum StreamOwner {
 
 /// Runs a statement in a task and streams its rows.
 ///
-/// An error before the columns becomes an error response; a later one is the last line of the stream.
+/// An error before the response begins becomes an error response; a later one is the last line of a stream of JSON, and
+/// aborts a stream of CSV.
 async fn stream(
     database: Arc<Database>,
     owner: StreamOwner,
     statement: Statement,
+    format: StreamFormat,
     limits: ResultLimits,
     started: Instant,
     session: ActivityGuard,
 ) -> Result<Response, SqlError> {
     let (sender, chunks) = mpsc::channel::<Bytes>(CHUNKS_MAX);
+    let (completed_sender, completed) = oneshot::channel();
     let (started_sender, starts) = oneshot::channel();
     let reader = sender.clone();
-    let lines = LineStream::new(limits.rows_max, limits.access, sender, started_sender);
+    let sender = StreamSender { chunks: sender, completed: completed_sender, started: started_sender };
+    let lines = LineStream::new(format, limits.rows_max, limits.access, sender);
     tokio::spawn(async move {
         let _session = session;
         tokio::select! {
@@ -418,8 +470,12 @@ async fn stream(
         }
     });
     starts.await.map_err(|_| ApiError::Internal)??;
-    let mut response = Response::new(channel(chunks));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+    let mut response = Response::new(completed_channel(chunks, completed));
+    let content_type = match format {
+        StreamFormat::NdJson => NDJSON,
+        StreamFormat::Csv => "text/csv; charset=utf-8; header=present",
+    };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
 

@@ -32,6 +32,7 @@ use crate::database::{Database, LentConnection, PoolNode};
 use crate::datasource::{AccessMode, TransactionStatus};
 use crate::error::SqlError;
 use crate::held_slot::HeldSlot;
+use crate::hrana::StreamState;
 use crate::options::SqlLimits;
 use crate::stats::{Activity, ActivityGuard};
 use actor::{TransactionActor, TransactionMsg};
@@ -63,6 +64,8 @@ pub enum EndedBy {
     /// It was idle while others needed its place: above its tenant's share, or SQLite's only writer.
     Reclaimed,
     ConnectionLost,
+    /// Its client disconnected without a way to continue it, or closed its stream.
+    Abandoned,
     /// The statement that ended it did not finish, or nobody waited for it.
     UnknownOutcome,
     Shutdown,
@@ -80,6 +83,7 @@ impl fmt::Display for EndedBy {
                 "it was idle while other requests waited for its connection, and was rolled back"
             }
             Self::ConnectionLost => "its connection was lost or had to be closed, so it was rolled back",
+            Self::Abandoned => "its client disconnected or closed it, and it was rolled back",
             Self::UnknownOutcome => {
                 "the statement that ended it did not finish or was not awaited, so its outcome is unknown"
             }
@@ -126,15 +130,19 @@ pub(crate) struct OpenTransaction {
     pub(crate) tenant: TenantId,
     tenant_name: String,
     pub(crate) database: Arc<Database>,
-    pool: PoolNode,
+    pub(crate) pool: PoolNode,
     held: Arc<HeldSlot>,
     actor: ActorRef<TransactionMsg>,
     /// Set while a request asks for or has the transaction's connection, until it is returned.
     busy: AtomicBool,
+    /// Signals that the connection was returned, or that the transaction has ended.
+    returned: Notify,
     /// Signals that the transaction must end although a statement runs.
     stopped: Notify,
     stopped_by: OnceLock<EndedBy>,
     idle_since: Mutex<Instant>,
+    /// State of the Hrana stream that began it.
+    pub(crate) stream: Mutex<StreamState>,
     _counted: ActivityGuard,
 }
 
@@ -190,9 +198,11 @@ impl Transactions {
             held,
             actor,
             busy: AtomicBool::new(false),
+            returned: Notify::new(),
             stopped: Notify::new(),
             stopped_by: OnceLock::new(),
             idle_since: Mutex::new(Instant::now()),
+            stream: Mutex::default(),
             _counted: database.stats.begin(Activity::Transaction),
         };
         open.insert(number, Arc::new(entry));
@@ -218,6 +228,25 @@ impl Transactions {
         }
     }
 
+    /// Returns the way in which a transaction ended; `None` while it is open.
+    pub(crate) fn end_of(&self, transaction: &OpenTransaction) -> Option<SqlError> {
+        let is_open = self.open.lock().contains_key(&transaction.number);
+        (!is_open).then(|| self.ended_error(transaction.number))
+    }
+
+    /// Rolls back a transaction that its client cannot continue.
+    pub(crate) fn abandon(&self, transaction: &OpenTransaction) {
+        transaction.actor.tell(TransactionMsg::End(EndedBy::Abandoned));
+    }
+
+    /// Finds a transaction of this node that this tenant may use.
+    pub(crate) fn find_here(&self, id: &str, tenant: &Tenant) -> Result<Arc<OpenTransaction>, SqlError> {
+        match self.find(id, tenant)? {
+            TransactionOwner::ThisNode(open) => Ok(open),
+            TransactionOwner::Peer(node) => Err(SqlError::UnknownOwner { node }),
+        }
+    }
+
     fn ended_error(&self, number: u64) -> SqlError {
         let ended_by = self.ended.lock().get(number, Instant::now());
         ended_by.map_or(SqlError::UnknownTransaction, SqlError::TransactionEnded)
@@ -240,9 +269,33 @@ impl Transactions {
         }
     }
 
+    /// Lends the connection once a statement that is being cancelled has ended, until `deadline`.
+    pub(crate) async fn check_out_recovered(
+        self: &Arc<Self>,
+        open: &Arc<OpenTransaction>,
+        deadline: Instant,
+    ) -> Result<CheckedOut, SqlError> {
+        loop {
+            let returned = open.returned.notified();
+            tokio::pin!(returned);
+            returned.as_mut().enable();
+            match self.check_out(open.clone()).await {
+                Err(SqlError::TransactionBusy) => {}
+                result => return result,
+            }
+            if let Some(error) = self.end_of(open) {
+                return Err(error);
+            }
+            let waited = tokio::time::timeout_at(deadline.into(), returned).await;
+            waited.map_err(|_| SqlError::TransactionBusy)?;
+        }
+    }
+
     /// Moves a transaction from the open to the ended ones.
     fn close(&self, number: u64, ended_by: EndedBy) {
-        if self.open.lock().remove(&number).is_some() {
+        let closed = self.open.lock().remove(&number);
+        if let Some(open) = closed {
+            open.returned.notify_waiters();
             self.ended.lock().insert(number, ended_by, Instant::now());
             self.changed.notify_waiters();
         }
@@ -401,6 +454,7 @@ impl OpenTransaction {
         self.actor.tell(TransactionMsg::Return(lent));
         // Cleared after `Return` is sent, so that the next `CheckOut` is queued behind it.
         self.busy.store(false, Ordering::Release);
+        self.returned.notify_waiters();
     }
 }
 

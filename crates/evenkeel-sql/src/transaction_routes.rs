@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use evenkeel_pipeline::RedirectMode;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
@@ -11,47 +12,91 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::api::SqlApi;
-use crate::database::ConnectionRequest;
-use crate::datasource::{TransactionEnd, TransactionStatus};
+use crate::database::{ConnectionRequest, Database};
+use crate::datasource::{BeginOptions, TransactionEnd, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::received::Received;
 use crate::request::{BeginRequest, parse_end};
+use crate::statement::bounded;
 use crate::stats::Activity;
-use crate::transaction::{CheckedOut, EndedBy};
+use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
 /// Serves `/tx/begin`.
 pub(crate) async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
     let received = Received::read(&api, call).await?;
     let request = BeginRequest::parse(&received.body, &api.limits)?;
+    let tx_id = match begin_anywhere(&api, &received, request, api.redirect).await? {
+        BegunTransaction::Here { tx_id } => tx_id,
+        BegunTransaction::Elsewhere(response) => return Ok(response),
+    };
+    let expires = SystemTime::now() + api.limits.transaction_idle_max;
+    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+}
+
+/// A transaction that was begun here, or the response of the peer that begins it.
+pub(crate) enum BegunTransaction {
+    Here { tx_id: String },
+    Elsewhere(Response),
+}
+
+/// Begins a transaction, here or on a peer.
+pub(crate) async fn begin_anywhere(
+    api: &SqlApi,
+    received: &Received,
+    request: BeginRequest,
+    mode: RedirectMode,
+) -> Result<BegunTransaction, SqlError> {
     received.take_request()?;
     let tenant = &received.tenant;
     let database = api.database(request.database.as_deref(), tenant)?;
     let access = request.options.access;
     let kind = RequestKind::BeginTx;
     let time_max = request.timeout;
-    let handover =
-        HandoverRequest { received: &received, database, kind, access, time_max, mode: api.redirect };
+    let handover = HandoverRequest { received, database, kind, access, time_max, mode };
     if let Some(response) = api.hand_over(handover).await? {
-        return Ok(response);
+        return Ok(BegunTransaction::Elsewhere(response));
     }
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
     let deadline = Instant::now() + time_max;
-    let connection = ConnectionRequest { tenant, kind, access, deadline };
-    let mut lent = database.connect(connection).await?;
+    let connection = ConnectionRequest { tenant, kind, access, deadline, name: received.ids.name() };
+    let start = TransactionStart::Options(request.options);
+    let tx_id = begin_transaction(api, database, connection, start).await?;
+    Ok(BegunTransaction::Here { tx_id })
+}
+
+/// The way in which a transaction begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TransactionStart {
+    Options(BeginOptions),
+    /// One that writes, and in which SQLite does not enforce foreign keys.
+    WithoutForeignKeys,
+}
+
+/// Begins a transaction on a connection that the request waits for; returns its id.
+pub(crate) async fn begin_transaction(
+    api: &SqlApi,
+    database: &Arc<Database>,
+    request: ConnectionRequest<'_>,
+    start: TransactionStart,
+) -> Result<String, SqlError> {
+    let mut lent = database.connect(request).await?;
     lent.is_clean = false;
-    let begun = tokio::time::timeout_at(deadline.into(), lent.connection.begin(request.options)).await;
-    let begun = begun.map_err(|_| SqlError::Timeout)?;
-    if begun.as_ref().is_err_and(|error| error.is_node_fault(database.source.engine())) {
+    let begin = match start {
+        TransactionStart::Options(options) => lent.connection.begin(options),
+        TransactionStart::WithoutForeignKeys => lent.connection.begin_without_foreign_keys(),
+    };
+    let begun = bounded(request.deadline, begin).await;
+    if let Err(SqlError::Database(error)) = &begun
+        && error.is_node_fault(database.source.engine())
+    {
         database.mark_failed(&lent);
     }
     begun?;
     lent.is_clean = true;
-    let tx_id = api.transactions.open(tenant, database, access, lent)?;
-    let expires = SystemTime::now() + api.limits.transaction_idle_max;
-    let millis = expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    Ok(ok(&json!({"txId": tx_id, "expiresAt": millis})))
+    Ok(api.transactions.open(request.tenant, database, request.access, lent)?)
 }
 
 /// Serves `/tx/commit`.
@@ -71,20 +116,29 @@ async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Resu
         FoundTransaction::Here(open) => open,
         FoundTransaction::Elsewhere(response) => return Ok(response),
     };
-    let _session = open.database.stats.begin(Activity::HttpSession);
-    let checked_out = api.transactions.check_out(open).await?;
-    // A client that disconnects does not stop a commit half-way: its outcome would be unknown.
-    let deadline = Instant::now() + api.limits.timeout_default;
-    let ended = tokio::spawn(end_checked_out(checked_out, end, deadline)).await;
-    ended.map_err(|_| ApiError::Internal)??;
+    end_transaction(&api, open, end).await?;
     Ok(ok(&json!({"status": match end {
         TransactionEnd::Commit => "committed",
         TransactionEnd::Rollback => "rolled back",
     }})))
 }
 
+/// Commits or rolls back an open transaction.
+pub(crate) async fn end_transaction(
+    api: &SqlApi,
+    open: Arc<OpenTransaction>,
+    end: TransactionEnd,
+) -> Result<(), SqlError> {
+    let _session = open.database.stats.begin(Activity::HttpSession);
+    let checked_out = api.transactions.check_out(open).await?;
+    // A client that disconnects does not stop a commit half-way: its outcome would be unknown.
+    let deadline = Instant::now() + api.limits.timeout_default;
+    let ended = tokio::spawn(end_checked_out(checked_out, end, deadline)).await;
+    ended.map_err(|_| ApiError::Internal)?
+}
+
 /// Commits or rolls back, and records how the transaction ended.
-async fn end_checked_out(
+pub(crate) async fn end_checked_out(
     mut checked_out: CheckedOut,
     end: TransactionEnd,
     deadline: Instant,

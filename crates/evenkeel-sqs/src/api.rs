@@ -6,10 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use evenkeel_queue::{Queue, QueueId, Queues};
+use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::disconnect::Disconnect;
 use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::sigv4::{SignatureVerifier, SignedRequest};
 use evenkeel_server::tenant::{Access, Authenticator};
 use evenkeel_telemetry::{RegisterError, Registry};
 use http::header::{CONTENT_TYPE, HOST};
@@ -18,7 +20,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::access_key::MasterKey;
 use crate::arn::name_of_url;
 use crate::chunked_body::chunked;
 use crate::error::{JSON, SqsError};
@@ -30,6 +31,8 @@ use crate::operation::Operation;
 use crate::options::SqsOptions;
 use crate::time::Seconds;
 
+/// Service in the credential scope of signatures.
+const SERVICE: &str = "sqs";
 const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
@@ -38,8 +41,7 @@ const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 pub struct SqsApi {
     pub(crate) options: SqsOptions,
     pub(crate) queues: Arc<Queues>,
-    pub(crate) auth: Arc<Authenticator>,
-    pub(crate) master: MasterKey,
+    signatures: SignatureVerifier,
     pub(crate) metrics: SqsMetrics,
     pub(crate) moves: MoveTasks,
     pub(crate) streams: Streams,
@@ -79,8 +81,7 @@ impl SqsApi {
             options,
             moves: MoveTasks::restore_interrupted(&queues),
             queues,
-            auth,
-            master,
+            signatures: SignatureVerifier::new(auth, master, SERVICE),
             metrics,
             streams: Streams::default(),
             purged: Mutex::default(),
@@ -104,7 +105,7 @@ impl SqsApi {
 
     /// Returns the key that clients' secrets are derived from.
     pub fn master_key(&self) -> &MasterKey {
-        &self.master
+        self.signatures.master_key()
     }
 
     /// Ends every long poll with an empty response; other requests are still served.
@@ -135,9 +136,7 @@ impl SqsApi {
     }
 
     async fn handle(&self, operation: Operation, request: &mut ServerRequest) -> Result<Response, SqsError> {
-        let claimed = self.parse_signature(&request.request)?;
-        let body = request.read_body().await?;
-        let tenant = self.verify_signature(claimed, &request.request, &body)?;
+        let SignedRequest { tenant, body } = self.signatures.authenticate::<SqsError>(request).await?;
         tenant.take_request(request.accepted_at)?;
         let context = RequestContext {
             host: host_of(request),

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use evenkeel_server::hex::hex;
 use md5::{Digest, Md5};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -202,17 +203,6 @@ pub(crate) fn digest(attributes: &[Attribute<'_>]) -> Option<String> {
 /// Computes the MD5 of a body.
 pub(crate) fn digest_body(body: &[u8]) -> [u8; 16] {
     Md5::digest(body).into()
-}
-
-/// Formats bytes in lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
 }
 
 /// Patterns of the attribute names that a receive requests.

@@ -9,6 +9,7 @@ use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::store::StoreError;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
+use evenkeel_server::sigv4::SignatureError;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
@@ -85,28 +86,8 @@ pub(crate) enum SqsError {
     OverLimit { message: String },
     #[error("rate limit reached: requests per minute")]
     Throttled,
-    #[error(
-        "Request is missing Authentication Token. Sign it with the credentials that `evenkeel tenant sqs-key NAME` \
-         prints."
-    )]
-    NoToken,
-    /// The signature header is malformed.
-    #[error("{message}")]
-    IncompleteSignature { message: &'static str },
-    #[error(
-        "The security token included in the request is invalid. `evenkeel tenant sqs-key NAME` prints a tenant's \
-         credentials."
-    )]
-    UnknownKey,
-    #[error(
-        "The request signature we calculated does not match the signature you provided. \
-         Check your secret access key and signing method."
-    )]
-    Signature,
-    #[error("Signature was made at {signed}, more than 15 minutes from the server's time {now}")]
-    Skewed { signed: String, now: String },
-    #[error("this access key's tenant is disabled")]
-    Disabled,
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
     #[error("the body is larger than {bytes_max} bytes")]
     BodyTooLarge { bytes_max: u64 },
     #[error("the body did not arrive in time")]
@@ -215,16 +196,7 @@ impl SqsError {
             Self::NoResource { .. } => (404, SQS, "ResourceNotFoundException", "ResourceNotFoundException"),
             Self::OverLimit { .. } => (403, SQS, "OverLimit", "OverLimit"),
             Self::Throttled => (403, SQS, "RequestThrottled", "RequestThrottled"),
-            Self::NoToken => {
-                (403, CORAL, "MissingAuthenticationTokenException", "MissingAuthenticationToken")
-            }
-            Self::IncompleteSignature { .. } => {
-                (400, CORAL, "IncompleteSignatureException", "IncompleteSignature")
-            }
-            Self::UnknownKey => (403, CORAL, "UnrecognizedClientException", "InvalidClientTokenId"),
-            Self::Signature => (403, CORAL, "InvalidSignatureException", "SignatureDoesNotMatch"),
-            Self::Skewed { .. } => (403, CORAL, "RequestTimeTooSkewed", "RequestTimeTooSkewed"),
-            Self::Disabled => (403, CORAL, "AccessDeniedException", "AccessDenied"),
+            Self::Signature(error) => (error.status().as_u16(), CORAL, error.exception(), error.query_code()),
             Self::BodyTooLarge { .. } => {
                 (413, CORAL, "RequestEntityTooLargeException", "RequestEntityTooLarge")
             }
@@ -321,8 +293,8 @@ impl From<ApiError> for SqsError {
             ApiError::BodyTooLarge { bytes_max } => Self::BodyTooLarge { bytes_max },
             ApiError::BodyTimeout => Self::BodyTimeout,
             ApiError::RateLimited { .. } => Self::Throttled,
-            ApiError::TenantDisabled => Self::Disabled,
-            ApiError::Unauthenticated => Self::NoToken,
+            ApiError::TenantDisabled => SignatureError::Disabled.into(),
+            ApiError::Unauthenticated => SignatureError::NoToken.into(),
             ApiError::Draining
             | ApiError::Unready
             | ApiError::QueueFull { .. }

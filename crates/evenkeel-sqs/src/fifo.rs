@@ -3,12 +3,12 @@
 use evenkeel_queue::DeliveryOrder;
 use evenkeel_queue::message::DedupId;
 use evenkeel_queue::store::QueueDescriptor;
+use evenkeel_server::hex::hex;
 use ring::digest::{SHA256, digest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::attribute::hex;
 use crate::error::SqsError;
 use crate::limit::DEDUP_MAX;
 use crate::queue_metadata::QueueMetadata;

@@ -1,13 +1,12 @@
 //! The SQS API: the SQS JSON protocol, so that unmodified AWS clients can use Evenkeel's fair durable queues.
 //!
-//! The life of a request: `api` (routes) → `operation` (the 23 operations) → `sigv4` and `access_key` (authentication) → the
+//! The life of a request: `api` (routes) → `operation` (the 23 operations) → the signature (`evenkeel_server::sigv4`) → the
 //! operation: `send`, `receive`, `acknowledge` (delete, change visibility), `queue` (create, find, list, purge, delete),
 //! `settings` (queue attributes), `redrive` (dead-letter queues), `move_task`, `permission`, `tag` → a JSON response, or
 //! an `error` as AWS formats it. `attribute`, `text_validation` and `limit` are AWS's rules for messages;
 //! `stored_headers` is the format of a message's attributes in the store. `native` is the API for features that SQS
 //! does not have.
 
-mod access_key;
 mod acknowledge;
 mod api;
 mod arn;
@@ -30,13 +29,11 @@ mod receive;
 mod redrive;
 mod send;
 mod settings;
-mod sigv4;
 mod stored_headers;
 mod tag;
 mod text_validation;
 mod time;
 
-pub use access_key::{Credentials, MasterKey, MasterKeyError};
 pub use api::SqsApi;
 pub use options::SqsOptions;
 pub use stored_headers::{header_of, sender_of};

@@ -12,13 +12,13 @@ use std::sync::{Arc, Weak};
 
 use evenkeel_queue::queue_state::MoveCursor;
 use evenkeel_queue::{Queue, QueueId, Queues, Rejection};
+use evenkeel_server::hex::hex;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::api::{SqsApi, required};
-use crate::attribute::hex;
 use crate::base64;
 use crate::error::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};

@@ -7,10 +7,11 @@ use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Delivery, DeliveryOrder, Queue, Rejection};
 use evenkeel_server::disconnect::{Disconnect, ResponseEnd};
+use evenkeel_server::hex::hex;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};
-use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
+use crate::attribute::{Attribute, Filter, digest, digest_body};
 use crate::error::SqsError;
 use crate::fifo::is_valid_id;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};

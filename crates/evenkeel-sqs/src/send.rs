@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use evenkeel_queue::message::DEFAULT_KEY;
 use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
+use evenkeel_server::hex::hex;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{RequestContext, SqsApi, required, seconds};
-use crate::attribute::{Attribute, AttributeMap, digest, digest_body, hex, validate, validate_system};
+use crate::attribute::{Attribute, AttributeMap, digest, digest_body, validate, validate_system};
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::error::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy};

@@ -49,6 +49,24 @@ pub enum Step {
         kind: RequestKind,
         reason: RedirectReason,
     },
+    /// It was forwarded to the peer that holds the connection of its transaction.
+    SentToOwner {
+        peer: PeerId,
+    },
+    /// The peer to which it was forwarded has answered.
+    PeerAnswered {
+        peer: PeerId,
+        after: Duration,
+    },
+    /// The peer to which it was forwarded did not serve it.
+    PeerFailed {
+        peer: PeerId,
+        failure: HandoverFailure,
+    },
+    /// It runs on the connection that its transaction holds, so that it needs no slot.
+    InTransaction {
+        node: NodeId,
+    },
     Rejected {
         reason: RejectReason,
     },
@@ -91,6 +109,15 @@ pub enum Step {
         took: Duration,
         outcome: RequestOutcome,
     },
+}
+
+/// Failure of a hand-over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandoverFailure {
+    /// The peer did not execute the request, so that another node may serve it.
+    NotExecuted,
+    /// The peer may have executed the request.
+    OutcomeUnknown,
 }
 
 /// Reason why a request was rejected.
@@ -194,6 +221,10 @@ label_values! { Step:
     Self::FailedOver { .. } => 8 "failed_over",
     Self::Finished { .. } => 9 "finished",
     Self::Redirected { .. } => 10 "redirected",
+    Self::SentToOwner { .. } => 11 "sent_to_owner",
+    Self::PeerAnswered { .. } => 12 "peer_answered",
+    Self::PeerFailed { .. } => 13 "peer_failed",
+    Self::InTransaction { .. } => 14 "in_transaction",
 }
 
 label_values! { RejectReason:
@@ -265,8 +296,8 @@ impl Event {
 
     pub const fn peer(&self) -> Option<PeerId> {
         match self {
-            Self::Request { step: Step::Redirected { peer, .. }, .. } => Some(*peer),
-            Self::Request { .. } | Self::Node { .. } => None,
+            Self::Request { step, .. } => step.peer(),
+            Self::Node { .. } => None,
         }
     }
 
@@ -281,10 +312,14 @@ impl Event {
 impl Step {
     const fn node(&self) -> Option<NodeId> {
         match self {
-            Self::Dispatched { node, .. } | Self::FirstByte { node, .. } | Self::Finished { node, .. } => {
-                Some(*node)
-            }
+            Self::Dispatched { node, .. }
+            | Self::FirstByte { node, .. }
+            | Self::Finished { node, .. }
+            | Self::InTransaction { node } => Some(*node),
             Self::Redirected { .. }
+            | Self::SentToOwner { .. }
+            | Self::PeerAnswered { .. }
+            | Self::PeerFailed { .. }
             | Self::Accepted { .. }
             | Self::Admitted { .. }
             | Self::Delayed { .. }
@@ -292,6 +327,26 @@ impl Step {
             | Self::Evicted { .. }
             | Self::Cancelled
             | Self::FailedOver { .. } => None,
+        }
+    }
+
+    const fn peer(&self) -> Option<PeerId> {
+        match self {
+            Self::Redirected { peer, .. }
+            | Self::SentToOwner { peer }
+            | Self::PeerAnswered { peer, .. }
+            | Self::PeerFailed { peer, .. } => Some(*peer),
+            Self::Accepted { .. }
+            | Self::Admitted { .. }
+            | Self::Delayed { .. }
+            | Self::InTransaction { .. }
+            | Self::Rejected { .. }
+            | Self::Evicted { .. }
+            | Self::Cancelled
+            | Self::Dispatched { .. }
+            | Self::FirstByte { .. }
+            | Self::FailedOver { .. }
+            | Self::Finished { .. } => None,
         }
     }
 }

@@ -23,6 +23,7 @@
 //! ```
 
 mod event;
+mod explain;
 mod family;
 pub mod logs;
 mod metric;
@@ -35,7 +36,8 @@ mod request_log;
 mod secret;
 pub mod trace;
 
-pub use event::{Event, NodeEvent, RejectReason, Step};
+pub use event::{Event, HandoverFailure, NodeEvent, RejectReason, Step};
+pub use explain::{ExplainedRequest, ExplainedStep, REQUESTS_EXPLAINED_MAX};
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
@@ -44,7 +46,7 @@ pub use pipeline_metrics::{
     PipelineMetrics, RouterGauges, RouterMetrics,
 };
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
-pub use request_log::{RequestHistory, RequestLog, RequestLogLimits};
+pub use request_log::{RequestHistory, RequestLog, RequestLogLimits, RequestName};
 pub use secret::Secret;
 
 /// Runs the README's examples as tests.

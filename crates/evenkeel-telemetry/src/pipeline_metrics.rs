@@ -305,6 +305,11 @@ impl PipelineMetrics {
                 let other = || self.other_peer.get_or_init(|| self.families.peer(&self.pool, OTHER));
                 peers.get(peer).unwrap_or_else(other).redirected[kind.index()].count();
             }
+            // The peer and the node count these requests in their own metrics.
+            Step::SentToOwner { .. }
+            | Step::PeerAnswered { .. }
+            | Step::PeerFailed { .. }
+            | Step::InTransaction { .. } => {}
             Step::Evicted { .. } => tenant.evicted.count(),
             Step::Cancelled => tenant.cancelled.count(),
             Step::Dispatched { node, waited, .. } => {

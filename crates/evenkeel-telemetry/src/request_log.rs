@@ -1,7 +1,8 @@
 //! Request log: the recent steps of each request and the recent node changes, as `explain` shows them.
 //!
 //! Limits: the last `requests_max` requests with `steps_max` steps each, and the last `changes_max` node changes.
-//! Memory is allocated as requests arrive and reused for later ones.
+//! Memory is allocated as requests arrive and reused for later ones. A search by a client's id compares it with all
+//! requests, 1024 at a time under the lock, so that finding a request costs nothing until someone asks for it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,6 +11,9 @@ use evenkeel_policy::time::Instant;
 use parking_lot::Mutex;
 
 use crate::event::{Event, NodeEvent, Step};
+
+/// Number of requests that a search compares before it releases the lock.
+const SEARCH_BATCH: usize = 1024;
 
 /// Limits of a request log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +50,22 @@ struct RequestRing {
     by_id: HashMap<RequestId, usize>,
 }
 
+/// Ids of a request other than the one that the pipeline assigns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestName<'a> {
+    /// Id that the client sees in the header `x-request-id`; empty if there is none.
+    pub client_id: &'a [u8],
+    /// Id of the steps that were recorded before the request entered the pipeline.
+    pub earlier: Option<RequestId>,
+}
+
 /// Steps of one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestHistory {
     pub request: RequestId,
     pub tenant: TenantId,
+    /// Id that the client sees; empty if there is none.
+    client_id: Vec<u8>,
     /// Steps with their times, in order. If the log had dropped the request, only the steps recorded since then.
     pub steps: Vec<(Instant, Step)>,
     /// Number of omitted steps, all after the first.
@@ -60,6 +75,25 @@ pub struct RequestHistory {
 impl RequestLog {
     pub fn new(limits: RequestLogLimits) -> Self {
         Self { limits, requests: Mutex::default(), changes: Mutex::default() }
+    }
+
+    pub fn limits(&self) -> RequestLogLimits {
+        self.limits
+    }
+
+    /// Sets the client's id of a request. Steps recorded under `name.earlier` become its first.
+    pub fn set_name(&self, request: RequestId, tenant: TenantId, name: RequestName<'_>) {
+        if self.limits.requests_max == 0 || name.client_id.is_empty() {
+            return;
+        }
+        let mut requests = self.requests.lock();
+        if let Some(earlier) = name.earlier {
+            requests.replace_id(earlier, request);
+        }
+        let index = requests.entry_index(request, tenant, self.limits.requests_max);
+        let client_id = &mut requests.entries[index].client_id;
+        client_id.clear();
+        client_id.extend_from_slice(name.client_id);
     }
 
     /// Records an event.
@@ -87,6 +121,27 @@ impl RequestLog {
         requests.by_id.get(&request).map(|index| requests.entries[*index].clone())
     }
 
+    /// Returns the requests with this client's id, at most `found_max`, latest first.
+    pub fn find(&self, client_id: &[u8], found_max: usize) -> Vec<RequestHistory> {
+        let mut found = Vec::new();
+        let mut searched = 0;
+        let start = self.requests.lock().next;
+        loop {
+            let requests = self.requests.lock();
+            let len = requests.entries.len();
+            for _ in 0..SEARCH_BATCH {
+                if len <= searched || found_max <= found.len() {
+                    return found;
+                }
+                searched += 1;
+                let entry = &requests.entries[(start + len - searched) % len];
+                if entry.client_id == client_id && !entry.steps.is_empty() {
+                    found.push(entry.clone());
+                }
+            }
+        }
+    }
+
     /// Returns the last node changes, oldest first.
     pub fn changes(&self) -> Vec<(Instant, NodeId, NodeEvent)> {
         self.changes.lock().iter().copied().collect()
@@ -94,6 +149,16 @@ impl RequestLog {
 }
 
 impl RequestRing {
+    /// Gives the entry of `earlier`, if there is one, to `request`.
+    fn replace_id(&mut self, earlier: RequestId, request: RequestId) {
+        let Some(index) = self.by_id.remove(&earlier) else { return };
+        // A step that was recorded at the same time may have taken an entry for the request.
+        if !self.by_id.contains_key(&request) {
+            self.entries[index].request = request;
+            self.by_id.insert(request, index);
+        }
+    }
+
     /// Returns the index of a request's entry; a new request takes the oldest entry.
     fn entry_index(&mut self, request: RequestId, tenant: TenantId, requests_max: usize) -> usize {
         if self.entries.get(self.latest).is_some_and(|entry| entry.request == request) {
@@ -106,11 +171,13 @@ impl RequestRing {
         let index = self.next;
         self.latest = index;
         if index == self.entries.len() {
-            self.entries.push(RequestHistory { request, tenant, steps: Vec::new(), omitted: 0 });
+            let client_id = Vec::new();
+            self.entries.push(RequestHistory { request, tenant, client_id, steps: Vec::new(), omitted: 0 });
         } else {
             let entry = &mut self.entries[index];
             self.by_id.remove(&entry.request);
             entry.steps.clear();
+            entry.client_id.clear();
             entry.request = request;
             entry.tenant = tenant;
             entry.omitted = 0;
@@ -138,7 +205,7 @@ impl RequestHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::LabelValue;
+    use crate::event::{LabelValue, RejectReason};
 
     #[test]
     fn a_history_holds_all_steps_of_a_request_in_order() {
@@ -175,9 +242,60 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_found_by_its_clients_id_until_it_is_dropped() {
+        let log = log_of(3, 8);
+        for (request, client_id) in [(1, "a"), (2, "b"), (3, "a"), (4, "c")] {
+            name(&log, request, client_id, None);
+            record(&log, request, Step::Cancelled);
+        }
+        assert_eq!(found(&log, "a"), [3]);
+        assert_eq!((found(&log, "b"), found(&log, "c"), found(&log, "d")), (vec![2], vec![4], vec![]));
+        // The entry of `b` is reused for a request without a client's id.
+        record(&log, 5, Step::Cancelled);
+        assert!(found(&log, "b").is_empty());
+    }
+
+    #[test]
+    fn requests_with_the_same_id_are_found_latest_first_and_up_to_the_limit() {
+        let log = log_of(2 * SEARCH_BATCH, 1);
+        for request in 0..3 * SEARCH_BATCH as u64 {
+            name(&log, request, if request % 700 == 0 { "retried" } else { "other" }, None);
+            record(&log, request, Step::Cancelled);
+        }
+        assert_eq!(found(&log, "retried"), [2_800, 2_100, 1_400]);
+        let two: Vec<_> = log.find(b"retried", 2).iter().map(|history| history.request.0).collect();
+        assert_eq!(two, [2_800, 2_100]);
+    }
+
+    #[test]
+    fn steps_before_the_pipeline_belong_to_the_request_that_enters_it() {
+        let log = log_of(3, 8);
+        record(&log, 90, Step::Rejected { reason: RejectReason::RateLimited });
+        name(&log, 90, "a", None);
+        name(&log, 1, "a", Some(RequestId(90)));
+        record(&log, 1, Step::Cancelled);
+        let histories = log.find(b"a", 9);
+        assert_eq!((histories.len(), histories[0].request, histories[0].steps.len()), (1, RequestId(1), 2));
+        assert_eq!(log.history(RequestId(90)), None);
+        // No step was recorded under the earlier id.
+        name(&log, 2, "b", Some(RequestId(91)));
+        record(&log, 2, Step::Cancelled);
+        assert_eq!(found(&log, "b"), [2]);
+    }
+
+    #[test]
+    fn a_request_without_a_step_is_not_found() {
+        let log = log_of(2, 8);
+        name(&log, 1, "a", None);
+        assert!(found(&log, "a").is_empty());
+    }
+
+    #[test]
     fn a_log_with_limits_of_zero_stays_empty() {
         let log = RequestLog::new(RequestLogLimits { requests_max: 0, steps_max: 0, changes_max: 0 });
         record(&log, 1, Step::Cancelled);
+        name(&log, 1, "a", None);
+        assert!(found(&log, "a").is_empty());
         log.record(Instant::ORIGIN, &Event::Node { node: NodeId(0), change: NodeEvent::BreakerClosed });
         assert_eq!((log.history(RequestId(1)), log.changes()), (None, vec![]));
     }
@@ -197,6 +315,15 @@ mod tests {
 
     fn log_of(requests_max: usize, steps_max: usize) -> RequestLog {
         RequestLog::new(RequestLogLimits { requests_max, steps_max, changes_max: 2 })
+    }
+
+    fn name(log: &RequestLog, request: u64, client_id: &str, earlier: Option<RequestId>) {
+        let name = RequestName { client_id: client_id.as_bytes(), earlier };
+        log.set_name(RequestId(request), TenantId(0), name);
+    }
+
+    fn found(log: &RequestLog, client_id: &str) -> Vec<u64> {
+        log.find(client_id.as_bytes(), usize::MAX).iter().map(|history| history.request.0).collect()
     }
 
     fn record(log: &RequestLog, request: u64, step: Step) {

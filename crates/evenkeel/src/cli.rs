@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod completions;
 mod demo;
+mod explain;
 mod node;
 mod queue;
 mod serve;
@@ -36,6 +37,7 @@ Examples:
   evenkeel tenant add acme --weight 2             add a tenant and print its API key
   evenkeel queue stats jobs                       show a queue's messages by fairness key
   evenkeel sql \"select 1\"                         run a SQL statement
+  evenkeel explain req-0f5c2a7be1d94c3e            show the steps of a request, by its X-Request-Id
   evenkeel sim-node                               run a simulated model server
 ";
 
@@ -48,6 +50,7 @@ enum Command {
     Node(node::NodeArgs),
     Queue(queue::QueueArgs),
     Sql(sql::SqlArgs),
+    Explain(explain::ExplainArgs),
     SimNode(sim_node::SimNodeArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -64,6 +67,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Node(args) => node::run(args),
         Command::Queue(args) => queue::run(args),
         Command::Sql(args) => sql::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::SimNode(args) => sim_node::run(args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -14,6 +14,7 @@ mod nodes;
 mod preflight;
 mod queue;
 mod reload;
+mod requests;
 mod sql;
 mod traces;
 
@@ -227,6 +228,7 @@ impl Core {
         }
         api::add_routes(self, &mut routes, metrics_access)?;
         nodes::add_routes(self, &mut routes)?;
+        requests::add_routes(self, &mut routes)?;
         Ok(routes)
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use evenkeel_sqs::MasterKey;
+use evenkeel_server::access_key::MasterKey;
 use evenkeel_telemetry::Secret;
 use ring::hmac;
 use thiserror::Error;

@@ -6,9 +6,9 @@
 use std::fmt;
 use std::path::Path;
 
+use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_key::{KeyHash, make_key};
 use evenkeel_server::tenant::{TenantSettings, Tenants, TenantsError};
-use evenkeel_sqs::MasterKey;
 use evenkeel_telemetry::Secret;
 use serde_json::{Map, Value as Json, json};
 use thiserror::Error;

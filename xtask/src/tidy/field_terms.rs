@@ -25,7 +25,7 @@ const FIELD_TERMS: &[Terms] = &[
         files: &["pipeline/src/admit.rs", "policy/src/backpressure.rs"],
     },
     Terms { terms: &["failover"], files: &["pipeline/src/send.rs"] },
-    Terms { terms: &["retry budget"], files: &["pipeline/src/send/retry_budget.rs"] },
+    Terms { terms: &["retry budget"], files: &["pipeline/src/budget.rs"] },
     Terms { terms: &["rendezvous hashing", "bounded load"], files: &["pipeline/src/pick_node/affinity.rs"] },
     Terms { terms: &["sans-I/O", "state machine"], files: &["pipeline/src/load_manager.rs"] },
     Terms { terms: &["adaptive concurrency limit", "knee"], files: &["policy/src/concurrency_limit.rs"] },
@@ -82,7 +82,7 @@ const FIELD_TERMS: &[Terms] = &[
     },
     Terms { terms: &["receipt handle", "HMAC"], files: &["queue/src/receipt.rs"] },
     Terms { terms: &["long polling"], files: &["sqs/src/receive.rs"] },
-    Terms { terms: &["SigV4"], files: &["sqs/src/sigv4.rs"] },
+    Terms { terms: &["SigV4"], files: &["server/src/sigv4.rs"] },
     Terms { terms: &["ARN"], files: &["sqs/src/arn.rs"] },
     Terms {
         terms: &["mailbox", "high watermark", "overflow strategy"],

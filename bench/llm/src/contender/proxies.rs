@@ -2,27 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::process::Command;
 
-use super::{Setup, StartedProcess, free_port, log, target};
-use bench_support::Process;
+use super::{Setup, StartedProcess, log, target};
+use bench_support::{Process, free_port, program, start_haproxy};
 
 pub(super) fn haproxy(setup: &Setup) -> io::Result<StartedProcess> {
     let address = free_port()?;
-    let servers: String = (setup.nodes.iter().enumerate())
-        .map(|(index, node)| format!("  server n{index} {node} check inter 2s\n"))
-        .collect();
-    let config = format!(
-        "global\n  maxconn 4000\n\
-         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  http-reuse always\n  option http-no-delay\n\
-         frontend llm\n  bind {address}\n  default_backend nodes\n\
-         backend nodes\n  balance leastconn\n{servers}"
-    );
-    let file = setup.directory.join("haproxy.cfg");
-    fs::write(&file, config)?;
-    let mut command = program("haproxy");
-    command.arg("-db").arg("-f").arg(&file);
-    let process = Process::start(&mut command, &log(&setup.directory))?;
+    let process = start_haproxy(address, &setup.nodes, "leastconn", &setup.directory)?;
     Ok(StartedProcess { target: target(vec![address]), process: Some(process) })
 }
 
@@ -49,12 +35,4 @@ pub(super) fn nginx(setup: &Setup) -> io::Result<StartedProcess> {
     command.arg("-e").arg("stderr").arg("-p").arg(&setup.directory).arg("-c").arg(&file);
     let process = Process::start(&mut command, &log(&setup.directory))?;
     Ok(StartedProcess { target: target(vec![address]), process: Some(process) })
-}
-
-/// Runs a program that Debian installs outside a normal user's PATH.
-fn program(name: &str) -> Command {
-    let mut command = Command::new(name);
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
-    command
 }

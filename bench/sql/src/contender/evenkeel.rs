@@ -2,59 +2,51 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
-use bench_support::{Process, RunError};
+use bench_support::{Process, free_port};
 
-use super::{LoadTarget, POOL_SIZE, Preparation, SqlSetup, StartedMiddle, free_port, log};
-use crate::database::ACCOUNTS;
-use crate::http_load::{self, HttpTarget, LookupSql, ResultForm};
+use super::{LoadTarget, POOL_SIZE, Preparation, SqlSetup, StartedMiddle, log};
+use crate::http_load::HttpTarget;
+use crate::query_api::QueryApi;
 
 const TENANTS: usize = 4;
-const FILL_TIMEOUT_MS: u32 = 120_000;
 
 pub(super) fn open(setup: &SqlSetup) -> io::Result<StartedMiddle> {
-    start(setup, &postgres(setup), &[], LookupSql::Postgres, ResultForm::Object)
+    start(setup, &postgres(setup), &[], QueryApi::Postgres)
 }
 
 pub(super) fn ndjson(setup: &SqlSetup) -> io::Result<StartedMiddle> {
-    start(setup, &postgres(setup), &[], LookupSql::Postgres, ResultForm::Lines)
+    start(setup, &postgres(setup), &[], QueryApi::PostgresLines)
 }
 
 pub(super) fn tenants(setup: &SqlSetup) -> io::Result<StartedMiddle> {
     let keys = (0..TENANTS).map(|_| create_key(setup)).collect::<io::Result<Vec<_>>>()?;
-    start(setup, &postgres(setup), &keys, LookupSql::Postgres, ResultForm::Object)
+    start(setup, &postgres(setup), &keys, QueryApi::Postgres)
 }
 
 pub(super) fn sqlite(setup: &SqlSetup) -> io::Result<StartedMiddle> {
-    // One connection is the writer's.
-    let datasource = datasource("sqlite:bench.db", POOL_SIZE + 1);
-    let started = start(setup, &datasource, &[], LookupSql::Sqlite, ResultForm::Object)?;
-    Ok(StartedMiddle { preparation: Preparation::FillSqlite, ..started })
+    start_sqlite(setup, QueryApi::Sqlite)
 }
 
-/// Creates the table of accounts, with the contents that pgbench gives it.
-pub(super) async fn fill_sqlite(address: SocketAddr) -> Result<(), RunError> {
-    for sql in [
-        "create table pgbench_accounts (aid integer primary key, bid integer, abalance integer, filler text)"
-            .to_owned(),
-        format!(
-            "with recursive accounts (aid) as (select 1 union all select aid + 1 from accounts where aid < {ACCOUNTS}) \
-             insert into pgbench_accounts select aid, (aid - 1) / 100000 + 1, 0, printf('%84s', '') from accounts"
-        ),
-    ] {
-        let body = format!(r#"{{"sql":"{sql}","timeoutMs":{FILL_TIMEOUT_MS}}}"#);
-        http_load::post(address, "/execute", &body).await?;
-    }
-    Ok(())
+pub(super) fn hrana(setup: &SqlSetup) -> io::Result<StartedMiddle> {
+    start_sqlite(setup, QueryApi::Hrana)
+}
+
+fn start_sqlite(setup: &SqlSetup, api: QueryApi) -> io::Result<StartedMiddle> {
+    // One connection is the writer's.
+    let datasource = datasource("sqlite:bench.db", POOL_SIZE + 1);
+    let started = start(setup, &datasource, &[], api)?;
+    Ok(StartedMiddle { preparation: Preparation::FillByExecute, ..started })
 }
 
 fn postgres(setup: &SqlSetup) -> String {
     datasource(&setup.database_url, POOL_SIZE)
 }
 
-fn datasource(url: &str, connections: usize) -> String {
+/// Returns the part of the configuration that describes the database.
+pub(crate) fn datasource(url: &str, connections: usize) -> String {
     format!("\n[[sql.datasources]]\nname = 'bench'\nurl = '{url}'\nmax_open_conns = {connections}\n")
 }
 
@@ -74,33 +66,32 @@ fn create_key(setup: &SqlSetup) -> io::Result<TenantKey> {
     }
 }
 
-fn start(
-    setup: &SqlSetup,
-    datasource: &str,
-    keys: &[TenantKey],
-    lookup: LookupSql,
-    form: ResultForm,
-) -> io::Result<StartedMiddle> {
-    if !setup.evenkeel.is_file() {
-        let path = setup.evenkeel.display();
-        let message = format!("{path} is missing; build it with `cargo build --release -p evenkeel`");
-        return Err(io::Error::new(io::ErrorKind::NotFound, message));
-    }
+fn start(setup: &SqlSetup, datasource: &str, keys: &[TenantKey], api: QueryApi) -> io::Result<StartedMiddle> {
     let address = free_port()?;
     let mut config = format!("[server]\nlisten = '{address}'\n{datasource}");
     for (index, TenantKey { hash, .. }) in keys.iter().enumerate() {
         let weight = index + 1;
         config += &format!("\n[[tenants]]\nname = 't{index}'\nweight = {weight}\nkey_hashes = ['{hash}']\n");
     }
-    let file = setup.directory.join("evenkeel.toml");
-    fs::write(&file, config)?;
-    let mut command = Command::new(&setup.evenkeel);
-    command.arg("serve").arg("--config").arg(&file).arg("--data-dir").arg(setup.directory.join("data"));
-    let process = Process::start(command.current_dir(&setup.directory), &log(&setup.directory))?;
+    let process = spawn(&setup.evenkeel, &setup.directory, &config)?;
     let keys = keys.iter().map(|key| key.key.clone()).collect();
     Ok(StartedMiddle {
-        load: LoadTarget::Http(HttpTarget { address, keys, lookup, form }),
+        load: LoadTarget::Http(HttpTarget { address, keys, api }),
         process: Some(process),
         preparation: Preparation::None,
     })
+}
+
+/// Starts a gateway whose files are in `directory`.
+pub(crate) fn spawn(evenkeel: &Path, directory: &Path, config: &str) -> io::Result<Process> {
+    if !evenkeel.is_file() {
+        let path = evenkeel.display();
+        let message = format!("{path} is missing; build it with `cargo build --release -p evenkeel`");
+        return Err(io::Error::new(io::ErrorKind::NotFound, message));
+    }
+    let file = directory.join("evenkeel.toml");
+    fs::write(&file, config)?;
+    let mut command = Command::new(evenkeel);
+    command.arg("serve").arg("--config").arg(&file).arg("--data-dir").arg(directory.join("data"));
+    Process::start(command.current_dir(directory), &log(directory))
 }

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::process::Command;
 
-use bench_support::Process;
+use bench_support::{free_port, program, start_packaged};
 use rustix::process::geteuid;
 
-use super::{LoadTarget, POOL_SIZE, Preparation, SqlSetup, StartedMiddle, free_port, log};
+use super::{LoadTarget, POOL_SIZE, Preparation, SqlSetup, StartedMiddle, log};
 use crate::database::NAME;
 use crate::pgbench::{PgTarget, QueryProtocol};
 
@@ -35,20 +34,12 @@ pub(super) fn start(setup: &SqlSetup, mode: PoolMode, protocol: QueryProtocol) -
     let address = free_port()?;
     let file = setup.directory.join("pgbouncer.ini");
     fs::write(&file, config(setup, mode, address.port()))?;
-    let mut command = Command::new("pgbouncer");
-    let path = std::env::var("PATH").unwrap_or_default();
-    // Debian installs it outside a normal user's PATH.
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    let mut command = program("pgbouncer");
     if geteuid().is_root() {
         command.args(["-u", USER]);
     }
-    let process = Process::start(command.arg(&file), &log(&setup.directory));
-    let process = process.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            io::Error::new(error.kind(), "pgbouncer is missing (Debian package pgbouncer)")
-        }
-        _ => error,
-    })?;
+    command.arg(&file);
+    let process = start_packaged(&mut command, "Debian package pgbouncer", &log(&setup.directory))?;
     let target = PgTarget { port: address.port(), protocol, result_bytes: setup.result_bytes };
     Ok(StartedMiddle {
         load: LoadTarget::Pgbench(target),

@@ -4,7 +4,7 @@ use evenkeel_pipeline::{
     Event, NoPeerReason, NoRoomReason, NodeSpec, PeerFigures, PeerGate, PeerId, RedirectDecision,
     RedirectMode, RedirectOptions, RedirectRequest, Redirector,
 };
-use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::id::{NodeId, RequestId, TenantId};
 use evenkeel_policy::score::{Gate, Limits, LimitsConfig, NodeStats, RequestKind, ScoreConfig, Status};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use crate::driver::{Driver, MODEL, arrival_of, spec};
 
 const NODE: NodeId = NodeId(0);
+const REQUEST: RequestId = RequestId(7);
 const A: PeerId = PeerId(1);
 const B: PeerId = PeerId(2);
 const SLOTS: u32 = 4;
@@ -40,7 +41,8 @@ fn without_room_a_request_goes_to_the_better_peer_and_the_step_reports_it() {
     let text = reason.to_string();
     assert!(text.starts_with("every database connection is in use here; best of 1 by score 0."), "{text}");
     gateway.driver.drain_events();
-    let event = Event::Redirected { tenant: TenantId(0), peer, kind: RequestKind::Query, reason };
+    let event =
+        Event::Redirected { request: REQUEST, tenant: TenantId(0), peer, kind: RequestKind::Query, reason };
     assert_eq!(gateway.driver.events.last(), Some(&event));
     let counts = gateway.driver.pipeline.status().counts;
     assert_eq!((counts.no_room, counts.peers_scored, counts.redirected), (1, 1, 1));
@@ -123,70 +125,64 @@ fn a_request_waits_if_no_peer_is_better() {
     );
 }
 
-/// With four free connections, the fifth request of a burst waits: the figures are older than the burst.
+/// Both peers have two free connections. The fifth request of a burst waits: it would find no room there either.
 #[test]
 fn a_burst_between_two_reports_is_spread_over_the_free_connections() {
-    let mut gateway = Gateway::full();
-    let peers = [figures(A, busy_peer_stats(8)), figures(B, busy_peer_stats(8))];
-    let mut taken = [0, 0];
-    for random in [0.0, 0.9, 0.1, 0.8] {
-        match peer_of(gateway.decide_with(RequestKind::Query, &peers, random)) {
-            Some(A) => taken[0] += 1,
-            Some(B) => taken[1] += 1,
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(taken, [2, 2]);
-    assert_eq!(gateway.no_peer(RequestKind::Query, &peers), NoPeerReason::AllGated { peers: 2 });
-    gateway.redirector.handle_returned(gateway.driver.now, A, RequestKind::Query);
-    assert_eq!(peer_of(gateway.decide(RequestKind::Query, &peers)), Some(A), "its request has ended");
+    for mode in [RedirectMode::Forward, RedirectMode::ByClient] {
+        let mut gateway = Gateway { mode, ..Gateway::full_with(without_budget()) };
+        let peers = [figures(A, busy_peer_stats(8)), figures(B, busy_peer_stats(8))];
+        let chosen = [0.0, 0.9, 0.1, 0.8]
+            .map(|random| peer_of(gateway.decide_with(RequestKind::Query, &peers, random)).unwrap());
+        assert_eq!(chosen.iter().filter(|peer| **peer == A).count(), 2, "{chosen:?}");
+        assert_eq!(peer_of(gateway.decide(RequestKind::Query, &peers)), None);
 
-    gateway.driver.advance(Duration::from_millis(250));
-    let mut newer = peers;
-    newer[1].measured_at = gateway.driver.now;
-    assert_eq!(
-        peer_of(gateway.decide(RequestKind::Query, &newer)),
-        Some(B),
-        "newer figures contain the burst"
-    );
-    newer[1].measured_at = gateway.driver.now;
-    assert_eq!(peer_of(gateway.decide(RequestKind::Query, &newer)), Some(B));
-    assert_eq!(
-        gateway.no_peer(RequestKind::Query, &newer),
-        NoPeerReason::AllGated { peers: 2 },
-        "requests handed over at the time of the report are not in it"
-    );
+        gateway.driver.advance(Duration::from_millis(250));
+        let mut newer = peers;
+        newer[1].measured_at = gateway.driver.now;
+        gateway.redirector.handle_returned(gateway.driver.now, B, RequestKind::Query);
+        assert_eq!(
+            peer_of(gateway.decide(RequestKind::Query, &newer)),
+            Some(B),
+            "newer figures contain the burst"
+        );
+    }
+}
+
+#[test]
+fn a_forwarded_request_that_returns_makes_room() {
+    let mut gateway = Gateway::full_with(without_budget());
+    let peer = figures(A, busy_peer_stats(9));
+    assert_eq!(peer_of(gateway.decide(RequestKind::Query, &[peer])), Some(A));
+    assert_eq!(peer_of(gateway.decide(RequestKind::Query, &[peer])), None);
+    gateway.redirector.handle_returned(gateway.driver.now, A, RequestKind::Query);
+    assert_eq!(peer_of(gateway.decide(RequestKind::Query, &[peer])), Some(A));
 }
 
 #[test]
 fn a_begin_handed_over_takes_a_transaction_place_of_the_peer() {
-    let mut gateway = Gateway::full();
+    let mut gateway = Gateway::full_with(without_budget());
     gateway.own.running_tx = 10;
     let peer = figures(A, NodeStats { running_tx: 3, max_transaction_conns: 5, ..idle_stats() });
     for _ in 0..2 {
         assert_eq!(peer_of(gateway.decide(RequestKind::BeginTx, &[peer])), Some(A));
     }
-    let gate = gateway.assess(RequestKind::BeginTx, peer);
-    assert_eq!(gate, Err(PeerGate::Closed(Gate::TxFull)));
-    assert!(gateway.assess(RequestKind::Query, peer).is_ok());
+    assert_eq!(gateway.no_peer(RequestKind::BeginTx, &[peer]), NoPeerReason::BudgetSpent);
+    assert_eq!(peer_of(gateway.decide(RequestKind::Query, &[peer])), Some(A));
     gateway.redirector.handle_returned(gateway.driver.now, A, RequestKind::BeginTx);
-    assert!(gateway.assess(RequestKind::BeginTx, peer).is_ok());
+    assert_eq!(peer_of(gateway.decide(RequestKind::BeginTx, &[peer])), Some(A));
 }
 
+/// A gate closes by figures alone: a peer that is full by estimate gets requests within the budget.
 #[test]
-fn at_most_4096_statements_per_peer_are_remembered() {
-    let mut gateway = Gateway::full();
-    gateway.own.max_http_sessions = i32::MAX;
-    let huge = NodeStats { max_open_conns: 10_000, max_http_sessions: 10_000, ..idle_stats() };
-    let peer = figures(A, huge);
-    for _ in 0..5_000 {
-        gateway.decide(RequestKind::Query, &[peer]);
+fn redirects_to_a_peer_that_is_full_by_estimate_use_the_budget() {
+    let options = RedirectOptions { budget: 0.0, redirects_min: 2, ..RedirectOptions::default() };
+    let mut gateway = Gateway::full_with(options);
+    gateway.own.wait_conn_count = 10;
+    let peer = figures(A, busy_peer_stats(9));
+    for _ in 0..3 {
+        assert_eq!(peer_of(gateway.decide(RequestKind::Query, &[peer])), Some(A));
     }
-    let score = gateway.assess(RequestKind::Query, peer).unwrap();
-    let expected = NodeStats { open_conns: 4_096, running_http_session: 4_096, ..huge };
-    let mut other = Gateway::full();
-    other.own = gateway.own;
-    assert_eq!(other.assess(RequestKind::Query, figures(A, expected)), Ok(score));
+    assert_eq!(gateway.no_peer(RequestKind::Query, &[peer]), NoPeerReason::BudgetSpent);
 }
 
 #[test]
@@ -381,13 +377,19 @@ struct Gateway {
     driver: Driver,
     redirector: Redirector,
     own: NodeStats,
+    mode: RedirectMode,
 }
 
 impl Gateway {
     fn new(node: &NodeSpec, options: RedirectOptions) -> Self {
         let mut driver = Driver::new(Default::default());
         driver.add_spec(node);
-        Self { driver, redirector: Redirector::new(options).unwrap(), own: busy_peer_stats(10) }
+        Self {
+            driver,
+            redirector: Redirector::new(options).unwrap(),
+            own: busy_peer_stats(10),
+            mode: RedirectMode::Forward,
+        }
     }
 
     fn idle() -> Self {
@@ -417,11 +419,12 @@ impl Gateway {
 
     fn request<'a>(&self, kind: RequestKind, peers: &'a [PeerFigures]) -> RedirectRequest<'a> {
         RedirectRequest {
+            request: REQUEST,
             tenant: TenantId(0),
             node: NODE,
             model: MODEL,
             kind,
-            mode: RedirectMode::Forward,
+            mode: self.mode,
             own: self.own,
             peers,
             excluded: &[],
@@ -455,6 +458,10 @@ impl Gateway {
     fn assess(&self, kind: RequestKind, peer: PeerFigures) -> Result<f64, PeerGate> {
         self.redirector.assess(self.driver.now, &self.own, kind, &[peer])[0].result
     }
+}
+
+fn without_budget() -> RedirectOptions {
+    RedirectOptions { budget: 0.0, redirects_min: 0, ..RedirectOptions::default() }
 }
 
 fn peer_of(decision: RedirectDecision) -> Option<PeerId> {

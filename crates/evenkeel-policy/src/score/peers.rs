@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use super::choice_reason::{LatencyBasis, ScoreBreakdown};
 use super::config::ScoreConfig;
-use super::limits::Limits;
+use super::gate::Gate;
 use super::node::{NodeStats, Status};
 use super::peer_choice::{NoPeerReason, PeerGate};
 use super::sub_scores::{RequestKind, SubScores, clamp01};
@@ -69,15 +69,17 @@ impl Default for PeerConfig {
     }
 }
 
-/// Peer that may be chosen, with its figures as they are assumed to be now.
+/// Peer that may be chosen, with its figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeerCandidate {
     /// The peer.
     pub peer: PeerId,
     /// Relative share of the requests that it should get.
     pub weight: Weight,
-    /// Its figures, with the requests that were handed over to it since.
+    /// Its figures as measured.
     pub stats: NodeStats,
+    /// Change by requests of this gateway since then.
+    pub handed_over: HandedOver,
     /// Time since the figures were measured.
     pub age: Duration,
 }
@@ -126,8 +128,8 @@ impl HandedOver {
 pub enum PeersAllowed {
     /// Every open peer.
     Open,
-    /// Open peers with fresh figures that show a free connection.
-    WithFreeConnection,
+    /// Open peers with fresh figures and room, also after the requests that were handed over since.
+    WithRoom,
 }
 
 /// A chosen peer and the scores that decided.
@@ -141,8 +143,8 @@ pub struct PeerChoice {
     pub own_score: f64,
     /// Age of the peer's figures.
     pub age: Duration,
-    /// `false` if its figures are stale or show no free connection.
-    pub has_free_connection: bool,
+    /// `false` if its figures are stale, or it has no room after the requests that were handed over since.
+    pub has_room: bool,
 }
 
 /// Valid settings of peer selection, and a buffer that its picks share.
@@ -186,7 +188,7 @@ impl PeerSelector {
             if own.status == Status::Serving && score <= own.score {
                 continue;
             }
-            if allowed == PeersAllowed::WithFreeConnection && !self.has_free_connection(peer) {
+            if allowed == PeersAllowed::WithRoom && !has_room(&self.config, peer, request) {
                 is_refused = true;
                 continue;
             }
@@ -212,13 +214,12 @@ impl PeerSelector {
             drawn_from: better_count.min(self.config.score.top_k),
             chance: drawn.chance,
         };
-        let has_free_connection = self.has_free_connection(peer);
         Ok(PeerChoice {
             peer: peer.peer,
             breakdown,
             own_score: own.score,
             age: peer.age,
-            has_free_connection,
+            has_room: has_room(&self.config, peer, request),
         })
     }
 
@@ -245,7 +246,8 @@ impl PeerSelector {
     }
 
     fn sub_scores(&self, peer: &PeerCandidate, own: &OwnScore) -> SubScores {
-        let measured = measured_sub_scores(&self.config.score, &peer.stats, own.latency);
+        let corrected = peer.handed_over.add_to(&peer.stats);
+        let measured = measured_sub_scores(&self.config.score, &corrected, own.latency);
         let staleness = self.config.staleness(peer.age);
         let blend =
             |sub_score: f64, own: f64| sub_score + (own.max(CAPACITY_NEUTRAL) - sub_score) * staleness;
@@ -257,10 +259,6 @@ impl PeerSelector {
             idle: blend(measured.idle, own.sub_scores.idle),
             ..measured
         }
-    }
-
-    fn has_free_connection(&self, peer: &PeerCandidate) -> bool {
-        peer.age <= self.config.stale_after && peer.stats.db_free() > 0.0
     }
 
     /// Returns the part of its weight that a peer has, by the time since it started.
@@ -293,23 +291,42 @@ fn open_peers<'a>(
     peers.iter().filter(move |peer| gate(config, peer, request).is_ok())
 }
 
+/// Returns the first closed gate of a peer.
+///
+/// Requests that were handed over since the figures were measured may open a gate, but not close one: their number is
+/// an estimate, and a peer without room by estimate is limited by the budget instead.
 fn gate(config: &PeerConfig, peer: &PeerCandidate, request: RequestKind) -> Result<(), PeerGate> {
     if config.down_after < peer.age {
         return Err(PeerGate::Silent { age: peer.age });
     }
-    let limits: &Limits = &config.score.limits;
-    let mut stats = peer.stats;
+    if config.stale_after < peer.age {
+        // Without load, no capacity gate closes; those for status, settings and quality still do.
+        let unloaded = NodeStats {
+            running_http_session: 0,
+            open_conns: 0,
+            running_tx: 0,
+            wait_conn_count: 0,
+            ..peer.stats
+        };
+        return Ok(gate_stats(config, unloaded, request)?);
+    }
+    if has_room(config, peer, request) {
+        return Ok(());
+    }
+    Ok(gate_stats(config, peer.stats, request)?)
+}
+
+/// Reports whether the figures are fresh and pass the gates, with the requests that were handed over since.
+fn has_room(config: &PeerConfig, peer: &PeerCandidate, request: RequestKind) -> bool {
+    let corrected = peer.handed_over.add_to(&peer.stats);
+    peer.age <= config.stale_after && gate_stats(config, corrected, request).is_ok()
+}
+
+fn gate_stats(config: &PeerConfig, mut stats: NodeStats, request: RequestKind) -> Result<(), Gate> {
     if stats.latency_samples < config.score.relative_samples_min {
         stats.p95_latency_ms = 0.0;
     }
-    if config.stale_after < peer.age {
-        // Without load, no capacity gate closes; those for status, settings and quality still do.
-        stats.running_http_session = 0;
-        stats.open_conns = 0;
-        stats.running_tx = 0;
-        stats.wait_conn_count = 0;
-    }
-    Ok(limits.gate(&stats, request)?)
+    config.score.limits.gate(&stats, request)
 }
 
 /// Returns the median latency of this gateway and the open peers, or 0 if fewer than two have enough samples.

@@ -72,6 +72,17 @@ fn fairness_prints_a_row_per_workload() {
 }
 
 #[test]
+fn a_redirect_scenario_prints_its_seed_the_ideal_and_a_row_per_rule() {
+    let output = evenkeel_sim(&["run", "redirect-herding", "--seconds", "20", "--seed", "3"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("redirect-herding: ") && text.contains("(seed 3)"), "{text}");
+    for row in ["one queue over all slots", "Evenkeel", "no redirects"] {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(row)), "{text}");
+    }
+}
+
+#[test]
 fn help_version_and_list_print_their_texts() {
     for (argument, part) in [
         ("--help", "Examples:"),

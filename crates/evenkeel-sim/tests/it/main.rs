@@ -4,6 +4,7 @@
 mod cli;
 mod fairness;
 mod knee;
+mod redirect;
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;

@@ -185,6 +185,7 @@ impl PostgresConnection {
             rows_affected: completion.rows_affected.unwrap_or(0),
             first_response,
             end: if completion.stopped && !is_cut { RowsEnd::Stopped } else { RowsEnd::All },
+            last_insert_rowid: None,
         })
     }
 
@@ -192,6 +193,10 @@ impl PostgresConnection {
     async fn named_types(&mut self, params: &[Param]) -> Result<Vec<u32>, DatabaseError> {
         let mut types = Vec::with_capacity(params.len());
         for (index, param) in params.iter().enumerate() {
+            if param.name.is_some() {
+                let reason = "has a name; parameters of PostgreSQL are numbered".to_owned();
+                return Err(DatabaseError::Param { index, reason });
+            }
             types.push(match params::named_type(param, &self.types) {
                 Ok(oid) => oid,
                 Err(name) => {

@@ -28,7 +28,7 @@ mod exchange;
 mod params;
 mod pool;
 mod session;
-mod sql_text;
+pub(crate) mod sql_text;
 mod statement;
 mod worker;
 

@@ -139,11 +139,13 @@ fn issue_ticket(
 
 /// Returns the headers that the peer needs; the ticket replaces the credentials.
 fn forwarded_headers(received: &Received) -> HeaderMap {
-    let is_forwarded =
-        |name: &HeaderName| *name == ACCEPT || *name == CONTENT_TYPE || name.as_str().starts_with("neon-");
+    let is_forwarded = |name: &HeaderName| {
+        let of_a_driver = ["neon-", "amz-sdk-"].iter().any(|prefix| name.as_str().starts_with(prefix));
+        *name == ACCEPT || *name == CONTENT_TYPE || of_a_driver
+    };
     let kept = received.headers.iter().filter(|(name, _)| is_forwarded(name));
     let mut headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-    headers.insert(REQUEST_ID, received.request_id.clone());
+    headers.insert(REQUEST_ID, received.ids.client.clone());
     // A peer that has no room either forwards the request too, because this node does not follow redirects.
     headers.insert(MODE, HeaderValue::from_static("forward"));
     headers

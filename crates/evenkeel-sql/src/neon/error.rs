@@ -93,14 +93,16 @@ fn sqlstate(error: &SqlError) -> &str {
         | SqlError::TransactionOutside
         | SqlError::TransactionInList
         | SqlError::PeerLost { .. } => error.code(),
-        // Only the API's own routes raise these.
-        SqlError::InvalidTxId
+        // Only other routes raise these.
+        SqlError::Signature(_)
+        | SqlError::InvalidTxId
         | SqlError::ForeignTransaction
         | SqlError::UnknownTransaction
         | SqlError::TransactionEnded(_)
         | SqlError::TransactionBusy
         | SqlError::UnknownOwner { .. }
         | SqlError::OwnerUnreachable { .. }
+        | SqlError::BatonReused
         | SqlError::IdempotencyMismatch
         | SqlError::IdempotencyRunning
         | SqlError::IdempotencyInTransaction => "XX000",

@@ -178,7 +178,13 @@ mod tests {
 
     fn completion(command: &str, rows_affected: u64) -> Completion {
         let first_response = Duration::ZERO;
-        Completion { command: command.to_owned(), rows_affected, first_response, end: RowsEnd::All }
+        Completion {
+            command: command.to_owned(),
+            rows_affected,
+            first_response,
+            end: RowsEnd::All,
+            last_insert_rowid: None,
+        }
     }
 
     fn column(name: &str, type_oid: u32) -> Column {

@@ -11,6 +11,7 @@ use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_policy::score::{ScoreConfig, Status};
 use evenkeel_policy::weight::Weight;
 use evenkeel_postgres::{ConnectConfig, PoolConfig};
+use evenkeel_server::access_key::{Credentials, MasterKey};
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes};
@@ -91,6 +92,10 @@ impl Membership {
 pub(crate) fn tenant(name: &str) -> TenantSettings {
     let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
     TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+}
+
+fn master_key() -> MasterKey {
+    MasterKey::parse(&"7".repeat(64)).unwrap()
 }
 
 /// A running server.
@@ -180,6 +185,7 @@ impl SqlServer {
             redirect: setup.redirect,
             node: "test".to_owned(),
             signing_key: setup.signing_key,
+            master_key: master_key(),
         };
         let sql_slot = Arc::new(OnceLock::<Weak<SqlApi>>::new());
         let cluster = membership.map(|membership| membership.start(sql_slot.clone()));
@@ -201,6 +207,12 @@ impl SqlServer {
     pub(crate) fn reload(&self, tenants: Vec<TenantSettings>) {
         self.auth.reload(tenants, Vec::new()).unwrap();
         self.api.set_tenants(&self.auth.tenants().all()).unwrap();
+    }
+
+    /// Returns the AWS credentials of a tenant.
+    pub(crate) fn credentials(&self, tenant: &str) -> Credentials {
+        let tenants = self.auth.tenants();
+        master_key().credentials(&tenants.get(tenant).unwrap().settings).into_iter().next().unwrap()
     }
 
     /// Returns a client without an API key.

@@ -10,7 +10,7 @@ use crate::harness::{RawResponse, Setup, SqlServer, tenant};
 use crate::outside::{Outside, database_with};
 
 /// Strings that end a literal, begin a comment or another statement, or mean something to a layer on the way.
-const HOSTILE: &[&str] = &[
+pub(crate) const HOSTILE: &[&str] = &[
     "'",
     "''",
     "\"",

@@ -4,18 +4,20 @@
 mod abuse;
 mod cancel;
 mod cluster;
+mod csv;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
-#[allow(dead_code, reason = "there is no Python client here")]
 mod external_client;
 mod fairness;
 mod figures;
 mod harness;
+mod hrana;
 mod injection;
 mod long_statement;
 mod memory;
 mod neon;
 mod outside;
 mod postgres_api;
+mod rds_data;
 mod restart;
 mod session_leaks;
 mod sqlite;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use evenkeel_policy::id::NodeId;
+use evenkeel_policy::id::{NodeId, PeerId};
 
-use super::{Event, LabelValue, NodeEvent, RejectReason, Step};
+use super::{Event, HandoverFailure, LabelValue, NodeEvent, RejectReason, Step};
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -18,7 +18,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Displays an event with the name of its node or peer.
+/// Displays an event with the name of its node, peer or model.
 pub(crate) struct EventDisplay<'a> {
     pub(crate) event: &'a Event,
     /// If `None`, the id is displayed.
@@ -45,22 +45,42 @@ impl fmt::Display for NodeDisplay<'_> {
     }
 }
 
+struct PeerDisplay<'a>(PeerId, Option<&'a str>);
+
+impl fmt::Display for PeerDisplay<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Some(name) => write!(f, "peer {name:?}"),
+            None => write!(f, "peer {}", self.0.0),
+        }
+    }
+}
+
 impl Step {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: Option<&str>) -> fmt::Result {
         match self {
             Self::Accepted { model, cost } => {
-                write!(f, "accepted for model {}, estimated cost {cost}", model.0)
+                match name {
+                    Some(name) => write!(f, "accepted for {name:?}")?,
+                    None => write!(f, "accepted for model {}", model.0)?,
+                }
+                write!(f, ", estimated cost {cost}")
             }
             Self::Admitted { waiting } => write!(f, "admitted, {waiting} waiting"),
             Self::Delayed { delay } => write!(f, "delayed by {delay:?}"),
             Self::Rejected { reason } => write!(f, "rejected: {reason}"),
             Self::Redirected { peer, kind, reason } => {
-                write!(f, "{} redirected to ", kind.as_str())?;
-                match name {
-                    Some(name) => write!(f, "peer {name:?}")?,
-                    None => write!(f, "peer {}", peer.0)?,
-                }
-                write!(f, ": {reason}")
+                write!(f, "{} redirected to {}: {reason}", kind.as_str(), PeerDisplay(*peer, name))
+            }
+            Self::SentToOwner { peer } => {
+                write!(f, "forwarded to {}, which holds its transaction", PeerDisplay(*peer, name))
+            }
+            Self::PeerAnswered { peer, after } => {
+                write!(f, "{} answered after {after:?}", PeerDisplay(*peer, name))
+            }
+            Self::PeerFailed { peer, failure } => write!(f, "{}: {failure}", PeerDisplay(*peer, name)),
+            Self::InTransaction { node } => {
+                write!(f, "runs on the connection of its transaction, on {}", NodeDisplay(*node, name))
             }
             Self::Evicted { waiting } => {
                 write!(f, "evicted for a tenant below its share, {waiting} waiting")
@@ -84,6 +104,15 @@ impl Step {
                 write!(f, "finished on {node} after {took:?}, cost {actual}: {outcome}")
             }
         }
+    }
+}
+
+impl fmt::Display for HandoverFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotExecuted => "could not be reached or rejected it, and did not execute it",
+            Self::OutcomeUnknown => "did not answer, and it is unknown whether it executed the request",
+        })
     }
 }
 

@@ -54,6 +54,10 @@ impl RouterMetrics {
             | Step::Admitted { .. }
             | Step::Delayed { .. }
             | Step::Redirected { .. }
+            | Step::SentToOwner { .. }
+            | Step::PeerAnswered { .. }
+            | Step::PeerFailed { .. }
+            | Step::InTransaction { .. }
             | Step::Rejected { .. }
             | Step::Cancelled
             | Step::Dispatched { .. }

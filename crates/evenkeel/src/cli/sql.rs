@@ -1,6 +1,6 @@
 //! `evenkeel sql`: runs one statement on a running server.
 //!
-//! Rows are printed as they arrive with `--json`; a table is printed once all its rows are known.
+//! Rows are printed as they arrive with `--json` and `--csv`; a table is printed once all its rows are known.
 //!
 //! Limits: a statement has at most [`STATEMENT_BYTES_MAX`] bytes, a table [`output::TABLE_BYTES_MAX`].
 
@@ -30,6 +30,7 @@ Examples:
   evenkeel sql \"create table notes (id integer primary key, text text)\"
   evenkeel sql \"insert into notes (text) values (?) returning id\" --param hello
   evenkeel sql --json \"select * from notes\"              one line of JSON per row, printed as it arrives
+  evenkeel sql --csv \"select * from notes\" > notes.csv
   evenkeel sql --database orders - < report.sql
   EVENKEEL_API_KEY=ek-... evenkeel sql --url https://sql.example:7070 \"select 1\"
 ";
@@ -68,6 +69,9 @@ pub(super) struct SqlArgs {
     /// Print lines of JSON: an object with the columns, an array per row, and an object with a summary
     #[arg(long)]
     json: bool,
+    /// Print CSV: a line with the names of the columns, and a line per row
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
     /// API key of a tenant [default: EVENKEEL_API_KEY, which is not visible in `ps`]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
@@ -81,7 +85,11 @@ pub(super) fn run(args: &SqlArgs) -> Result<(), CliError> {
     let key = args.api_key.clone().or_else(|| env::var(KEY_VARIABLE).ok());
     let timeout = args.timeout_ms.map(|millis| Duration::from_millis(millis).saturating_add(RESPONSE_EXTRA));
     let client = args.connect.http_client(key.map(Secret::new), timeout.unwrap_or(RESPONSE_TIMEOUT))?;
-    let format = if args.json { Format::Lines } else { Format::Table };
+    let format = match (args.json, args.csv) {
+        (_, true) => Format::Csv,
+        (true, false) => Format::Lines,
+        (false, false) => Format::Table,
+    };
     let body = body(args, &statement);
     let call = SqlCall { statement, effect, body };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -136,7 +144,7 @@ impl SqlCall {
             Effect::Write => "/execute",
         };
         let request = Request::builder().method(Method::POST).uri(path);
-        let request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/x-ndjson");
+        let request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, format.media_type());
         // A node without room forwards the statement to a peer, instead of redirecting this client.
         let request = request.header("x-evenkeel-redirect", "forward");
         let response = client.send(request.body(Bytes::from(self.body.clone()))?).await?;

@@ -18,7 +18,7 @@ use super::cluster::host_name;
 use super::{StartError, random_seed};
 use crate::config::{Config, DatabaseAddress, DatasourceConfig};
 use crate::data_dir::DataDir;
-use crate::sqs_key::derive_key;
+use crate::sqs_key::{derive_key, master_key};
 
 /// Purpose of the key that signs transaction ids; another purpose would invalidate all ids.
 const SIGNING_KEY: &str = "evenkeel sql signing key";
@@ -67,6 +67,7 @@ pub(super) async fn open(
         redirect: config.sql.redirect,
         node: host_name(),
         signing_key: derive_key(data_dir, SIGNING_KEY)?,
+        master_key: master_key(data_dir)?,
     };
     let tenants = auth.tenants().all();
     let api = SqlApi::new(options, sources, auth, cluster, Arc::new(observer), registry)?;

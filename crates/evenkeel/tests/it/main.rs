@@ -12,6 +12,7 @@ mod corpus;
 mod crash;
 mod dispatch;
 mod examples;
+mod explain;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
 mod external_client;
 mod failover;

@@ -3,6 +3,7 @@
 mod command;
 mod examples;
 mod postgres;
+mod rds_data;
 
 use serde_json::{Value, json};
 
@@ -59,6 +60,29 @@ fn a_server_without_a_config_file_stores_rows_in_a_sqlite_file() {
     assert_eq!(server.wait(), Some(0));
     let again = ServerProcess::start(&dir, &[]);
     assert_eq!(query(&again, "select n from t"), json!([[7]]));
+}
+
+#[test]
+fn the_paths_of_hrana_are_served_by_sql_and_those_beside_them_by_the_llm_api() {
+    let dir = TestDir::new("sql-hrana");
+    let server = ServerProcess::start(&dir, &[]);
+    let statement = json!({"sql": "select 7"});
+    let value = json!([[{"type": "integer", "value": "7"}]]);
+    let body = server.post("/v1/execute", &json!({"stmt": statement})).json();
+    assert_eq!(body["result"]["rows"], value);
+    let body = server.post("/v1/batch", &json!({"batch": {"steps": [{"stmt": statement}]}})).json();
+    assert_eq!(body["result"]["step_results"][0]["rows"], value);
+    let requests = json!({"requests": [{"type": "execute", "stmt": statement}]});
+    for path in ["/v2/pipeline", "/v3/pipeline", "/dev/main/v2/pipeline"] {
+        let body = server.post(path, &requests).json();
+        assert_eq!(body["results"][0]["response"]["result"]["rows"], value, "{path}");
+    }
+    assert_eq!(server.post("/v3/cursor", &json!({"batch": {"steps": []}})).status, 200);
+    assert_eq!([server.get("/v2").status, server.get("/v3").status], [200, 200]);
+    // The errors of the LLM API have an object `error`.
+    for path in ["/v1/Execute", "/v1/executes"] {
+        assert!(server.post(path, &json!({"stmt": statement})).json()["error"].is_object(), "{path}");
+    }
 }
 
 #[test]

@@ -8,13 +8,14 @@ use std::time::Instant;
 use super::batch::RowBatch;
 use super::error::statement_error;
 use super::exchange::{
-    Exchange, Health, RunJob, StatementSummary, Stop, WorkerJob, WorkerOutput, WorkerReply,
+    BeginJob, Exchange, ForeignKeys, Health, RunJob, StatementSummary, Stop, WorkerJob, WorkerOutput,
+    WorkerReply,
 };
 use super::params;
 use super::pool::{Loan, Release, SqlitePool, WorkerKind};
 use crate::datasource::{
     AccessMode, BeginOptions, BoxFuture, Completion, DatabaseConnection, RowSink, RowsEnd, Statement,
-    TransactionEnd, TransactionStatus,
+    StatementDescription, TransactionEnd, TransactionStatus,
 };
 use crate::error::DatabaseError;
 
@@ -49,11 +50,8 @@ impl SqliteConnection {
         statement: &Statement,
         sink: &mut dyn RowSink,
     ) -> Result<Completion, DatabaseError> {
-        let params = params::to_values(&statement.params)?;
+        let job = self.run_job(statement)?;
         self.settle().await;
-        let sent_at = Instant::now();
-        let deadline = sent_at.checked_add(statement.time_max);
-        let job = RunJob { owner: self.owner, sql: statement.sql.clone(), params, sent_at, deadline };
         self.exchange.submit(WorkerJob::Run(job));
         let mut delivery = Delivery { exchange: &self.exchange, rows: 0, end: RowsEnd::All };
         let reply = loop {
@@ -71,17 +69,38 @@ impl SqliteConnection {
             rows_affected: summary.changes.unwrap_or(delivered),
             first_response: summary.first_response,
             end,
+            last_insert_rowid: summary.last_insert_rowid,
         })
     }
 
+    fn run_job(&self, statement: &Statement) -> Result<RunJob, DatabaseError> {
+        let params = params::to_bound(&statement.params)?;
+        let sent_at = Instant::now();
+        let deadline = sent_at.checked_add(statement.time_max);
+        Ok(RunJob { owner: self.owner, sql: statement.sql.clone(), params, sent_at, deadline })
+    }
+
     /// Runs a job without rows.
-    async fn run_job(&mut self, job: WorkerJob) -> Result<(), DatabaseError> {
+    async fn run_without_rows(&mut self, job: WorkerJob) -> Result<StatementSummary, DatabaseError> {
         self.settle().await;
         self.exchange.submit(job);
         let guard = Delivery { exchange: &self.exchange, rows: 0, end: RowsEnd::All };
         let done = reply(&self.exchange).await;
         drop(guard);
-        self.absorb(done).map(drop)
+        self.absorb(done)
+    }
+
+    async fn begin_job(
+        &mut self,
+        access: AccessMode,
+        foreign_keys: ForeignKeys,
+    ) -> Result<(), DatabaseError> {
+        if access == AccessMode::ReadWrite && self.kind.access() == AccessMode::ReadOnly {
+            let message = "a transaction that writes cannot begin on a connection that only reads";
+            return Err(statement_error("25006", message));
+        }
+        let job = BeginJob { owner: self.owner, access, foreign_keys };
+        self.run_without_rows(WorkerJob::Begin(job)).await.map(drop)
     }
 
     /// Cancels a job whose future was dropped, and waits until the thread has finished it.
@@ -111,18 +130,26 @@ impl DatabaseConnection for SqliteConnection {
 
     /// SQLite's transactions are serializable, which satisfies every isolation level.
     fn begin(&mut self, options: BeginOptions) -> BoxFuture<'_, Result<(), DatabaseError>> {
-        let access = options.access;
+        Box::pin(self.begin_job(options.access, ForeignKeys::Enforced))
+    }
+
+    fn begin_without_foreign_keys(&mut self) -> BoxFuture<'_, Result<(), DatabaseError>> {
+        Box::pin(self.begin_job(AccessMode::ReadWrite, ForeignKeys::Ignored))
+    }
+
+    fn describe<'a>(
+        &'a mut self,
+        statement: &'a Statement,
+    ) -> BoxFuture<'a, Result<StatementDescription, DatabaseError>> {
         Box::pin(async move {
-            if access == AccessMode::ReadWrite && self.kind.access() == AccessMode::ReadOnly {
-                let message = "a transaction that writes cannot begin on a connection that only reads";
-                return Err(statement_error("25006", message));
-            }
-            self.run_job(WorkerJob::Begin { owner: self.owner, access }).await
+            let job = self.run_job(statement)?;
+            let summary = self.run_without_rows(WorkerJob::Describe(job)).await?;
+            summary.description.ok_or(DatabaseError::Cancelled)
         })
     }
 
     fn end(&mut self, end: TransactionEnd) -> BoxFuture<'_, Result<(), DatabaseError>> {
-        Box::pin(self.run_job(WorkerJob::End(end)))
+        Box::pin(async move { self.run_without_rows(WorkerJob::End(end)).await.map(drop) })
     }
 
     /// Returns the status after the last job whose future was not dropped, or after [`DatabaseConnection::recover`].

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::InterruptHandle;
-use rusqlite::types::Value;
 
 use super::batch::RowBatch;
+use super::params::BoundParam;
 use super::pool::Release;
-use crate::datasource::{AccessMode, TransactionEnd, TransactionStatus};
+use crate::datasource::{AccessMode, StatementDescription, TransactionEnd, TransactionStatus};
 use crate::error::DatabaseError;
 
 /// Batches that wait for the connection's task.
@@ -28,7 +28,8 @@ const BATCHES_MAX: usize = 2;
 #[derive(Debug)]
 pub(super) enum WorkerJob {
     Run(RunJob),
-    Begin { owner: u64, access: AccessMode },
+    Describe(RunJob),
+    Begin(BeginJob),
     End(TransactionEnd),
 }
 
@@ -37,10 +38,25 @@ pub(super) enum WorkerJob {
 pub(super) struct RunJob {
     pub(super) owner: u64,
     pub(super) sql: String,
-    pub(super) params: Vec<Value>,
+    pub(super) params: Vec<BoundParam>,
     pub(super) sent_at: Instant,
     /// `None` if it is too far away to be represented.
     pub(super) deadline: Option<Instant>,
+}
+
+/// A transaction to begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BeginJob {
+    pub(super) owner: u64,
+    pub(super) access: AccessMode,
+    pub(super) foreign_keys: ForeignKeys,
+}
+
+/// Enforcement of foreign keys in a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ForeignKeys {
+    Enforced,
+    Ignored,
 }
 
 /// A thread's reply to a job.
@@ -57,6 +73,10 @@ pub(super) struct StatementSummary {
     pub(super) command: String,
     /// Rows that an `INSERT`, `UPDATE` or `DELETE` changed.
     pub(super) changes: Option<u64>,
+    /// Row id of the last row that an `INSERT` added.
+    pub(super) last_insert_rowid: Option<i64>,
+    /// Reply to [`WorkerJob::Describe`].
+    pub(super) description: Option<StatementDescription>,
     pub(super) first_response: Duration,
 }
 

@@ -52,10 +52,19 @@ const TYPE_NAMES: [(&str, ParamType); 10] = [
     ("json", ParamType::Json),
 ];
 
+/// A parameter as SQLite binds it.
+#[derive(Debug)]
+pub(super) struct BoundParam {
+    /// `None` for a parameter that is bound by position.
+    pub(super) name: Option<String>,
+    pub(super) value: Value,
+}
+
 /// Converts all parameters of a statement.
-pub(super) fn to_values(params: &[Param]) -> Result<Vec<Value>, DatabaseError> {
+pub(super) fn to_bound(params: &[Param]) -> Result<Vec<BoundParam>, DatabaseError> {
     let convert = |(index, param): (usize, &Param)| {
-        to_value(param).map_err(|reason| DatabaseError::Param { index, reason })
+        let value = to_value(param).map_err(|reason| DatabaseError::Param { index, reason })?;
+        Ok(BoundParam { name: param.name.clone(), value })
     };
     params.iter().enumerate().map(convert).collect()
 }
@@ -280,6 +289,6 @@ mod tests {
     #[test]
     fn an_error_names_the_parameter() {
         let params = [Param::untyped(ParamValue::Null), Param::untyped(ParamValue::Json("[]".to_owned()))];
-        assert!(matches!(to_values(&params), Err(DatabaseError::Param { index: 1, .. })));
+        assert!(matches!(to_bound(&params), Err(DatabaseError::Param { index: 1, .. })));
     }
 }

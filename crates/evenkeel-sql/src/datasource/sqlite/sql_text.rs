@@ -1,9 +1,9 @@
-//! The little that the engine reads from SQL text itself: the command, and an empty statement.
+//! The little that is read from SQL text itself: the command, an empty statement, and where a statement ends.
 
 /// Returns the first keyword in upper case; for a statement with common table expressions, the keyword after them.
 ///
 /// `None` if the text consists of white space, comments and semicolons only.
-pub(super) fn command(sql: &str) -> Option<String> {
+pub(crate) fn command(sql: &str) -> Option<String> {
     let mut tokens = Tokens { rest: sql };
     let first = tokens.find(|token| *token != Token::Punctuation(';'))?;
     let Token::Word(word) = first else { return Some(String::new()) };
@@ -38,10 +38,74 @@ fn command_after_with(tokens: &mut Tokens<'_>) -> Option<String> {
 }
 
 /// Reports whether a `ROLLBACK` only returns to a savepoint.
-pub(super) fn is_rollback_to_savepoint(sql: &str) -> bool {
+pub(crate) fn is_rollback_to_savepoint(sql: &str) -> bool {
     let tokens = Tokens { rest: sql };
     let is_to = |token: Token<'_>| matches!(token, Token::Word(word) if word.eq_ignore_ascii_case("TO"));
     tokens.take(3).any(is_to)
+}
+
+/// Returns the words outside of strings, quoted identifiers and comments.
+pub(crate) fn words(sql: &str) -> impl Iterator<Item = &str> {
+    let word = |token| match token {
+        Token::Word(word) => Some(word),
+        Token::Quoted | Token::Punctuation(_) => None,
+    };
+    Tokens { rest: sql }.filter_map(word)
+}
+
+/// Splits a text into its statements, by the rules of SQLite's `sqlite3_complete`: the body of a trigger, which contains
+/// semicolons, ends with `; END;`. A part may consist of white space and comments only.
+pub(crate) fn split(sql: &str) -> impl Iterator<Item = &str> {
+    let mut rest = sql;
+    core::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (statement, after) = rest.split_at(first_statement_length(rest));
+        rest = after;
+        Some(statement)
+    })
+}
+
+/// Position in a statement, as far as it decides where the statement ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SplitState {
+    Start,
+    /// After `CREATE` or `CREATE TEMP`.
+    Create,
+    InTrigger,
+    /// After a semicolon in a trigger's body.
+    TriggerSemicolon,
+    /// After the `END` of a trigger's body.
+    TriggerEnd,
+    InStatement,
+}
+
+fn first_statement_length(sql: &str) -> usize {
+    let mut tokens = Tokens { rest: sql };
+    let mut state = SplitState::Start;
+    while let Some(token) = tokens.next() {
+        let is_word = |names: &[&str]| match token {
+            Token::Word(word) => names.iter().any(|name| word.eq_ignore_ascii_case(name)),
+            Token::Quoted | Token::Punctuation(_) => false,
+        };
+        state = match state {
+            SplitState::InTrigger | SplitState::TriggerSemicolon if token == Token::Punctuation(';') => {
+                SplitState::TriggerSemicolon
+            }
+            _ if token == Token::Punctuation(';') => return sql.len() - tokens.rest.len(),
+            SplitState::Start if is_word(&["EXPLAIN"]) => SplitState::Start,
+            SplitState::Start if is_word(&["CREATE"]) => SplitState::Create,
+            SplitState::Create if is_word(&["TEMP", "TEMPORARY"]) => SplitState::Create,
+            SplitState::Create if is_word(&["TRIGGER"]) => SplitState::InTrigger,
+            SplitState::TriggerSemicolon if is_word(&["END"]) => SplitState::TriggerEnd,
+            SplitState::InTrigger | SplitState::TriggerSemicolon | SplitState::TriggerEnd => {
+                SplitState::InTrigger
+            }
+            SplitState::Start | SplitState::Create | SplitState::InStatement => SplitState::InStatement,
+        };
+    }
+    sql.len()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +203,26 @@ mod tests {
             assert_eq!(command(sql), None, "{sql}");
         }
         assert_eq!(command("(select 1)").as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_text_is_split_into_its_statements() {
+        let trigger = "create temp trigger t after insert on a begin\n update b set c = case when 1 then 2 end; \
+                       select 'x; end;'; END;";
+        for (sql, expected) in [
+            ("select 1", vec!["select 1"]),
+            ("select 1; select 2;", vec!["select 1;", " select 2;"]),
+            ("select ';' /* ; */; -- ;\nselect \";\"", vec!["select ';' /* ; */;", " -- ;\nselect \";\""]),
+            (trigger, vec![trigger]),
+            ("create table trigger_end (x); end;", vec!["create table trigger_end (x);", " end;"]),
+            ("select 'open; text", vec!["select 'open; text"]),
+            ("", vec![]),
+            (";", vec![";"]),
+        ] {
+            assert_eq!(split(sql).collect::<Vec<_>>(), expected, "{sql}");
+        }
+        let both = format!("{trigger} select 1");
+        assert_eq!(split(&both).collect::<Vec<_>>(), [trigger, " select 1"]);
     }
 
     #[test]

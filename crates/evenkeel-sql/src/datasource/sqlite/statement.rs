@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use rusqlite::fallible_iterator::FallibleIterator;
+use rusqlite::types::Value;
 use rusqlite::{CachedStatement, Connection, Row, Rows, ffi};
 
 use super::authorizer::Caller;
@@ -11,7 +12,7 @@ use super::batch::RowBatch;
 use super::error::{SqlSource, database_error, statement_error};
 use super::exchange::{Exchange, RunJob, StatementSummary, Stop};
 use super::session::SqliteSession;
-use crate::datasource::{Column, ColumnOrigin};
+use crate::datasource::{Column, ColumnOrigin, StatementDescription};
 use crate::error::DatabaseError;
 
 /// Longest SQL text whose compiled statement is cached.
@@ -85,10 +86,26 @@ impl<'a> StatementRun<'a> {
         }
         stepped?;
         let is_dml = ["INSERT", "REPLACE", "UPDATE", "DELETE"].contains(&self.command);
+        let is_insert = ["INSERT", "REPLACE"].contains(&self.command);
         Ok(StatementSummary {
             command: self.command.to_owned(),
             changes: is_dml.then(|| connection.changes()),
+            last_insert_rowid: is_insert.then(|| connection.last_insert_rowid()),
             first_response: self.first_response.unwrap_or_else(|| self.job.sent_at.elapsed()),
+            description: None,
+        })
+    }
+
+    /// Compiles the statement and describes it.
+    pub(super) fn describe(&self) -> Result<StatementDescription, DatabaseError> {
+        self.session.authorizer().set_caller(Caller::Client);
+        let statement = self.prepare(self.session.connection())?;
+        let name = |index: usize| statement.parameter_name(index).map(str::to_owned);
+        Ok(StatementDescription {
+            params: (1..=statement.parameter_count()).map(name).collect(),
+            columns: columns(&statement),
+            is_explain: statement.is_explain() != 0,
+            is_readonly: statement.readonly(),
         })
     }
 
@@ -109,16 +126,29 @@ impl<'a> StatementRun<'a> {
 
     fn bind(&self, statement: &mut CachedStatement<'_>) -> Result<(), DatabaseError> {
         let expected = statement.parameter_count();
-        let given = self.job.params.len();
-        if given < expected {
-            let reason = format!("is missing; the statement has {expected} parameters");
-            return Err(DatabaseError::Param { index: given, reason });
-        }
-        if expected < given {
+        let (positional, named): (Vec<_>, Vec<_>) =
+            self.job.params.iter().partition(|param| param.name.is_none());
+        if expected < positional.len() {
             let reason = format!("is one too many; the statement has {expected} parameters");
             return Err(DatabaseError::Param { index: expected, reason });
         }
-        for (index, value) in self.job.params.iter().enumerate() {
+        let mut values: Vec<Option<&Value>> = positional.iter().map(|param| Some(&param.value)).collect();
+        values.resize(expected, None);
+        for (number, param) in named.iter().enumerate() {
+            let name = param.name.as_deref().unwrap_or_default();
+            let index = parameter_index(statement, name).ok_or_else(|| DatabaseError::Param {
+                index: positional.len() + number,
+                reason: format!("has the name {name:?}, which the statement does not contain"),
+            })?;
+            values[index] = Some(&param.value);
+        }
+        for (index, value) in values.into_iter().enumerate() {
+            let value = value.ok_or_else(|| {
+                let name = statement.parameter_name(index + 1);
+                let name = name.map(|name| format!("({name}) ")).unwrap_or_default();
+                let reason = format!("{name}is missing; the statement has {expected} parameters");
+                DatabaseError::Param { index, reason }
+            })?;
             let bound = statement.raw_bind_parameter(index + 1, value);
             bound.map_err(|error| self.database_error(&error))?;
         }
@@ -228,6 +258,16 @@ impl<'a> StatementRun<'a> {
         let denial = self.session.authorizer().take_denial();
         database_error(error, SqlSource(&self.job.sql), denial)
     }
+}
+
+/// Finds a parameter by its name, which may lack the prefix; returns its index from 0.
+fn parameter_index(statement: &rusqlite::Statement<'_>, name: &str) -> Option<usize> {
+    let index = |name: &str| statement.parameter_index(name).ok().flatten();
+    let found = match name.chars().next() {
+        Some(':' | '@' | '$' | '?') => index(name),
+        _ => [":", "@", "$"].iter().find_map(|prefix| index(&format!("{prefix}{name}"))),
+    };
+    found.map(|index| index - 1)
 }
 
 fn columns(statement: &rusqlite::Statement<'_>) -> Vec<Column> {

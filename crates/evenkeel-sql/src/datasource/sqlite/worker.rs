@@ -12,7 +12,9 @@ use rusqlite::wal::CheckpointMode;
 use super::SqliteOptions;
 use super::batch::RowBatch;
 use super::error::{SqlSource, breaks_connection, database_error, statement_error};
-use super::exchange::{Exchange, Health, RunJob, StatementSummary, WorkItem, WorkerJob, WorkerReply};
+use super::exchange::{
+    BeginJob, Exchange, ForeignKeys, Health, RunJob, StatementSummary, WorkItem, WorkerJob, WorkerReply,
+};
 use super::pool::{Release, SqlitePool, WorkerKind};
 use super::session::{SessionReset, SqliteSession};
 use super::sql_text;
@@ -36,6 +38,8 @@ pub(super) struct SqliteWorker {
     is_transaction_lost: bool,
     /// The writer runs a read-only transaction.
     is_query_only: bool,
+    /// The writer runs a transaction in which foreign keys are not enforced.
+    is_without_foreign_keys: bool,
     health: Health,
 }
 
@@ -54,6 +58,7 @@ impl SqliteWorker {
             owner: None,
             is_transaction_lost: false,
             is_query_only: false,
+            is_without_foreign_keys: false,
             health: Health::Good,
         }
     }
@@ -101,8 +106,9 @@ impl SqliteWorker {
     fn handle(&mut self, job: WorkerJob) {
         let run = || match job {
             WorkerJob::Run(job) => self.run_statement(&job),
-            WorkerJob::Begin { owner, access } => {
-                let begun = self.begin(owner, access);
+            WorkerJob::Describe(job) => StatementEnd { last_rows: None, result: self.describe(&job) },
+            WorkerJob::Begin(job) => {
+                let begun = self.begin(job);
                 StatementEnd { last_rows: None, result: begun.map(|()| StatementSummary::default()) }
             }
             WorkerJob::End(end) => {
@@ -137,9 +143,7 @@ impl SqliteWorker {
 
     fn run_statement(&mut self, job: &RunJob) -> StatementEnd {
         let failed = |error| StatementEnd { last_rows: None, result: Err(error) };
-        let Some(command) = sql_text::command(&job.sql) else {
-            return failed(statement_error("42601", "the statement is empty"));
-        };
+        let Some(command) = sql_text::command(&job.sql) else { return failed(empty_statement()) };
         if self.is_transaction_lost {
             return StatementEnd { last_rows: None, result: self.run_after_loss(job, &command) };
         }
@@ -154,8 +158,17 @@ impl SqliteWorker {
         let is_open = !session.connection().is_autocommit();
         let ends_transaction = ["COMMIT", "END", "ROLLBACK", "RELEASE"].contains(&command.as_str());
         self.is_transaction_lost = was_open && !is_open && !ends_transaction;
-        self.leave_query_only();
+        self.end_modes();
         ended
+    }
+
+    fn describe(&mut self, job: &RunJob) -> Result<StatementSummary, DatabaseError> {
+        let command = sql_text::command(&job.sql).ok_or_else(empty_statement)?;
+        self.exchange.set_deadline(job.deadline);
+        self.adopt(job.owner)?;
+        let Some(session) = &self.session else { return Err(closed()) };
+        let run = StatementRun::new(session, &self.exchange, job, &command, 0);
+        Ok(StatementSummary { description: Some(run.describe()?), ..StatementSummary::default() })
     }
 
     /// Answers statements in a transaction that no longer exists.
@@ -170,7 +183,8 @@ impl SqliteWorker {
         }
         self.is_transaction_lost = false;
         let command = "ROLLBACK".to_owned();
-        Ok(StatementSummary { command, changes: None, first_response: job.sent_at.elapsed() })
+        let first_response = job.sent_at.elapsed();
+        Ok(StatementSummary { command, first_response, ..StatementSummary::default() })
     }
 
     /// Makes the connection the owner's: a writer that another tenant used is reset.
@@ -203,7 +217,8 @@ impl SqliteWorker {
         opened
     }
 
-    fn begin(&mut self, owner: u64, access: AccessMode) -> Result<(), DatabaseError> {
+    fn begin(&mut self, job: BeginJob) -> Result<(), DatabaseError> {
+        let BeginJob { owner, access, foreign_keys } = job;
         self.adopt(owner)?;
         if self.is_transaction_lost {
             return Err(transaction_lost());
@@ -211,6 +226,10 @@ impl SqliteWorker {
         let Some(session) = &self.session else { return Err(closed()) };
         let was_open = !session.connection().is_autocommit();
         let begun = session.as_engine(|connection| match access {
+            AccessMode::ReadWrite if foreign_keys == ForeignKeys::Ignored => {
+                connection.pragma_update(None, "foreign_keys", false)?;
+                connection.execute_batch("BEGIN IMMEDIATE")
+            }
             AccessMode::ReadWrite => connection.execute_batch("BEGIN IMMEDIATE"),
             AccessMode::ReadOnly => {
                 connection.execute_batch("BEGIN")?;
@@ -223,6 +242,7 @@ impl SqliteWorker {
                 connection.pragma_update(None, "query_only", true)
             }
         });
+        self.is_without_foreign_keys = foreign_keys == ForeignKeys::Ignored;
         let Err(error) = begun else {
             // A reader is always in this mode.
             self.is_query_only = (access, self.kind) == (AccessMode::ReadOnly, WorkerKind::Writer);
@@ -232,6 +252,7 @@ impl SqliteWorker {
         if !was_open && self.status() == TransactionStatus::Open {
             self.roll_back();
         }
+        self.end_modes();
         Err(error)
     }
 
@@ -251,20 +272,28 @@ impl SqliteWorker {
             TransactionEnd::Rollback => "ROLLBACK",
         };
         let ended = session.as_engine(|connection| connection.execute_batch(sql));
-        self.leave_query_only();
+        self.end_modes();
         ended.map_err(|error| self.engine_error(&error))
     }
 
-    /// Lets the writer write again after a read-only transaction.
-    fn leave_query_only(&mut self) {
+    /// Ends the writer's modes that last as long as a transaction: it may write again, and foreign keys are enforced.
+    fn end_modes(&mut self) {
         let Some(session) = &self.session else { return };
-        if !self.is_query_only || !session.connection().is_autocommit() {
+        let has_mode = self.is_query_only || self.is_without_foreign_keys;
+        if !has_mode || !session.connection().is_autocommit() {
             return;
         }
-        match session.as_engine(|connection| connection.pragma_update(None, "query_only", false)) {
-            Ok(()) => self.is_query_only = false,
+        let reset = session.as_engine(|connection| {
+            connection.pragma_update(None, "query_only", false)?;
+            connection.pragma_update(None, "foreign_keys", true)
+        });
+        match reset {
+            Ok(()) => {
+                self.is_query_only = false;
+                self.is_without_foreign_keys = false;
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot end the read-only mode of a SQLite connection; discarding it");
+                tracing::warn!(%error, "cannot reset the modes of a SQLite connection; discarding it");
                 self.health = Health::Broken;
             }
         }
@@ -283,7 +312,7 @@ impl SqliteWorker {
         if self.status() == TransactionStatus::Open {
             self.roll_back();
         }
-        self.leave_query_only();
+        self.end_modes();
         self.health
     }
 
@@ -325,6 +354,10 @@ fn drop_guarded<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
         tracing::error!("a panic was caught while a SQLite connection was released");
     }
+}
+
+fn empty_statement() -> DatabaseError {
+    statement_error("42601", "the statement is empty")
 }
 
 fn transaction_lost() -> DatabaseError {

@@ -187,7 +187,8 @@ pub(super) fn number(digits: &str) -> Param {
 }
 
 pub(super) fn typed(type_name: &str, value: &str) -> Param {
-    Param { type_name: Some(type_name.to_owned()), value: ParamValue::Text(value.to_owned()) }
+    let value = ParamValue::Text(value.to_owned());
+    Param { name: None, type_name: Some(type_name.to_owned()), value }
 }
 
 /// A cell that owns its value.

@@ -1,6 +1,7 @@
-//! Prints a result that arrives as newline-delimited JSON: the columns, the rows, and a summary or an error.
+//! Prints a result that arrives as newline-delimited JSON (the columns, the rows, and a summary or an error) or as CSV.
 //!
-//! Guarantee: a result without its last line, because the connection was lost, is an error. The response to a statement
+//! Guarantee: a result without its last line, because the connection was lost, is an error; CSV that is cut ends with an
+//! error of the connection. The response to a statement
 //! that may write is read to its end even if no more rows are printed, because closing the connection would undo it.
 
 use std::io::{self, BufWriter, Write};
@@ -22,6 +23,18 @@ pub(super) enum Format {
     Table,
     /// The lines of the response.
     Lines,
+    /// The response itself.
+    Csv,
+}
+
+impl Format {
+    /// Returns the media type of the response that is printed in this format.
+    pub(super) fn media_type(self) -> &'static str {
+        match self {
+            Self::Table | Self::Lines => "application/x-ndjson",
+            Self::Csv => "text/csv",
+        }
+    }
 }
 
 /// Use for more of the response.
@@ -68,6 +81,16 @@ impl ResultPrinter {
 
     /// Prints or collects the lines that a chunk completes.
     pub(super) fn add(&mut self, chunk: &[u8]) -> Result<Progress, CliError> {
+        match self.format {
+            Format::Csv if self.output == OutputState::Open => self.print(&[chunk])?,
+            Format::Csv => {}
+            Format::Table | Format::Lines => self.add_lines(chunk)?,
+        }
+        let is_enough = self.output != OutputState::Open && self.effect == Effect::Read;
+        Ok(if is_enough { Progress::Enough } else { Progress::More })
+    }
+
+    fn add_lines(&mut self, chunk: &[u8]) -> Result<(), CliError> {
         let mut rest = chunk;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(end);
@@ -76,9 +99,7 @@ impl ResultPrinter {
             let line = std::mem::take(&mut self.partial);
             self.add_line(&line)?;
         }
-        self.extend_line(rest)?;
-        let is_enough = self.output != OutputState::Open && self.effect == Effect::Read;
-        Ok(if is_enough { Progress::Enough } else { Progress::More })
+        self.extend_line(rest)
     }
 
     fn extend_line(&mut self, part: &[u8]) -> Result<(), CliError> {
@@ -94,7 +115,7 @@ impl ResultPrinter {
         let is_row = line.first() == Some(&b'[');
         let needs_value = !is_row || self.format == Format::Table && self.output == OutputState::Open;
         if self.format == Format::Lines && self.output == OutputState::Open {
-            self.print_line(line)?;
+            self.print(&[line, b"\n"])?;
         }
         if !needs_value {
             return Ok(());
@@ -113,9 +134,9 @@ impl ResultPrinter {
         Ok(())
     }
 
-    fn print_line(&mut self, line: &[u8]) -> Result<(), CliError> {
+    fn print(&mut self, parts: &[&[u8]]) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
-        let written = out.write_all(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+        let written = parts.iter().try_for_each(|part| out.write_all(part)).and_then(|()| out.flush());
         match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.output = OutputState::Closed,
             result => result?,
@@ -126,6 +147,9 @@ impl ResultPrinter {
     /// Prints the rest; returns the error that the server reported after the first rows.
     pub(super) fn finish(self) -> Result<Option<Value>, CliError> {
         let is_cut = self.effect == Effect::Read && self.output != OutputState::Open;
+        if self.format == Format::Csv {
+            return Ok(None);
+        }
         let summary = match self.last {
             Some(mut last) if last["error"].is_object() => return Ok(Some(last["error"].take())),
             Some(last) => last,
@@ -145,7 +169,7 @@ impl ResultPrinter {
             }
         }
         if self.output == OutputState::Full {
-            eprintln!("only the first {count} rows are shown; --json prints all of them");
+            eprintln!("only the first {count} rows are shown; --json and --csv print all of them");
         }
         Ok(None)
     }

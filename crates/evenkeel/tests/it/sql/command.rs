@@ -42,6 +42,18 @@ fn json_is_one_line_per_row_and_a_summary() {
 }
 
 #[test]
+fn csv_is_printed_as_it_is_and_a_cut_is_an_error() {
+    let (dir, _server) = start("sql-cli-csv");
+    let printed = dir.run(&["sql", "--csv", "select id, name, '' as e from t order by id"]).ok();
+    assert_eq!(printed, "id,name,e\r\n1,ann,\"\"\r\n2,,\"\"\r\n");
+    let sql = "with recursive n(i) as (select 1 union all select i + 1 from n limit 30000) \
+               select i, printf('%0100d', i), case when i = 20000 then abs(-9223372036854775807 - 1) end from n";
+    let cut = dir.run(&["sql", "--csv", sql]);
+    assert_eq!(cut.code, Some(1), "{}", cut.err);
+    assert!(cut.out.starts_with("i,"), "{}", cut.out.len());
+}
+
+#[test]
 fn a_long_result_is_streamed() {
     let (dir, _server) = start("sql-cli-long");
     let sql = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 300000) \

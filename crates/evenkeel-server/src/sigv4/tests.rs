@@ -3,6 +3,7 @@
 use super::*;
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+const SERVICE: &str = "sqs";
 const STAMP: &str = "20150830T123600Z";
 
 /// Builds a request of the suite.
@@ -22,7 +23,7 @@ fn request(
     request.header(AUTHORIZATION, authorization).body(()).unwrap()
 }
 
-fn checked(request: &Request<()>, body: &str) -> Result<(), SqsError> {
+fn checked(request: &Request<()>, body: &str) -> Result<(), SignatureError> {
     SignatureHeader::read(request.headers())?.check(SECRET, request, body.as_bytes())
 }
 
@@ -97,7 +98,7 @@ fn the_published_signatures_verify() {
         assert_eq!(checked(&request, body), Ok(()), "{name}");
         assert_eq!(
             checked(&request, &format!("{body}x")),
-            Err(SqsError::Signature),
+            Err(SignatureError::Mismatch),
             "{name} with another body"
         );
     }
@@ -108,14 +109,14 @@ fn another_secret_method_path_query_or_header_does_not_verify() {
     let signature = "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b";
     let good = request("POST", "/", &[], "host;x-amz-date", signature);
     let signed = SignatureHeader::read(good.headers()).unwrap();
-    assert_eq!(signed.check("another", &good, b""), Err(SqsError::Signature));
+    assert_eq!(signed.check("another", &good, b""), Err(SignatureError::Mismatch));
     for (method, target) in [("GET", "/"), ("POST", "/x"), ("POST", "/?a=b")] {
         let other = request(method, target, &[], "host;x-amz-date", signature);
-        assert_eq!(checked(&other, ""), Err(SqsError::Signature), "{method} {target}");
+        assert_eq!(checked(&other, ""), Err(SignatureError::Mismatch), "{method} {target}");
     }
     let mut moved = good;
     moved.headers_mut().insert(HOST, "other.example".parse().unwrap());
-    assert_eq!(checked(&moved, ""), Err(SqsError::Signature));
+    assert_eq!(checked(&moved, ""), Err(SignatureError::Mismatch));
 }
 
 #[test]
@@ -128,8 +129,8 @@ fn a_claimed_payload_hash_must_match_unless_the_payload_is_unsigned() {
     };
     assert_eq!(claimed(UNSIGNED), Ok(UNSIGNED.to_owned()));
     assert_eq!(claimed(&hash), Ok(hash.clone()));
-    assert_eq!(claimed(&sha256(b"other")), Err(SqsError::Signature));
-    assert_eq!(claimed("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), Err(SqsError::Signature));
+    assert_eq!(claimed(&sha256(b"other")), Err(SignatureError::Mismatch));
+    assert_eq!(claimed("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), Err(SignatureError::Mismatch));
     assert_eq!(payload_hash(&HeaderMap::new(), b"body"), Ok(hash));
 }
 
@@ -142,7 +143,7 @@ fn a_clock_skew_of_more_than_15_minutes_is_rejected() {
         assert_eq!(signed.check_date(UnixSeconds(good)), Ok(()));
     }
     for bad in [at + 901, at - 901] {
-        assert!(matches!(signed.check_date(UnixSeconds(bad)), Err(SqsError::Skewed { .. })));
+        assert!(matches!(signed.check_date(UnixSeconds(bad)), Err(SignatureError::Skewed { .. })));
     }
 }
 
@@ -152,13 +153,20 @@ fn a_signature_must_be_for_this_service_and_cover_the_required_headers() {
     let uncovered = request("POST", "/", &target, "host;x-amz-date", "00");
     let mut signed = SignatureHeader::read(uncovered.headers()).unwrap();
     // The suite signs for another service.
-    assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
+    let scope_error = signed.check_scope(SERVICE, uncovered.headers());
+    assert_eq!(scope_error, Err(SignatureError::Scope { service: SERVICE }));
     signed.scope[2] = SERVICE.to_owned();
-    assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
+    assert!(matches!(
+        signed.check_scope(SERVICE, uncovered.headers()),
+        Err(SignatureError::Incomplete { .. })
+    ));
     signed.headers.push("x-amz-target".to_owned());
-    assert_eq!(signed.check_scope(uncovered.headers()), Ok(()));
+    assert_eq!(signed.check_scope(SERVICE, uncovered.headers()), Ok(()));
     signed.scope[0] = "20150831".to_owned();
-    assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
+    assert!(matches!(
+        signed.check_scope(SERVICE, uncovered.headers()),
+        Err(SignatureError::Incomplete { .. })
+    ));
 }
 
 #[test]
@@ -169,15 +177,15 @@ fn a_missing_signature_is_distinguished_from_an_incomplete_one() {
         headers.insert(DATE, STAMP.parse().unwrap());
         SignatureHeader::read(&headers)
     };
-    assert_eq!(SignatureHeader::read(&HeaderMap::new()), Err(SqsError::NoToken));
-    assert_eq!(read("Bearer ek-1"), Err(SqsError::NoToken));
+    assert_eq!(SignatureHeader::read(&HeaderMap::new()), Err(SignatureError::NoToken));
+    assert_eq!(read("Bearer ek-1"), Err(SignatureError::NoToken));
     for cut in [
         "AWS4-HMAC-SHA256",
         "AWS4-HMAC-SHA256 Credential=a/b/c/d/e",
         "AWS4-HMAC-SHA256 Credential=a/b/c, SignedHeaders=host, Signature=00",
         "AWS4-HMAC-SHA256 Credential=a/b/c/d/e, Signature=00",
     ] {
-        assert!(matches!(read(cut), Err(SqsError::IncompleteSignature { .. })), "{cut:?}");
+        assert!(matches!(read(cut), Err(SignatureError::Incomplete { .. })), "{cut:?}");
     }
     assert!(read("AWS4-HMAC-SHA256 Credential=a/b/c/d/e,SignedHeaders=host,Signature=00").is_ok());
 }

@@ -4,23 +4,28 @@
 //! over its method, path, query, target, host, date and body, and its date is at most 15 minutes from the server's. The
 //! body is left out if the client declares it unsigned (`UNSIGNED-PAYLOAD`). Signatures are compared in constant time.
 
+mod error;
+mod unix_seconds;
+
+use core::fmt;
 use std::sync::Arc;
 
-use evenkeel_server::tenant::Tenant;
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
 use ring::digest::{SHA256, digest};
 use ring::hmac;
 use subtle::ConstantTimeEq;
 
-use crate::access_key::tenant_of;
-use crate::api::SqsApi;
-use crate::attribute::hex;
-use crate::error::SqsError;
-use crate::time::UnixSeconds;
+pub use self::error::SignatureError;
+use self::unix_seconds::UnixSeconds;
+use crate::access_key::{MasterKey, tenant_of};
+use crate::api_error::ApiError;
+use crate::hex::hex;
+use crate::route::ServerRequest;
+use crate::tenant::{Authenticator, Tenant};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-const SERVICE: &str = "sqs";
 const TERMINATOR: &str = "aws4_request";
 const DATE: &str = "x-amz-date";
 const CONTENT_HASH: &str = "x-amz-content-sha256";
@@ -32,10 +37,25 @@ const SKEW_MAX_SECS: u64 = 15 * 60;
 /// Maximum number of signed headers.
 const HEADERS_MAX: usize = 100;
 
+/// Authenticates the signed requests of one AWS service.
+pub struct SignatureVerifier {
+    auth: Arc<Authenticator>,
+    master: MasterKey,
+    /// Service in the credential scope; any region is accepted.
+    service: &'static str,
+}
+
+/// A request whose signature was verified.
+#[derive(Debug)]
+pub struct SignedRequest {
+    pub tenant: Arc<Tenant>,
+    pub body: Bytes,
+}
+
 /// The identity that a request claims; the signature is verified after the body is read.
-pub(crate) enum ClaimedIdentity {
+enum ClaimedIdentity {
     /// Open mode: there are no tenants, and signatures are not checked.
-    Open,
+    Open(Arc<Tenant>),
     Tenant {
         tenant: Arc<Tenant>,
         signed: SignatureHeader,
@@ -44,7 +64,7 @@ pub(crate) enum ClaimedIdentity {
 
 /// Parsed `Authorization` and `X-Amz-Date` headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SignatureHeader {
+struct SignatureHeader {
     access_key_id: String,
     /// Date, region, service and terminator.
     scope: [String; 4],
@@ -53,29 +73,50 @@ pub(crate) struct SignatureHeader {
     date: String,
 }
 
-impl SqsApi {
+impl SignatureVerifier {
+    /// Creates a verifier; `auth` knows the tenants, `master` derives their secrets.
+    pub fn new(auth: Arc<Authenticator>, master: MasterKey, service: &'static str) -> Self {
+        Self { auth, master, service }
+    }
+
+    /// Returns the key that clients' secrets are derived from.
+    pub fn master_key(&self) -> &MasterKey {
+        &self.master
+    }
+
+    /// Finds the tenant of a request, reads the body and verifies the signature over both.
+    pub async fn authenticate<E>(&self, call: &mut ServerRequest) -> Result<SignedRequest, E>
+    where
+        E: From<SignatureError> + From<ApiError>,
+    {
+        let claimed = self.parse(&call.request)?;
+        let body = call.read_body().await?;
+        let tenant = self.verify(claimed, &call.request, &body)?;
+        Ok(SignedRequest { tenant, body })
+    }
+
     /// Parses the signature headers and finds the tenant; performs all checks that do not need the body.
-    pub(crate) fn parse_signature<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SqsError> {
+    fn parse<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SignatureError> {
         let tenants = self.auth.tenants();
         if tenants.is_empty() {
-            return Ok(ClaimedIdentity::Open);
+            return Ok(ClaimedIdentity::Open(tenants.open()));
         }
         let signed = SignatureHeader::read(request.headers())?;
-        signed.check_scope(request.headers())?;
+        signed.check_scope(self.service, request.headers())?;
         signed.check_date(UnixSeconds::now())?;
         let tenant = tenant_of(&tenants, &signed.access_key_id)?;
         Ok(ClaimedIdentity::Tenant { tenant, signed })
     }
 
     /// Verifies the signature over the request's head and body.
-    pub(crate) fn verify_signature<B>(
+    fn verify<B>(
         &self,
         claimed: ClaimedIdentity,
         request: &Request<B>,
         body: &[u8],
-    ) -> Result<Arc<Tenant>, SqsError> {
+    ) -> Result<Arc<Tenant>, SignatureError> {
         match claimed {
-            ClaimedIdentity::Open => self.auth.tenants().all().into_iter().next().ok_or(SqsError::Internal),
+            ClaimedIdentity::Open(tenant) => Ok(tenant),
             ClaimedIdentity::Tenant { tenant, signed } => {
                 signed.check(&self.master.secret(&signed.access_key_id), request, body)?;
                 Ok(tenant)
@@ -84,13 +125,19 @@ impl SqsApi {
     }
 }
 
+impl fmt::Debug for SignatureVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignatureVerifier").field("service", &self.service).finish_non_exhaustive()
+    }
+}
+
 impl SignatureHeader {
     /// Parses `Authorization: AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…`.
-    fn read(headers: &HeaderMap) -> Result<Self, SqsError> {
-        let value = headers.get(AUTHORIZATION).ok_or(SqsError::NoToken)?;
-        let incomplete = |message| SqsError::IncompleteSignature { message };
+    fn read(headers: &HeaderMap) -> Result<Self, SignatureError> {
+        let value = headers.get(AUTHORIZATION).ok_or(SignatureError::NoToken)?;
+        let incomplete = |message| SignatureError::Incomplete { message };
         let value = value.to_str().map_err(|_| incomplete("Authorization is not text"))?;
-        let fields = value.strip_prefix(ALGORITHM).ok_or(SqsError::NoToken)?;
+        let fields = value.strip_prefix(ALGORITHM).ok_or(SignatureError::NoToken)?;
         let field = |name: &str| {
             let named = fields.split(',').map(str::trim).find_map(|field| field.strip_prefix(name));
             named.and_then(|rest| rest.strip_prefix('='))
@@ -100,7 +147,7 @@ impl SignatureHeader {
         let signature = field("Signature").ok_or(incomplete("Authorization has no Signature"))?;
         let parts: Vec<&str> = credential.split('/').collect();
         let [access_key_id, date, region, service, terminator] = parts[..] else {
-            return Err(incomplete("Credential is not KEY/DATE/REGION/sqs/aws4_request"));
+            return Err(incomplete("Credential is not KEY/DATE/REGION/SERVICE/aws4_request"));
         };
         let stamp = headers.get(DATE).and_then(|date| date.to_str().ok());
         let stamp = stamp.ok_or(incomplete("the request has no X-Amz-Date"))?;
@@ -118,11 +165,11 @@ impl SignatureHeader {
     }
 
     /// Rejects a signature for another service or day, or one that does not cover the required headers.
-    fn check_scope(&self, headers: &HeaderMap) -> Result<(), SqsError> {
-        let incomplete = |message| Err(SqsError::IncompleteSignature { message });
-        let [date, _, service, terminator] = &self.scope;
-        if service != SERVICE || terminator != TERMINATOR {
-            return incomplete("Credential must be scoped to sqs and end with aws4_request");
+    fn check_scope(&self, service: &'static str, headers: &HeaderMap) -> Result<(), SignatureError> {
+        let incomplete = |message| Err(SignatureError::Incomplete { message });
+        let [date, _, signed_service, terminator] = &self.scope;
+        if signed_service != service || terminator != TERMINATOR {
+            return Err(SignatureError::Scope { service });
         }
         if !self.date.starts_with(date.as_str()) {
             return incomplete("the date in Credential differs from X-Amz-Date");
@@ -135,23 +182,23 @@ impl SignatureHeader {
         Ok(())
     }
 
-    fn check_date(&self, now: UnixSeconds) -> Result<(), SqsError> {
+    fn check_date(&self, now: UnixSeconds) -> Result<(), SignatureError> {
         let message = "X-Amz-Date must have the format 20150830T123600Z";
-        let signed = UnixSeconds::parse(&self.date).ok_or(SqsError::IncompleteSignature { message })?;
+        let signed = UnixSeconds::parse(&self.date).ok_or(SignatureError::Incomplete { message })?;
         if signed.0.abs_diff(now.0) > SKEW_MAX_SECS {
-            return Err(SqsError::Skewed { signed: self.date.clone(), now: now.to_string() });
+            return Err(SignatureError::Skewed { signed: self.date.clone(), now: now.to_string() });
         }
         Ok(())
     }
 
-    fn check<B>(&self, secret: &str, request: &Request<B>, body: &[u8]) -> Result<(), SqsError> {
+    fn check<B>(&self, secret: &str, request: &Request<B>, body: &[u8]) -> Result<(), SignatureError> {
         let payload = payload_hash(request.headers(), body)?;
         let canonical = canonical_request(request, &self.headers, &payload)?;
         let expected = self.sign(secret, &canonical);
         if expected.as_bytes().ct_eq(self.signature.as_bytes()).into() {
             Ok(())
         } else {
-            Err(SqsError::Signature)
+            Err(SignatureError::Mismatch)
         }
     }
 
@@ -169,12 +216,12 @@ impl SignatureHeader {
 }
 
 /// Returns the payload hash of the canonical request; fails if the request claims the hash of another body.
-fn payload_hash(headers: &HeaderMap, body: &[u8]) -> Result<String, SqsError> {
+fn payload_hash(headers: &HeaderMap, body: &[u8]) -> Result<String, SignatureError> {
     let actual = || sha256(body);
     match headers.get(CONTENT_HASH).map(|claimed| claimed.to_str().unwrap_or_default()) {
         None => Ok(actual()),
         Some(UNSIGNED) => Ok(UNSIGNED.to_owned()),
-        Some(claimed) => Some(actual()).filter(|actual| actual == claimed).ok_or(SqsError::Signature),
+        Some(claimed) => Some(actual()).filter(|actual| actual == claimed).ok_or(SignatureError::Mismatch),
     }
 }
 
@@ -182,7 +229,11 @@ fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 
-fn canonical_request<B>(request: &Request<B>, signed: &[String], payload: &str) -> Result<String, SqsError> {
+fn canonical_request<B>(
+    request: &Request<B>,
+    signed: &[String],
+    payload: &str,
+) -> Result<String, SignatureError> {
     let mut out = String::with_capacity(512);
     for line in [request.method().as_str(), &canonical_path(request.uri().path())] {
         out.push_str(line);
@@ -191,7 +242,7 @@ fn canonical_request<B>(request: &Request<B>, signed: &[String], payload: &str) 
     out.push_str(&canonical_query(request.uri().query().unwrap_or_default()));
     out.push('\n');
     for name in signed {
-        let value = canonical_header(request, name).ok_or(SqsError::Signature)?;
+        let value = canonical_header(request, name).ok_or(SignatureError::Mismatch)?;
         out.push_str(name);
         out.push(':');
         out.push_str(&value);

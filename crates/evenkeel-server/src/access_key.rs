@@ -7,14 +7,14 @@
 use core::fmt;
 use std::sync::Arc;
 
-use evenkeel_server::api_key::KeyHash;
-use evenkeel_server::tenant::{Tenant, TenantSettings, TenantState, Tenants};
 use evenkeel_telemetry::Secret;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::attribute::hex;
-use crate::error::SqsError;
+use crate::api_key::KeyHash;
+use crate::hex::hex;
+use crate::sigv4::SignatureError;
+use crate::tenant::{Tenant, TenantSettings, TenantState, Tenants};
 
 /// Number of digits of the API key's hash in the access key id.
 const HASH_DIGITS: usize = 8;
@@ -73,15 +73,15 @@ impl fmt::Debug for MasterKey {
 }
 
 /// Finds the active tenant that an access key id names.
-pub(crate) fn tenant_of(tenants: &Tenants, access_key_id: &str) -> Result<Arc<Tenant>, SqsError> {
-    let (name, digits) = access_key_id.rsplit_once('.').ok_or(SqsError::UnknownKey)?;
-    let tenant = tenants.get(name).ok_or(SqsError::UnknownKey)?;
+pub(crate) fn tenant_of(tenants: &Tenants, access_key_id: &str) -> Result<Arc<Tenant>, SignatureError> {
+    let (name, digits) = access_key_id.rsplit_once('.').ok_or(SignatureError::UnknownKey)?;
+    let tenant = tenants.get(name).ok_or(SignatureError::UnknownKey)?;
     if !tenant.settings.key_hashes.iter().any(|hash| hash_digits(hash) == digits) {
-        return Err(SqsError::UnknownKey);
+        return Err(SignatureError::UnknownKey);
     }
     match tenant.settings.state {
         TenantState::Active => Ok(tenant.clone()),
-        TenantState::Disabled => Err(SqsError::Disabled),
+        TenantState::Disabled => Err(SignatureError::Disabled),
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(&master.secret(&pair.access_key_id), pair.secret_access_key.expose());
         }
         for unknown in ["", "a.b", "a.b.00000000", "b.12345678", "AKIAIOSFODNN7EXAMPLE"] {
-            assert_eq!(tenant_of(&tenants, unknown).unwrap_err(), SqsError::UnknownKey);
+            assert_eq!(tenant_of(&tenants, unknown).unwrap_err(), SignatureError::UnknownKey);
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
         let master = MasterKey::parse(&"0".repeat(64)).unwrap();
         let tenants = tenants(TenantState::Disabled);
         let pair = &master.credentials(&tenants.get("a.b").unwrap().settings)[0];
-        assert_eq!(tenant_of(&tenants, &pair.access_key_id).unwrap_err(), SqsError::Disabled);
+        assert_eq!(tenant_of(&tenants, &pair.access_key_id).unwrap_err(), SignatureError::Disabled);
     }
 
     #[test]

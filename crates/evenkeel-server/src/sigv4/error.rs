@@ -1,0 +1,67 @@
+//! Errors of signatures, with AWS's names for them.
+
+use http::StatusCode;
+
+/// Reason why a signed request is rejected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    #[error(
+        "Request is missing Authentication Token. Sign it with the credentials that `evenkeel tenant sqs-key NAME` \
+         prints."
+    )]
+    NoToken,
+    /// The signature header is malformed.
+    #[error("{message}")]
+    Incomplete { message: &'static str },
+    #[error("Credential must be scoped to {service} and end with aws4_request")]
+    Scope { service: &'static str },
+    #[error(
+        "The security token included in the request is invalid. `evenkeel tenant sqs-key NAME` prints a tenant's \
+         credentials."
+    )]
+    UnknownKey,
+    #[error(
+        "The request signature we calculated does not match the signature you provided. \
+         Check your secret access key and signing method."
+    )]
+    Mismatch,
+    #[error("Signature was made at {signed}, more than 15 minutes from the server's time {now}")]
+    Skewed { signed: String, now: String },
+    #[error("this access key's tenant is disabled")]
+    Disabled,
+}
+
+impl SignatureError {
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Incomplete { .. } | Self::Scope { .. } => StatusCode::BAD_REQUEST,
+            Self::NoToken | Self::UnknownKey | Self::Mismatch | Self::Skewed { .. } | Self::Disabled => {
+                StatusCode::FORBIDDEN
+            }
+        }
+    }
+
+    /// Returns the name that AWS's JSON protocols give the error.
+    pub fn exception(&self) -> &'static str {
+        match self {
+            Self::NoToken => "MissingAuthenticationTokenException",
+            Self::Incomplete { .. } | Self::Scope { .. } => "IncompleteSignatureException",
+            Self::UnknownKey => "UnrecognizedClientException",
+            Self::Mismatch => "InvalidSignatureException",
+            Self::Skewed { .. } => "RequestTimeTooSkewed",
+            Self::Disabled => "AccessDeniedException",
+        }
+    }
+
+    /// Returns the code that AWS's query protocol gives the error.
+    pub fn query_code(&self) -> &'static str {
+        match self {
+            Self::NoToken => "MissingAuthenticationToken",
+            Self::Incomplete { .. } | Self::Scope { .. } => "IncompleteSignature",
+            Self::UnknownKey => "InvalidClientTokenId",
+            Self::Mismatch => "SignatureDoesNotMatch",
+            Self::Skewed { .. } => "RequestTimeTooSkewed",
+            Self::Disabled => "AccessDenied",
+        }
+    }
+}
