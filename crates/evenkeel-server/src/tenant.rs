@@ -15,6 +15,7 @@ use evenkeel_policy::time::Instant;
 use evenkeel_policy::weight::Weight;
 use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
+use ring::digest::{SHA256, digest};
 
 use crate::api_error::{ApiError, RateLimitKind};
 use crate::api_key::{KeyHash, check_length, credential};
@@ -71,6 +72,8 @@ pub struct TenantSql {
 pub struct Tenant {
     pub id: TenantId,
     pub settings: TenantSettings,
+    /// Short hash of the name, which identifies the tenant across reloads and nodes; an id may pass to another tenant.
+    pub name_hash: [u8; 8],
     usage: Arc<Mutex<RateUsage>>,
 }
 
@@ -83,7 +86,9 @@ struct RateUsage {
 
 impl Tenant {
     fn new(id: TenantId, settings: TenantSettings) -> Self {
-        Self { id, settings, usage: Arc::default() }
+        let mut name_hash = [0; 8];
+        name_hash.copy_from_slice(&digest(&SHA256, settings.name.as_bytes()).as_ref()[..8]);
+        Self { id, settings, name_hash, usage: Arc::default() }
     }
 
     /// Rejects a disabled tenant.

@@ -31,7 +31,6 @@ use crate::error::{DatabaseError, SqlError};
 use crate::held_slot::{HeldSlot, HeldSlots};
 use crate::options::DatasourceOptions;
 use crate::stats::{Activity, DatabaseStats, StatementOutcome};
-use crate::transaction::tenant_tag;
 
 /// A configured database.
 pub(crate) struct Database {
@@ -261,8 +260,7 @@ impl Database {
     fn session(&self, tenant: &Tenant) -> Session {
         let sql = &tenant.settings.sql;
         Session {
-            // An id may pass to a tenant of another name; the name is the tenant's identity.
-            owner: u64::from_be_bytes(tenant_tag(&tenant.settings.name)),
+            owner: u64::from_be_bytes(tenant.name_hash),
             role: sql.role.clone().or_else(|| self.options.role.clone()),
             settings: sql.settings.clone(),
         }

@@ -38,7 +38,6 @@ use crate::stats::{Activity, ActivityGuard};
 use actor::{TransactionActor, TransactionMsg};
 use ended::EndedTransactions;
 use tx_id::TxIdSigner;
-pub(crate) use tx_id::tenant_tag;
 use tx_id::{TxId, TxIdIssuer};
 
 /// Time for which the end of a transaction is remembered.
@@ -206,13 +205,13 @@ impl Transactions {
             _counted: database.stats.begin(Activity::Transaction),
         };
         open.insert(number, Arc::new(entry));
-        Ok(self.signer.sign(number, &tenant.settings.name))
+        Ok(self.signer.sign(number, tenant.name_hash))
     }
 
     /// Finds a transaction that this tenant may use.
     pub(crate) fn find(&self, id: &str, tenant: &Tenant) -> Result<TransactionOwner, SqlError> {
-        let TxId { number, issuer, tenant_tag: tag } = self.signer.verify(id).ok_or(SqlError::InvalidTxId)?;
-        if tag != tenant_tag(&tenant.settings.name) {
+        let TxId { number, issuer, tenant_hash } = self.signer.verify(id).ok_or(SqlError::InvalidTxId)?;
+        if tenant_hash != tenant.name_hash {
             return Err(SqlError::ForeignTransaction);
         }
         match issuer {

@@ -1,11 +1,10 @@
 //! Transaction ids: signed, so that nobody can guess or forge one, and readable by every node that has the signing key.
 //!
-//! An id is base64url of: version, boot id, transaction number, tag of the tenant, name of the node, and a truncated
+//! An id is base64url of: version, boot id, transaction number, hash of the tenant's name, name of the node, and a truncated
 //! HMAC-SHA256 of all that.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::digest::{SHA256, digest};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -30,7 +29,8 @@ pub(super) struct TxIdSigner {
 pub(crate) struct TxId {
     pub(crate) number: u64,
     pub(crate) issuer: TxIdIssuer,
-    pub(crate) tenant_tag: [u8; 8],
+    /// `name_hash` of the tenant that began the transaction.
+    pub(crate) tenant_hash: [u8; 8],
 }
 
 /// The process that issued an id.
@@ -52,12 +52,12 @@ impl TxIdSigner {
         Ok(Self { key, boot: u64::from_be_bytes(boot), node: node.to_owned() })
     }
 
-    pub(super) fn sign(&self, number: u64, tenant: &str) -> String {
+    pub(super) fn sign(&self, number: u64, tenant_hash: [u8; 8]) -> String {
         let mut bytes = Vec::with_capacity(NUMBERS + self.node.len() + MAC);
         bytes.push(VERSION);
         bytes.extend_from_slice(&self.boot.to_be_bytes());
         bytes.extend_from_slice(&number.to_be_bytes());
-        bytes.extend_from_slice(&tenant_tag(tenant));
+        bytes.extend_from_slice(&tenant_hash);
         bytes.extend_from_slice(self.node.as_bytes());
         let mac = hmac::sign(&self.key, &bytes);
         bytes.extend_from_slice(&mac.as_ref()[..MAC]);
@@ -85,16 +85,8 @@ impl TxIdSigner {
         } else {
             TxIdIssuer::EarlierProcess
         };
-        Some(TxId { number: number_at(9)?, issuer, tenant_tag: signed[17..NUMBERS].try_into().ok()? })
+        Some(TxId { number: number_at(9)?, issuer, tenant_hash: signed[17..NUMBERS].try_into().ok()? })
     }
-}
-
-/// Returns a short hash of a tenant's name.
-pub(crate) fn tenant_tag(tenant: &str) -> [u8; 8] {
-    let hash = digest(&SHA256, tenant.as_bytes());
-    let mut tag = [0; 8];
-    tag.copy_from_slice(&hash.as_ref()[..8]);
-    tag
 }
 
 #[cfg(test)]
@@ -102,6 +94,7 @@ mod tests {
     use super::*;
 
     const KEY: [u8; 32] = [7; 32];
+    const ACME: [u8; 8] = *b"acme1234";
 
     fn signer(node: &str) -> TxIdSigner {
         TxIdSigner::new(node, &KEY).unwrap()
@@ -110,13 +103,13 @@ mod tests {
     #[test]
     fn an_id_is_read_by_its_own_node() {
         let signer = signer("a");
-        let tx_id = TxId { number: 9, issuer: TxIdIssuer::ThisProcess, tenant_tag: tenant_tag("acme") };
-        assert_eq!(signer.verify(&signer.sign(9, "acme")), Some(tx_id));
+        let tx_id = TxId { number: 9, issuer: TxIdIssuer::ThisProcess, tenant_hash: ACME };
+        assert_eq!(signer.verify(&signer.sign(9, ACME)), Some(tx_id));
     }
 
     #[test]
     fn an_id_from_before_a_restart_or_of_another_node_is_recognised() {
-        let id = signer("a").sign(9, "acme");
+        let id = signer("a").sign(9, ACME);
         assert_eq!(signer("a").verify(&id).unwrap().issuer, TxIdIssuer::EarlierProcess);
         assert_eq!(signer("b").verify(&id).unwrap().issuer, TxIdIssuer::Peer("a".to_owned()));
     }
@@ -124,14 +117,14 @@ mod tests {
     #[test]
     fn a_changed_id_is_rejected() {
         let signer = signer("a");
-        let bytes = URL_SAFE_NO_PAD.decode(signer.sign(9, "acme")).unwrap();
+        let bytes = URL_SAFE_NO_PAD.decode(signer.sign(9, ACME)).unwrap();
         for index in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[index] ^= 1;
             assert_eq!(signer.verify(&URL_SAFE_NO_PAD.encode(changed)), None, "byte {index}");
         }
         let other = TxIdSigner::new("a", &[8; 32]).unwrap();
-        assert_eq!(other.verify(&signer.sign(9, "acme")), None);
+        assert_eq!(other.verify(&signer.sign(9, ACME)), None);
         for text in ["", "x", "!!", &"A".repeat(ID_BYTES_MAX + 1)] {
             assert_eq!(signer.verify(text), None);
         }
