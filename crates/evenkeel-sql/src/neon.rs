@@ -32,7 +32,7 @@ use crate::database::{ConnectionRequest, Database, LentConnection};
 use crate::datasource::{AccessMode, EngineKind, Statement, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::HandoverRequest;
-use crate::received::Received;
+use crate::received::ReceivedRequest;
 use crate::statement::{bounded, check_outside, commit};
 use crate::stats::Activity;
 
@@ -40,7 +40,7 @@ use crate::stats::Activity;
 pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
     let target = ConnectionString::from_headers(call.request.headers())?;
     let key = target.password.as_deref().unwrap_or_default();
-    let received = Received::read_as(&api, call, |auth, _| auth.tenant_with_key(key)).await?;
+    let received = ReceivedRequest::read_as(&api, call, |auth, _| auth.tenant_with_key(key)).await?;
     let tenant = &received.tenant;
     let request = NeonRequest::parse(&received.headers, &received.body, &api.limits)?;
     received.take_request()?;
@@ -49,12 +49,13 @@ pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
         Queries::One(_) => (RequestKind::Execute, AccessMode::ReadWrite),
         Queries::Batch { options, .. } => (RequestKind::BeginTx, options.begin.access),
     };
+    let deadline = Instant::now() + api.limits.timeout_default;
     let handover = HandoverRequest {
         received: &received,
         database,
         kind,
         access,
-        time_max: api.limits.timeout_default,
+        deadline,
         // The driver does not know of peers.
         mode: RedirectMode::Forward,
     };
@@ -63,7 +64,6 @@ pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
     }
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
-    let deadline = Instant::now() + api.limits.timeout_default;
     let connection = ConnectionRequest { tenant, kind, access, deadline, name: received.ids.name() };
     let lent = database.connect(connection).await?;
     let bytes_max = api.limits.result_bytes_max;

@@ -15,15 +15,16 @@ use evenkeel_telemetry::RequestName;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::api::SqlApi;
+use crate::database::Database;
 use crate::error::SqlError;
 
-/// Response header by which a node that forwards a request learns that it was not served and may go elsewhere.
+/// Response header of a refused request; a node that forwards it may send it to another peer.
 pub(crate) const NOT_SERVED: HeaderName = HeaderName::from_static("x-evenkeel-not-served");
 /// Query parameter with the ticket of a redirected request.
 pub(crate) const TICKET_PARAMETER: &str = "ticket";
 
 /// A request whose sender is known and whose body was read.
-pub(crate) struct Received {
+pub(crate) struct ReceivedRequest {
     pub(crate) tenant: Arc<Tenant>,
     /// Set if a peer handed the request over.
     pub(crate) ticket: Option<Ticket>,
@@ -51,7 +52,7 @@ impl RequestIds {
     }
 }
 
-impl Received {
+impl ReceivedRequest {
     /// Reads a request whose API key is in one of the usual headers.
     pub(crate) async fn read(api: &SqlApi, call: ServerRequest) -> Result<Self, ApiError> {
         Self::read_as(api, call, Authenticator::tenant).await
@@ -105,6 +106,18 @@ impl Received {
         }
     }
 
+    /// Rejects a request that a peer handed over for another database than the one that it names here.
+    pub(crate) fn check_database(&self, database: &Database) -> Result<(), ApiError> {
+        let Some(ticket) = &self.ticket else { return Ok(()) };
+        if ticket.database_id.is_empty() || database.shared_id() == Some(ticket.database_id.as_str()) {
+            return Ok(());
+        }
+        let name = &database.options.name;
+        Err(invalid(&format_args!(
+            "datasource {name:?} of this node is another database than that of the sender"
+        )))
+    }
+
     /// Counts the request against its tenant's requests per minute, unless a peer has counted it.
     pub(crate) fn take_request(&self) -> Result<(), ApiError> {
         match self.ticket {
@@ -124,7 +137,7 @@ enum TicketSource<'a> {
 
 /// Accepts the ticket of a request that a peer hands over, and keeps it with the request.
 ///
-/// Returns the ticket of a forwarded request; a client that follows a redirect sends it as well, but is no peer.
+/// Returns the ticket only if a peer forwarded the request, because only a peer gets a report with the response.
 pub(crate) fn accept_ticket(api: &SqlApi, call: &mut ServerRequest) -> Result<Option<Ticket>, ApiError> {
     let request = &call.request;
     let Some(source) = find_ticket(request.uri(), request.headers()) else { return Ok(None) };

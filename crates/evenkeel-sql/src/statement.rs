@@ -22,7 +22,7 @@ use crate::datasource::{
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::idempotency::{self, Repeat};
-use crate::received::{Received, RequestIds};
+use crate::received::{ReceivedRequest, RequestIds};
 use crate::request::{StatementRequest, Statements, invalid};
 use crate::result::{Extent, JsonResult, LineStream, StreamFormat, StreamSender};
 use crate::stats::{Activity, ActivityGuard};
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     access: AccessMode,
     call: ServerRequest,
 ) -> Result<Response, SqlError> {
-    let received = Received::read(&api, call).await?;
+    let received = ReceivedRequest::read(&api, call).await?;
     let mut request = StatementRequest::parse(&received.body, &api.limits)?;
     if access == AccessMode::ReadOnly {
         request.statements.set_rows_max(request.rows_max);
@@ -138,13 +138,15 @@ struct PlainRequest {
     access: AccessMode,
     kind: RequestKind,
     form: ResponseForm,
+    /// Also limits the time that a hand-over takes.
+    deadline: Instant,
     request: StatementRequest,
 }
 
 impl PlainRequest {
     fn new(
         api: &SqlApi,
-        received: &Received,
+        received: &ReceivedRequest,
         access: AccessMode,
         form: ResponseForm,
         request: StatementRequest,
@@ -157,32 +159,32 @@ impl PlainRequest {
             (AccessMode::ReadOnly, Statements::One(_)) => RequestKind::Query,
             (AccessMode::ReadWrite, Statements::One(_)) => RequestKind::Execute,
         };
-        Ok(Self { tenant, ids, database, access, kind, form, request })
+        let deadline = Instant::now() + request.timeout;
+        Ok(Self { tenant, ids, database, access, kind, form, deadline, request })
     }
 
-    fn to_handover<'a>(&'a self, received: &'a Received, mode: RedirectMode) -> HandoverRequest<'a> {
+    fn to_handover<'a>(&'a self, received: &'a ReceivedRequest, mode: RedirectMode) -> HandoverRequest<'a> {
         HandoverRequest {
             received,
             database: &self.database,
             kind: self.kind,
             access: self.access,
-            time_max: self.request.timeout,
+            deadline: self.deadline,
             mode,
         }
     }
 
     /// Waits for a connection and runs the statements.
     async fn serve(self, api: &SqlApi) -> Result<Response, SqlError> {
-        let Self { tenant, ids, database, access, kind, form, request } = self;
+        let Self { tenant, ids, database, access, kind, form, deadline, request } = self;
         let session = database.stats.begin(Activity::HttpSession);
         let started = Instant::now();
         let limits = ResultLimits {
             access,
             rows_max: request.rows_max,
             bytes_max: api.limits.result_bytes_max,
-            deadline: started + request.timeout,
+            deadline,
         };
-        let deadline = limits.deadline;
         let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline, name: ids.name() };
         let mut lent = database.connect(connection).await?;
         match request.statements {
