@@ -5,7 +5,8 @@
 //! if this node forwards the request itself.
 //!
 //! Guarantees: with room, no peer is considered. A request takes at most [`HOPS_MAX`] hops and visits no node twice. A
-//! forwarded request is never sent twice: if the peer may have read any of it, its outcome is unknown.
+//! forwarded request is never executed twice: if the peer may have executed it, its outcome is unknown; if the peer
+//! certainly did not, it goes to another peer or waits here.
 
 mod transfer;
 
@@ -21,29 +22,31 @@ use evenkeel_server::body::Response;
 use evenkeel_telemetry::{HandoverFailure, Step};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use self::transfer::{ForwardEnd, Forwarded, HOPS_MAX, HopHistory, TransferError, forward, redirect};
+use self::transfer::{
+    ForwardGuards, ForwardedRequest, HOPS_MAX, HopHistory, TransferError, forward, redirect,
+};
 use crate::api::SqlApi;
 use crate::database::Database;
 use crate::datasource::AccessMode;
 use crate::error::SqlError;
 use crate::idempotency;
-use crate::received::Received;
+use crate::received::ReceivedRequest;
 use crate::stats::Activity;
 use crate::transaction::{OpenTransaction, TransactionOwner};
 
-/// Header by which a client chooses the mode of its request.
+/// Header with which a client chooses whether its request is redirected or forwarded.
 const MODE: HeaderName = HeaderName::from_static("x-evenkeel-redirect");
 
-/// A request for a connection, which a peer could serve as well.
+/// A request that may be handed over to a peer.
 #[derive(Clone, Copy)]
 pub(crate) struct HandoverRequest<'a> {
-    pub(crate) received: &'a Received,
+    pub(crate) received: &'a ReceivedRequest,
     pub(crate) database: &'a Arc<Database>,
     pub(crate) kind: RequestKind,
     pub(crate) access: AccessMode,
     /// Time limit of the request.
     pub(crate) time_max: Duration,
-    /// Mode unless the client chooses one.
+    /// Mode that applies if the client chooses none.
     pub(crate) mode: RedirectMode,
 }
 
@@ -68,9 +71,9 @@ impl SqlApi {
             let sent = match mode {
                 RedirectMode::ByClient => redirect(cluster, peer, request.received, &history),
                 RedirectMode::Forward => {
-                    let on_end = ForwardEnd {
+                    let on_end = ForwardGuards {
                         _session: Some(request.database.stats.begin(Activity::HttpSession)),
-                        _forwarded: Some(Forwarded {
+                        _forwarded: Some(ForwardedRequest {
                             database: request.database.clone(),
                             scheduler: self.scheduler.clone(),
                             peer,
@@ -82,7 +85,7 @@ impl SqlApi {
             };
             match sent {
                 Ok(response) => return Ok(Some(response)),
-                Err(TransferError::NotSent { reason }) => {
+                Err(TransferError::NotExecuted { reason }) => {
                     let node = &cluster.peers()[peer.0 as usize].name;
                     tracing::warn!(peer = %node, reason, "could not hand a request over; trying another node");
                     excluded.push(peer);
@@ -98,16 +101,16 @@ impl SqlApi {
         &self,
         cluster: &Cluster,
         peer: PeerId,
-        received: &Received,
+        received: &ReceivedRequest,
         history: &HopHistory,
         time_max: Duration,
-        on_end: ForwardEnd,
+        on_end: ForwardGuards,
     ) -> Result<Response, TransferError> {
         let started = self.scheduler.now();
         let sent = forward(cluster, peer, received, history, time_max, on_end).await;
         let step = match &sent {
             Ok(_) => Step::PeerAnswered { peer, after: self.scheduler.now().since(started) },
-            Err(TransferError::NotSent { .. }) => {
+            Err(TransferError::NotExecuted { .. }) => {
                 Step::PeerFailed { peer, failure: HandoverFailure::NotExecuted }
             }
             Err(TransferError::Lost { .. }) => {
@@ -119,7 +122,7 @@ impl SqlApi {
     }
 
     /// Records a step of a request that is not in the pipeline.
-    fn record(&self, received: &Received, step: Step) {
+    fn record(&self, received: &ReceivedRequest, step: Step) {
         let ids = &received.ids;
         self.scheduler.record_outside(ids.outside, received.tenant.id, ids.name(), step);
     }
@@ -193,7 +196,7 @@ impl SqlApi {
     pub(crate) async fn find_transaction(
         &self,
         tx_id: &str,
-        received: &Received,
+        received: &ReceivedRequest,
         time_max: Duration,
     ) -> Result<FoundTransaction, SqlError> {
         let node = match self.transactions.find(tx_id, &received.tenant)? {
@@ -211,12 +214,12 @@ impl SqlApi {
             return Err(unreachable(format!("the request has taken {HOPS_MAX} hops")));
         };
         let session = self.databases.first().map(|database| database.stats.begin(Activity::HttpSession));
-        let on_end = ForwardEnd { _session: session, _forwarded: None };
+        let on_end = ForwardGuards { _session: session, _forwarded: None };
         let peer = PeerId(peer as u32);
         self.record(received, Step::SentToOwner { peer });
         match self.forward(cluster, peer, received, &history, time_max, on_end).await {
             Ok(response) => Ok(FoundTransaction::Elsewhere(response)),
-            Err(TransferError::NotSent { reason }) => Err(unreachable(reason)),
+            Err(TransferError::NotExecuted { reason }) => Err(unreachable(reason)),
             Err(TransferError::Lost { node, reason }) => Err(SqlError::PeerLost { node, reason }),
         }
     }

@@ -34,7 +34,7 @@ use self::stream::{HranaStream, StreamCall};
 use crate::api::SqlApi;
 use crate::error::SqlError;
 use crate::handover::FoundTransaction;
-use crate::received::Received;
+use crate::received::ReceivedRequest;
 
 /// Paths of requests. Below `/dev/` the path begins with the name of a datasource, as at libSQL's own server.
 pub(crate) const POSTS: [&str; 6] =
@@ -45,11 +45,11 @@ pub(crate) const GETS: [&str; 3] = ["/v2", "/v3", "/dev/*"];
 /// Serves every request of the protocol.
 pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
     let accepted_at = call.accepted_at;
-    let received = Received::read(&api, call).await?;
+    let received = ReceivedRequest::read(&api, call).await?;
     if let Some(response) = forward_to_owner(&api, &received).await? {
         return Ok(response);
     }
-    let Received { tenant, body, path, ids, .. } = received;
+    let ReceivedRequest { tenant, body, path, ids, .. } = received;
     let (datasource, path) = split_path(&path);
     let stream_call = StreamCall { api, tenant, ids, datasource, accepted_at };
     match path {
@@ -62,7 +62,7 @@ pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
 }
 
 /// Forwards a request whose stream has a transaction of another node; `None` if it is served here.
-async fn forward_to_owner(api: &SqlApi, received: &Received) -> Result<Option<Response>, SqlError> {
+async fn forward_to_owner(api: &SqlApi, received: &ReceivedRequest) -> Result<Option<Response>, SqlError> {
     #[derive(Deserialize)]
     struct Continued {
         baton: Option<String>,

@@ -32,7 +32,7 @@ use crate::database::{ConnectionRequest, Database, LentConnection};
 use crate::datasource::{AccessMode, EngineKind, Statement, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::HandoverRequest;
-use crate::received::Received;
+use crate::received::ReceivedRequest;
 use crate::statement::{bounded, check_outside, commit};
 use crate::stats::Activity;
 
@@ -40,7 +40,7 @@ use crate::stats::Activity;
 pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
     let target = ConnectionString::from_headers(call.request.headers())?;
     let key = target.password.as_deref().unwrap_or_default();
-    let received = Received::read_as(&api, call, |auth, _| auth.tenant_with_key(key)).await?;
+    let received = ReceivedRequest::read_as(&api, call, |auth, _| auth.tenant_with_key(key)).await?;
     let tenant = &received.tenant;
     let request = NeonRequest::parse(&received.headers, &received.body, &api.limits)?;
     received.take_request()?;

@@ -37,7 +37,7 @@ use crate::datasource::{AccessMode, BeginOptions, Statement, TransactionEnd, Tra
 use crate::error::SqlError;
 use crate::handover::FoundTransaction;
 use crate::metrics::Operation;
-use crate::received::Received;
+use crate::received::ReceivedRequest;
 use crate::request::{BeginRequest, invalid};
 use crate::statement::{bounded, check_outside, commit, run_checked_out, run_in_transaction};
 use crate::stats::Activity;
@@ -91,7 +91,7 @@ where
 }
 
 async fn execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
-    let received = Received::read_signed(&api, call).await?;
+    let received = ReceivedRequest::read_signed(&api, call).await?;
     let tenant = &received.tenant;
     let request = ExecuteRequest::parse(&received.body)?;
     let bytes_max = api.limits.result_bytes_max;
@@ -125,7 +125,7 @@ async fn execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlE
 }
 
 async fn batch_execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
-    let received = Received::read_signed(&api, call).await?;
+    let received = ReceivedRequest::read_signed(&api, call).await?;
     let tenant = &received.tenant;
     let request = BatchRequest::parse(&received.body)?;
     let transaction_id = request.transaction_id.as_deref();
@@ -189,7 +189,7 @@ async fn run_batch_in(
 }
 
 async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
-    let received = Received::read_signed(&api, call).await?;
+    let received = ReceivedRequest::read_signed(&api, call).await?;
     let target = parse_begin(&received.body)?;
     let database = find_database(&api, &target, &received.tenant)?;
     let request = BeginRequest {
@@ -212,7 +212,7 @@ async fn rollback_transaction(api: Arc<SqlApi>, call: ServerRequest) -> Result<R
 }
 
 async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Result<Response, SqlError> {
-    let received = Received::read_signed(&api, call).await?;
+    let received = ReceivedRequest::read_signed(&api, call).await?;
     let request = EndRequest::parse(&received.body)?;
     let open = match find_source(&api, &request.target, Some(&request.transaction_id), &received).await? {
         ConnectionSource::Transaction(open) => open,
@@ -226,7 +226,7 @@ async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Resu
     }})))
 }
 
-fn connection(received: &Received, kind: RequestKind, deadline: Instant) -> ConnectionRequest<'_> {
+fn connection(received: &ReceivedRequest, kind: RequestKind, deadline: Instant) -> ConnectionRequest<'_> {
     let tenant = &received.tenant;
     ConnectionRequest { tenant, kind, access: AccessMode::ReadWrite, deadline, name: received.ids.name() }
 }
@@ -246,7 +246,7 @@ async fn find_source(
     api: &SqlApi,
     target: &Target,
     transaction_id: Option<&str>,
-    received: &Received,
+    received: &ReceivedRequest,
 ) -> Result<ConnectionSource, SqlError> {
     let Some(id) = transaction_id else {
         return Ok(ConnectionSource::Pool(find_database(api, target, &received.tenant)?.clone()));

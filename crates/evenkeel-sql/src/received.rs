@@ -17,13 +17,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use crate::api::SqlApi;
 use crate::error::SqlError;
 
-/// Response header by which a node that forwards a request learns that it was not served and may go elsewhere.
+/// Response header that tells a forwarding node that the request was not executed, so that another node may serve it.
 pub(crate) const NOT_SERVED: HeaderName = HeaderName::from_static("x-evenkeel-not-served");
 /// Query parameter with the ticket of a redirected request.
 pub(crate) const TICKET_PARAMETER: &str = "ticket";
 
 /// A request whose sender is known and whose body was read.
-pub(crate) struct Received {
+pub(crate) struct ReceivedRequest {
     pub(crate) tenant: Arc<Tenant>,
     /// Set if a peer handed the request over.
     pub(crate) ticket: Option<Ticket>,
@@ -41,7 +41,7 @@ pub(crate) struct Received {
 pub(crate) struct RequestIds {
     /// Id that the client sees.
     pub(crate) client: HeaderValue,
-    /// Id of its steps outside the pipeline.
+    /// Id under which its steps outside the pipeline are recorded.
     pub(crate) outside: RequestId,
 }
 
@@ -51,7 +51,7 @@ impl RequestIds {
     }
 }
 
-impl Received {
+impl ReceivedRequest {
     /// Reads a request whose API key is in one of the usual headers.
     pub(crate) async fn read(api: &SqlApi, call: ServerRequest) -> Result<Self, ApiError> {
         Self::read_as(api, call, Authenticator::tenant).await
@@ -124,7 +124,7 @@ enum TicketSource<'a> {
 
 /// Accepts the ticket of a request that a peer hands over, and keeps it with the request.
 ///
-/// Returns the ticket of a forwarded request; a client that follows a redirect sends it as well, but is no peer.
+/// Returns the ticket if a peer forwards the request, and `None` for every other request.
 pub(crate) fn accept_ticket(api: &SqlApi, call: &mut ServerRequest) -> Result<Option<Ticket>, ApiError> {
     let request = &call.request;
     let Some(source) = find_ticket(request.uri(), request.headers()) else { return Ok(None) };

@@ -22,7 +22,7 @@ use crate::datasource::{
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::{FoundTransaction, HandoverRequest};
 use crate::idempotency::{self, Repeat};
-use crate::received::{Received, RequestIds};
+use crate::received::{ReceivedRequest, RequestIds};
 use crate::request::{StatementRequest, Statements, invalid};
 use crate::result::{Extent, JsonResult, LineStream, StreamFormat, StreamSender};
 use crate::stats::{Activity, ActivityGuard};
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     access: AccessMode,
     call: ServerRequest,
 ) -> Result<Response, SqlError> {
-    let received = Received::read(&api, call).await?;
+    let received = ReceivedRequest::read(&api, call).await?;
     let mut request = StatementRequest::parse(&received.body, &api.limits)?;
     if access == AccessMode::ReadOnly {
         request.statements.set_rows_max(request.rows_max);
@@ -144,7 +144,7 @@ struct PlainRequest {
 impl PlainRequest {
     fn new(
         api: &SqlApi,
-        received: &Received,
+        received: &ReceivedRequest,
         access: AccessMode,
         form: ResponseForm,
         request: StatementRequest,
@@ -160,7 +160,7 @@ impl PlainRequest {
         Ok(Self { tenant, ids, database, access, kind, form, request })
     }
 
-    fn to_handover<'a>(&'a self, received: &'a Received, mode: RedirectMode) -> HandoverRequest<'a> {
+    fn to_handover<'a>(&'a self, received: &'a ReceivedRequest, mode: RedirectMode) -> HandoverRequest<'a> {
         HandoverRequest {
             received,
             database: &self.database,

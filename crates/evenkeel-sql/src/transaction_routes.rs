@@ -16,7 +16,7 @@ use crate::database::{ConnectionRequest, Database};
 use crate::datasource::{BeginOptions, TransactionEnd, TransactionStatus};
 use crate::error::{DatabaseError, SqlError};
 use crate::handover::{FoundTransaction, HandoverRequest};
-use crate::received::Received;
+use crate::received::ReceivedRequest;
 use crate::request::{BeginRequest, parse_end};
 use crate::statement::bounded;
 use crate::stats::Activity;
@@ -24,7 +24,7 @@ use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
 /// Serves `/tx/begin`.
 pub(crate) async fn begin(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
-    let received = Received::read(&api, call).await?;
+    let received = ReceivedRequest::read(&api, call).await?;
     let request = BeginRequest::parse(&received.body, &api.limits)?;
     let tx_id = match begin_anywhere(&api, &received, request, api.redirect).await? {
         BegunTransaction::Here { tx_id } => tx_id,
@@ -44,7 +44,7 @@ pub(crate) enum BegunTransaction {
 /// Begins a transaction, here or on a peer.
 pub(crate) async fn begin_anywhere(
     api: &SqlApi,
-    received: &Received,
+    received: &ReceivedRequest,
     request: BeginRequest,
     mode: RedirectMode,
 ) -> Result<BegunTransaction, SqlError> {
@@ -110,7 +110,7 @@ pub(crate) async fn rollback(api: Arc<SqlApi>, call: ServerRequest) -> Result<Re
 }
 
 async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Result<Response, SqlError> {
-    let received = Received::read(&api, call).await?;
+    let received = ReceivedRequest::read(&api, call).await?;
     let tx_id = parse_end(&received.body)?;
     let open = match api.find_transaction(&tx_id, &received, api.limits.timeout_default).await? {
         FoundTransaction::Here(open) => open,

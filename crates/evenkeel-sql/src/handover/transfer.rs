@@ -21,10 +21,10 @@ use serde_json::json;
 
 use super::MODE;
 use crate::database::Database;
-use crate::received::{NOT_SERVED, Received, TICKET_PARAMETER};
+use crate::received::{NOT_SERVED, ReceivedRequest, TICKET_PARAMETER};
 use crate::stats::ActivityGuard;
 
-/// Most hops of a request: from the node that the client knows to a peer, and from there to another.
+/// Maximum number of hops of a request: from the node that the client called to a peer, and from there to another.
 pub(super) const HOPS_MAX: u8 = 2;
 /// Time beyond its own limit after which a forwarded request counts as lost.
 const FORWARD_MARGIN: Duration = Duration::from_secs(5);
@@ -36,8 +36,8 @@ pub(super) struct HopHistory {
 }
 
 impl HopHistory {
-    /// Returns the route of a request; `None` if it may take no further hop.
-    pub(super) fn of(received: &Received, cluster: &Cluster) -> Option<Self> {
+    /// Returns the hop history of a request; `None` if it may take no further hop.
+    pub(super) fn of(received: &ReceivedRequest, cluster: &Cluster) -> Option<Self> {
         let (hops, mut visited) = match &received.ticket {
             Some(ticket) => (ticket.hops_left, ticket.visited.clone()),
             None => (HOPS_MAX, Vec::new()),
@@ -57,8 +57,8 @@ impl HopHistory {
 
 /// Reason why a peer did not answer.
 pub(super) enum TransferError {
-    /// Nothing was sent, so another node may serve the request.
-    NotSent { reason: String },
+    /// The peer did not execute the request, so another node may serve it.
+    NotExecuted { reason: String },
     /// The peer may have executed the request.
     Lost { node: String, reason: String },
 }
@@ -67,14 +67,15 @@ pub(super) enum TransferError {
 pub(super) fn redirect(
     cluster: &Cluster,
     peer: PeerId,
-    received: &Received,
+    received: &ReceivedRequest,
     history: &HopHistory,
 ) -> Result<Response, TransferError> {
     let ticket = issue_ticket(cluster, peer, received, history)?;
     let peer = &cluster.peers()[peer.0 as usize];
     let url = format!("{}{}?{TICKET_PARAMETER}={ticket}", peer.url, received.path);
-    let not_sent = |_| TransferError::NotSent { reason: "its URL does not fit in a header".to_owned() };
-    let location = HeaderValue::from_str(&url).map_err(not_sent)?;
+    let not_executed =
+        |_| TransferError::NotExecuted { reason: "its URL does not fit in a header".to_owned() };
+    let location = HeaderValue::from_str(&url).map_err(not_executed)?;
     let body = json!({
         "code": "redirect",
         "message": format!("this node has no room; send the request to node {:?}", peer.name),
@@ -89,20 +90,19 @@ pub(super) fn redirect(
 pub(super) async fn forward(
     cluster: &Cluster,
     peer: PeerId,
-    received: &Received,
+    received: &ReceivedRequest,
     history: &HopHistory,
     time_max: Duration,
-    on_end: ForwardEnd,
+    on_end: ForwardGuards,
 ) -> Result<Response, TransferError> {
     let ticket = issue_ticket(cluster, peer, received, history)?;
     let index = peer.0 as usize;
     let node = cluster.peers()[index].name.to_string();
     let mut request = Request::new(received.body.clone());
     *request.method_mut() = received.method.clone();
-    *request.uri_mut() = received
-        .path
-        .parse()
-        .map_err(|_| TransferError::NotSent { reason: "the path of the request is not valid".to_owned() })?;
+    *request.uri_mut() = received.path.parse().map_err(|_| TransferError::NotExecuted {
+        reason: "the path of the request is not valid".to_owned(),
+    })?;
     *request.headers_mut() = forwarded_headers(received);
     let lost = |reason: String| TransferError::Lost { node: node.clone(), reason };
     let forwarded = cluster.forward(index, &ticket, request);
@@ -110,19 +110,19 @@ pub(super) async fn forward(
         // The peer was restarted, or has begun to drain, since its last report.
         Ok(Ok(response)) if response.headers().contains_key(NOT_SERVED) => {
             let status = response.status();
-            Err(TransferError::NotSent { reason: format!("peer {node:?} refused the request: {status}") })
+            Err(TransferError::NotExecuted { reason: format!("peer {node:?} refused the request: {status}") })
         }
         Ok(Ok(response)) => Ok(relay(response, on_end)),
-        Ok(Err(ForwardError::NotSent { reason })) => Err(TransferError::NotSent { reason }),
+        Ok(Err(ForwardError::NotSent { reason })) => Err(TransferError::NotExecuted { reason }),
         Ok(Err(ForwardError::OutcomeUnknown { reason })) => Err(lost(reason)),
-        Err(_) => Err(lost("it did not answer within the time limit of the request".to_owned())),
+        Err(_) => Err(lost("it did not answer within the time limit of the request plus 5 s".to_owned())),
     }
 }
 
 fn issue_ticket(
     cluster: &Cluster,
     peer: PeerId,
-    received: &Received,
+    received: &ReceivedRequest,
     history: &HopHistory,
 ) -> Result<String, TransferError> {
     let request = TicketRequest {
@@ -134,11 +134,11 @@ fn issue_ticket(
         visited: &history.visited,
     };
     let ticket = cluster.issue_ticket(peer.0 as usize, request);
-    ticket.map_err(|error| TransferError::NotSent { reason: error.to_string() })
+    ticket.map_err(|error| TransferError::NotExecuted { reason: error.to_string() })
 }
 
 /// Returns the headers that the peer needs; the ticket replaces the credentials.
-fn forwarded_headers(received: &Received) -> HeaderMap {
+fn forwarded_headers(received: &ReceivedRequest) -> HeaderMap {
     let is_forwarded = |name: &HeaderName| {
         let of_a_driver = ["neon-", "amz-sdk-"].iter().any(|prefix| name.as_str().starts_with(prefix));
         *name == ACCEPT || *name == CONTENT_TYPE || of_a_driver
@@ -146,12 +146,12 @@ fn forwarded_headers(received: &Received) -> HeaderMap {
     let kept = received.headers.iter().filter(|(name, _)| is_forwarded(name));
     let mut headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
     headers.insert(REQUEST_ID, received.ids.client.clone());
-    // A peer that has no room either forwards the request too, because this node does not follow redirects.
+    // If the peer has no room, it must forward too, because this node does not follow redirects.
     headers.insert(MODE, HeaderValue::from_static("forward"));
     headers
 }
 
-fn relay(response: http::Response<UpstreamBody>, on_end: ForwardEnd) -> Response {
+fn relay(response: http::Response<UpstreamBody>, on_end: ForwardGuards) -> Response {
     let (mut parts, body) = response.into_parts();
     for name in [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING] {
         parts.headers.remove(name);
@@ -159,23 +159,23 @@ fn relay(response: http::Response<UpstreamBody>, on_end: ForwardEnd) -> Response
     Response::from_parts(parts, RelayedBody { body, _on_end: on_end }.boxed_unsync())
 }
 
-/// Counts that end with a forwarded response, or when its client goes away.
-pub(super) struct ForwardEnd {
+/// Guards that are dropped when a forwarded response ends or its client disconnects.
+pub(super) struct ForwardGuards {
     /// `None` if there is no database.
     pub(super) _session: Option<ActivityGuard>,
-    /// `None` if the peer was not chosen by its load.
-    pub(super) _forwarded: Option<Forwarded>,
+    /// `None` if the request goes to the owner of its transaction.
+    pub(super) _forwarded: Option<ForwardedRequest>,
 }
 
 /// A request that a peer serves for this node.
-pub(super) struct Forwarded {
+pub(super) struct ForwardedRequest {
     pub(super) database: Arc<Database>,
     pub(super) scheduler: Arc<RequestScheduler>,
     pub(super) peer: PeerId,
     pub(super) kind: RequestKind,
 }
 
-impl Drop for Forwarded {
+impl Drop for ForwardedRequest {
     fn drop(&mut self) {
         let now = self.scheduler.now();
         self.database.redirector.lock().handle_returned(now, self.peer, self.kind);
@@ -185,7 +185,7 @@ impl Drop for Forwarded {
 /// Body of a peer's response.
 struct RelayedBody {
     body: UpstreamBody,
-    _on_end: ForwardEnd,
+    _on_end: ForwardGuards,
 }
 
 impl http_body::Body for RelayedBody {
