@@ -186,6 +186,7 @@ impl Cluster {
             issuer: self.node.to_string(),
             target: peer.name.to_string(),
             tenant: request.tenant.to_owned(),
+            database_id: request.database_id.to_owned(),
             visited,
         };
         fields.encode(&self.keys.ticket)

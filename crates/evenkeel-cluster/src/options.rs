@@ -58,7 +58,7 @@ impl ClusterOptions {
             poll_timeout: Duration::from_secs(1),
             down_after: Duration::from_secs(3),
             ticket_lifetime: Duration::from_secs(10),
-            used_tickets_max: 1 << 16,
+            used_tickets_max: 1 << 19,
         }
     }
 

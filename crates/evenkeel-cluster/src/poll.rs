@@ -144,6 +144,7 @@ impl PollClient {
     async fn exchange(&self) -> Result<(), PollFailure> {
         let nonce: Nonce = draw().map_err(|error| unreachable(format!("was not polled: {error}")))?;
         let nonce = URL_SAFE_NO_PAD.encode(nonce);
+        let sent_at = Instant::now();
         let response = self.upstream.send(&self.peer.origin, &self.request(&nonce)).await;
         let (head, body) =
             response.map_err(|error| unreachable(format!("does not answer: {error}")))?.into_parts();
@@ -157,7 +158,7 @@ impl PollClient {
                 Err(error) => unreachable(format!("does not answer: {error}")),
             }
         })?;
-        self.read_answer(&head.headers, &nonce, &body.to_bytes())
+        self.read_answer(&head.headers, &nonce, &body.to_bytes(), sent_at)
     }
 
     fn request(&self, nonce: &str) -> Request<Bytes> {
@@ -173,7 +174,14 @@ impl PollClient {
         request
     }
 
-    fn read_answer(&self, headers: &HeaderMap, nonce: &str, json: &[u8]) -> Result<(), PollFailure> {
+    /// Verifies and stores a report. Its figures are at most as old as the poll.
+    fn read_answer(
+        &self,
+        headers: &HeaderMap,
+        nonce: &str,
+        json: &[u8],
+        sent_at: Instant,
+    ) -> Result<(), PollFailure> {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let Some(signature) = text(SIGNATURE).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()) else {
             return Err(invalid("sent a report without a signature".to_owned()));
@@ -187,7 +195,7 @@ impl PollClient {
                 "sent a report with a wrong signature: the cluster secrets differ".to_owned(),
             ));
         }
-        let report = report::parse(json, &self.peer.name, Instant::now());
+        let report = report::parse(json, &self.peer.name, sent_at);
         let report = report.map_err(|error| invalid(format!("is not believed: {error}")))?;
         self.peer.record_report(report, ReportSource::Poll);
         Ok(())

@@ -62,6 +62,7 @@ pub struct ReceivedReport {
     pub sequence: u64,
     /// The peer's clock when it wrote the report: milliseconds since its start.
     pub clock_ms: u64,
+    /// Time at which the poll was sent, or at which the forwarded response arrived; the figures are not older.
     pub received_at: Instant,
     pub status: Status,
     pub pools: Vec<PoolReport>,

@@ -1,8 +1,8 @@
 //! Tickets: permission for one request, on behalf of a tenant, at one node.
 //!
 //! A ticket is base64url of: version, boot of the target, expiry by the target's clock, nonce, hash of method and path,
-//! hash of the body, hops left, the names of issuer, target and tenant, the visited nodes, and a truncated HMAC-SHA256
-//! of all that.
+//! hash of the body, hops left, the names of issuer, target and tenant, the identity of the database, the visited nodes,
+//! and a truncated HMAC-SHA256 of all that.
 //!
 //! Guarantees: a ticket is accepted at most once, by its target only, and not after a restart of it. No wall clock is
 //! used.
@@ -28,7 +28,7 @@ pub const TICKET_BYTES_MAX: usize = 2048;
 /// Maximum number of visited nodes.
 pub const VISITED_MAX: usize = 8;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const NONCE_AT: usize = 1 + 8 + 8;
 const HASH_LEN: usize = 32;
 const MAC_LEN: usize = 16;
@@ -37,6 +37,8 @@ const MAC_LEN: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct TicketRequest<'a> {
     pub tenant: &'a str,
+    /// Identity of the database that the request is for; empty if its transaction decides.
+    pub database_id: &'a str,
     pub method: &'a Method,
     /// Path of the request as its target will see it, without the ticket.
     pub path: &'a str,
@@ -51,6 +53,8 @@ pub struct TicketRequest<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub tenant: String,
+    /// Identity of the database that the request is for; empty if its transaction decides.
+    pub database_id: String,
     /// Node that issued the ticket.
     pub issuer: String,
     pub hops_left: u8,
@@ -80,6 +84,7 @@ pub(crate) struct TicketFields {
     pub(crate) issuer: String,
     pub(crate) target: String,
     pub(crate) tenant: String,
+    pub(crate) database_id: String,
     pub(crate) visited: Vec<String>,
 }
 
@@ -93,7 +98,7 @@ impl TicketFields {
         bytes.extend_from_slice(&self.route_hash);
         bytes.extend_from_slice(&self.body_hash);
         bytes.push(self.hops_left);
-        let texts = [&self.issuer, &self.target, &self.tenant];
+        let texts = [&self.issuer, &self.target, &self.tenant, &self.database_id];
         for text in texts.into_iter().chain(&self.visited) {
             bytes.push(u8::try_from(text.len()).map_err(|_| TicketError::TooLong)?);
             bytes.extend_from_slice(text.as_bytes());
@@ -132,6 +137,7 @@ impl TicketFields {
         let issuer = take_text(&mut bytes)?;
         let target = take_text(&mut bytes)?;
         let tenant = take_text(&mut bytes)?;
+        let database_id = take_text(&mut bytes)?;
         let mut visited = Vec::new();
         while !bytes.is_empty() {
             if visited.len() == VISITED_MAX {
@@ -149,6 +155,7 @@ impl TicketFields {
             issuer,
             target,
             tenant,
+            database_id,
             visited,
         })
     }
@@ -178,6 +185,7 @@ impl TicketFields {
     pub(crate) fn into_ticket(self) -> Ticket {
         Ticket {
             tenant: self.tenant,
+            database_id: self.database_id,
             issuer: self.issuer,
             hops_left: self.hops_left,
             visited: self.visited,

@@ -42,7 +42,7 @@ pub struct PeerFigures {
     pub weight: Weight,
     /// Figures that it last reported.
     pub stats: NodeStats,
-    /// Time at which the report was received, by this gateway's clock.
+    /// Time of the report by this gateway's clock; too early is safer than too late.
     pub measured_at: Instant,
 }
 

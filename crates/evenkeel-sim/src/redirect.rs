@@ -1,6 +1,6 @@
 //! Simulates several gateways of one database that hand requests over to each other.
 //!
-//! Each gateway is a real [`OptimizedLoadManager`] with a [`Redirector`]; gateways exchange figures every 250 ms, with
+//! Each gateway is a real `OptimizedLoadManager` with a `Redirector`; gateways exchange figures every 250 ms, with
 //! jitter and delay. A run also computes the ideal: one queue over all slots, with the same arrivals and service times.
 //! [`RedirectRule`] replaces the product's step by rules that are known to fail, to show that the scenarios notice.
 

@@ -5,26 +5,23 @@
 //! if this node forwards the request itself.
 //!
 //! Guarantees: with room, no peer is considered. A request takes at most [`HOPS_MAX`] hops and visits no node twice. A
-//! forwarded request is never executed twice: if the peer may have executed it, its outcome is unknown; if the peer
-//! certainly did not, it goes to another peer or waits here.
+//! forwarded request is never executed twice: if the peer may have executed it, its outcome is unknown.
 
 mod transfer;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use evenkeel_cluster::{Cluster, PeerSnapshot};
+use evenkeel_cluster::{Cluster, PeerSnapshot, PoolReport};
 use evenkeel_pipeline::{PeerFigures, PeerId, RedirectDecision, RedirectMode, RedirectRequest};
 use evenkeel_policy::score::{NodeStats, RequestKind, Status};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_telemetry::{HandoverFailure, Step};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use self::transfer::{
-    ForwardGuards, ForwardedRequest, HOPS_MAX, HopHistory, TransferError, forward, redirect,
-};
+use self::transfer::{ForwardGuards, ForwardedRequest, HOPS_MAX, Transfer, TransferError};
 use crate::api::SqlApi;
 use crate::database::Database;
 use crate::datasource::AccessMode;
@@ -34,7 +31,7 @@ use crate::received::ReceivedRequest;
 use crate::stats::Activity;
 use crate::transaction::{OpenTransaction, TransactionOwner};
 
-/// Header with which a client chooses whether its request is redirected or forwarded.
+/// Header that selects redirect or forward.
 const MODE: HeaderName = HeaderName::from_static("x-evenkeel-redirect");
 
 /// A request that may be handed over to a peer.
@@ -44,9 +41,8 @@ pub(crate) struct HandoverRequest<'a> {
     pub(crate) database: &'a Arc<Database>,
     pub(crate) kind: RequestKind,
     pub(crate) access: AccessMode,
-    /// Time limit of the request.
-    pub(crate) time_max: Duration,
-    /// Mode that applies if the client chooses none.
+    pub(crate) deadline: Instant,
+    /// Default mode.
     pub(crate) mode: RedirectMode,
 }
 
@@ -59,28 +55,34 @@ pub(crate) enum FoundTransaction {
 impl SqlApi {
     /// Hands a request over to a peer if this node has no room for it and the peer is better; `None` if it stays here.
     pub(crate) async fn hand_over(&self, request: HandoverRequest<'_>) -> Result<Option<Response>, SqlError> {
-        let mode = mode_of(&request.received.headers)?.unwrap_or(request.mode);
-        let Some(cluster) = &self.cluster else { return Ok(None) };
+        let HandoverRequest { received, database, kind, .. } = request;
+        received.check_database(database)?;
+        let mode = mode_of(&received.headers)?.unwrap_or(request.mode);
+        let (Some(cluster), Some(database_id)) = (&self.cluster, database.shared_id()) else {
+            return Ok(None);
+        };
         // A repeat finds its stored response only on the node that stored it.
-        if idempotency::key(&request.received.headers)?.is_some() {
+        if idempotency::key(&received.headers)?.is_some() || self.has_room(request) {
             return Ok(None);
         }
-        let Some(history) = HopHistory::of(request.received, cluster) else { return Ok(None) };
-        let mut excluded = history.visited_peers(cluster);
+        let Some(transfer) = Transfer::new(cluster, received, database_id, request.deadline) else {
+            return Ok(None);
+        };
+        let mut excluded = transfer.visited_peers();
         while let Some(peer) = self.choose_peer(cluster, request, mode, &excluded) {
             let sent = match mode {
-                RedirectMode::ByClient => redirect(cluster, peer, request.received, &history),
+                RedirectMode::ByClient => transfer.redirect(peer),
                 RedirectMode::Forward => {
-                    let on_end = ForwardGuards {
-                        _session: Some(request.database.stats.begin(Activity::HttpSession)),
-                        _forwarded: Some(ForwardedRequest {
-                            database: request.database.clone(),
+                    let guards = ForwardGuards {
+                        _session: Some(database.stats.begin(Activity::HttpSession)),
+                        _forwarded: is_end_seen(kind).then(|| ForwardedRequest {
+                            database: database.clone(),
                             scheduler: self.scheduler.clone(),
                             peer,
-                            kind: request.kind,
+                            kind,
                         }),
                     };
-                    self.forward(cluster, peer, request.received, &history, request.time_max, on_end).await
+                    self.forward(&transfer, peer, received, guards).await
                 }
             };
             match sent {
@@ -90,7 +92,9 @@ impl SqlApi {
                     tracing::warn!(peer = %node, reason, "could not hand a request over; trying another node");
                     excluded.push(peer);
                 }
-                Err(TransferError::Lost { node, reason }) => return Err(SqlError::PeerLost { node, reason }),
+                Err(TransferError::OutcomeUnknown { node, reason }) => {
+                    return Err(SqlError::PeerLost { node, reason });
+                }
             }
         }
         Ok(None)
@@ -99,21 +103,19 @@ impl SqlApi {
     /// Forwards a request and records the result.
     async fn forward(
         &self,
-        cluster: &Cluster,
+        transfer: &Transfer<'_>,
         peer: PeerId,
         received: &ReceivedRequest,
-        history: &HopHistory,
-        time_max: Duration,
-        on_end: ForwardGuards,
+        guards: ForwardGuards,
     ) -> Result<Response, TransferError> {
         let started = self.scheduler.now();
-        let sent = forward(cluster, peer, received, history, time_max, on_end).await;
+        let sent = transfer.forward(peer, guards).await;
         let step = match &sent {
             Ok(_) => Step::PeerAnswered { peer, after: self.scheduler.now().since(started) },
             Err(TransferError::NotExecuted { .. }) => {
                 Step::PeerFailed { peer, failure: HandoverFailure::NotExecuted }
             }
-            Err(TransferError::Lost { .. }) => {
+            Err(TransferError::OutcomeUnknown { .. }) => {
                 Step::PeerFailed { peer, failure: HandoverFailure::OutcomeUnknown }
             }
         };
@@ -127,6 +129,13 @@ impl SqlApi {
         self.scheduler.record_outside(ids.outside, received.tenant.id, ids.name(), step);
     }
 
+    /// Reports whether this node can serve a request at once. It needs neither measurements nor the figures of peers.
+    fn has_room(&self, request: HandoverRequest<'_>) -> bool {
+        let own = request.database.session_counts(self.is_draining());
+        let redirect = redirect_request(request, request.mode, own);
+        self.scheduler.inspect(|pipeline| pipeline.has_room(&redirect))
+    }
+
     /// Asks the pipeline for a peer that should serve the request.
     fn choose_peer(
         &self,
@@ -136,32 +145,20 @@ impl SqlApi {
         excluded: &[PeerId],
     ) -> Option<PeerId> {
         let database = request.database;
-        let database_id = database.shared_id()?;
-        let pool = database.pool(request.access);
-        let ids = &request.received.ids;
-        let tenant = request.received.tenant.id;
-        let mut redirect = RedirectRequest {
-            request: ids.outside,
-            tenant,
-            node: pool.node,
-            model: pool.model,
-            kind: request.kind,
-            mode,
-            own: database.session_counts(self.is_draining()),
-            peers: &[],
-            excluded,
-        };
-        // Most requests find room, and need neither the measurements of this node nor the figures of its peers.
-        if self.scheduler.inspect(|pipeline| pipeline.has_room(&redirect)) {
-            return None;
-        }
-        let peers: Vec<PeerFigures> =
-            cluster.peers().iter().filter_map(|peer| self.figures(peer, database_id)).collect();
+        // A client cannot go elsewhere if it finds the peer unreachable; this node can.
+        let is_reachable = |peer: &&PeerSnapshot| mode == RedirectMode::Forward || peer.error.is_none();
+        let snapshots = cluster.peers();
+        let reachable = snapshots.iter().filter(is_reachable);
+        let peers: Vec<PeerFigures> = reachable.filter_map(|peer| self.figures(peer, database)).collect();
         if peers.is_empty() {
             return None;
         }
-        redirect.own = self.node_stats(database);
-        redirect.peers = &peers;
+        let counted_mode = if is_end_seen(request.kind) { mode } else { RedirectMode::ByClient };
+        let redirect = RedirectRequest {
+            peers: &peers,
+            excluded,
+            ..redirect_request(request, counted_mode, self.node_stats(database))
+        };
         let random = random_unit();
         let decision = self.scheduler.update(|pipeline, now| {
             pipeline.decide_redirect(now, &mut database.redirector.lock(), redirect, random)
@@ -169,16 +166,21 @@ impl SqlApi {
         match decision {
             RedirectDecision::ServeHere | RedirectDecision::Wait(_) => None,
             RedirectDecision::Redirect { peer, .. } => {
+                let ids = &request.received.ids;
+                let tenant = request.received.tenant.id;
                 self.scheduler.observer().request_log().set_name(ids.outside, tenant, ids.name());
                 Some(peer)
             }
         }
     }
 
-    /// Returns the latest figures of a peer for the database with this id.
-    pub(crate) fn figures(&self, peer: &PeerSnapshot, database_id: &str) -> Option<PeerFigures> {
+    /// Returns the latest figures of a peer for a database, which must have the same datasource name there.
+    pub(crate) fn figures(&self, peer: &PeerSnapshot, database: &Database) -> Option<PeerFigures> {
+        let database_id = database.shared_id()?;
         let received = peer.report.as_ref()?;
-        let pool = received.pools.iter().find(|pool| pool.database_id == database_id)?;
+        let is_same =
+            |pool: &&PoolReport| pool.database_id == database_id && pool.name == database.options.name;
+        let pool = received.pools.iter().find(is_same)?;
         // A peer that drains as a whole, or that is not believed, is no candidate whatever its figures say.
         let status = match peer.status {
             Status::Serving => pool.stats.status,
@@ -193,36 +195,75 @@ impl SqlApi {
     }
 
     /// Finds a transaction of this node, or forwards the request to the node that owns it.
+    ///
+    /// A request of an open transaction is exempt from the rate limit; one whose transaction has ended is not.
     pub(crate) async fn find_transaction(
         &self,
         tx_id: &str,
         received: &ReceivedRequest,
         time_max: Duration,
     ) -> Result<FoundTransaction, SqlError> {
-        let node = match self.transactions.find(tx_id, &received.tenant)? {
-            TransactionOwner::ThisNode(open) => {
+        let owner = self.transactions.find(tx_id, &received.tenant);
+        let node = match owner {
+            Ok(TransactionOwner::ThisNode(open)) => {
                 self.record(received, Step::InTransaction { node: open.pool.node });
                 return Ok(FoundTransaction::Here(open));
             }
-            TransactionOwner::Peer(node) => node,
+            Ok(TransactionOwner::Peer(node)) => node,
+            Err(error) => {
+                received.take_request()?;
+                return Err(error);
+            }
         };
+        let response = self.forward_to_owner(&node, received, time_max).await?;
+        if response.status() == StatusCode::GONE {
+            received.take_request()?;
+        }
+        Ok(FoundTransaction::Elsewhere(response))
+    }
+
+    async fn forward_to_owner(
+        &self,
+        node: &str,
+        received: &ReceivedRequest,
+        time_max: Duration,
+    ) -> Result<Response, SqlError> {
         let Some(cluster) = &self.cluster else { return Err(SqlError::UnknownTransaction) };
         let peer = cluster.peers().iter().position(|peer| *peer.name == *node);
-        let peer = peer.ok_or_else(|| SqlError::UnknownOwner { node: node.clone() })?;
-        let unreachable = |reason: String| SqlError::OwnerUnreachable { node: node.clone(), reason };
-        let Some(history) = HopHistory::of(received, cluster) else {
+        let peer = peer.ok_or_else(|| SqlError::UnknownOwner { node: node.to_owned() })?;
+        let peer = PeerId(peer as u32);
+        let unreachable = |reason: String| SqlError::OwnerUnreachable { node: node.to_owned(), reason };
+        let Some(transfer) = Transfer::new(cluster, received, "", Instant::now() + time_max) else {
             return Err(unreachable(format!("the request has taken {HOPS_MAX} hops")));
         };
-        let session = self.databases.first().map(|database| database.stats.begin(Activity::HttpSession));
-        let on_end = ForwardGuards { _session: session, _forwarded: None };
-        let peer = PeerId(peer as u32);
         self.record(received, Step::SentToOwner { peer });
-        match self.forward(cluster, peer, received, &history, time_max, on_end).await {
-            Ok(response) => Ok(FoundTransaction::Elsewhere(response)),
+        match self.forward(&transfer, peer, received, ForwardGuards::default()).await {
+            Ok(response) => Ok(response),
             Err(TransferError::NotExecuted { reason }) => Err(unreachable(reason)),
-            Err(TransferError::Lost { node, reason }) => Err(SqlError::PeerLost { node, reason }),
+            Err(TransferError::OutcomeUnknown { node, reason }) => Err(SqlError::PeerLost { node, reason }),
         }
     }
+}
+
+/// Returns the input of the pipeline's decision, without peers.
+fn redirect_request(request: HandoverRequest<'_>, mode: RedirectMode, own: NodeStats) -> RedirectRequest<'_> {
+    let pool = request.database.pool(request.access);
+    RedirectRequest {
+        request: request.received.ids.outside,
+        tenant: request.received.tenant.id,
+        node: pool.node,
+        model: pool.model,
+        kind: request.kind,
+        mode,
+        own,
+        peers: &[],
+        excluded: &[],
+    }
+}
+
+/// Reports whether a forwarded request is over when its response is: a transaction goes on after its begin.
+fn is_end_seen(kind: RequestKind) -> bool {
+    kind != RequestKind::BeginTx
 }
 
 /// Reads the mode that the client chose.

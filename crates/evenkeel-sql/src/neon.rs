@@ -49,12 +49,13 @@ pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
         Queries::One(_) => (RequestKind::Execute, AccessMode::ReadWrite),
         Queries::Batch { options, .. } => (RequestKind::BeginTx, options.begin.access),
     };
+    let deadline = Instant::now() + api.limits.timeout_default;
     let handover = HandoverRequest {
         received: &received,
         database,
         kind,
         access,
-        time_max: api.limits.timeout_default,
+        deadline,
         // The driver does not know of peers.
         mode: RedirectMode::Forward,
     };
@@ -63,7 +64,6 @@ pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Respo
     }
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
-    let deadline = Instant::now() + api.limits.timeout_default;
     let connection = ConnectionRequest { tenant, kind, access, deadline, name: received.ids.name() };
     let lent = database.connect(connection).await?;
     let bytes_max = api.limits.result_bytes_max;

@@ -15,9 +15,10 @@ use evenkeel_telemetry::RequestName;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::api::SqlApi;
+use crate::database::Database;
 use crate::error::SqlError;
 
-/// Response header that tells a forwarding node that the request was not executed, so that another node may serve it.
+/// Response header of a refused request; a node that forwards it may send it to another peer.
 pub(crate) const NOT_SERVED: HeaderName = HeaderName::from_static("x-evenkeel-not-served");
 /// Query parameter with the ticket of a redirected request.
 pub(crate) const TICKET_PARAMETER: &str = "ticket";
@@ -105,6 +106,18 @@ impl ReceivedRequest {
         }
     }
 
+    /// Rejects a request that a peer handed over for another database than the one that it names here.
+    pub(crate) fn check_database(&self, database: &Database) -> Result<(), ApiError> {
+        let Some(ticket) = &self.ticket else { return Ok(()) };
+        if ticket.database_id.is_empty() || database.shared_id() == Some(ticket.database_id.as_str()) {
+            return Ok(());
+        }
+        let name = &database.options.name;
+        Err(invalid(&format_args!(
+            "datasource {name:?} of this node is another database than that of the sender"
+        )))
+    }
+
     /// Counts the request against its tenant's requests per minute, unless a peer has counted it.
     pub(crate) fn take_request(&self) -> Result<(), ApiError> {
         match self.ticket {
@@ -124,7 +137,7 @@ enum TicketSource<'a> {
 
 /// Accepts the ticket of a request that a peer hands over, and keeps it with the request.
 ///
-/// Returns the ticket if a peer forwards the request, and `None` for every other request.
+/// Returns the ticket only if a peer forwarded the request, because only a peer gets a report with the response.
 pub(crate) fn accept_ticket(api: &SqlApi, call: &mut ServerRequest) -> Result<Option<Ticket>, ApiError> {
     let request = &call.request;
     let Some(source) = find_ticket(request.uri(), request.headers()) else { return Ok(None) };

@@ -138,6 +138,8 @@ struct PlainRequest {
     access: AccessMode,
     kind: RequestKind,
     form: ResponseForm,
+    /// Also limits the time that a hand-over takes.
+    deadline: Instant,
     request: StatementRequest,
 }
 
@@ -157,7 +159,8 @@ impl PlainRequest {
             (AccessMode::ReadOnly, Statements::One(_)) => RequestKind::Query,
             (AccessMode::ReadWrite, Statements::One(_)) => RequestKind::Execute,
         };
-        Ok(Self { tenant, ids, database, access, kind, form, request })
+        let deadline = Instant::now() + request.timeout;
+        Ok(Self { tenant, ids, database, access, kind, form, deadline, request })
     }
 
     fn to_handover<'a>(&'a self, received: &'a ReceivedRequest, mode: RedirectMode) -> HandoverRequest<'a> {
@@ -166,23 +169,22 @@ impl PlainRequest {
             database: &self.database,
             kind: self.kind,
             access: self.access,
-            time_max: self.request.timeout,
+            deadline: self.deadline,
             mode,
         }
     }
 
     /// Waits for a connection and runs the statements.
     async fn serve(self, api: &SqlApi) -> Result<Response, SqlError> {
-        let Self { tenant, ids, database, access, kind, form, request } = self;
+        let Self { tenant, ids, database, access, kind, form, deadline, request } = self;
         let session = database.stats.begin(Activity::HttpSession);
         let started = Instant::now();
         let limits = ResultLimits {
             access,
             rows_max: request.rows_max,
             bytes_max: api.limits.result_bytes_max,
-            deadline: started + request.timeout,
+            deadline,
         };
-        let deadline = limits.deadline;
         let connection = ConnectionRequest { tenant: &tenant, kind, access, deadline, name: ids.name() };
         let mut lent = database.connect(connection).await?;
         match request.statements {

@@ -53,14 +53,13 @@ pub(crate) async fn begin_anywhere(
     let database = api.database(request.database.as_deref(), tenant)?;
     let access = request.options.access;
     let kind = RequestKind::BeginTx;
-    let time_max = request.timeout;
-    let handover = HandoverRequest { received, database, kind, access, time_max, mode };
+    let deadline = Instant::now() + request.timeout;
+    let handover = HandoverRequest { received, database, kind, access, deadline, mode };
     if let Some(response) = api.hand_over(handover).await? {
         return Ok(BegunTransaction::Elsewhere(response));
     }
     api.check_draining()?;
     let _session = database.stats.begin(Activity::HttpSession);
-    let deadline = Instant::now() + time_max;
     let connection = ConnectionRequest { tenant, kind, access, deadline, name: received.ids.name() };
     let start = TransactionStart::Options(request.options);
     let tx_id = begin_transaction(api, database, connection, start).await?;

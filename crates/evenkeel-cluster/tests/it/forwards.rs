@@ -72,6 +72,7 @@ impl Rig {
         let method = &Method::POST;
         let request = TicketRequest {
             tenant: "acme",
+            database_id: "db",
             method,
             path: "/execute",
             body: BODY,
@@ -188,7 +189,15 @@ async fn a_report_that_is_too_long_for_a_header_is_left_out() {
     let a = start_poller(&server);
     peer_when(&a, is_serving).await;
     let method = &Method::POST;
-    let request = TicketRequest { tenant: "acme", method, path: "/", body: b"", hops_left: 0, visited: &[] };
+    let request = TicketRequest {
+        tenant: "acme",
+        database_id: "db",
+        method,
+        path: "/",
+        body: b"",
+        hops_left: 0,
+        visited: &[],
+    };
     let ticket = a.issue_ticket(0, request).unwrap();
     let ticket = many.accept_ticket(&ticket, method, "/").unwrap();
     assert_eq!(many.report_header(&ticket), None);
@@ -219,7 +228,15 @@ async fn a_late_response_from_before_a_restart_does_not_bring_the_old_boot_back(
     let a = start_poller(&server);
     let first = peer_when(&a, is_serving).await.report.unwrap();
     let method = &Method::POST;
-    let request = TicketRequest { tenant: "acme", method, path: "/", body: b"", hops_left: 0, visited: &[] };
+    let request = TicketRequest {
+        tenant: "acme",
+        database_id: "db",
+        method,
+        path: "/",
+        body: b"",
+        hops_left: 0,
+        visited: &[],
+    };
     let ticket = a.issue_ticket(0, request).unwrap();
     let forwarder = a.clone();
     let forwarded = tokio::spawn(async move {

@@ -48,7 +48,7 @@ proptest! {
     ) {
         let Pair { a, b, .. } = pair();
         let request =
-            TicketRequest { tenant: &tenant, method: &method, path: &path, body: &body, hops_left, visited: &visited };
+            TicketRequest { tenant: &tenant, database_id: "db", method: &method, path: &path, body: &body, hops_left, visited: &visited };
         let ticket = a.issue_ticket(0, request).unwrap();
         let accepted = b.accept_ticket(&ticket, &method, &path).unwrap();
         prop_assert_eq!(&accepted.tenant, &tenant);
@@ -66,7 +66,7 @@ proptest! {
         let Pair { a, b, .. } = pair();
         let method = Method::POST;
         let request =
-            TicketRequest { tenant: &tenant, method: &method, path: "/query", body: b"", hops_left: 1, visited: &[] };
+            TicketRequest { tenant: &tenant, database_id: "db", method: &method, path: "/query", body: b"", hops_left: 1, visited: &[] };
         let ticket = a.issue_ticket(0, request).unwrap();
         for index in 0..ticket.len() {
             if ticket[index..=index] == *other {

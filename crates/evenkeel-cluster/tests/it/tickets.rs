@@ -42,7 +42,15 @@ impl Trio {
 
 fn request() -> TicketRequest<'static> {
     let body = b"{\"sql\":\"SELECT 1\"}";
-    TicketRequest { tenant: "acme", method: &Method::POST, path: "/query", body, hops_left: 1, visited: &[] }
+    TicketRequest {
+        tenant: "acme",
+        database_id: "db",
+        method: &Method::POST,
+        path: "/query",
+        body,
+        hops_left: 1,
+        visited: &[],
+    }
 }
 
 fn accept(cluster: &Cluster, ticket: &str) -> Result<Ticket, TicketError> {

@@ -83,7 +83,7 @@ pub struct PeerCandidate {
     pub stats: NodeStats,
     /// Estimated change of its load since then.
     pub handed_over: HandedOver,
-    /// Time since the report was received.
+    /// Time since the figures were measured.
     pub age: Duration,
 }
 

@@ -35,8 +35,9 @@ const USER_TYPES: &str = "select oid, format_type(oid, null) from pg_type where 
                           and typtype in ('b', 'c', 'd', 'e', 'r', 'm') order by typtype = 'c', oid limit 10000";
 /// Looks a type up as the tenant's session sees it.
 const TYPE_OID: &str = "select pg_catalog.to_regtype($1)::pg_catalog.oid";
-const DATABASE_ID: &str =
-    "select (select system_identifier from pg_control_system())::text, current_database()";
+/// A standby has the identifier of its primary, but not its latest data, and accepts no writes.
+const DATABASE_ID: &str = "select (select system_identifier from pg_control_system()) || \
+                           case when pg_is_in_recovery() then '/standby' else '' end, current_database()";
 /// Fails the open transaction: there is no such savepoint.
 const FAIL_TRANSACTION: &str = "ROLLBACK TO SAVEPOINT evenkeel_cancelled_statement";
 const IS_SUPERUSER: &str = "select current_setting('is_superuser')";

@@ -3,7 +3,7 @@
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use evenkeel_cluster::{Cluster, ForwardError, TicketRequest};
@@ -24,117 +24,121 @@ use crate::database::Database;
 use crate::received::{NOT_SERVED, ReceivedRequest, TICKET_PARAMETER};
 use crate::stats::ActivityGuard;
 
-/// Maximum number of hops of a request: from the node that the client called to a peer, and from there to another.
+/// Maximum number of hops: from the first node to a peer, and from there to another.
 pub(super) const HOPS_MAX: u8 = 2;
 /// Time beyond its own limit after which a forwarded request counts as lost.
-const FORWARD_MARGIN: Duration = Duration::from_secs(5);
+const FORWARD_MARGIN: Duration = Duration::from_secs(2);
+const NEON_CONNECTION_STRING: &str = "neon-connection-string";
 
-/// The nodes that a request has visited, this one included, and the hops that it may still take.
-pub(super) struct HopHistory {
+/// A request that goes to a peer.
+pub(super) struct Transfer<'a> {
+    cluster: &'a Cluster,
+    received: &'a ReceivedRequest,
+    /// Identity of the database; empty if the transaction of the request decides.
+    database_id: &'a str,
+    deadline: Instant,
+    /// Nodes that the request has visited, this one included.
     visited: Vec<String>,
     hops_left: u8,
-}
-
-impl HopHistory {
-    /// Returns the hop history of a request; `None` if it may take no further hop.
-    pub(super) fn of(received: &ReceivedRequest, cluster: &Cluster) -> Option<Self> {
-        let (hops, mut visited) = match &received.ticket {
-            Some(ticket) => (ticket.hops_left, ticket.visited.clone()),
-            None => (HOPS_MAX, Vec::new()),
-        };
-        visited.push(cluster.node().to_owned());
-        Some(Self { visited, hops_left: hops.checked_sub(1)? })
-    }
-
-    /// Returns the peers that the request has visited.
-    pub(super) fn visited_peers(&self, cluster: &Cluster) -> Vec<PeerId> {
-        let peers = cluster.peers();
-        let is_visited = |name: &str| self.visited.iter().any(|visited| visited == name);
-        let visited = peers.iter().filter(|peer| is_visited(&peer.name));
-        visited.map(|peer| PeerId(peer.index as u32)).collect()
-    }
 }
 
 /// Reason why a peer did not answer.
 pub(super) enum TransferError {
     /// The peer did not execute the request, so another node may serve it.
-    NotExecuted { reason: String },
-    /// The peer may have executed the request.
-    Lost { node: String, reason: String },
+    NotExecuted {
+        reason: String,
+    },
+    OutcomeUnknown {
+        node: String,
+        reason: String,
+    },
 }
 
-/// Creates the response that sends the client to a peer.
-pub(super) fn redirect(
-    cluster: &Cluster,
-    peer: PeerId,
-    received: &ReceivedRequest,
-    history: &HopHistory,
-) -> Result<Response, TransferError> {
-    let ticket = issue_ticket(cluster, peer, received, history)?;
-    let peer = &cluster.peers()[peer.0 as usize];
-    let url = format!("{}{}?{TICKET_PARAMETER}={ticket}", peer.url, received.path);
-    let not_executed =
-        |_| TransferError::NotExecuted { reason: "its URL does not fit in a header".to_owned() };
-    let location = HeaderValue::from_str(&url).map_err(not_executed)?;
-    let body = json!({
-        "code": "redirect",
-        "message": format!("this node has no room; send the request to node {:?}", peer.name),
-        "redirect": {"node": *peer.name, "url": url},
-    });
-    let mut response = json_response(StatusCode::TEMPORARY_REDIRECT, full(body.to_string()));
-    response.headers_mut().insert(LOCATION, location);
-    Ok(response)
-}
-
-/// Forwards a request and returns the peer's response, whose body is relayed as it arrives.
-pub(super) async fn forward(
-    cluster: &Cluster,
-    peer: PeerId,
-    received: &ReceivedRequest,
-    history: &HopHistory,
-    time_max: Duration,
-    on_end: ForwardGuards,
-) -> Result<Response, TransferError> {
-    let ticket = issue_ticket(cluster, peer, received, history)?;
-    let index = peer.0 as usize;
-    let node = cluster.peers()[index].name.to_string();
-    let mut request = Request::new(received.body.clone());
-    *request.method_mut() = received.method.clone();
-    *request.uri_mut() = received.path.parse().map_err(|_| TransferError::NotExecuted {
-        reason: "the path of the request is not valid".to_owned(),
-    })?;
-    *request.headers_mut() = forwarded_headers(received);
-    let lost = |reason: String| TransferError::Lost { node: node.clone(), reason };
-    let forwarded = cluster.forward(index, &ticket, request);
-    match tokio::time::timeout(time_max + FORWARD_MARGIN, forwarded).await {
-        // The peer was restarted, or has begun to drain, since its last report.
-        Ok(Ok(response)) if response.headers().contains_key(NOT_SERVED) => {
-            let status = response.status();
-            Err(TransferError::NotExecuted { reason: format!("peer {node:?} refused the request: {status}") })
-        }
-        Ok(Ok(response)) => Ok(relay(response, on_end)),
-        Ok(Err(ForwardError::NotSent { reason })) => Err(TransferError::NotExecuted { reason }),
-        Ok(Err(ForwardError::OutcomeUnknown { reason })) => Err(lost(reason)),
-        Err(_) => Err(lost("it did not answer within the time limit of the request plus 5 s".to_owned())),
+impl<'a> Transfer<'a> {
+    /// Prepares a transfer; `None` if the request may take no further hop.
+    pub(super) fn new(
+        cluster: &'a Cluster,
+        received: &'a ReceivedRequest,
+        database_id: &'a str,
+        deadline: Instant,
+    ) -> Option<Self> {
+        let (hops, mut visited) = match &received.ticket {
+            Some(ticket) => (ticket.hops_left, ticket.visited.clone()),
+            None => (HOPS_MAX, Vec::new()),
+        };
+        visited.push(cluster.node().to_owned());
+        Some(Self { cluster, received, database_id, deadline, visited, hops_left: hops.checked_sub(1)? })
     }
-}
 
-fn issue_ticket(
-    cluster: &Cluster,
-    peer: PeerId,
-    received: &ReceivedRequest,
-    history: &HopHistory,
-) -> Result<String, TransferError> {
-    let request = TicketRequest {
-        tenant: &received.tenant.settings.name,
-        method: &received.method,
-        path: &received.path,
-        body: &received.body,
-        hops_left: history.hops_left,
-        visited: &history.visited,
-    };
-    let ticket = cluster.issue_ticket(peer.0 as usize, request);
-    ticket.map_err(|error| TransferError::NotExecuted { reason: error.to_string() })
+    /// Returns the peers that the request has visited.
+    pub(super) fn visited_peers(&self) -> Vec<PeerId> {
+        let peers = self.cluster.peers();
+        let is_visited = |name: &str| self.visited.iter().any(|visited| visited == name);
+        let visited = peers.iter().filter(|peer| is_visited(&peer.name));
+        visited.map(|peer| PeerId(peer.index as u32)).collect()
+    }
+
+    /// Creates the response that sends the client to a peer.
+    pub(super) fn redirect(&self, peer: PeerId) -> Result<Response, TransferError> {
+        let ticket = self.issue_ticket(peer)?;
+        let peer = &self.cluster.peers()[peer.0 as usize];
+        let url = format!("{}{}?{TICKET_PARAMETER}={ticket}", peer.url, self.received.path);
+        let location = HeaderValue::from_str(&url).map_err(|_| TransferError::NotExecuted {
+            reason: "its URL does not fit in a header".to_owned(),
+        })?;
+        let body = json!({
+            "code": "redirect",
+            "message": format!("this node has no room; send the request to node {:?}", peer.name),
+            "redirect": {"node": *peer.name, "url": url},
+        });
+        let mut response = json_response(StatusCode::TEMPORARY_REDIRECT, full(body.to_string()));
+        response.headers_mut().insert(LOCATION, location);
+        Ok(response)
+    }
+
+    /// Forwards the request and returns the peer's response, whose body is relayed as it arrives.
+    pub(super) async fn forward(
+        &self,
+        peer: PeerId,
+        guards: ForwardGuards,
+    ) -> Result<Response, TransferError> {
+        let ticket = self.issue_ticket(peer)?;
+        let index = peer.0 as usize;
+        let node = self.cluster.peers()[index].name.to_string();
+        let mut request = Request::new(self.received.body.clone());
+        *request.method_mut() = self.received.method.clone();
+        *request.uri_mut() = self.received.path.parse().map_err(|_| TransferError::NotExecuted {
+            reason: "the path of the request is not valid".to_owned(),
+        })?;
+        *request.headers_mut() = forwarded_headers(self.received);
+        let lost = |reason: String| TransferError::OutcomeUnknown { node: node.clone(), reason };
+        let forwarded = self.cluster.forward(index, &ticket, request);
+        match tokio::time::timeout_at((self.deadline + FORWARD_MARGIN).into(), forwarded).await {
+            // The peer was restarted or has begun to drain since its last report, or it uses another database.
+            Ok(Ok(response)) if response.headers().contains_key(NOT_SERVED) => {
+                let reason = format!("peer {node:?} refused the request: {}", response.status());
+                Err(TransferError::NotExecuted { reason })
+            }
+            Ok(Ok(response)) => Ok(relay(response, guards)),
+            Ok(Err(ForwardError::NotSent { reason })) => Err(TransferError::NotExecuted { reason }),
+            Ok(Err(ForwardError::OutcomeUnknown { reason })) => Err(lost(reason)),
+            Err(_) => Err(lost(format!("no response within the time limit and {FORWARD_MARGIN:?}"))),
+        }
+    }
+
+    fn issue_ticket(&self, peer: PeerId) -> Result<String, TransferError> {
+        let request = TicketRequest {
+            tenant: &self.received.tenant.settings.name,
+            database_id: self.database_id,
+            method: &self.received.method,
+            path: &self.received.path,
+            body: &self.received.body,
+            hops_left: self.hops_left,
+            visited: &self.visited,
+        };
+        let ticket = self.cluster.issue_ticket(peer.0 as usize, request);
+        ticket.map_err(|error| TransferError::NotExecuted { reason: error.to_string() })
+    }
 }
 
 /// Returns the headers that the peer needs; the ticket replaces the credentials.
@@ -143,27 +147,42 @@ fn forwarded_headers(received: &ReceivedRequest) -> HeaderMap {
         let of_a_driver = ["neon-", "amz-sdk-"].iter().any(|prefix| name.as_str().starts_with(prefix));
         *name == ACCEPT || *name == CONTENT_TYPE || of_a_driver
     };
-    let kept = received.headers.iter().filter(|(name, _)| is_forwarded(name));
-    let mut headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut headers = HeaderMap::new();
+    for (name, value) in received.headers.iter().filter(|(name, _)| is_forwarded(name)) {
+        let value = match name.as_str() {
+            NEON_CONNECTION_STRING => without_password(value),
+            _ => Some(value.clone()),
+        };
+        headers.extend(value.map(|value| (name.clone(), value)));
+    }
     headers.insert(REQUEST_ID, received.ids.client.clone());
-    // If the peer has no room, it must forward too, because this node does not follow redirects.
+    // If the peer has no room either, it must forward too, because this node does not follow redirects.
     headers.insert(MODE, HeaderValue::from_static("forward"));
     headers
 }
 
-fn relay(response: http::Response<UpstreamBody>, on_end: ForwardGuards) -> Response {
+/// Removes the password of a connection string, which is the tenant's API key.
+fn without_password(value: &HeaderValue) -> Option<HeaderValue> {
+    let (scheme, rest) = value.to_str().ok()?.split_once("://")?;
+    let (credentials, address) = rest.rsplit_once('@')?;
+    let user = credentials.split_once(':').map_or(credentials, |(user, _)| user);
+    HeaderValue::from_str(&format!("{scheme}://{user}@{address}")).ok()
+}
+
+fn relay(response: http::Response<UpstreamBody>, guards: ForwardGuards) -> Response {
     let (mut parts, body) = response.into_parts();
     for name in [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING] {
         parts.headers.remove(name);
     }
-    Response::from_parts(parts, RelayedBody { body, _on_end: on_end }.boxed_unsync())
+    Response::from_parts(parts, RelayedBody { body, _guards: guards }.boxed_unsync())
 }
 
 /// Guards that are dropped when a forwarded response ends or its client disconnects.
+///
+/// Both are `None` if the request goes to the owner of its transaction.
+#[derive(Default)]
 pub(super) struct ForwardGuards {
-    /// `None` if there is no database.
     pub(super) _session: Option<ActivityGuard>,
-    /// `None` if the request goes to the owner of its transaction.
     pub(super) _forwarded: Option<ForwardedRequest>,
 }
 
@@ -185,7 +204,7 @@ impl Drop for ForwardedRequest {
 /// Body of a peer's response.
 struct RelayedBody {
     body: UpstreamBody,
-    _on_end: ForwardGuards,
+    _guards: ForwardGuards,
 }
 
 impl http_body::Body for RelayedBody {
@@ -205,5 +224,23 @@ impl http_body::Body for RelayedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forwarded_connection_string_has_no_password() {
+        let forwarded = |text: &str| {
+            let value = without_password(&HeaderValue::from_str(text).unwrap());
+            value.map(|value| value.to_str().unwrap().to_owned())
+        };
+        let stripped = Some("postgresql://app@db.example/orders".to_owned());
+        assert_eq!(forwarded("postgresql://app:ek-secret@db.example/orders"), stripped);
+        assert_eq!(forwarded("postgresql://app:ek@se:cret@db.example/orders"), stripped);
+        assert_eq!(forwarded("postgresql://app@db.example/orders"), stripped);
+        assert_eq!(forwarded("not a url"), None);
     }
 }

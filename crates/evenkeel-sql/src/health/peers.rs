@@ -42,12 +42,13 @@ fn describe_peer(peer: &PeerSnapshot) -> Value {
 
 /// Describes the peers that serve a database: for each kind of request their score, or the gate that excludes them.
 ///
-/// `null` if the database is not shared with peers, or its identity is not known yet.
+/// `null` without a cluster, for SQLite, and until the identity of the database is known.
 pub(super) fn describe(api: &SqlApi, database: &Database) -> Value {
-    let (Some(cluster), Some(database_id)) = (&api.cluster, database.shared_id()) else { return Value::Null };
+    let Some(cluster) = api.cluster.as_ref().filter(|_| database.shared_id().is_some()) else {
+        return Value::Null;
+    };
     let snapshots = cluster.peers();
-    let figures: Vec<PeerFigures> =
-        snapshots.iter().filter_map(|peer| api.figures(peer, database_id)).collect();
+    let figures: Vec<PeerFigures> = snapshots.iter().filter_map(|peer| api.figures(peer, database)).collect();
     let own = api.node_stats(database);
     let now = api.scheduler.now();
     let redirector = database.redirector.lock();

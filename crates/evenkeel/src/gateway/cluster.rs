@@ -15,6 +15,9 @@ use crate::config::{ClusterConfig, Config, PeerConfig};
 /// Time beyond the longest statement after which a peer that sends nothing has failed.
 const RESPONSE_MARGIN: Duration = Duration::from_secs(30);
 
+/// Time to connect to a peer; another one is tried then.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The SQL API, which is created after the cluster that reports its figures.
 pub(super) type SqlApiCell = Arc<OnceLock<Weak<SqlApi>>>;
 
@@ -30,6 +33,7 @@ pub(super) fn start(
     let Some(secret) = secret.as_ref().filter(|_| !others.is_empty()) else { return Ok(None) };
     let secret = ClusterSecret::new(secret.expose().clone())?;
     let pool = ConnectionPoolConfig {
+        connect_timeout: CONNECT_TIMEOUT,
         request_timeout: config.sql.limits.timeout_max + RESPONSE_MARGIN,
         ..config.llm.options.pipeline.load.connection_pool
     };

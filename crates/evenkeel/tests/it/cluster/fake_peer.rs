@@ -199,6 +199,8 @@ impl TicketIssuer {
         let visited: Vec<String> = request.visited.iter().map(|&node| node.to_owned()).collect();
         let request = TicketRequest {
             tenant: request.tenant,
+            // The node decides by the body.
+            database_id: "",
             method: &Method::POST,
             path: request.path,
             body: body.as_bytes(),
