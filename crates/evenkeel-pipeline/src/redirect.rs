@@ -139,7 +139,7 @@ impl Redirector {
 
     /// Records that a forwarded request ended, or could not be sent.
     ///
-    /// A forwarded begin ends with its response, whose report shows the open transaction.
+    /// A begin ends with its transaction; a caller that does not see that end passes [`RedirectMode::ByClient`].
     pub fn handle_returned(&mut self, now: Instant, peer: PeerId, kind: RequestKind) {
         if let Some(log) = self.handed_over.get_mut(&peer) {
             log.end(now, kind);
@@ -218,7 +218,7 @@ pub struct RedirectRequest<'a> {
 pub enum RedirectMode {
     /// This gateway sends it, and reports its end by [`Redirector::handle_returned`].
     Forward,
-    /// The client sends it, and this gateway does not see its end.
+    /// The client sends it, or this gateway does not see its end for another reason.
     ByClient,
 }
 

@@ -26,7 +26,7 @@ const TIME_AT_PEER_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct HandedOverLog {
     forwarded: Flow,
-    /// Begins since the last figures; a forwarded one counts until its response.
+    /// Begins since the last figures; a forwarded one counts until its end.
     begins: Flow,
     /// Times of the requests that clients send to the peer, oldest first.
     redirected: VecDeque<Instant>,
