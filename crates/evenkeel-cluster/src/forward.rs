@@ -22,8 +22,8 @@ pub const REPORT_HEADER: &str = "x-evenkeel-report";
 /// Maximum length of that header's value.
 pub const REPORT_HEADER_BYTES_MAX: usize = 8 * 1024;
 
-const SIGNATURE: usize = 32;
-/// Separates these reports from answers to polls, which have the same key.
+const SIGNATURE_LEN: usize = 32;
+/// Domain separator: reports in forwarded responses and answers to polls are signed with the same key.
 const FORWARDED: &[u8] = b"forwarded";
 
 /// Writes a report for the node that forwarded a request; `None` if it is too long.
@@ -80,7 +80,7 @@ fn read_report(
         return Err("it is too long".to_owned());
     }
     let bytes = URL_SAFE_NO_PAD.decode(value).map_err(|error| error.to_string())?;
-    let Some((signature, json)) = bytes.split_at_checked(SIGNATURE) else {
+    let Some((signature, json)) = bytes.split_at_checked(SIGNATURE_LEN) else {
         return Err("it has no signature".to_owned());
     };
     let parts = [FORWARDED, node.as_bytes(), peer.name.as_bytes(), nonce, json];

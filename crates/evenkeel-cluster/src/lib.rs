@@ -41,10 +41,10 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use key::{ClusterKeys, draw};
-use peer::{IncomingPoll, Peer};
+use peer::{Peer, SignatureCheck};
 use poll::{PollClient, Poller};
 use report::Origination;
-use ticket::{Acceptance, TicketFields, UsedTickets};
+use ticket::{TicketContext, TicketFields, UsedTickets};
 
 /// One node's view of its cluster. Dropping it stops the polls.
 pub struct Cluster {
@@ -65,7 +65,7 @@ pub struct Cluster {
 impl Cluster {
     /// Starts to poll the peers, on the current Tokio runtime.
     ///
-    /// `own_report` is called for every poll of this node, so it must not block.
+    /// `own_report` is called for every incoming poll and every response to a forwarded request, so it must not block.
     pub fn start(
         options: ClusterOptions,
         upstream: Upstream,
@@ -131,17 +131,18 @@ impl Cluster {
     /// Answers a poll: `GET` [`POLL_PATH`].
     pub fn serve_poll(&self, headers: &HeaderMap) -> Result<Response<Bytes>, PollError> {
         let verified = poll::verify(headers, &self.node, &self.keys);
-        let incoming = match verified {
-            Err(PollError::Signature { .. }) => IncomingPoll::Rejected,
-            Ok(_) | Err(PollError::Malformed { .. } | PollError::OtherTarget { .. }) => {
-                IncomingPoll::Accepted
-            }
+        let check = match verified {
+            Ok(_) => Some(SignatureCheck::Valid),
+            Err(PollError::Signature { .. }) => Some(SignatureCheck::Invalid),
+            // Anyone can send or replay these, so they must not count as a valid poll.
+            Err(PollError::Malformed { .. } | PollError::OtherTarget { .. }) => None,
         };
         let poller = poll::claimed_poller(headers).unwrap_or_default();
-        // A forged poll can cause a line only if its sender knows the name of a peer, and then one per valid poll.
+        // Forged polls in the name of a peer cause at most one line per valid poll.
         let peer = self.peers.iter().find(|peer| *peer.name == *poller);
         if let Some(peer) = peer
-            && peer.record_incoming(incoming)
+            && let Some(check) = check
+            && peer.record_signature_check(check)
             && let Err(error) = &verified
         {
             warn!(peer = %peer.name, "{error}");
@@ -196,7 +197,7 @@ impl Cluster {
         let fields = TicketFields::decode(ticket, &self.keys.ticket)?;
         let clock_ms = self.clock_ms();
         let lifetime_ms = millis(self.ticket_lifetime);
-        fields.check(&Acceptance {
+        fields.check(&TicketContext {
             node: &self.node,
             boot: self.boot,
             clock_ms,
@@ -225,7 +226,7 @@ impl Cluster {
 
     /// Returns the value of [`REPORT_HEADER`] for the response to a forwarded request; `None` if it would be too long.
     ///
-    /// It saves the forwarding node a poll. A redirected client has no use for it.
+    /// It brings the forwarding node newer figures before its next poll. A redirected client has no use for it.
     pub fn report_header(&self, ticket: &Ticket) -> Option<HeaderValue> {
         forward::sign_report(&self.keys, &ticket.nonce, &ticket.issuer, &self.node, &self.report_json())
     }
@@ -251,7 +252,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Restarts a failing poller forever: ten delays take longer than the window of a minute, so the limit is never reached.
+/// Restarts a failing poller forever: the delays of ten restarts exceed a minute, so the limit per minute is never reached.
 fn supervision() -> Supervision {
     let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30), 2, 20);
     Supervision::default().with_backoff(backoff.unwrap_or(Backoff::DOUBLING))

@@ -39,38 +39,38 @@ pub(crate) struct Peer {
     pub(crate) origin: Origin,
     url: Arc<str>,
     weight: Weight,
-    knowledge: Mutex<Knowledge>,
+    state: Mutex<PeerState>,
 }
 
 #[derive(Debug, Default)]
-struct Knowledge {
+struct PeerState {
     report: Option<Arc<ReceivedReport>>,
     /// Failure of the last poll.
     failure: Option<Failure>,
-    last_incoming: IncomingPoll,
+    last_check: SignatureCheck,
 }
 
 /// Result of checking the signature of a poll that names the peer as its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum IncomingPoll {
+pub(crate) enum SignatureCheck {
     #[default]
-    Accepted,
-    Rejected,
+    Valid,
+    Invalid,
 }
 
 #[derive(Clone, Debug)]
 struct Failure {
-    trust: Trust,
+    kind: FailureKind,
     reason: Arc<str>,
 }
 
-/// Consequence of a failed poll.
+/// Kind of a failed poll, which decides how long the last report counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub(crate) enum FailureKind {
     /// The peer did not answer: its last report counts until it is too old.
-    Kept,
+    Unreachable,
     /// The answer cannot be believed: the peer is DOWN at once.
-    Lost,
+    Invalid,
 }
 
 /// Origin of a report.
@@ -90,18 +90,18 @@ impl Peer {
             origin: options.origin,
             url: options.url.trim_end_matches('/').into(),
             weight: options.weight,
-            knowledge: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
     pub(crate) fn snapshot(&self, now: Instant, down_after: Duration) -> PeerSnapshot {
-        let knowledge = self.knowledge.lock();
-        let report = knowledge.report.clone();
-        let failure = knowledge.failure.clone();
-        drop(knowledge);
-        let is_trusted = failure.as_ref().is_none_or(|failure| failure.trust == Trust::Kept);
+        let state = self.state.lock();
+        let report = state.report.clone();
+        let failure = state.failure.clone();
+        drop(state);
+        let is_believed = failure.as_ref().is_none_or(|failure| failure.kind == FailureKind::Unreachable);
         let status = match &report {
-            Some(report) if is_trusted && report.age(now) < down_after => report.status,
+            Some(report) if is_believed && report.age(now) < down_after => report.status,
             _ => Status::Down,
         };
         let error = match (failure, &report) {
@@ -121,44 +121,44 @@ impl Peer {
     }
 
     pub(crate) fn report(&self) -> Option<Arc<ReceivedReport>> {
-        self.knowledge.lock().report.clone()
+        self.state.lock().report.clone()
     }
 
     /// Stores a valid report, unless a newer one is known.
     pub(crate) fn record_report(&self, report: ReceivedReport, source: ReportSource) {
-        let mut knowledge = self.knowledge.lock();
-        let is_newer = match &knowledge.report {
+        let mut state = self.state.lock();
+        let is_newer = match &state.report {
             None => true,
             Some(known) if known.boot == report.boot => known.sequence < report.sequence,
             Some(_) => source == ReportSource::Poll,
         };
         let is_current = is_newer || source == ReportSource::Poll;
-        let recovered = if is_current { knowledge.failure.take() } else { None };
+        let recovered = if is_current { state.failure.take() } else { None };
         if is_newer {
-            knowledge.report = Some(Arc::new(report));
+            state.report = Some(Arc::new(report));
         }
-        drop(knowledge);
+        drop(state);
         if recovered.is_some() {
             info!(peer = %self.name, "peer answers again");
         }
     }
 
     /// Stores the failure of a poll; it is logged if it differs from the last one.
-    pub(crate) fn record_failure(&self, trust: Trust, reason: String) {
-        let mut knowledge = self.knowledge.lock();
-        let is_known = knowledge.failure.as_ref().is_some_and(|known| *known.reason == *reason);
+    pub(crate) fn record_failure(&self, kind: FailureKind, reason: String) {
+        let mut state = self.state.lock();
+        let is_known = state.failure.as_ref().is_some_and(|known| *known.reason == *reason);
         if is_known {
             return;
         }
-        knowledge.failure = Some(Failure { trust, reason: reason.as_str().into() });
-        drop(knowledge);
+        state.failure = Some(Failure { kind, reason: reason.as_str().into() });
+        drop(state);
         warn!(peer = %self.name, "{reason}");
     }
 
-    /// Stores the result of an incoming poll; returns true if it differs from the last one.
-    pub(crate) fn record_incoming(&self, poll: IncomingPoll) -> bool {
-        let mut knowledge = self.knowledge.lock();
-        core::mem::replace(&mut knowledge.last_incoming, poll) != poll
+    /// Stores the result for an incoming poll; returns true if it differs from the last one.
+    pub(crate) fn record_signature_check(&self, check: SignatureCheck) -> bool {
+        let mut state = self.state.lock();
+        core::mem::replace(&mut state.last_check, check) != check
     }
 }
 
@@ -203,9 +203,9 @@ mod tests {
         let peer = peer();
         let now = Instant::now();
         peer.record_report(report(1, 0, now), ReportSource::Poll);
-        peer.record_failure(Trust::Kept, "silent".to_owned());
+        peer.record_failure(FailureKind::Unreachable, "does not answer".to_owned());
         assert_eq!(peer.snapshot(now, DOWN_AFTER).status, Status::Serving);
-        peer.record_failure(Trust::Lost, "lies".to_owned());
+        peer.record_failure(FailureKind::Invalid, "sent a wrong signature".to_owned());
         assert_eq!(peer.snapshot(now, DOWN_AFTER).status, Status::Down);
         peer.record_report(report(1, 1, now), ReportSource::Poll);
         assert_eq!(peer.snapshot(now, DOWN_AFTER).status, Status::Serving);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout};
 
 use crate::key::{ClusterKeys, Nonce, draw};
-use crate::peer::{Peer, ReportSource, Trust};
+use crate::peer::{FailureKind, Peer, ReportSource};
 use crate::report::{self, REPORT_BYTES_MAX};
 
 /// Path of a poll; the method is GET.
@@ -31,7 +31,7 @@ const TARGET: &str = "x-evenkeel-target";
 const NONCE: &str = "x-evenkeel-nonce";
 const SIGNATURE: &str = "x-evenkeel-signature";
 
-/// Separates answers to polls from reports on forwarded responses, which have the same key.
+/// Domain separator: answers to polls and reports in forwarded responses are signed with the same key.
 const ANSWER: &[u8] = b"answer";
 
 /// A poll with a valid signature.
@@ -90,7 +90,7 @@ fn insert(headers: &mut HeaderMap, name: &'static str, value: &str) {
     headers.insert(name, HeaderValue::from_str(value).expect("the value is visible ASCII"));
 }
 
-/// A poll that is not answered.
+/// Reason for rejecting a poll.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PollError {
     #[error("the poll has no valid header {header}")]
@@ -124,7 +124,7 @@ pub(crate) struct PollClient {
 
 /// A poll without a valid answer.
 struct PollFailure {
-    trust: Trust,
+    kind: FailureKind,
     reason: String,
 }
 
@@ -135,27 +135,27 @@ impl PollClient {
         let failure = match polled {
             Ok(Ok(())) => return,
             Ok(Err(failure)) => failure,
-            Err(_) => silent(format!("did not answer within {:?}", self.timeout)),
+            Err(_) => unreachable(format!("did not answer within {:?}", self.timeout)),
         };
         let reason = format!("peer {:?} {}", self.peer.name, failure.reason);
-        self.peer.record_failure(failure.trust, reason);
+        self.peer.record_failure(failure.kind, reason);
     }
 
     async fn exchange(&self) -> Result<(), PollFailure> {
-        let nonce: Nonce = draw().map_err(|error| silent(format!("was not polled: {error}")))?;
+        let nonce: Nonce = draw().map_err(|error| unreachable(format!("was not polled: {error}")))?;
         let nonce = URL_SAFE_NO_PAD.encode(nonce);
         let sent_at = Instant::now();
         let response = self.upstream.send(&self.peer.origin, &self.request(&nonce)).await;
         let (head, body) =
-            response.map_err(|error| silent(format!("does not answer: {error}")))?.into_parts();
+            response.map_err(|error| unreachable(format!("does not answer: {error}")))?.into_parts();
         check_status(head.status, &self.peer)?;
         let body = Limited::new(body, REPORT_BYTES_MAX).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                return lie(format!("sent a report of more than {REPORT_BYTES_MAX} bytes"));
+                return invalid(format!("sent a report of more than {REPORT_BYTES_MAX} bytes"));
             }
             match error.downcast::<UpstreamError>() {
-                Ok(error) => silent(format!("does not answer: {error}")),
-                Err(error) => silent(format!("does not answer: {error}")),
+                Ok(error) => unreachable(format!("does not answer: {error}")),
+                Err(error) => unreachable(format!("does not answer: {error}")),
             }
         })?;
         self.read_answer(&head.headers, &nonce, &body.to_bytes(), sent_at)
@@ -184,17 +184,19 @@ impl PollClient {
     ) -> Result<(), PollFailure> {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let Some(signature) = text(SIGNATURE).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()) else {
-            return Err(lie("sent a report without a signature".to_owned()));
+            return Err(invalid("sent a report without a signature".to_owned()));
         };
         if text(NONCE) != Some(nonce) {
-            return Err(lie("sent the answer to another poll".to_owned()));
+            return Err(invalid("sent the answer to another poll".to_owned()));
         }
         let parts = [ANSWER, self.node.as_bytes(), self.peer.name.as_bytes(), nonce.as_bytes(), json];
         if !self.keys.report.is_valid(&parts, &signature) {
-            return Err(lie("sent a report with a wrong signature: the cluster secrets differ".to_owned()));
+            return Err(invalid(
+                "sent a report with a wrong signature: the cluster secrets differ".to_owned(),
+            ));
         }
         let report = report::parse(json, &self.peer.name, sent_at);
-        let report = report.map_err(|error| lie(format!("is not believed: {error}")))?;
+        let report = report.map_err(|error| invalid(format!("is not believed: {error}")))?;
         self.peer.record_report(report, ReportSource::Poll);
         Ok(())
     }
@@ -204,21 +206,23 @@ impl PollClient {
 fn check_status(status: StatusCode, peer: &Peer) -> Result<(), PollFailure> {
     match status {
         StatusCode::OK => Ok(()),
-        StatusCode::FORBIDDEN => Err(lie("rejected the signature: the cluster secrets differ".to_owned())),
+        StatusCode::FORBIDDEN => {
+            Err(invalid("rejected the signature: the cluster secrets differ".to_owned()))
+        }
         StatusCode::MISDIRECTED_REQUEST => {
-            Err(lie(format!("is not at {}: the node there has another name", peer.origin)))
+            Err(invalid(format!("is not at {}: the node there has another name", peer.origin)))
         }
         StatusCode::NOT_FOUND => {
-            Err(lie(format!("is not at {}: no cluster is configured there", peer.origin)))
+            Err(invalid(format!("is not at {}: no cluster is configured there", peer.origin)))
         }
-        other => Err(silent(format!("answered {other}"))),
+        other => Err(unreachable(format!("answered {other}"))),
     }
 }
 
-fn silent(reason: String) -> PollFailure {
-    PollFailure { trust: Trust::Kept, reason }
+fn unreachable(reason: String) -> PollFailure {
+    PollFailure { kind: FailureKind::Unreachable, reason }
 }
 
-fn lie(reason: String) -> PollFailure {
-    PollFailure { trust: Trust::Lost, reason }
+fn invalid(reason: String) -> PollFailure {
+    PollFailure { kind: FailureKind::Invalid, reason }
 }

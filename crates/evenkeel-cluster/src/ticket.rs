@@ -1,8 +1,8 @@
 //! Tickets: permission for one request, on behalf of a tenant, at one node.
 //!
 //! A ticket is base64url of: version, boot of the target, expiry by the target's clock, nonce, hash of method and path,
-//! hash of the body, hops left, the names of issuer, target and tenant, the identity of the database, the visited nodes, and a truncated HMAC-SHA256
-//! of all that.
+//! hash of the body, hops left, the names of issuer, target and tenant, the identity of the database, the visited nodes,
+//! and a truncated HMAC-SHA256 of all that.
 //!
 //! Guarantees: a ticket is accepted at most once, by its target only, and not after a restart of it. No wall clock is
 //! used.
@@ -30,8 +30,8 @@ pub const VISITED_MAX: usize = 8;
 
 const VERSION: u8 = 2;
 const NONCE_AT: usize = 1 + 8 + 8;
-const HASH: usize = 32;
-const MAC: usize = 16;
+const HASH_LEN: usize = 32;
+const MAC_LEN: usize = 16;
 
 /// A request for which a ticket is issued.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub struct TicketRequest<'a> {
     pub body: &'a [u8],
     /// Number of further nodes to which the target may pass the request.
     pub hops_left: u8,
-    /// Nodes that the request visited before this one.
+    /// Nodes that the request visited; this one may be included.
     pub visited: &'a [String],
 }
 
@@ -61,7 +61,7 @@ pub struct Ticket {
     /// Nodes that the request visited, the issuer included.
     pub visited: Vec<String>,
     pub(crate) nonce: Nonce,
-    body_hash: [u8; HASH],
+    body_hash: [u8; HASH_LEN],
 }
 
 impl Ticket {
@@ -78,8 +78,8 @@ pub(crate) struct TicketFields {
     /// Time by the target's clock, in milliseconds since its start.
     pub(crate) expires_ms: u64,
     pub(crate) nonce: Nonce,
-    pub(crate) route_hash: [u8; HASH],
-    pub(crate) body_hash: [u8; HASH],
+    pub(crate) route_hash: [u8; HASH_LEN],
+    pub(crate) body_hash: [u8; HASH_LEN],
     pub(crate) hops_left: u8,
     pub(crate) issuer: String,
     pub(crate) target: String,
@@ -104,7 +104,7 @@ impl TicketFields {
             bytes.extend_from_slice(text.as_bytes());
         }
         let mac = key.sign(&[&bytes]);
-        bytes.extend_from_slice(&mac[..MAC]);
+        bytes.extend_from_slice(&mac[..MAC_LEN]);
         let text = URL_SAFE_NO_PAD.encode(bytes);
         if TICKET_BYTES_MAX < text.len() || VISITED_MAX < self.visited.len() {
             return Err(TicketError::TooLong);
@@ -115,7 +115,7 @@ impl TicketFields {
     /// Verifies the signature of a ticket and returns its contents.
     pub(crate) fn decode(text: &str, key: &SigningKey) -> Result<Self, TicketError> {
         let bytes = decode_text(text).ok_or(TicketError::Malformed)?;
-        let signed_len = bytes.len().checked_sub(MAC).ok_or(TicketError::Malformed)?;
+        let signed_len = bytes.len().checked_sub(MAC_LEN).ok_or(TicketError::Malformed)?;
         let (signed, mac) = bytes.split_at(signed_len);
         if !key.is_truncated_valid(&[signed], mac) {
             return Err(TicketError::Signature);
@@ -160,8 +160,8 @@ impl TicketFields {
         })
     }
 
-    /// Checks that this node, at this time, is to serve this request; the caller checks that the ticket is unused.
-    pub(crate) fn check(&self, at: &Acceptance<'_>) -> Result<(), TicketError> {
+    /// Checks that the ticket is for this node and this request and has not expired; the caller checks that it is unused.
+    pub(crate) fn check(&self, at: &TicketContext<'_>) -> Result<(), TicketError> {
         if self.target != at.node {
             return Err(TicketError::OtherTarget { target: self.target.clone(), node: at.node.to_owned() });
         }
@@ -171,7 +171,7 @@ impl TicketFields {
         if self.expires_ms <= at.clock_ms {
             return Err(TicketError::Expired);
         }
-        // A clock that was suspended lags behind its own reports until the next poll, which takes less than a second.
+        // If this machine was suspended, issuers overestimate its clock until their next poll.
         let expires_max = at.clock_ms.saturating_add(at.lifetime_ms).saturating_add(EXPIRY_SLACK_MS);
         if expires_max < self.expires_ms {
             return Err(TicketError::ExpiryTooFar);
@@ -195,12 +195,12 @@ impl TicketFields {
     }
 }
 
-/// Tolerated error of an issuer's idea of the target's clock.
+/// Tolerated error of an issuer's estimate of the target's clock.
 const EXPIRY_SLACK_MS: u64 = 1_000;
 
-/// The node and the request that present a ticket.
+/// The receiving node, its clock, and the request that presents the ticket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acceptance<'a> {
+pub(crate) struct TicketContext<'a> {
     pub(crate) node: &'a str,
     pub(crate) boot: BootId,
     pub(crate) clock_ms: u64,
@@ -236,19 +236,19 @@ fn take_text(bytes: &mut &[u8]) -> Option<String> {
     String::from_utf8(text.to_vec()).ok()
 }
 
-pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH] {
-    let mut hash = [0; HASH];
+pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH_LEN] {
+    let mut hash = [0; HASH_LEN];
     hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
     hash
 }
 
 /// Hashes method and path; a method contains no space.
-pub(crate) fn hash_route(method: &Method, path: &str) -> [u8; HASH] {
+pub(crate) fn hash_route(method: &Method, path: &str) -> [u8; HASH_LEN] {
     let mut context = Context::new(&SHA256);
     context.update(method.as_str().as_bytes());
     context.update(b" ");
     context.update(path.as_bytes());
-    let mut hash = [0; HASH];
+    let mut hash = [0; HASH_LEN];
     hash.copy_from_slice(context.finish().as_ref());
     hash
 }

@@ -168,8 +168,8 @@ pub struct Counts {
     pub peers_scored: u64,
     /// Requests handed over to a peer.
     pub redirected: u64,
-    /// Requests that wait because only peers with stale figures or without a free connection were better, and the
-    /// budget for those was spent.
+    /// Requests that wait because only peers with stale figures or full by estimate were better, and the budget for
+    /// those was spent.
     pub redirect_budget_spent: u64,
 }
 

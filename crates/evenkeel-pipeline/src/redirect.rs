@@ -3,11 +3,11 @@
 //!
 //! Guarantees: a request that finds room is served here and no peer is scored; room depends on counts alone. A gated or
 //! excluded peer is never chosen. Requests handed over since a peer's figures were measured count as its load, so that
-//! a burst between two reports spreads. Redirects to peers whose figures are stale, or show no free connection, are at
-//! most `budget` of the requests that found no room within `window`, or `redirects_min` if that is more.
+//! a burst between two reports spreads. Redirects to peers with stale figures, or that are full by estimate, are at most
+//! `budget` of the requests that found no room within `window`, or `redirects_min` if that is more.
 //!
-//! Limits: the state is that of the peers of the last decision. A decision with room is O(tenants that wait), without room
-//! O(peers) more.
+//! Limits: state is kept only for the peers of the last decision. A decision takes O(waiting tenants), and without room
+//! also O(peers).
 
 mod handed_over;
 
@@ -55,7 +55,7 @@ pub struct RedirectOptions {
     pub stale_after: Duration,
     /// Age above which a peer counts as DOWN, at least `stale_after` and at most an hour.
     pub down_after: Duration,
-    /// Redirects to peers with stale figures or without a free connection, per request that found no room, 0 to 1.
+    /// Redirects to peers with stale figures, or that are full by estimate, per request that found no room, 0 to 1.
     pub budget: f64,
     /// Such redirects per window that are always allowed, however few requests found no room.
     pub redirects_min: u32,
@@ -137,7 +137,9 @@ impl Redirector {
         self.selector.own_score(own, &candidates, kind)
     }
 
-    /// Records that a forwarded request ended, or could not be sent; a begin ends with its transaction.
+    /// Records that a forwarded request ended, or could not be sent.
+    ///
+    /// A begin ends with its transaction; a caller that does not see that end passes [`RedirectMode::ByClient`].
     pub fn handle_returned(&mut self, now: Instant, peer: PeerId, kind: RequestKind) {
         if let Some(log) = self.handed_over.get_mut(&peer) {
             log.end(now, kind);
@@ -188,10 +190,10 @@ impl Redirector {
     }
 }
 
-/// A request to decide about.
+/// A request that is served here, handed over, or waits.
 #[derive(Clone, Copy, Debug)]
 pub struct RedirectRequest<'a> {
-    /// Its id in events; the pipeline assigns another if it stays here.
+    /// Its id in redirect events; if it stays here, the pipeline assigns another.
     pub request: RequestId,
     /// Its tenant.
     pub tenant: TenantId,
@@ -201,7 +203,7 @@ pub struct RedirectRequest<'a> {
     pub model: ModelId,
     /// Its kind.
     pub kind: RequestKind,
-    /// Sender of the request to the peer.
+    /// Way in which a peer would get it.
     pub mode: RedirectMode,
     /// Figures of this gateway, this request not included.
     pub own: NodeStats,
@@ -211,16 +213,16 @@ pub struct RedirectRequest<'a> {
     pub excluded: &'a [PeerId],
 }
 
-/// Sender of a redirected request to the peer.
+/// Way in which a peer gets a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectMode {
-    /// This gateway, which reports its end by [`Redirector::handle_returned`].
+    /// This gateway sends it, and reports its end by [`Redirector::handle_returned`].
     Forward,
-    /// The client, so that this gateway does not see its end.
+    /// The client sends it, or this gateway does not see its end for another reason.
     ByClient,
 }
 
-/// Decision about a request.
+/// Result of [`OptimizedLoadManager::decide_redirect`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RedirectDecision {
     /// There is room here.
@@ -254,8 +256,8 @@ impl fmt::Display for NoRedirectReason {
 impl OptimizedLoadManager {
     /// Decides about a request before it arrives in the queue.
     ///
-    /// A redirected request counts as handed over until [`Redirector::handle_returned`] or newer figures of the peer.
-    /// `random` is a fresh number in 0..1.
+    /// A forwarded request counts as load of the peer until [`Redirector::handle_returned`], and a redirected one for the
+    /// time that the peer takes on average. `random` is a fresh number in 0..1.
     pub fn decide_redirect(
         &mut self,
         now: Instant,
@@ -264,7 +266,7 @@ impl OptimizedLoadManager {
         random: f64,
     ) -> RedirectDecision {
         self.advance(now);
-        let Err(no_room) = self.find_room(&request) else { return RedirectDecision::ServeHere };
+        let Err(no_room) = self.check_room(&request) else { return RedirectDecision::ServeHere };
         self.counts.no_room += 1;
         let status = match no_room {
             NoRoomReason::NotServing(status) => status,
@@ -293,11 +295,11 @@ impl OptimizedLoadManager {
     /// Reports by counts alone whether this gateway can serve a request at once; its peers and its measurements are not
     /// looked at.
     pub fn has_room(&self, request: &RedirectRequest<'_>) -> bool {
-        self.find_room(request).is_ok()
+        self.check_room(request).is_ok()
     }
 
-    /// Returns the shortage that keeps this gateway from serving a request at once.
-    fn find_room(&self, request: &RedirectRequest<'_>) -> Result<(), NoRoomReason> {
+    /// Checks that this gateway can serve a request at once; the error is the shortage.
+    fn check_room(&self, request: &RedirectRequest<'_>) -> Result<(), NoRoomReason> {
         let RedirectRequest { own, kind, .. } = request;
         let node = self.nodes.get(request.node).ok_or(NoRoomReason::NotServing(Status::Down))?;
         for status in [own.status, node.status()] {
@@ -308,9 +310,9 @@ impl OptimizedLoadManager {
         if i64::from(own.max_http_sessions) <= i64::from(own.running_http_session) {
             return Err(NoRoomReason::SessionsFull);
         }
-        let waiting = self.waiting_for_node(node, request.model);
+        let waiting = self.count_waiting(node, request.model);
         let places_free = node.transactions.free() as usize;
-        // A begin without a place uses no slot.
+        // A begin that waits for a transaction place needs no slot yet.
         let waiting_for_slot = waiting.statements + waiting.begins.min(places_free);
         if node.slots() as usize <= node.busy as usize + waiting_for_slot {
             return Err(NoRoomReason::ConnectionsFull);
@@ -321,9 +323,9 @@ impl OptimizedLoadManager {
         Ok(())
     }
 
-    /// Counts the interactive requests that wait for a model; those of tenants at their concurrency limit do not
-    /// compete for slots.
-    fn waiting_for_node(&self, node: &Node, model: ModelId) -> WaitingCounts {
+    /// Counts the interactive requests that wait for a model, except those of tenants at their concurrency limit, which
+    /// cannot take a slot.
+    fn count_waiting(&self, node: &Node, model: ModelId) -> WaitingCounts {
         let mut waiting = WaitingCounts::default();
         if !node.serves(model) {
             return waiting;

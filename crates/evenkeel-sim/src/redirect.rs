@@ -50,7 +50,7 @@ pub enum GatewayLife {
     Steady,
     /// It is unreachable in every other period of this length.
     Flapping(Duration),
-    /// It restarts at this time; its caches are cold, so that it is four times as slow, and a minute later as fast as
+    /// It restarts at this time; its caches are cold, so that it is eight times as slow, and a minute later as fast as
     /// the others.
     Restarted(Duration),
 }
@@ -60,8 +60,8 @@ pub enum GatewayLife {
 pub enum RedirectRule {
     /// The product's step.
     Product,
-    /// The product's step with gates by the reported figures, whatever their age, and without counting requests that
-    /// were handed over since.
+    /// The product's step with gates by the reported figures up to `down_after`, and without counting requests that were
+    /// handed over since.
     HardGates,
     /// The product's step without counting requests that were handed over since the last figures.
     NoCorrection,
@@ -102,7 +102,7 @@ pub struct RedirectRun {
     pub latencies: Vec<Duration>,
     /// Latencies of the same requests with one queue over all slots; sorted.
     pub ideal: Vec<Duration>,
-    /// Number of these requests that were handed over at least once.
+    /// Number of first hand-overs of these requests, those to unreachable gateways included.
     pub redirected: usize,
     /// Number of hand-overs to a gateway that was unreachable.
     pub refused: usize,

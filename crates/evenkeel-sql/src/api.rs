@@ -169,7 +169,7 @@ impl SqlApi {
         };
         routes.add_route("/sql", neon)?;
         rds_data::add_routes(self, routes)?;
-        for path in hrana::POSTS {
+        for path in hrana::POST_PATHS {
             let route = Route {
                 method: Method::POST,
                 // As above: the handler authenticates, and a request of an open transaction is always served.
@@ -180,8 +180,8 @@ impl SqlApi {
             };
             routes.add_route(path, route)?;
         }
-        for path in hrana::GETS {
-            routes.add(Method::GET, path, Access::Public, handler(hrana::version))?;
+        for path in hrana::GET_PATHS {
+            routes.add(Method::GET, path, Access::Public, handler(hrana::serve_version))?;
         }
         let api = self.clone();
         routes.add(

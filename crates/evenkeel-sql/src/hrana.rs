@@ -5,9 +5,9 @@
 //! sent twice is executed once. A pipeline whose client disconnects is rolled back. Scheduling and limits are those of
 //! `/execute`.
 //!
-//! Limits: `statements_max` statements per request, besides those that begin or end a transaction; `timeout_default` for
-//! the whole request, waits for connections included; `result_bytes_max` for all results together, except those that a
-//! cursor streams; [`stored_sql`] for stored texts.
+//! Limits: `statements_max` statements per request, not counting `BEGIN`, `COMMIT`, `ROLLBACK` and `PRAGMA foreign_keys`;
+//! `timeout_default` for the whole request, waits for connections included; `result_bytes_max` for all results together,
+//! except those that a cursor streams; [`stored_sql`] for stored texts.
 
 mod batch;
 mod cursor;
@@ -37,10 +37,10 @@ use crate::handover::FoundTransaction;
 use crate::received::ReceivedRequest;
 
 /// Paths of requests. Below `/dev/` the path begins with the name of a datasource, as at libSQL's own server.
-pub(crate) const POSTS: [&str; 6] =
+pub(crate) const POST_PATHS: [&str; 6] =
     ["/v1/execute", "/v1/batch", "/v2/pipeline", "/v3/pipeline", "/v3/cursor", "/dev/*"];
 /// Paths by which clients ask for a version.
-pub(crate) const GETS: [&str; 3] = ["/v2", "/v3", "/dev/*"];
+pub(crate) const GET_PATHS: [&str; 3] = ["/v2", "/v3", "/dev/*"];
 
 /// Serves every request of the protocol.
 pub(crate) async fn serve(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlError> {
@@ -78,7 +78,7 @@ async fn forward_to_owner(api: &SqlApi, received: &ReceivedRequest) -> Result<Op
 }
 
 /// Confirms to a client that a version is supported.
-pub(crate) async fn version(call: ServerRequest) -> Result<Response, ApiError> {
+pub(crate) async fn serve_version(call: ServerRequest) -> Result<Response, ApiError> {
     match split_path(call.request.uri().path()).1 {
         "/v2" | "/v3" => Ok(json_response(StatusCode::OK, full("{}"))),
         _ => Err(ApiError::NoRoute),

@@ -1,10 +1,10 @@
 //! The AWS RDS Data API, for unmodified AWS clients: `/Execute`, `/BatchExecute`, `/BeginTransaction`,
 //! `/CommitTransaction` and `/RollbackTransaction`.
 //!
-//! Guarantees: the signature (SigV4) is the only credential; the ARN only chooses among the configured datasources.
-//! Scheduling, sessions, transactions and limits are those of `/execute` and `/tx/begin`. A batch outside of a
-//! transaction takes effect as a whole or not at all. A statement that was started is not started again by the retries of
-//! the client.
+//! Guarantees: the signature (SigV4), or the ticket of a request that a peer hands over, is the only credential; the ARN
+//! only chooses among the configured datasources. Scheduling, sessions, transactions and limits are those of `/execute` and
+//! `/tx/begin`. A batch outside of a transaction takes effect as a whole or not at all. A statement that was started is not
+//! started again by the retries of the client.
 //!
 //! Limits: `timeout_default` for the whole request, the wait for a connection included; `result_bytes_max` for a result.
 
@@ -113,7 +113,8 @@ async fn execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response, SqlE
         received.take_request()?;
         api.check_draining()?;
         let _session = database.stats.begin(Activity::HttpSession);
-        let mut lent = database.connect(connection(&received, RequestKind::Execute, deadline)).await?;
+        let mut lent =
+            database.connect(connection_request(&received, RequestKind::Execute, deadline)).await?;
         api.rds_calls.start(&received.headers, tenant)?;
         let run = database.run(&mut lent, &statement, &mut result, deadline).await;
         run.and_then(|completion| check_outside(&lent).map(|()| completion))
@@ -145,7 +146,8 @@ async fn batch_execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response
         received.take_request()?;
         api.check_draining()?;
         let _session = database.stats.begin(Activity::HttpSession);
-        let mut lent = database.connect(connection(&received, RequestKind::BeginTx, deadline)).await?;
+        let mut lent =
+            database.connect(connection_request(&received, RequestKind::BeginTx, deadline)).await?;
         api.rds_calls.start(&received.headers, tenant)?;
         run_batch(&database, &mut lent, &statements, deadline).await?;
     }
@@ -226,7 +228,11 @@ async fn end(api: Arc<SqlApi>, call: ServerRequest, end: TransactionEnd) -> Resu
     }})))
 }
 
-fn connection(received: &ReceivedRequest, kind: RequestKind, deadline: Instant) -> ConnectionRequest<'_> {
+fn connection_request(
+    received: &ReceivedRequest,
+    kind: RequestKind,
+    deadline: Instant,
+) -> ConnectionRequest<'_> {
     let tenant = &received.tenant;
     ConnectionRequest { tenant, kind, access: AccessMode::ReadWrite, deadline, name: received.ids.name() }
 }
@@ -241,7 +247,7 @@ enum ConnectionSource {
 
 /// Finds the datasource that the ARN names, or a transaction of it.
 ///
-/// A statement outside of a transaction is not handed over to a peer, where a retry of the client could start it again.
+/// It never hands over a statement outside a transaction: only this node recognises a retry.
 async fn find_source(
     api: &SqlApi,
     target: &Target,
@@ -275,7 +281,7 @@ fn find_database<'a>(
     Ok(database)
 }
 
-/// Rejects a database that is not that of the datasource.
+/// Rejects a database name that is neither the datasource's nor that of its database.
 fn check_database_name(database: &Database, target: &Target) -> Result<(), ApiError> {
     let names = [Some(database.options.name.as_str()), database.source.database_name()];
     match target.database.as_deref() {

@@ -42,7 +42,7 @@ pub(crate) struct ReceivedRequest {
 pub(crate) struct RequestIds {
     /// Id that the client sees.
     pub(crate) client: HeaderValue,
-    /// Id of its steps outside the pipeline.
+    /// Id under which its steps outside the pipeline are recorded.
     pub(crate) outside: RequestId,
 }
 

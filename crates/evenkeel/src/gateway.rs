@@ -51,7 +51,7 @@ use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
 
 use actor_metrics::ActorMetrics;
-use cluster::SqlSlot;
+use cluster::SqlApiCell;
 use dispatch::{Dispatcher, WebhookClient};
 use queue::QueueApi;
 use sql::OpenedSql;
@@ -124,11 +124,11 @@ impl Gateway {
         let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(observer))?;
         llm.set_tenants(&auth.tenants().all())?;
         let queue = QueueApi::open(&config, &data_dir, auth.clone(), &registry).await?;
-        let sql_slot = SqlSlot::default();
-        let cluster = cluster::start(&config, roots, sql_slot.clone())?;
+        let sql_cell = SqlApiCell::default();
+        let cluster = cluster::start(&config, roots, sql_cell.clone())?;
         let OpenedSql { api: sql, postgres } =
             sql::open(&config, &data_dir, auth.clone(), cluster.clone(), &registry).await?;
-        sql_slot.get_or_init(|| Arc::downgrade(&sql));
+        sql_cell.get_or_init(|| Arc::downgrade(&sql));
         add_actor_metrics(&registry, &llm, &sql, cluster.as_ref())?;
         let url = client_url(address, tls.is_some());
         data_dir.announce(&url)?;

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use evenkeel_cluster::{POOLS_MAX, REPORT_BYTES_MAX, TEXT_BYTES_MAX};
-use http::{HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::log_counter::LogCounter;
 use crate::node::full;
 
 /// Returns the reason why a report is not believed, although it is signed.
@@ -159,7 +160,33 @@ async fn a_report_for_another_node_is_not_believed() {
 #[tokio::test]
 async fn a_poll_without_a_header_is_malformed() {
     let target = start_target("b", || serving(vec![]));
-    let error = target.serve_poll(&http::HeaderMap::new()).unwrap_err();
+    let error = target.serve_poll(&HeaderMap::new()).unwrap_err();
     assert_eq!(error.to_string(), "the poll has no valid header x-evenkeel-node");
     assert_eq!(error.status(), http::StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn forged_polls_cause_one_warning_also_between_malformed_and_misdirected_ones() {
+    let recorded = Arc::new(Mutex::new(None::<HeaderMap>));
+    let last = recorded.clone();
+    let server = Server::start(move |request| {
+        *last.lock() = Some(request.headers().clone());
+        async { Ok(Response::new(full(""))) }
+    })
+    .await;
+    error_of_peer(&start(options("b", vec![peer("c", &server.url())]), || serving(vec![]))).await;
+    let misdirected = recorded.lock().take().unwrap();
+    let mut forged = misdirected.clone();
+    forged.insert("x-evenkeel-target", HeaderValue::from_static("a"));
+    let mut malformed = forged.clone();
+    malformed.remove("x-evenkeel-nonce");
+    let node = start_poller(&server);
+    let log = LogCounter::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    for (poll, status) in
+        [(&forged, 403), (&malformed, 400), (&forged, 403), (&misdirected, 421), (&forged, 403)]
+    {
+        assert_eq!(node.serve_poll(poll).unwrap_err().status(), status);
+    }
+    assert_eq!(log.warnings(), 1);
 }

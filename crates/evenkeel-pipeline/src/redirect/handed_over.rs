@@ -1,11 +1,11 @@
 //! Estimate of a peer's load now, from figures that were measured earlier.
 //!
-//! The load of a peer is that of this gateway plus that of all others. This gateway counts its own: a forwarded request
-//! until it returns; one that a client sends for as long as the peer takes on average, because its end is not seen. The
-//! others' load is the rest of the figures. It was measured at one moment, so it moves towards its mean as time passes,
+//! The load of a peer comes from this gateway and from others. This gateway counts its own requests: a forwarded one until
+//! it returns, and a redirected one for the time that the peer takes on average, because this gateway does not see its end.
+//! The load from others is the rest of the figures. As the figures age, its estimate moves towards the mean of all reports,
 //! half of the way in the time that a request takes.
 //!
-//! Limits: at most [`TIMES_MAX`] times per list; the oldest is forgotten first.
+//! Limits: at most [`TIMESTAMPS_MAX`] times per list; the oldest is forgotten first.
 
 use std::collections::VecDeque;
 
@@ -14,19 +14,19 @@ use evenkeel_policy::time::{Duration, Instant};
 
 use super::{PeerFigures, RedirectMode};
 
-const TIMES_MAX: usize = 4_096;
+const TIMESTAMPS_MAX: usize = 4_096;
 
-/// Part of a new measurement in the mean of the others' load.
+/// Weight of a new report in the mean of the load from others.
 const OTHERS_GAIN: f64 = 0.2;
 
-/// Longest time, on a connection or waiting for one, for which a request is remembered.
-const TIME_MAX: Duration = Duration::from_secs(60);
+/// Longest time for which a redirected request counts on a connection, and the longest for which it counts as waiting.
+const TIME_AT_PEER_MAX: Duration = Duration::from_secs(60);
 
 /// Requests handed over to one peer, and the load that others cause there.
 #[derive(Debug, Default)]
 pub(super) struct HandedOverLog {
     forwarded: Flow,
-    /// Forwarded begins, and begins of clients, which count as open until newer figures.
+    /// Begins since the last figures; a forwarded one counts until its end.
     begins: Flow,
     /// Times of the requests that clients send to the peer, oldest first.
     redirected: VecDeque<Instant>,
@@ -60,7 +60,7 @@ impl HandedOverLog {
         let others_then = self.others_then(figures);
         let mean = self.others_mean.unwrap_or(others_then);
         let others = mean + (others_then - mean) / (1.0 + age.as_secs_f64() / time.served.as_secs_f64());
-        // The requests that waited then get their connections as time passes.
+        // Requests that were waiting at the time of the report get connections as time passes.
         let in_all = time.in_all.saturating_sub(age).max(time.served);
         let ours = self.forwarded.running + count_from(&self.redirected, before(now, in_all));
         HandedOver {
@@ -98,7 +98,7 @@ impl HandedOverLog {
     }
 }
 
-/// Requests whose ends are seen.
+/// Requests whose ends this gateway sees.
 #[derive(Debug, Default)]
 struct Flow {
     running: i32,
@@ -114,7 +114,7 @@ impl Flow {
     }
 
     fn end(&mut self, now: Instant) {
-        // A peer that was away for a while comes back with an empty log.
+        // The log of a peer that was gone is empty when it returns, so an end may have no begin.
         self.running = (self.running - 1).max(0);
         push(&mut self.ended, now);
     }
@@ -138,12 +138,13 @@ struct TimeAtPeer {
 }
 
 impl TimeAtPeer {
-    /// Assumes [`TIME_MAX`] until the peer has measured latencies.
+    /// Assumes [`TIME_AT_PEER_MAX`] until the peer has measured latencies.
     fn of(stats: &NodeStats) -> Self {
         let served = Duration::try_from_secs_f64(stats.latency_estimate_ms / 1_000.0).ok();
-        let served = served.filter(|served| !served.is_zero()).unwrap_or(TIME_MAX).min(TIME_MAX);
+        let served =
+            served.filter(|served| !served.is_zero()).unwrap_or(TIME_AT_PEER_MAX).min(TIME_AT_PEER_MAX);
         let queue = f64::from(stats.wait_conn_count) / f64::from(stats.max_open_conns.max(1));
-        Self { served, in_all: served + served.mul_f64(queue).min(TIME_MAX) }
+        Self { served, in_all: served + served.mul_f64(queue).min(TIME_AT_PEER_MAX) }
     }
 }
 
@@ -166,7 +167,7 @@ fn forget_before(times: &mut VecDeque<Instant>, from: Instant) {
 }
 
 fn push(times: &mut VecDeque<Instant>, now: Instant) {
-    if times.len() == TIMES_MAX {
+    if times.len() == TIMESTAMPS_MAX {
         times.pop_front();
     }
     times.push_back(now);
@@ -238,14 +239,14 @@ mod tests {
     fn each_list_of_times_is_limited() {
         let mut log = HandedOverLog::default();
         log.observe(&figures(0, 0));
-        for _ in 0..TIMES_MAX + 10 {
+        for _ in 0..TIMESTAMPS_MAX + 10 {
             log.begin(millis(1), RequestKind::BeginTx, RedirectMode::Forward);
             log.begin(millis(1), RequestKind::Query, RedirectMode::ByClient);
             log.end(millis(1), RequestKind::BeginTx);
         }
         let lists = [&log.forwarded.begun, &log.forwarded.ended, &log.begins.begun, &log.begins.ended];
-        assert!(lists.iter().all(|times| times.len() == TIMES_MAX));
-        assert_eq!(log.redirected.len(), TIMES_MAX);
+        assert!(lists.iter().all(|times| times.len() == TIMESTAMPS_MAX));
+        assert_eq!(log.redirected.len(), TIMESTAMPS_MAX);
         assert_eq!(change(&log, 2, &figures(0, 0)), 4_096);
     }
 

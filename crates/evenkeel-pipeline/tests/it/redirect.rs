@@ -39,7 +39,10 @@ fn without_room_a_request_goes_to_the_better_peer_and_the_step_reports_it() {
     };
     assert_eq!((peer, reason.no_room), (A, NoRoomReason::ConnectionsFull));
     let text = reason.to_string();
-    assert!(text.starts_with("every database connection is in use here; best of 1 by score 0."), "{text}");
+    assert!(
+        text.starts_with("no database connection is free for this request; best of 1 by score 0."),
+        "{text}"
+    );
     gateway.driver.drain_events();
     let event =
         Event::Redirected { request: REQUEST, tenant: TenantId(0), peer, kind: RequestKind::Query, reason };

@@ -41,7 +41,7 @@ pub struct ScoreBreakdown {
     pub latency: LatencyBasis,
     /// Position in the ranking by score × weight, from 1.
     pub position: usize,
-    /// Number of open nodes.
+    /// Number of nodes or peers that could be chosen.
     pub open: usize,
     /// Number of nodes that took part in the draw.
     pub drawn_from: usize,

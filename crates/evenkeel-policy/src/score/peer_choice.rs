@@ -18,7 +18,7 @@ pub enum PeerGate {
         /// Age of its figures.
         age: Duration,
     },
-    /// A gate that applies to nodes is closed.
+    /// Its figures close a gate.
     #[error(transparent)]
     Closed(#[from] Gate),
 }
@@ -28,7 +28,7 @@ pub enum PeerGate {
 pub enum NoRoomReason {
     /// It accepts no new work.
     NotServing(Status),
-    /// It has as many requests in progress as it may have.
+    /// It serves as many requests as it may.
     SessionsFull,
     /// Every connection is in use, or requests that arrived earlier wait for the free ones.
     ConnectionsFull,
@@ -41,8 +41,8 @@ impl fmt::Display for NoRoomReason {
         match self {
             Self::NotServing(status) => write!(f, "this gateway is {status}"),
             Self::SessionsFull => f.write_str("too many requests are in progress here"),
-            Self::ConnectionsFull => f.write_str("every database connection is in use here"),
-            Self::TransactionsFull => f.write_str("every transaction place is in use here"),
+            Self::ConnectionsFull => f.write_str("no database connection is free for this request"),
+            Self::TransactionsFull => f.write_str("no transaction place is free for this request"),
         }
     }
 }
@@ -50,7 +50,7 @@ impl fmt::Display for NoRoomReason {
 /// Reason why no peer was chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NoPeerReason {
-    /// There is no peer, or all were tried before.
+    /// There is no peer, or every peer is excluded.
     NoPeer,
     /// Every peer is gated.
     AllGated {
@@ -64,7 +64,7 @@ pub enum NoPeerReason {
         /// Best score of an open peer.
         best_score: f64,
     },
-    /// The only better peers have stale figures or no free connection, and the budget for those is spent.
+    /// The only better peers have stale figures or are full by estimate, and the budget for those is spent.
     BudgetSpent,
 }
 
@@ -72,13 +72,13 @@ impl fmt::Display for NoPeerReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPeer => f.write_str("there is no peer to hand over to"),
-            Self::AllGated { peers: 1 } => f.write_str("the only peer is gated"),
-            Self::AllGated { peers } => write!(f, "all {peers} peers are gated"),
+            Self::AllGated { peers: 1 } => f.write_str("the only peer is full, slow, failing or down"),
+            Self::AllGated { peers } => write!(f, "all {peers} peers are full, slow, failing or down"),
             Self::NoneBetter { own_score, best_score } => {
                 write!(f, "no peer scores better than this gateway: {best_score:.2} against {own_score:.2}")
             }
             Self::BudgetSpent => {
-                f.write_str("the budget for peers with stale figures or without a free connection is spent")
+                f.write_str("the budget for peers with stale figures or full by estimate is spent")
             }
         }
     }
@@ -132,29 +132,29 @@ mod tests {
         };
         assert_eq!(
             reason.to_string(),
-            "every database connection is in use here; best of 2 by score 0.82, drawn from 2 with a chance of 60 %: \
+            "no database connection is free for this request; best of 2 by score 0.82, drawn from 2 with a chance of 60 %: \
              db free 0.80, http free 0.75, tx free 0.90, latency 0.50, errors 0.80, timeouts 0.75, waiting 0.90, \
              idle 0.10, uptime 0.50; own score 0.50, figures 120 ms old"
         );
         let no_room = [
             (NoRoomReason::NotServing(Status::Draining), "this gateway is DRAINING"),
             (NoRoomReason::SessionsFull, "too many requests are in progress here"),
-            (NoRoomReason::TransactionsFull, "every transaction place is in use here"),
+            (NoRoomReason::TransactionsFull, "no transaction place is free for this request"),
         ];
         for (reason, text) in no_room {
             assert_eq!(reason.to_string(), text);
         }
         let no_peer = [
             (NoPeerReason::NoPeer, "there is no peer to hand over to"),
-            (NoPeerReason::AllGated { peers: 1 }, "the only peer is gated"),
-            (NoPeerReason::AllGated { peers: 3 }, "all 3 peers are gated"),
+            (NoPeerReason::AllGated { peers: 1 }, "the only peer is full, slow, failing or down"),
+            (NoPeerReason::AllGated { peers: 3 }, "all 3 peers are full, slow, failing or down"),
             (
                 NoPeerReason::NoneBetter { own_score: 0.5, best_score: 0.4 },
                 "no peer scores better than this gateway: 0.40 against 0.50",
             ),
             (
                 NoPeerReason::BudgetSpent,
-                "the budget for peers with stale figures or without a free connection is spent",
+                "the budget for peers with stale figures or full by estimate is spent",
             ),
         ];
         for (reason, text) in no_peer {

@@ -1,13 +1,16 @@
 //! Peer selection: chooses another gateway for a request that this one has no room for.
 //!
-//! The figures of a peer have an age. Fresh ones pass all gates of the specification. Once they are older than
-//! `stale_after`, the capacity gates no longer close, and with age the sub-scores of capacity move towards 0.5, or
-//! towards those of this gateway if they are higher: a full pool has probably changed since. Older than `down_after`, the peer counts as DOWN.
+//! The figures of a peer have an age. All gates apply to fresh figures. Once they are older than `stale_after`, the
+//! capacity gates stay open, and with age the sub-scores of capacity move towards 0.5, or towards those of this gateway
+//! if they are higher: a full pool has probably changed since. Once they are older than `down_after`, the peer counts as
+//! DOWN.
 //!
-//! Guarantees: a gated peer is never chosen, nor one that scores no better than this gateway while that serves. Own and
-//! peers' latencies are compared with one median, of those with enough samples; all others, and all latencies while
-//! fewer than two have enough, count as equal to it (score 1, gate open). A peer that started recently has a smaller
-//! weight in ranking and draw, but is chosen if it is the only candidate. The order of the peers has no influence.
+//! Guarantees: a gated peer is never chosen. While this gateway serves, a chosen peer scores better than it. Latencies
+//! are compared with the median of this gateway and the open peers that have enough samples. A latency with too few
+//! samples scores like the median and passes the latency gate. While fewer than two nodes have enough samples, every
+//! latency scores 1, but a node with enough samples still meets the absolute latency gate. A peer that started recently
+//! has a smaller weight in ranking and draw, but is chosen if it is the only candidate. The order of the peers has no
+//! influence.
 //!
 //! Limits: a pick is O(peers) and allocates only while its buffer grows to the longest list seen.
 
@@ -25,9 +28,9 @@ use crate::id::PeerId;
 use crate::setting::{SettingOutOfRange, check};
 use crate::weight::Weight;
 
-/// Value towards which the capacity sub-scores of stale figures move, or that of this gateway if it is higher.
+/// Value towards which the capacity sub-scores of stale figures move, unless those of this gateway are higher.
 ///
-/// So an unknown capacity is no reason against a peer, and a half free one is better than this gateway when it is full.
+/// So an unknown capacity does not count against a peer, and counts for it while this gateway is full.
 const CAPACITY_NEUTRAL: f64 = 0.5;
 
 /// Part of its weight that a peer has right after its start.
@@ -52,7 +55,7 @@ impl PeerConfig {
         check("down_after", self.down_after.as_secs_f64(), stale_after..=3_600.0)
     }
 
-    /// Returns how far stale figures are on the way to DOWN, 0..=1; 0 for fresh figures.
+    /// Returns 0 up to `stale_after`, rising linearly to 1 at `down_after`.
     fn staleness(&self, age: Duration) -> f64 {
         let span = (self.down_after - self.stale_after).as_secs_f64();
         clamp01(age.saturating_sub(self.stale_after).as_secs_f64() / span)
@@ -76,20 +79,20 @@ pub struct PeerCandidate {
     pub peer: PeerId,
     /// Relative share of the requests that it should get.
     pub weight: Weight,
-    /// Its figures as measured.
+    /// Its figures as reported.
     pub stats: NodeStats,
-    /// Change by requests of this gateway since then.
+    /// Estimated change of its load since then.
     pub handed_over: HandedOver,
     /// Time since the figures were measured.
     pub age: Duration,
 }
 
-/// Change of the number of requests that a peer serves for this gateway, since its figures were measured.
+/// Estimated change of a peer's load since its figures were measured, the load from other gateways included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandedOver {
-    /// Requests of all kinds, handed over minus ended.
+    /// Change of the number of requests that hold a connection or wait for one.
     pub requests: i32,
-    /// Those that began a transaction.
+    /// Begins that this gateway handed over since, minus those that ended.
     pub begins: i32,
 }
 
@@ -128,7 +131,7 @@ impl HandedOver {
 pub enum PeersAllowed {
     /// Every open peer.
     Open,
-    /// Open peers with fresh figures and room, also after the requests that were handed over since.
+    /// Open peers with fresh figures that are not full by estimate.
     WithRoom,
 }
 
@@ -143,7 +146,7 @@ pub struct PeerChoice {
     pub own_score: f64,
     /// Age of the peer's figures.
     pub age: Duration,
-    /// `false` if its figures are stale, or it has no room after the requests that were handed over since.
+    /// `false` if its figures are stale, or it is full by estimate.
     pub has_room: bool,
 }
 
@@ -193,7 +196,7 @@ impl PeerSelector {
                 continue;
             }
             better_count += 1;
-            let weight = peer.weight.as_f64() * self.slow_start(&peer.stats);
+            let weight = peer.weight.as_f64() * self.slow_start_factor(&peer.stats);
             better.insert(Ranked { candidate: peer, id: peer.peer.0, weight, score });
         }
         let Some(drawn) = better.draw(self.config.score.power, random) else {
@@ -261,8 +264,8 @@ impl PeerSelector {
         }
     }
 
-    /// Returns the part of its weight that a peer has, by the time since it started.
-    fn slow_start(&self, stats: &NodeStats) -> f64 {
+    /// Returns the factor of a peer's weight, which grows to 1 with the time since its start.
+    fn slow_start_factor(&self, stats: &NodeStats) -> f64 {
         let uptime_ok_sec = f64::from(self.config.score.limits.config().uptime_ok_sec);
         (stats.uptime_sec as f64 / uptime_ok_sec).clamp(SLOW_START_MIN, 1.0)
     }
@@ -293,8 +296,8 @@ fn open_peers<'a>(
 
 /// Returns the first closed gate of a peer.
 ///
-/// Requests that were handed over since the figures were measured may open a gate, but not close one: their number is
-/// an estimate, and a peer without room by estimate is limited by the budget instead.
+/// The estimated change may open a gate, but never closes one: a peer that is full by estimate is limited by the budget
+/// instead.
 fn gate(config: &PeerConfig, peer: &PeerCandidate, request: RequestKind) -> Result<(), PeerGate> {
     if config.down_after < peer.age {
         return Err(PeerGate::Silent { age: peer.age });
@@ -316,7 +319,7 @@ fn gate(config: &PeerConfig, peer: &PeerCandidate, request: RequestKind) -> Resu
     Ok(gate_stats(config, peer.stats, request)?)
 }
 
-/// Reports whether the figures are fresh and pass the gates, with the requests that were handed over since.
+/// Reports whether the figures are fresh and, with the estimated change, pass the gates.
 fn has_room(config: &PeerConfig, peer: &PeerCandidate, request: RequestKind) -> bool {
     let corrected = peer.handed_over.add_to(&peer.stats);
     peer.age <= config.stale_after && gate_stats(config, corrected, request).is_ok()

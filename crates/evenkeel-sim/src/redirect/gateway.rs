@@ -25,14 +25,14 @@ pub(super) const SLOTS: u32 = 8;
 const TRANSACTIONS_MAX: u32 = 6;
 const SESSIONS_MAX: i32 = 200;
 const MODEL: ModelId = ModelId(0);
-/// Uptime at the start of a gateway that is not restarted, in seconds.
+/// Constant uptime of a gateway that was not restarted, in seconds.
 const UPTIME_BEFORE: u64 = 10_000;
 /// Time after a restart until a gateway is as fast as before, and its slowness right after it.
 const WARM_UP: Duration = Duration::from_secs(60);
 const COLD_SLOWNESS: f64 = 8.0;
 
 /// A request that a gateway decides about.
-pub(super) struct Question<'a> {
+pub(super) struct UndecidedRequest<'a> {
     pub(super) now: Instant,
     /// Figures of the gateway.
     pub(super) own: NodeStats,
@@ -47,7 +47,7 @@ pub(super) struct Gateway {
     node: NodeId,
     /// Last figures of the peers.
     peers: BTreeMap<PeerId, PeerFigures>,
-    /// Requests in the pipeline, by their number in the run.
+    /// Numbers in the run of the requests in the pipeline.
     pub(super) running: BTreeMap<RequestId, usize>,
     transactions: u32,
     /// Time of the next timer event.
@@ -117,9 +117,9 @@ impl Gateway {
         &mut self,
         plan: &RedirectPlan,
         rule: RedirectRule,
-        question: &Question<'_>,
+        request: &UndecidedRequest<'_>,
     ) -> Option<PeerId> {
-        let Question { now, own, kind, excluded, random } = *question;
+        let UndecidedRequest { now, own, kind, excluded, random } = *request;
         let mut peers: Vec<PeerFigures> = self.peers.values().copied().collect();
         if rule == RedirectRule::NoSlowStart {
             peers.iter_mut().for_each(|peer| peer.stats.uptime_sec = UPTIME_BEFORE);

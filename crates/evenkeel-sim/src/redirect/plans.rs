@@ -6,9 +6,9 @@ use evenkeel_policy::time::Duration;
 use super::{GatewayLife, GatewayPlan, RedirectPlan};
 
 /// Creates a plan from a seed.
-type Make = fn(u64) -> RedirectPlan;
+type PlanFn = fn(u64) -> RedirectPlan;
 
-const ALL: [(&str, Make); 7] = [
+const ALL: [(&str, PlanFn); 7] = [
     ("redirect-one-entry", one_entry),
     ("redirect-stale", stale_figures),
     ("redirect-stale-uneven", stale_figures_uneven),
@@ -42,7 +42,7 @@ fn stale_figures(seed: u64) -> RedirectPlan {
 /// Creates a plan with more to hand over than the default budget for stale figures allows.
 fn stale_figures_uneven(seed: u64) -> RedirectPlan {
     let mut plan = RedirectPlan {
-        about: "figures are 4 s old; loads 120 %, 60 % and 60 %; no budget",
+        about: "figures are 4 s old; loads 120 %, 60 % and 60 %; budget 100 %",
         ..stale_figures(seed)
     };
     plan.options.budget = 1.0;

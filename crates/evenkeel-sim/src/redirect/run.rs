@@ -7,7 +7,7 @@ use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use super::gateway::{Gateway, Question, SLOTS, is_reachable, service_time};
+use super::gateway::{Gateway, SLOTS, UndecidedRequest, is_reachable, service_time};
 use super::ideal::{self, Demand};
 use super::{GatewayLife, RedirectPlan, RedirectRule, RedirectRun};
 use crate::event_queue::EventQueue;
@@ -195,8 +195,9 @@ impl<'a> Cluster<'a> {
         let random = self.rng.unit();
         let request = &mut self.requests[number];
         let own = self.gateways[gateway].figures(&self.plan.gateways[gateway], now);
-        let question = Question { now, own, kind: request.kind, excluded: &request.excluded, random };
-        let decided = self.gateways[gateway].decide(self.plan, self.rule, &question);
+        let undecided =
+            UndecidedRequest { now, own, kind: request.kind, excluded: &request.excluded, random };
+        let decided = self.gateways[gateway].decide(self.plan, self.rule, &undecided);
         while self.gateways[gateway].pipeline.poll_event().is_some() {}
         let Some(chosen) = decided else { return false };
         self.run.redirected += usize::from(request.hops.is_empty() && request.demand.is_measured());

@@ -30,7 +30,7 @@ use crate::transaction_routes::{TransactionStart, begin_transaction, end_checked
 /// State of a stream between two requests, kept with its transaction.
 #[derive(Debug, Default)]
 pub(crate) struct StreamState {
-    /// Number of the next request, which its baton must have.
+    /// Number of the next request, which its baton must contain.
     turn: u64,
     stored: StoredSql,
 }
@@ -69,7 +69,7 @@ enum StreamMode {
     /// Each statement is a transaction of its own.
     Autocommit(Option<HeldConnection>),
     Transaction(StreamTransaction),
-    /// The transaction ended, but not by the client's wish, so nothing else may run.
+    /// The transaction ended without a `COMMIT` or `ROLLBACK` of the client, so no other statement may run.
     Lost(SqlError),
 }
 
@@ -147,8 +147,8 @@ impl HranaStream {
         matches!(self.mode, StreamMode::Autocommit(_))
     }
 
-    /// Reports whether an error takes the place of the response: the gateway rejects the request, and nothing was executed.
-    /// Its status then tells clients and proxies when to retry.
+    /// Reports whether an error decides the status of the response: the gateway rejected the request, and nothing was
+    /// executed, so clients and proxies may retry by the status.
     pub(super) fn is_rejected_by(&self, error: &SqlError) -> bool {
         let is_of_gateway =
             matches!(error, SqlError::Api(error) if !matches!(error, ApiError::Invalid { .. }));
@@ -159,7 +159,7 @@ impl HranaStream {
         self.api.limits.result_bytes_max
     }
 
-    /// Returns the access that decides whether a statement may be stopped at the size limit.
+    /// Returns read-only for a statement that may be stopped at the size limit: a read outside a transaction.
     pub(super) fn access_for(&self, sql: &str) -> AccessMode {
         match StatementKind::of(sql) {
             StatementKind::Read if self.is_autocommit() => AccessMode::ReadOnly,
@@ -167,7 +167,7 @@ impl HranaStream {
         }
     }
 
-    /// Reports whether a statement begins or ends a transaction.
+    /// Reports whether a statement is `BEGIN`, `COMMIT`, `ROLLBACK` or `PRAGMA foreign_keys`, which do not count.
     pub(super) fn is_control(&self, statement: &HranaStatement) -> bool {
         statement.resolve(&self.stored).is_ok_and(|sql| StatementKind::of(&sql).is_control())
     }
@@ -286,14 +286,15 @@ impl HranaStream {
     ) -> Result<Completion, SqlError> {
         let database = self.database.clone();
         let deadline = self.deadline;
-        let is_unchecked = access == AccessMode::ReadWrite && self.foreign_keys == ForeignKeyChecks::Off;
+        let skips_foreign_keys =
+            access == AccessMode::ReadWrite && self.foreign_keys == ForeignKeyChecks::Off;
         let lent = self.connect(access).await?;
         let run = async {
-            if is_unchecked {
+            if skips_foreign_keys {
                 bounded(deadline, lent.connection.begin_without_foreign_keys()).await?;
             }
             let completion = database.run(lent, statement, sink, deadline).await?;
-            if is_unchecked {
+            if skips_foreign_keys {
                 commit(deadline, lent).await?;
             }
             check_outside(lent)?;
@@ -337,7 +338,7 @@ impl HranaStream {
         }
     }
 
-    /// Counts the request against the tenant's limits, once. Statements of an open transaction are exempt.
+    /// Counts the request against the tenant's rate limit, once; fails while the server drains.
     fn admit(&mut self) -> Result<(), SqlError> {
         if !self.is_admitted {
             self.tenant.take_request(self.accepted_at)?;

@@ -1,4 +1,4 @@
-//! Calls whose statement was started, so that an AWS client cannot start it again.
+//! Remembers the calls whose statement was started, so that a retry of an AWS client does not start it again.
 //!
 //! A client repeats a call if the connection is lost or the response takes too long, although the statement may have taken
 //! effect. All attempts of a call have the same `amz-sdk-invocation-id`.

@@ -154,7 +154,7 @@ fn redirects_are_counted_by_peer_and_kind_and_peers_beyond_the_limit_count_as_ot
     let phrase = history.steps[0].1.to_string();
     assert!(
         phrase.starts_with(
-            "query redirected to peer 1: every database connection is in use here; best of 2 by score"
+            "query redirected to peer 1: no database connection is free for this request; best of 2 by score"
         ),
         "{phrase}"
     );

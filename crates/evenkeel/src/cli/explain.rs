@@ -17,8 +17,9 @@ Examples:
 
 /// Explain what happened to a request, message or job, step by step
 ///
-/// A request is found by the X-Request-Id of its response, on the node that served it and on the node that handed it over. A node
-/// keeps the last `[telemetry] requests_max` requests of each API, until it is restarted.
+/// A request is found by the X-Request-Id of its response, on the node that served it and on the node that handed it over. A
+/// forwarded request has one id on both nodes; a redirected one only if the client sends its own id. A node keeps the last
+/// `[telemetry] requests_max` requests of each API, until it is restarted.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ExplainArgs {

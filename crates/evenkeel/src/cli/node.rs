@@ -27,7 +27,7 @@ pub(super) struct NodeArgs {
 
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
-    /// List the nodes and their state, and the peers that share SQL databases with their scores
+    /// List the nodes and their state, and all peers with their scores per shared datasource
     List(ListArgs),
     /// Drain a node: requests in flight finish, new ones go to other nodes
     Drain(NamedArgs),
@@ -108,8 +108,8 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     print(&Table::new(&columns, &peers).to_string())
 }
 
-/// Returns a row per peer and shared datasource: status, age of its figures, and its score or closed gate for each kind
-/// of request.
+/// Returns a row per peer and shared datasource, with the score or closed gate for each kind of request, and one row for
+/// a peer that shares none.
 fn peer_rows(sql: &Value) -> Vec<Value> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut rows = Vec::new();

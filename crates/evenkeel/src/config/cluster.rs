@@ -20,7 +20,7 @@ pub struct ClusterConfig {
     pub name: Option<String>,
     /// Set if there are peers.
     pub secret: Option<Secret<String>>,
-    /// All nodes of the cluster; the list may contain this node.
+    /// Nodes of the cluster; this node skips its own entry.
     pub peers: Vec<PeerConfig>,
 }
 

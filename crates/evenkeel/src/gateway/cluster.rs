@@ -19,13 +19,13 @@ const RESPONSE_MARGIN: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The SQL API, which is created after the cluster that reports its figures.
-pub(super) type SqlSlot = Arc<OnceLock<Weak<SqlApi>>>;
+pub(super) type SqlApiCell = Arc<OnceLock<Weak<SqlApi>>>;
 
 /// Starts to poll the peers; `None` if this node has none.
 pub(super) fn start(
     config: &Config,
     roots: TlsRoots,
-    sql: SqlSlot,
+    sql: SqlApiCell,
 ) -> Result<Option<Arc<Cluster>>, StartError> {
     let ClusterConfig { name, secret, peers } = &config.cluster;
     let node = name.clone().unwrap_or_else(host_name);

@@ -199,8 +199,9 @@ fn a_redirected_and_a_forwarded_statement_are_explained_at_both_nodes() {
 
     let redirected = send(&a.server, "/query", "moved", &query);
     assert_eq!(redirected.status, 307, "{redirected:?}");
-    let handed_over =
-        ["query redirected to peer \"b\": every database connection is in use here; best of 1 by score "];
+    let handed_over = [
+        "query redirected to peer \"b\": no database connection is free for this request; best of 1 by score ",
+    ];
     assert_steps(&explained(&a.server, "moved"), &handed_over);
     let url = redirected.json()["redirect"]["url"].clone();
     let path = url.as_str().unwrap().strip_prefix(&format!("http://{}", b.server.address)).unwrap();
