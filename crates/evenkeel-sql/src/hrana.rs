@@ -5,7 +5,7 @@
 //! sent twice is executed once. A pipeline whose client disconnects is rolled back. Scheduling and limits are those of
 //! `/execute`.
 //!
-//! Limits: `statements_max` statements per request, besides those that begin or end a transaction; `timeout_default` for
+//! Limits: `statements_max` statements per request, and 10 more if they begin or end a transaction; `timeout_default` for
 //! the whole request, waits for connections included; `result_bytes_max` for all results together, except those that a
 //! cursor streams; [`stored_sql`] for stored texts.
 
