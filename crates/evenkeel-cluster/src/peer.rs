@@ -177,7 +177,15 @@ mod tests {
 
     fn report(boot: u64, sequence: u64, received_at: Instant) -> ReceivedReport {
         let status = Status::Serving;
-        ReceivedReport { boot: BootId(boot), sequence, clock_ms: 0, received_at, status, pools: vec![] }
+        ReceivedReport {
+            boot: BootId(boot),
+            sequence,
+            clock_ms: 0,
+            measured_at: received_at,
+            received_at,
+            status,
+            pools: vec![],
+        }
     }
 
     /// Returns boot and sequence of the known report.

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::key::{ClusterKeys, Nonce, draw};
 use crate::peer::{FailureKind, Peer, ReportSource};
-use crate::report::{self, REPORT_BYTES_MAX};
+use crate::report::{self, REPORT_BYTES_MAX, ReceivedReport};
 
 /// Path of a poll; the method is GET.
 pub const POLL_PATH: &str = "/cluster/stats";
@@ -195,8 +195,9 @@ impl PollClient {
                 "sent a report with a wrong signature: the cluster secrets differ".to_owned(),
             ));
         }
-        let report = report::parse(json, &self.peer.name, sent_at);
+        let report = report::parse(json, &self.peer.name, Instant::now());
         let report = report.map_err(|error| invalid(format!("is not believed: {error}")))?;
+        let report = ReceivedReport { measured_at: sent_at, ..report };
         self.peer.record_report(report, ReportSource::Poll);
         Ok(())
     }

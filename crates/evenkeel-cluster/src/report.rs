@@ -62,21 +62,22 @@ pub struct ReceivedReport {
     pub sequence: u64,
     /// The peer's clock when it wrote the report: milliseconds since its start.
     pub clock_ms: u64,
-    /// Time at which the poll was sent, or at which the forwarded response arrived; the figures are not older.
+    /// Time at which the poll was sent, or the forwarded response arrived; the figures of a poll are not older.
+    pub measured_at: Instant,
     pub received_at: Instant,
     pub status: Status,
     pub pools: Vec<PoolReport>,
 }
 
 impl ReceivedReport {
-    /// Returns the time since the report was received.
+    /// Returns the greatest age of the figures.
     pub fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.received_at)
+        now.saturating_duration_since(self.measured_at)
     }
 
     /// Returns the peer's clock, extrapolated to now; it is behind by the time that the report travelled.
     pub fn clock_ms_at(&self, now: Instant) -> u64 {
-        self.clock_ms.saturating_add(millis(self.age(now)))
+        self.clock_ms.saturating_add(millis(now.saturating_duration_since(self.received_at)))
     }
 }
 
@@ -176,6 +177,7 @@ pub(crate) fn parse(json: &[u8], node: &str, received_at: Instant) -> Result<Rec
         boot: BootId(boot),
         sequence: wire.sequence,
         clock_ms: wire.clock_ms,
+        measured_at: received_at,
         received_at,
         status: wire.status,
         pools: wire.pools,

@@ -190,7 +190,7 @@ impl SqlApi {
             peer: PeerId(u32::try_from(peer.index).ok()?),
             weight: peer.weight,
             stats: NodeStats { status, ..pool.stats },
-            measured_at: self.scheduler_time(received.received_at.into_std()),
+            measured_at: self.scheduler_time(received.measured_at.into_std()),
         })
     }
 

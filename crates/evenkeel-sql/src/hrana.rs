@@ -5,9 +5,9 @@
 //! sent twice is executed once. A pipeline whose client disconnects is rolled back. Scheduling and limits are those of
 //! `/execute`.
 //!
-//! Limits: `statements_max` statements per request, not counting `BEGIN`, `COMMIT`, `ROLLBACK` and `PRAGMA foreign_keys`;
-//! `timeout_default` for the whole request, waits for connections included; `result_bytes_max` for all results together,
-//! except those that a cursor streams; [`stored_sql`] for stored texts.
+//! Limits: `statements_max` statements per request, and 10 more if they begin or end a transaction; `timeout_default` for
+//! the whole request, waits for connections included; `result_bytes_max` for all results together, except those that a
+//! cursor streams; [`stored_sql`] for stored texts.
 
 mod batch;
 mod cursor;

@@ -26,6 +26,7 @@ mod rds_data;
 mod received;
 mod request;
 mod result;
+mod sql_words;
 mod statement;
 mod stats;
 mod transaction;

@@ -28,7 +28,7 @@ use evenkeel_server::tenant::{Access, Tenant};
 use http::{HeaderName, Method, StatusCode};
 use serde_json::{Value, json};
 
-use self::request::{BatchRequest, EndRequest, ExecuteRequest, Target, parse_begin};
+use self::request::{BatchRequest, BoundBatch, EndRequest, ExecuteRequest, Target, parse_begin};
 use self::result::{DiscardedRows, RdsResult};
 pub(crate) use self::started_calls::StartedCalls;
 use crate::api::SqlApi;
@@ -37,6 +37,7 @@ use crate::datasource::{AccessMode, BeginOptions, Statement, TransactionEnd, Tra
 use crate::error::SqlError;
 use crate::handover::FoundTransaction;
 use crate::metrics::Operation;
+use crate::param::Param;
 use crate::received::ReceivedRequest;
 use crate::request::{BeginRequest, invalid};
 use crate::statement::{bounded, check_outside, commit, run_checked_out, run_in_transaction};
@@ -135,38 +136,44 @@ async fn batch_execute(api: Arc<SqlApi>, call: ServerRequest) -> Result<Response
         ConnectionSource::Transaction(open) => (open.database.clone(), Some(open)),
         ConnectionSource::Elsewhere(response) => return Ok(response),
     };
-    let statements = request.statements(database.source.engine(), &api.limits)?;
+    if open.is_none() {
+        received.take_request()?;
+        api.check_draining()?;
+    }
+    let BoundBatch { sql, sets } = request.bind(database.source.engine())?;
+    let results = vec![json!({"generatedFields": []}); sets.len()];
+    let statement =
+        Statement { sql, params: Vec::new(), time_max: api.limits.timeout_default, rows_max: None };
     let deadline = Instant::now() + api.limits.timeout_default;
     if let Some(open) = open {
         let _session = database.stats.begin(Activity::HttpSession);
         let checked_out = api.transactions.check_out(open).await?;
         api.rds_calls.start(&received.headers, tenant)?;
-        run_batch_in(&database, checked_out, &statements, deadline).await?;
+        run_batch_in(&database, checked_out, statement, sets, deadline).await?;
     } else {
-        received.take_request()?;
-        api.check_draining()?;
         let _session = database.stats.begin(Activity::HttpSession);
         let mut lent =
             database.connect(connection_request(&received, RequestKind::BeginTx, deadline)).await?;
         api.rds_calls.start(&received.headers, tenant)?;
-        run_batch(&database, &mut lent, &statements, deadline).await?;
+        run_batch(&database, &mut lent, statement, sets, deadline).await?;
     }
-    let results = vec![json!({"generatedFields": []}); statements.len()];
     Ok(ok(&json!({"updateResults": results})))
 }
 
-/// Runs the statements of a batch in a transaction of their own. An error drops the connection, which rolls it back.
+/// Runs a statement with each parameter set, in a transaction of its own. An error drops the connection, which rolls it back.
 async fn run_batch(
     database: &Database,
     lent: &mut LentConnection,
-    statements: &[Statement],
+    mut statement: Statement,
+    sets: Vec<Vec<Param>>,
     deadline: Instant,
 ) -> Result<(), SqlError> {
     let _open = database.stats.begin(Activity::Transaction);
     let options = BeginOptions { isolation: None, access: AccessMode::ReadWrite };
     bounded(deadline, lent.connection.begin(options)).await?;
-    for statement in statements {
-        database.run(lent, statement, &mut DiscardedRows, deadline).await?;
+    for params in sets {
+        statement.params = params;
+        database.run(lent, &statement, &mut DiscardedRows, deadline).await?;
         if lent.connection.transaction_status() == TransactionStatus::Idle {
             return Err(SqlError::TransactionInList);
         }
@@ -174,17 +181,19 @@ async fn run_batch(
     commit(deadline, lent).await
 }
 
-/// Runs the statements of a batch in an open transaction, which no other request can use meanwhile.
+/// Runs a statement with each parameter set, in an open transaction, which no other request can use meanwhile.
 async fn run_batch_in(
     database: &Database,
     checked_out: CheckedOut,
-    statements: &[Statement],
+    mut statement: Statement,
+    sets: Vec<Vec<Param>>,
     deadline: Instant,
 ) -> Result<(), SqlError> {
     let mut checked_out = Some(checked_out);
-    for statement in statements {
+    for params in sets {
+        statement.params = params;
         let Some(connection) = checked_out.take() else { return Err(SqlError::TransactionInList) };
-        let run = run_in_transaction(database, connection, statement, &mut DiscardedRows, deadline).await?;
+        let run = run_in_transaction(database, connection, &statement, &mut DiscardedRows, deadline).await?;
         checked_out = run.still_open;
     }
     Ok(())

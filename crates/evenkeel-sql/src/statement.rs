@@ -25,6 +25,7 @@ use crate::idempotency::{self, Repeat};
 use crate::received::{ReceivedRequest, RequestIds};
 use crate::request::{StatementRequest, Statements, invalid};
 use crate::result::{Extent, JsonResult, LineStream, StreamFormat, StreamSender};
+use crate::sql_words::{is_commit, is_prepare_transaction};
 use crate::stats::{Activity, ActivityGuard};
 use crate::transaction::{CheckedOut, EndedBy, OpenTransaction};
 
@@ -361,11 +362,12 @@ pub(crate) async fn run_in_transaction(
     sink: &mut dyn RowSink,
     deadline: Instant,
 ) -> Result<RunInTransaction, SqlError> {
-    if is_prepare_transaction(&statement.sql) {
+    let engine = database.source.engine();
+    if is_prepare_transaction(&statement.sql, engine) {
         let what = "PREPARE TRANSACTION is not supported over HTTP".to_owned();
         return Err(SqlError::Database(DatabaseError::Unsupported { what }));
     }
-    if is_commit(&statement.sql) {
+    if is_commit(&statement.sql, engine) {
         checked_out.ends_if_lost = EndedBy::UnknownOutcome;
     }
     let open = checked_out.open.clone();
@@ -397,6 +399,7 @@ fn finish_in_transaction(
     statement: &Statement,
     completion: Completion,
 ) -> Result<RunInTransaction, SqlError> {
+    let engine = checked_out.open.database.source.engine();
     let Some(lent) = checked_out.connection() else { return Err(SqlError::UnknownTransaction) };
     if completion.end == RowsEnd::Stopped {
         // The sink stopped the statement, which may still run; dropping `checked_out` cancels it.
@@ -409,27 +412,13 @@ fn finish_in_transaction(
     match completion.command.as_str() {
         // SQLite calls a commit what the statement called it.
         "COMMIT" | "END" => checked_out.end(EndedBy::Commit),
-        _ if is_commit(&statement.sql) => {
+        _ if is_commit(&statement.sql, engine) => {
             checked_out.end(EndedBy::FailedCommit);
             return Err(SqlError::Database(DatabaseError::rolled_back()));
         }
         _ => checked_out.end(EndedBy::Rollback),
     }
     Ok(RunInTransaction { completion, still_open: None })
-}
-
-/// Reports whether the first word of a statement is COMMIT or END; a leading comment hides it.
-fn is_commit(sql: &str) -> bool {
-    words(sql).next().is_some_and(|word| ["commit", "end"].iter().any(|name| word.eq_ignore_ascii_case(name)))
-}
-
-/// Reports whether a statement would take the transaction away from its connection (two-phase commit).
-fn is_prepare_transaction(sql: &str) -> bool {
-    words(sql).take(2).map(str::to_ascii_lowercase).eq(["prepare", "transaction"])
-}
-
-fn words(sql: &str) -> impl Iterator<Item = &str> {
-    sql.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
 }
 
 /// Reports whether an error means that the transaction's connection is gone.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::HranaStream;
 use super::batch::{Batch, StepOutcome};
-use super::error::to_json;
+use super::error::to_json_within;
 use super::request::BatchBody;
 use super::result::{write_columns, write_counts, write_row};
 use super::stream::StreamCall;
@@ -29,18 +29,24 @@ use crate::statement::{CHUNKS_MAX, NDJSON};
 /// Serves a cursor.
 pub(super) async fn serve(call: StreamCall, body: &[u8]) -> Result<Response, SqlError> {
     let BatchBody { baton, batch } = BatchBody::parse(body, &call.api.limits)?;
-    let stream = HranaStream::open(call, baton.as_deref())?;
+    let mut stream = HranaStream::open(call, baton.as_deref())?;
     let (sender, chunks) = mpsc::channel::<Bytes>(CHUNKS_MAX);
     let (started_sender, starts) = oneshot::channel();
     let reader = sender.clone();
-    let entries = EntryStream::new(sender, started_sender, stream.result_bytes_max());
+    let mut entries = EntryStream::new(sender, started_sender, stream.result_bytes_max());
     tokio::spawn(async move {
         tokio::select! {
             biased;
-            () = run(stream, &batch, entries) => {}
+            () = run(&mut stream, &batch, &mut entries) => {}
             // The client is gone; dropping the statement cancels it.
             () = reader.closed() => {}
         }
+        if !entries.has_begun {
+            stream.withdraw_baton();
+        }
+        // A client that reads slowly must not keep the connection until it has read the end.
+        drop(stream);
+        entries.finish().await;
     });
     starts.await.map_err(|_| ApiError::Internal)??;
     let mut response = Response::new(channel(chunks));
@@ -49,12 +55,12 @@ pub(super) async fn serve(call: StreamCall, body: &[u8]) -> Result<Response, Sql
 }
 
 /// Runs the steps of a batch whose conditions hold, and sends their entries.
-async fn run(mut stream: HranaStream, batch: &Batch, mut entries: EntryStream) {
+async fn run(stream: &mut HranaStream, batch: &Batch, entries: &mut EntryStream) {
     let last_control = batch.steps().iter().rposition(|step| stream.is_control(&step.stmt));
     let mut outcomes = Vec::new();
     for (index, step) in batch.steps().iter().enumerate() {
         if last_control.is_none_or(|last| last < index) {
-            entries.settle(&mut stream);
+            entries.settle(stream);
         }
         let is_due = step.is_due(&outcomes, stream.is_autocommit());
         let result = match (is_due, stream.statement(&step.stmt)) {
@@ -65,18 +71,21 @@ async fn run(mut stream: HranaStream, batch: &Batch, mut entries: EntryStream) {
                 let mut sink = entries.step(index, step.stmt.wants_rows());
                 let run = stream.run(&statement, &mut sink).await;
                 let run = run.map(|completion| sink.finish(&completion));
-                Some(if entries.is_too_large() { Err(entries.drop_from(start)) } else { run })
+                Some(match entries.is_too_large() {
+                    true => run.and(Err(entries.drop_from(start))),
+                    false => run,
+                })
             }
         };
         outcomes.push(StepOutcome::of(result.as_ref()));
         let Some(Err(error)) = result else { continue };
         if stream.is_rejected_by(&error) {
-            return entries.reject(error).await;
+            return entries.reject(error);
         }
-        entries.write(&json!({"type": "step_error", "step": index, "error": to_json(&error)}));
+        entries.write_error(json!({"type": "step_error", "step": index}), &error);
     }
-    entries.settle(&mut stream);
-    entries.finish().await;
+    entries.settle(stream);
+    entries.start();
 }
 
 /// Entries on their way to the client.
@@ -86,10 +95,14 @@ struct EntryStream {
     reserving: Option<Reserving>,
     /// Signals that the response can begin, or the error that takes its place; `None` once it was sent.
     started: Option<oneshot::Sender<Result<(), SqlError>>>,
+    /// Set once the response began, so that the client can receive the baton.
+    has_begun: bool,
     /// Set once the baton is known and written; entries are held back until then.
     is_settled: bool,
     /// Largest size of entries that are held back.
     bytes_max: usize,
+    /// Set when a row of the current step did not fit.
+    is_cut: bool,
 }
 
 impl EntryStream {
@@ -103,8 +116,10 @@ impl EntryStream {
             chunks,
             reserving: None,
             started: Some(started),
+            has_begun: false,
             is_settled: false,
             bytes_max,
+            is_cut: false,
         }
     }
 
@@ -126,7 +141,7 @@ impl EntryStream {
         }
         if let Some(started) = self.started.take() {
             // Fails only if the client is gone, which `poll_ready` notices too.
-            let _ = started.send(Ok(()));
+            self.has_begun = started.send(Ok(())).is_ok();
         }
     }
 
@@ -137,12 +152,13 @@ impl EntryStream {
 
     /// Reports whether the entries that are held back exceed the limit.
     fn is_too_large(&self) -> bool {
-        !self.is_settled && self.bytes_max < self.out.len()
+        self.is_cut || (!self.is_settled && self.bytes_max < self.out.len())
     }
 
     /// Drops the entries of a step that is too large, and returns the error that takes their place.
     fn drop_from(&mut self, start: usize) -> SqlError {
         self.out.truncate(start);
+        self.is_cut = false;
         SqlError::ExecutedResultTooLarge { bytes_max: self.bytes_max }
     }
 
@@ -151,21 +167,23 @@ impl EntryStream {
         self.out.push(b'\n');
     }
 
-    /// Sends an error in place of the response, or as the last entry.
-    async fn reject(mut self, error: SqlError) {
+    /// Writes an error into an entry. Errors are not sent before the next row or the end, so their size is limited too.
+    fn write_error(&mut self, mut entry: Value, error: &SqlError) {
+        entry["error"] = to_json_within(error, self.bytes_max.saturating_sub(self.out.len()));
+        self.write(&entry);
+    }
+
+    /// Sends an error in place of the response, or writes it as the last entry.
+    fn reject(&mut self, error: SqlError) {
         match self.started.take() {
             // Fails only if the client is gone.
             Some(started) => drop(started.send(Err(error))),
-            None => {
-                self.write(&json!({"type": "error", "error": to_json(&error)}));
-                self.finish().await;
-            }
+            None => self.write_error(json!({"type": "error"}), &error),
         }
     }
 
     /// Sends the rest.
-    async fn finish(mut self) {
-        self.start();
+    async fn finish(self) {
         // Fails only if the client is gone.
         let _ = self.chunks.send(self.out.into()).await;
     }
@@ -208,10 +226,11 @@ impl RowSink for StepEntries<'_> {
 
     fn row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>) -> ControlFlow<()> {
         if self.wants_rows && !self.entries.is_too_large() {
-            let out = &mut self.entries.out;
-            out.extend_from_slice(br#"{"type":"row","row":"#);
-            write_row(out, cells);
-            out.extend_from_slice(b"}\n");
+            let entries = &mut *self.entries;
+            let bytes_max = if entries.is_settled { usize::MAX } else { entries.bytes_max };
+            entries.out.extend_from_slice(br#"{"type":"row","row":"#);
+            entries.is_cut = write_row(&mut entries.out, cells, bytes_max).is_break();
+            entries.out.extend_from_slice(b"}\n");
         }
         ControlFlow::Continue(())
     }

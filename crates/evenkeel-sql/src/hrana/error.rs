@@ -29,6 +29,15 @@ pub(super) fn to_json(error: &SqlError) -> Value {
     json!({"message": message(error), "code": code(error)})
 }
 
+/// Returns the error in at most `bytes_max` bytes if its message can be left out for that; its code always stays.
+pub(super) fn to_json_within(error: &SqlError, bytes_max: usize) -> Value {
+    let whole = to_json(error);
+    if whole.to_string().len() <= bytes_max {
+        return whole;
+    }
+    json!({"message": "the response has no room for the message", "code": code(error)})
+}
+
 /// Returns the message, in terms of the protocol where the API's own would not help its users.
 fn message(error: &SqlError) -> String {
     match error {

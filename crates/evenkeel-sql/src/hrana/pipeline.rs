@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::HranaStream;
 use super::batch::{Batch, StepOutcome};
-use super::error::to_json;
+use super::error::to_json_within;
 use super::request::{BatchBody, ExecuteBody, HranaStatement, PipelineBody, SqlRef, StreamRequest};
 use super::result::{HranaResult, description};
 use super::stream::StreamCall;
@@ -43,7 +43,7 @@ pub(super) async fn serve(call: StreamCall, body: &[u8]) -> Result<Response, Sql
             }
             Err(error) if stream.is_rejected_by(&error) => return Err(error),
             Err(error) => {
-                let error = json!({"type": "error", "error": to_json(&error)});
+                let error = json!({"type": "error", "error": to_json_within(&error, bytes_left)});
                 out.extend_from_slice(error.to_string().as_bytes());
             }
         }
@@ -96,7 +96,8 @@ async fn execute(
     let to_run = stream.statement(statement)?;
     let access = stream.access_for(&to_run.sql);
     let mut result = HranaResult::new(statement.wants_rows(), access, bytes_left);
-    let run = stream.run(&to_run, &mut result).await;
+    // The error of a statement that failed comes before the size of its result.
+    let completion = stream.run(&to_run, &mut result).await?;
     if result.is_too_large() {
         let bytes_max = stream.result_bytes_max();
         return Err(match access {
@@ -104,20 +105,22 @@ async fn execute(
             AccessMode::ReadWrite => SqlError::ExecutedResultTooLarge { bytes_max },
         });
     }
-    Ok(result.finish(&run?))
+    Ok(result.finish(&completion))
 }
 
 /// Runs the steps of a batch whose conditions hold.
 async fn run_batch(stream: &mut HranaStream, batch: &Batch, bytes_left: usize) -> Result<Vec<u8>, SqlError> {
     let mut out = br#"{"step_results":["#.to_vec();
-    let mut errors = Vec::new();
+    let mut errors = b"[".to_vec();
     let mut outcomes = Vec::new();
     for (index, step) in batch.steps().iter().enumerate() {
         if index > 0 {
             out.push(b',');
+            errors.push(b',');
         }
+        let bytes_left = bytes_left.saturating_sub(out.len() + errors.len());
         let result = match step.is_due(&outcomes, stream.is_autocommit()) {
-            true => Some(execute(stream, &step.stmt, bytes_left.saturating_sub(out.len())).await),
+            true => Some(execute(stream, &step.stmt, bytes_left).await),
             false => None,
         };
         match &result {
@@ -126,12 +129,11 @@ async fn run_batch(stream: &mut HranaStream, batch: &Batch, bytes_left: usize) -
             Some(Err(_)) | None => out.extend_from_slice(b"null"),
         }
         outcomes.push(StepOutcome::of(result.as_ref()));
-        errors.push(result.and_then(Result::err).as_ref().map(to_json));
+        let error = result.and_then(Result::err).map(|error| to_json_within(&error, bytes_left));
+        errors.extend_from_slice(json!(error).to_string().as_bytes());
     }
-    out.extend_from_slice(
-        format!(r#"],"step_errors":{},"replication_index":null}}"#, json!(errors)).as_bytes(),
-    );
-    Ok(out)
+    let parts = [out.as_slice(), br#"],"step_errors":"#, &errors, br#"],"replication_index":null}"#];
+    Ok(parts.concat())
 }
 
 /// Runs the statements of a text until one fails.

@@ -13,6 +13,9 @@ use crate::request::{BoundedList, PARAMS_MAX, STATEMENTS_READ_MAX, check_stateme
 /// Most requests of a pipeline, those without a statement included.
 const REQUESTS_MAX: usize = 1_000;
 
+/// Most statements beyond `statements_max` of a request, for those that begin or end a transaction.
+const CONTROL_MAX: usize = 10;
+
 /// Body of `/v2/pipeline` and `/v3/pipeline`.
 #[derive(Deserialize)]
 pub(super) struct PipelineBody {
@@ -100,23 +103,23 @@ enum HranaValue {
 impl PipelineBody {
     pub(super) fn parse(body: &[u8], limits: &SqlLimits) -> Result<Self, ApiError> {
         let body: Self = parse_json(body)?;
-        let mut statements = 0;
+        let mut count = StatementCount::default();
         for request in &body.requests.0 {
-            statements += match request {
-                StreamRequest::Execute { stmt } => stmt.count(),
+            match request {
+                StreamRequest::Execute { stmt } => count.add(stmt),
                 StreamRequest::Batch { batch } => {
                     batch.check()?;
-                    count_steps(batch.steps())
+                    count.add_steps(batch.steps());
                 }
                 // The text of a sequence is limited as that of one statement is.
-                StreamRequest::Sequence(_) | StreamRequest::Describe(_) => 1,
+                StreamRequest::Sequence(_) | StreamRequest::Describe(_) => count.others += 1,
                 StreamRequest::Close
                 | StreamRequest::StoreSql { .. }
                 | StreamRequest::CloseSql { .. }
-                | StreamRequest::GetAutocommit => 0,
-            };
+                | StreamRequest::GetAutocommit => {}
+            }
         }
-        check_count(statements, limits)?;
+        count.check(limits)?;
         Ok(body)
     }
 }
@@ -125,21 +128,48 @@ impl BatchBody {
     pub(super) fn parse(body: &[u8], limits: &SqlLimits) -> Result<Self, ApiError> {
         let body: Self = parse_json(body)?;
         body.batch.check()?;
-        check_count(count_steps(body.batch.steps()), limits)?;
+        let mut count = StatementCount::default();
+        count.add_steps(body.batch.steps());
+        count.check(limits)?;
         Ok(body)
     }
 }
 
-fn count_steps(steps: &[BatchStep]) -> usize {
-    steps.iter().map(|step| step.stmt.count()).sum()
+/// Statements of a request.
+#[derive(Debug, Default)]
+struct StatementCount {
+    /// Statements that begin or end a transaction or prepare for one, unless their text is stored.
+    control: usize,
+    others: usize,
 }
 
-fn check_count(statements: usize, limits: &SqlLimits) -> Result<(), ApiError> {
-    if limits.statements_max < statements {
-        let message = format!("the request has more than {} statements", limits.statements_max);
-        return Err(invalid("requests", message));
+impl StatementCount {
+    fn add(&mut self, statement: &HranaStatement) {
+        match statement.sql.as_deref() {
+            Some(sql) if StatementKind::of(sql).is_control() => self.control += 1,
+            Some(_) | None => self.others += 1,
+        }
     }
-    Ok(())
+
+    fn add_steps(&mut self, steps: &[BatchStep]) {
+        for step in steps {
+            self.add(&step.stmt);
+        }
+    }
+
+    fn check(&self, limits: &SqlLimits) -> Result<(), ApiError> {
+        let max = limits.statements_max;
+        if max < self.others {
+            return Err(invalid("requests", format!("the request has more than {max} statements")));
+        }
+        let all_max = max.saturating_add(CONTROL_MAX);
+        if all_max < self.others + self.control {
+            let message =
+                format!("the request has more than {all_max} statements, those for transactions included");
+            return Err(invalid("requests", message));
+        }
+        Ok(())
+    }
 }
 
 impl SqlRef {
@@ -153,13 +183,6 @@ impl HranaStatement {
     /// Reports whether the client wants the rows.
     pub(super) fn wants_rows(&self) -> bool {
         self.want_rows != Some(false)
-    }
-
-    /// Returns the number by which the statement counts against the limit: zero if it begins or ends a transaction, unless
-    /// its text is stored.
-    fn count(&self) -> usize {
-        let is_control = self.sql.as_deref().is_some_and(|sql| StatementKind::of(sql).is_control());
-        usize::from(!is_control)
     }
 
     /// Returns the text.
@@ -281,7 +304,30 @@ mod tests {
     }
 
     #[test]
-    fn statements_are_limited_besides_those_that_control_transactions() {
+    fn statements_that_control_transactions_are_limited_too() {
+        let step = |sql: &str| format!(r#"{{"stmt": {{"sql": "{sql}"}}}}"#);
+        let steps = |others: usize, control: usize| {
+            let steps = [vec![step("select 1"); others], vec![step("COMMIT"); control]].concat();
+            format!(r#"{{"steps": [{}]}}"#, steps.join(","))
+        };
+        for (others, control, is_accepted) in
+            [(100, 10, true), (100, 11, false), (0, 110, true), (0, 111, false), (101, 0, false)]
+        {
+            let batch = steps(others, control);
+            let pipeline = parse(&format!(r#"{{"requests": [{{"type": "batch", "batch": {batch}}}]}}"#));
+            assert_eq!(pipeline.is_ok(), is_accepted, "{others} and {control}");
+            let body = format!(r#"{{"batch": {batch}}}"#);
+            let body = BatchBody::parse(body.as_bytes(), &SqlLimits::default());
+            assert_eq!(body.is_ok(), is_accepted, "{others} and {control}");
+        }
+        let error =
+            parse(&format!(r#"{{"requests": [{{"type": "batch", "batch": {}}}]}}"#, steps(0, 10_000)));
+        let message = "the request has more than 110 statements, those for transactions included";
+        assert_eq!(error.err().unwrap(), message);
+    }
+
+    #[test]
+    fn statements_are_limited_besides_a_few_that_control_transactions() {
         let execute = |sql: &str| format!(r#"{{"type": "execute", "stmt": {{"sql": "{sql}"}}}}"#);
         let pipeline = |len: usize| {
             let mut requests =

@@ -18,6 +18,8 @@ pub(super) struct HranaResult {
     wants_rows: bool,
     has_columns: bool,
     bytes_max: usize,
+    /// Set once a row did not fit.
+    is_cut: bool,
     /// The kind of access decides whether a statement is stopped at the size limit.
     access: AccessMode,
 }
@@ -25,11 +27,11 @@ pub(super) struct HranaResult {
 impl HranaResult {
     pub(super) fn new(wants_rows: bool, access: AccessMode, bytes_max: usize) -> Self {
         let out = br#"{"cols":["#.to_vec();
-        Self { out, rows: 0, wants_rows, has_columns: false, bytes_max, access }
+        Self { out, rows: 0, wants_rows, has_columns: false, bytes_max, is_cut: false, access }
     }
 
     pub(super) fn is_too_large(&self) -> bool {
-        self.bytes_max < self.out.len()
+        self.is_cut || self.bytes_max < self.out.len()
     }
 
     /// Completes the result.
@@ -56,22 +58,23 @@ impl RowSink for HranaResult {
     }
 
     fn row(&mut self, cells: &mut dyn Iterator<Item = Cell<'_>>) -> ControlFlow<()> {
-        if self.is_too_large() {
-            // A statement that writes must not be stopped, so the rest of its rows is dropped.
-            return match self.access {
-                AccessMode::ReadOnly => ControlFlow::Break(()),
-                AccessMode::ReadWrite => ControlFlow::Continue(()),
-            };
+        if self.wants_rows && !self.is_too_large() {
+            if self.rows > 0 {
+                self.out.push(b',');
+            }
+            self.rows += 1;
+            self.is_cut = write_row(&mut self.out, cells, self.bytes_max).is_break();
         }
-        if !self.wants_rows {
+        if !self.is_too_large() {
             return ControlFlow::Continue(());
         }
-        if self.rows > 0 {
-            self.out.push(b',');
+        self.is_cut = true;
+        self.out = Vec::new();
+        // A statement that writes must not be stopped, so the rest of its rows is dropped.
+        match self.access {
+            AccessMode::ReadOnly => ControlFlow::Break(()),
+            AccessMode::ReadWrite => ControlFlow::Continue(()),
         }
-        self.rows += 1;
-        write_row(&mut self.out, cells);
-        ControlFlow::Continue(())
     }
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<ControlFlow<()>> {
@@ -93,16 +96,25 @@ pub(super) fn write_columns(out: &mut Vec<u8>, columns: &[Column]) {
     }
 }
 
-/// Writes a row as an array of values.
-pub(super) fn write_row(out: &mut Vec<u8>, cells: &mut dyn Iterator<Item = Cell<'_>>) {
+/// Writes a row as an array of values; `Break` if `out` would become larger than `bytes_max`.
+pub(super) fn write_row(
+    out: &mut Vec<u8>,
+    cells: &mut dyn Iterator<Item = Cell<'_>>,
+    bytes_max: usize,
+) -> ControlFlow<()> {
     out.push(b'[');
     for (index, cell) in cells.enumerate() {
         if index > 0 {
             out.push(b',');
         }
+        // Before the cell is encoded, which may multiply its size.
+        if bytes_max < out.len().saturating_add(cell.byte_len()) {
+            return ControlFlow::Break(());
+        }
         write_value(out, cell);
     }
     out.push(b']');
+    ControlFlow::Continue(())
 }
 
 fn write_value(out: &mut Vec<u8>, cell: Cell<'_>) {
@@ -210,7 +222,8 @@ mod tests {
     #[test]
     fn infinities_are_numbers_out_of_range() {
         let mut out = Vec::new();
-        write_row(&mut out, &mut [Cell::Real(f64::INFINITY), Cell::Real(f64::NEG_INFINITY)].into_iter());
+        let cells = [Cell::Real(f64::INFINITY), Cell::Real(f64::NEG_INFINITY)];
+        assert!(write_row(&mut out, &mut cells.into_iter(), 1_000).is_continue());
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, r#"[{"type":"float","value":1e999},{"type":"float","value":-1e999}]"#);
     }
@@ -243,5 +256,18 @@ mod tests {
             assert!(result.is_too_large());
             assert!(result.out.len() < 3_000, "the rest is dropped");
         }
+    }
+
+    #[test]
+    fn a_value_that_cannot_fit_is_not_encoded() {
+        let mut result = HranaResult::new(true, AccessMode::ReadOnly, 10_000);
+        result.columns(&[column("a", "TEXT")]);
+        // In JSON it would have 6 MB.
+        let long = "\x01".repeat(1_000_000);
+        assert!(result.row(&mut [Cell::Text(&long)].into_iter()).is_break());
+        assert!(result.is_too_large());
+        let mut out = Vec::new();
+        assert!(write_row(&mut out, &mut [Cell::Null, Cell::Text(&long)].into_iter(), 10_000).is_break());
+        assert!(out.capacity() < 10_000, "{} bytes", out.capacity());
     }
 }

@@ -14,7 +14,7 @@ pub(super) const TEXTS_MAX: usize = 100;
 pub(super) const BYTES_MAX: usize = 256 << 10;
 
 /// The stored texts of a stream.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StoredSql {
     by_id: HashMap<i32, String>,
     bytes: usize,

@@ -370,17 +370,22 @@ impl HranaStream {
     pub(super) fn issue_baton(&mut self) -> Option<String> {
         let StreamMode::Transaction(transaction) = &self.mode else { return None };
         self.is_baton_issued = true;
-        let turn = transaction.open.stream.lock().turn;
-        Some(format!("{}.{turn}", transaction.id))
+        let mut state = transaction.open.stream.lock();
+        // The client may use the baton of a cursor before the cursor ends, which still needs the texts too.
+        state.stored = self.stored.clone();
+        Some(format!("{}.{}", transaction.id, state.turn))
+    }
+
+    /// Takes back a baton that the client cannot have received, so that the transaction ends with the request.
+    pub(super) fn withdraw_baton(&mut self) {
+        self.is_baton_issued = false;
     }
 }
 
 impl Drop for HranaStream {
     fn drop(&mut self) {
         let StreamMode::Transaction(transaction) = &self.mode else { return };
-        if self.is_baton_issued {
-            transaction.open.stream.lock().stored = core::mem::take(&mut self.stored);
-        } else {
+        if !self.is_baton_issued {
             self.api.transactions.abandon(&transaction.open);
         }
     }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use crate::datasource::EngineKind;
 use crate::request::PARAMS_MAX;
+use crate::sql_words::{block_comment_len, line_comment_len};
 
 /// A statement with the placeholders of its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,10 @@ impl NamedSql {
                     });
                     if PARAMS_MAX < place {
                         return Err(NamedSqlError::TooMany);
+                    }
+                    // A placeholder right after a word would be part of it.
+                    if out.as_bytes().last().is_some_and(|byte| is_word_byte(*byte)) {
+                        out.push(' ');
                     }
                     out.push(match engine {
                         EngineKind::Postgres => '$',
@@ -177,37 +182,6 @@ fn dollar_quoted_len(bytes: &[u8]) -> usize {
     find(rest, tag).map_or(bytes.len(), |at| 2 * tag_len + at)
 }
 
-fn line_comment_len(bytes: &[u8], engine: EngineKind) -> usize {
-    let is_end = |byte: &u8| *byte == b'\n' || (*byte == b'\r' && engine == EngineKind::Postgres);
-    bytes.iter().position(is_end).unwrap_or(bytes.len())
-}
-
-/// Returns the length of `/*…*/`; PostgreSQL's comments nest.
-fn block_comment_len(bytes: &[u8], engine: EngineKind) -> usize {
-    if engine == EngineKind::Sqlite {
-        return find(&bytes[2..], b"*/").map_or(bytes.len(), |at| at + 4);
-    }
-    let mut depth = 0_usize;
-    let mut at = 0;
-    while at < bytes.len() {
-        match &bytes[at..] {
-            [b'/', b'*', ..] => {
-                depth += 1;
-                at += 2;
-            }
-            [b'*', b'/', ..] => {
-                depth -= 1;
-                at += 2;
-                if depth == 0 {
-                    return at;
-                }
-            }
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
 fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes.windows(part.len()).position(|window| window == part)
 }
@@ -239,8 +213,11 @@ mod tests {
         assert_postgres("select :a, :b_1, :a", "select $1, $2, $1", &["a", "b_1"]);
         assert_postgres("values (:a,:b),(:é)", "values ($1,$2),($3)", &["a", "b", "é"]);
         assert_postgres(":a::int + :b :: text", "$1::int + $2 :: text", &["a", "b"]);
+        assert_postgres("limit:n offset:m", "limit $1 offset $2", &["n", "m"]);
+        assert_postgres("select 1:a, é:b", "select 1 $1, é $2", &["a", "b"]);
         assert_postgres("a=:a-:b--:c", "a=$1-$2--:c", &["a", "b"]);
         assert_eq!(named("select :a, :b, :a", EngineKind::Sqlite).0, "select ?1, ?2, ?1");
+        assert_eq!(named("limit:n", EngineKind::Sqlite).0, "limit ?1");
     }
 
     #[test]

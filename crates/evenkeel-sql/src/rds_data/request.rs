@@ -9,9 +9,11 @@ use super::named_params::NamedSql;
 use super::parameter::SqlParameter;
 use super::result::{DecimalForm, LongForm, RecordsFormat, ResultOptions};
 use crate::datasource::{EngineKind, Statement};
+use crate::error::SqlError;
 use crate::options::SqlLimits;
 use crate::param::Param;
 use crate::request::{BoundedList, PARAMS_MAX, check_statement, invalid, parse_json};
+use crate::sql_words::is_transaction_control;
 
 /// Most parameter sets of a batch.
 pub(super) const SETS_MAX: usize = 10_000;
@@ -41,6 +43,13 @@ pub(super) struct BatchRequest<'a> {
     pub(super) transaction_id: Option<String>,
     sql: String,
     sets: Vec<Parameters<'a>>,
+}
+
+/// A statement and the parameters of each of its executions.
+#[derive(Debug)]
+pub(super) struct BoundBatch {
+    pub(super) sql: String,
+    pub(super) sets: Vec<Vec<Param>>,
 }
 
 /// A request for `/CommitTransaction` or `/RollbackTransaction`.
@@ -152,20 +161,18 @@ impl<'a> BatchRequest<'a> {
         })
     }
 
-    /// Returns a statement per parameter set.
-    pub(super) fn statements(
-        self,
-        engine: EngineKind,
-        limits: &SqlLimits,
-    ) -> Result<Vec<Statement>, ApiError> {
+    /// Binds every parameter set. The text is not copied for each: there may be 10 000 sets for a text of 1 MiB.
+    pub(super) fn bind(self, engine: EngineKind) -> Result<BoundBatch, SqlError> {
+        if is_transaction_control(&self.sql, engine) {
+            return Err(SqlError::TransactionInList);
+        }
         let named = named_sql(&self.sql, engine)?;
-        let statement = |(index, set)| {
-            let params = bind(&named, set, engine)
-                .map_err(|error| invalid("parameterSets", format!("parameter set {}: {error}", index + 1)))?;
-            let sql = named.sql.clone();
-            Ok(Statement { sql, params, time_max: limits.timeout_default, rows_max: None })
+        let bind_set = |(index, set)| {
+            let bound = bind(&named, set, engine);
+            bound.map_err(|error| invalid("parameterSets", format!("parameter set {}: {error}", index + 1)))
         };
-        self.sets.into_iter().enumerate().map(statement).collect()
+        let sets = self.sets.into_iter().enumerate().map(bind_set).collect::<Result<_, _>>()?;
+        Ok(BoundBatch { sql: named.sql, sets })
     }
 }
 
@@ -257,11 +264,10 @@ mod tests {
         statement.map_err(|error| error.to_string())
     }
 
-    fn batch(extra: Value) -> Result<Vec<Statement>, String> {
+    fn batch(extra: Value) -> Result<BoundBatch, String> {
         let body = with(extra);
         let request = BatchRequest::parse(&body).map_err(|error| error.to_string())?;
-        let statements = request.statements(EngineKind::Sqlite, &SqlLimits::default());
-        statements.map_err(|error| error.to_string())
+        request.bind(EngineKind::Sqlite).map_err(|error| error.to_string())
     }
 
     fn long(name: &str, value: i64) -> Value {
@@ -288,21 +294,22 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_a_statement_per_set() {
+    fn a_batch_is_one_text_and_the_parameters_of_each_set() {
         let sets = json!([[long("a", 1)], [long("a", 2)]]);
-        let statements = batch(json!({"sql": "insert into t values (:a)", "parameterSets": sets})).unwrap();
-        assert_eq!(statements.len(), 2);
-        assert!(statements.iter().all(|statement| statement.sql == "insert into t values (?1)"));
+        let bound = batch(json!({"sql": "insert into t values (:a)", "parameterSets": sets})).unwrap();
+        assert_eq!(bound.sql, "insert into t values (?1)");
+        let values: Vec<ParamValue> = bound.sets.into_iter().flatten().map(|param| param.value).collect();
+        assert_eq!(values, [ParamValue::Number("1".to_owned()), ParamValue::Number("2".to_owned())]);
         let error = batch(json!({"sql": "select :a", "parameterSets": [[long("a", 1)], []]})).unwrap_err();
         assert_eq!(error, "parameter set 2: parameter :a has no value");
         assert!(batch(json!({"sql": "select 1"})).unwrap_err().contains("parameterSets is empty"));
-        assert_eq!(batch(json!({"sql": "select 1", "parameterSets": [[]]})).unwrap().len(), 1);
+        assert_eq!(batch(json!({"sql": "select 1", "parameterSets": [[]]})).unwrap().sets.len(), 1);
     }
 
     #[test]
     fn the_number_of_sets_is_limited() {
         let sets = |count: usize| batch(json!({"sql": "select 1", "parameterSets": vec![json!([]); count]}));
-        assert_eq!(sets(SETS_MAX).unwrap().len(), SETS_MAX);
+        assert_eq!(sets(SETS_MAX).unwrap().sets.len(), SETS_MAX);
         assert!(sets(SETS_MAX + 1).unwrap_err().contains("a list of at most 10000 elements"));
     }
 

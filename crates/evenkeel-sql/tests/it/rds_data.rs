@@ -113,3 +113,56 @@ async fn a_draining_server_serves_only_open_transactions() {
     };
     tokio::join!(drain, requests);
 }
+
+/// Starts a server with SQLite only, and returns it with its file's directory.
+async fn start_sqlite(setup: Setup) -> (SqlServer, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let lite = SqliteDatasource::open(SqliteOptions::new(directory.path().join("lite.db"))).unwrap();
+    (SqlServer::start(vec![("lite", lite as _)], setup).await, directory)
+}
+
+fn lite(extra: Value) -> Value {
+    let mut body = json!({"resourceArn": "arn:x:lite", "secretArn": "s"});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_would_end_its_transaction_runs_nothing() {
+    let (server, _directory) = start_sqlite(Setup::default()).await;
+    let client = server.client();
+    client.post("/Execute", lite(json!({"sql": "create table t (id integer)"}))).await.ok();
+    let id = client.post("/BeginTransaction", lite(json!({}))).await.ok()["transactionId"].clone();
+    let insert = json!({"sql": "insert into t values (1)", "transactionId": id});
+    client.post("/Execute", lite(insert)).await.ok();
+    for sql in ["commit", "/* app */ END", "-- app\nrollback", "; begin"] {
+        let batch = json!({"sql": sql, "parameterSets": [[], []], "transactionId": id});
+        let rejected = client.post("/BatchExecute", lite(batch)).await;
+        assert_eq!(rejected.status, 400, "{sql}: {rejected:?}");
+        let message = "the statement of a batch may not begin or end a transaction";
+        assert!(rejected.body.contains(message), "{sql}: {rejected:?}");
+    }
+    for sql in ["savepoint a", "/* app */ rollback to a"] {
+        let batch = json!({"sql": sql, "parameterSets": [[]], "transactionId": id});
+        client.post("/BatchExecute", lite(batch)).await.ok();
+    }
+    let count = json!({"sql": "select count(*) from t", "transactionId": id});
+    let count = client.post("/Execute", lite(count)).await.ok();
+    assert_eq!(count["records"], json!([[{"longValue": 1}]]), "the transaction is still open");
+    client.post("/RollbackTransaction", lite(json!({"transactionId": id}))).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sets_of_a_batch_are_bound_after_admission() {
+    let (server, _directory) = start_sqlite(Setup::default()).await;
+    let client = server.client();
+    let id = client.post("/BeginTransaction", lite(json!({}))).await.ok()["transactionId"].clone();
+    let batch = lite(json!({"sql": "select :missing", "parameterSets": vec![json!([]); 10_000]}));
+    assert_eq!(client.post("/BatchExecute", batch.clone()).await.status, 400);
+    let drain = server.api.drain(Duration::from_secs(30));
+    let requests = async {
+        assert_eq!(client.post("/BatchExecute", batch).await.status, 503);
+        client.post("/RollbackTransaction", lite(json!({"transactionId": id}))).await.ok();
+    };
+    tokio::join!(drain, requests);
+}

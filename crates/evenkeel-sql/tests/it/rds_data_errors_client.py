@@ -140,6 +140,9 @@ transaction = A.begin_transaction(**MAIN)["transactionId"]
 raises("DatabaseErrorException", lambda: execute("select 1/0", transactionId=transaction), "22012")
 raises("DatabaseErrorException", lambda: execute("select 1", transactionId=transaction), "25P02")
 raises("DatabaseErrorException", lambda: A.commit_transaction(**MAIN, transactionId=transaction), "SQLState: 40000")
+transaction = A.begin_transaction(**MAIN)["transactionId"]
+raises("DatabaseErrorException", lambda: execute("select 1/0", transactionId=transaction), "22012")
+raises("DatabaseErrorException", lambda: execute("/* a /* b */ c */ commit", transactionId=transaction), "SQLState: 40000")
 # A batch in a transaction whose first statement ends it.
 transaction = A.begin_transaction(**MAIN)["transactionId"]
 raises("BadRequestException", lambda: A.batch_execute_statement(**MAIN, sql="rollback", parameterSets=[[], []], transactionId=transaction), ended)

@@ -1,5 +1,8 @@
 //! The little that is read from SQL text itself: the command, an empty statement, and where a statement ends.
 
+use crate::datasource::EngineKind;
+use crate::sql_words::{is_word_char, skip_space};
+
 /// Returns the first keyword in upper case; for a statement with common table expressions, the keyword after them.
 ///
 /// `None` if the text consists of white space, comments and semicolons only.
@@ -124,20 +127,19 @@ impl<'a> Iterator for Tokens<'a> {
     type Item = Token<'a>;
 
     fn next(&mut self) -> Option<Token<'a>> {
-        self.rest = skip_space(self.rest);
+        self.rest = skip_space(self.rest, EngineKind::Sqlite);
         let first = self.rest.chars().next()?;
-        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
         let length = match first {
             '\'' | '"' | '`' => quoted_length(self.rest, first),
             '[' => quoted_length(self.rest, ']'),
-            c if is_word(c) => self.rest.find(|c| !is_word(c)).unwrap_or(self.rest.len()),
+            c if is_word_char(c) => self.rest.find(|c| !is_word_char(c)).unwrap_or(self.rest.len()),
             c => c.len_utf8(),
         };
         let (token, rest) = self.rest.split_at(length);
         self.rest = rest;
         Some(match first {
             '\'' | '"' | '`' | '[' => Token::Quoted,
-            c if is_word(c) => Token::Word(token),
+            c if is_word_char(c) => Token::Word(token),
             c => Token::Punctuation(c),
         })
     }
@@ -146,20 +148,6 @@ impl<'a> Iterator for Tokens<'a> {
 /// Returns the length of a quoted token; a doubled quote is read as two tokens, which makes no difference here.
 fn quoted_length(text: &str, end: char) -> usize {
     text.char_indices().skip(1).find(|(_, c)| *c == end).map_or(text.len(), |(index, c)| index + c.len_utf8())
-}
-
-fn skip_space(sql: &str) -> &str {
-    let mut rest = sql;
-    loop {
-        rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '\u{feff}');
-        rest = if let Some(comment) = rest.strip_prefix("--") {
-            comment.split_once('\n').map_or("", |(_, rest)| rest)
-        } else if let Some(comment) = rest.strip_prefix("/*") {
-            comment.split_once("*/").map_or("", |(_, rest)| rest)
-        } else {
-            return rest;
-        };
-    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use super::{HranaServer, batch, baton, execute, start, start_with_table};
+use super::{HranaServer, batch, baton, close, code, execute, start, start_with_table};
 use crate::harness::{Setup, eventually};
 use evenkeel_sql::SqlLimits;
+use std::time::Duration;
+use tokio::net::TcpStream;
 
 async fn cursor(started: &HranaServer, baton: Option<&str>, batch: Value) -> Vec<Value> {
     let response = started.client.post("/v3/cursor", json!({"baton": baton, "batch": batch})).await;
@@ -17,6 +19,15 @@ fn numbers(count: u32) -> String {
     format!(
         "with recursive n(i) as (select 1 union all select i + 1 from n where i < {count}) select i from n"
     )
+}
+
+/// Reads the beginning of a response, and returns its first entry.
+async fn first_entry(socket: &mut TcpStream) -> Value {
+    let mut head = vec![0; 1_000];
+    socket.read_exact(&mut head).await.unwrap();
+    let head = String::from_utf8(head).unwrap();
+    let (_, body) = head.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body.lines().next().unwrap()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,11 +81,7 @@ async fn a_slow_client_stops_the_reading_and_a_disconnect_ends_it() {
     let endless = numbers(u32::MAX);
     let body = json!({"baton": begun, "batch": batch(&[&endless])}).to_string();
     let mut socket = started.client.open("POST", "/v3/cursor", &body).await;
-    let mut head = vec![0; 1_000];
-    socket.read_exact(&mut head).await.unwrap();
-    let head = String::from_utf8(head).unwrap();
-    let (_, body) = head.split_once("\r\n\r\n").unwrap();
-    let first: Value = serde_json::from_str(body.lines().next().unwrap()).unwrap();
+    let first = first_entry(&mut socket).await;
     assert_eq!(started.server.stats().await["runningSql"], 1);
     drop(socket);
     eventually("the statement ends", async || started.server.stats().await["runningSql"] == 0).await;
@@ -91,4 +98,53 @@ async fn a_rejected_cursor_has_a_status() {
     assert_eq!(response.error(), (400, "BATON_INVALID".to_owned()));
     let entries = cursor(&started, None, batch(&[])).await;
     assert_eq!(entries, [json!({"baton": null, "base_url": null})]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_the_end_does_not_hold_the_writer() {
+    let limits = SqlLimits { timeout_default: Duration::from_secs(10), ..SqlLimits::default() };
+    let started = start_with_table(Setup { limits, ..Setup::default() }).await;
+    // The large row is larger than the buffers of the socket; the next two chunks fill the channel, and the end has to wait.
+    let large = "select printf('%.40000000c', 'x')";
+    let statements = ["insert into t values (1, 'a')", large, "select 1", "select 2", "select 3"];
+    let body = json!({"batch": batch(&statements)}).to_string();
+    let mut socket = started.client.open("POST", "/v3/cursor", &body).await;
+    first_entry(&mut socket).await;
+    let body = started.pipeline(None, json!([execute("insert into t values (2, 'b')"), close()])).await;
+    assert_eq!(body["results"][0]["type"], "ok", "{body}");
+    drop(socket);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_texts_are_there_for_the_next_request_while_the_cursor_is_read() {
+    let started = start(Setup::default()).await;
+    let store = json!({"type": "store_sql", "sql_id": 1, "sql": "/* nothing */"});
+    let begun = started.pipeline(None, json!([execute("BEGIN"), store])).await;
+    let body = json!({"baton": baton(&begun), "batch": batch(&[&numbers(u32::MAX)])}).to_string();
+    let mut socket = started.client.open("POST", "/v3/cursor", &body).await;
+    let first = first_entry(&mut socket).await;
+    let stored = json!({"type": "sequence", "sql_id": 1});
+    let next = started.pipeline(Some(&baton(&first)), json!([stored])).await;
+    assert_eq!(next["results"][0]["type"], "ok", "{next}");
+    drop(socket);
+    // The end of the cursor does not bring back a text that was removed meanwhile.
+    let close_sql = json!({"type": "close_sql", "sql_id": 1});
+    let next = started.pipeline(Some(&baton(&next)), json!([close_sql])).await;
+    eventually("the statement ends", async || started.server.stats().await["runningSql"] == 0).await;
+    let last = started.pipeline(Some(&baton(&next)), json!([stored, close()])).await;
+    assert_eq!(code(&last, 0), "INVALID_REQUEST");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disconnect_before_the_response_begins_rolls_back() {
+    let limits = SqlLimits { transaction_idle_max: Duration::from_secs(600), ..SqlLimits::default() };
+    let started = start_with_table(Setup { limits, ..Setup::default() }).await;
+    // A statement without rows, so that the response does not begin.
+    let endless = format!("insert into t (v) {}", numbers(u32::MAX));
+    let body = json!({"batch": batch(&["BEGIN", &endless])}).to_string();
+    let socket = started.client.open("POST", "/v3/cursor", &body).await;
+    eventually("the statement runs", async || started.server.stats().await["runningSql"] == 1).await;
+    drop(socket);
+    eventually("the transaction ends", async || started.server.stats().await["runningTx"] == 0).await;
+    assert_eq!(started.value("select count(*) from t").await, "0");
 }

@@ -37,6 +37,30 @@ async fn statements_and_results_are_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn errors_count_as_results() {
+    let limits = SqlLimits { result_bytes_max: 10_000, ..SqlLimits::default() };
+    let started = start(with_limits(limits)).await;
+    let wrong = format!("select {}", "x".repeat(3_000));
+    let steps = vec![json!({"stmt": {"sql": wrong}}); 40];
+    let in_batch = json!([{"type": "batch", "batch": {"steps": steps}}]);
+    for requests in [in_batch, json!(vec![execute(&wrong); 40])] {
+        let response = started.send(None, requests).await;
+        assert_eq!(response.body.matches("no such column: xxx").count(), 3, "the first errors are whole");
+        assert_eq!(response.body.matches("SQLITE_ERROR").count(), 40, "every error has its code");
+        assert!(response.body.len() < 20_000, "{} bytes", response.body.len());
+    }
+    // Nothing is left for a result after the errors.
+    let mut steps = steps;
+    steps.push(json!({"stmt": {"sql": "select printf('%.2000c', 'y')"}}));
+    let response = started.send(None, json!([{"type": "batch", "batch": {"steps": steps}}])).await;
+    assert!(response.body.contains("RESPONSE_TOO_LARGE"), "{response:?}");
+    let cursor = json!({"batch": {"steps": steps}});
+    let response = started.client.post("/v3/cursor", cursor).await;
+    assert_eq!(response.body.matches("SQLITE_ERROR").count(), 40, "{response:?}");
+    assert!(response.body.len() < 30_000, "{} bytes", response.body.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn stored_texts_are_limited() {
     let started = start(Setup::default()).await;
     let store = |id: usize| json!({"type": "store_sql", "sql_id": id, "sql": "select 1"});

@@ -271,3 +271,19 @@ async fn foreign_keys_can_be_ignored_for_a_transaction_only() {
     let body = started.pipeline(None, json!([orphan])).await;
     assert_eq!(code(&body, 0), "SQLITE_CONSTRAINT");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_of_a_transaction_that_sqlite_rolled_back_is_an_error() {
+    let started = start_with_table(Setup::default()).await;
+    for commit in ["COMMIT", "/* app */ commit", "-- app\nend"] {
+        let requests = json!([
+            execute("BEGIN"),
+            execute("insert into t values (1, 'a')"),
+            execute("insert or rollback into t values (1, 'b')"),
+            execute(commit),
+        ]);
+        let body = started.pipeline(None, requests).await;
+        assert_eq!(code(&body, 3), "SQLITE_ABORT", "{commit}");
+        assert_eq!(started.value("select count(*) from t").await, "0");
+    }
+}
