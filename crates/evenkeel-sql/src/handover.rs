@@ -196,24 +196,20 @@ impl SqlApi {
 
     /// Finds a transaction of this node, or forwards the request to the node that owns it.
     ///
-    /// A request of an open transaction is exempt from the rate limit; one whose transaction has ended is not.
+    /// A request of an open transaction is exempt from the rate limit. One that is forwarded although its transaction has
+    /// ended is not: it costs two nodes.
     pub(crate) async fn find_transaction(
         &self,
         tx_id: &str,
         received: &ReceivedRequest,
         time_max: Duration,
     ) -> Result<FoundTransaction, SqlError> {
-        let owner = self.transactions.find(tx_id, &received.tenant);
-        let node = match owner {
-            Ok(TransactionOwner::ThisNode(open)) => {
+        let node = match self.transactions.find(tx_id, &received.tenant)? {
+            TransactionOwner::ThisNode(open) => {
                 self.record(received, Step::InTransaction { node: open.pool.node });
                 return Ok(FoundTransaction::Here(open));
             }
-            Ok(TransactionOwner::Peer(node)) => node,
-            Err(error) => {
-                received.take_request()?;
-                return Err(error);
-            }
+            TransactionOwner::Peer(node) => node,
         };
         let response = self.forward_to_owner(&node, received, time_max).await?;
         if response.status() == StatusCode::GONE {

@@ -123,10 +123,16 @@ fn redirect_of(response: &RawResponse) -> (String, String) {
 
 /// Sends a request to the URL of a redirect, without any API key.
 async fn follow(url: &str, body: &str) -> RawResponse {
+    let (client, path) = target_of(url);
+    client.send("POST", &path, body).await
+}
+
+/// Splits a URL into a client of its server and its path.
+fn target_of(url: &str) -> (Client, String) {
     let rest = url.strip_prefix("http://").unwrap();
     let (address, path) = rest.split_once('/').unwrap();
     let address: SocketAddr = address.parse().unwrap();
-    Client::at(address).send("POST", &format!("/{path}"), body).await
+    (Client::at(address), format!("/{path}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -352,4 +358,90 @@ async fn three_full_nodes_make_a_request_wait_after_at_most_two_hops() {
     .await;
     held.iter().for_each(tokio::task::JoinHandle::abort);
     waiting.await.unwrap().ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_is_accepted_under_a_host_name_that_open_mode_refuses() {
+    let cluster = TestCluster::settled(2, setup).await;
+    let held = cluster.occupy(0, CONNS as usize).await;
+    let body = json!({"sql": "select 1"}).to_string();
+    let (_, url) = redirect_of(&cluster.nodes[0].client().send("POST", "/query", &body).await);
+    let (client, path) = target_of(&url);
+    let client = client.with_host("node-b.example");
+    assert_eq!(client.send("POST", "/query", &body).await.error(), (403, "foreign_origin".to_owned()));
+    client.send("POST", &path, &body).await.ok();
+    held.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_forwarded_to_an_ended_transaction_counts_against_the_rate_limit() {
+    let limited = || {
+        let mut acme = tenant("acme");
+        acme.rpm = Some(3);
+        Setup { tenants: vec![acme], ..setup() }
+    };
+    let cluster = TestCluster::settled(2, limited).await;
+    let [a, b] = [0, 1].map(|node| cluster.nodes[node].client_of("acme"));
+    let tx_id = b.begin(json!({})).await;
+    for _ in 0..5 {
+        a.execute_in(&tx_id, "select 1").await.ok();
+    }
+    a.post("/tx/rollback", json!({"txId": tx_id})).await.ok();
+    let statuses_of = async |client: &Client, count: usize| {
+        let mut statuses = Vec::new();
+        for _ in 0..count {
+            statuses.push(client.execute_in(&tx_id, "select 1").await.status);
+        }
+        statuses
+    };
+    assert_eq!(statuses_of(&a, 4).await, [410, 410, 410, 429], "forwarded to the owner");
+    assert_eq!(statuses_of(&b, 4).await, [410; 4], "at the owner");
+}
+
+/// Starts two nodes whose datasources are in another order, or have the other's name.
+async fn mismatched(
+    first: [(&str, &SharedDatabase); 2],
+    second: [(&str, &SharedDatabase); 2],
+) -> [SqlServer; 2] {
+    let listeners = [bind().await, bind().await];
+    let addresses = [0, 1].map(|node: usize| listeners[node].local_addr().unwrap());
+    let mut nodes = Vec::new();
+    for (index, (listener, sources)) in listeners.into_iter().zip([first, second]).enumerate() {
+        let peers = vec![(name(1 - index), addresses[1 - index])];
+        let membership = Membership { node: name(index), secret: SECRET.to_owned(), peers };
+        let source =
+            |(name, database): (&'static str, &SharedDatabase)| (name, postgres(&database.url(), CONNS));
+        let sources = sources.map(|(name, database)| source((if name == "x" { "x" } else { "y" }, database)));
+        nodes.push(SqlServer::start_on(listener, sources.into(), forwarding(), Some(membership)).await);
+    }
+    nodes.try_into().unwrap_or_else(|_| panic!("two nodes"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_never_runs_a_statement_in_another_database() {
+    let one = database_with("").await;
+    let two = database_with("").await;
+    for second in [[("y", &two), ("x", &one)], [("x", &two), ("y", &one)]] {
+        let nodes = mismatched([("x", &one), ("y", &two)], second).await;
+        eventually("the peer is known", || async {
+            let sql = nodes[0].client().get("/api/sql").await.ok();
+            sql["cluster"]["peers"][0]["status"] == "SERVING"
+        })
+        .await;
+        let held: Vec<_> = (0..CONNS)
+            .map(|_| {
+                let client = nodes[0].client();
+                tokio::spawn(async move { client.query(HOLD, json!([])).await })
+            })
+            .collect();
+        eventually("the node is full", || async { nodes[0].stats().await["runningSql"] == CONNS }).await;
+        let client = nodes[0].client();
+        let waiting = tokio::spawn(async move { client.query("select current_database()", json!([])).await });
+        eventually("the request waits here", || async {
+            waiting.is_finished() || nodes[0].stats().await["waitConnCount"] == 1
+        })
+        .await;
+        held.iter().for_each(tokio::task::JoinHandle::abort);
+        assert_eq!(waiting.await.unwrap().ok()["rows"], json!([[one.name()]]));
+    }
 }

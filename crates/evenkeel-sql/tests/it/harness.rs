@@ -235,12 +235,19 @@ impl SqlServer {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     address: SocketAddr,
+    /// Value of `Host`; `None` means the address.
+    host: Option<String>,
     headers: Vec<(String, String)>,
 }
 
 impl Client {
     pub(crate) fn at(address: SocketAddr) -> Self {
-        Self { address, headers: Vec::new() }
+        Self { address, host: None, headers: Vec::new() }
+    }
+
+    /// Sends another `Host`.
+    pub(crate) fn with_host(self, host: &str) -> Self {
+        Self { host: Some(host.to_owned()), ..self }
     }
 
     /// Adds a header.
@@ -283,7 +290,7 @@ impl Client {
         // HTTP/1.0 responses end with the connection, without chunks.
         let mut head = format!(
             "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {}\r\n",
-            self.address,
+            self.host.clone().unwrap_or_else(|| self.address.to_string()),
             body.len()
         );
         for (name, value) in &self.headers {
