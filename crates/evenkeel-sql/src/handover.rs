@@ -89,7 +89,8 @@ impl SqlApi {
                 Ok(response) => return Ok(Some(response)),
                 Err(TransferError::NotExecuted { reason }) => {
                     let node = &cluster.peers()[peer.0 as usize].name;
-                    tracing::warn!(peer = %node, reason, "could not hand a request over; trying another node");
+                    // Not a warning: the cluster warns once when a peer fails, and this happens for every request.
+                    tracing::debug!(peer = %node, reason, "could not hand a request over; trying another node");
                     excluded.push(peer);
                 }
                 Err(TransferError::OutcomeUnknown { node, reason }) => {

@@ -30,6 +30,11 @@ fn transactions_of_a_killed_node_are_rolled_back_and_its_work_goes_elsewhere() {
     for _ in 0..20 {
         assert_eq!(cluster.nodes[0].who(FORWARD), "c");
     }
+    // A redirected client cannot try another node, so one failed poll is enough to send none there.
+    eventually("a poll of the dead node has failed", || !cluster.nodes[0].peer_status("b").1.is_empty());
+    for _ in 0..5 {
+        assert_eq!(cluster.nodes[0].redirect("/query", &json!({"sql": "select 1"})).node, "c");
+    }
     for tx_id in &open {
         for node in [0, 2] {
             for reply in
