@@ -6,7 +6,7 @@
 //!   the window takes less than 16 KiB however many samples it records.
 //! - A quantile of a [`DecayingHistogram`], in whole milliseconds up to seven weeks, is at least the exact one and at
 //!   most 1.5 times as long; the histogram takes 128 bytes.
-//! - A quantile of [`RecentSpans`] is exact.
+//! - A quantile of [`RecentSpans`] is exact, and so is the minimum of a [`MinWindow`].
 //! - In each window a sample counts for at least `window − slice` and at most `window`.
 //! - A [`RateWindow`] measures the rate of a steady stream with an error of at most one record per slice.
 //!
@@ -18,6 +18,7 @@ mod decaying;
 mod ewma;
 mod latency;
 mod log_linear;
+mod min;
 mod quantile;
 mod rate;
 mod ratio;
@@ -27,6 +28,7 @@ mod slices;
 pub use decaying::DecayingHistogram;
 pub use ewma::{BadSample, Ewma, Gains};
 pub use latency::LatencyWindow;
+pub use min::MinWindow;
 pub use quantile::Quantile;
 pub use rate::RateWindow;
 pub use ratio::{Outcome, RatioWindow};

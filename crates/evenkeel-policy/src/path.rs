@@ -1,14 +1,21 @@
 //! Path health: classifies the paths to a node by their samples, chooses hop counts, and replaces slow paths.
 //!
+//! A probing path is judged by single probes, a usable one by samples of an interval each, which an
+//! [`IntervalCollector`] makes of the outcomes of its packets.
+//!
 //! Guarantees, each checked by `tests/it/path.rs`:
-//! - A path makes only these transitions, at most one per sample, and each only after the number of consecutive samples
-//!   that its rule requires:
+//! - A path makes only these transitions, at most one per call, and each only after the number of consecutive samples
+//!   that its rule requires, except that a silent path is degraded at once:
 //!
 //! ```text
 //! INACTIVE → PROBING → ACTIVE → DEGRADED → RECOVERY → ACTIVE
 //!                               DEGRADED ← RECOVERY
 //! INACTIVE ← PROBING, ACTIVE, DEGRADED, RECOVERY
 //! ```
+//! - A path is slow only against itself (p95 above 4 × its baseline, the lowest median of the last 10 minutes), or above
+//!   the ceiling (8 × the smoothed round trip of the best path, at least 1 s). So a steady path is never slow for being
+//!   longer than another, up to that ceiling.
+//! - Losses in intervals in which the queue grew never degrade a path.
 //! - Once a set has a usable path, it always has one: the last usable path is never deactivated.
 //! - A deactivated path is not probed for `backoff_min` to `backoff_max`, by default 1 to 30 s.
 //! - A hop count stays within its range and changes by at most one.
@@ -16,12 +23,14 @@
 //!   samples.
 
 mod hops;
+mod interval;
 mod prune;
 mod rule;
 mod stats;
 mod transition;
 
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
+pub use interval::{IntervalCollector, IntervalSample, QueueTrend};
 pub use prune::{ActivePath, Alternative, PruneConfig, PruneRule, Streak, Swap};
 pub use rule::{PathConfig, PathRule};
 pub use stats::{PathStats, Probe, Role};

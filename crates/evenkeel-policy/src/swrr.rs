@@ -13,8 +13,8 @@
 //! - no path is picked more than ⌈w / w_min⌉ times in a row, also after a change of weights. Rounding over many changes
 //!   may reverse a tie; then the bound is ⌊w / w_min⌋ + 1;
 //! - credits sum to 0, so a path that joins with credit 0 is neither ahead nor behind;
-//! - the unhealthy paths together have strictly less than `unhealthy_share_max` of `W` unless all are unhealthy, and
-//!   every active path has a share above 0.
+//! - in picks in which a healthy path is eligible, the unhealthy ones together earn strictly less than
+//!   `unhealthy_share_max` of the cost, whichever others are eligible; every active path has a share above 0.
 //!
 //! The second guarantee follows from the cup game, in which paths are cups: each pick pours one unit into the cups in
 //! total and takes one unit out of the fullest. If, for every k, the k fullest of n cups hold at most 1/(k+1) + … + 1/n
@@ -35,12 +35,12 @@ use alloc::vec::Vec;
 pub use config::{PATHS_MAX, SwrrConfig, SwrrRules, WEIGHT_CAP};
 pub use error::SwrrError;
 pub use share::{PathShare, ShareWindow};
-pub use weight::{Health, Reweight, path_weight};
+pub use weight::{Health, Reweight, ReweightCounts, path_weight};
 
 use credit::{ALL_PATHS, Credits};
 use path::Path;
 use share::Window;
-use weight::{UnhealthyCap, checked_loss, checked_rtt};
+use weight::{checked_loss, checked_rtt};
 
 use crate::cost::Cost;
 use crate::id::PathId;
@@ -62,13 +62,15 @@ pub struct SwrrScheduler {
     paths: Vec<Path>,
     credits: Credits,
     window: Window,
+    reweights: ReweightCounts,
 }
 
 impl SwrrScheduler {
     /// Creates a scheduler without paths.
     pub fn new(rules: SwrrRules) -> Self {
         let window = Window::new(rules.window_picks);
-        Self { rules, paths: Vec::new(), credits: Credits::default(), window }
+        let reweights = ReweightCounts::default();
+        Self { rules, paths: Vec::new(), credits: Credits::default(), window, reweights }
     }
 
     /// Adds an inactive path, for which samples can be recorded.
@@ -100,7 +102,7 @@ impl SwrrScheduler {
         }
         self.paths[index].active = true;
         self.paths[index].weight.start(now, &self.rules);
-        self.window.end_segment(&self.credits);
+        self.window.end_segment(&self.credits, &self.rules);
         self.credits.join(path);
         self.window.resize(self.credits.ids().len());
         self.reweigh();
@@ -114,7 +116,7 @@ impl SwrrScheduler {
             return Ok(());
         }
         self.paths[index].active = false;
-        self.window.end_segment(&self.credits);
+        self.window.end_segment(&self.credits, &self.rules);
         self.credits.leave(path);
         self.window.resize(self.credits.ids().len());
         self.reweigh();
@@ -177,7 +179,9 @@ impl SwrrScheduler {
     /// Updates the target weight of a path after a sample, and moves the weight towards it.
     fn remeasure(&mut self, index: usize, now: Instant) -> Reweight {
         let measured = self.paths[index].measure(&self.rules);
-        measured.max(self.step_path(index, now))
+        let outcome = measured.max(self.step_path(index, now));
+        self.reweights.suppressed += u64::from(outcome == Reweight::Suppressed);
+        outcome
     }
 
     /// Moves one path's weight towards its target as far as the limits on increases allow.
@@ -192,14 +196,13 @@ impl SwrrScheduler {
 
     /// Applies the paths' current weights to the credits, if they differ.
     fn reweigh(&mut self) -> Reweight {
-        let active = || self.paths.iter().filter(|path| path.active).map(|path| &path.weight);
-        let cap = UnhealthyCap::over(active(), &self.rules);
-        let weights = || active().map(|weight| cap.apply(weight));
+        let weights = || self.paths.iter().filter(|path| path.active).map(|path| path.weight.in_force());
         if !self.credits.differs(weights()) {
             return Reweight::Settled;
         }
-        self.window.end_segment(&self.credits);
-        self.credits.reweigh(weights());
+        self.window.end_segment(&self.credits, &self.rules);
+        self.credits.reweigh(weights(), &self.rules);
+        self.reweights.applied += 1;
         Reweight::Applied
     }
 
@@ -207,7 +210,7 @@ impl SwrrScheduler {
     #[inline]
     pub fn pick(&mut self) -> Option<PathId> {
         let index = self.credits.pick()?;
-        self.window.count(index, ALL_PATHS, 1, &self.credits);
+        self.window.count(index, ALL_PATHS, 1, &self.credits, &self.rules);
         Some(self.credits.ids()[index])
     }
 
@@ -223,8 +226,8 @@ impl SwrrScheduler {
     #[inline]
     pub fn pick_sized(&mut self, cost: Cost, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
         let cost = cost.0.clamp(1, PICK_COST_MAX.0);
-        let picked = self.credits.pick_where(cost as i64, eligible)?;
-        self.window.count(picked.index, picked.eligible, cost, &self.credits);
+        let picked = self.credits.pick_where(cost as i64, eligible, &self.rules)?;
+        self.window.count(picked.index, picked.eligible, cost, &self.credits, &self.rules);
         Some(self.credits.ids()[picked.index])
     }
 
@@ -361,7 +364,7 @@ mod tests {
     fn a_pick_among_eligible_paths_charges_one_unit() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 10.0), (C, 10.0)]);
         assert_eq!(swrr.pick_where(|path| path != A), Some(B));
-        assert_eq!([A, B, C].map(|path| swrr.owed(path)), [Some(0.0), Some(-1.0 / 3.0), Some(1.0 / 3.0)]);
+        assert_eq!([A, B, C].map(|path| swrr.owed(path)), [Some(0.0), Some(-0.5), Some(0.5)]);
         assert_eq!(swrr.pick_where(|_| false), None);
     }
 

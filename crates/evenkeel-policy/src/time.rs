@@ -70,6 +70,11 @@ pub(crate) fn scaled(span: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
+/// Returns a span of fractional milliseconds, at least 0.
+pub(crate) fn fractional_millis(millis: f64) -> Duration {
+    scaled(Duration::from_millis(1), millis)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

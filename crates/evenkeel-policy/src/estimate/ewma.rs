@@ -81,16 +81,32 @@ impl Ewma {
         });
     }
 
+    /// Records `total` outcomes of which `bad` were bad, as one sample that counts as much as all of them.
+    ///
+    /// The more outcomes, the closer the mean comes to their ratio; it does not depend on their order.
+    pub fn record_ratio(&mut self, bad: u64, total: u64) {
+        if total == 0 {
+            return;
+        }
+        let repeated = |gain: f64| 1.0 - libm::pow(1.0 - gain, total as f64);
+        let gains = Gains { mean: repeated(self.gains.mean), deviation: repeated(self.gains.deviation) };
+        self.record_with(gains, bad.min(total) as f64 / total as f64);
+    }
+
     /// Records a sample known to be finite and not negative.
     pub(crate) fn record_valid(&mut self, sample: f64) {
+        self.record_with(self.gains, sample);
+    }
+
+    fn record_with(&mut self, gains: Gains, sample: f64) {
         let Some(moments) = &mut self.moments else {
             self.moments = Some(Moments { mean: sample, deviation: sample / 2.0 });
             return;
         };
         let error = sample - moments.mean;
         // The deviation is measured from the mean before this sample moves it.
-        moments.deviation += self.gains.deviation * (error.abs() - moments.deviation);
-        moments.mean += self.gains.mean * error;
+        moments.deviation += gains.deviation * (error.abs() - moments.deviation);
+        moments.mean += gains.mean * error;
     }
 
     /// Returns the mean, in the unit of the samples.
@@ -148,6 +164,28 @@ mod tests {
         assert_eq!(loss.mean(), Some(0.0));
         loss.record_outcome(Outcome::Bad);
         assert_eq!(loss.mean(), Some(0.1));
+    }
+
+    #[test]
+    fn many_outcomes_at_once_count_as_much_as_one_after_the_other() {
+        let mut at_once = Ewma::new(Gains::LOSS);
+        let mut single = Ewma::new(Gains::LOSS);
+        for loss in [&mut at_once, &mut single] {
+            loss.record_outcome(Outcome::Good);
+        }
+        at_once.record_ratio(3, 3);
+        (0..3).for_each(|_| single.record_outcome(Outcome::Bad));
+        assert!((at_once.mean().unwrap() - single.mean().unwrap()).abs() < 1e-12);
+        at_once.record_ratio(2, 100);
+        assert!(
+            (at_once.mean().unwrap() - 0.02).abs() < 1e-4,
+            "a hundred outcomes outweigh the three before"
+        );
+        let before = at_once.mean();
+        at_once.record_ratio(0, 0);
+        assert_eq!(at_once.mean(), before);
+        at_once.record_ratio(u64::MAX, 1);
+        assert!(at_once.mean() < Some(0.2), "more bad outcomes than outcomes count as all of them");
     }
 
     #[test]

@@ -71,11 +71,17 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
     ///
     /// That is the running total alone, unless slices have expired since the last sample.
     pub(super) fn live(&self, now: Instant) -> impl Iterator<Item = &S> + Clone {
+        let is_whole = self.number(now) == self.newest;
+        let whole = is_whole.then_some(&self.total);
+        let slices = self.each(now).take(if is_whole { 0 } else { N });
+        whole.into_iter().chain(slices)
+    }
+
+    /// Iterates over the slices of the window that ends at `now`, the newest first.
+    pub(super) fn each(&self, now: Instant) -> impl Iterator<Item = &S> + Clone {
         let expired = (self.number(now) - self.newest).min(N as u64);
-        let whole = (expired == 0).then_some(&self.total);
-        let kept = if expired == 0 { 0 } else { N as u64 - expired };
-        let slices = (0..kept).filter_map(|age| self.newest.checked_sub(age)).map(Self::index);
-        whole.into_iter().chain(slices.map(|index| &self.ring[index]))
+        let numbers = (0..N as u64 - expired).filter_map(|age| self.newest.checked_sub(age));
+        numbers.map(|number| &self.ring[Self::index(number)])
     }
 
     /// Returns the start of the oldest slice of the window that ends at `now`.

@@ -12,10 +12,12 @@ pub(super) const RUNS: RangeInclusive<f64> = 1.0..=1_000_000.0;
 /// Range of a time span in seconds: a millisecond to a day.
 pub(super) const SPANS: RangeInclusive<f64> = 0.001..=86_400.0;
 
+/// Range of a factor by which a round trip may exceed another.
+const FACTORS: RangeInclusive<f64> = 1.0..=1_000.0;
+
 /// Settings of path health; [`PathRule::new`] validates them.
 ///
-/// Numbers of samples are 1..=1 000 000, losses 0.001..=1, `recover_slo_part` 0.01..=1, `slo_factor` 1..=1000, time
-/// spans a millisecond to a day.
+/// Numbers of samples are 1..=1 000 000 (of probes 1..=32), losses 0.001..=1, factors 1..=1000, time spans a millisecond to a day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathConfig {
     /// Number of answers among the last `activate_probes` probes that activates a probing path (default 3).
@@ -26,8 +28,6 @@ pub struct PathConfig {
     pub degrade_loss: f64,
     /// Number of consecutive unhealthy samples that degrade a path (default 5).
     pub degrade_samples: u32,
-    /// Fraction of the SLO below which the p95 of a healthy path lies (default 0.9).
-    pub recover_slo_part: f64,
     /// Loss below which a path is healthy (default 0.05).
     pub recover_loss: f64,
     /// Number of consecutive healthy samples after which a degraded path recovers (default 3).
@@ -36,7 +36,8 @@ pub struct PathConfig {
     pub settle_samples: u32,
     /// Number of hard failures since the last answer that deactivates a path (default 2).
     pub failures_max: u32,
-    /// Number of losses since the last answer that counts as a hard failure (default 3).
+    /// Number of consecutive lost probes, fully lost intervals or reports of silence that counts as a hard failure
+    /// (default 3).
     ///
     /// Without this rule a path that drops all packets silently would never be deactivated.
     pub losses_per_failure: u32,
@@ -44,11 +45,21 @@ pub struct PathConfig {
     pub backoff_min: Duration,
     /// Longest backoff (default 30 s).
     pub backoff_max: Duration,
-    /// Factor by which the SLO exceeds the best path's p95 (default 4).
-    pub slo_factor: f64,
-    /// Smallest SLO (default 50 ms).
-    pub slo_min: Duration,
-    /// Number of round trips from which p95 is computed (default 20, so that it ignores one outlier).
+    /// Shortest interval that a sample covers; for a path with a longer round trip it covers one round trip (default
+    /// 100 ms).
+    pub interval_min: Duration,
+    /// Factor by which the p95 of a slow path exceeds the path's own baseline (default 4).
+    pub slow_factor: f64,
+    /// A p95 up to this is never slow (default 100 ms), so that neither jitter nor a full queue of 50 ms makes a short path
+    /// unhealthy.
+    pub slow_min: Duration,
+    /// Window of the baseline, which is the lowest median in it (default 10 minutes).
+    pub baseline_window: Duration,
+    /// Factor by which the smoothed round trip of a path may exceed that of the best path (default 8).
+    pub ceiling_factor: f64,
+    /// A smoothed round trip up to this is allowed, whatever that of the best path (default 1 s).
+    pub ceiling_min: Duration,
+    /// Number of samples from which median and p95 are computed (default 20, so that p95 ignores one outlier).
     pub rtt_samples: RecentLen,
     /// Gains of the smoothed round trip (default 0.125, deviation 0.25).
     pub rtt_gains: Gains,
@@ -63,7 +74,6 @@ impl Default for PathConfig {
             activate_probes: 4,
             degrade_loss: 0.08,
             degrade_samples: 5,
-            recover_slo_part: 0.9,
             recover_loss: 0.05,
             recover_samples: 3,
             settle_samples: 2,
@@ -71,8 +81,12 @@ impl Default for PathConfig {
             losses_per_failure: 3,
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
-            slo_factor: 4.0,
-            slo_min: Duration::from_millis(50),
+            interval_min: Duration::from_millis(100),
+            slow_factor: 4.0,
+            slow_min: Duration::from_millis(100),
+            baseline_window: Duration::from_secs(600),
+            ceiling_factor: 8.0,
+            ceiling_min: Duration::from_secs(1),
             rtt_samples: RecentLen::default(),
             rtt_gains: Gains::RTT,
             loss_gains: Gains::LOSS,
@@ -99,17 +113,25 @@ impl PathRule {
         check("losses_per_failure", c.losses_per_failure, RUNS)?;
         check("degrade_loss", c.degrade_loss, 0.001..=1.0)?;
         check("recover_loss", c.recover_loss, 0.001..=c.degrade_loss)?;
-        check("recover_slo_part", c.recover_slo_part, 0.01..=1.0)?;
-        check("slo_factor", c.slo_factor, 1.0..=1_000.0)?;
-        check("slo_min", c.slo_min.as_secs_f64(), SPANS)?;
+        check("interval_min", c.interval_min.as_secs_f64(), SPANS)?;
+        check("slow_factor", c.slow_factor, FACTORS)?;
+        check("slow_min", c.slow_min.as_secs_f64(), SPANS)?;
+        check("baseline_window", c.baseline_window.as_secs_f64(), SPANS)?;
+        check("ceiling_factor", c.ceiling_factor, FACTORS)?;
+        check("ceiling_min", c.ceiling_min.as_secs_f64(), SPANS)?;
         check("backoff_max", c.backoff_max.as_secs_f64(), SPANS)?;
         check("backoff_min", c.backoff_min.as_secs_f64(), 0.001..=c.backoff_max.as_secs_f64())?;
         Ok(Self { config })
     }
 
-    /// Returns the largest p95 allowed for a path, given that of the best usable path of its set.
-    pub fn slo(&self, best_p95: Duration) -> Duration {
-        scaled(best_p95, self.config.slo_factor).max(self.config.slo_min)
+    /// Returns the longest p95 of a path that is not slow, given its baseline.
+    pub fn p95_max(&self, baseline: Duration) -> Duration {
+        scaled(baseline, self.config.slow_factor).max(self.config.slow_min)
+    }
+
+    /// Returns the longest smoothed round trip of a path that is not slow, given that of the best path of its set.
+    pub fn ceiling(&self, best_rtt: Duration) -> Duration {
+        scaled(best_rtt, self.config.ceiling_factor).max(self.config.ceiling_min)
     }
 
     /// Returns the backoff after the `outages`-th outage since the path was last active.
@@ -125,11 +147,19 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn the_slo_is_four_times_the_best_p95_and_at_least_50_ms() {
+    fn a_p95_may_be_four_times_the_baseline_and_at_least_100_ms() {
         let rule = PathRule::default();
-        assert_eq!(rule.slo(Duration::from_millis(20)), Duration::from_millis(80));
-        assert_eq!(rule.slo(Duration::from_millis(5)), Duration::from_millis(50));
-        assert_eq!(rule.slo(Duration::MAX), Duration::MAX);
+        assert_eq!(rule.p95_max(Duration::from_millis(30)), Duration::from_millis(120));
+        assert_eq!(rule.p95_max(Duration::from_millis(5)), Duration::from_millis(100));
+        assert_eq!(rule.p95_max(Duration::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn the_ceiling_is_eight_times_the_best_round_trip_and_at_least_a_second() {
+        let rule = PathRule::default();
+        assert_eq!(rule.ceiling(Duration::from_millis(200)), Duration::from_millis(1_600));
+        assert_eq!(rule.ceiling(Duration::from_millis(10)), Duration::from_secs(1));
+        assert_eq!(rule.ceiling(Duration::MAX), Duration::MAX);
     }
 
     #[test]
@@ -155,7 +185,6 @@ mod tests {
         rejects("activate_probes", |c| c.activate_probes = 33);
         rejects("degrade_loss", |c| c.degrade_loss = f64::NAN);
         rejects("degrade_samples", |c| c.degrade_samples = 0);
-        rejects("recover_slo_part", |c| c.recover_slo_part = 1.1);
         rejects("recover_loss", |c| c.recover_loss = 0.09);
         rejects("recover_loss", |c| c.recover_loss = 0.0);
         rejects("recover_samples", |c| c.recover_samples = 0);
@@ -164,9 +193,13 @@ mod tests {
         rejects("losses_per_failure", |c| c.losses_per_failure = 0);
         rejects("backoff_min", |c| c.backoff_min = zero);
         rejects("backoff_max", |c| c.backoff_max = zero);
-        rejects("slo_factor", |c| c.slo_factor = 0.9);
-        rejects("slo_factor", |c| c.slo_factor = f64::INFINITY);
-        rejects("slo_min", |c| c.slo_min = zero);
+        rejects("interval_min", |c| c.interval_min = zero);
+        rejects("slow_factor", |c| c.slow_factor = 0.9);
+        rejects("slow_factor", |c| c.slow_factor = f64::INFINITY);
+        rejects("slow_min", |c| c.slow_min = zero);
+        rejects("baseline_window", |c| c.baseline_window = Duration::MAX);
+        rejects("ceiling_factor", |c| c.ceiling_factor = f64::NAN);
+        rejects("ceiling_min", |c| c.ceiling_min = zero);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Samples of one path and the state machine they drive.
 
-use super::{Cause, Loss, PathRule, PathState, Transition};
-use crate::estimate::{Ewma, Outcome, Quantile, RecentSpans};
-use crate::time::{Duration, Instant, scaled};
+use super::{Cause, IntervalSample, Loss, PathRule, PathState, QueueTrend, Transition};
+use crate::estimate::{Ewma, MinWindow, Outcome, Quantile, RecentSpans};
+use crate::time::{Duration, Instant, fractional_millis};
 
 /// Outcome of a probe, or of a request that the path carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +12,22 @@ pub enum Probe {
         /// Round-trip time.
         rtt: Duration,
     },
+    /// It was answered, but how long that took says nothing about the path: most of it was spent in the node.
+    Reached,
     /// It was not answered in time.
     Lost,
     /// It failed hard: connection refused or reset, network unreachable.
     Failed,
+}
+
+impl Probe {
+    /// Returns `Good` if there was an answer.
+    pub const fn outcome(self) -> Outcome {
+        match self {
+            Self::Answered { .. } | Self::Reached => Outcome::Good,
+            Self::Lost | Self::Failed => Outcome::Bad,
+        }
+    }
 }
 
 /// Role of a path within its set.
@@ -29,16 +41,22 @@ pub enum Role {
 
 /// Recent samples of a path and its state, in less than a kilobyte.
 ///
-/// p95 is computed from the last `rtt_samples` round trips rather than from the last minute: the rules count samples,
-/// and on a busy path five samples would not change a minute's p95. Until that many samples have arrived, p95 is the
-/// longest round trip or close to it.
+/// Median and p95 are computed from the last `rtt_samples` samples rather than from the last minute: the rules count
+/// samples, and on a busy path five samples would not change a minute's p95. Until that many samples have arrived, p95
+/// is the longest round trip or close to it.
+///
+/// The last usable path is at worst degraded; if it keeps failing, the next failure after another path has become
+/// usable deactivates it.
 #[derive(Clone, Debug)]
 pub struct PathStats {
     rule: PathRule,
     state: PathState,
     rtt: Ewma,
+    /// Fraction of lost packets; each packet counts, so a sample with many of them outweighs those before it.
     loss: Ewma,
     recent: RecentSpans,
+    /// Medians of `recent`. They outlive an outage: a path is compared with itself.
+    medians: MinWindow,
     answered: u32,
     /// One bit per probe since probing began, the newest in the lowest bit; 1 is an answer.
     answers: u32,
@@ -48,6 +66,8 @@ pub struct PathStats {
     losses: u32,
     /// Hard failures since the last answer.
     failures: u32,
+    /// Set if a hard failure occurred since the last sample, whose acknowledgements may be older than the failure.
+    failed_since_sample: bool,
     /// Number of times this path was deactivated since it was last active.
     outages: u32,
     retry_at: Instant,
@@ -70,45 +90,87 @@ impl PathStats {
             rtt: Ewma::new(rule.config.rtt_gains),
             loss: Ewma::new(rule.config.loss_gains),
             recent: RecentSpans::new(rule.config.rtt_samples),
+            medians: MinWindow::new(rule.config.baseline_window),
             answered: 0,
             answers: 0,
             run: 0,
             losses: 0,
             failures: 0,
+            failed_since_sample: false,
             outages: 0,
             retry_at: Instant::ORIGIN,
         }
     }
 
-    /// Starts probing an inactive path whose backoff has elapsed; its previous samples are dropped.
+    /// Starts probing an inactive path whose backoff has elapsed; of its previous samples only the baseline is kept.
     pub fn on_time(&mut self, now: Instant) -> Option<Transition> {
         if self.retry_at()? > now {
             return None;
         }
-        *self = Self { outages: self.outages, ..Self::new(self.rule) };
-        // A path counts as lossless until something is lost; otherwise a first loss would count as total loss.
-        self.loss.record_outcome(Outcome::Good);
-        Some(self.enter(PathState::Probing, Cause::BackoffElapsed))
+        Some(self.start_probing(Cause::BackoffElapsed))
     }
 
-    /// Records the outcome of a probe or a request; causes at most one change of state.
+    /// Starts probing an inactive path at once, because a new connection to the peer was established.
+    pub fn on_connection(&mut self) -> Option<Transition> {
+        self.retry_at()?;
+        Some(self.start_probing(Cause::Connected))
+    }
+
+    fn start_probing(&mut self, cause: Cause) -> Transition {
+        *self = Self { outages: self.outages, medians: self.medians.clone(), ..Self::new(self.rule) };
+        // A path counts as lossless until something is lost; otherwise a first loss would count as total loss.
+        self.loss.record_outcome(Outcome::Good);
+        self.enter(PathState::Probing, cause)
+    }
+
+    /// Records the outcome of a probe.
     ///
-    /// `slo` is [`PathRule::slo`] of the set's best p95. While the path is inactive, outcomes are ignored. In RECOVERY
-    /// a single unhealthy sample leads back to DEGRADED. The last usable path is at worst degraded; if it keeps
-    /// failing, the next failure or loss after another path has become usable deactivates it.
-    pub fn on_probe(&mut self, now: Instant, probe: Probe, slo: Duration, role: Role) -> Option<Transition> {
+    /// While the path is probing, enough answers activate it. In any state but INACTIVE, repeated hard failures
+    /// deactivate it, and an answer resets their count. Apart from that, the probes of a usable path count only through
+    /// an [`IntervalCollector`](super::IntervalCollector) and [`on_interval`](Self::on_interval).
+    pub fn on_probe(&mut self, now: Instant, probe: Probe, role: Role) -> Option<Transition> {
         if self.state == PathState::Inactive {
             return None;
         }
-        self.sample(probe);
-        if self.failures >= self.rule.config.failures_max && self.is_dispensable(role) {
-            return Some(self.deactivate(now));
+        if self.state == PathState::Probing {
+            self.record_answer(now, probe);
+        }
+        match probe {
+            Probe::Answered { .. } | Probe::Reached => self.reset_failures(),
+            Probe::Lost if self.state == PathState::Probing => self.count_loss(),
+            Probe::Lost => {}
+            Probe::Failed => {
+                self.failures = self.failures.saturating_add(1);
+                self.failed_since_sample = true;
+            }
+        }
+        if let Some(deactivation) = self.deactivate_if_failed(now, role) {
+            return Some(deactivation);
+        }
+        let is_activated = self.state == PathState::Probing && self.has_enough_answers();
+        is_activated.then(|| self.enter(PathState::Active, Cause::ProbesAnswered))
+    }
+
+    /// Records the sample of an interval; ignored unless the path is usable.
+    ///
+    /// `best_rtt` is the smoothed round trip of the set's best usable path, which may be this one. In RECOVERY a single
+    /// unhealthy sample leads back to DEGRADED.
+    pub fn on_interval(
+        &mut self,
+        now: Instant,
+        sample: IntervalSample,
+        best_rtt: Option<Duration>,
+        role: Role,
+    ) -> Option<Transition> {
+        if !self.state.is_usable() {
+            return None;
+        }
+        self.record_sample(now, sample);
+        if let Some(deactivation) = self.deactivate_if_failed(now, role) {
+            return Some(deactivation);
         }
         let config = &self.rule.config;
-        let (to, cause, run_needed) = match (self.state, self.condition(slo)) {
-            (PathState::Probing, _) if self.has_enough_answers() => {
-                (PathState::Active, Cause::ProbesAnswered, 1)
-            }
+        let (to, cause, run_needed) = match (self.state, self.condition(now, best_rtt)) {
             (PathState::Active, Condition::Unhealthy(cause)) => {
                 (PathState::Degraded, cause, config.degrade_samples)
             }
@@ -131,44 +193,77 @@ impl PathStats {
         Some(self.enter(to, cause))
     }
 
-    fn sample(&mut self, probe: Probe) {
-        self.answers <<= 1;
-        match probe {
-            Probe::Answered { rtt } => {
-                self.answers |= 1;
-                self.answered = self.answered.saturating_add(1);
-                self.losses = 0;
-                self.failures = 0;
-                self.rtt.record_millis(rtt);
-                self.recent.record(rtt);
-                self.loss.record_outcome(Outcome::Good);
-            }
-            Probe::Lost => {
-                self.losses += 1;
-                if self.losses == self.rule.config.losses_per_failure {
-                    self.losses = 0;
-                    self.failures = self.failures.saturating_add(1);
-                }
-                self.loss.record_outcome(Outcome::Bad);
-            }
-            Probe::Failed => {
-                self.failures = self.failures.saturating_add(1);
-                self.loss.record_outcome(Outcome::Bad);
-            }
+    /// Records that packets are in flight but none was acknowledged for too long; ignored unless the path is usable.
+    ///
+    /// Degrades the path at once, even if acknowledgements come later. Each call counts as a lost probe, so a caller
+    /// that reports silence repeatedly (once per two probe timeouts, say) has the path deactivated.
+    pub fn on_silence(&mut self, now: Instant, role: Role) -> Option<Transition> {
+        if !self.state.is_usable() {
+            return None;
+        }
+        self.count_loss();
+        self.run = 0;
+        if let Some(deactivation) = self.deactivate_if_failed(now, role) {
+            return Some(deactivation);
+        }
+        (self.state != PathState::Degraded).then(|| self.enter(PathState::Degraded, Cause::Silent))
+    }
+
+    /// Records a probe of a probing path.
+    fn record_answer(&mut self, now: Instant, probe: Probe) {
+        let outcome = probe.outcome();
+        self.loss.record_outcome(outcome);
+        self.answers = self.answers << 1 | u32::from(outcome == Outcome::Good);
+        if let Probe::Answered { rtt } = probe {
+            self.record_rtt(now, rtt);
         }
     }
 
-    fn is_dispensable(&self, role: Role) -> bool {
-        match role {
-            Role::OneOfMany => true,
-            Role::Last => !self.state.is_usable(),
+    fn record_sample(&mut self, now: Instant, sample: IntervalSample) {
+        if let Some(rtt) = sample.rtt {
+            self.record_rtt(now, rtt);
+        }
+        if sample.queue == QueueTrend::Steady {
+            self.loss.record_ratio(sample.lost, sample.acked.saturating_add(sample.lost));
+        }
+        let has_failed = core::mem::take(&mut self.failed_since_sample);
+        if sample.acked == 0 && sample.lost > 0 {
+            self.count_loss();
+        } else if sample.acked > 0 && !has_failed {
+            self.reset_failures();
         }
     }
 
-    fn deactivate(&mut self, now: Instant) -> Transition {
+    fn record_rtt(&mut self, now: Instant, rtt: Duration) {
+        self.answered = self.answered.saturating_add(1);
+        self.rtt.record_millis(rtt);
+        self.recent.record(rtt);
+        if let Some(median) = self.recent.quantile(Quantile::P50) {
+            self.medians.record(now, median);
+        }
+    }
+
+    fn count_loss(&mut self) {
+        self.losses += 1;
+        if self.losses == self.rule.config.losses_per_failure {
+            self.losses = 0;
+            self.failures = self.failures.saturating_add(1);
+        }
+    }
+
+    fn reset_failures(&mut self) {
+        self.losses = 0;
+        self.failures = 0;
+    }
+
+    fn deactivate_if_failed(&mut self, now: Instant, role: Role) -> Option<Transition> {
+        let is_dispensable = role == Role::OneOfMany || !self.state.is_usable();
+        if self.failures < self.rule.config.failures_max || !is_dispensable {
+            return None;
+        }
         self.outages = self.outages.saturating_add(1);
         self.retry_at = now + self.rule.backoff(self.outages);
-        self.enter(PathState::Inactive, Cause::RepeatedFailures)
+        Some(self.enter(PathState::Inactive, Cause::RepeatedFailures))
     }
 
     fn has_enough_answers(&self) -> bool {
@@ -177,18 +272,29 @@ impl PathStats {
         last_probes.count_ones() >= config.activate_answers
     }
 
-    fn condition(&self, slo: Duration) -> Condition {
-        let config = &self.rule.config;
+    fn condition(&self, now: Instant, best_rtt: Option<Duration>) -> Condition {
         let loss = self.loss();
-        let p95 = self.p95();
-        if let Some(p95) = p95.filter(|&p95| p95 > slo) {
-            return Condition::Unhealthy(Cause::Slow { p95, slo });
+        if let Some(cause) = self.slowness(now, best_rtt) {
+            Condition::Unhealthy(cause)
+        } else if loss.as_f64() > self.rule.config.degrade_loss {
+            Condition::Unhealthy(Cause::Lossy { loss })
+        } else if loss.as_f64() < self.rule.config.recover_loss {
+            Condition::Healthy
+        } else {
+            Condition::Marginal
         }
-        if loss.as_f64() > config.degrade_loss {
-            return Condition::Unhealthy(Cause::Lossy { loss });
+    }
+
+    /// Returns the reason why the path is slow, if it is.
+    fn slowness(&self, now: Instant, best_rtt: Option<Duration>) -> Option<Cause> {
+        let rtt = self.rtt()?;
+        let ceiling = self.rule.ceiling(best_rtt.unwrap_or(rtt).min(rtt));
+        if rtt > ceiling {
+            return Some(Cause::AboveCeiling { rtt, ceiling });
         }
-        let is_fast = p95.is_some_and(|p95| p95 < scaled(slo, config.recover_slo_part));
-        if is_fast && loss.as_f64() < config.recover_loss { Condition::Healthy } else { Condition::Marginal }
+        let p95 = self.p95()?;
+        let baseline = self.baseline(now)?;
+        (p95 > self.rule.p95_max(baseline)).then_some(Cause::Slow { p95, baseline })
     }
 
     fn enter(&mut self, to: PathState, cause: Cause) -> Transition {
@@ -210,27 +316,32 @@ impl PathStats {
         (self.state == PathState::Inactive).then_some(self.retry_at)
     }
 
-    /// Returns the mean round trip in fractional milliseconds; `None` before the first answer.
-    pub fn rtt_ms(&self) -> Option<f64> {
-        self.rtt.mean()
+    /// Returns the smoothed round trip; `None` before the first answer.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt.mean().map(fractional_millis)
     }
 
-    /// Returns the mean deviation of the round trip, in fractional milliseconds.
-    pub fn rtt_deviation_ms(&self) -> Option<f64> {
-        self.rtt.deviation()
+    /// Returns the smoothed deviation of the round trip; `None` before the first answer.
+    pub fn rtt_deviation(&self) -> Option<Duration> {
+        self.rtt.deviation().map(fractional_millis)
     }
 
-    /// Returns the p95 of the last round trips; `None` before the first answer.
+    /// Returns the p95 of the last samples' round trips; `None` before the first answer.
     pub fn p95(&self) -> Option<Duration> {
         self.recent.quantile(Quantile::P95)
     }
 
-    /// Returns the number of answers since probing began.
+    /// Returns the lowest median round trip of the last `baseline_window`; `None` without one.
+    pub fn baseline(&self, now: Instant) -> Option<Duration> {
+        self.medians.min(now)
+    }
+
+    /// Returns the number of answered probes and of samples with a round trip since probing began.
     pub const fn answered(&self) -> u32 {
         self.answered
     }
 
-    /// Returns the recent fraction of probes that were lost or failed.
+    /// Returns the recent fraction of lost packets, apart from losses while the queue grew.
     pub fn loss(&self) -> Loss {
         // Rounding may move an average of zeros and ones slightly outside 0..=1.
         self.loss.mean().map_or(Loss::NONE, |loss| Loss(loss.clamp(0.0, 1.0)))
@@ -238,247 +349,4 @@ impl PathStats {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::estimate::Gains;
-    use crate::path::PathConfig;
-    use alloc::string::ToString;
-    use alloc::vec::Vec;
-
-    const SLO: Duration = Duration::from_millis(100);
-    const FAST: Probe = answered(10);
-    const SLOW: Probe = answered(101);
-
-    #[test]
-    fn a_new_path_is_probed_at_once_and_active_after_three_answers() {
-        let mut path = PathStats::new(PathRule::default());
-        assert_eq!(path.retry_at(), Some(Instant::ORIGIN));
-        let probing = path.on_time(Instant::ORIGIN).unwrap();
-        assert_eq!(probing.to_string(), "INACTIVE to PROBING: backoff has elapsed");
-        assert_eq!(states(&mut path, &[FAST; 2]), []);
-        assert_eq!(states(&mut path, &[FAST]), [PathState::Active]);
-    }
-
-    #[test]
-    fn three_answers_to_the_last_four_probes_activate_a_path() {
-        assert_eq!(states(&mut probing(), &[FAST, Probe::Lost, FAST, FAST]), [PathState::Active]);
-        assert_eq!(states(&mut probing(), &[FAST, Probe::Lost, FAST, Probe::Lost, FAST]), []);
-        let alternating = [Probe::Lost, FAST, FAST, Probe::Lost, FAST, FAST];
-        assert_eq!(states(&mut probing(), &alternating), [PathState::Active]);
-    }
-
-    #[test]
-    fn one_early_loss_does_not_count_as_total_loss() {
-        let mut path = probing();
-        assert_eq!(states(&mut path, &[Probe::Lost]), []);
-        assert_eq!(states(&mut path, &[FAST; 20]), [PathState::Active]);
-    }
-
-    #[test]
-    fn a_slow_p95_in_five_consecutive_samples_degrades_a_path() {
-        let mut path = active();
-        assert_eq!(states(&mut path, &[SLOW]), [], "one of twenty is not the p95");
-        assert_eq!(states(&mut path, &[SLOW; 4]), []);
-        let degraded = record(&mut path, SLOW).unwrap();
-        assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: p95 of 101ms is above 100ms");
-    }
-
-    #[test]
-    fn a_round_trip_of_exactly_the_slo_is_not_slow() {
-        assert_eq!(states(&mut active(), &[answered(100); 50]), []);
-    }
-
-    #[test]
-    fn a_path_reports_the_mean_and_deviation_of_its_round_trips() {
-        let mut path = probing();
-        assert_eq!((path.rtt_ms(), path.rtt_deviation_ms()), (None, None));
-        states(&mut path, &[answered(10), answered(18)]);
-        assert_eq!((path.rtt_ms(), path.rtt_deviation_ms()), (Some(11.0), Some(5.75)));
-    }
-
-    #[test]
-    fn a_loss_of_exactly_the_limit_neither_degrades_a_path_nor_lets_it_recover() {
-        // Each probe moves the loss halfway: one lost makes it 0.5, one answered after that 0.25.
-        let gains = Gains::new(0.5, 0.5).unwrap();
-        let limits =
-            PathConfig { loss_gains: gains, degrade_samples: 1, recover_samples: 1, ..PathConfig::default() };
-        let path = |degrade_loss, recover_loss| {
-            let rule = PathRule::new(PathConfig { degrade_loss, recover_loss, ..limits }).unwrap();
-            let mut path = PathStats::new(rule);
-            path.on_time(Instant::ORIGIN);
-            assert_eq!(states(&mut path, &[FAST; 3]), [PathState::Active]);
-            path
-        };
-        assert_eq!(states(&mut path(0.5, 0.1), &[Probe::Lost]), []);
-        assert_eq!(states(&mut path(0.499, 0.1), &[Probe::Lost]), [PathState::Degraded]);
-        assert_eq!(states(&mut path(0.3, 0.25), &[Probe::Lost, FAST]), [PathState::Degraded]);
-        let recovered = [PathState::Degraded, PathState::Recovery];
-        assert_eq!(states(&mut path(0.3, 0.251), &[Probe::Lost, FAST]), recovered);
-    }
-
-    #[test]
-    fn one_outlier_in_twenty_changes_nothing() {
-        let mut path = active();
-        for _ in 0..10 {
-            assert_eq!(states(&mut path, &[FAST; 19]), []);
-            assert_eq!(states(&mut path, &[SLOW]), []);
-        }
-    }
-
-    #[test]
-    fn one_loss_is_tolerated_and_two_at_once_are_not() {
-        let mut path = active();
-        for _ in 0..3 {
-            assert_eq!(states(&mut path, &[Probe::Lost]), []);
-            assert_eq!(states(&mut path, &[FAST; 20]), [], "three unhealthy samples, then healthy ones");
-        }
-        let mut path = active();
-        assert_eq!(states(&mut path, &[Probe::Lost, Probe::Lost, FAST, FAST]), []);
-        let degraded = record(&mut path, FAST).unwrap();
-        assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: loss of 13.9 % is too high");
-    }
-
-    #[test]
-    fn a_degraded_path_recovers_after_three_good_samples_and_is_active_after_two_more() {
-        let mut path = degraded();
-        assert_eq!(states(&mut path, &[FAST; 18]), [], "p95 is slow until 19 of the last twenty are fast");
-        assert_eq!(states(&mut path, &[FAST; 2]), []);
-        assert_eq!(states(&mut path, &[FAST]), [PathState::Recovery]);
-        assert_eq!(states(&mut path, &[FAST]), []);
-        assert_eq!(states(&mut path, &[FAST]), [PathState::Active]);
-    }
-
-    #[test]
-    fn between_the_limits_a_degraded_path_stays_degraded() {
-        assert_eq!(states(&mut degraded(), &[answered(95); 50]), []);
-        assert_eq!(states(&mut degraded(), &[answered(90); 50]), []);
-        assert_ne!(states(&mut degraded(), &[answered(89); 50]), []);
-    }
-
-    #[test]
-    fn one_unhealthy_sample_ends_a_recovery() {
-        assert_eq!(states(&mut recovering(), &[Probe::Lost]), [PathState::Degraded]);
-        assert_eq!(states(&mut recovering(), &[FAST, Probe::Lost]), [PathState::Degraded]);
-    }
-
-    #[test]
-    fn two_hard_failures_deactivate_a_path_in_any_state() {
-        for mut path in [probing(), active(), degraded(), recovering()] {
-            record(&mut path, Probe::Failed);
-            assert_ne!(path.state(), PathState::Inactive);
-            let deactivation = record(&mut path, Probe::Failed).unwrap();
-            assert_eq!((deactivation.to, deactivation.cause), (PathState::Inactive, Cause::RepeatedFailures));
-        }
-    }
-
-    #[test]
-    fn an_answer_resets_the_count_of_hard_failures() {
-        let mut path = active();
-        let probes = [Probe::Failed, FAST, Probe::Failed, FAST, Probe::Failed];
-        assert!(!states(&mut path, &probes).contains(&PathState::Inactive));
-    }
-
-    #[test]
-    fn a_path_that_only_loses_packets_is_deactivated() {
-        let mut path = active();
-        states(&mut path, &[Probe::Lost, Probe::Lost, FAST]);
-        assert!(!states(&mut path, &[Probe::Lost; 5]).contains(&PathState::Inactive));
-        assert_eq!(states(&mut path, &[Probe::Lost]), [PathState::Inactive]);
-    }
-
-    #[test]
-    fn the_last_usable_path_is_never_deactivated() {
-        let mut path = active();
-        let mut fail = |role| path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, role);
-        let to: Vec<PathState> = (0..50).filter_map(|_| fail(Role::Last)).map(|t| t.to).collect();
-        assert_eq!(to, [PathState::Degraded]);
-        assert_eq!(fail(Role::OneOfMany).map(|t| t.to), Some(PathState::Inactive));
-    }
-
-    #[test]
-    fn a_probing_path_is_deactivated_even_if_no_other_is_usable() {
-        let mut path = probing();
-        let mut fail = || path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, Role::Last);
-        assert_eq!(fail(), None);
-        assert_eq!(fail().map(|t| t.to), Some(PathState::Inactive));
-    }
-
-    #[test]
-    fn the_backoff_grows_with_each_consecutive_outage() {
-        let mut path = probing();
-        let mut now = Instant::ORIGIN;
-        let mut backoffs = Vec::new();
-        for _ in 0..7 {
-            for _ in 0..2 {
-                path.on_probe(now, Probe::Failed, SLO, Role::OneOfMany);
-            }
-            let retry_at = path.retry_at().unwrap();
-            assert_eq!(path.on_time(Instant::from_nanos(retry_at.as_nanos() - 1)), None);
-            assert!(path.on_time(retry_at).is_some());
-            backoffs.push(retry_at.since(now).as_secs());
-            now = retry_at;
-        }
-        assert_eq!(backoffs, [1, 2, 4, 8, 16, 30, 30]);
-        states(&mut path, &[FAST, FAST, FAST, Probe::Failed, Probe::Failed]);
-        assert_eq!(path.retry_at(), Some(Instant::from_secs(1)));
-    }
-
-    #[test]
-    fn a_late_answer_does_not_shorten_a_backoff() {
-        let mut path = PathStats::new(PathRule::default());
-        assert_eq!(states(&mut path, &[FAST; 10]), []);
-        assert_eq!((path.p95(), path.rtt_ms()), (None, None));
-    }
-
-    #[test]
-    fn a_path_probed_again_starts_without_its_old_samples() {
-        let mut path = degraded();
-        states(&mut path, &[Probe::Failed, Probe::Failed]);
-        path.on_time(Instant::FAR_FUTURE).unwrap();
-        assert_eq!((path.p95(), path.loss()), (None, Loss::NONE));
-        assert_eq!(states(&mut path, &[FAST; 30]), [PathState::Active]);
-        assert_eq!((path.p95(), path.answered()), (Some(Duration::from_millis(10)), 30));
-        assert!(path.rtt_deviation_ms().is_some_and(|deviation| deviation < 0.01));
-    }
-
-    #[test]
-    fn a_path_takes_less_than_a_kilobyte() {
-        assert!(size_of::<PathStats>() < 1_000, "{} bytes", size_of::<PathStats>());
-    }
-
-    const fn answered(millis: u64) -> Probe {
-        Probe::Answered { rtt: Duration::from_millis(millis) }
-    }
-
-    fn record(path: &mut PathStats, probe: Probe) -> Option<Transition> {
-        path.on_probe(Instant::ORIGIN, probe, SLO, Role::OneOfMany)
-    }
-
-    fn states(path: &mut PathStats, probes: &[Probe]) -> Vec<PathState> {
-        probes.iter().filter_map(|&probe| record(path, probe)).map(|transition| transition.to).collect()
-    }
-
-    fn probing() -> PathStats {
-        let mut path = PathStats::new(PathRule::default());
-        path.on_time(Instant::ORIGIN);
-        path
-    }
-
-    fn active() -> PathStats {
-        let mut path = probing();
-        assert_eq!(states(&mut path, &[FAST; 20]), [PathState::Active]);
-        path
-    }
-
-    fn degraded() -> PathStats {
-        let mut path = active();
-        assert_eq!(states(&mut path, &[SLOW; 6]), [PathState::Degraded]);
-        path
-    }
-
-    fn recovering() -> PathStats {
-        let mut path = degraded();
-        assert_eq!(states(&mut path, &[FAST; 21]), [PathState::Recovery]);
-        path
-    }
-}
+mod tests;

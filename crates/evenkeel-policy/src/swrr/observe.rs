@@ -3,7 +3,7 @@
 use super::SwrrScheduler;
 use super::path::Path;
 use super::share::{ShareWindow, normalised_entropy};
-use super::weight::{Health, whole_weight};
+use super::weight::{Health, ReweightCounts, whole_weight};
 use crate::id::PathId;
 use crate::time::Duration;
 
@@ -60,6 +60,11 @@ impl SwrrScheduler {
     /// fewer than two active paths.
     pub fn weight_entropy(&self) -> Option<f64> {
         normalised_entropy(&self.credits)
+    }
+
+    /// Returns how often weights changed and how often a change was suppressed.
+    pub const fn reweights(&self) -> ReweightCounts {
+        self.reweights
     }
 
     fn known(&self, path: PathId) -> Option<&Path> {

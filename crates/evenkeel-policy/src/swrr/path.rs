@@ -6,7 +6,7 @@ use super::SwrrRules;
 use super::weight::{PathWeight, Reweight};
 use crate::estimate::Ewma;
 use crate::id::PathId;
-use crate::time::{Duration, Instant, scaled};
+use crate::time::{Duration, Instant, fractional_millis};
 
 /// Maximum RTT sample, ten minutes; longer ones count as this much. With the default `weight_scale` the weight of such
 /// a path is the smallest anyway.
@@ -53,21 +53,17 @@ impl Path {
     }
 
     pub(super) fn rtt(&self) -> Option<Duration> {
-        self.rtt.mean().map(millis)
+        self.rtt.mean().map(fractional_millis)
     }
 
     pub(super) fn rtt_deviation(&self) -> Option<Duration> {
-        self.rtt.deviation().map(millis)
+        self.rtt.deviation().map(fractional_millis)
     }
 
     /// Returns the smoothed loss rate; 0 without samples.
     pub(super) fn loss_rate(&self) -> f64 {
         self.loss.mean().unwrap_or(0.0)
     }
-}
-
-fn millis(millis: f64) -> Duration {
-    scaled(Duration::from_millis(1), millis)
 }
 
 #[cfg(test)]

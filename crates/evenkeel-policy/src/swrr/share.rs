@@ -6,6 +6,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
+use super::config::SwrrRules;
 use super::credit::Credits;
 use crate::id::PathId;
 
@@ -111,35 +112,41 @@ impl Window {
 
     /// Counts a pick of the path at `index` among the `eligible` paths, a bit set of indices.
     #[inline]
-    pub(super) fn count(&mut self, index: usize, eligible: u128, cost: u64, credits: &Credits) {
+    pub(super) fn count(
+        &mut self,
+        index: usize,
+        eligible: u128,
+        cost: u64,
+        credits: &Credits,
+        rules: &SwrrRules,
+    ) {
         if eligible != self.eligible {
-            self.add_expected(credits);
+            self.add_expected(credits, rules);
             self.eligible = eligible;
         }
         self.pending += cost;
         self.served[index] += cost;
         self.picks_left -= 1;
         if self.picks_left == 0 {
-            self.close(credits);
+            self.close(credits, rules);
         }
     }
 
     /// Adds the pending cost to the expected cost of the eligible paths, in proportion to their weights.
     #[cold]
-    fn add_expected(&mut self, credits: &Credits) {
-        let eligible = |index: &usize| self.eligible & (1 << index) != 0;
-        let indices = (0..credits.weights().len()).filter(eligible);
-        let total: i64 = indices.clone().map(|index| credits.weights()[index]).sum();
+    fn add_expected(&mut self, credits: &Credits, rules: &SwrrRules) {
+        let weights = || credits.effective(self.eligible, rules);
+        let total: i64 = weights().map(|(_, weight)| weight).sum();
         let part = self.pending as f64 / total.max(1) as f64;
-        for index in indices {
-            self.expected[index] += credits.weights()[index] as f64 * part;
+        for (index, weight) in weights() {
+            self.expected[index] += weight as f64 * part;
         }
         self.pending = 0;
     }
 
     #[cold]
-    fn close(&mut self, credits: &Credits) {
-        self.end_segment(credits);
+    fn close(&mut self, credits: &Credits, rules: &SwrrRules) {
+        self.end_segment(credits, rules);
         self.picks_left = self.picks_max;
         let served: u64 = self.tallies.iter().map(|tally| tally.served).sum();
         let expected: f64 = self.tallies.iter().map(|tally| tally.expected).sum();
@@ -155,8 +162,8 @@ impl Window {
     }
 
     /// Ends the segment; must be called before the weights or the active paths change.
-    pub(super) fn end_segment(&mut self, credits: &Credits) {
-        self.add_expected(credits);
+    pub(super) fn end_segment(&mut self, credits: &Credits, rules: &SwrrRules) {
+        self.add_expected(credits, rules);
         for ((&path, served), expected) in credits.ids().iter().zip(&mut self.served).zip(&mut self.expected)
         {
             let tally = match self.tallies.binary_search_by_key(&path, |tally| tally.path) {
@@ -186,6 +193,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::super::credit::ALL_PATHS;
+    use super::super::weight::WeightInForce;
     use super::*;
 
     const A: PathId = PathId(1);
@@ -196,23 +204,29 @@ mod tests {
         let mut credits = Credits::default();
         credits.join(A);
         credits.join(B);
-        credits.reweigh([3, 1].into_iter());
+        reweigh(&mut credits, &[3, 1]);
         let mut window = Window::new(picks_max);
         window.reserve(2);
         window.resize(2);
         (credits, window)
     }
 
+    fn reweigh(credits: &mut Credits, weights: &[i64]) {
+        let healthy = weights.iter().map(|&weight| WeightInForce { weight, is_healthy: true });
+        credits.reweigh(healthy, &SwrrRules::default());
+    }
+
     fn serve(window: &mut Window, credits: &Credits, indices: &[usize]) {
         for &index in indices {
-            window.count(index, ALL_PATHS, 1, credits);
+            window.count(index, ALL_PATHS, 1, credits, &SwrrRules::default());
         }
     }
 
     fn pick_b_twice(window: &mut Window, credits: &mut Credits) {
         for _ in 0..2 {
-            let picked = credits.pick_where(1, |id| id == B).unwrap();
-            window.count(picked.index, picked.eligible, 1, credits);
+            let rules = SwrrRules::default();
+            let picked = credits.pick_where(1, |id| id == B, &rules).unwrap();
+            window.count(picked.index, picked.eligible, 1, credits, &rules);
         }
     }
 
@@ -245,7 +259,7 @@ mod tests {
     fn a_pick_allocates_nothing() {
         let mut credits = Credits::default();
         (0..20).for_each(|id| credits.join(PathId(id)));
-        credits.reweigh([1; 20].into_iter());
+        reweigh(&mut credits, &[1; 20]);
         let mut window = Window::new(4);
         window.reserve(20);
         window.resize(20);
@@ -283,8 +297,8 @@ mod tests {
     fn the_expected_share_follows_changes_of_weight_within_a_window() {
         let (mut credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[0, 0]);
-        window.end_segment(&credits);
-        credits.reweigh([1, 1].into_iter());
+        window.end_segment(&credits, &SwrrRules::default());
+        reweigh(&mut credits, &[1, 1]);
         serve(&mut window, &credits, &[1, 1]);
         assert_eq!(shares(&window), [(1, 0.5, 0.625), (2, 0.5, 0.375)]);
     }
@@ -293,9 +307,9 @@ mod tests {
     fn a_removed_path_is_not_reported() {
         let (mut credits, mut window) = three_to_one(3);
         serve(&mut window, &credits, &[0, 1]);
-        window.end_segment(&credits);
+        window.end_segment(&credits, &SwrrRules::default());
         credits.leave(B);
-        credits.reweigh([3].into_iter());
+        reweigh(&mut credits, &[3]);
         window.resize(1);
         window.forget(B);
         serve(&mut window, &credits, &[0]);
@@ -306,9 +320,9 @@ mod tests {
     fn the_entropy_is_one_for_equal_weights_and_near_zero_for_a_dominant_one() {
         let (mut credits, _) = three_to_one(1);
         assert!((normalised_entropy(&credits).unwrap() - 0.811_278_124).abs() < 1e-9);
-        credits.reweigh([5, 5].into_iter());
+        reweigh(&mut credits, &[5, 5]);
         assert!((normalised_entropy(&credits).unwrap() - 1.0).abs() < 1e-12);
-        credits.reweigh([100_000, 1].into_iter());
+        reweigh(&mut credits, &[100_000, 1]);
         assert!(normalised_entropy(&credits).unwrap() < 0.001);
         credits.leave(B);
         assert_eq!(normalised_entropy(&credits), None);

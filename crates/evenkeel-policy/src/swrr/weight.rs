@@ -5,7 +5,8 @@
 //! weight.
 //!
 //! Guarantees: a weight in force never exceeds its target, increases by at most the factor `raise_max` per interval,
-//! and is never 0; the unhealthy paths of a set together stay strictly below `unhealthy_share_max` of its sum.
+//! and is never 0; the unhealthy paths of a set with a healthy one together stay strictly below `unhealthy_share_max` of
+//! its sum.
 
 use super::SwrrError;
 use super::config::SwrrRules;
@@ -66,12 +67,28 @@ pub enum Reweight {
     Applied,
 }
 
+/// Numbers of changes of weights, since the scheduler was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReweightCounts {
+    /// Times the weights in force changed.
+    pub applied: u64,
+    /// Measurements that changed no weight because the change was too small or came too soon.
+    pub suppressed: u64,
+}
+
 /// Weight of a path that its measurements or a pin give, before its health is taken into account.
 #[derive(Clone, Copy, Debug)]
 enum Goal {
     Unknown,
     Measured(i64),
     Pinned(i64),
+}
+
+/// Weight in force of one path, before the cap on unhealthy paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WeightInForce {
+    pub(super) weight: i64,
+    pub(super) is_healthy: bool,
 }
 
 /// Weight of one path, with its goal and its health.
@@ -91,6 +108,10 @@ impl PathWeight {
 
     pub(super) fn health(&self) -> Health {
         self.health
+    }
+
+    pub(super) fn in_force(&self) -> WeightInForce {
+        WeightInForce { weight: self.in_force, is_healthy: self.health == Health::Healthy }
     }
 
     /// Sets the path's health; `effective` is its effective weight if it is active.
@@ -191,18 +212,17 @@ pub(super) struct UnhealthyCap {
 }
 
 impl UnhealthyCap {
-    /// Creates the limit for a set; a set without a healthy path is not capped.
-    pub(super) fn over<'a>(active: impl Iterator<Item = &'a PathWeight>, rules: &SwrrRules) -> Self {
+    /// Creates the limit for a set of weights; a set without a healthy path is not capped.
+    pub(super) fn over(set: impl Iterator<Item = WeightInForce>, rules: &SwrrRules) -> Self {
         let mut healthy = 0;
         let mut sum = 0;
         let mut count = 0;
-        for weight in active {
-            match weight.health {
-                Health::Healthy => healthy += weight.in_force,
-                Health::Degraded | Health::Recovery => {
-                    sum += weight.in_force;
-                    count += 1;
-                }
+        for path in set {
+            if path.is_healthy {
+                healthy += path.weight;
+            } else {
+                sum += path.weight;
+                count += 1;
             }
         }
         let sum_max = if healthy == 0 { i64::MAX } else { rules.unhealthy_sum_max(healthy) };
@@ -210,13 +230,13 @@ impl UnhealthyCap {
     }
 
     /// Returns the effective weight of a path in this set.
-    pub(super) fn apply(self, weight: &PathWeight) -> i64 {
-        if weight.health == Health::Healthy || self.sum <= self.sum_max {
-            return weight.in_force;
+    pub(super) fn apply(self, path: WeightInForce) -> i64 {
+        if path.is_healthy || self.sum <= self.sum_max {
+            return path.weight;
         }
         // Each gets 1 and a proportional part of the rest, so no path gets 0 and the sum is at most `sum_max`.
         let rest = i128::from(self.sum_max - self.count);
-        1 + (i128::from(weight.in_force) * rest / i128::from(self.sum)) as i64
+        1 + (i128::from(path.weight) * rest / i128::from(self.sum)) as i64
     }
 }
 

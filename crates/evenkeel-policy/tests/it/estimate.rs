@@ -2,8 +2,8 @@
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{
-    DecayingHistogram, Ewma, Gains, LatencyWindow, Outcome, Quantile, RateWindow, RatioWindow, RecentLen,
-    RecentSpans,
+    DecayingHistogram, Ewma, Gains, LatencyWindow, MinWindow, Outcome, Quantile, RateWindow, RatioWindow,
+    RecentLen, RecentSpans,
 };
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::collection::vec;
@@ -79,6 +79,18 @@ proptest! {
         let counted = window.samples(Instant::from_nanos(at + age)) == 1;
         prop_assert!(counted || age > WINDOW - SLICE);
         prop_assert!(!counted || age < WINDOW);
+    }
+
+    #[test]
+    fn the_minimum_of_a_window_is_exact(samples in timeline(), pause in 0..2 * WINDOW) {
+        let mut window = MinWindow::new(Duration::from_nanos(10 * SLICE));
+        for &(at, span) in &samples {
+            window.record(Instant::from_nanos(at), Duration::from_nanos(span));
+        }
+        let now = samples.last().unwrap().0 + pause;
+        let is_live = |at: u64| now / SLICE - at / SLICE < 10;
+        let exact = samples.iter().filter(|&&(at, _)| is_live(at)).map(|&(_, span)| span).min();
+        prop_assert_eq!(window.min(Instant::from_nanos(now)), exact.map(Duration::from_nanos));
     }
 
     #[test]

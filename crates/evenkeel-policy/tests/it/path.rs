@@ -2,8 +2,8 @@
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
-    ActivePath, Alternative, HopConfig, HopRule, Loss, PathConfig, PathRule, PathState, PathStats, Probe,
-    PruneRule, Relays, Role, Streak, Transition,
+    ActivePath, Alternative, Cause, HopConfig, HopRule, IntervalCollector, IntervalSample, Loss, PathConfig,
+    PathRule, PathState, PathStats, Probe, PruneRule, QueueTrend, Relays, Role, Streak, Transition,
 };
 use evenkeel_policy::swrr::{SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use proptest::prelude::*;
 
 use PathState::{Active, Degraded, Inactive, Probing, Recovery};
 
-const SLO: Duration = Duration::from_millis(100);
+/// Smoothed round trip of the best path of the set.
+const BEST: Duration = Duration::from_millis(10);
 
 const ALLOWED_TRANSITIONS: [(PathState, PathState); 10] = [
     (Inactive, Probing),
@@ -32,8 +33,8 @@ proptest! {
     fn a_path_makes_only_the_documented_transitions(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
         let mut state = path.state();
-        for (now, probe) in steps {
-            for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
+        for (now, input) in steps {
+            for transition in step(&mut path, now, input, Some(BEST), Role::OneOfMany) {
                 prop_assert_eq!(transition.from, state);
                 prop_assert!(ALLOWED_TRANSITIONS.contains(&(transition.from, transition.to)), "{}", transition);
                 state = transition.to;
@@ -49,17 +50,18 @@ proptest! {
         let config = PathConfig { degrade_samples, recover_samples, settle_samples, ..PathConfig::default() };
         let mut path = PathStats::new(PathRule::new(config).unwrap());
         let mut samples_in_state = 0;
-        for (now, probe) in steps {
+        for (now, input) in steps {
             if path.on_time(now).is_some() {
                 samples_in_state = 0;
             }
             samples_in_state += 1;
-            let Some(transition) = path.on_probe(now, probe, SLO, Role::OneOfMany) else { continue };
-            let samples_min = match (transition.from, transition.to) {
-                (Probing, Active) => config.activate_answers,
-                (Active, Degraded) => degrade_samples,
-                (Degraded, Recovery) => recover_samples,
-                (Recovery, Active) => settle_samples,
+            let Some(transition) = apply(&mut path, now, input, Some(BEST), Role::OneOfMany) else { continue };
+            let samples_min = match (transition.from, transition.to, transition.cause) {
+                (_, _, Cause::Silent) => 1,
+                (Probing, Active, _) => config.activate_answers,
+                (Active, Degraded, _) => degrade_samples,
+                (Degraded, Recovery, _) => recover_samples,
+                (Recovery, Active, _) => settle_samples,
                 _ => 1,
             };
             prop_assert!(samples_in_state >= samples_min, "{transition} after {samples_in_state} samples");
@@ -68,19 +70,80 @@ proptest! {
     }
 
     #[test]
-    fn a_path_is_degraded_only_above_a_limit_and_recovers_only_below_both(steps in steps()) {
-        let mut path = PathStats::new(PathRule::default());
-        for (now, probe) in steps {
-            let was_answered = matches!(probe, Probe::Answered { .. });
-            for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
-                let p95 = path.p95();
+    fn a_path_is_degraded_only_above_a_limit_or_when_silent_and_recovers_only_below_all(steps in steps()) {
+        let rule = PathRule::default();
+        let mut path = PathStats::new(rule);
+        for (now, input) in steps {
+            for transition in step(&mut path, now, input, Some(BEST), Role::OneOfMany) {
+                let is_slow = path.baseline(now).is_some_and(|baseline| path.p95() > Some(rule.p95_max(baseline)))
+                    || path.rtt() > Some(rule.ceiling(BEST));
                 let loss = path.loss().as_f64();
                 match transition.to {
-                    Degraded => prop_assert!(p95 > Some(SLO) || loss > 0.08),
-                    Recovery => prop_assert!(p95 < Some(SLO * 9 / 10) && loss < 0.05),
-                    Inactive => prop_assert!(!was_answered),
+                    Degraded => prop_assert!(is_slow || loss > 0.08 || input == Input::Silence),
+                    Recovery => prop_assert!(!is_slow && loss < 0.05),
+                    Inactive => prop_assert!(!input.has_answer()),
                     Probing | Active => {}
                 }
+            }
+        }
+    }
+
+    /// Jitter of a third either way keeps p95 well below four times the baseline.
+    #[test]
+    fn a_lossless_path_of_any_length_below_the_ceiling_stays_active_beside_a_short_one(
+        rtt_ms in 1..740_u64, jitter in vec(0.66..1.34_f64, 1..400),
+    ) {
+        let mut path = PathStats::new(PathRule::default());
+        let mut now = Instant::ORIGIN;
+        let rtt = |jitter: f64| Duration::from_secs_f64(rtt_ms as f64 * jitter / 1_000.0);
+        path.on_time(now);
+        (0..3).for_each(|_| _ = path.on_probe(now, Probe::Answered { rtt: rtt(1.0) }, Role::OneOfMany));
+        for jitter in jitter {
+            now += rtt(jitter).max(Duration::from_millis(100));
+            let sample = IntervalSample { rtt: Some(rtt(jitter)), acked: 1, ..IntervalSample::default() };
+            prop_assert_eq!(path.on_interval(now, sample, Some(BEST), Role::OneOfMany), None);
+        }
+        prop_assert_eq!(path.state(), Active);
+    }
+
+    #[test]
+    fn losses_while_the_queue_grows_never_degrade_a_path(
+        intervals in vec((1..200_u64, 0..200_u64), 1..200),
+    ) {
+        let mut path = PathStats::new(PathRule::default());
+        path.on_time(Instant::ORIGIN);
+        let rtt = Duration::from_millis(30);
+        (0..3).for_each(|_| _ = path.on_probe(Instant::ORIGIN, Probe::Answered { rtt }, Role::OneOfMany));
+        for (tick, (acked, lost)) in (1..).zip(intervals) {
+            let sample = IntervalSample { rtt: Some(rtt), acked, lost, queue: QueueTrend::Growing };
+            prop_assert_eq!(path.on_interval(at(tick), sample, Some(BEST), Role::OneOfMany), None);
+        }
+    }
+
+    /// Every packet is in exactly one sample, and no interval is shorter than max(RTT, 100 ms).
+    #[test]
+    fn intervals_partition_the_outcomes(
+        records in vec((0..80_u64, 0..5_u64, 0..5_u64), 1..200), rtt_ms in 0..300_u64,
+    ) {
+        let rtt = Duration::from_millis(rtt_ms);
+        let mut collector = IntervalCollector::new(&PathRule::default(), Instant::ORIGIN);
+        let mut now = Instant::ORIGIN;
+        let mut sampled_at = now;
+        let mut recorded = (0, 0);
+        let mut sampled = (0, 0);
+        for (gap_ms, acked, lost) in records {
+            now += Duration::from_millis(gap_ms);
+            collector.record_acked(acked);
+            collector.record_lost(lost);
+            recorded = (recorded.0 + acked, recorded.1 + lost);
+            if let Some(sample) = collector.poll(now, Some(rtt)) {
+                sampled = (sampled.0 + sample.acked, sampled.1 + sample.lost);
+                prop_assert_eq!(sampled, recorded);
+                prop_assert!(now.since(sampled_at) >= rtt.max(Duration::from_millis(100)));
+                sampled_at = now;
+            } else {
+                let is_due = now.since(sampled_at) >= rtt.max(Duration::from_millis(100));
+                prop_assert!(!is_due || sampled == recorded, "a due interval with packets gave no sample");
             }
         }
     }
@@ -88,8 +151,8 @@ proptest! {
     #[test]
     fn a_backoff_lasts_one_to_thirty_seconds(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
-        for (now, probe) in steps {
-            for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
+        for (now, input) in steps {
+            for transition in step(&mut path, now, input, Some(BEST), Role::OneOfMany) {
                 if transition.to == Inactive {
                     let backoff = path.retry_at().unwrap().since(now);
                     prop_assert!((Duration::from_secs(1)..=Duration::from_secs(30)).contains(&backoff));
@@ -101,20 +164,19 @@ proptest! {
 
     #[test]
     fn a_set_with_a_usable_path_always_has_one(
-        steps in vec((0..4_usize, 0..2_000_u64, bad_probe()), 1..600),
+        steps in vec((0..4_usize, 0..2_000_u64, bad_input()), 1..600),
     ) {
-        let rule = PathRule::default();
-        let mut paths = [(); 4].map(|()| PathStats::new(rule));
+        let mut paths = [(); 4].map(|()| PathStats::new(PathRule::default()));
         let mut now = Instant::ORIGIN;
         let mut was_usable = false;
-        for (chosen, gap_ms, probe) in steps {
+        for (chosen, gap_ms, input) in steps {
             now += Duration::from_millis(gap_ms);
             let others = paths.iter().enumerate().filter(|(path, _)| *path != chosen);
             let others_usable = others.filter(|(_, path)| path.state().is_usable()).count();
             let role = if others_usable == 0 { Role::Last } else { Role::OneOfMany };
             let usable = paths.iter().filter(|path| path.state().is_usable());
-            let best_p95 = usable.filter_map(PathStats::p95).min().unwrap_or_default();
-            step(&mut paths[chosen], now, probe, rule.slo(best_p95), role);
+            let best_rtt = usable.filter_map(PathStats::rtt).min();
+            step(&mut paths[chosen], now, input, best_rtt, role);
             let is_usable = paths.iter().any(|path| path.state().is_usable());
             prop_assert!(is_usable || !was_usable, "the last usable path was deactivated");
             was_usable = is_usable;
@@ -192,7 +254,7 @@ fn a_path_loses_its_share_while_unhealthy_and_ramps_back_to_it() {
     let mut states = vec![];
     let mut odds = 0.0;
     for (tick, &rtt) in (20..).zip(&steps) {
-        pair.sample(at(tick), Probe::Answered { rtt });
+        pair.sample(at(tick), rtt);
         let state = pair.failing.state();
         let share = pair.swrr.share(FAILING).unwrap_or(0.0);
         states.push(state);
@@ -237,8 +299,8 @@ impl Pair {
         Self { swrr, failing: PathStats::new(PathRule::default()) }
     }
 
-    fn sample(&mut self, now: Instant, probe: Probe) {
-        for transition in step(&mut self.failing, now, probe, SLO, Role::OneOfMany) {
+    fn sample(&mut self, now: Instant, rtt: Duration) {
+        for transition in step(&mut self.failing, now, Input::answered(rtt), Some(BEST), Role::OneOfMany) {
             if let Some(health) = transition.to.health() {
                 self.swrr.set_health(FAILING, now, health).unwrap();
                 self.swrr.activate(FAILING, now).unwrap();
@@ -250,19 +312,70 @@ impl Pair {
     }
 }
 
-/// Advances the time to `now`, then records a probe; returns the transitions in order.
-fn step(path: &mut PathStats, now: Instant, probe: Probe, slo: Duration, role: Role) -> Vec<Transition> {
+/// One call of a path: a probe while it is probing, otherwise the sample of an interval with the same outcomes, a hard
+/// failure or silence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Input {
+    Packets { rtt: Option<Duration>, lost: u64, queue: QueueTrend },
+    Failure,
+    Silence,
+}
+
+/// Number of packets of a sample.
+const PACKETS: u64 = 20;
+
+impl Input {
+    fn answered(rtt: Duration) -> Self {
+        Self::Packets { rtt: Some(rtt), lost: 0, queue: QueueTrend::Steady }
+    }
+
+    fn has_answer(self) -> bool {
+        matches!(self, Self::Packets { rtt: Some(_), .. })
+    }
+}
+
+/// Advances the time to `now`, then applies an input; returns the transitions in order.
+fn step(
+    path: &mut PathStats,
+    now: Instant,
+    input: Input,
+    best_rtt: Option<Duration>,
+    role: Role,
+) -> Vec<Transition> {
     let retried = path.on_time(now);
-    let sampled = path.on_probe(now, probe, slo, role);
+    let sampled = apply(path, now, input, best_rtt, role);
     retried.into_iter().chain(sampled).collect()
 }
 
-/// Generates probes with their times, in phases of good and bad ones, so that every state is reached.
-fn steps() -> impl Strategy<Value = Vec<(Instant, Probe)>> {
+fn apply(
+    path: &mut PathStats,
+    now: Instant,
+    input: Input,
+    best_rtt: Option<Duration>,
+    role: Role,
+) -> Option<Transition> {
+    match input {
+        Input::Packets { rtt, .. } if path.state() == Probing => {
+            path.on_probe(now, rtt.map_or(Probe::Lost, |rtt| Probe::Answered { rtt }), role)
+        }
+        Input::Packets { rtt, lost, queue } => {
+            let sample = match rtt {
+                Some(_) => IntervalSample { rtt, acked: PACKETS - lost, lost, queue },
+                None => IntervalSample { rtt: None, acked: 0, lost: PACKETS, queue },
+            };
+            path.on_interval(now, sample, best_rtt, role)
+        }
+        Input::Failure => path.on_probe(now, Probe::Failed, role),
+        Input::Silence => path.on_silence(now, role),
+    }
+}
+
+/// Generates inputs with their times, in phases of good and bad ones, so that every state is reached.
+fn steps() -> impl Strategy<Value = Vec<(Instant, Input)>> {
     let phase = prop_oneof![
-        3 => vec(good_probe(), 1..40),
-        1 => vec(bad_probe(), 1..20),
-        1 => vec(answer(101..300), 1..20),
+        3 => vec(good_input(), 1..40),
+        1 => vec(bad_input(), 1..20),
+        1 => vec(packets(201..3_000, 0..1), 1..20),
     ];
     (vec(phase, 1..20), 1..2_000_u64).prop_map(|(phases, gap_ms)| {
         let times = (0..).map(move |step| Instant::from_millis(step * gap_ms));
@@ -270,16 +383,26 @@ fn steps() -> impl Strategy<Value = Vec<(Instant, Probe)>> {
     })
 }
 
-fn good_probe() -> impl Strategy<Value = Probe> {
-    prop_oneof![40 => answer(1..90), 1 => answer(90..200), 1 => Just(Probe::Lost)]
+fn good_input() -> impl Strategy<Value = Input> {
+    prop_oneof![40 => packets(20..50, 0..1), 1 => packets(50..400, 0..3), 1 => Just(Input::Silence)]
 }
 
-fn bad_probe() -> impl Strategy<Value = Probe> {
-    prop_oneof![6 => answer(1..300), 2 => Just(Probe::Lost), 2 => Just(Probe::Failed)]
+fn bad_input() -> impl Strategy<Value = Input> {
+    let all_lost = Input::Packets { rtt: None, lost: PACKETS, queue: QueueTrend::Steady };
+    prop_oneof![
+        6 => packets(1..300, 0..PACKETS),
+        2 => Just(all_lost),
+        2 => Just(Input::Failure),
+        1 => Just(Input::Silence),
+    ]
 }
 
-fn answer(millis: std::ops::Range<u64>) -> impl Strategy<Value = Probe> {
-    millis.prop_map(|millis| Probe::Answered { rtt: Duration::from_millis(millis) })
+fn packets(millis: std::ops::Range<u64>, lost: std::ops::Range<u64>) -> impl Strategy<Value = Input> {
+    let queue = prop_oneof![3 => Just(QueueTrend::Steady), 1 => Just(QueueTrend::Growing)];
+    (millis, lost, queue).prop_map(|(millis, lost, queue)| {
+        let rtt = Some(Duration::from_millis(millis));
+        Input::Packets { rtt, lost, queue }
+    })
 }
 
 fn alternative(path: PathId, p95_ms: u64) -> Alternative {

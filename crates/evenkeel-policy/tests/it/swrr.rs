@@ -1,14 +1,20 @@
 //! Tests of the guarantees of `swrr`, and of the defects that a literal reading of the specification would have.
 #![allow(clippy::unwrap_used, reason = "an error is a failed test")]
 
+mod eligible;
+
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::swrr::{Health, Reweight, SwrrConfig, SwrrRules, SwrrScheduler, path_weight};
+use evenkeel_policy::swrr::{
+    Health, Reweight, ReweightCounts, SwrrConfig, SwrrRules, SwrrScheduler, path_weight,
+};
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 const START: Instant = Instant::ORIGIN;
+
+const HEALTHS: [Health; 3] = [Health::Healthy, Health::Degraded, Health::Recovery];
 
 /// Tolerance for the rounding of integer credits.
 const ROUNDING: f64 = 1e-3;
@@ -201,26 +207,6 @@ proptest! {
     }
 
     #[test]
-    fn an_ineligible_path_neither_gains_nor_loses_credit(
-        weights in weights(2..9),
-        masks in vec((any::<u8>(), 1..9_000_u64), 1..200),
-    ) {
-        let mut swrr = with_weights(&weights);
-        for (mask, size) in masks {
-            let before = owed(&swrr);
-            let eligible = |path: PathId| mask & (1 << path.0) != 0;
-            let picked = swrr.pick_sized(Cost(size), eligible);
-            prop_assert_eq!(picked.is_some(), swrr.active().iter().any(|&path| eligible(path)));
-            prop_assert!(picked.is_none_or(eligible));
-            let after = owed(&swrr);
-            for &path in swrr.active().iter().filter(|&&path| !eligible(path)) {
-                prop_assert!((before[path.index()] - after[path.index()]).abs() < 1e-12);
-            }
-            prop_assert!(after.iter().sum::<f64>().abs() < ROUNDING * 9_000.0);
-        }
-    }
-
-    #[test]
     fn credits_stay_balanced_and_bounded_as_paths_join_and_leave(
         steps in vec((0..8_u32, 1..60_u32, 0..6_usize), 1..120),
     ) {
@@ -264,7 +250,7 @@ proptest! {
         let mut unhealthy = Vec::new();
         for (id, &(weight, health)) in (0..).zip(&paths) {
             join(&mut swrr, id, weight);
-            let health = [Health::Healthy, Health::Degraded, Health::Recovery][usize::from(health)];
+            let health = HEALTHS[usize::from(health)];
             swrr.set_health(PathId(id), START, health).unwrap();
             if health != Health::Healthy {
                 unhealthy.push(PathId(id));
@@ -486,7 +472,13 @@ fn a_small_change_of_rtt_is_suppressed_and_a_large_one_applied() {
     join_measured(&mut swrr, path, 100.0);
     assert_eq!(swrr.update_path_rtt(path, START, 104.0), Ok(Reweight::Suppressed));
     assert_eq!(swrr.update_path_rtt(path, START, 100.0), Ok(Reweight::Settled));
+    assert_eq!(
+        swrr.reweights(),
+        ReweightCounts { applied: 1, suppressed: 1 },
+        "applied when it was activated"
+    );
     assert_eq!(swrr.update_path_rtt(path, START, 106.0), Ok(Reweight::Applied));
+    assert_eq!(swrr.reweights(), ReweightCounts { applied: 2, suppressed: 1 });
 }
 
 /// Creates a scheduler in which every change above the threshold takes effect fully and at once.
