@@ -4,7 +4,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError};
+use evenkeel_pipeline::{InvalidOptions, NodeStatus, OptimizedLoadManager, PathShares, RegistryError};
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -13,7 +13,7 @@ use evenkeel_server::route::{
 };
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
-use evenkeel_telemetry::{EngineGauges, ExplainedRequest, NodeGauges, Observer, RouterGauges};
+use evenkeel_telemetry::{EngineGauges, ExplainedRequest, NodeGauges, Observer, PathGauges, RouterGauges};
 use http::Method;
 use parking_lot::Mutex;
 
@@ -183,7 +183,11 @@ impl LlmApi {
             let engine =
                 node.engine.map(|load| EngineGauges { running: load.running, waiting: load.waiting });
             let gauges = NodeGauges { slots: node.slots, busy: node.busy, engine };
-            self.scheduler.observer().metrics().set_node_gauges(node.node, &gauges);
+            let metrics = self.scheduler.observer().metrics();
+            metrics.set_node_gauges(node.node, &gauges);
+            if let Some(shares) = &node.path_shares {
+                self.update_path_gauges(node, shares);
+            }
         }
         let pool = self.upstream.stats();
         RouterGauges {
@@ -192,6 +196,18 @@ impl LlmApi {
             cache_misses: status.cache.misses,
             pool_connections: pool.active_connections + pool.idle_connections,
         }
+    }
+
+    fn update_path_gauges(&self, status: &NodeStatus, shares: &PathShares) {
+        let gauges = PathGauges {
+            active_paths: status.paths.iter().filter(|path| path.state.is_usable()).count(),
+            window: shares.window.as_ref(),
+            reweights: shares.reweights,
+        };
+        // A removed node has no paths to report.
+        let Some(node) = self.nodes.get(status.node) else { return };
+        let url = |path| node.origin(Some(path)).to_string();
+        self.scheduler.observer().metrics().set_path_gauges(status.node, &gauges, url);
     }
 }
 

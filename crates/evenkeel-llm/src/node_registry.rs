@@ -12,6 +12,7 @@ use evenkeel_actor::SpawnError;
 use evenkeel_pipeline::{ModelId, NodeSpec, OptimizedLoadManager, PathSpec, RegistryError, Slots};
 use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::id::{NodeId, PathId};
+use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::Instant;
 use http::HeaderValue;
 use parking_lot::RwLock;
@@ -126,7 +127,12 @@ impl NodeRegistry {
         let metrics = self.scheduler.observer().metrics();
         // The name is set before the first event of the node is recorded.
         let id = self.scheduler.update(|pipeline, now| {
-            pipeline.add_node(now, &spec).inspect(|id| metrics.name_node(*id, &name))
+            pipeline.add_node(now, &spec).inspect(|id| {
+                metrics.name_node(*id, &name);
+                if paths > 0 {
+                    metrics.add_paths(*id);
+                }
+            })
         })?;
         let source = if options.models.is_empty() { Source::Pending } else { Source::Configured };
         let node = Arc::new(Node { id, options, origins, authorization });
@@ -168,10 +174,8 @@ impl NodeRegistry {
     pub(crate) fn apply_report(&self, Report { node, finding }: Report) {
         match finding {
             Finding::Checked { path, check } => {
-                if let (HealthCheckResult::Healthy { rtt } | HealthCheckResult::Busy { rtt }, Some(_)) =
-                    (&check, path)
-                {
-                    self.scheduler.observer().paths().rtt.record(*rtt);
+                if let Probe::Answered { rtt } = check.probe() {
+                    self.scheduler.observer().metrics().record_path_rtt(node, rtt);
                 }
                 self.scheduler.update(|pipeline, now| pipeline.handle_probe(now, node, path, check.probe()));
                 if matches!(check, HealthCheckResult::TimedOut | HealthCheckResult::Failed { .. })

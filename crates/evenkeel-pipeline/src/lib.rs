@@ -72,7 +72,7 @@ pub use options::{
     AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,
 };
 pub use pick_node::{AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, NodeSpec, Slots};
-pub use pick_path::{PathSpec, PathStatus};
+pub use pick_path::{PathShares, PathSpec, PathStatus};
 pub use queue::TenantRule;
 pub use redirect::{
     NoRedirectReason, PeerAssessment, PeerFigures, RedirectDecision, RedirectMode, RedirectOptions,

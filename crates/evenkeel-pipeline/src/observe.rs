@@ -203,7 +203,7 @@ impl OptimizedLoadManager {
         node.on_latency(now, now.since(attempt.since));
         node.cooldown.on_response(request);
         let breaker = node.breaker.on_response(now, request);
-        let transition = attempt.path.and_then(|path| node.paths.on_response(now, path));
+        let transition = attempt.path.and_then(|path| node.paths.on_probe(now, path, Probe::Reached));
         self.emit_path(attempt.node, attempt.path, transition);
         self.apply_breaker_change(attempt.node, breaker);
     }
@@ -238,24 +238,20 @@ impl OptimizedLoadManager {
         // With another path to the node, an unreachable path says nothing about the node.
         let has_other_path = attempt.path.is_some_and(|path| node.paths.has_other(path));
         let (probe, blames_node) = match failure {
-            AttemptFailure::Unreachable => (Some(Probe::Failed), !has_other_path),
-            AttemptFailure::TimedOut => (Some(Probe::Lost), true),
-            AttemptFailure::BadResponse => (None, true),
+            AttemptFailure::Unreachable => (Probe::Failed, !has_other_path),
+            AttemptFailure::TimedOut => (Probe::Lost, true),
+            AttemptFailure::BadResponse => (Probe::Reached, true),
             AttemptFailure::Busy { retry_after } => {
                 let until = node.cooldown.begin(now, options.cooldown_for(retry_after));
                 node.capacity.on_refusal(attempt.epoch, node.busy.saturating_sub(1));
                 self.events.push_back(Event::Cooldown { node: attempt.node, until });
-                (None, false)
+                (Probe::Reached, false)
             }
         };
         if failure == AttemptFailure::TimedOut {
             node.on_timeout(now);
         }
-        let transition = match (attempt.path, probe) {
-            (Some(path), Some(probe)) => node.paths.on_probe(now, path, probe),
-            (Some(path), None) => node.paths.on_response(now, path),
-            (None, _) => None,
-        };
+        let transition = attempt.path.and_then(|path| node.paths.on_probe(now, path, probe));
         let breaker = if blames_node { node.breaker.on_failure(now, request, failure) } else { None };
         self.emit_path(attempt.node, attempt.path, transition);
         self.apply_breaker_change(attempt.node, breaker);
@@ -270,10 +266,9 @@ impl OptimizedLoadManager {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let has_other_path = path.is_some_and(|path| node.paths.has_other(path));
         let transition = path.and_then(|path| node.paths.on_probe(now, path, probe));
-        let breaker = match probe {
-            Probe::Answered { .. } => node.breaker.on_check(now, Outcome::Good),
-            Probe::Lost | Probe::Failed if has_other_path => None,
-            Probe::Lost | Probe::Failed => node.breaker.on_check(now, Outcome::Bad),
+        let breaker = match probe.outcome() {
+            Outcome::Bad if has_other_path => None,
+            outcome => node.breaker.on_check(now, outcome),
         };
         self.emit_path(id, path, transition);
         self.apply_breaker_change(id, breaker);

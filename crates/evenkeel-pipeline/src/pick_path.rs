@@ -3,10 +3,11 @@
 //! Guarantees: the bounds of [`swrr`](evenkeel_policy::swrr) hold over the usable paths. A deactivated path gets no
 //! request during its backoff while another path is usable, and then one at a time until enough were answered.
 
-use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::path::{PathRule, PathState, PathStats, Probe, Role, Transition};
-use evenkeel_policy::swrr::{Health, SwrrError, SwrrRules, SwrrScheduler};
+use evenkeel_policy::path::{
+    IntervalCollector, IntervalSample, PathRule, PathState, PathStats, Probe, Role, Transition,
+};
+use evenkeel_policy::swrr::{Health, ReweightCounts, ShareWindow, SwrrError, SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
 
 /// Definition of a path to a node.
@@ -31,6 +32,15 @@ pub struct PathStatus {
     pub in_flight: u32,
 }
 
+/// Shares of the paths to one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathShares {
+    /// Observed and expected shares of the last complete window of requests, once there is one.
+    pub window: Option<ShareWindow>,
+    /// Changes of weights.
+    pub reweights: ReweightCounts,
+}
+
 /// The paths to one node; may be empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
@@ -42,6 +52,8 @@ pub(crate) struct Paths {
 #[derive(Clone, Debug)]
 struct Path {
     stats: PathStats,
+    /// Outcomes since the last sample, while the path is usable.
+    outcomes: IntervalCollector,
     trust: Trust,
     in_flight: u32,
 }
@@ -85,7 +97,8 @@ impl Paths {
             swrr.activate(id, now)?;
             let mut stats = PathStats::new(rule);
             stats.on_time(now);
-            paths.push(Path { stats, trust: Trust::Full, in_flight: 0 });
+            let outcomes = IntervalCollector::new(&rule, now);
+            paths.push(Path { stats, outcomes, trust: Trust::Full, in_flight: 0 });
         }
         Ok(Self { swrr, rule, paths })
     }
@@ -107,40 +120,45 @@ impl Paths {
         }
     }
 
-    /// Records a response; its latency is mostly the node's, so the path's RTT stays unchanged.
-    pub(crate) fn on_response(&mut self, now: Instant, path: PathId) -> Option<Transition> {
-        let rtt = self.swrr.rtt(path).unwrap_or_default();
-        self.on_sample(now, path, Probe::Answered { rtt })
-    }
-
-    /// Records the result of a probe.
+    /// Records the outcome of a probe or a request; causes at most one change of state.
+    ///
+    /// A probing path is judged by each outcome, a usable one by the samples of intervals.
     pub(crate) fn on_probe(&mut self, now: Instant, path: PathId, probe: Probe) -> Option<Transition> {
-        if let Probe::Answered { rtt } = probe {
-            // Fails only for a path that does not exist, which `on_sample` also ignores.
-            let _ = self.swrr.update_path_rtt(path, now, millis(rtt));
+        let role = if self.has_other(path) { Role::OneOfMany } else { Role::Last };
+        let best_rtt = self.best_rtt();
+        let known = self.paths.get_mut(path.index())?;
+        if known.is_probing() {
+            measure(&mut self.swrr, path, now, &probe.into());
+        } else if known.stats.state().is_usable() {
+            known.outcomes.record_probe(probe);
         }
-        self.on_sample(now, path, probe)
+        let mut transition = known.stats.on_probe(now, probe, role);
+        if transition.is_none()
+            && known.stats.state().is_usable()
+            && let Some(sample) = known.outcomes.poll(now, known.stats.rtt())
+        {
+            measure(&mut self.swrr, path, now, &sample);
+            transition = known.stats.on_interval(now, sample, best_rtt, role);
+        }
+        self.apply(now, path, transition);
+        transition
     }
 
-    fn on_sample(&mut self, now: Instant, path: PathId, probe: Probe) -> Option<Transition> {
-        let role = if self.has_other(path) { Role::OneOfMany } else { Role::Last };
-        let slo = self.rule.slo(self.best_p95());
-        let known = self.paths.get_mut(path.index())?;
-        let loss = if outcome(probe) == Outcome::Bad { 1.0 } else { 0.0 };
-        let transition = known.stats.on_probe(now, probe, slo, role);
+    /// Updates trust, ramp and health of a path after a sample.
+    fn apply(&mut self, now: Instant, path: PathId, transition: Option<Transition>) {
+        let known = &mut self.paths[path.index()];
         match transition.map(|transition| transition.to) {
             Some(PathState::Inactive) => known.trust = Trust::Lost,
             Some(PathState::Active) if known.trust == Trust::Lost => {
                 known.trust = Trust::Full;
+                known.outcomes = IntervalCollector::new(&self.rule, now);
                 self.restart_ramp(now, path);
             }
             _ => {}
         }
         let health = self.paths[path.index()].stats.state().health().unwrap_or(Health::Healthy);
-        // The path is known and the numbers are in range, so neither call fails.
-        let _ = self.swrr.update_path_loss(path, now, loss);
+        // The path is known, so the call does not fail.
         let _ = self.swrr.set_health(path, now, health);
-        transition
     }
 
     /// Restarts the weight ramp of a path that was deactivated.
@@ -179,17 +197,26 @@ impl Paths {
         numbered.map(status).collect()
     }
 
-    fn best_p95(&self) -> Duration {
+    /// Returns the shares and the changes of weights; `None` if the node has no paths to choose from.
+    pub(crate) fn shares(&self) -> Option<PathShares> {
+        let shares =
+            || PathShares { window: self.swrr.last_window().cloned(), reweights: self.swrr.reweights() };
+        (!self.paths.is_empty()).then(shares)
+    }
+
+    fn best_rtt(&self) -> Option<Duration> {
         let usable = self.paths.iter().filter(|path| path.is_usable());
-        usable.filter_map(|path| path.stats.p95()).min().unwrap_or_default()
+        usable.filter_map(|path| path.stats.rtt()).min()
     }
 }
 
-fn outcome(probe: Probe) -> Outcome {
-    match probe {
-        Probe::Answered { .. } => Outcome::Good,
-        Probe::Lost | Probe::Failed => Outcome::Bad,
+/// Records a sample of a path that the scheduler knows.
+fn measure(swrr: &mut SwrrScheduler, path: PathId, now: Instant, sample: &IntervalSample) {
+    // The path is known and the numbers are in range, so neither call fails.
+    if let Some(rtt) = sample.rtt {
+        let _ = swrr.update_path_rtt(path, now, millis(rtt));
     }
+    let _ = swrr.update_path_loss(path, now, sample.loss_ratio());
 }
 
 fn millis(duration: Duration) -> f64 {
@@ -231,6 +258,8 @@ mod tests {
         (0..2).for_each(|_| {
             paths.on_probe(Instant::ORIGIN, FAR, Probe::Failed);
         });
+        // The other path finishes its own ramp meanwhile.
+        assert!((1..=20).all(|tick| use_once(&mut paths, 100 * tick) == NEAR));
         let back = Instant::from_secs(2);
         paths.on_time(back);
         (0..3).for_each(|_| {
@@ -238,7 +267,43 @@ mod tests {
         });
         assert_eq!(paths.statuses()[1].state, PathState::Active);
         let far = (0..100).filter(|_| use_once(&mut paths, 2_000) == FAR).count();
-        assert!((1..=15).contains(&far), "a tenth of its weight is a tenth of the picks, not {far} of 100");
+        assert!((1..=10).contains(&far), "at most a tenth of its weight, not {far} of 100 picks");
+    }
+
+    #[test]
+    fn a_longer_path_keeps_its_share_as_long_as_it_is_steady() {
+        let mut paths = paths(&[10, 20, 100]);
+        for tick in 1..=400 {
+            let now = Instant::from_millis(100 * tick);
+            for (path, rtt_ms) in [(0, 10), (1, 20), (2, 100)] {
+                let probe = Probe::Answered { rtt: Duration::from_millis(rtt_ms) };
+                paths.on_probe(now, PathId(path), probe);
+                paths.on_probe(now, PathId(path), Probe::Reached);
+            }
+            paths.pick(now);
+        }
+        assert!(paths.statuses().iter().all(|status| status.state == PathState::Active));
+        let mut counts = [0; 3];
+        (0..1_600).for_each(|_| counts[use_once(&mut paths, 40_000).index()] += 1);
+        assert_eq!(counts, [1_000, 500, 100]);
+        let shares = paths.shares().unwrap();
+        assert!(shares.window.unwrap().mean_deviation() < 0.001);
+        assert!(shares.reweights.applied > 0);
+    }
+
+    #[test]
+    fn two_failures_among_many_answers_of_an_interval_do_not_degrade_a_path() {
+        let mut paths = paths(&[10, 10]);
+        let answer = Probe::Answered { rtt: Duration::from_millis(10) };
+        (0..3).for_each(|_| _ = paths.on_probe(Instant::ORIGIN, FAR, answer));
+        for tick in 1..=100 {
+            let now = Instant::from_millis(100 * tick);
+            for outcome in [Probe::Lost, Probe::Reached, Probe::Lost] {
+                paths.on_probe(now, FAR, outcome);
+            }
+            assert!((0..40).all(|_| paths.on_probe(now, FAR, Probe::Reached).is_none()));
+        }
+        assert_eq!(paths.statuses()[1].state, PathState::Active);
     }
 
     #[test]

@@ -174,6 +174,10 @@ impl<M: Clone + Kind> Series<M> {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.lock().series.is_empty()
+    }
+
     /// Returns a copy of all series with their label values, so that rendering does not hold the lock.
     pub(crate) fn list(&self) -> Vec<(Vec<String>, M)> {
         let table = self.table.lock();

@@ -29,6 +29,7 @@ pub mod logs;
 mod metric;
 pub mod metric_names;
 mod observer;
+mod path_metrics;
 mod pipeline_metrics;
 mod prometheus;
 mod registry;
@@ -41,9 +42,10 @@ pub use explain::{ExplainedRequest, ExplainedStep, REQUESTS_EXPLAINED_MAX};
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
+pub use path_metrics::{LinkMetrics, PathGauges, PathMetrics, PathSource};
 pub use pipeline_metrics::{
-    DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX, PathMetrics,
-    PipelineMetrics, RouterGauges, RouterMetrics,
+    DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX, PipelineMetrics,
+    RouterGauges, RouterMetrics,
 };
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
 pub use request_log::{RequestHistory, RequestLog, RequestLogLimits, RequestName};

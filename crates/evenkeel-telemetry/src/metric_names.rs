@@ -33,10 +33,18 @@ metrics! {
     PATH_DEACTIVATED_TOTAL = "nyx_multipath_path_deactivated_total": "times a path became unusable";
     ACTIVE_PATHS = "nyx_multipath_active_paths": "usable paths";
     WEIGHT_RATIO_DEVIATION = "nyx_wrr_weight_ratio_deviation":
-        "mean deviation of the paths' shares of picks from their weights' shares";
+        "mean deviation of the paths' shares of picks from their weights' shares, the largest of all schedulers";
     REORDER_DELAY_SECONDS = "nyx_multipath_reorder_delay_seconds": "time that data waited for data sent before it";
     REORDER_BUFFER_UTILIZATION = "nyx_multipath_reorder_buffer_utilization":
-        "fraction of a link's reorder buffer in use";
+        "fraction of a flow's reorder buffer in use, by flow";
+    PATH_RELATIVE_ENTROPY = "evenkeel_path_relative_entropy":
+        "relative entropy of the paths' shares of picks, in nats, the largest of all schedulers";
+    PATH_REWEIGHTS_TOTAL = "evenkeel_path_reweights_total": "changes of path weights, by result (applied or suppressed)";
+    PATH_SHARE = "evenkeel_path_share": "a path's share of the last window, by source (node or link) and path";
+    PATH_SHARE_EXPECTED = "evenkeel_path_share_expected":
+        "share that a path's weight gave it while it was eligible, by source (node or link) and path";
+    LINK_REINJECTED_BYTES_TOTAL = "evenkeel_link_reinjected_bytes_total":
+        "bytes sent again over another path, by link";
 
     ACCEPTED_TOTAL = "evenkeel_accepted_total": "requests accepted, by pool and tenant";
     ADMITTED_TOTAL = "evenkeel_admitted_total": "requests admitted to the queue, by pool and tenant";

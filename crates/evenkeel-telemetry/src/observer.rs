@@ -6,7 +6,8 @@ use evenkeel_policy::time::Instant;
 
 use crate::event::{Event, NodeEvent};
 use crate::logs;
-use crate::pipeline_metrics::{MetricLimits, PathMetrics, PipelineMetrics, RouterMetrics};
+use crate::path_metrics::PathMetrics;
+use crate::pipeline_metrics::{MetricLimits, PipelineMetrics, RouterMetrics};
 use crate::registry::{RegisterError, Registry};
 use crate::request_log::{RequestLog, RequestLogLimits};
 use crate::trace::Tracer;
@@ -15,14 +16,13 @@ use crate::trace::Tracer;
 #[derive(Debug)]
 pub struct Observer {
     metrics: PipelineMetrics,
-    paths: PathMetrics,
     router: Option<RouterMetrics>,
     request_log: RequestLog,
     tracer: Option<Arc<Tracer>>,
 }
 
 impl Observer {
-    /// Creates an observer and registers its metrics with the label `pool`; all pools share the path metrics.
+    /// Creates an observer and registers its metrics with the label `pool`.
     pub fn new(
         registry: &Registry,
         pool: &str,
@@ -31,7 +31,6 @@ impl Observer {
     ) -> Result<Self, RegisterError> {
         Ok(Self {
             metrics: PipelineMetrics::new(registry, pool, metrics)?,
-            paths: PathMetrics::new(registry)?,
             router: None,
             request_log: RequestLog::new(request_log),
             tracer: None,
@@ -42,6 +41,12 @@ impl Observer {
     #[must_use]
     pub fn with_router(self, router: RouterMetrics) -> Self {
         Self { router: Some(router), ..self }
+    }
+
+    /// Also records the metrics of paths, which all pools and links share.
+    #[must_use]
+    pub fn with_paths(self, paths: PathMetrics) -> Self {
+        Self { metrics: self.metrics.with_paths(paths), ..self }
     }
 
     /// Sets the tracer that request handlers get from [`tracer`](Self::tracer).
@@ -57,7 +62,6 @@ impl Observer {
     /// Records an event.
     pub fn record(&self, now: Instant, event: &Event) {
         self.metrics.record(event);
-        self.paths.record(event);
         if let Some(router) = &self.router {
             router.record(event);
         }
@@ -71,11 +75,6 @@ impl Observer {
     /// Returns the metrics, on which callers set the names of tenants and nodes.
     pub fn metrics(&self) -> &PipelineMetrics {
         &self.metrics
-    }
-
-    /// Returns the path metrics, to set values that no event carries: round-trip times and the number of paths.
-    pub fn paths(&self) -> &PathMetrics {
-        &self.paths
     }
 
     pub fn request_log(&self) -> &RequestLog {

@@ -6,7 +6,6 @@
 //! Limits: tenants and nodes that are not named, or are beyond [`MetricLimits`], are recorded under the label value
 //! `other`.
 
-mod paths;
 mod router;
 
 use std::collections::HashMap;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use evenkeel_policy::id::{NodeId, PeerId, TenantId};
+use evenkeel_policy::id::{NodeId, PathId, PeerId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, RequestOutcome};
 use evenkeel_policy::path::PathState;
 use evenkeel_policy::score::RequestKind;
@@ -25,9 +24,9 @@ use crate::event::{Event, LabelValue, NodeEvent, RejectReason, Step};
 use crate::family::{Family, Label, OTHER};
 use crate::metric::{Counter, Gauge, Histogram};
 use crate::metric_names;
+use crate::path_metrics::{PathGauges, PathMetrics, PathSource};
 use crate::registry::{RegisterError, Registry};
 
-pub use paths::PathMetrics;
 pub use router::{RouterGauges, RouterMetrics};
 
 /// Maximum number of values of the `pool` label.
@@ -114,6 +113,7 @@ pub struct PipelineMetrics {
     failed_over: Vec<Counter>,
     /// One per state in [`PATH_STATES`].
     path_changes: [Counter; PATH_STATES.len()],
+    paths: Option<PathMetrics>,
 }
 
 #[derive(Debug)]
@@ -160,6 +160,8 @@ struct NodeMetrics {
     first_byte: Histogram,
     /// One per [`NodeEvent`].
     events: Vec<Counter>,
+    /// Only of a node with several paths.
+    paths: Option<PathSource>,
 }
 
 #[derive(Debug)]
@@ -189,9 +191,15 @@ impl PipelineMetrics {
             other_peer: OnceLock::new(),
             failed_over: AttemptFailure::NAMES.iter().map(|name| failed_over.with([pool, name])).collect(),
             path_changes: PATH_STATES.map(|name| path_changes.with([pool, name])),
+            paths: None,
             pool: pool.to_owned(),
             families,
         })
+    }
+
+    #[must_use]
+    pub(crate) fn with_paths(self, paths: PathMetrics) -> Self {
+        Self { paths: Some(paths), ..self }
     }
 
     /// Names a tenant in the metrics, replacing the previous owner of its id.
@@ -266,6 +274,29 @@ impl PipelineMetrics {
         }
     }
 
+    /// Records the metrics of the paths of a node with several of them; a node without a name is skipped.
+    pub fn add_paths(&self, node: NodeId) {
+        let mut nodes = self.nodes.write();
+        if let (Some(paths), Some(node)) = (&self.paths, nodes.get_mut(&node)) {
+            node.paths = Some(paths.add_source(&node.name));
+        }
+    }
+
+    /// Records a round trip of a node's path, if [`add_paths`](Self::add_paths) was called for the node.
+    pub fn record_path_rtt(&self, node: NodeId, rtt: Duration) {
+        self.with_paths_of(node, |paths| paths.record_rtt(rtt));
+    }
+
+    /// Sets the path gauges of a node before a scrape, if [`add_paths`](Self::add_paths) was called for it.
+    pub fn set_path_gauges(
+        &self,
+        node: NodeId,
+        gauges: &PathGauges<'_>,
+        path_name: impl Fn(PathId) -> String,
+    ) {
+        self.with_paths_of(node, |paths| paths.update(gauges, path_name));
+    }
+
     pub fn pool(&self) -> &str {
         &self.pool
     }
@@ -329,6 +360,7 @@ impl PipelineMetrics {
         self.with_node(node, |node| node.events[event.index()].count());
         if let NodeEvent::Path { transition, .. } = event {
             self.path_changes[path_state_index(transition.to)].count();
+            self.with_paths_of(node, |paths| paths.record_transition(transition));
         }
     }
 
@@ -343,6 +375,13 @@ impl PipelineMetrics {
 
     fn with_node(&self, node: NodeId, count: impl FnOnce(&NodeMetrics)) {
         count(self.nodes.read().get(&node).unwrap_or(&self.other_node));
+    }
+
+    fn with_paths_of(&self, node: NodeId, record: impl FnOnce(&PathSource)) {
+        let nodes = self.nodes.read();
+        if let Some(paths) = nodes.get(&node).and_then(|node| node.paths.as_ref()) {
+            record(paths);
+        }
     }
 }
 
@@ -408,6 +447,7 @@ impl Families {
             dispatched: self.dispatched.with([pool, node]),
             first_byte: self.first_byte.with([pool, node]),
             events: NodeEvent::NAMES.iter().map(|name| self.node_events.with([pool, node, name])).collect(),
+            paths: None,
         }
     }
 

@@ -11,7 +11,11 @@ pub(crate) fn write_family(out: &mut String, family: &AnyFamily) {
     try_write_family(out, family).expect("writing to a string does not fail");
 }
 
+/// Writes a family, unless it has no series.
 fn try_write_family(out: &mut String, family: &AnyFamily) -> fmt::Result {
+    if family.is_empty() {
+        return Ok(());
+    }
     let MetricDesc { name, help } = family.spec().desc;
     write_head(out, name, Some(help), kind(family))?;
     match family {

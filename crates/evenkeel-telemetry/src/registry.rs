@@ -190,7 +190,7 @@ impl Registry {
 
     /// Renders all metrics in Prometheus' text format, sorted by name, followed by the sources' output.
     ///
-    /// It never blocks a thread that records through a handle.
+    /// A metric without series is left out. It never blocks a thread that records through a handle.
     pub fn render(&self) -> String {
         let mut families = self.inner.families.lock().clone();
         families.sort_by_key(|family| family.spec().desc.name);
@@ -225,6 +225,15 @@ impl AnyFamily {
             Self::Gauge(family) => family.spec,
             Self::FloatGauge(family) => family.spec,
             Self::Histogram(family) => family.spec,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Counter(family) => family.is_empty(),
+            Self::Gauge(family) => family.is_empty(),
+            Self::FloatGauge(family) => family.is_empty(),
+            Self::Histogram(family) => family.is_empty(),
         }
     }
 }

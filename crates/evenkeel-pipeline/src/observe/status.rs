@@ -13,7 +13,7 @@ use super::Counts;
 use crate::OptimizedLoadManager;
 use crate::accept::{ModelQueueId, Priority};
 use crate::pick_node::{AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, Node};
-use crate::pick_path::PathStatus;
+use crate::pick_path::{PathShares, PathStatus};
 use crate::queue::TenantEntry;
 
 /// Status of a pipeline.
@@ -89,6 +89,8 @@ pub struct NodeStatus {
     pub models: Vec<ModelId>,
     /// Its paths.
     pub paths: Vec<PathStatus>,
+    /// Shares of its paths; `None` if it has only one.
+    pub path_shares: Option<PathShares>,
 }
 
 /// Status of one tenant.
@@ -185,6 +187,7 @@ impl OptimizedLoadManager {
             error_rate: node.breaker.error_rate(self.now),
             models: node.models().to_vec(),
             paths: node.paths.statuses(),
+            path_shares: node.paths.shares(),
         }
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod logs;
+mod path_metrics;
 mod pipeline_metrics;
 mod prometheus;
 mod reader;

@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use evenkeel_policy::id::NodeId;
+use evenkeel_policy::id::{NodeId, PathId, PeerId};
+use evenkeel_policy::swrr::{ShareWindow, SwrrConfig, SwrrRules, SwrrScheduler};
+use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
-    DURATION_BOUNDS, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer, Registry,
-    RequestLogLimits, RouterGauges, RouterMetrics, metric_names,
+    DURATION_BOUNDS, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer, PathGauges,
+    PathMetrics, Registry, RequestLogLimits, RouterGauges, RouterMetrics, metric_names,
 };
 use proptest::prelude::*;
 
@@ -20,7 +22,11 @@ fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
         Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
     RouterMetrics::new(&registry).unwrap();
     Tracer::new(&registry, TraceOptions::default()).unwrap();
-    observer.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
+    let link = PathMetrics::new(&registry).unwrap().add_link("site-b").unwrap();
+    link.set_reorder_utilization("7", 0.5);
+    link.paths
+        .update(&PathGauges { window: Some(&window()), ..PathGauges::default() }, |path| path.0.to_string());
+    observer.metrics().name_peer(PeerId(0), "b");
     observer.metrics().name_node(NodeId(0), "a");
     let engine = Some(EngineGauges { running: 3, waiting: 1 });
     observer.metrics().set_node_gauges(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine });
@@ -29,6 +35,16 @@ fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
     let mut expected: Vec<_> = metric_names::ALL.iter().map(|desc| (desc.name, desc.help)).collect();
     expected.sort_unstable();
     assert_eq!(found, expected);
+}
+
+/// Returns the window of a scheduler with one path.
+fn window() -> ShareWindow {
+    let rules = SwrrRules::new(&SwrrConfig { window_picks: 1, ..SwrrConfig::default() }).unwrap();
+    let mut swrr = SwrrScheduler::new(rules);
+    swrr.add_path(PathId(0)).unwrap();
+    swrr.activate(PathId(0), Instant::ORIGIN).unwrap();
+    swrr.pick();
+    swrr.last_window().unwrap().clone()
 }
 
 #[test]
@@ -125,7 +141,7 @@ proptest! {
 
     #[test]
     fn a_label_stays_within_its_limit_and_no_count_is_lost(
-        sent in proptest::collection::vec("[a-z]{1,2}", 0..200), values_max in 0_usize..10,
+        sent in proptest::collection::vec("[a-z]{1,2}", 1..200), values_max in 0_usize..10,
     ) {
         let registry = Registry::new();
         let family = registry.counters(MetricDesc::new("a_total", "a"), [Label { name: "x", values_max }]).unwrap();

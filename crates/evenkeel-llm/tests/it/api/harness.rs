@@ -11,7 +11,7 @@ use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes};
 use evenkeel_server::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
-use evenkeel_telemetry::{MetricLimits, Observer, Registry, RequestLogLimits, RouterMetrics};
+use evenkeel_telemetry::{MetricLimits, Observer, PathMetrics, Registry, RequestLogLimits, RouterMetrics};
 use evenkeel_upstream::{TlsRoots, Upstream};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -103,6 +103,7 @@ impl Gateway {
         let registry = Registry::new();
         let observer =
             Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
+        let observer = observer.with_paths(PathMetrics::new(&registry).unwrap());
         let mut observer = observer.with_router(RouterMetrics::new(&registry).unwrap());
         if let Some(tracer) = &tracer {
             observer = observer.with_tracer(tracer.clone());
