@@ -18,11 +18,17 @@ const LAYERS: &[&[&str]] = &[
 
 /// Crates that may use anything, each other included; no layer may use them, not even in its tests, except
 /// [`TEST_TOOLS`].
-const TOOLS: &[&str] =
-    &["evenkeel-sim", "evenkeel-sim-node", "evenkeel-bench", "evenkeel-test-postgres", "xtask"];
+const TOOLS: &[&str] = &[
+    "evenkeel-sim",
+    "evenkeel-sim-node",
+    "evenkeel-bench",
+    "evenkeel-test-network",
+    "evenkeel-test-postgres",
+    "xtask",
+];
 
 /// Tools that every layer may use in its tests.
-const TEST_TOOLS: &[&str] = &["evenkeel-test-postgres"];
+const TEST_TOOLS: &[&str] = &["evenkeel-test-network", "evenkeel-test-postgres"];
 
 /// Exceptions, (from, to); each is a decision with a page in `docs/design/`.
 ///

@@ -1,0 +1,249 @@
+//! Actor that keeps one path connected.
+//!
+//! A path whose connection falls silent is probed by a new connection: on the old one, probes wait behind a full window
+//! and back off. The old connection stays until a new one replaces it.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use evenkeel_actor::{Actor, ActorError, Context, Flow, HandlerResult, Repeat, Signal, TimerId};
+use evenkeel_policy::id::PathId;
+use evenkeel_policy::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::{ConnectorShared, CurrentSession};
+use crate::driver::{CLOSE_ENDED, EndOfSession};
+use crate::quic::{ConnectError, PathConnection, PathEndpoint, PathRequest, RejectionCode};
+
+const RETRY: TimerId = TimerId(0);
+
+/// Pause after the first failed attempt; doubles with each further one.
+const RETRY_MIN: Duration = Duration::from_millis(250);
+/// Longest pause between two attempts.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Head start of each path over the next one in starting the session.
+const HEAD_START: Duration = Duration::from_millis(300);
+/// Longest head start, however many paths there are.
+const HEAD_START_MAX: Duration = Duration::from_secs(3);
+/// Time for which a connection must have lived for the next attempt to follow at once.
+const LIFETIME_MIN: Duration = Duration::from_secs(2);
+/// Shortest time limit of an attempt to reconnect a silent path; the limit is five round trips if that is longer.
+///
+/// A lost first packet is sent again after longer and longer pauses, so short attempts find a path that works again
+/// sooner than long ones.
+const REVIVAL_TIMEOUT_MIN: Duration = Duration::from_millis(1_500);
+
+/// Actor of one path of the connecting side.
+pub(super) struct PathConnector {
+    attempt: Attempt,
+    /// Failed attempts since the last connection.
+    failures: u32,
+    /// Last failure that was logged.
+    logged: Option<String>,
+}
+
+impl PathConnector {
+    pub(super) fn new(shared: Arc<ConnectorShared>, path: u8, endpoint: Option<Arc<PathEndpoint>>) -> Self {
+        Self { attempt: Attempt { shared, path, endpoint, silent: None }, failures: 0, logged: None }
+    }
+
+    fn start_attempt(&self) -> HandlerResult<AttemptOutcome> {
+        Ok(Flow::wait(self.attempt.clone().run()))
+    }
+
+    /// Logs a failure unless it is the same as before.
+    fn log(&mut self, error: String) {
+        if self.logged.as_ref() != Some(&error) {
+            let path = self.attempt.name();
+            tracing::warn!(path, error, "could not connect a path; retrying");
+            self.logged = Some(error);
+        }
+    }
+}
+
+impl Actor for PathConnector {
+    type Msg = AttemptOutcome;
+
+    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<AttemptOutcome> {
+        self.start_attempt()
+    }
+
+    fn receive(
+        &mut self,
+        outcome: AttemptOutcome,
+        ctx: &mut Context<'_, Self>,
+    ) -> HandlerResult<AttemptOutcome> {
+        self.attempt = outcome.attempt;
+        let Some(error) = outcome.error else {
+            self.failures = 0;
+            self.logged = None;
+            return self.start_attempt();
+        };
+        self.log(error);
+        let pause = RETRY_MIN.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
+        // Revival attempts are frequent, so that a path that flaps comes back soon.
+        let pause = if self.attempt.silent.is_some() { RETRY_MIN } else { pause };
+        self.failures = self.failures.saturating_add(1);
+        if ctx.set_timer(RETRY, pause, Repeat::Once) {
+            return Ok(Flow::Continue);
+        }
+        Err(ActorError::new("no timer left for the actor"))
+    }
+
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<AttemptOutcome> {
+        if signal == Signal::Timer(RETRY) { self.start_attempt() } else { Ok(Flow::Continue) }
+    }
+}
+
+/// Attempt to connect a path, and the connection that it produced.
+#[derive(Clone)]
+struct Attempt {
+    shared: Arc<ConnectorShared>,
+    path: u8,
+    /// `None` if the socket could not be opened.
+    endpoint: Option<Arc<PathEndpoint>>,
+    /// The current connection, if it has fallen silent.
+    silent: Option<HeldConnection>,
+}
+
+/// End of an attempt or of its connection.
+pub(super) struct AttemptOutcome {
+    attempt: Attempt,
+    /// Set if no connection was established, or it was lost at once.
+    error: Option<String>,
+}
+
+/// Connection of the path in a session.
+#[derive(Clone)]
+struct HeldConnection {
+    current: Arc<CurrentSession>,
+    connection: PathConnection,
+    /// Notified when nothing was acknowledged for two probe timeouts.
+    fell_silent: Arc<Notify>,
+    /// Time at which that happened last.
+    silent_at: Option<Instant>,
+}
+
+impl HeldConnection {
+    fn answers_again(&self) -> bool {
+        self.connection.close_reason().is_none() && self.silent_at < self.connection.signals().acked_at
+    }
+}
+
+impl Attempt {
+    fn name(&self) -> String {
+        self.shared.targets[usize::from(self.path)].to_string()
+    }
+
+    async fn run(mut self) -> AttemptOutcome {
+        let connected = self.connect().await;
+        let held = match (connected, self.silent.take()) {
+            (Ok(Some(held)), _) => held,
+            // The next attempt joins.
+            (Ok(None), _) => return AttemptOutcome { attempt: self, error: None },
+            (Err(_), Some(silent)) if silent.answers_again() => {
+                // Discards reports of the silence that has ended.
+                let _ = timeout(Duration::ZERO, silent.fell_silent.notified()).await;
+                silent
+            }
+            (Err(error), silent) => {
+                self.silent = silent.filter(|silent| silent.connection.close_reason().is_none());
+                return AttemptOutcome { attempt: self, error: Some(error) };
+            }
+        };
+        let connected_at = self.shared.clock.now();
+        self.silent = self.hold(held).await;
+        let lifetime = self.shared.clock.now().since(connected_at);
+        let is_short = lifetime < LIFETIME_MIN && self.silent.is_none();
+        let error = is_short.then(|| "the connection was lost at once".to_owned());
+        AttemptOutcome { attempt: self, error }
+    }
+
+    /// Waits until the connection is lost or silent; returns it in the latter case.
+    async fn hold(&self, held: HeldConnection) -> Option<HeldConnection> {
+        tokio::select! {
+            _ = held.connection.closed() => None,
+            _ = held.current.driver.wait_for_end() => None,
+            () = held.fell_silent.notified() => {
+                let silent_at = Some(self.shared.clock.now());
+                Some(HeldConnection { silent_at, ..held })
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Option<HeldConnection>, String> {
+        let endpoint = self.open_endpoint()?;
+        let current = self.shared.session.borrow().clone();
+        let mut started = pin!(current.started.notified());
+        // From here on a notification counts, also one before the wait.
+        started.as_mut().enable();
+        if self.path > 0 && current.key.get().is_none() {
+            let head_start = (HEAD_START * u32::from(self.path)).min(HEAD_START_MAX);
+            // After the wait, this path starts the session if none has been started.
+            let _ = timeout(head_start, started).await;
+        }
+        let name = self.name();
+        let session = current.key.get();
+        let request = PathRequest { path: self.path, name: &name, session };
+        let connecting = endpoint.connect(&self.shared.config, &request);
+        let connected = match self.revival_timeout() {
+            None => connecting.await,
+            Some(limit) => match timeout(limit, connecting).await {
+                Ok(connected) => connected,
+                Err(_) => {
+                    endpoint.mark_silent();
+                    current.driver.with(|session, now| session.handle_failure(now, PathId(self.path.into())));
+                    return Err(format!(
+                        "the path is silent, and a new connection got no answer within {limit:?}"
+                    ));
+                }
+            },
+        };
+        match connected {
+            Ok(connection) => Ok(self.join(current.clone(), connection)),
+            Err(error) => Err(self.handle_connect_error(&current, &error)),
+        }
+    }
+
+    fn open_endpoint(&mut self) -> Result<Arc<PathEndpoint>, String> {
+        if let Some(endpoint) = &self.endpoint {
+            return Ok(endpoint.clone());
+        }
+        let target = self.shared.targets[usize::from(self.path)].clone();
+        let endpoint = Arc::new(PathEndpoint::client(target).map_err(|error| error.to_string())?);
+        self.endpoint = Some(endpoint.clone());
+        Ok(endpoint)
+    }
+
+    /// Returns the time limit of an attempt to revive a silent path; `None` for any other attempt.
+    fn revival_timeout(&self) -> Option<Duration> {
+        let silent = self.silent.as_ref()?;
+        let rtt = silent.connection.signals().rtt_min.unwrap_or_default();
+        Some(REVIVAL_TIMEOUT_MIN.max(rtt * 5))
+    }
+
+    /// Passes a new connection to its session; `None` if it started a session although another path was faster.
+    fn join(&self, current: Arc<CurrentSession>, connection: PathConnection) -> Option<HeldConnection> {
+        let key = current.key.get_or_init(|| connection.session().clone());
+        if key.id() != connection.session().id() {
+            connection.close(CLOSE_ENDED, "another path started the session at the same time");
+            return None;
+        }
+        current.started.notify_waiters();
+        tracing::info!(path = self.name(), "path connected");
+        let fell_silent = current.driver.add_connection(connection.clone());
+        Some(HeldConnection { current, connection, fell_silent, silent_at: None })
+    }
+
+    /// Records a failure in the session, ends a session that the peer does not know, and returns the message.
+    fn handle_connect_error(&self, current: &CurrentSession, error: &ConnectError) -> String {
+        let is_unknown =
+            error.rejection().is_some_and(|rejection| rejection.code == RejectionCode::UnknownSession);
+        if is_unknown && !current.driver.has_connections() {
+            current.driver.close(EndOfSession::Unknown);
+        }
+        current.driver.with(|session, now| session.handle_failure(now, PathId(self.path.into())));
+        error.to_string()
+    }
+}

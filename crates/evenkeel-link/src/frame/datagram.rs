@@ -1,0 +1,193 @@
+//! Datagrams: acknowledgements and probes.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::reader::{NUMBER_MAX, Reader, put_number};
+use super::{ACK_RANGES_MAX, DATAGRAM_BYTES_MAX, FrameError};
+use crate::flow::FlowId;
+
+const ACKS: u8 = 16;
+const PROBE: u8 = 17;
+
+const OPEN: u8 = 0;
+const FINISHED: u8 = 1;
+const CLOSED: u8 = 2;
+const REQUEST: u8 = 3;
+
+/// Content of a datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatagramFrame {
+    Acks(Vec<AckEntry>),
+    /// Needs no reply: the connection itself acknowledges every datagram.
+    Probe {
+        id: u64,
+    },
+}
+
+/// Message about the receipt of one flow's data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AckEntry {
+    pub flow: FlowId,
+    pub state: AckState,
+}
+
+/// Receipt of one flow's data, as seen by its receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AckState {
+    /// The flow is open.
+    Open(FlowAck),
+    /// Everything was received, the end included; the receiver has forgotten the flow.
+    Finished,
+    /// The receiver does not know the flow, or has reset it.
+    Closed,
+    /// Sent by the sender of the data: asks for an acknowledgement.
+    Request,
+}
+
+/// Acknowledgement of an open flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowAck {
+    /// Offset before which everything was received.
+    pub cumulative: u64,
+    /// Offset before which the sender may send.
+    pub credit: u64,
+    /// Received ranges above `cumulative`, in ascending order and apart from each other.
+    pub ranges: Vec<OffsetRange>,
+}
+
+/// Offsets from `start` to before `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffsetRange {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl DatagramFrame {
+    /// Decodes a datagram.
+    pub fn decode(datagram: &[u8]) -> Result<Self, FrameError> {
+        if DATAGRAM_BYTES_MAX < datagram.len() {
+            return Err(FrameError::DatagramTooLong { len: datagram.len() });
+        }
+        let mut reader = Reader::new(datagram);
+        match reader.byte()? {
+            ACKS => {
+                let mut entries = Vec::new();
+                while !reader.is_empty() {
+                    entries.push(AckEntry::parse(&mut reader)?);
+                }
+                Ok(Self::Acks(entries))
+            }
+            PROBE => {
+                let id = reader.number()?;
+                if reader.is_empty() { Ok(Self::Probe { id }) } else { Err(FrameError::TrailingBytes) }
+            }
+            kind => Err(FrameError::UnknownType { kind }),
+        }
+    }
+}
+
+impl AckEntry {
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let flow = FlowId(reader.number()?);
+        let state = match reader.byte()? {
+            OPEN => AckState::Open(FlowAck::parse(reader)?),
+            FINISHED => AckState::Finished,
+            CLOSED => AckState::Closed,
+            REQUEST => AckState::Request,
+            kind => return Err(FrameError::UnknownType { kind }),
+        };
+        Ok(Self { flow, state })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        put_number(out, self.flow.0);
+        match &self.state {
+            AckState::Open(ack) => {
+                out.put_u8(OPEN);
+                ack.put(out);
+            }
+            AckState::Finished => out.put_u8(FINISHED),
+            AckState::Closed => out.put_u8(CLOSED),
+            AckState::Request => out.put_u8(REQUEST),
+        }
+    }
+}
+
+impl FlowAck {
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let cumulative = reader.number()?;
+        let credit = reader.number()?;
+        let count = usize::from(reader.byte()?);
+        if ACK_RANGES_MAX < count {
+            return Err(FrameError::TooManyRanges { count });
+        }
+        let mut ranges = Vec::with_capacity(count);
+        let mut end = cumulative;
+        for _ in 0..count {
+            let gap = reader.number()?;
+            let len = reader.number()?;
+            if gap == 0 || len == 0 || NUMBER_MAX < end + gap + len {
+                return Err(FrameError::BadRange);
+            }
+            let start = end + gap;
+            end = start + len;
+            ranges.push(OffsetRange { start, end });
+        }
+        Ok(Self { cumulative, credit, ranges })
+    }
+
+    /// Appends the acknowledgement with its first [`ACK_RANGES_MAX`] ranges.
+    fn put(&self, out: &mut BytesMut) {
+        let ranges = &self.ranges[..self.ranges.len().min(ACK_RANGES_MAX)];
+        put_number(out, self.cumulative);
+        put_number(out, self.credit);
+        out.put_u8(ranges.len() as u8);
+        let mut end = self.cumulative;
+        for range in ranges {
+            put_number(out, range.start - end);
+            put_number(out, range.end - range.start);
+            end = range.end;
+        }
+    }
+}
+
+/// Encodes acknowledgements into as few datagrams as hold them.
+#[derive(Debug, Default)]
+pub struct AcksWriter {
+    complete: Vec<Bytes>,
+    current: BytesMut,
+}
+
+impl AcksWriter {
+    /// Appends an entry.
+    pub fn push(&mut self, entry: &AckEntry) {
+        let before = self.current.len();
+        if before == 0 {
+            self.current.put_u8(ACKS);
+        }
+        let start = self.current.len();
+        entry.put(&mut self.current);
+        if DATAGRAM_BYTES_MAX < self.current.len() {
+            let entry = self.current.split_off(start);
+            self.complete.push(self.current.split().freeze());
+            self.current.put_u8(ACKS);
+            self.current.unsplit(entry);
+        }
+    }
+
+    /// Returns the datagrams.
+    pub fn finish(mut self) -> Vec<Bytes> {
+        if !self.current.is_empty() {
+            self.complete.push(self.current.freeze());
+        }
+        self.complete
+    }
+}
+
+/// Encodes a probe.
+pub fn encode_probe(id: u64) -> Bytes {
+    let mut out = BytesMut::with_capacity(16);
+    out.put_u8(PROBE);
+    put_number(&mut out, id);
+    out.freeze()
+}

@@ -1,0 +1,191 @@
+//! A link: opens flows over the current session.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use bytes::{Buf, Bytes};
+use parking_lot::RwLock;
+
+use crate::driver::{Direction, Driver};
+use crate::flow::{FlowEnd, FlowId, FlowLane, ResetCode, ResetReason};
+use crate::session::{OpenFlowError, Read, SessionStatus};
+
+/// One side of a link.
+///
+/// On the connecting side the link outlives its session: if the session ends, the next one takes its place.
+#[derive(Clone)]
+pub struct Link {
+    current: Arc<RwLock<Arc<Driver>>>,
+}
+
+impl Link {
+    pub(crate) fn new(driver: Arc<Driver>) -> Self {
+        Self { current: Arc::new(RwLock::new(driver)) }
+    }
+
+    pub(crate) fn driver(&self) -> Arc<Driver> {
+        self.current.read().clone()
+    }
+
+    pub(crate) fn replace(&self, driver: Arc<Driver>) {
+        *self.current.write() = driver;
+    }
+
+    /// Opens a flow to `target`, which the other side connects to.
+    ///
+    /// Data may be written at once. While no path is usable, it waits.
+    pub fn open(&self, lane: FlowLane, target: &str) -> Result<(SendFlow, RecvFlow), OpenFlowError> {
+        let driver = self.driver();
+        let flow = driver.with(|session, now| session.open(now, lane, target))?;
+        Ok(halves(driver, flow))
+    }
+
+    /// Returns a snapshot of the session, its paths and its flows.
+    pub fn status(&self) -> SessionStatus {
+        self.driver().update_metrics()
+    }
+}
+
+/// Source of snapshots of all links of a process.
+#[derive(Clone)]
+pub struct Links(Arc<dyn Fn() -> Vec<Link> + Send + Sync>);
+
+impl Links {
+    pub(crate) fn new(links: impl Fn() -> Vec<Link> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(links))
+    }
+
+    /// Returns a snapshot of every session, and brings its metrics up to date.
+    pub fn status(&self) -> Vec<SessionStatus> {
+        (self.0)().iter().map(|link| link.driver().update_metrics()).collect()
+    }
+}
+
+/// Creates the two halves of a flow.
+pub(crate) fn halves(driver: Arc<Driver>, flow: FlowId) -> (SendFlow, RecvFlow) {
+    let handle = Arc::new(FlowHandle {
+        driver,
+        flow,
+        is_finished: AtomicBool::new(false),
+        is_read: AtomicBool::new(false),
+    });
+    (SendFlow { handle: handle.clone() }, RecvFlow { handle })
+}
+
+/// Resets the flow when both halves are dropped, unless both directions have ended.
+///
+/// Data of a finished flow that is not acknowledged yet is still delivered.
+struct FlowHandle {
+    driver: Arc<Driver>,
+    flow: FlowId,
+    /// Set when `finish` was called.
+    is_finished: AtomicBool,
+    /// Set when all data of the other side has been read.
+    is_read: AtomicBool,
+}
+
+impl Drop for FlowHandle {
+    fn drop(&mut self) {
+        if !(self.is_finished.load(Ordering::Relaxed) && self.is_read.load(Ordering::Relaxed)) {
+            let reason = ResetReason::new(ResetCode::ABORTED, "the application dropped the flow");
+            self.driver.with(|session, now| session.reset(now, self.flow, reason));
+        }
+        self.driver.forget_wakers(self.flow);
+    }
+}
+
+/// Sending half of a flow.
+pub struct SendFlow {
+    handle: Arc<FlowHandle>,
+}
+
+impl SendFlow {
+    /// Writes all bytes; waits while the receiver is behind.
+    pub async fn write(&mut self, mut bytes: Bytes) -> io::Result<()> {
+        let FlowHandle { driver, flow, .. } = &*self.handle;
+        while !bytes.is_empty() {
+            let taken = poll_fn(|context| {
+                driver.poll_flow(*flow, Direction::Write, context, |session, now| {
+                    match session.write(now, *flow, bytes.clone()) {
+                        Ok(0) => Poll::Pending,
+                        Ok(taken) => Poll::Ready(Ok(taken)),
+                        Err(end) => Poll::Ready(Err(to_io_error(end))),
+                    }
+                })
+            })
+            .await?;
+            bytes.advance(taken);
+        }
+        Ok(())
+    }
+
+    /// Closes the sending direction; the other one stays open.
+    pub fn finish(&mut self) {
+        self.handle.is_finished.store(true, Ordering::Relaxed);
+        self.handle.driver.with(|session, _| session.finish(self.handle.flow));
+    }
+
+    /// Aborts both directions.
+    pub fn reset(&self, code: ResetCode, text: &str) {
+        let reason = ResetReason::new(code, text);
+        self.handle.driver.with(|session, now| session.reset(now, self.handle.flow, reason));
+    }
+}
+
+/// Receiving half of a flow.
+pub struct RecvFlow {
+    handle: Arc<FlowHandle>,
+}
+
+impl RecvFlow {
+    /// Returns the next bytes, at most `max`; `None` once the other side has finished.
+    pub async fn read(&mut self, max: usize) -> io::Result<Option<Bytes>> {
+        let FlowHandle { driver, flow, is_read, .. } = &*self.handle;
+        poll_fn(|context| {
+            driver.poll_flow(*flow, Direction::Read, context, |session, now| {
+                match session.read(now, *flow, max) {
+                    Read::Data(bytes) => Poll::Ready(Ok(Some(bytes))),
+                    Read::Pending => Poll::Pending,
+                    Read::Finished => {
+                        is_read.store(true, Ordering::Relaxed);
+                        Poll::Ready(Ok(None))
+                    }
+                    Read::Reset(reason) => Poll::Ready(Err(reset_error(reason))),
+                }
+            })
+        })
+        .await
+    }
+
+    /// Waits until the flow is reset; data that arrives stays unread.
+    pub async fn wait_until_reset(&mut self) {
+        let FlowHandle { driver, flow, .. } = &*self.handle;
+        poll_fn(|context| {
+            driver.poll_flow(*flow, Direction::Read, context, |session, now| {
+                match session.read(now, *flow, 0) {
+                    Read::Reset(_) => Poll::Ready(()),
+                    Read::Data(_) | Read::Pending | Read::Finished => Poll::Pending,
+                }
+            })
+        })
+        .await;
+    }
+}
+
+fn to_io_error(end: FlowEnd) -> io::Error {
+    match end {
+        FlowEnd::Finished => io::ErrorKind::BrokenPipe.into(),
+        FlowEnd::Reset(reason) => reset_error(reason),
+    }
+}
+
+fn reset_error(reason: ResetReason) -> io::Error {
+    let kind = match reason.code {
+        ResetCode::REFUSED => io::ErrorKind::ConnectionRefused,
+        _ => io::ErrorKind::ConnectionReset,
+    };
+    io::Error::new(kind, reason)
+}

@@ -1,0 +1,72 @@
+//! Metrics of one session.
+
+use std::collections::BTreeSet;
+
+use evenkeel_policy::path::Transition;
+use evenkeel_policy::swrr::ReweightCounts;
+use evenkeel_telemetry::{LinkMetrics, PathGauges, PathMetrics, RegisterError};
+use parking_lot::Mutex;
+
+use crate::flow::FlowId;
+use crate::session::{Observation, SessionStatus};
+
+/// Metrics of one session; its gauges disappear when it is dropped.
+pub(crate) struct SessionMetrics {
+    link: LinkMetrics,
+    state: Mutex<Reported>,
+}
+
+/// Values that the metrics contain already.
+#[derive(Default)]
+struct Reported {
+    reinjected_bytes: u64,
+    flows: BTreeSet<FlowId>,
+}
+
+impl SessionMetrics {
+    pub(crate) fn new(metrics: &PathMetrics, link: &str) -> Result<Self, RegisterError> {
+        Ok(Self { link: metrics.add_link(link)?, state: Mutex::default() })
+    }
+
+    pub(crate) fn observe(&self, observation: Observation) {
+        match observation {
+            Observation::Rtt { rtt, .. } => self.link.paths.record_rtt(rtt),
+            Observation::ReorderDelay { delay } => self.link.record_reorder_delay(delay),
+        }
+    }
+
+    pub(crate) fn record_transition(&self, transition: &Transition) {
+        self.link.paths.record_transition(transition);
+    }
+
+    /// Sets the gauges, and advances the counters, to the values of a snapshot.
+    pub(crate) fn update(&self, status: &SessionStatus) {
+        let active_paths = status.paths.iter().filter(|path| path.state.is_usable()).count();
+        let reweights = ReweightCounts {
+            applied: status.totals.reweights_applied,
+            suppressed: status.totals.reweights_suppressed,
+        };
+        let gauges = PathGauges { active_paths, window: status.window.as_ref(), reweights };
+        let name = |id| {
+            status
+                .paths
+                .iter()
+                .find(|path| path.path == id)
+                .map_or_else(String::new, |path| path.name.clone())
+        };
+        self.link.paths.update(&gauges, name);
+        let mut reported = self.state.lock();
+        let reinjected: u64 = status.paths.iter().map(|path| path.counters.reinjected_bytes).sum();
+        // Another snapshot, taken later, may have been reported already.
+        self.link.add_reinjected_bytes(reinjected.saturating_sub(reported.reinjected_bytes));
+        reported.reinjected_bytes = reinjected.max(reported.reinjected_bytes);
+        let flows: BTreeSet<FlowId> = status.flows.iter().map(|flow| flow.flow).collect();
+        for ended in reported.flows.difference(&flows) {
+            self.link.forget_flow(&ended.to_string());
+        }
+        for flow in &status.flows {
+            self.link.set_reorder_utilization(&flow.flow.to_string(), flow.reorder_utilisation);
+        }
+        reported.flows = flows;
+    }
+}

@@ -1,0 +1,270 @@
+//! The paths of a session and the two schedulers that share traffic among them.
+//!
+//! One scheduler picks a path per stream-lane flow, the other per bonded chunk, charged in bytes. Both get the same
+//! samples. A path takes part in a pick while it is connected, usable and not silent; if there is no such path, the
+//! connected path with the shortest round trip that is not silent is picked, whatever its state.
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::id::PathId;
+use evenkeel_policy::path::{IntervalSample, PathState, Probe, Role, Transition};
+use evenkeel_policy::swrr::{Reweight, ShareWindow, SwrrError, SwrrScheduler};
+use evenkeel_policy::time::{Duration, Instant};
+
+use super::config::SessionConfig;
+use super::link_path::LinkPath;
+use super::status::ShareStatus;
+use crate::frame::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES_MAX};
+
+/// Bytes of bonded frames that may wait for a connection: two chunks.
+///
+/// Bytes in this queue have chosen their path; the fewer, the better a later choice can be.
+pub(super) const BONDED_QUEUE_MAX: u64 = 2 * (CHUNK_BYTES_MAX + CHUNK_HEADER_BYTES_MAX) as u64;
+
+/// The paths of a session.
+#[derive(Debug)]
+pub(super) struct PathTable {
+    /// In the order of their ids.
+    paths: Vec<LinkPath>,
+    flow_scheduler: SwrrScheduler,
+    bonded_scheduler: SwrrScheduler,
+    pub(super) reweights_applied: u64,
+    pub(super) reweights_suppressed: u64,
+}
+
+impl PathTable {
+    pub(super) fn new(config: &SessionConfig) -> Self {
+        Self {
+            paths: Vec::new(),
+            flow_scheduler: SwrrScheduler::new(config.swrr.clone()),
+            bonded_scheduler: SwrrScheduler::new(config.swrr.clone()),
+            reweights_applied: 0,
+            reweights_suppressed: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, path: LinkPath) -> Result<(), SwrrError> {
+        self.flow_scheduler.add_path(path.id)?;
+        self.bonded_scheduler.add_path(path.id)?;
+        let index = self.paths.partition_point(|known| known.id < path.id);
+        self.paths.insert(index, path);
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, path: PathId) {
+        self.paths.retain(|known| known.id != path);
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+            // Fails only for an unknown path.
+            let _ = scheduler.remove_path(path);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LinkPath> {
+        self.paths.iter()
+    }
+
+    pub(super) fn ids(&self) -> Vec<PathId> {
+        self.paths.iter().map(|path| path.id).collect()
+    }
+
+    pub(super) fn get(&self, path: PathId) -> Option<&LinkPath> {
+        self.paths.iter().find(|known| known.id == path)
+    }
+
+    pub(super) fn get_mut(&mut self, path: PathId) -> Option<&mut LinkPath> {
+        self.paths.iter_mut().find(|known| known.id == path)
+    }
+
+    pub(super) fn connected(&self) -> impl Iterator<Item = &LinkPath> {
+        self.paths.iter().filter(|path| path.is_connected)
+    }
+
+    /// Returns the longest probe timeout of the paths on which data may be.
+    pub(super) fn pto_max(&self) -> Duration {
+        self.connected().map(LinkPath::pto).max().unwrap_or_default()
+    }
+
+    /// Returns the longest round trip of the paths that carry traffic.
+    pub(super) fn rtt_max(&self, now: Instant) -> Option<Duration> {
+        self.paths.iter().filter(|path| is_eligible(path, now)).filter_map(LinkPath::rtt).max()
+    }
+
+    /// Returns the shortest smoothed round trip of the usable paths.
+    pub(super) fn best_rtt(&self) -> Option<Duration> {
+        let usable = self.connected().filter(|path| path.stats.state().is_usable());
+        usable.filter_map(|path| path.stats.rtt()).min()
+    }
+
+    /// Reports whether another path can carry data.
+    pub(super) fn has_alternative(&self, now: Instant, path: PathId) -> bool {
+        let is_other = |other: &LinkPath| other.id != path;
+        self.paths.iter().any(|other| is_other(other) && is_eligible(other, now))
+            || fallback(&self.paths, now, is_other).is_some()
+    }
+
+    /// Returns the longest probe timeout of the healthy paths other than `path`; `None` if there is none.
+    pub(super) fn healthy_pto(&self, now: Instant, path: PathId) -> Option<Duration> {
+        let is_healthy = |other: &&LinkPath| {
+            other.id != path && is_eligible(other, now) && other.stats.state() == PathState::Active
+        };
+        self.paths.iter().filter(is_healthy).map(LinkPath::pto).max()
+    }
+
+    /// Picks the path of a stream-lane flow, other than `except`.
+    pub(super) fn pick_for_flow(&mut self, now: Instant, except: Option<PathId>) -> Option<PathId> {
+        let paths = &self.paths;
+        let may_take = |path: &LinkPath| Some(path.id) != except;
+        let eligible = |id| {
+            let path = paths.iter().find(|path| path.id == id);
+            path.is_some_and(|path| is_eligible(path, now) && may_take(path))
+        };
+        self.flow_scheduler.pick_where(eligible).or_else(|| fallback(paths, now, may_take))
+    }
+
+    /// Picks the path of a bonded chunk whose frame has `len` bytes, other than `except` if there is another.
+    pub(super) fn pick_for_chunk(
+        &mut self,
+        now: Instant,
+        len: u64,
+        except: Option<PathId>,
+    ) -> Option<PathId> {
+        let except = except.filter(|path| self.has_alternative(now, *path));
+        let paths = &self.paths;
+        let may_take =
+            |path: &LinkPath| Some(path.id) != except && path.bonded_queued + len <= BONDED_QUEUE_MAX;
+        let eligible = |id| {
+            let path = paths.iter().find(|path| path.id == id);
+            path.is_some_and(|path| is_eligible(path, now) && may_take(path))
+        };
+        self.bonded_scheduler.pick_sized(Cost(len), eligible).or_else(|| fallback(paths, now, may_take))
+    }
+
+    /// Records the outcome of a probe or of an attempt to connect.
+    pub(super) fn on_probe(&mut self, now: Instant, path: PathId, probe: Probe) -> Option<Transition> {
+        let role = self.role(path);
+        let transition = self.get_mut(path)?.stats.on_probe(now, probe, role);
+        self.apply(now, path, transition)
+    }
+
+    /// Records the sample of an interval.
+    pub(super) fn on_interval(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        sample: IntervalSample,
+    ) -> Option<Transition> {
+        let role = self.role(path);
+        let best_rtt = self.best_rtt();
+        let transition = self.get_mut(path)?.stats.on_interval(now, sample, best_rtt, role);
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+            let rtt_ms = sample.rtt.map(|rtt| rtt.as_secs_f64() * 1_000.0);
+            // They fail only for an unknown path or a measurement that is not finite.
+            let by_rtt = rtt_ms.map(|rtt_ms| scheduler.update_path_rtt(path, now, rtt_ms));
+            let by_loss = scheduler.update_path_loss(path, now, sample.loss_ratio());
+            for outcome in by_rtt.into_iter().chain([by_loss]).flatten() {
+                self.reweights_applied += u64::from(outcome == Reweight::Applied);
+                self.reweights_suppressed += u64::from(outcome == Reweight::Suppressed);
+            }
+        }
+        self.apply(now, path, transition)
+    }
+
+    /// Records that nothing was acknowledged for two probe timeouts.
+    pub(super) fn on_silence(&mut self, now: Instant, path: PathId) -> Option<Transition> {
+        let role = self.role(path);
+        let transition = self.get_mut(path)?.stats.on_silence(now, role);
+        self.apply(now, path, transition)
+    }
+
+    /// Starts probing an inactive path that has a new connection.
+    pub(super) fn on_connection(&mut self, now: Instant, path: PathId) -> Option<Transition> {
+        let transition = self.get_mut(path)?.stats.on_connection();
+        self.apply(now, path, transition)
+    }
+
+    /// Starts probing a path whose backoff has elapsed.
+    pub(super) fn on_time(&mut self, now: Instant, path: PathId) -> Option<Transition> {
+        let transition = self.get_mut(path)?.stats.on_time(now);
+        self.apply(now, path, transition)
+    }
+
+    fn role(&self, path: PathId) -> Role {
+        let is_other = |other: &LinkPath| other.id != path && other.stats.state().is_usable();
+        if self.connected().any(is_other) { Role::OneOfMany } else { Role::Last }
+    }
+
+    /// Passes a change of state on to the schedulers.
+    fn apply(&mut self, now: Instant, path: PathId, change: Option<Transition>) -> Option<Transition> {
+        let transition = change?;
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+            // They fail only for an unknown path.
+            let _ = match transition.to.health() {
+                Some(health) => {
+                    let _ = scheduler.activate(path, now);
+                    scheduler.set_health(path, now, health).map(|_| ())
+                }
+                None => scheduler.deactivate(path),
+            };
+        }
+        let counters = &mut self.get_mut(path)?.counters;
+        match (transition.from.is_usable(), transition.to.is_usable()) {
+            (false, true) => counters.activated += 1,
+            (true, false) => counters.deactivated += 1,
+            _ => {}
+        }
+        Some(transition)
+    }
+
+    /// Continues the stepwise increases of weights.
+    pub(super) fn refresh(&mut self, now: Instant) {
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+            let outcome = scheduler.refresh(now);
+            self.reweights_applied += u64::from(outcome == Reweight::Applied);
+        }
+    }
+
+    /// Restarts the sequences of both schedulers at position `phase`.
+    pub(super) fn reset_weights(&mut self, phase: u64) {
+        self.flow_scheduler.reset_weights_at(phase);
+        self.bonded_scheduler.reset_weights_at(phase);
+    }
+
+    pub(super) fn weight(&self, path: PathId) -> Option<u32> {
+        self.bonded_scheduler.weight(path)
+    }
+
+    pub(super) fn flow_share(&self, path: PathId) -> Option<ShareStatus> {
+        share(self.flow_scheduler.last_window()?, path)
+    }
+
+    pub(super) fn bonded_share(&self, path: PathId) -> Option<ShareStatus> {
+        share(self.bonded_scheduler.last_window()?, path)
+    }
+
+    /// Returns the last complete window of the scheduler whose shares deviate most from theory.
+    pub(super) fn most_deviant_window(&self) -> Option<&ShareWindow> {
+        self.windows().max_by(|one, other| one.mean_deviation().total_cmp(&other.mean_deviation()))
+    }
+
+    /// Returns the last complete windows of both schedulers.
+    pub(super) fn windows(&self) -> impl Iterator<Item = &ShareWindow> {
+        [&self.flow_scheduler, &self.bonded_scheduler].into_iter().filter_map(|swrr| swrr.last_window())
+    }
+}
+
+fn share(window: &ShareWindow, path: PathId) -> Option<ShareStatus> {
+    let share = window.shares().iter().find(|share| share.path == path)?;
+    Some(ShareStatus { observed: share.observed, theory: share.theory })
+}
+
+fn is_eligible(path: &LinkPath, now: Instant) -> bool {
+    path.is_connected && path.stats.state().is_usable() && !path.is_silent(now)
+}
+
+/// Returns the fastest path that can carry traffic in an emergency: no path is eligible.
+fn fallback(paths: &[LinkPath], now: Instant, may_take: impl Fn(&LinkPath) -> bool) -> Option<PathId> {
+    if paths.iter().any(|path| is_eligible(path, now)) {
+        return None;
+    }
+    let answering = paths.iter().filter(|path| path.is_connected && !path.is_silent(now) && may_take(path));
+    answering.min_by_key(|path| path.rtt().unwrap_or(Duration::MAX)).map(|path| path.id)
+}

@@ -1,0 +1,3 @@
+//! Checks of arbitrary bytes, shared with the fuzz targets.
+
+pub(crate) mod link_frames;
