@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand, value_parser};
 use evenkeel_policy::backpressure::BackpressureConfig;
+use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::Duration;
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
+use evenkeel_sim::link::{LinkPlan, link_names, link_plan, run_link};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, redirect_names, redirect_plan, run_redirect};
 use evenkeel_sim::{AdmitPolicy, Scenario, ServiceOrder, SimError, by_name, demo, names, run};
 
@@ -19,6 +21,7 @@ Examples:
   evenkeel-sim demo --seconds 10 --quiet
   evenkeel-sim run weights --seed 42
   evenkeel-sim run redirect-herding
+  evenkeel-sim run link-failover
   evenkeel-sim fairness";
 
 /// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
@@ -39,7 +42,7 @@ struct SimCli {
     /// Print one line of results, for scripts
     #[arg(long, global = true, overrides_with = "events")]
     quiet: bool,
-    /// Print every event, one line each; the redirect scenarios print their table instead
+    /// Print every event, one line each; link scenarios print changes of path health, redirect scenarios their table
     #[arg(long, global = true, overrides_with = "quiet")]
     events: bool,
 }
@@ -50,7 +53,7 @@ enum Command {
     Demo,
     /// Run one scenario by name
     Run {
-        #[arg(value_parser = PossibleValuesParser::new(names().chain(redirect_names())))]
+        #[arg(value_parser = PossibleValuesParser::new(names().chain(redirect_names()).chain(link_names())))]
         name: String,
     },
     /// Measure how far clients drift apart, compared with plain VTC and first come first served
@@ -96,6 +99,8 @@ pub(crate) fn main() -> ExitCode {
 enum CliError {
     #[error(transparent)]
     Simulation(#[from] SimError),
+    #[error(transparent)]
+    Settings(#[from] SettingOutOfRange),
     #[error("could not write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -103,7 +108,7 @@ enum CliError {
 fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
     match &cli.command {
         Command::List => {
-            for name in names().chain(redirect_names()) {
+            for name in names().chain(redirect_names()).chain(link_names()) {
                 writeln!(out, "{name}")?;
             }
         }
@@ -116,6 +121,10 @@ fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
             } else if let Some(plan) = redirect_plan(name, cli.seed) {
                 let duration = cli.seconds.map_or(plan.duration, Duration::from_secs);
                 show_redirect(out, &RedirectPlan { duration, ..plan }, cli.detail())?;
+            } else if let Some(plan) = link_plan(name, cli.seed) {
+                let duration = cli.seconds.map_or(plan.duration, Duration::from_secs);
+                let plan = LinkPlan { duration, ..plan };
+                report::link(out, &plan, &run_link(&plan)?, cli.detail() == Detail::Events)?;
             }
         }
     }

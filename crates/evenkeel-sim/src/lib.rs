@@ -6,6 +6,7 @@
 mod event_queue;
 pub mod fairness;
 mod knee;
+pub mod link;
 mod record;
 pub mod redirect;
 mod rng;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_policy::id::TenantId;
 use evenkeel_sim::fairness::{FairnessResult, Workload};
+use evenkeel_sim::link::{LinkPlan, LinkRun};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, RedirectRun};
 use evenkeel_sim::{Scenario, Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 
@@ -100,6 +101,45 @@ pub(crate) fn redirect(
         let ratio = run.ratio();
         let name = rule.as_str();
         writeln!(out, "  {name:<28} {mean:>10} {p99:>10} {ratio:>8.2} {share:>11} {:>9}", run.rejected)?;
+    }
+    Ok(())
+}
+
+/// Prints a row per path and a summary of the flows; with `events` also the changes of path health.
+pub(crate) fn link(out: &mut impl Write, plan: &LinkPlan, run: &LinkRun, events: bool) -> io::Result<()> {
+    writeln!(out, "{}: {} (seed {})", plan.name, plan.about, plan.seed)?;
+    if events {
+        for timed in &run.transitions {
+            let at = timed.at.as_nanos() as f64 / 1e9;
+            writeln!(out, "{at:>14.6} path {}: {}", timed.path.0, timed.transition)?;
+        }
+    }
+    let bytes: u64 = run.path_bytes.iter().sum();
+    let picks: u64 = run.flow_picks.iter().sum();
+    for (index, path) in plan.paths.iter().enumerate() {
+        writeln!(
+            out,
+            "  path {index}: {} Mbit/s, {} ms; {} of the bytes, {} of the flows",
+            path.mbit,
+            2 * path.delay.as_millis(),
+            Share(run.path_bytes[index] as f64 / bytes.max(1) as f64),
+            Share(run.flow_picks[index] as f64 / picks.max(1) as f64),
+        )?;
+    }
+    let complete = run.flows.iter().filter(|flow| flow.completed_at.is_some()).count();
+    let gap = run.flows.iter().map(|flow| flow.gap_max).max().unwrap_or_default();
+    writeln!(
+        out,
+        "  {complete} of {} flows complete, {:.1} Mbit/s, longest pause {}, {} bytes sent again, {} wrong",
+        run.flows.len(),
+        run.goodput_mbit,
+        millis(gap),
+        run.reinjected_bytes,
+        run.wrong_bytes
+    )?;
+    if let Some(failure) = &run.failure {
+        let at = failure.at.as_nanos() as f64 / 1e9;
+        writeln!(out, "  the session failed after {at:.1} s: {}", failure.error)?;
     }
     Ok(())
 }

@@ -83,6 +83,21 @@ fn a_redirect_scenario_prints_its_seed_the_ideal_and_a_row_per_rule() {
 }
 
 #[test]
+fn a_link_scenario_prints_its_seed_a_row_per_path_and_the_flows() {
+    let output = evenkeel_sim(&["run", "link-failover", "--seconds", "8", "--seed", "3", "--events"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("link-failover: ") && text.contains("(seed 3)"), "{text}");
+    for part in [
+        "path 0: ACTIVE to DEGRADED: no acknowledgement for too long",
+        "path 2: 20 Mbit/s, 100 ms;",
+        " 0 wrong",
+    ] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+}
+
+#[test]
 fn help_version_and_list_print_their_texts() {
     for (argument, part) in [
         ("--help", "Examples:"),

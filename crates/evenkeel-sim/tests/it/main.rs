@@ -4,6 +4,7 @@
 mod cli;
 mod fairness;
 mod knee;
+mod link;
 mod redirect;
 
 use evenkeel_policy::backpressure::BackpressureConfig;

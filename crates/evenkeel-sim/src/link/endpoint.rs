@@ -1,0 +1,233 @@
+//! One side of the link: its session, its connections and its applications.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use evenkeel_link::flow::{FlowEnd, FlowId, Side};
+use evenkeel_link::session::{LinkSession, Read, SessionEvent};
+use evenkeel_policy::id::PathId;
+use evenkeel_policy::setting::SettingOutOfRange;
+use evenkeel_policy::time::Instant;
+
+use super::connection::ConnectionModel;
+use super::traffic::{PatternSink, PatternSource, WritePermission};
+use super::{LinkPlan, SessionFailure, TimedTransition};
+
+const READ_BYTES: usize = 64 * 1024;
+
+/// One side of the link.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) session: LinkSession,
+    /// ConnectionModel per path.
+    pub(super) connections: Vec<Option<ConnectionModel>>,
+    /// Applications by flow.
+    applications: BTreeMap<FlowId, Application>,
+    pub(super) transitions: Vec<TimedTransition>,
+    pub(super) failure: Option<SessionFailure>,
+    /// Paths that fell silent since the driver last looked.
+    pub(super) silent: Vec<PathId>,
+    /// Ends of the flows that this side opened, by plan.
+    pub(super) ends: BTreeMap<usize, FlowEnd>,
+    /// Readers, by plan, of flows that have ended too.
+    pub(super) sinks: BTreeMap<usize, PatternSink>,
+    side: Side,
+}
+
+/// Application at one end of a flow.
+#[derive(Debug)]
+struct Application {
+    /// Index of the flow's plan.
+    plan: usize,
+    source: PatternSource,
+}
+
+impl Endpoint {
+    pub(super) fn new(side: Side, plan: &LinkPlan, phase: u64) -> Result<Self, SettingOutOfRange> {
+        let mut session = LinkSession::new(side, plan.config.clone(), Instant::ORIGIN, phase)?;
+        for path in (0..).map(PathId).take(plan.paths.len()) {
+            // Fails only for a path that exists, or too many of them.
+            let _ = session.add_path(Instant::ORIGIN, path, &format!("path {}", path.0));
+        }
+        Ok(Self {
+            session,
+            connections: plan.paths.iter().map(|_| None).collect(),
+            applications: BTreeMap::new(),
+            transitions: Vec::new(),
+            failure: None,
+            silent: Vec::new(),
+            ends: BTreeMap::new(),
+            sinks: BTreeMap::new(),
+            side,
+        })
+    }
+
+    /// Opens the flow of a plan; the index of the plan is its target.
+    pub(super) fn open(&mut self, now: Instant, plan: &LinkPlan, index: usize) {
+        let lane = plan.flows[index].lane;
+        match self.session.open(now, lane, &index.to_string()) {
+            Ok(flow) => self.start(now, plan, index, flow),
+            Err(_) => self.session.handle_timeout(now),
+        }
+    }
+
+    fn start(&mut self, now: Instant, plan: &LinkPlan, index: usize, flow: FlowId) {
+        let flow_plan = &plan.flows[index];
+        let opened = seed(plan, index, Side::Connecting);
+        let accepted = seed(plan, index, Side::Listening);
+        let (source, sink) = if flow_plan.opener == self.side {
+            let permission = match flow_plan.pace {
+                Some(_) => WritePermission::Nothing,
+                None => WritePermission::Everything,
+            };
+            let source = PatternSource::new(opened, flow_plan.bytes, permission);
+            (source, PatternSink::new(now, accepted, flow_plan.reply))
+        } else {
+            let permission =
+                if is_response(index) { WritePermission::Nothing } else { WritePermission::Everything };
+            let source = PatternSource::new(accepted, flow_plan.reply, permission);
+            (source, PatternSink::new(now, opened, flow_plan.bytes))
+        };
+        self.applications.insert(flow, Application { plan: index, source });
+        self.sinks.insert(index, sink);
+        self.write(now, flow);
+    }
+
+    /// Lets the paced flow of a plan write; reports whether more writes follow.
+    pub(super) fn write_paced(&mut self, now: Instant, index: usize) -> bool {
+        let paced = self.applications.iter_mut().find(|(_, application)| application.plan == index);
+        let Some((&flow, application)) = paced else { return false };
+        let follows = application.source.allow_write();
+        self.write(now, flow);
+        follows
+    }
+
+    fn write(&mut self, now: Instant, flow: FlowId) {
+        let Some(application) = self.applications.get_mut(&flow) else { return };
+        let source = &mut application.source;
+        loop {
+            let data = source.next();
+            if data.is_empty() {
+                break;
+            }
+            let len = data.len();
+            let Ok(written) = self.session.write(now, flow, data) else { return };
+            source.record_written(written);
+            if written < len {
+                return;
+            }
+        }
+        // The end of these flows travels alone, a little later.
+        if !is_response(application.plan) {
+            self.finish(flow);
+        }
+    }
+
+    fn finish(&mut self, flow: FlowId) {
+        let Some(application) = self.applications.get_mut(&flow) else { return };
+        if application.source.is_complete() && !application.source.is_finished {
+            application.source.is_finished = true;
+            self.session.finish(flow);
+        }
+    }
+
+    /// Finishes the flows to which everything is written.
+    pub(super) fn finish_flows(&mut self) {
+        let flows: Vec<FlowId> = self.applications.keys().copied().collect();
+        flows.into_iter().for_each(|flow| self.finish(flow));
+    }
+
+    fn read(&mut self, now: Instant, flow: FlowId) {
+        let Some(application) = self.applications.get_mut(&flow) else { return };
+        let plan = application.plan;
+        loop {
+            match self.session.read(now, flow, READ_BYTES) {
+                Read::Data(data) => {
+                    if let Some(sink) = self.sinks.get_mut(&plan) {
+                        sink.check(now, &data);
+                    }
+                }
+                Read::Finished if flow.opener() != self.side => {
+                    application.source.allow_all();
+                    return self.write(now, flow);
+                }
+                Read::Finished | Read::Pending | Read::Reset(_) => return,
+            }
+        }
+    }
+
+    /// Handles the events of the session; returns a line for each.
+    pub(super) fn handle_events(&mut self, now: Instant, plan: &LinkPlan) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Some(event) = self.session.poll_event() {
+            lines.push(format!("{event:?}"));
+            match event {
+                SessionEvent::Accepted { flow, target, .. } => {
+                    let index = target.parse().unwrap_or(0);
+                    self.start(now, plan, index, flow);
+                    self.read(now, flow);
+                }
+                SessionEvent::Readable { flow } => self.read(now, flow),
+                SessionEvent::Writable { flow } => self.write(now, flow),
+                SessionEvent::FlowEnded { flow, end } => {
+                    if let Some(application) = self.applications.remove(&flow) {
+                        self.ends.insert(application.plan, end);
+                    }
+                }
+                SessionEvent::PathChanged { path, transition } => {
+                    self.transitions.push(TimedTransition { at: now, path, transition });
+                }
+                SessionEvent::PathSilent { path } => self.silent.push(path),
+                SessionEvent::SessionFailed { error } => {
+                    self.failure = Some(SessionFailure { at: now, error });
+                }
+                SessionEvent::Goodbye => {}
+            }
+        }
+        while self.session.poll_observation().is_some() {}
+        lines
+    }
+
+    /// Passes a stream's data to the session, cut at `cut`; `repeat` delivers every frame twice.
+    pub(super) fn receive(&mut self, now: Instant, arrival: Arrival<'_>) {
+        let Arrival { path, stream, sequence, data, cut, repeat } = arrival;
+        let Some(connection) = self.connections.get_mut(path.index()).and_then(Option::as_mut) else {
+            return;
+        };
+        let (pieces, decoder) = connection.receive(stream, sequence, data.clone());
+        for mut piece in pieces {
+            let rest = piece.split_off(cut.min(piece.len()));
+            for mut input in [piece, rest] {
+                while let Ok(Some(frame)) = decoder.decode(&mut input) {
+                    // An error has ended the session, which reports it.
+                    if repeat {
+                        let _ = self.session.handle_frame(now, path, frame.clone());
+                    }
+                    let _ = self.session.handle_frame(now, path, frame);
+                }
+            }
+        }
+    }
+}
+
+/// Data of a stream that arrives.
+#[derive(Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) path: PathId,
+    pub(super) stream: u64,
+    pub(super) sequence: u64,
+    pub(super) data: &'a Bytes,
+    pub(super) cut: usize,
+    pub(super) repeat: bool,
+}
+
+/// Reports whether the acceptor of a flow writes after it has read everything; others write at once.
+fn is_response(index: usize) -> bool {
+    index.is_multiple_of(2)
+}
+
+/// Returns the seed of the pattern that one side writes to a flow.
+fn seed(plan: &LinkPlan, index: usize, writer: Side) -> u64 {
+    let direction = u64::from(writer == Side::Listening);
+    plan.seed ^ ((2 * index as u64 + direction) << 32)
+}
