@@ -5,6 +5,7 @@ mod client;
 mod completions;
 mod demo;
 mod explain;
+mod link;
 mod node;
 mod queue;
 mod serve;
@@ -38,6 +39,7 @@ Examples:
   evenkeel queue stats jobs                       show a queue's messages by fairness key
   evenkeel sql \"select 1\"                         run a SQL statement
   evenkeel explain req-0f5c2a7be1d94c3e            show the steps of a request, by its X-Request-Id
+  evenkeel link --help                            link two sites over several network paths
   evenkeel sim-node                               run a simulated model server
 ";
 
@@ -51,6 +53,7 @@ enum Command {
     Queue(queue::QueueArgs),
     Sql(sql::SqlArgs),
     Explain(explain::ExplainArgs),
+    Link(link::LinkArgs),
     SimNode(sim_node::SimNodeArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -68,6 +71,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Queue(args) => queue::run(args),
         Command::Sql(args) => sql::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Link(args) => link::run(args),
         Command::SimNode(args) => sim_node::run(args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -7,6 +7,7 @@
 
 mod cluster;
 mod effective;
+mod link;
 mod llm;
 mod load;
 mod queue;
@@ -33,6 +34,7 @@ use toml::de::DeTable;
 
 pub use cluster::{ClusterConfig, PeerConfig};
 pub use effective::{EffectiveConfig, Setting};
+pub use link::LinkConfig;
 pub(crate) use llm::nodes_to_toml;
 pub use llm::{LlmConfig, StoredNodes};
 pub use queue::{QueueConfig, StoreKind};
@@ -70,6 +72,7 @@ pub struct Config {
     pub queue: QueueConfig,
     pub sql: SqlConfig,
     pub cluster: ClusterConfig,
+    pub link: LinkConfig,
     /// Tenants in the config file, without those in the data directory.
     pub tenants: Vec<TenantSettings>,
     pub telemetry: TelemetryConfig,
@@ -86,21 +89,25 @@ impl Config {
         with_file(path, text, &sources.env, &sources.flags, |root| {
             let server = server::read(&mut root.section("server"));
             let (load, quantum) = load::read(root);
-            let pipeline = PipelineOptions { load, quantum, ..PipelineOptions::default() };
+            let link = link::read(&mut root.section("link"));
+            let swrr = link.swrr.clone();
+            let path = link.path;
+            let pipeline = PipelineOptions { load, quantum, swrr, path, ..PipelineOptions::default() };
             let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes);
             let queue = queue::read(&mut root.section("queue"));
             let (sql, known) = sql::read(&mut root.section("sql"));
             let cluster = cluster::read(&mut root.section("cluster"));
             let telemetry = telemetry::read(&mut root.section("telemetry"));
             let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::ConfigFile(&known));
-            (server, llm, queue, sql, cluster, telemetry, tenants)
+            (server, llm, queue, sql, cluster, link, telemetry, tenants)
         })
-        .map(|((server, llm, queue, sql, cluster, telemetry, tenants), effective)| Self {
+        .map(|((server, llm, queue, sql, cluster, link, telemetry, tenants), effective)| Self {
             server,
             llm,
             queue,
             sql,
             cluster,
+            link,
             tenants,
             telemetry,
             effective,

@@ -36,7 +36,7 @@ use evenkeel_sql::datasource::postgres::PostgresDatasource;
 use evenkeel_sql::{SqlApi, SqlStartError};
 use evenkeel_telemetry::logs::StartupLine;
 use evenkeel_telemetry::trace::Tracer;
-use evenkeel_telemetry::{Observer, RegisterError, Registry, RouterMetrics, Secret};
+use evenkeel_telemetry::{Observer, PathMetrics, RegisterError, Registry, RouterMetrics, Secret};
 use evenkeel_upstream::{TlsRoots, Upstream};
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -331,7 +331,7 @@ fn observer(
     roots: &TlsRoots,
 ) -> Result<(Observer, Option<Exporter>), RegisterError> {
     let observer = Observer::new(registry, "llm", telemetry.metric_limits, telemetry.request_log)?;
-    let observer = observer.with_router(router.clone());
+    let observer = observer.with_router(router.clone()).with_paths(PathMetrics::new(registry)?);
     let Some(traces) = telemetry.traces.clone() else { return Ok((observer, None)) };
     let tracer = Arc::new(Tracer::new(registry, traces.options)?);
     let observer = observer.with_tracer(tracer.clone());

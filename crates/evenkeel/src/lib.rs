@@ -7,6 +7,7 @@ pub mod config;
 pub mod data_dir;
 pub mod demo;
 pub mod gateway;
+pub mod link_page;
 pub mod node_store;
 pub mod sqs_key;
 pub mod tenant_store;

@@ -114,6 +114,12 @@ impl HttpClient {
 pub(super) struct AdminClient(HttpClient);
 
 impl AdminClient {
+    /// Creates a client that sends no key.
+    pub(super) fn unauthenticated(url: &str) -> Result<Self, CliError> {
+        let args = ServerArgs { url: None, ca_file: None };
+        HttpClient::new(url, &args, None, RESPONSE_TIMEOUT).map(Self)
+    }
+
     pub(super) fn new(url: &str, args: &ServerArgs) -> Result<Self, CliError> {
         let key = env::var(KEY_VARIABLE).ok().map(Secret::new);
         HttpClient::new(url, args, key, RESPONSE_TIMEOUT).map(Self)

@@ -25,6 +25,11 @@ impl SettingsArgs {
         Self { config: Some(path), data_dir: None }
     }
 
+    /// Creates the settings of a command without a data directory.
+    pub(super) fn for_optional_file(path: Option<PathBuf>) -> Self {
+        Self { config: path, data_dir: None }
+    }
+
     /// Returns the given config file, or else the default one if it exists.
     pub(super) fn file(&self) -> Option<&Path> {
         let default = Path::new(CONFIG_DEFAULT);

@@ -1,0 +1,46 @@
+//! `evenkeel link …`: links two sites over several network paths.
+
+mod connect;
+mod keys;
+mod listen;
+mod process;
+mod run_file;
+mod status;
+
+use clap::{Args, Subcommand};
+
+use super::CliError;
+
+const EXAMPLES: &str = "\
+Examples:
+  evenkeel link keys --out edge-keys                    on both sites: create a key pair and print its fingerprint
+  evenkeel link listen --keys core-keys --peer sha256:... --path 0.0.0.0:7443 --allow 127.0.0.1:8000
+  evenkeel link connect --keys edge-keys --peer sha256:... --path wan0=198.51.100.7:7443 --path wan1=203.0.113.7:7443 \\
+      --forward 127.0.0.1:9000=127.0.0.1:8000
+  evenkeel link status                                  show the paths of the links on this machine
+";
+
+/// Link two sites over several network paths and forward TCP connections between them
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct LinkArgs {
+    #[command(subcommand)]
+    action: LinkCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LinkCommand {
+    Keys(keys::KeysArgs),
+    Listen(listen::ListenArgs),
+    Connect(connect::ConnectArgs),
+    Status(status::StatusArgs),
+}
+
+pub(super) fn run(args: LinkArgs) -> Result<(), CliError> {
+    match args.action {
+        LinkCommand::Keys(args) => keys::run(&args),
+        LinkCommand::Listen(args) => listen::run(args),
+        LinkCommand::Connect(args) => connect::run(args),
+        LinkCommand::Status(args) => status::run(&args),
+    }
+}

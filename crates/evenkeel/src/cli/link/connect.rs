@@ -1,0 +1,71 @@
+//! `evenkeel link connect`: connects to the other side over every path and forwards TCP connections.
+
+use clap::Args;
+use evenkeel_link::LinkConnector;
+use evenkeel_link::forward::{self, Forward};
+use evenkeel_link::identity::Fingerprint;
+use evenkeel_link::quic::PathTarget;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::process::{LinkProcess, ProcessArgs, drain};
+use crate::cli::CliError;
+
+const EXAMPLES: &str = "\
+Examples:
+  evenkeel link connect --keys edge-keys --peer sha256:... --path wan0=198.51.100.7:7443 --path wan1=203.0.113.7:7443 \\
+      --forward 127.0.0.1:9000=127.0.0.1:8000
+  evenkeel link connect --keys edge-keys --peer sha256:... --path core.example:7443 \\
+      --forward 127.0.0.1:9000=127.0.0.1:8000,lane=bonded
+
+A path is [interface or local address=]remote address. A local address alone does not choose an interface: name the
+interface, or route by source address.
+The lane of a forward is `stream` (default: each connection uses one path) or `bonded` (each connection uses all paths,
+for large transfers).
+";
+
+/// Connect to the other side of a link over one or more paths and forward TCP connections to it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ConnectArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+    /// Fingerprint of the other side, as `evenkeel link keys` prints it there
+    #[arg(long, value_name = "FINGERPRINT")]
+    peer: Fingerprint,
+    /// Path to the other side; repeatable
+    #[arg(long = "path", value_name = "[INTERFACE|LOCAL_IP=]HOST:PORT", required = true)]
+    paths: Vec<PathTarget>,
+    /// Local address whose connections are forwarded to a target that the other side allows; repeatable
+    #[arg(long = "forward", value_name = "LISTEN=TARGET[,lane=LANE]")]
+    forwards: Vec<Forward>,
+}
+
+pub(super) fn run(args: ConnectArgs) -> Result<(), CliError> {
+    LinkProcess::run(&args.process, async |process, mut stop| {
+        let LinkProcess { identity, session, metrics, .. } = &process;
+        let connector =
+            LinkConnector::start(identity, args.peer, args.paths, session.clone(), metrics.clone())?;
+        if args.forwards.is_empty() {
+            tracing::warn!(target: "evenkeel", "nothing is forwarded; forward a port with --forward LISTEN=TARGET");
+        }
+        let mut forwards = JoinSet::new();
+        for forward in args.forwards {
+            let listener = TcpListener::bind(forward.listen)
+                .await
+                .map_err(|error| format!("could not listen on {}: {error}", forward.listen))?;
+            let address = listener.local_addr()?;
+            tracing::info!(target: "evenkeel", listen = %address, to = %forward.target, lane = %forward.lane, "forwarding connections");
+            forwards.spawn(forward::run(listener, forward, connector.link()));
+        }
+        let drain_max = process.drain_max;
+        let links = connector.links();
+        let _run_file = process.serve_page(links.clone())?;
+        stop.wait().await;
+        // Closes the listening sockets; accepted connections go on.
+        drop(forwards);
+        drain(&links, &mut stop, drain_max).await;
+        connector.close().await;
+        Ok(())
+    })
+}

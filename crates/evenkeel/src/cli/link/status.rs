@@ -1,0 +1,146 @@
+//! `evenkeel link status`: shows the paths of the links on this machine.
+
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::run_file::RunningLink;
+use crate::cli::client::AdminClient;
+use crate::cli::table::Table;
+use crate::cli::{CliError, print};
+
+const EXAMPLES: &str = "\
+Examples:
+  evenkeel link status                                  show all links of this machine
+  evenkeel link status --watch                          refresh every second
+  evenkeel link status --json | jq '.[].sessions[].paths[].rtt_ms'
+  evenkeel link status --url http://127.0.0.1:9464      show the link whose --status-listen is this address
+";
+
+/// Show state, RTT, loss, weight and shares of the paths of the links on this machine
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Refresh every second until interrupted
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+    /// Status page of a link [default: all links of this machine]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+}
+
+pub(super) fn run(args: &StatusArgs) -> Result<(), CliError> {
+    loop {
+        let links = read(args)?;
+        if args.json {
+            return print(&format!("{:#}\n", Value::Array(links)));
+        }
+        let clear = if args.watch { "\x1b[2J\x1b[H" } else { "" };
+        print(&format!("{clear}{}", describe(&links)))?;
+        if !args.watch {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Reads the status of one link, or of all links of this machine.
+fn read(args: &StatusArgs) -> Result<Vec<Value>, CliError> {
+    if let Some(url) = &args.url {
+        return Ok(vec![AdminClient::unauthenticated(url)?.request(Method::GET, "/status", None)?]);
+    }
+    let mut found = Vec::new();
+    for link in RunningLink::all()? {
+        let status = AdminClient::unauthenticated(&link.url)
+            .and_then(|client| client.request(Method::GET, "/status", None));
+        match status {
+            Ok(mut status) => {
+                status["pid"] = json!(link.pid);
+                found.push(status);
+            }
+            Err(_) if link.remove_if_ended() => {}
+            Err(error) => eprintln!("evenkeel: the link of process {} does not answer: {error}", link.pid),
+        }
+    }
+    if found.is_empty() {
+        return Err(
+            "found no running link of this user; start one with `evenkeel link listen` or `evenkeel link connect`"
+                .into(),
+        );
+    }
+    Ok(found)
+}
+
+fn describe(links: &[Value]) -> String {
+    let mut out = String::new();
+    for link in links {
+        if let Some(pid) = link["pid"].as_u64() {
+            out.push_str(&format!("link of process {pid}\n"));
+        }
+        let sessions = link["sessions"].as_array().map_or(&[][..], Vec::as_slice);
+        if sessions.is_empty() {
+            out.push_str("no session: the other side is not connected\n");
+        }
+        for session in sessions {
+            out.push_str(&describe_session(session));
+        }
+    }
+    out
+}
+
+fn describe_session(session: &Value) -> String {
+    let header =
+        ["PATH", "STATE", "RTT", "LOSS", "WEIGHT", "FLOWS", "BONDED", "IN FLIGHT", "SENT", "RE-INJECTED"];
+    let paths = session["paths"].as_array().map_or(&[][..], Vec::as_slice);
+    let rows = paths.iter().map(|path| {
+        vec![
+            path["name"].as_str().unwrap_or("-").to_owned(),
+            describe_state(path),
+            path["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms")),
+            path["loss"].as_f64().map_or("-".to_owned(), |loss| format!("{:.1} %", loss * 100.0)),
+            path["weight"].as_u64().map_or("-".to_owned(), |weight| weight.to_string()),
+            describe_share(&path["flow_share"]),
+            describe_share(&path["bonded_share"]),
+            bytes(&path["in_flight_bytes"]),
+            bytes(&path["sent_bytes"]),
+            bytes(&path["reinjected_bytes"]),
+        ]
+    });
+    let table = Table::of_rows(header.map(str::to_owned).to_vec(), rows);
+    let flows = session["flows"].as_array().map_or(0, Vec::len);
+    format!("{table}open flows: {flows}\n")
+}
+
+fn describe_state(path: &Value) -> String {
+    let state = path["state"].as_str().unwrap_or("-");
+    match (path["connected"].as_bool(), path["silent"].as_bool()) {
+        (Some(false), _) => format!("{state}, not connected"),
+        (_, Some(true)) => format!("{state}, silent"),
+        _ => state.to_owned(),
+    }
+}
+
+/// Formats a share as observed and expected percentages.
+fn describe_share(share: &Value) -> String {
+    match (share["observed"].as_f64(), share["theory"].as_f64()) {
+        (Some(observed), Some(theory)) => format!("{:.1} % ({:.1} %)", observed * 100.0, theory * 100.0),
+        _ => "-".to_owned(),
+    }
+}
+
+fn bytes(value: &Value) -> String {
+    let Some(bytes) = value.as_u64() else { return "-".to_owned() };
+    let scaled = |unit: u64| bytes as f64 / unit as f64;
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{:.0} kB", scaled(1_000)),
+        10_000_000..10_000_000_000 => format!("{:.0} MB", scaled(1_000_000)),
+        _ => format!("{:.0} GB", scaled(1_000_000_000)),
+    }
+}

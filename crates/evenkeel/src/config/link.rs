@@ -1,0 +1,142 @@
+//! `[link]`: shares and health of network paths, for links between sites and for nodes with several paths.
+
+use std::time::Duration;
+
+use evenkeel_link::session::{CREDIT_INITIAL, SessionConfig};
+use evenkeel_policy::path::{PathConfig, PathRule};
+use evenkeel_policy::swrr::{SwrrConfig, SwrrRules, WEIGHT_CAP};
+
+use super::reader::Section;
+use super::value::{Float, Integer};
+
+/// Largest number of consecutive samples that a setting accepts.
+const SAMPLES_MAX: Integer = Integer(1_000_000);
+
+/// `[link]`.
+#[derive(Clone, Debug, Default)]
+pub struct LinkConfig {
+    /// Weights and shares of paths.
+    pub swrr: SwrrConfig,
+    /// Health of paths.
+    pub path: PathConfig,
+    /// Limits of a link's session.
+    pub session: SessionConfig,
+}
+
+pub(super) fn read(section: &mut Section<'_>) -> LinkConfig {
+    let swrr = read_swrr(section);
+    let path = read_path(section);
+    let session = read_session(section, &swrr, path);
+    LinkConfig { swrr, path, session }
+}
+
+fn read_swrr(section: &mut Section<'_>) -> SwrrConfig {
+    let default = SwrrConfig::default();
+    let weight_scale = section.within("weight_scale", Float(default.weight_scale), Float(1.0)..=Float(1e6)).0;
+    let weight_cap = Integer(i64::from(default.weight_cap));
+    let weight_cap =
+        section.within("weight_cap", weight_cap, Integer(1)..=Integer(i64::from(WEIGHT_CAP))).as_u32();
+    let window = Integer(i64::from(default.window_picks));
+    let window_picks = section.within("window", window, Integer(1)..=Integer(1_000_000)).as_u32();
+    let mut fraction = |key, default, min| section.within(key, Float(default), Float(min)..=Float(1.0)).0;
+    let loss_floor = fraction("loss_floor", default.loss_floor, 0.0);
+    let change_min = fraction("change_min", default.change_min, 0.0);
+    let ramp_start = fraction("ramp_start", default.ramp_start, 0.05);
+    let degraded_factor = fraction("degraded_factor", default.degraded_factor, 0.01);
+    let recovery_factor = fraction("recovery_factor", default.recovery_factor, 0.01);
+    let unhealthy_share_max = Float(default.unhealthy_share_max);
+    let unhealthy_share_max =
+        section.within("unhealthy_share_max", unhealthy_share_max, Float(0.05)..=Float(0.95)).0;
+    let raise_max = section.within("raise_max", Float(default.raise_max), Float(1.01)..=Float(100_000.0)).0;
+    let raise_interval_min = millis(section, "raise_interval_ms", default.raise_interval_min, 3_600_000);
+    SwrrConfig {
+        weight_scale,
+        weight_cap,
+        loss_floor,
+        change_min,
+        raise_max,
+        raise_interval_min,
+        ramp_start,
+        degraded_factor,
+        recovery_factor,
+        unhealthy_share_max,
+        window_picks,
+        ..default
+    }
+}
+
+fn read_path(section: &mut Section<'_>) -> PathConfig {
+    let default = PathConfig::default();
+    let mut samples = |key, default: u32| {
+        section.within(key, Integer(i64::from(default)), Integer(1)..=SAMPLES_MAX).as_u32()
+    };
+    let degrade_samples = samples("degrade_samples", default.degrade_samples);
+    let recover_samples = samples("recover_samples", default.recover_samples);
+    let settle_samples = samples("settle_samples", default.settle_samples);
+    let failures_max = samples("failures_max", default.failures_max);
+    let degrade_loss =
+        section.within("degrade_loss", Float(default.degrade_loss), Float(0.001)..=Float(1.0)).0;
+    let recover_loss = section
+        .within(
+            "recover_loss",
+            Float(default.recover_loss.min(degrade_loss)),
+            Float(0.001)..=Float(degrade_loss),
+        )
+        .0;
+    let slow_factor =
+        section.within("slow_factor", Float(default.slow_factor), Float(1.0)..=Float(1_000.0)).0;
+    let ceiling_factor =
+        section.within("ceiling_factor", Float(default.ceiling_factor), Float(1.0)..=Float(1_000.0)).0;
+    let slow_min = millis(section, "slow_min_ms", default.slow_min, 86_400_000);
+    let ceiling_min = millis(section, "ceiling_min_ms", default.ceiling_min, 86_400_000);
+    let interval_min = millis(section, "interval_ms", default.interval_min, 60_000);
+    let backoff_max = millis(section, "backoff_max_ms", default.backoff_max, 86_400_000);
+    let backoff_min = millis(
+        section,
+        "backoff_min_ms",
+        default.backoff_min.min(backoff_max),
+        backoff_max.as_millis() as u64,
+    );
+    PathConfig {
+        degrade_loss,
+        degrade_samples,
+        recover_loss,
+        recover_samples,
+        settle_samples,
+        failures_max,
+        backoff_min,
+        backoff_max,
+        interval_min,
+        slow_factor,
+        slow_min,
+        ceiling_factor,
+        ceiling_min,
+        ..default
+    }
+}
+
+fn read_session(section: &mut Section<'_>, swrr: &SwrrConfig, path: PathConfig) -> SessionConfig {
+    let default = SessionConfig::default();
+    let flows_max =
+        section.within("flows_max", Integer(i64::from(default.flows_max)), Integer(1)..=Integer(16_384));
+    let session_timeout = Integer(default.session_timeout.as_secs() as i64);
+    let session_timeout =
+        section.within("session_timeout_secs", session_timeout, Integer(1)..=Integer(3_600)).as_u32();
+    let flows_max = flows_max.as_u32();
+    SessionConfig {
+        // Settings out of range were replaced by their defaults, each with an error.
+        swrr: SwrrRules::new(swrr).unwrap_or_default(),
+        path: PathRule::new(path).unwrap_or_default(),
+        flows_max,
+        // Twice the credit that every flow has at first.
+        receive_budget: default.receive_budget.max(2 * CREDIT_INITIAL * u64::from(flows_max)),
+        session_timeout: Duration::from_secs(session_timeout.into()),
+        ..default
+    }
+}
+
+fn millis(section: &mut Section<'_>, key: &'static str, default: Duration, max: u64) -> Duration {
+    let default = Integer(default.as_millis() as i64);
+    let max = Integer(i64::try_from(max).unwrap_or(i64::MAX));
+    Duration::from_millis(section.within(key, default, Integer(1)..=max).as_u32().into())
+}

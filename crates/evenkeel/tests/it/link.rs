@@ -1,0 +1,21 @@
+//! `evenkeel link` as processes: two sites, their paths, their forwards and their errors.
+//!
+//! Tests in [`netns`] have emulated paths; the others use loopback.
+
+mod commands;
+mod errors;
+mod netns;
+mod process;
+mod security;
+mod settings;
+mod sites;
+mod test_link;
+mod transfer;
+
+use std::time::Duration;
+
+const MB: u64 = 1_000_000;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

@@ -1,0 +1,7 @@
+//! Links over emulated paths between two network namespaces, edge (connecting) and core (listening).
+
+mod failover;
+mod shares;
+mod survival;
+mod telemetry;
+mod transfers;
