@@ -19,6 +19,7 @@ Examples:
   cargo xtask bench queue -- engine     measure the queue without a network
   cargo xtask bench sql -- --seconds 5  measure each turn for five seconds
   cargo xtask bench sql -- overload     measure three nodes under overload
+  cargo xtask bench link -- --cases A   measure one stream over two paths (as root)
   cargo xtask bench compare base.json current.json --threshold 0.05
                                         fail if a row became more than 5 % worse")]
 pub(crate) struct BenchArgs {
@@ -38,6 +39,8 @@ pub(crate) enum Suite {
     Queue(PassThrough),
     /// Compare the SQL API with PgBouncer, direct PostgreSQL connections and sqld
     Sql(PassThrough),
+    /// Compare the link with MPTCP and with each single path, in emulated networks
+    Link(PassThrough),
     Compare(compare::CompareArgs),
 }
 
@@ -67,6 +70,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), TaskError> {
         Suite::Llm(args) => run_llm(&args.suite_args()),
         Suite::Queue(args) => run_queue(&args.suite_args()),
         Suite::Sql(args) => run_sql(&args.suite_args()),
+        Suite::Link(args) => run_link(&args.suite_args()),
         Suite::Compare(args) => compare::run(args),
     }
 }
@@ -157,6 +161,14 @@ fn run_sql(args: &[String]) -> Result<(), TaskError> {
     run_servers("sql-bench", if is_overload { OVERLOAD_PEERS } else { SQL_PEERS }, args)
 }
 
+/// Compares the link with transports of the kernel, which need no installation.
+fn run_link(args: &[String]) -> Result<(), TaskError> {
+    if !asks_for_help(args) {
+        tools::ensure(&[tools::IPROUTE2])?;
+    }
+    run_servers("link-bench", &[], args)
+}
+
 /// Installs the peers that can be installed, builds the gateway in release mode, then runs the comparison.
 fn run_servers(package: &str, peers: &[(&str, &[Tool])], args: &[String]) -> Result<(), TaskError> {
     for (row, tools) in peers.iter().filter(|(row, _)| measures_peer(peers, args, row)) {
@@ -164,7 +176,9 @@ fn run_servers(package: &str, peers: &[(&str, &[Tool])], args: &[String]) -> Res
             println!("{error}; there will be no row `{row}`");
         }
     }
-    Cmd::cargo("build --release --locked --package evenkeel --bin evenkeel").run()?;
+    if !asks_for_help(args) {
+        Cmd::cargo("build --release --locked --package evenkeel --bin evenkeel").run()?;
+    }
     bench_cargo("run").args(["--package", package, "--"]).args(args).run()
 }
 

@@ -6,7 +6,9 @@ use crate::process::Cmd;
 use crate::stage::{self, AfterFailure, Plan, Stage};
 use crate::tools::{self, Tool};
 use crate::{qemu, test, tidy};
+use std::path::PathBuf;
 use std::time::Duration;
+use std::{env, fs};
 
 /// Run the checks that a change must pass
 #[derive(Debug, clap::Args)]
@@ -169,8 +171,33 @@ fn docs() -> Result<(), TaskError> {
 fn package() -> Result<(), TaskError> {
     // Downloads missing dependencies first, because `--offline` keeps `cargo package` from updating the index.
     Cmd::cargo("fetch --locked").run()?;
+    remove_unpacked_packages();
+    // Compiled packages are not compiled again either. The directory does not exist in the first run.
+    let _ = fs::remove_dir_all("target/packages");
     let packages = PUBLISHED_CRATES.iter().flat_map(|name| ["--package", name]);
-    Cmd::cargo("package --offline --locked --allow-dirty").args(packages).run()
+    Cmd::cargo("package --offline --locked --allow-dirty --target-dir target/packages").args(packages).run()
+}
+
+/// Removes the published crates that an earlier run left in Cargo's home.
+///
+/// Cargo unpacks the packages there to build those that depend on them, in a directory named after the target directory,
+/// and does not unpack a package again while its version stays the same.
+fn remove_unpacked_packages() {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
+    let Some(registries) = home.and_then(|home| fs::read_dir(home.join("registry/src")).ok()) else { return };
+    let packages = registries.flatten().filter_map(|registry| fs::read_dir(registry.path()).ok()).flatten();
+    for package in packages.flatten() {
+        let name = package.file_name();
+        let is_ours = |published: &&str| {
+            let version = name.to_str().and_then(|name| name.strip_prefix(*published));
+            version.is_some_and(|version| version.starts_with('-'))
+        };
+        if PUBLISHED_CRATES.iter().any(is_ours) {
+            // If it cannot be removed, the packages are built with an old one, which may fail.
+            let _ = fs::remove_dir_all(package.path());
+        }
+    }
 }
 
 #[cfg(test)]

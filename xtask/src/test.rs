@@ -30,6 +30,10 @@ pub(crate) fn run(args: &TestArgs) -> Result<(), TaskError> {
 /// Runs unit and integration tests of every crate, with all features and one PostgreSQL server for all of them.
 pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), TaskError> {
     tools::ensure(tools::FOR_TESTS)?;
+    if let Err(unavailable) = evenkeel_test_network::check_available() {
+        // The runner shows the output of failed tests only.
+        println!("tests with network namespaces (`netns::`) are SKIPPED: {unavailable}");
+    }
     let mut runner = if tools::has_subcommand("nextest") {
         Cmd::cargo("nextest run --workspace --all-features --locked")
     } else {

@@ -59,7 +59,11 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::NodePackage { name: "@libsql/client", version: "0.18.0" },
     Tool::Postgres,
     Tool::DebianPackage { program: "curl", package: "curl" },
+    IPROUTE2,
 ];
+
+/// Creates the network namespaces of tests and benchmarks.
+pub(crate) const IPROUTE2: Tool = Tool::DebianPackage { program: "ip", package: "iproute2" };
 
 /// Directory of the npm packages, from which tests load them.
 const NODE_DIRECTORY: &str = "target/node";

@@ -13,7 +13,7 @@ mod table;
 pub use args::{parse_scale, time_seed};
 pub use http::{Body, Head, HttpConnection};
 pub use order::SplitMix64;
-pub use process::Process;
+pub use process::{Process, process_tree_cpu, thread_cpu};
 pub use program::{free_port, program, start_haproxy, start_packaged};
 pub use quartiles::Quartiles;
 pub use row::{RowSamples, RunError, TurnSample, get, latency_percentiles};

@@ -53,14 +53,7 @@ impl Process {
 
     /// Returns the CPU time (user and system) of all threads of the process and its descendants.
     pub fn cpu(&self) -> io::Result<Duration> {
-        let mut ns = 0;
-        for pid in process_tree(self.child.id())? {
-            // `schedstat` counts nanoseconds; `stat` only counts ticks of 10 ms.
-            for text in read_task_files(pid, "schedstat")? {
-                ns += first_number(&text).ok_or_else(|| io::Error::other("schedstat contains no number"))?;
-            }
-        }
-        Ok(Duration::from_nanos(ns))
+        process_tree_cpu(self.child.id())
     }
 
     /// Returns the resident memory of the process and its descendants in bytes; shared pages count once per process.
@@ -92,6 +85,28 @@ impl Drop for Process {
             sleep(POLL_INTERVAL);
         }
     }
+}
+
+/// Returns the CPU time (user and system) of all threads of a process and its descendants.
+pub fn process_tree_cpu(root: u32) -> io::Result<Duration> {
+    let mut total = Duration::ZERO;
+    for pid in process_tree(root)? {
+        for text in read_task_files(pid, "schedstat")? {
+            total += parse_schedstat(&text)?;
+        }
+    }
+    Ok(total)
+}
+
+/// Returns the CPU time of a thread of this process.
+pub fn thread_cpu(id: u32) -> io::Result<Duration> {
+    parse_schedstat(&fs::read_to_string(format!("/proc/self/task/{id}/schedstat"))?)
+}
+
+/// Returns the first number, which counts nanoseconds; `stat` only counts ticks of 10 ms.
+fn parse_schedstat(text: &str) -> io::Result<Duration> {
+    let ns = first_number(text).ok_or_else(|| io::Error::other("schedstat contains no number"))?;
+    Ok(Duration::from_nanos(ns))
 }
 
 /// Returns the process and its descendants.

@@ -59,6 +59,11 @@ impl RowSamples {
         Quartiles::from_values(self.samples.iter().flatten().filter_map(|sample| get(sample, metric)))
     }
 
+    /// Returns the largest value of a metric over all rounds.
+    pub fn max(&self, metric: &str) -> Option<f64> {
+        self.samples.iter().flatten().filter_map(|sample| get(sample, metric)).reduce(f64::max)
+    }
+
     /// Returns the quartiles of the ratio to `other`, round by round; below 1 means less than `other`.
     pub fn ratio(&self, other: &Self, metric: &str) -> Option<Quartiles> {
         let pairs = self.samples.iter().zip(&other.samples);

@@ -1,0 +1,30 @@
+//! `cargo xtask bench link`: measures one stream over several paths, sent by Evenkeel's link, by Linux MPTCP, and by plain TCP
+//! over each path alone.
+//!
+//! Every turn has an emulated network of its own (`evenkeel-test-network`). [`rounds`] runs each [`contender`] once per round and
+//! [`case`](mod@case); [`turn`] sends a [`stream`] through it, measures a window, then opens a black hole in one path.
+
+mod args;
+mod case;
+mod contender;
+mod reorder;
+mod rounds;
+mod stream;
+mod table;
+mod turn;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::args::LinkBenchOptions;
+
+fn main() -> ExitCode {
+    match rounds::main(&LinkBenchOptions::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("link-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

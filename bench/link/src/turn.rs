@@ -1,0 +1,110 @@
+//! One turn: one contender sends one stream through a new network.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bench_support::{RunError, TurnSample, process_tree_cpu};
+use evenkeel_test_network::Network;
+
+use crate::case::LinkCase;
+use crate::contender::{LinkContender, StartedLink};
+use crate::reorder::{REORDER, ReorderDelays};
+use crate::stream::BulkStream;
+
+/// Long enough for a multipath transport to deliver what its start has left in the receiver's reorder buffer: after 2 s,
+/// MPTCP with BBR delivers more in case B than the paths can carry.
+const WARM_UP: Duration = Duration::from_secs(6);
+/// Time for which a stream is observed after a path has become a black hole.
+const FAILOVER_OBSERVED: Duration = Duration::from_secs(12);
+
+/// A gap of this length has probably not ended: packets on their way still arrive after the fault.
+pub(crate) const GAP_WITHOUT_END: Duration = Duration::from_secs(11);
+
+/// Metrics by path: its share of the bytes delivered, and the gap after it has become a black hole.
+pub(crate) const SHARES: &[&str] = &["p1 %", "p2 %", "p3 %", "p4 %"];
+pub(crate) const GAPS: &[&str] = &["gap p1 ms", "gap p2 ms", "gap p3 ms", "gap p4 ms"];
+
+/// The parameters of a turn.
+pub(crate) struct TurnPlan<'a> {
+    pub(crate) case: &'a LinkCase,
+    pub(crate) contender: LinkContender,
+    pub(crate) window: Duration,
+    /// Number of the path that becomes a black hole after the window.
+    pub(crate) failing_path: Option<usize>,
+    pub(crate) seed: u64,
+    pub(crate) evenkeel: &'a Path,
+    pub(crate) directory: &'a Path,
+}
+
+/// Runs a turn and returns its metrics.
+pub(crate) fn run(plan: &TurnPlan) -> Result<TurnSample, RunError> {
+    let network = Network::with_seed(plan.case.paths, plan.seed);
+    let network = network.map_err(|unavailable| RunError(unavailable.to_string()))?;
+    let link = plan.contender.start(&network, plan.evenkeel, plan.directory)?;
+    let mut stream = BulkStream::start(&network, &link)?;
+    if stream.observe(WARM_UP)?.bytes == 0 {
+        return Err(RunError("no data arrived during the warm-up".to_owned()));
+    }
+    let delays = || match &link.processes {
+        Some(_) => ReorderDelays::read(network.core()),
+        None => Ok(ReorderDelays::default()),
+    };
+    let delays_before = delays()?;
+    let before = Usage::read(&network, &link, &stream)?;
+    let progress = stream.observe(plan.window)?;
+    let after = Usage::read(&network, &link, &stream)?;
+    let delays_after = delays()?;
+    let mut sample = vec![("mbit", progress.bytes as f64 * 8.0 / 1e6 / progress.wall.as_secs_f64())];
+    let gigabytes = progress.bytes as f64 / 1e9;
+    let cpu = |read: fn(&Usage) -> Duration| (read(&after) - read(&before)).as_secs_f64() / gigabytes;
+    sample.push(("sender_cpu", cpu(|usage| usage.sender)));
+    sample.push(("receiver_cpu", cpu(|usage| usage.receiver)));
+    sample.push(("all_cpu", cpu(|usage| usage.all)));
+    let delivered: Vec<_> = after
+        .delivered
+        .iter()
+        .zip(&before.delivered)
+        .map(|(after, before)| (after - before) as f64)
+        .collect();
+    let sum: f64 = delivered.iter().sum();
+    sample.extend(SHARES.iter().zip(&delivered).map(|(name, bytes)| (*name, bytes / sum * 100.0)));
+    for (name, quantile) in REORDER {
+        let delay = delays_after.quantile_ms(&delays_before, *quantile);
+        sample.extend(delay.map(|delay| (*name, delay)));
+    }
+    if let Some(path) = plan.failing_path {
+        network.path(path).black_hole(true);
+        let progress = stream.observe(FAILOVER_OBSERVED)?;
+        sample.push((GAPS[path - 1], progress.gap_max.as_secs_f64() * 1e3));
+    }
+    Ok(sample)
+}
+
+/// Counters since the start.
+struct Usage {
+    /// CPU time of everything at the edge: the sending thread, and the process that carries the stream.
+    sender: Duration,
+    receiver: Duration,
+    /// CPU time of this process, with the emulator, and its children.
+    all: Duration,
+    /// Bytes that the emulator has delivered to the core, by path.
+    delivered: Vec<u64>,
+}
+
+impl Usage {
+    fn read(network: &Network, link: &StartedLink, stream: &BulkStream) -> io::Result<Self> {
+        let threads = stream.cpu()?;
+        let processes = match &link.processes {
+            Some(processes) => processes.cpu()?,
+            None => [Duration::ZERO; 2],
+        };
+        let delivered = network.paths().iter().map(|path| path.to_core().counters().delivered_bytes);
+        Ok(Self {
+            sender: threads[0] + processes[0],
+            receiver: threads[1] + processes[1],
+            all: process_tree_cpu(std::process::id())?,
+            delivered: delivered.collect(),
+        })
+    }
+}
