@@ -90,9 +90,9 @@ fn sessions_continue_when_the_path_of_either_direction_is_black_holed() {
             sessions.exchange(step);
         }
         for side in [LinkSide::Edge, LinkSide::Core] {
-            sessions.link.wait_session(side, "lost path", |session| {
-                session["paths"][number - 1]["state"] != "ACTIVE"
-            });
+            sessions
+                .link
+                .wait_session(side, "lost path", |session| session["paths"][number - 1]["state"] != "ACTIVE");
         }
         sessions.link.network().path(number).black_hole(false);
         sessions.link.wait_active(2);
