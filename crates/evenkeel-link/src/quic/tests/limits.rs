@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::log_lines::LogLines;
 use super::sites::{RawClient, Sites, config, connect, identity, new_session};
 use crate::quic::error::ConnectError;
-use crate::quic::hello::{Answer, Hello, MESSAGE_LEN_MAX, RejectionCode};
+use crate::quic::hello::{Answer, Hello, MESSAGE_LEN_MAX, PathPurpose, RejectionCode};
 
 #[tokio::test]
 async fn a_hello_of_another_version_is_refused_with_both_versions() {
@@ -61,7 +61,8 @@ async fn a_peer_cannot_forge_log_lines_by_its_name() {
     let sites = Sites::start();
     let mut listener = sites.listener;
     let client = RawClient::connect(sites.address, &sites.edge_config).await.unwrap();
-    let hello = Hello { path: 0, name: "a\nb\u{1b}[0m".to_owned(), join: None };
+    let hello =
+        Hello { path: 0, name: "a\nb\u{1b}[0m".to_owned(), join: None, purpose: PathPurpose::Traffic };
     client.exchange(&hello.encode()).await;
     assert_eq!(listener.accept().await.unwrap().name(), "a\u{fffd}b\u{fffd}[0m");
 }
@@ -117,5 +118,5 @@ async fn two_hundred_strangers_cost_one_log_line_and_no_lasting_memory() {
 }
 
 fn hello(path: u8) -> Vec<u8> {
-    Hello { path, name: "wan".to_owned(), join: None }.encode()
+    Hello { path, name: "wan".to_owned(), join: None, purpose: PathPurpose::Traffic }.encode()
 }
