@@ -42,3 +42,6 @@ pub use gate::{RefusalReason, SIGNATURES_PER_SECOND_MAX};
 pub use message::{MessageError, SETUP_LEN_MAX, SetupBody, SetupMessage};
 pub use server::{PACKET_LEN_MAX, RelayConfig, RelayServer, RelayStartError, RelayStatus};
 pub use setup_key::{NotEd25519, SetupKey};
+
+#[cfg(test)]
+mod tests;
