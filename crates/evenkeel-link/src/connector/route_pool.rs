@@ -1,6 +1,6 @@
 //! Relays of a link, and the draw of routes over them, without I/O.
 //!
-//! A route is an ordered list of distinct relays. Many routes are drawn at random, and the one that avoids most trouble is
+//! A route is an ordered list of distinct relays. Many routes are drawn at random, and the one with the lowest penalty is
 //! taken: next addresses that a relay refused, relays that failed, relays of routes that fell silent, relays of other paths.
 //!
 //! Limits: [`RELAYS_MAX`] relays; failures are forgotten after a minute, suspicions after half a minute.
@@ -23,9 +23,9 @@ const DRAWS: usize = 256;
 
 /// Indexes of distinct relays, the first hop first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Route(Vec<usize>);
+pub(super) struct RelayRoute(Vec<usize>);
 
-impl Route {
+impl RelayRoute {
     pub(super) fn hops(&self) -> usize {
         self.0.len()
     }
@@ -48,8 +48,8 @@ pub(super) struct RoutePool {
     suspected_at: Vec<Option<Instant>>,
     /// Next hops that a relay refused: another relay, or the peer (`None`).
     refused: BTreeMap<(usize, Option<usize>), Instant>,
-    /// Route of each path.
-    routes: Vec<Option<Route>>,
+    /// RelayRoute of each path.
+    routes: Vec<Option<RelayRoute>>,
 }
 
 impl RoutePool {
@@ -65,7 +65,7 @@ impl RoutePool {
     }
 
     /// Returns the relays of a route.
-    pub(super) fn relays(&self, route: &Route) -> Vec<RelayTarget> {
+    pub(super) fn relays(&self, route: &RelayRoute) -> Vec<RelayTarget> {
         route.0.iter().map(|relay| self.relays[*relay].clone()).collect()
     }
 
@@ -80,26 +80,26 @@ impl RoutePool {
         hops_min: usize,
         purpose: RouteUse,
         random: &mut dyn FnMut() -> u64,
-    ) -> Route {
+    ) -> RelayRoute {
         let healthy = (0..self.relays.len()).filter(|relay| !self.has_failed(now, *relay)).count();
         let hops = hops.min(healthy.max(hops_min)).min(self.relays.len());
         let mut order: Vec<usize> = (0..self.relays.len()).collect();
         let mut best = None;
         for _ in 0..DRAWS {
             shuffle_front(&mut order, hops, random);
-            let trouble = self.trouble(now, path, &order[..hops], purpose);
-            let is_better = best.as_ref().is_none_or(|(least, _)| trouble < *least);
+            let penalty = self.penalty(now, path, &order[..hops], purpose);
+            let is_better = best.as_ref().is_none_or(|(least, _)| penalty < *least);
             if is_better {
-                best = Some((trouble, Route(order[..hops].to_vec())));
+                best = Some((penalty, RelayRoute(order[..hops].to_vec())));
             }
-            if trouble == Trouble::default() {
+            if penalty == RoutePenalty::default() {
                 break;
             }
         }
-        best.map_or_else(|| Route(order[..hops].to_vec()), |(_, route)| route)
+        best.map_or_else(|| RelayRoute(order[..hops].to_vec()), |(_, route)| route)
     }
 
-    fn trouble(&self, now: Instant, path: usize, route: &[usize], purpose: RouteUse) -> Trouble {
+    fn penalty(&self, now: Instant, path: usize, route: &[usize], purpose: RouteUse) -> RoutePenalty {
         let count = |is_bad: &dyn Fn(usize) -> bool| route.iter().filter(|relay| is_bad(**relay)).count();
         let next = route.iter().skip(1).map(|relay| Some(*relay)).chain([None]);
         let pairs = route.iter().copied().zip(next);
@@ -108,7 +108,7 @@ impl RoutePool {
             let others = self.routes.iter().enumerate().filter(|(other, _)| *other != path);
             others.filter_map(|(_, route)| route.as_ref()).any(|route| route.0.contains(&relay))
         };
-        Trouble {
+        RoutePenalty {
             refused: pairs.filter(|pair| is_recent(now, self.refused.get(pair), FAILURE_MEMORY)).count(),
             failed: count(&|relay| self.has_failed(now, relay)),
             unchanged: usize::from(purpose == RouteUse::Probe && is_current),
@@ -122,7 +122,13 @@ impl RoutePool {
     }
 
     /// Records the error of the relay at position `hop` of a route.
-    pub(super) fn record_failure(&mut self, now: Instant, route: &Route, hop: usize, error: &SetupError) {
+    pub(super) fn record_failure(
+        &mut self,
+        now: Instant,
+        route: &RelayRoute,
+        hop: usize,
+        error: &SetupError,
+    ) {
         let Some(relay) = route.0.get(hop) else { return };
         if let SetupError::NextNotAllowed { .. } = error {
             self.refused.retain(|_, at| now.since(*at) < FAILURE_MEMORY);
@@ -133,14 +139,14 @@ impl RoutePool {
     }
 
     /// Records that one of the relays of a route has probably failed.
-    pub(super) fn record_silence(&mut self, now: Instant, route: &Route) {
+    pub(super) fn record_silence(&mut self, now: Instant, route: &RelayRoute) {
         for relay in &route.0 {
             self.suspected_at[*relay] = Some(now);
         }
     }
 
     /// Records that all relays of a route forward.
-    pub(super) fn record_success(&mut self, route: &Route) {
+    pub(super) fn record_success(&mut self, route: &RelayRoute) {
         for relay in &route.0 {
             self.failed_at[*relay] = None;
             self.suspected_at[*relay] = None;
@@ -148,19 +154,19 @@ impl RoutePool {
     }
 
     /// Makes a route that of a path.
-    pub(super) fn adopt(&mut self, path: usize, route: Route) {
+    pub(super) fn adopt(&mut self, path: usize, route: RelayRoute) {
         self.routes[path] = Some(route);
     }
 
     /// Returns the route that a path has, or had last.
-    pub(super) fn route(&self, path: usize) -> Option<&Route> {
+    pub(super) fn route(&self, path: usize) -> Option<&RelayRoute> {
         self.routes[path].as_ref()
     }
 }
 
 /// Reasons against a route, the most important first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Trouble {
+struct RoutePenalty {
     refused: usize,
     failed: usize,
     unchanged: usize,
@@ -208,7 +214,7 @@ mod tests {
         fn a_relay_that_failed_is_avoided_for_a_minute(failed in 0_usize..4, seed: u64) {
             let mut random = random(seed);
             let mut pool = pool(4, 1);
-            pool.record_failure(NOW, &Route(vec![failed]), 0, &NO_ANSWER);
+            pool.record_failure(NOW, &RelayRoute(vec![failed]), 0, &NO_ANSWER);
             let route = pool.draw(NOW + Duration::from_secs(59), 0, 3, 3, RouteUse::Traffic, &mut random);
             prop_assert!(!route.0.contains(&failed), "{:?}", route);
         }
@@ -218,11 +224,11 @@ mod tests {
             let mut random = random(seed);
             let mut pool = pool(5, 1);
             let mut draw = |pool: &RoutePool| pool.draw(NOW, 0, 5, 3, RouteUse::Traffic, &mut random);
-            pool.record_failure(NOW, &Route(vec![2]), 0, &NO_ANSWER);
+            pool.record_failure(NOW, &RelayRoute(vec![2]), 0, &NO_ANSWER);
             let route = draw(&pool);
             prop_assert!(route.hops() == 4 && !route.0.contains(&2), "{:?}", route);
             for relay in 0..5 {
-                pool.record_failure(NOW, &Route(vec![relay]), 0, &NO_ANSWER);
+                pool.record_failure(NOW, &RelayRoute(vec![relay]), 0, &NO_ANSWER);
             }
             prop_assert_eq!(draw(&pool).hops(), 3);
         }
@@ -231,7 +237,7 @@ mod tests {
         fn paths_use_different_relays_if_there_are_enough(seed: u64) {
             let mut random = random(seed);
             let mut pool = pool(6, 2);
-            pool.adopt(0, Route(vec![5, 1, 3]));
+            pool.adopt(0, RelayRoute(vec![5, 1, 3]));
             let route = pool.draw(NOW, 1, 3, 3, RouteUse::Traffic, &mut random);
             prop_assert!(route.0.iter().all(|relay| [0, 2, 4].contains(relay)), "{:?}", route);
         }
@@ -240,20 +246,20 @@ mod tests {
         fn a_probe_takes_another_route_than_the_current_one(seed: u64) {
             let mut random = random(seed);
             let mut pool = pool(2, 1);
-            pool.adopt(0, Route(vec![1]));
-            prop_assert_eq!(pool.draw(NOW, 0, 1, 1, RouteUse::Probe, &mut random), Route(vec![0]));
+            pool.adopt(0, RelayRoute(vec![1]));
+            prop_assert_eq!(pool.draw(NOW, 0, 1, 1, RouteUse::Probe, &mut random), RelayRoute(vec![0]));
         }
 
         #[test]
         fn after_silence_other_relays_are_preferred_until_a_route_works(seed: u64) {
             let mut random = random(seed);
             let mut pool = pool(6, 1);
-            let silent = Route(vec![0, 1, 2]);
+            let silent = RelayRoute(vec![0, 1, 2]);
             pool.record_silence(NOW, &silent);
             let route = pool.draw(NOW, 0, 3, 3, RouteUse::Traffic, &mut random);
             prop_assert!(route.0.iter().all(|relay| [3, 4, 5].contains(relay)), "{:?}", route);
-            pool.record_success(&Route(vec![0, 1]));
-            let counts = pool.trouble(NOW, 0, &[0, 1, 2], RouteUse::Traffic);
+            pool.record_success(&RelayRoute(vec![0, 1]));
+            let counts = pool.penalty(NOW, 0, &[0, 1, 2], RouteUse::Traffic);
             prop_assert_eq!(counts.suspected, 1);
         }
     }

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use evenkeel_policy::path::{
-    HopConfig, HopCount, HopRule, Loss, Relays, RouteFigures, RouteRule, RouteVerdict,
+    HopConfig, HopCount, HopRule, Loss, PathState, Relays, RouteFigures, RouteRule, RouteVerdict,
 };
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_telemetry::{PathMetrics, RouteMetrics};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use super::route_pool::{RELAYS_MAX, Route, RoutePool, RouteUse};
+use super::route_pool::{RELAYS_MAX, RelayRoute, RoutePool, RouteUse};
 use super::{LINK_NAME, LinkStartError};
 use crate::identity::Identity;
+use crate::path_signals::PathSignals;
 use crate::quic::{ConnectError, PathConnection, PathTarget, RouteError, RoutedEndpoint};
 use crate::random;
 use crate::relay::{RelayTarget, SetupKey};
@@ -50,11 +51,11 @@ pub(super) struct Routes {
     metrics: RouteMetrics,
 }
 
-/// Route that has been set up.
+/// RelayRoute that has been set up.
 #[derive(Clone)]
 pub(super) struct OpenRoute {
     pub(super) endpoint: Arc<RoutedEndpoint>,
-    route: Route,
+    route: RelayRoute,
 }
 
 impl Routes {
@@ -133,7 +134,7 @@ impl Routes {
         }
     }
 
-    fn record_failure(&self, now: Instant, route: &Route, error: &RouteError) {
+    fn record_failure(&self, now: Instant, route: &RelayRoute, error: &RouteError) {
         let reason = match error {
             RouteError::Bind(_) => "socket",
             RouteError::Address(_) => "address",
@@ -217,6 +218,13 @@ pub(super) struct RouteTrial {
     rounds: u32,
 }
 
+/// Condition of a path before a round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathCondition {
+    pub(super) state: PathState,
+    pub(super) figures: RouteFigures,
+}
+
 /// Figures of both routes in one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TrialRound {
@@ -231,13 +239,13 @@ impl RouteTrial {
 
     /// Measures both routes at the same time; `None` if nothing came back.
     ///
-    /// `loss` is that of the current route: its traffic measures it better than a few packets would.
-    pub(super) async fn measure(&self, current: &PathConnection, loss: Loss) -> Option<TrialRound> {
+    /// `path` is the path's condition at the start: its traffic measures loss better than a few packets would.
+    pub(super) async fn measure(&self, current: &PathConnection, path: &PathCondition) -> Option<TrialRound> {
         let before = self.probe.signals();
-        let mut current_rtt: Option<Duration> = None;
+        let mut observed = CurrentRtt::default();
         let mut candidate_rtt: Option<Duration> = None;
         let mut observe = || {
-            shorten(&mut current_rtt, current.signals().rtt_latest);
+            observed.record(&current.signals());
             let signals = self.probe.signals();
             shorten(&mut candidate_rtt, signals.rtt_latest.filter(|_| before.rtt_count < signals.rtt_count));
         };
@@ -252,7 +260,8 @@ impl RouteTrial {
         let acked = self.probe.signals().acked_packets - before.acked_packets;
         let lost = u64::from(PROBE_PACKETS).saturating_sub(acked) as f64 / f64::from(PROBE_PACKETS);
         let candidate = RouteFigures { rtt: candidate_rtt?, loss: Loss::new(lost).ok()? };
-        Some(TrialRound { current: RouteFigures { rtt: current_rtt?, loss }, candidate })
+        let current = RouteFigures { rtt: observed.rtt(path.state)?, loss: path.figures.loss };
+        Some(TrialRound { current, candidate })
     }
 
     /// Judges the trial after one more round.
@@ -265,8 +274,73 @@ impl RouteTrial {
     }
 }
 
+/// Round trips of the current route in one round.
+#[derive(Debug, Default)]
+struct CurrentRtt {
+    shortest: Option<Duration>,
+    /// Shortest since the path took this route.
+    shortest_ever: Option<Duration>,
+    samples: u32,
+    /// Samples in which the path was full.
+    full: u32,
+}
+
+impl CurrentRtt {
+    fn record(&mut self, signals: &PathSignals) {
+        shorten(&mut self.shortest, signals.rtt_latest);
+        self.shortest_ever = signals.rtt_min;
+        self.samples += 1;
+        self.full += u32::from(signals.window <= 2 * signals.in_flight);
+    }
+
+    /// Returns the round trip to compare with that of an idle route.
+    ///
+    /// A path that is full measures its own queue, which would follow it to any other route. So the shortest round trip
+    /// since the path took this route counts, unless the path is not healthy.
+    fn rtt(&self, state: PathState) -> Option<Duration> {
+        let is_full = self.samples <= 2 * self.full;
+        if is_full && state == PathState::Active { self.shortest_ever } else { self.shortest }
+    }
+}
+
 fn shorten(shortest: &mut Option<Duration>, rtt: Option<Duration>) {
     if let Some(rtt) = rtt {
         *shortest = Some(shortest.map_or(rtt, |shortest| shortest.min(rtt)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_of_a_full_path_does_not_make_its_route_worse() {
+        assert_eq!(rtt(10_000, PathState::Active), ms(20));
+        assert_eq!(rtt(4_999, PathState::Active), ms(70));
+    }
+
+    #[test]
+    fn the_round_trip_of_a_full_path_counts_if_it_is_not_healthy() {
+        assert_eq!(rtt(10_000, PathState::Degraded), ms(70));
+        assert_eq!(rtt(10_000, PathState::Recovery), ms(70));
+    }
+
+    /// Returns the round trip of a path whose connection had 20 ms at best, and 70 to 90 ms in this round.
+    fn rtt(in_flight: u64, state: PathState) -> Duration {
+        let mut observed = CurrentRtt::default();
+        for latest in [80, 70, 90] {
+            observed.record(&PathSignals {
+                rtt_latest: Some(ms(latest)),
+                rtt_min: Some(ms(20)),
+                in_flight,
+                window: 10_000,
+                ..PathSignals::default()
+            });
+        }
+        observed.rtt(state).unwrap()
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
     }
 }

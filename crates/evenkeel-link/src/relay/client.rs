@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::gate::RefusalReason;
 use super::message::{COOKIE_LEN, NONCE_LEN, SETUP_LEN_MAX, SetupBody, SetupMessage};
-use super::setup_key::{Purpose, SetupKey, Transcript, is_signed};
+use super::setup_key::{SetupKey, SignaturePurpose, Transcript, is_signed};
 use crate::identity::{Fingerprint, FingerprintError};
 use crate::quic::{RemoteAddress, TargetError, canonical};
 
@@ -147,13 +147,13 @@ impl HopSetup<'_> {
             })
             .await?;
         let transcript = self.transcript(cookie);
-        let signature = self.key.sign(Purpose::Token, &transcript);
+        let signature = self.key.sign(SignaturePurpose::Token, &transcript);
         let token = SetupBody::Token { cookie, next: self.next, key: self.key.public(), signature };
         let is_authentic = self
             .exchange(token, |body| match body {
                 SetupBody::Accepted { key, signature } => Some(
                     Fingerprint::of_ed25519(&key) == self.hop.fingerprint
-                        && is_signed(&key, Purpose::Acceptance, &transcript, &signature),
+                        && is_signed(&key, SignaturePurpose::Acceptance, &transcript, &signature),
                 ),
                 _ => None,
             })

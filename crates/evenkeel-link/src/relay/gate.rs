@@ -7,7 +7,7 @@ use evenkeel_policy::time::{Duration, Instant};
 use ring::hmac;
 
 use super::message::{COOKIE_LEN, MessageError, NONCE_LEN, SetupBody, SetupMessage, encode_address};
-use super::setup_key::{Purpose, SetupKey, Transcript, is_signed};
+use super::setup_key::{SetupKey, SignaturePurpose, Transcript, is_signed};
 use crate::identity::Fingerprint;
 
 /// Signatures that a relay checks per second; further tokens are refused as [`RefusalReason::Busy`].
@@ -121,7 +121,7 @@ pub(super) struct ValidToken {
     pub(super) peer: usize,
     pub(super) next: SocketAddr,
     pub(super) acceptance: Vec<u8>,
-    message: SetupMessage,
+    nonce: [u8; NONCE_LEN],
 }
 
 /// Keys and addresses that a relay accepts; it keeps no state per client.
@@ -168,9 +168,9 @@ impl RelayGate {
                 let cookie = self.cookie(now, client, &message.nonce);
                 GateAnswer::Reply(reply(&message, SetupBody::Challenge { cookie }))
             }
-            SetupBody::Token { .. } => match self.check_token(now, client, message.clone()) {
+            SetupBody::Token { .. } => match self.check_token(now, client, &message) {
                 Ok(token) => GateAnswer::Open(token),
-                Err(reason) => GateAnswer::Refuse(self.refusal(&message, reason)),
+                Err(reason) => GateAnswer::Refuse(self.refusal(message.relay, message.nonce, reason)),
             },
             SetupBody::Challenge { .. } | SetupBody::Accepted { .. } | SetupBody::Refused { .. } => {
                 GateAnswer::Refuse(SetupRefusal { reason: RefusalReason::Malformed, reply: None })
@@ -178,28 +178,28 @@ impl RelayGate {
         }
     }
 
-    /// Tells only a client that says hello, so that two relays never answer each other.
+    /// Refuses a message for another relay; answers only a hello, so that two relays never answer each other.
     fn refuse_other_relay(&self, message: &SetupMessage) -> GateAnswer {
-        let mut refusal = self.refusal(message, RefusalReason::OtherRelay);
+        let mut refusal = self.refusal(message.relay, message.nonce, RefusalReason::OtherRelay);
         refusal.reply = refusal.reply.filter(|_| message.body == SetupBody::Hello);
         GateAnswer::Refuse(refusal)
     }
 
     /// Creates the refusal of a valid token for lack of room.
     pub(super) fn refuse_token(&self, token: &ValidToken, reason: RefusalReason) -> SetupRefusal {
-        self.refusal(&token.message, reason)
+        self.refusal(self.fingerprint(), token.nonce, reason)
     }
 
-    fn refusal(&self, message: &SetupMessage, reason: RefusalReason) -> SetupRefusal {
+    fn refusal(&self, relay: Fingerprint, nonce: [u8; NONCE_LEN], reason: RefusalReason) -> SetupRefusal {
         let body = SetupBody::Refused { reason, by: self.fingerprint() };
-        SetupRefusal { reason, reply: Some(reply(message, body)) }
+        SetupRefusal { reason, reply: Some(SetupMessage { relay, nonce, body }.encode()) }
     }
 
     fn check_token(
         &mut self,
         now: Instant,
         client: SocketAddr,
-        message: SetupMessage,
+        message: &SetupMessage,
     ) -> Result<ValidToken, RefusalReason> {
         let SetupBody::Token { cookie, next, key, signature } = &message.body else {
             return Err(RefusalReason::Malformed);
@@ -216,15 +216,15 @@ impl RelayGate {
             cookie: *cookie,
             next: *next,
         };
-        if !is_signed(key, Purpose::Token, &transcript, signature) {
+        if !is_signed(key, SignaturePurpose::Token, &transcript, signature) {
             return Err(RefusalReason::WrongSignature);
         }
         if !self.next.contains(next) {
             return Err(RefusalReason::NextNotAllowed);
         }
-        let signature = self.key.sign(Purpose::Acceptance, &transcript);
-        let acceptance = reply(&message, SetupBody::Accepted { key: self.key.public(), signature });
-        Ok(ValidToken { peer, next: *next, acceptance, message })
+        let signature = self.key.sign(SignaturePurpose::Acceptance, &transcript);
+        let acceptance = reply(message, SetupBody::Accepted { key: self.key.public(), signature });
+        Ok(ValidToken { peer, next: *next, acceptance, nonce: message.nonce })
     }
 
     fn count_check(&mut self, now: Instant) -> Result<(), RefusalReason> {

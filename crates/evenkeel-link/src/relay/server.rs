@@ -215,17 +215,18 @@ impl ClientSide {
         {
             let mut associations = self.shared.associations.lock();
             if !is_setup && let Some(association) = associations.touch(now, client) {
-                let sent = association.socket.socket.try_send(packet);
+                // Tokio would not send on a new socket before it has polled it.
+                let sent = SockRef::from(&*association.socket.socket).send(packet);
                 count(&self.shared.metrics.to_next, packet, sent);
                 return;
             }
             if let Some(acceptance) = associations.acceptance(client, packet) {
-                send(&self.socket, client, acceptance);
+                answer(&self.socket, client, acceptance);
                 return;
             }
         }
         match self.gate.answer(now, client, packet) {
-            GateAnswer::Reply(reply) => send(&self.socket, client, &reply),
+            GateAnswer::Reply(reply) => answer(&self.socket, client, &reply),
             GateAnswer::Open(token) => self.open(now, client, packet, token),
             GateAnswer::Refuse(refusal) => self.refuse(now, client, refusal),
         }
@@ -247,7 +248,7 @@ impl ClientSide {
             }
         };
         let ValidToken { peer, next, acceptance, .. } = token;
-        send(&self.socket, client, &acceptance);
+        answer(&self.socket, client, &acceptance);
         tracing::debug!(client = %canonical(client), peer = %self.gate.peers()[peer], %next, "association opened");
         let association =
             Association { peer, next, socket, token: packet.to_vec(), acceptance, used_at: now };
@@ -279,7 +280,7 @@ impl ClientSide {
         let SetupRefusal { reason, reply } = refusal;
         self.shared.metrics.refused(reason.label()).count();
         if let Some(reply) = reply {
-            send(&self.socket, client, &reply);
+            answer(&self.socket, client, &reply);
         }
         if let Some(unlogged) = self.failures.record(now, SourceNetwork::of(client.ip())) {
             tracing::warn!(client = %canonical(client), %reason, unlogged, "the relay refused a packet");
@@ -298,7 +299,7 @@ async fn return_packets(
     loop {
         match next.recv(&mut buffer).await {
             Ok(len) if PACKET_LEN_MAX < len => traffic.dropped.count(),
-            Ok(len) => count(&traffic, &buffer[..len], clients.try_send_to(&buffer[..len], client)),
+            Ok(len) => count(&traffic, &buffer[..len], send(&clients, client, &buffer[..len])),
             // The next hop is not reachable; the system reports that once per packet.
             Err(_) => traffic.dropped.count(),
         }
@@ -313,6 +314,10 @@ fn count(traffic: &ForwardedTraffic, packet: &[u8], sent: io::Result<usize>) {
 }
 
 /// Sends an answer; the client repeats its message if the answer is lost.
-fn send(socket: &UdpSocket, client: SocketAddr, reply: &[u8]) {
-    let _ = socket.try_send_to(reply, client);
+fn answer(socket: &UdpSocket, client: SocketAddr, reply: &[u8]) {
+    let _ = send(socket, client, reply);
+}
+
+fn send(socket: &UdpSocket, client: SocketAddr, packet: &[u8]) -> io::Result<usize> {
+    SockRef::from(socket).send_to(packet, &client.into())
 }

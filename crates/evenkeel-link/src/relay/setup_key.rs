@@ -43,7 +43,7 @@ impl SetupKey {
         self.public
     }
 
-    pub(super) fn sign(&self, purpose: Purpose, transcript: &Transcript) -> [u8; SIGNATURE_LEN] {
+    pub(super) fn sign(&self, purpose: SignaturePurpose, transcript: &Transcript) -> [u8; SIGNATURE_LEN] {
         let signature = self.signer.sign(&transcript.message(purpose));
         let signature = signature.expect("an Ed25519 key that was checked signs every message");
         signature.try_into().expect("an Ed25519 signature has 64 bytes")
@@ -53,16 +53,16 @@ impl SetupKey {
 /// Checks a signature by a public key.
 pub(super) fn is_signed(
     key: &[u8; KEY_LEN],
-    purpose: Purpose,
+    purpose: SignaturePurpose,
     transcript: &Transcript,
     signature: &[u8; SIGNATURE_LEN],
 ) -> bool {
     UnparsedPublicKey::new(&ED25519, key).verify(&transcript.message(purpose), signature).is_ok()
 }
 
-/// Purpose of a signature; one for the other purpose is worthless.
+/// SignaturePurpose of a signature; one for the other purpose is worthless.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Purpose {
+pub(super) enum SignaturePurpose {
     Token,
     Acceptance,
 }
@@ -78,10 +78,10 @@ pub(super) struct Transcript {
 }
 
 impl Transcript {
-    fn message(&self, purpose: Purpose) -> Vec<u8> {
+    fn message(&self, purpose: SignaturePurpose) -> Vec<u8> {
         let purpose = match purpose {
-            Purpose::Token => TOKEN_PURPOSE,
-            Purpose::Acceptance => ACCEPTANCE_PURPOSE,
+            SignaturePurpose::Token => TOKEN_PURPOSE,
+            SignaturePurpose::Acceptance => ACCEPTANCE_PURPOSE,
         };
         let relay = self.relay.to_bytes();
         let client = self.client.to_bytes();
@@ -100,18 +100,18 @@ pub(super) mod tests {
     fn a_signature_holds_for_its_purpose_and_every_field() {
         let key = key();
         let signed = transcript();
-        let signature = key.sign(Purpose::Token, &signed);
+        let signature = key.sign(SignaturePurpose::Token, &signed);
         let holds =
             |purpose, transcript: &Transcript| is_signed(&key.public(), purpose, transcript, &signature);
-        assert!(holds(Purpose::Token, &signed));
-        assert!(!holds(Purpose::Acceptance, &signed));
+        assert!(holds(SignaturePurpose::Token, &signed));
+        assert!(!holds(SignaturePurpose::Acceptance, &signed));
         let other = Fingerprint::from_bytes([9; 32]);
-        assert!(!holds(Purpose::Token, &Transcript { relay: other, ..transcript() }));
-        assert!(!holds(Purpose::Token, &Transcript { client: other, ..transcript() }));
-        assert!(!holds(Purpose::Token, &Transcript { nonce: [9; NONCE_LEN], ..transcript() }));
-        assert!(!holds(Purpose::Token, &Transcript { cookie: [9; COOKIE_LEN], ..transcript() }));
+        assert!(!holds(SignaturePurpose::Token, &Transcript { relay: other, ..transcript() }));
+        assert!(!holds(SignaturePurpose::Token, &Transcript { client: other, ..transcript() }));
+        assert!(!holds(SignaturePurpose::Token, &Transcript { nonce: [9; NONCE_LEN], ..transcript() }));
+        assert!(!holds(SignaturePurpose::Token, &Transcript { cookie: [9; COOKIE_LEN], ..transcript() }));
         let next = "192.0.2.1:7444".parse().unwrap();
-        assert!(!holds(Purpose::Token, &Transcript { next, ..transcript() }));
+        assert!(!holds(SignaturePurpose::Token, &Transcript { next, ..transcript() }));
     }
 
     #[test]

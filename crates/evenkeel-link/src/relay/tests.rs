@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::identity::{ExistingKey, Identity};
-use crate::relay::setup_key::{Purpose, Transcript};
+use crate::relay::setup_key::{SignaturePurpose, Transcript};
 
 /// Turns a test that would hang into one that fails.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ impl RelayTest {
         set_up_chain(client, &self.client_key, &[self.hop()], self.next.local_addr().unwrap()).await
     }
 
-    /// Says hello and returns a valid token.
+    /// Returns a valid token, after a hello.
     async fn token(&self, client: &UdpSocket) -> SetupMessage {
         let relay = self.relay_key;
         let hello = SetupMessage { relay, nonce: NONCE, body: SetupBody::Hello };
@@ -59,7 +59,7 @@ impl RelayTest {
         let next = self.next.local_addr().unwrap();
         let transcript =
             Transcript { relay, client: self.client_key.fingerprint(), nonce: NONCE, cookie, next };
-        let signature = self.client_key.sign(Purpose::Token, &transcript);
+        let signature = self.client_key.sign(SignaturePurpose::Token, &transcript);
         let body = SetupBody::Token { cookie, next, key: self.client_key.public(), signature };
         SetupMessage { relay, nonce: NONCE, body }
     }
@@ -175,7 +175,7 @@ async fn a_relay_that_pretends_to_have_the_pinned_key_is_found_out() {
     let test = RelayTest::start(RelayLimits::default()).await;
     let client = socket().await;
     let impostor = socket().await;
-    let hop = Hop { address: impostor.local_addr().unwrap(), fingerprint: test.relay_key };
+    let hops = [Hop { address: impostor.local_addr().unwrap(), fingerprint: test.relay_key }];
     let target = test.next.local_addr().unwrap();
     let pretend = async {
         let other = SetupKey::new(&identity()).unwrap();
@@ -191,7 +191,7 @@ async fn a_relay_that_pretends_to_have_the_pinned_key_is_found_out() {
         }
     };
     let outcome = tokio::select! {
-        outcome = set_up_chain(&client, &test.client_key, &[hop], target) => outcome,
+        outcome = set_up_chain(&client, &test.client_key, &hops, target) => outcome,
         () = pretend => unreachable!(),
     };
     assert_eq!(outcome, Err(ChainError { hop: 0, error: SetupError::WrongSignature }));

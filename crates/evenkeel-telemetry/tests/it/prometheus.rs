@@ -9,7 +9,8 @@ use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
     DURATION_BOUNDS, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer, PathGauges,
-    PathMetrics, Registry, RequestLogLimits, RouterGauges, RouterMetrics, metric_names,
+    PathMetrics, Registry, RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges, RouterMetrics,
+    metric_names,
 };
 use proptest::prelude::*;
 

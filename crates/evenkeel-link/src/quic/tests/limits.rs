@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use super::log_lines::LogLines;
 use super::sites::{RawClient, Sites, config, connect, identity, new_session};
+use crate::quic::endpoint::PathRequest;
 use crate::quic::error::ConnectError;
 use crate::quic::hello::{Answer, Hello, MESSAGE_LEN_MAX, PathPurpose, RejectionCode};
 
@@ -115,6 +116,22 @@ async fn two_hundred_strangers_cost_one_log_line_and_no_lasting_memory() {
     assert_eq!(log.lines().len(), 1, "{:?}", log.lines());
     assert!(sites.sessions.0.lock().is_empty());
     sites.connect(new_session(0)).await.unwrap();
+}
+
+#[tokio::test]
+async fn probes_of_routes_are_limited() {
+    let mut sites = Sites::start();
+    let (first, _) = sites.connect(new_session(0)).await.unwrap();
+    let probe = PathRequest { session: Some(first.session()), purpose: PathPurpose::Probe, ..new_session(0) };
+    let mut probes = Vec::new();
+    let error = loop {
+        match connect(sites.address, &sites.edge_config, probe).await {
+            Ok(connection) => probes.push(connection),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(probes.len(), 64);
+    assert_eq!(error.rejection().unwrap().code, RejectionCode::Busy);
 }
 
 fn hello(path: u8) -> Vec<u8> {

@@ -61,7 +61,7 @@ fn a_token_with_a_fresh_cookie_opens_an_association() {
     let client = exchange.client_key.fingerprint();
     let relay = exchange.gate.fingerprint();
     let transcript = Transcript { relay, client, nonce: NONCE, cookie, next: next() };
-    assert!(is_signed(&key, Purpose::Acceptance, &transcript, &signature));
+    assert!(is_signed(&key, SignaturePurpose::Acceptance, &transcript, &signature));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn gate(relay: SetupKey, peers: Vec<Fingerprint>) -> RelayGate {
 
 fn token(key: &SetupKey, relay: Fingerprint, cookie: [u8; COOKIE_LEN], next: SocketAddr) -> SetupMessage {
     let transcript = Transcript { relay, client: key.fingerprint(), nonce: NONCE, cookie, next };
-    let signature = key.sign(Purpose::Token, &transcript);
+    let signature = key.sign(SignaturePurpose::Token, &transcript);
     SetupMessage {
         relay,
         nonce: NONCE,
