@@ -29,7 +29,7 @@ async fn malformed_hellos_are_refused() {
     let mut trailing = valid.clone();
     trailing.push(0);
     let mut unknown_kind = valid.clone();
-    *unknown_kind.last_mut().unwrap() = 2;
+    *unknown_kind.last_mut().unwrap() = 3;
     let mut cut_join = valid.clone();
     *cut_join.last_mut().unwrap() = 1;
     let long_name = [&[0, 1, 0, 65][..], &[b'n'; 65], &[0]].concat();

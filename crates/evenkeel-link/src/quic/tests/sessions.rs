@@ -32,12 +32,12 @@ async fn the_next_path_finds_the_session_even_if_the_driver_has_not_taken_the_fi
 #[tokio::test]
 async fn a_probe_of_a_session_is_welcomed_but_is_no_path() {
     let mut sites = Sites::start();
-    let (first, _) = sites.connect(new_session(0)).await.unwrap();
+    let (first, _far_first) = sites.connect(new_session(0)).await.unwrap();
     let session = Some(first.session());
     let probe = PathRequest { session, purpose: PathPurpose::Probe, ..new_session(0) };
     let near = connect(sites.address, &sites.edge_config, probe).await.unwrap();
     near.send_datagram(vec![0; 64].into()).unwrap();
-    let (_, far) = sites.connect(PathRequest { session, ..new_session(1) }).await.unwrap();
+    let (_near, far) = sites.connect(PathRequest { session, ..new_session(1) }).await.unwrap();
     assert_eq!(far.path(), 1, "the probe is not accepted as a path");
     assert!(near.close_reason().is_none() && first.close_reason().is_none());
 }
