@@ -55,7 +55,8 @@ fn a_hop_change_keeps_weights_states_and_the_paths_of_flows_while_data_is_on_its
 fn course(change_every: ChangeEvery) -> Course {
     let mut pair = Pair::new();
     let bonded = pair.open(FlowLane::Bonded);
-    let stream = pair.open(FlowLane::Stream);
+    // Some of them are on each path.
+    let streams: Vec<FlowId> = (0..4).map(|_| pair.open(FlowLane::Stream)).collect();
     pair.write(0, bonded, vec![1; 1_000]);
     pair.run(Duration::from_millis(100));
     pair.sent.clear();
@@ -86,14 +87,18 @@ fn course(change_every: ChangeEvery) -> Course {
         pair.ends.iter_mut().for_each(|session| session.handle_timeout(now));
         if step % 8 == 0 {
             pair.write(0, bonded, vec![1; 40_000]);
-            pair.write(0, stream, vec![1; 1_000]);
+            for stream in &streams {
+                pair.write(0, *stream, vec![1; 1_000]);
+            }
             let short = pair.open(FlowLane::Stream);
             pair.finish(0, short);
             pair.finish(1, short);
             pair.read(1, short);
         }
         pair.read(1, bonded);
-        pair.read(1, stream);
+        for stream in &streams {
+            pair.read(1, *stream);
+        }
         pair.exchange();
     }
     let status = pair.ends[0].status(pair.now);
