@@ -229,7 +229,15 @@ impl Driver {
     /// Returns a snapshot of the session, and brings its metrics up to date.
     pub(crate) fn update_metrics(&self) -> SessionStatus {
         let now = self.now();
-        let status = self.state.lock().session.status(now);
+        let status = {
+            let state = self.state.lock();
+            let mut status = state.session.status(now);
+            for path in &mut status.paths {
+                let connected = state.paths.get(&path.path);
+                path.relays = connected.and_then(|path| path.connection.relays()).map(<[String]>::to_vec);
+            }
+            status
+        };
         self.metrics.update(&status);
         status
     }

@@ -15,6 +15,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ED25519}
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
 pub use fingerprint::{Fingerprint, FingerprintError};
@@ -99,6 +100,12 @@ impl Identity {
 
     pub(crate) fn certificate_chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificate.clone()]
+    }
+
+    /// Returns the public key; `None` if it is not an Ed25519 key.
+    pub(crate) fn ed25519_public_key(&self) -> Option<[u8; 32]> {
+        let certificate = ParsedCertificate::try_from(&self.certificate).ok()?;
+        certificate.subject_public_key_info().strip_prefix(fingerprint::ED25519_PREFIX)?.try_into().ok()
     }
 
     pub(crate) fn key(&self) -> PrivateKeyDer<'static> {

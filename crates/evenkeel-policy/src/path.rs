@@ -19,12 +19,14 @@
 //! - Once a set has a usable path, it always has one: the last usable path is never deactivated.
 //! - A deactivated path is not probed for `backoff_min` to `backoff_max`, by default 1 to 30 s.
 //! - A hop count stays within its range and changes by at most one.
+//! - A route is replaced only by one that was better by the margin in the required number of rounds running.
 //! - A path is pruned only for an alternative that was better by the margin in the required number of consecutive
 //!   samples.
 
 mod hops;
 mod interval;
 mod prune;
+mod route;
 mod rule;
 mod stats;
 mod transition;
@@ -32,6 +34,7 @@ mod transition;
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
 pub use interval::{IntervalCollector, IntervalSample, QueueTrend};
 pub use prune::{ActivePath, Alternative, PruneConfig, PruneRule, Streak, Swap};
+pub use route::{RouteFigures, RouteRule, RouteVerdict};
 pub use rule::{PathConfig, PathRule};
 pub use stats::{PathStats, Probe, Role};
 pub use transition::{Cause, Transition};

@@ -136,6 +136,11 @@ impl PathMetrics {
         })
     }
 
+    /// Returns the registry of the metrics.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
     /// Adds a source of path metrics: a node with several paths.
     pub fn add_source(&self, name: &str) -> PathSource {
         self.add(name, SourceKind::Node)

@@ -124,6 +124,16 @@ impl LinkPath {
         }
     }
 
+    /// Returns the samples of the current interval.
+    pub(super) fn interval(&self) -> IntervalCollector {
+        self.collector.clone()
+    }
+
+    /// Continues an interval with a new connection.
+    pub(super) fn resume_interval(&mut self, interval: IntervalCollector) {
+        self.collector = interval;
+    }
+
     /// Records the connection's counters.
     pub(super) fn record_signals(&mut self, now: Instant, signals: PathSignals) -> SignalsOutcome {
         let was_silent = self.is_silent(now);

@@ -41,11 +41,22 @@ impl LinkSession {
     }
 
     /// Records that a path has a new authenticated connection, which replaces an earlier one.
+    ///
+    /// A replacement changes neither weights nor states, and no flow changes its path: the picks that follow are those
+    /// that would have followed.
     pub fn handle_path_up(&mut self, now: Instant, path: PathId) {
         let is_reconnected = self.has_been_connected && self.paths.connected().next().is_none();
+        let interval = self.paths.get(path).filter(|path| path.is_connected).map(LinkPath::interval);
+        let at_home: Vec<FlowId> = self.flows_at_home(path);
         self.drop_connection(now, path);
         let Some(known) = self.paths.get_mut(path) else { return };
         known.set_connected(now, true);
+        if let Some(interval) = interval {
+            known.resume_interval(interval);
+        }
+        for id in at_home {
+            self.flows.update(id, |flow| flow.home = Some(path));
+        }
         self.alive_at = self.alive_at.max(now);
         self.has_been_connected = true;
         if is_reconnected {
@@ -83,13 +94,18 @@ impl LinkSession {
         known.set_connected(now, false);
         self.transmits.retain(|transmit| transmit.path() != path);
         self.datagrams.retain(|datagram| datagram.path != path);
+        for id in self.flows_at_home(path) {
+            self.release_home(id);
+        }
         for id in self.flows.ids() {
-            if self.flows.get(id).is_some_and(|flow| flow.home == Some(path)) {
-                self.release_home(id);
-            }
             self.flows.update(id, |flow| flow.send.resend(|chunk| chunk.path == path));
         }
         self.wake_all();
+    }
+
+    /// Returns the flows whose own stream is on a path.
+    fn flows_at_home(&self, path: PathId) -> Vec<FlowId> {
+        self.flows.iter().filter(|(_, flow)| flow.home == Some(path)).map(|(id, _)| id).collect()
     }
 
     /// Records the measurements of a path's current connection.

@@ -27,6 +27,9 @@ pub struct SessionStatus {
 pub struct LinkPathStatus {
     pub path: PathId,
     pub name: String,
+    /// Relays on the way, the first hop first; `None` if they are not known. The session never knows them: the driver
+    /// adds them.
+    pub relays: Option<Vec<String>>,
     pub state: PathState,
     /// Reports whether an authenticated connection exists.
     pub connected: bool,
@@ -133,6 +136,7 @@ impl LinkSession {
         LinkPathStatus {
             path: path.id,
             name: path.name.clone(),
+            relays: None,
             state: path.stats.state(),
             connected: path.is_connected,
             silent: path.is_silent(now),

@@ -1,5 +1,6 @@
 //! Two sessions joined by paths without delay, which a test can cut.
 
+mod hop_changes;
 mod limits;
 mod loss;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use evenkeel_link::RouteSettings;
 use evenkeel_link::session::{CREDIT_INITIAL, SessionConfig};
-use evenkeel_policy::path::{PathConfig, PathRule};
+use evenkeel_policy::path::{HopConfig, PathConfig, PathRule};
 use evenkeel_policy::swrr::{SwrrConfig, SwrrRules, WEIGHT_CAP};
 
 use super::reader::Section;
@@ -11,6 +12,9 @@ use super::value::{Float, Integer};
 
 /// Largest number of consecutive samples that a setting accepts.
 const SAMPLES_MAX: Integer = Integer(1_000_000);
+
+/// Largest number of relays on a path that a setting accepts.
+const HOPS_MAX: u8 = 16;
 
 /// `[link]`.
 #[derive(Clone, Debug, Default)]
@@ -21,13 +25,16 @@ pub struct LinkConfig {
     pub path: PathConfig,
     /// Limits of a link's session.
     pub session: SessionConfig,
+    /// Hops of paths over relays; the relays themselves are given elsewhere.
+    pub routes: RouteSettings,
 }
 
 pub(super) fn read(section: &mut Section<'_>) -> LinkConfig {
     let swrr = read_swrr(section);
     let path = read_path(section);
     let session = read_session(section, &swrr, path);
-    LinkConfig { swrr, path, session }
+    let routes = read_routes(section);
+    LinkConfig { swrr, path, session, routes }
 }
 
 fn read_swrr(section: &mut Section<'_>) -> SwrrConfig {
@@ -131,6 +138,25 @@ fn read_session(section: &mut Section<'_>, swrr: &SwrrConfig, path: PathConfig) 
         // Twice the credit that every flow has at first.
         receive_budget: default.receive_budget.max(2 * CREDIT_INITIAL * u64::from(flows_max)),
         session_timeout: Duration::from_secs(session_timeout.into()),
+        ..default
+    }
+}
+
+fn read_routes(section: &mut Section<'_>) -> RouteSettings {
+    let default = RouteSettings::default();
+    let mut hops = |key, default: u8, min: u8, max: u8| {
+        let value = section.within(key, Integer(default.into()), Integer(min.into())..=Integer(max.into()));
+        u8::try_from(value.as_u32()).unwrap_or(max)
+    };
+    let hops_min = hops("hops_min", default.hops.hops_min, 1, HOPS_MAX);
+    let hops_max = hops("hops_max", default.hops.hops_max.max(hops_min), hops_min, HOPS_MAX);
+    let hops_start = default.hops.hops_start.clamp(hops_min, hops_max);
+    let hops_start = hops("hops_start", hops_start, hops_min, hops_max);
+    // An idle connection over a probed route lives for 30 s.
+    let probe_interval = millis(section, "route_probe_ms", default.probe_interval, 20_000);
+    RouteSettings {
+        hops: HopConfig { hops_min, hops_max, hops_start, ..default.hops },
+        probe_interval,
         ..default
     }
 }

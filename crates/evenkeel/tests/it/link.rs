@@ -6,10 +6,12 @@ mod commands;
 mod errors;
 mod netns;
 mod process;
+mod relays;
 mod security;
 mod settings;
 mod sites;
 mod test_link;
+mod test_relay;
 mod transfer;
 
 use std::time::Duration;
