@@ -45,6 +45,13 @@ metrics! {
         "share that a path's weight gave it while it was eligible, by source (node or link) and path";
     LINK_REINJECTED_BYTES_TOTAL = "evenkeel_link_reinjected_bytes_total":
         "bytes sent again over another path, by link";
+    LINK_BONDED_PATHS = "evenkeel_link_bonded_paths": "usable paths in the bonded lane, by link";
+    LINK_BONDED_EXITS_TOTAL = "evenkeel_link_bonded_exits_total":
+        "paths that left the bonded lane because they added too little, by link";
+    LINK_CANDIDATE_PATHS = "evenkeel_link_candidate_paths":
+        "usable paths that carry no traffic because of paths_active_max, by link";
+    LINK_PATH_SWAPS_TOTAL = "evenkeel_link_path_swaps_total":
+        "active paths that a candidate replaced, by link and cause (slower or unusable)";
 
     ACCEPTED_TOTAL = "evenkeel_accepted_total": "requests accepted, by pool and tenant";
     ADMITTED_TOTAL = "evenkeel_admitted_total": "requests admitted to the queue, by pool and tenant";

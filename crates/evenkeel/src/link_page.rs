@@ -90,6 +90,8 @@ fn describe(sessions: &[SessionStatus]) -> Value {
             "relative_entropy": totals.relative_entropy,
             "reweights_applied": totals.reweights_applied,
             "reweights_suppressed": totals.reweights_suppressed,
+            "bonded_exits": totals.bonded_exits,
+            "path_swaps": {"slower": totals.replacements.slower, "unusable": totals.replacements.unusable},
         })
     };
     json!({ "sessions": sessions.iter().map(describe).collect::<Vec<_>>() })
@@ -103,6 +105,8 @@ fn describe_path(path: &LinkPathStatus) -> Value {
     json!({
         "name": path.name,
         "state": path.state.to_string(),
+        "role": path.role.to_string(),
+        "bonded": path.bonded,
         "connected": path.connected,
         "silent": path.silent,
         "rtt_ms": millis(path.rtt),

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use evenkeel_policy::estimate::{Ewma, Gains};
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::path::{IntervalCollector, IntervalSample, PathRule, PathStats};
+use evenkeel_policy::path::{BondPath, IntervalCollector, IntervalSample, PathRule, PathStats, Streak};
 use evenkeel_policy::time::{Duration, Instant};
 
-use super::status::PathCounters;
+use super::active_set::PrunedP95;
+use super::status::{PathCounters, TrafficRole};
 use crate::path_signals::PathSignals;
 
 /// Probe timeout before the first round trip is measured.
@@ -40,6 +41,12 @@ pub(super) struct LinkPath {
     pub(super) is_connected: bool,
     pub(super) stats: PathStats,
     pub(super) counters: PathCounters,
+    pub(super) role: TrafficRole,
+    /// Comparison with the candidates, of an active path.
+    pub(super) streak: Streak,
+    pub(super) pruned: Option<PrunedP95>,
+    /// Time since which the path cannot carry traffic, as of the last tick.
+    pub(super) ineligible_since: Option<Instant>,
     /// Bytes of bonded frames that the connection has not taken.
     pub(super) bonded_queued: u64,
     /// Bytes of other frames that the connection has not taken.
@@ -47,6 +54,8 @@ pub(super) struct LinkPath {
     rule: PathRule,
     collector: IntervalCollector,
     signals: PathSignals,
+    /// Acknowledged bytes at the last review of the bonded lane.
+    reviewed_bytes: u64,
     /// Round trips in milliseconds.
     rtt: Ewma,
     /// Times of the unanswered probes of a probing path, the oldest first.
@@ -91,11 +100,16 @@ impl LinkPath {
             is_connected: false,
             stats: PathStats::new(rule),
             counters: PathCounters::default(),
+            role: TrafficRole::Active,
+            streak: Streak::default(),
+            pruned: None,
+            ineligible_since: None,
             bonded_queued: 0,
             stream_queued: 0,
             rule,
             collector: IntervalCollector::new(&rule, now),
             signals: PathSignals::default(),
+            reviewed_bytes: 0,
             rtt: Ewma::new(Gains::RTT),
             probes: VecDeque::new(),
             sent_at: now,
@@ -113,6 +127,7 @@ impl LinkPath {
         self.stream_queued = 0;
         self.collector = IntervalCollector::new(&self.rule, now);
         self.signals = PathSignals::default();
+        self.reviewed_bytes = 0;
         self.probes.clear();
         self.silence = 0;
         self.read_at = now;
@@ -185,6 +200,32 @@ impl LinkPath {
             }
             None => PTO_INITIAL,
         }
+    }
+
+    /// Reports whether the path can carry traffic.
+    pub(super) fn is_eligible(&self, now: Instant) -> bool {
+        self.is_connected && self.stats.state().is_usable() && !self.is_silent(now)
+    }
+
+    pub(super) fn set_role(&mut self, role: TrafficRole) {
+        self.role = role;
+        self.streak = Streak::default();
+    }
+
+    /// Reports whether traffic uses most of the congestion window, so that it may fill the path's queue.
+    pub(super) fn is_busy(&self) -> bool {
+        self.signals.window / 2 < self.signals.in_flight
+    }
+
+    /// Returns the measurements since the last review of the bonded lane, `elapsed` ago.
+    pub(super) fn measure_bonded(&mut self, elapsed: Duration) -> Option<BondPath> {
+        let before = std::mem::replace(&mut self.reviewed_bytes, self.signals.acked_bytes);
+        let acked = self.signals.acked_bytes.saturating_sub(before) as f64;
+        let rtt = self.rtt().filter(|rtt| !rtt.is_zero())?;
+        // A path that had nothing to send could have carried a window per round trip.
+        let possible = self.signals.window as f64 / rtt.as_secs_f64();
+        let capacity = possible.max(acked / elapsed.as_secs_f64().max(f64::MIN_POSITIVE));
+        Some(BondPath { path: self.id, capacity, rtt, loss: self.stats.loss() })
     }
 
     /// Reports whether the connection has waited for an acknowledgement for more than a probe timeout.

@@ -5,7 +5,9 @@ use evenkeel_policy::id::PathId;
 use evenkeel_policy::time::Instant;
 
 use super::flow_table::{FlowKnowledge, Introduction, LinkFlow};
+use super::link_path::LinkPath;
 use super::send_half::Transmission;
+use super::status::TrafficRole;
 use super::{Datagram, LinkSession, StreamKey, Transmit};
 use crate::flow::{FlowEnd, FlowId};
 use crate::frame::{
@@ -62,7 +64,8 @@ impl LinkSession {
         let path = match self.flows.get(id)?.home {
             Some(path) => path,
             None => {
-                let path = self.paths.pick_for_flow(now, None)?;
+                let lane = self.flows.get(id)?.lane;
+                let path = self.paths.pick_for_flow(now, lane, None)?;
                 self.flows.update(id, |flow| flow.home = Some(path));
                 path
             }
@@ -221,8 +224,12 @@ impl LinkSession {
             writer.push(&AckEntry { flow, state: AckState::Request });
         }
         let datagrams = writer.finish();
+        let without_candidates = self.paths.has_healthy_active(now);
+        let takes_acks = |path: &&mut LinkPath| {
+            path.is_connected && (path.role == TrafficRole::Active || !without_candidates)
+        };
         for path in self.paths.ids() {
-            let Some(path) = self.paths.get_mut(path).filter(|path| path.is_connected) else { continue };
+            let Some(path) = self.paths.get_mut(path).filter(takes_acks) else { continue };
             path.record_sent(now);
             let for_path = datagrams.iter().map(|data| Datagram { path: path.id, data: data.clone() });
             self.datagrams.extend(for_path);
