@@ -69,7 +69,7 @@ impl ActiveSet {
         let alternatives = alternatives(now, paths);
         let known = paths.iter_mut().find(|known| known.id == path && known.role == TrafficRole::Active);
         if let Some(known) = known
-            && let Some(p95) = self.p95_in_use(known)
+            && let Some(p95) = self.p95_in_use(now, known)
         {
             known.streak = self.rule.on_sample(known.streak, p95, &alternatives);
         }
@@ -77,8 +77,8 @@ impl ActiveSet {
 
     /// Returns the p95 with which an active path is compared. Round trips of a busy path contain the queue that its own
     /// traffic causes, so a full queue is subtracted: the longest p95 that is normal on any path.
-    fn p95_in_use(&self, path: &LinkPath) -> Option<Duration> {
-        let queue = if path.is_busy() { self.path_rule.p95_max(Duration::ZERO) } else { Duration::ZERO };
+    fn p95_in_use(&self, now: Instant, path: &LinkPath) -> Option<Duration> {
+        let queue = if path.is_busy(now) { self.path_rule.p95_max(Duration::ZERO) } else { Duration::ZERO };
         Some(path.stats.p95()?.saturating_sub(queue))
     }
 
@@ -127,7 +127,7 @@ impl ActiveSet {
         }
         let active = |path: &LinkPath| {
             let is_active = path.role == TrafficRole::Active;
-            let p95 = self.p95_in_use(path).filter(|_| is_active)?;
+            let p95 = self.p95_in_use(now, path).filter(|_| is_active)?;
             Some(ActivePath { path: path.id, p95, streak: path.streak })
         };
         let used: Vec<ActivePath> = paths.iter().filter_map(active).collect();

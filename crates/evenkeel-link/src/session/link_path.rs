@@ -33,6 +33,12 @@ const QUEUE_MIN: Duration = Duration::from_millis(3);
 /// counted from the later read.
 const DRIVER_STALL_MIN: Duration = Duration::from_millis(30);
 
+/// Number of samples from which a p95 is computed.
+const P95_SAMPLES: u32 = 20;
+
+/// Shortest interval that a sample covers.
+const BUSY_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
 /// One path of a session.
 #[derive(Debug)]
 pub(super) struct LinkPath {
@@ -56,6 +62,11 @@ pub(super) struct LinkPath {
     signals: PathSignals,
     /// Acknowledged bytes at the last review of the bonded lane.
     reviewed_bytes: u64,
+    /// Number of times that the measurements were read in the current interval.
+    reads: u32,
+    /// Number of those at which frames waited for the connection.
+    backlogged_reads: u32,
+    busy_until: Instant,
     /// Round trips in milliseconds.
     rtt: Ewma,
     /// Times of the unanswered probes of a probing path, the oldest first.
@@ -110,6 +121,9 @@ impl LinkPath {
             collector: IntervalCollector::new(&rule, now),
             signals: PathSignals::default(),
             reviewed_bytes: 0,
+            reads: 0,
+            backlogged_reads: 0,
+            busy_until: now,
             rtt: Ewma::new(Gains::RTT),
             probes: VecDeque::new(),
             sent_at: now,
@@ -142,6 +156,8 @@ impl LinkPath {
     /// Records the connection's counters.
     pub(super) fn record_signals(&mut self, now: Instant, signals: PathSignals) -> SignalsOutcome {
         let was_silent = self.is_silent(now);
+        self.reads += 1;
+        self.backlogged_reads += u32::from(self.queued() > 0);
         let before = std::mem::replace(&mut self.signals, signals);
         let samples = signals.rtt_count.saturating_sub(before.rtt_count);
         let sum = signals.rtt_sum.saturating_sub(before.rtt_sum);
@@ -180,7 +196,13 @@ impl LinkPath {
 
     /// Ends the current interval if it is over.
     pub(super) fn poll_interval(&mut self, now: Instant) -> Option<IntervalSample> {
-        self.collector.poll(now, self.rtt())
+        let sample = self.collector.poll(now, self.rtt())?;
+        if 0 < self.backlogged_reads && self.reads <= 2 * self.backlogged_reads {
+            self.busy_until = now + P95_SAMPLES * self.rtt().unwrap_or_default().max(BUSY_INTERVAL_MIN);
+        }
+        self.reads = 0;
+        self.backlogged_reads = 0;
+        Some(sample)
     }
 
     /// Returns the smoothed round trip; `None` before the first one.
@@ -212,9 +234,9 @@ impl LinkPath {
         self.streak = Streak::default();
     }
 
-    /// Reports whether traffic uses most of the congestion window, so that it may fill the path's queue.
-    pub(super) fn is_busy(&self) -> bool {
-        self.signals.window / 2 < self.signals.in_flight
+    /// Reports whether traffic may have filled the path's queue in one of the samples of its p95.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        now < self.busy_until
     }
 
     /// Returns the measurements since the last review of the bonded lane, `elapsed` ago.
@@ -276,7 +298,7 @@ impl LinkPath {
         self.sent_at = now;
     }
 
-    /// Returns the time of the next probe; on a usable path, traffic postpones it.
+    /// Returns the time of the next probe; on an active path, traffic postpones it.
     pub(super) fn probe_due_at(&self) -> Option<Instant> {
         if !self.is_connected || self.stats.retry_at().is_some() {
             return None;
@@ -284,6 +306,10 @@ impl LinkPath {
         if !self.stats.state().is_usable() {
             // Acknowledgements of flows travel on this path too, but only probes are counted.
             return Some(self.probed_at + PROBE_INTERVAL_PROBING);
+        }
+        if self.role == TrafficRole::Candidate {
+            // Traffic of the peer on this path causes packets of this side, but hardly any of them measures a round trip.
+            return Some(self.probed_at + PROBE_INTERVAL);
         }
         let acked_at = self.signals.acked_at.unwrap_or(Instant::ORIGIN);
         Some(self.sent_at.max(acked_at) + PROBE_INTERVAL)
