@@ -17,7 +17,7 @@ const PTO_INITIAL: Duration = Duration::from_millis(500);
 /// Time by which a peer may delay an acknowledgement.
 const ACK_DELAY_MAX: Duration = Duration::from_millis(25);
 
-/// Time without traffic after which a usable path is probed.
+/// Time without a measured round trip after which a usable path is probed.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time between the probes of a path that is not usable yet.
@@ -71,8 +71,8 @@ pub(super) struct LinkPath {
     rtt: Ewma,
     /// Times of the unanswered probes of a probing path, the oldest first.
     probes: VecDeque<Instant>,
-    /// Time at which something was last passed to the connection.
-    sent_at: Instant,
+    /// Time at which a round trip was last measured.
+    measured_at: Instant,
     /// Time of the last probe.
     probed_at: Instant,
     /// Number of probe timeouts of the current silence that have been handled.
@@ -126,7 +126,7 @@ impl LinkPath {
             busy_until: now,
             rtt: Ewma::new(Gains::RTT),
             probes: VecDeque::new(),
-            sent_at: now,
+            measured_at: now,
             probed_at: now,
             silence: 0,
             read_at: now,
@@ -148,7 +148,7 @@ impl LinkPath {
         self.resumed_at = None;
         if is_connected {
             // The first probe is due at once.
-            self.sent_at = Instant::ORIGIN;
+            self.measured_at = Instant::ORIGIN;
             self.probed_at = Instant::ORIGIN;
         }
     }
@@ -163,6 +163,7 @@ impl LinkPath {
         let sum = signals.rtt_sum.saturating_sub(before.rtt_sum);
         let rtt = sum.checked_div(u32::try_from(samples).unwrap_or(u32::MAX));
         if let Some(rtt) = rtt {
+            self.measured_at = now;
             self.rtt.record_millis(rtt);
             self.collector.record_rtt(rtt);
         }
@@ -293,12 +294,9 @@ impl LinkPath {
         }
     }
 
-    /// Records that something was passed to the connection.
-    pub(super) fn record_sent(&mut self, now: Instant) {
-        self.sent_at = now;
-    }
-
-    /// Returns the time of the next probe; on an active path, traffic postpones it.
+    /// Returns the time of the next probe; on a usable path, traffic that measures round trips postpones it.
+    ///
+    /// Not all traffic does: a side that only receives sends acknowledgements, which are not acknowledged.
     pub(super) fn probe_due_at(&self) -> Option<Instant> {
         if !self.is_connected || self.stats.retry_at().is_some() {
             return None;
@@ -307,17 +305,11 @@ impl LinkPath {
             // Acknowledgements of flows travel on this path too, but only probes are counted.
             return Some(self.probed_at + PROBE_INTERVAL_PROBING);
         }
-        if self.role == TrafficRole::Candidate {
-            // Traffic of the peer on this path causes packets of this side, but hardly any of them measures a round trip.
-            return Some(self.probed_at + PROBE_INTERVAL);
-        }
-        let acked_at = self.signals.acked_at.unwrap_or(Instant::ORIGIN);
-        Some(self.sent_at.max(acked_at) + PROBE_INTERVAL)
+        Some(self.measured_at.max(self.probed_at) + PROBE_INTERVAL)
     }
 
     /// Records that a probe was sent.
     pub(super) fn record_probe(&mut self, now: Instant) {
-        self.sent_at = now;
         self.probed_at = now;
         if !self.stats.state().is_usable() && self.probes.len() < PROBES_MAX {
             self.probes.push_back(now);

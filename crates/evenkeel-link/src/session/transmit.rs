@@ -81,14 +81,14 @@ impl LinkSession {
                 // Only the frame that opens the flow is repeated, so nothing else ends this stream.
                 self.transmits.push_back(Transmit::Finish { path, stream });
             }
-            return Some(self.transmit(now, path, stream, header, Bytes::new()));
+            return Some(self.transmit(path, stream, header, Bytes::new()));
         }
         let chunk = self.take_chunk(now, id, path)?;
         if chunk.fin {
             self.transmits.push_back(Transmit::Finish { path, stream });
         }
         let header = encode_chunk_header(&chunk);
-        Some(self.transmit(now, path, stream, header, chunk.data))
+        Some(self.transmit(path, stream, header, chunk.data))
     }
 
     /// Returns the next frame of a bonded flow, for the path that is picked for it.
@@ -102,7 +102,7 @@ impl LinkSession {
         };
         let chunk = self.take_chunk(now, id, path)?;
         let header = encode_chunk_header(&chunk);
-        Some(self.transmit(now, path, StreamKey::Bonded, header, chunk.data))
+        Some(self.transmit(path, StreamKey::Bonded, header, chunk.data))
     }
 
     /// Returns the number of data bytes in the next chunk of a flow; `None` if it has none to send.
@@ -147,17 +147,9 @@ impl LinkSession {
     }
 
     /// Counts a frame as waiting for its connection.
-    fn transmit(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        stream: StreamKey,
-        header: Bytes,
-        data: Bytes,
-    ) -> Transmit {
+    fn transmit(&mut self, path: PathId, stream: StreamKey, header: Bytes, data: Bytes) -> Transmit {
         let len = (header.len() + data.len()) as u64;
         if let Some(path) = self.paths.get_mut(path) {
-            path.record_sent(now);
             match stream {
                 StreamKey::Flow(_) => path.stream_queued += len,
                 StreamKey::Bonded => path.bonded_queued += len,
@@ -230,7 +222,6 @@ impl LinkSession {
         };
         for path in self.paths.ids() {
             let Some(path) = self.paths.get_mut(path).filter(takes_acks) else { continue };
-            path.record_sent(now);
             let for_path = datagrams.iter().map(|data| Datagram { path: path.id, data: data.clone() });
             self.datagrams.extend(for_path);
         }

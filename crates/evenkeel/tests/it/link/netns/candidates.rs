@@ -16,7 +16,7 @@ fn paths_with(session: &Value, role: &str) -> Vec<usize> {
 
 #[test]
 fn a_candidate_replaces_a_slow_path_and_then_dead_ones_and_no_byte_is_lost() {
-    let spec = PathSpec::new(5.0, ms(15));
+    let spec = PathSpec::new(10.0, ms(15));
     // Only a round trip that is more than twice as long counts as worse, whatever else the machine does.
     let config = "[link]\npaths_active_max = 2\nprune_interval_ms = 1000\nprune_margin = 1.0\n";
     let options = LinkOptions { config, ..LinkOptions::default() };
@@ -36,7 +36,7 @@ fn a_candidate_replaces_a_slow_path_and_then_dead_ones_and_no_byte_is_lost() {
     assert_eq!(link.session(LinkSide::Edge)["paths"][candidate]["sent_bytes"], 0);
     assert!(link.status(LinkSide::Edge, &[]).ok().contains("CANDIDATE"));
 
-    link.network().path(slow + 1).set(PathSpec::new(5.0, ms(200)));
+    link.network().path(slow + 1).set(PathSpec::new(10.0, ms(200)));
     let session = link.wait_session(LinkSide::Edge, "swap", |session| session["path_swaps"]["slower"] == 1);
     assert_eq!(paths_with(&session, "candidate"), [slow], "{session:#}");
     // Each side decides about the paths on which it sends.
