@@ -319,6 +319,28 @@ impl Driver {
                     tracing::debug!(path, "path changed from {transition}");
                 }
             }
+            SessionEvent::PathReplaced { replacement } => {
+                let name = |path| state.session.path_name(path).unwrap_or_default();
+                let path = name(replacement.added);
+                match replacement.removed {
+                    Some(removed) => {
+                        let replaced = name(removed);
+                        tracing::info!(
+                            path,
+                            replaced,
+                            "candidate replaces an active path: {}",
+                            replacement.cause
+                        );
+                    }
+                    None => {
+                        tracing::info!(path, "candidate becomes active: there are fewer paths than allowed")
+                    }
+                }
+            }
+            SessionEvent::BondedLaneChanged { change } => {
+                let path = state.session.path_name(change.path).unwrap_or_default();
+                tracing::info!(path, "path {change}");
+            }
             SessionEvent::PathSilent { path } => {
                 if let Some(path) = state.paths.get(&path) {
                     path.silent.notify_one();

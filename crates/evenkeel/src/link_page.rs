@@ -115,6 +115,8 @@ pub fn describe(sessions: &[SessionStatus]) -> Value {
             "relative_entropy": totals.relative_entropy,
             "reweights_applied": totals.reweights_applied,
             "reweights_suppressed": totals.reweights_suppressed,
+            "bonded_exits": totals.bonded_exits,
+            "path_swaps": {"slower": totals.replacements.slower, "unusable": totals.replacements.unusable},
         })
     };
     json!({ "sessions": sessions.iter().map(describe).collect::<Vec<_>>() })
@@ -130,6 +132,8 @@ fn describe_path(path: &LinkPathStatus) -> Value {
         "hops": path.relays.as_ref().map(Vec::len),
         "relays": path.relays,
         "state": path.state.to_string(),
+        "role": path.role.to_string(),
+        "bonded": path.bonded,
         "connected": path.connected,
         "silent": path.silent,
         "rtt_ms": millis(path.rtt),

@@ -1,6 +1,8 @@
 //! Links over emulated paths between two network namespaces, edge (connecting) and core (listening).
 
+mod candidates;
 mod failover;
+mod lanes;
 mod routes;
 mod shares;
 mod survival;
