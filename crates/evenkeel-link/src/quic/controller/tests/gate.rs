@@ -30,6 +30,37 @@ fn a_rise_of_half_the_recent_range_is_congestion() {
 }
 
 #[test]
+fn a_loss_with_a_queue_is_hidden_while_losses_are_not_more_than_without_a_queue() {
+    // 1 % of 1000 packets, then as many with a queue.
+    let mut script = lossy(100, 10);
+    let window = script.window();
+    lose_in_packets(&mut script, 1000, 50.0, 100);
+    let grown = script.window();
+    assert!(window <= grown);
+    lose_in_packets(&mut script, 100, 50.0, 5);
+    assert!(script.window() < grown);
+}
+
+#[test]
+fn few_losses_without_a_queue_are_no_usual_losses() {
+    assert!(!lossy(100, 6).is_cut_by(50.0, LossKind::Single));
+    // 4 losses, and 6 losses of 3000 packets.
+    assert!(lossy(100, 4).is_cut_by(50.0, LossKind::Single));
+    assert!(lossy(500, 6).is_cut_by(50.0, LossKind::Single));
+}
+
+#[test]
+fn losses_without_a_queue_count_for_a_minute() {
+    let after = |pause: f64| {
+        let mut script = lossy(100, 10);
+        script.pause(pause);
+        script.is_cut_by(50.0, LossKind::Single)
+    };
+    assert!(!after(50_000.0));
+    assert!(after(61_000.0));
+}
+
+#[test]
 fn the_rtt_at_a_loss_is_the_smallest_of_the_last_eight() {
     let is_cut_after = |high: u64| {
         let mut script = Script::grown();
@@ -222,4 +253,18 @@ fn the_metrics_are_those_of_cubic() {
     let metrics = script.controller.metrics();
     assert_eq!(metrics.congestion_window, script.window());
     assert_eq!(metrics.ssthresh, Some(script.window()));
+}
+
+/// Loses every `interval`th packet without a queue, `count` times.
+fn lossy(interval: u64, count: u64) -> Script {
+    let mut script = Script::grown();
+    lose_in_packets(&mut script, interval * count, 10.0, interval);
+    script
+}
+
+fn lose_in_packets(script: &mut Script, packets: u64, rtt: f64, interval: u64) {
+    for _ in 0..packets / interval {
+        script.round(interval - 2, rtt);
+        script.lose(rtt, LossKind::Single);
+    }
 }
