@@ -7,15 +7,16 @@ use crate::contender::{CongestionControl, LinkContender};
 use crate::rounds::LinkScore;
 use crate::turn::{COMPETITOR_SHARE, GAPS, STALL};
 
-const CUBIC: LinkContender =
-    LinkContender::Tcp { path: 1, congestion_control: CongestionControl::Cubic };
+const CUBIC: LinkContender = LinkContender::Tcp { path: 1, congestion_control: CongestionControl::Cubic };
 const BBR: LinkContender = LinkContender::Tcp { path: 1, congestion_control: CongestionControl::Bbr };
 
 /// Lists the goals of all cases, each met or missed.
 pub(crate) fn list(scores: &[LinkScore]) -> String {
     let lines: String = scores
         .iter()
-        .flat_map(|score| goals(score).into_iter().map(|goal| format!("- {}: {}\n", score.case.name, goal.line())))
+        .flat_map(|score| {
+            goals(score).into_iter().map(|goal| format!("- {}: {}\n", score.case.name, goal.line()))
+        })
         .collect();
     format!("\n## Goals\n\n{lines}")
 }
@@ -100,11 +101,14 @@ mod tests {
 
     #[test]
     fn every_goal_of_a_case_is_met_or_missed() {
-        let text = list(&[score("B", &[
-            ("tcp p1", vec![("mbit", 47.0)]),
-            ("mptcp-cubic", vec![("mbit", 66.0)]),
-            ("evenkeel", vec![("mbit", 65.0), (GAPS[0], 130.0), (GAPS[1], 1_200.0)]),
-        ])]);
+        let text = list(&[score(
+            "B",
+            &[
+                ("tcp p1", vec![("mbit", 47.0)]),
+                ("mptcp-cubic", vec![("mbit", 66.0)]),
+                ("evenkeel", vec![("mbit", 65.0), (GAPS[0], 130.0), (GAPS[1], 1_200.0)]),
+            ],
+        )]);
         assert_eq!(
             text,
             "
@@ -123,10 +127,10 @@ mod tests {
     #[test]
     fn the_kernel_flow_may_lose_30_percent_of_its_share() {
         let shares = |cubic, link| {
-            list(&[score("shared-5ms", &[
-                ("tcp p1", vec![(COMPETITOR_SHARE, cubic)]),
-                ("evenkeel", vec![(COMPETITOR_SHARE, link)]),
-            ])])
+            list(&[score(
+                "shared-5ms",
+                &[("tcp p1", vec![(COMPETITOR_SHARE, cubic)]), ("evenkeel", vec![(COMPETITOR_SHARE, link)])],
+            )])
         };
         assert!(shares(50.0, 36.0).ends_with(": 0.720, met\n"));
         assert!(shares(50.0, 34.0).ends_with(": 0.680, missed\n"));

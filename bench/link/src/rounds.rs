@@ -79,7 +79,8 @@ fn run_rounds(options: &LinkBenchOptions) -> io::Result<LinkOutcome> {
         loads.push(first_word("/proc/loadavg")?);
         for score in &mut scores {
             eprintln!("round {round}/{}: {}", options.rounds, score.case.name);
-            let turns = TurnSettings { options, evenkeel: &evenkeel, directory: &directory, interrupt: &interrupt };
+            let turns =
+                TurnSettings { options, evenkeel: &evenkeel, directory: &directory, interrupt: &interrupt };
             run_case(score, round, &turns, &mut random);
             interrupt.check().map_err(io::Error::other)?;
         }
