@@ -12,6 +12,7 @@ use crate::contender::LinkContender;
 const EXAMPLES: &str = "\
 Examples:
   cargo xtask bench link -- --cases A --rounds 1 --seconds 2         smoke test, takes a minute
+  cargo xtask bench link -- --cases loss,bursts,reordering,policer   lossy paths
   cargo xtask bench link -- --contenders evenkeel,mptcp-bbr --cases C
 
 Needs root. Tables go to standard output, progress to standard error. Files are in target/link-bench.";
@@ -24,7 +25,7 @@ Needs root. Tables go to standard output, progress to standard error. Files are 
     after_help = after_help()
 )]
 pub(crate) struct LinkBenchOptions {
-    /// Number of rounds; each contender runs each case once per round
+    /// Number of rounds; what has one path, flaps or shares a path runs in the first only
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
     /// Measured seconds of each turn

@@ -3,6 +3,7 @@
 mod candidates;
 mod failover;
 mod lanes;
+mod random_loss;
 mod routes;
 mod shares;
 mod survival;
