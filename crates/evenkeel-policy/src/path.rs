@@ -35,7 +35,7 @@ mod stats;
 mod transition;
 
 pub use bond::{
-    BondChange, BondChangeKind, BondConfig, BondEstimate, BondPath, BondRule, BondedLane, Demand,
+    BondChange, BondChangeKind, BondConfig, BondDemand, BondEstimate, BondPath, BondRule, BondedLane,
 };
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
 pub use interval::{IntervalCollector, IntervalSample, QueueTrend};

@@ -1,6 +1,6 @@
 //! Evidence for the reviews of the bonded lane: how much its flows wanted to send, and what the paths carried.
 
-use evenkeel_policy::path::{BondChangeKind, BondPath, Demand};
+use evenkeel_policy::path::{BondChangeKind, BondDemand, BondPath};
 use evenkeel_policy::time::Instant;
 
 use super::flow_table::LinkFlow;
@@ -26,11 +26,11 @@ impl LaneSamples {
         }
     }
 
-    fn demand(&self) -> Demand {
+    fn demand(&self) -> BondDemand {
         if self.busy == 0 || 2 * self.busy < self.count {
-            return Demand::Idle;
+            return BondDemand::Idle;
         }
-        Demand::Busy { window: self.window_sum / u64::from(self.busy) }
+        BondDemand::Busy { window: self.window_sum / u64::from(self.busy) }
     }
 }
 
@@ -68,12 +68,12 @@ mod tests {
     #[test]
     fn the_lane_is_busy_if_half_of_the_samples_are_and_its_window_is_their_mean() {
         let mut samples = LaneSamples::default();
-        assert_eq!(samples.demand(), Demand::Idle);
+        assert_eq!(samples.demand(), BondDemand::Idle);
         for window in [None, Some(100), None, Some(300)] {
             samples.record(window);
         }
-        assert_eq!(samples.demand(), Demand::Busy { window: 200 });
+        assert_eq!(samples.demand(), BondDemand::Busy { window: 200 });
         samples.record(None);
-        assert_eq!(samples.demand(), Demand::Idle);
+        assert_eq!(samples.demand(), BondDemand::Idle);
     }
 }

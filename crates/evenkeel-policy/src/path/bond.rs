@@ -88,7 +88,7 @@ impl BondPath {
 
 /// Traffic of the lane since the last review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub enum BondDemand {
     /// The lane had nothing to send for most of the time, so capacities are unknown.
     Idle,
     /// The lane had data to send.
@@ -274,10 +274,10 @@ impl BondedLane {
     }
 
     /// Reviews the paths that can carry data, and returns the changes of their membership.
-    pub fn review(&mut self, now: Instant, paths: &[BondPath], demand: Demand) -> Vec<BondChange> {
+    pub fn review(&mut self, now: Instant, paths: &[BondPath], demand: BondDemand) -> Vec<BondChange> {
         let members: Vec<BondPath> = paths.iter().filter(|path| self.has(path.path)).copied().collect();
         let mut changes = Vec::new();
-        if let Demand::Busy { window } = demand
+        if let BondDemand::Busy { window } = demand
             && self.rule.config.gain_min > 0.0
         {
             changes.extend(self.remove_worst(now, &members, window));
@@ -286,7 +286,7 @@ impl BondedLane {
             changes.extend(self.restore(now, path, &members, demand));
         }
         for member in &mut self.members {
-            let measured = paths.iter().find(|path| path.path == member.path && demand != Demand::Idle);
+            let measured = paths.iter().find(|path| path.path == member.path && demand != BondDemand::Idle);
             if let State::In { capacity, .. } = &mut member.state {
                 *capacity = measured.map(|path| path.capacity);
             }
@@ -329,17 +329,17 @@ impl BondedLane {
         now: Instant,
         path: &BondPath,
         members: &[BondPath],
-        demand: Demand,
+        demand: BondDemand,
     ) -> Option<BondChange> {
         let window = match demand {
-            Demand::Idle => None,
-            Demand::Busy { window } => Some(window),
+            BondDemand::Idle => None,
+            BondDemand::Busy { window } => Some(window),
         };
         // What a path can carry is not known while it carries nothing.
         let unlimited = BondPath { capacity: f64::INFINITY, ..*path };
         let estimate = self.rule.estimate(&unlimited, members, window);
         let is_fast = estimate.delay <= estimate.delay_max;
-        let may_gain = demand != Demand::Idle && self.rule.config.gain_min <= estimate.gain;
+        let may_gain = demand != BondDemand::Idle && self.rule.config.gain_min <= estimate.gain;
         let member = self.members.iter_mut().find(|member| member.path == path.path)?;
         let State::Out { retry_at, rtt, others } = member.state else { return None };
         let has_changed = path.rtt <= rtt / 2 || capacity(members) <= others / 2.0;
@@ -383,7 +383,7 @@ mod tests {
 
     /// Reviews the paths at this second and returns the changes.
     fn review(lane: &mut BondedLane, secs: u64, paths: &[BondPath], window: u64) -> Vec<BondChangeKind> {
-        let changes = lane.review(Instant::from_secs(secs), paths, Demand::Busy { window });
+        let changes = lane.review(Instant::from_secs(secs), paths, BondDemand::Busy { window });
         changes.iter().map(|change| change.kind).collect()
     }
 
@@ -444,7 +444,7 @@ mod tests {
         let mut lane = lane();
         let paths = [path(A, 50.0, 10), bad(B)];
         for secs in 0..10 {
-            assert_eq!(lane.review(Instant::from_secs(2 * secs), &paths, Demand::Idle), []);
+            assert_eq!(lane.review(Instant::from_secs(2 * secs), &paths, BondDemand::Idle), []);
             assert_eq!(review(&mut lane, 2 * secs + 1, &paths, 16 * MB), []);
         }
     }
@@ -506,11 +506,11 @@ mod tests {
         let mut lane = lane();
         let paths = [path(A, 50.0, 10), bad(B)];
         review(&mut lane, 2, &paths, 16 * MB);
-        let left = lane.review(Instant::from_secs(4), &paths, Demand::Busy { window: 16 * MB });
+        let left = lane.review(Instant::from_secs(4), &paths, BondDemand::Busy { window: 16 * MB });
         let text = "left the bonded lane: it changes the goodput by 4.0 % and delays data by 890ms, \
                     which is more than 250ms";
         assert_eq!(left[0].to_string(), text);
-        let returned = lane.review(Instant::from_secs(14), &paths, Demand::Busy { window: 16 * MB });
+        let returned = lane.review(Instant::from_secs(14), &paths, BondDemand::Busy { window: 16 * MB });
         assert_eq!(returned[0].to_string(), "returned to the bonded lane: its capacity is measured again");
         let fast = BondChange {
             kind: BondChangeKind::Returned,

