@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::flow::FlowId;
 use crate::session::{Observation, SessionStatus};
 
-/// Metrics of one session; its gauges disappear when it is dropped.
+/// Metrics of one session; the series of a link are removed with its last session.
 pub(crate) struct SessionMetrics {
     link: LinkMetrics,
     state: Mutex<Reported>,

@@ -318,7 +318,7 @@ impl Attempt {
         };
         let is_unknown = rejection.is_some_and(|rejection| rejection.code == RejectionCode::UnknownSession);
         if is_unknown && !current.driver.has_connections() {
-            current.driver.close(EndOfSession::Unknown);
+            current.driver.close(EndOfSession::UnknownToPeer);
         }
         current.driver.with(|session, now| session.handle_failure(now, PathId(self.path.into())));
         error.to_string()

@@ -6,6 +6,7 @@ use evenkeel_policy::time::{Duration, Instant};
 
 use super::link_path::{LinkPath, SilenceStep};
 use super::{Datagram, LinkSession, SessionError, SessionEvent, TICK};
+use crate::flow::Side;
 use crate::frame::encode_probe;
 
 /// Time between two checks of the data on unhealthy paths.
@@ -84,8 +85,9 @@ impl LinkSession {
     /// Ends the session if no path has answered for too long.
     fn check_alive(&mut self, now: Instant) {
         let timeout = self.config.session_timeout;
-        if !self.has_been_connected && self.flows.len() == 0 {
-            // Nothing is lost while the peer has not been reached yet.
+        if self.side == Side::Connecting && !self.has_been_connected && self.flows.len() == 0 {
+            // Nothing is lost while the peer has not been reached yet. On the listening side, a session without its
+            // first path takes the place of another one.
             self.alive_at = now;
         }
         if timeout < now.since(self.alive_at) {

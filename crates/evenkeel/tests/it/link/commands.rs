@@ -75,7 +75,7 @@ fn a_key_pair_is_created_once_shown_again_and_replaced_on_request() {
     assert!(fingerprint.starts_with("sha256:"), "{fingerprint}");
     assert_eq!(dir.run(&["link", "keys", "--show", "keys"]).ok().trim(), fingerprint);
     let error = dir.run(&["link", "keys", "--out", "keys"]).failed();
-    assert!(error.contains("exists and is not overwritten"), "{error}");
+    assert!(error.contains("already exists; --replace creates another key pair"), "{error}");
     let mode = fs::metadata(dir.file("keys/link.key")).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     let replaced = dir.run(&["link", "keys", "--out", "keys", "--replace"]).ok();
@@ -91,7 +91,10 @@ fn keys_that_are_missing_readable_by_others_or_corrupt_are_errors() {
     let key = sites.dir.file("edge-keys/link.key");
     fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
     let error = failure();
-    assert!(error.contains("has mode 644, so other users can read the key; run `chmod 600"), "{error}");
+    assert!(
+        error.contains("has mode 644; other users must have no access to the key; run `chmod 600"),
+        "{error}"
+    );
     fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
     sites.dir.write("edge-keys/link.key", "no key");
     let error = failure();
