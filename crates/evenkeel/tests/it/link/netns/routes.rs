@@ -1,5 +1,7 @@
 //! Routes over relays whose delays differ.
 
+use std::thread;
+
 use evenkeel_test_network::{PathSpec, network_or_skip};
 use serde_json::Value;
 
@@ -22,17 +24,22 @@ fn a_better_route_replaces_the_current_one_under_load_without_losing_a_byte() {
         relays: &[relay("10.0.1.2"), relay("10.0.2.2")],
         ..LinkOptions::default()
     };
-    let network = network_or_skip!(&[PathSpec::new(10.0, ms(5)), PathSpec::new(10.0, ms(5))]);
+    let network = network_or_skip!(&[PathSpec::new(20.0, ms(5)), PathSpec::new(20.0, ms(5))]);
     let link = TestLink::over_one_path("swap", network, "10.0.1.2", &options);
     link.wait_active(1);
     let before = route(&link.session(LinkSide::Edge));
     let slow = if before[0].starts_with("10.0.1.2:") { 1 } else { 2 };
-    link.network().path(slow).set(PathSpec::new(10.0, ms(100)));
     let connections = [ForwardLane::Stream, ForwardLane::Bonded].map(|lane| link.connect(lane));
     let transfers: Vec<Transfer> = connections
         .iter()
         .map(|connection| Transfer::start_endless(&connection.edge, &connection.core))
         .collect();
+    transfers.iter().for_each(|transfer| transfer.wait_progress(MB / 4));
+    // In small steps, because a sudden change would look like a path that has fallen silent.
+    for one_way_ms in (5..=75).step_by(2) {
+        link.network().path(slow).set(PathSpec::new(20.0, ms(one_way_ms)));
+        thread::sleep(ms(30));
+    }
     link.wait_session(LinkSide::Edge, "another route", |session| {
         let route = route(session);
         !route.is_empty() && route != before
