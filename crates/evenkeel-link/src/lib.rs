@@ -11,6 +11,7 @@
 mod connector;
 mod driver;
 pub mod flow;
+mod flow_stream;
 pub mod forward;
 pub mod frame;
 pub mod identity;
@@ -24,5 +25,6 @@ pub mod session;
 
 pub use connector::{LINK_PATHS_MAX, LinkConnector, LinkStartError};
 pub use driver::EndOfSession;
+pub use flow_stream::FlowStream;
 pub use link::{Link, Links, RecvFlow, SendFlow};
 pub use listener::{AcceptedLink, IncomingFlow, IncomingFlows, LinkListener, SESSIONS_MAX};

@@ -155,7 +155,8 @@ async fn the_same_path_twice_is_an_error() {
     let path = "127.0.0.1:9".parse().unwrap();
     let peer = keys.listening.fingerprint();
     let targets = vec![path, "127.0.0.1:9".parse().unwrap()];
-    let result = LinkConnector::start(&keys.connecting, peer, targets, SessionConfig::default(), metrics());
+    let result =
+        LinkConnector::start("test", &keys.connecting, peer, targets, SessionConfig::default(), metrics());
     let error = result.err().unwrap();
     assert!(matches!(&error, LinkStartError::DuplicatePath { name } if name == "127.0.0.1:9"), "{error}");
 }
@@ -208,7 +209,8 @@ impl Pair {
         let addresses = listener.local_addresses().to_vec();
         let targets = addresses.iter().map(|address| address.to_string().parse().unwrap()).collect();
         let peer = keys.listening.fingerprint();
-        let connector = LinkConnector::start(&keys.connecting, peer, targets, config, metrics()).unwrap();
+        let connector =
+            LinkConnector::start("test", &keys.connecting, peer, targets, config, metrics()).unwrap();
         let accepted = timeout(WAIT_MAX, listener.accept()).await.unwrap().unwrap();
         Self { keys, connector, listener, accepted }
     }

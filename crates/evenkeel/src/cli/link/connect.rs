@@ -44,8 +44,15 @@ pub(super) struct ConnectArgs {
 pub(super) fn run(args: ConnectArgs) -> Result<(), CliError> {
     LinkProcess::run(&args.process, async |process, mut stop| {
         let LinkProcess { identity, session, metrics, .. } = &process;
-        let connector =
-            LinkConnector::start(identity, args.peer, args.paths, session.clone(), metrics.clone())?;
+        let mut connector = LinkConnector::start(
+            "connect",
+            identity,
+            args.peer,
+            args.paths,
+            session.clone(),
+            metrics.clone(),
+        )?;
+        connector.check_sockets()?;
         if args.forwards.is_empty() {
             tracing::warn!(target: "evenkeel", "nothing is forwarded; forward a port with --forward LISTEN=TARGET");
         }
