@@ -19,6 +19,9 @@ use crate::session::{OpenFlowError, Read, SessionStatus};
 /// Time between two looks at the paths of a link that is down.
 const UP_POLL: Duration = Duration::from_millis(20);
 
+/// Time between two looks at the open flows of a link that is about to close.
+const IDLE_POLL: Duration = Duration::from_millis(100);
+
 /// One side of a link.
 ///
 /// On the connecting side the link outlives its session: if the session ends, the next one takes its place.
@@ -83,6 +86,13 @@ pub struct Links(Arc<dyn Fn() -> Vec<Link> + Send + Sync>);
 impl Links {
     pub(crate) fn new(links: impl Fn() -> Vec<Link> + Send + Sync + 'static) -> Self {
         Self(Arc::new(links))
+    }
+
+    /// Waits until no flow is open.
+    pub async fn wait_idle(&self) {
+        while self.status().iter().any(|session| !session.flows.is_empty()) {
+            sleep(IDLE_POLL).await;
+        }
     }
 
     /// Returns a snapshot of every session, and brings its metrics up to date.

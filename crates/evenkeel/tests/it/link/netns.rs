@@ -1,6 +1,7 @@
 //! Links over emulated paths between two network namespaces, edge (connecting) and core (listening).
 
 mod failover;
+mod gateway;
 mod shares;
 mod survival;
 mod telemetry;

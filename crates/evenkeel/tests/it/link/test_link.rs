@@ -27,13 +27,13 @@ pub(crate) struct TestLink {
 }
 
 /// Network of a link.
-enum LinkNetwork {
+pub(crate) enum LinkNetwork {
     Loopback,
     Emulated(Network),
 }
 
 impl LinkNetwork {
-    fn run<T: Send>(&self, side: LinkSide, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, side: LinkSide, work: impl FnOnce() -> T + Send) -> T {
         match (self, side) {
             (Self::Loopback, _) => work(),
             (Self::Emulated(network), LinkSide::Edge) => network.edge().run(work),
