@@ -8,22 +8,20 @@ use serde_json::json;
 use super::gateway_site::{CHAT, GatewaySite};
 use super::process::wait_for;
 
-const RUNNING: &str = "vllm:num_requests_running{model_name=\"sim\"}";
-
 #[test]
 fn a_client_that_disconnects_stops_the_engine_behind_the_link() {
     let site = GatewaySite::on_loopback("gateway-disconnect", 10);
     let client = site.stream(10_000);
-    wait_for("running request", || (site.sim_metric(RUNNING) == 1.0).then_some(()));
+    site.wait_running(1);
     drop(client);
-    wait_for("stopped engine", || (site.sim_metric(RUNNING) == 0.0).then_some(()));
+    site.wait_running(0);
 }
 
 #[test]
 fn a_gateway_that_stops_finishes_its_streams_before_it_closes_its_links() {
     let mut site = GatewaySite::on_loopback("gateway-stop", 10);
     let client = site.stream(20);
-    wait_for("running request", || (site.sim_metric(RUNNING) == 1.0).then_some(()));
+    site.wait_running(1);
     let reading = thread::spawn(move || read(client));
     site.gateway.signal();
     let reply = reading.join().unwrap();
@@ -40,7 +38,7 @@ fn a_reload_adds_changes_and_removes_links_and_streams_go_on() {
     let site = GatewaySite::on_loopback("gateway-reload", 20);
     let config = site.sites.dir.read("evenkeel.toml");
     let client = site.stream(60);
-    wait_for("running request", || (site.sim_metric(RUNNING) == 1.0).then_some(()));
+    site.wait_running(1);
     let reading = thread::spawn(move || read(client));
 
     let one_path = config.replace("\"127.0.0.2=", "\"127.0.0.3=");

@@ -158,11 +158,14 @@ impl GatewaySite {
         CommandOutput::new(self.network.run(LinkSide::Edge, || command.output().unwrap()))
     }
 
-    /// Returns a value of the model server's metrics.
-    pub(crate) fn sim_metric(&self, series: &str) -> f64 {
+    /// Waits until the model server runs this number of requests.
+    pub(crate) fn wait_running(&self, count: u64) {
         let request = request("GET", "/metrics", &Value::Null);
-        let page = self.network.run(LinkSide::Core, || read(open(self.node, &request)));
-        MetricsPage(page.body).value(series)
+        wait_for("number of running requests", || {
+            let page = self.network.run(LinkSide::Core, || read(open(self.node, &request)));
+            let running = MetricsPage(page.body).value("vllm:num_requests_running{model_name=\"sim\"}");
+            (running as u64 == count).then_some(())
+        });
     }
 
     /// Returns the status of the link in the gateway.
