@@ -211,9 +211,9 @@ impl Gateway {
         let _ = self.stop.send(());
         let (report, ()) = tokio::join!(self.serving, self.dispatcher.stop(server.limits.drain_max));
         let report = report.unwrap_or_else(|error| Err(io::Error::other(error)));
-        self.core.links.close().await;
         self.core.queue.queues.shutdown().await;
         self.core.sql.close().await;
+        self.core.links.close().await;
         if let Some(exporter) = self.exporter {
             exporter.stop().await;
         }
