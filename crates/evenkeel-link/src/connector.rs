@@ -175,7 +175,7 @@ fn check_paths(targets: &[PathTarget]) -> Result<(), LinkStartError> {
     Ok(())
 }
 
-/// Opens the sockets of all paths; returns also the last error if none can be opened.
+/// Opens the sockets of all paths; also returns the last error if none can be opened.
 fn open_endpoints(targets: &[PathTarget]) -> (Vec<Option<Arc<PathEndpoint>>>, Option<BindError>) {
     let mut endpoints = Vec::new();
     let mut failure = None;

@@ -110,7 +110,10 @@ impl NodeRegistry {
         }
         let parse = |url: &String| {
             let origin = Origin::parse(url)?;
-            Ok(options.via.iter().fold(origin, |origin, link| origin.over_link(link)))
+            Ok(match &options.via {
+                Some(link) => origin.over_link(link),
+                None => origin,
+            })
         };
         let origins: Result<Vec<_>, _> = options.paths.iter().map(parse).collect();
         let origins = origins.map_err(|error| NodeError::Url { name: name.clone(), error })?;

@@ -161,6 +161,19 @@ async fn the_same_path_twice_is_an_error() {
     assert!(matches!(&error, LinkStartError::DuplicatePath { name } if name == "127.0.0.1:9"), "{error}");
 }
 
+#[tokio::test]
+async fn a_link_whose_sockets_cannot_be_opened_starts_down_and_reports_it() {
+    let keys = Keys::create();
+    let targets = vec!["nosuch0=127.0.0.1:9".parse().unwrap()];
+    let peer = keys.listening.fingerprint();
+    let config = SessionConfig::default();
+    let started = LinkConnector::start("test", &keys.connecting, peer, targets, config, metrics());
+    let mut connector = started.unwrap();
+    assert!(!connector.link().is_up());
+    let error = connector.check_sockets().unwrap_err();
+    assert!(matches!(error, LinkStartError::Bind(_)), "{error}");
+}
+
 /// A link over two paths, whose session exists.
 struct Pair {
     keys: Keys,

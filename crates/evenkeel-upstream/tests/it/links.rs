@@ -22,6 +22,11 @@ struct TestLink {
 
 impl TestLink {
     async fn start(allowed: &[&Origin]) -> Self {
+        Self::with_config(allowed, SessionConfig::default()).await
+    }
+
+    /// Starts a link whose near side has these settings.
+    async fn with_config(allowed: &[&Origin], near: SessionConfig) -> Self {
         let keys = Keys::create();
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let peer = keys.near.fingerprint();
@@ -43,18 +48,17 @@ impl TestLink {
                 });
             }
         });
-        Self::connect(&keys, &paths)
+        Self::connect(&keys, &paths, near)
     }
 
     /// Starts only the near side.
     fn start_down() -> Self {
-        Self::connect(&Keys::create(), &["127.0.0.1:9".to_owned()])
+        Self::connect(&Keys::create(), &["127.0.0.1:9".to_owned()], SessionConfig::default())
     }
 
-    fn connect(keys: &Keys, paths: &[String]) -> Self {
+    fn connect(keys: &Keys, paths: &[String], config: SessionConfig) -> Self {
         let peer = keys.far.fingerprint();
         let paths = paths.iter().map(|path| path.parse().unwrap()).collect();
-        let config = SessionConfig::default();
         let connector = LinkConnector::start("site-b", &keys.near, peer, paths, config, metrics()).unwrap();
         let table = LinkTable::default();
         table.insert("site-b", connector.link());
@@ -175,6 +179,27 @@ async fn a_link_that_is_down_or_unknown_is_a_connect_error() {
     assert_eq!(connect_error(&response), "link \"site-b\": the link is down: none of its paths is connected");
     let response = read(&upstream, &origin.over_link("site-c")).await;
     assert_eq!(connect_error(&response), "link \"site-c\": there is no such link");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_beyond_the_flows_of_a_link_is_a_connect_error() {
+    let stub = Stub::start().await;
+    let config = SessionConfig { flows_max: 1, ..SessionConfig::default() };
+    let link = TestLink::with_config(&[&stub.origin()], config).await;
+    let upstream = link.upstream(defaults());
+    let origin = stub.origin().over_link("site-b");
+    let first = request("{}");
+    let serving = async {
+        let mut peer = stub.accept().await;
+        let response = read(&upstream, &origin).await;
+        peer.respond("one").await;
+        response
+    };
+    let (refused, first) = join!(serving, async { rest(upstream.send(&origin, &first).await?).await });
+    let error = connect_error(&refused);
+    assert!(error.starts_with("link \"site-b\": "), "{error}");
+    assert!(error.contains("flows"), "{error}");
+    assert_eq!(first.as_deref(), Ok("one"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
