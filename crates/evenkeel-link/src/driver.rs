@@ -224,10 +224,6 @@ impl Driver {
         }
     }
 
-    pub(crate) fn has_connections(&self) -> bool {
-        !self.state.lock().paths.is_empty()
-    }
-
     /// Returns a snapshot of the session, and brings its metrics up to date.
     pub(crate) fn update_metrics(&self) -> SessionStatus {
         let now = self.now();

@@ -168,6 +168,11 @@ impl LinkSession {
         }
     }
 
+    /// Reports whether a path is connected and has answered within two probe timeouts.
+    pub fn has_answering_path(&self, now: Instant) -> bool {
+        self.paths.connected().any(|path| !path.is_long_silent(now))
+    }
+
     fn path_status(&self, now: Instant, path: &LinkPath) -> LinkPathStatus {
         LinkPathStatus {
             path: path.id,

@@ -2,6 +2,7 @@
 
 mod candidates;
 mod failover;
+mod gateway;
 mod lanes;
 mod random_loss;
 mod routes;
