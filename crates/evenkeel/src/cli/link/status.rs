@@ -146,7 +146,7 @@ fn describe_relay(relay: &Value) -> String {
         let name = direction.replace('_', " ");
         vec![name, count(&traffic["packets"]), bytes(&traffic["bytes"]), count(&traffic["dropped_packets"])]
     });
-    let traffic = Table::of_rows(header.map(str::to_owned).to_vec(), rows.into_iter());
+    let traffic = Table::of_rows(header.map(str::to_owned).to_vec(), rows);
     let refused = relay["refused"].as_object().into_iter().flatten();
     let refused: Vec<String> = refused
         .filter(|(_, count)| count.as_u64() > Some(0))

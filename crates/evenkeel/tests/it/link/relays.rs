@@ -68,7 +68,7 @@ fn a_chain_of_relays_carries_both_lanes_and_is_shown() {
     assert!(text.contains("HOPS"), "{text}");
     let metrics = link.metrics(LinkSide::Edge);
     let series = format!("evenkeel_link_hops{{link=\"connect\",path=\"127.0.0.1=127.0.0.1:{}\"}}", link.port);
-    assert_eq!(metrics.value(&series), 3.0);
+    assert!((metrics.value(&series) - 3.0).abs() < 0.1);
 
     let status = relay_status(&link, 0);
     assert_eq!(status["peers"][0]["fingerprint"], json!(link.sites.edge_key));
