@@ -1,10 +1,14 @@
 //! Connecting side of a link: keeps every path connected, and starts a new session when one has ended.
 //!
-//! Each path has an actor ([`path_connector`]); the first to connect starts the session, the others join it.
+//! Each path has an actor ([`path_connector`]); the first to connect starts the session, the others join it. With
+//! relays, a path is connected over a route of several hops ([`routes`]), and a better route may replace it. Neither the
+//! session nor its schedulers know of routes.
 //!
 //! Limits: [`LINK_PATHS_MAX`] paths.
 
 mod path_connector;
+mod route_pool;
+mod routes;
 
 use core::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
@@ -28,8 +32,13 @@ use crate::link::{Link, Links, halves};
 use crate::metrics::SessionMetrics;
 use crate::quic::{BindError, ConnectionConfig, LinkClock, PathEndpoint, PathTarget, SessionKey};
 use crate::random;
+use crate::relay::NotEd25519;
 use crate::session::{LinkSession, SessionConfig};
 use path_connector::PathConnector;
+use routes::Routes;
+
+pub use route_pool::RELAYS_MAX;
+pub use routes::RouteSettings;
 
 /// Maximum number of paths of a link.
 pub const LINK_PATHS_MAX: usize = PATHS_MAX;
@@ -48,6 +57,16 @@ pub enum LinkStartError {
     Bind(#[from] BindError),
     #[error(transparent)]
     Setting(#[from] SettingOutOfRange),
+    #[error("a link has at most {RELAYS_MAX} relays, not {relays}")]
+    TooManyRelays { relays: usize },
+    #[error("relay {relay} has the address or the key of another relay")]
+    DuplicateRelay { relay: String },
+    #[error(
+        "a route needs at least hops_min = {hops_min} relays, but only {relays} are given; add relays with --relay, or set hops_min in [link]"
+    )]
+    TooFewRelays { relays: usize, hops_min: u8 },
+    #[error(transparent)]
+    Key(#[from] NotEd25519),
     #[error("the metrics of the link cannot be registered: {0}")]
     Metrics(#[from] RegisterError),
     #[error("a link needs a Tokio runtime")]
@@ -76,6 +95,8 @@ struct ConnectorShared {
     clock: LinkClock,
     metrics: PathMetrics,
     targets: Vec<PathTarget>,
+    /// `None` if the paths are direct.
+    routes: Option<Arc<Routes>>,
     link: Link,
     session: watch::Sender<Arc<CurrentSession>>,
 }
@@ -90,7 +111,7 @@ struct CurrentSession {
 }
 
 impl LinkConnector {
-    /// Starts a link, whose metrics have its name as a label; its paths connect in the background.
+    /// Starts a link whose paths are direct; they connect in the background. Its metrics have its name as a label.
     ///
     /// A path whose socket cannot be opened is tried again later.
     pub fn start(
@@ -101,9 +122,27 @@ impl LinkConnector {
         session_config: SessionConfig,
         metrics: PathMetrics,
     ) -> Result<Self, LinkStartError> {
+        Self::start_over(name, identity, peer, targets, RouteSettings::default(), session_config, metrics)
+    }
+
+    /// Starts a link whose paths go over relays, if there are any; see [`Self::start`].
+    pub fn start_over(
+        name: &str,
+        identity: &Identity,
+        peer: Fingerprint,
+        targets: Vec<PathTarget>,
+        routes: RouteSettings,
+        session_config: SessionConfig,
+        metrics: PathMetrics,
+    ) -> Result<Self, LinkStartError> {
         check_paths(&targets)?;
         let runtime = TokioRuntime::current().ok_or(LinkStartError::NoRuntime)?;
-        let (endpoints, bind_error) = open_endpoints(&targets);
+        let routes = Routes::new(name, routes, identity, &metrics, targets.len())?;
+        let (mut endpoints, bind_error) = open_endpoints(&targets);
+        if routes.is_some() {
+            // Each route has a socket of its own.
+            endpoints.fill(None);
+        }
         let clock = LinkClock::start();
         let config = ConnectionConfig::new(identity, peer, clock, session_config.flows_max);
         let first = start_session(name, &session_config, clock, &metrics, &targets)?;
@@ -117,6 +156,7 @@ impl LinkConnector {
             clock,
             metrics,
             targets,
+            routes,
             link,
             session,
         });
@@ -138,9 +178,13 @@ impl LinkConnector {
     /// Ends the session and tells the other side, as far as possible.
     pub async fn close(self) {
         let endpoints = self.endpoints.clone();
+        let routed = self.shared.routes.as_ref().map_or_else(Vec::new, |routes| routes.endpoints());
         drop(self);
+        // An endpoint that cannot reach the other side gives up after a while.
         for endpoint in endpoints.iter().flatten() {
-            // An endpoint that cannot reach the other side gives up after a while.
+            let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_closed()).await;
+        }
+        for endpoint in routed {
             let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_closed()).await;
         }
     }

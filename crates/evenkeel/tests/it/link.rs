@@ -8,10 +8,12 @@ mod gateway;
 mod gateway_site;
 mod netns;
 mod process;
+mod relays;
 mod security;
 mod settings;
 mod sites;
 mod test_link;
+mod test_relay;
 mod transfer;
 
 use std::time::Duration;

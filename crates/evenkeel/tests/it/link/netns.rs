@@ -1,7 +1,10 @@
 //! Links over emulated paths between two network namespaces, edge (connecting) and core (listening).
 
+mod candidates;
 mod failover;
 mod gateway;
+mod lanes;
+mod routes;
 mod shares;
 mod survival;
 mod telemetry;
