@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_sim_node::testing::{ResponseEnd, TestNode, chat, fast, read};
 use evenkeel_test_network::{PathSpec, network_or_skip};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::link::gateway_site::{CHAT, GatewaySite};
 use crate::link::process::wait_for;
