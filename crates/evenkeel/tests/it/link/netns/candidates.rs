@@ -32,7 +32,8 @@ fn a_candidate_replaces_a_slow_path_and_then_dead_ones_and_no_byte_is_lost() {
         Transfer::start_endless(&bonded.edge, &bonded.core),
         Transfer::start_endless(&stream.core, &stream.edge),
     ];
-    transfers.iter().for_each(|transfer| transfer.wait_progress(MB));
+    // Long enough for ten probes of the candidate.
+    transfers.iter().for_each(|transfer| transfer.wait_progress(4 * MB));
     let session = link.session(LinkSide::Edge);
     let sent = |path: usize| session["paths"][path]["sent_bytes"].as_u64().unwrap();
     assert!(10 * sent(candidate) < sent(slow), "{session:#}");
