@@ -56,9 +56,18 @@ impl ActiveSet {
         }
     }
 
-    /// Returns the role of a path that is added to others.
-    pub(super) fn role_of_new(&self, paths: &[LinkPath]) -> TrafficRole {
-        if count_active(paths) < self.active_max { TrafficRole::Active } else { TrafficRole::Candidate }
+    /// Returns the role of a new path, which may take the place of an active one with a higher id.
+    ///
+    /// So both sides begin with the same paths, in whatever order they connect.
+    pub(super) fn role_of_new(&self, paths: &mut [LinkPath], path: PathId) -> TrafficRole {
+        if count_active(paths) < self.active_max {
+            return TrafficRole::Active;
+        }
+        let last =
+            paths.iter_mut().filter(|known| known.role == TrafficRole::Active).max_by_key(|known| known.id);
+        let Some(last) = last.filter(|last| path < last.id) else { return TrafficRole::Candidate };
+        last.set_role(TrafficRole::Candidate);
+        TrafficRole::Active
     }
 
     /// Compares an active path with the candidates after a sample.

@@ -57,7 +57,7 @@ impl PathTable {
         self.flow_scheduler.add_path(path.id)?;
         self.bonded_scheduler.add_path(path.id)?;
         self.bonded_lane.add_path(now, path.id);
-        path.role = self.active_set.role_of_new(&self.paths);
+        path.role = self.active_set.role_of_new(&mut self.paths, path.id);
         let index = self.paths.partition_point(|known| known.id < path.id);
         self.paths.insert(index, path);
         Ok(())

@@ -106,6 +106,19 @@ fn a_candidate_becomes_active_when_the_active_path_is_removed() {
 }
 
 #[test]
+fn the_first_paths_are_active_in_whatever_order_they_are_added() {
+    let config = SessionConfig { paths_active_max: 2, ..SessionConfig::default() };
+    let mut session = LinkSession::new(Side::Listening, config, Instant::ORIGIN, 0).unwrap();
+    for path in [2, 1, 3, 0] {
+        session.add_path(Instant::ORIGIN, PathId(path), "path").unwrap();
+    }
+    let paths = session.status(Instant::ORIGIN).paths;
+    let active: Vec<u32> =
+        paths.iter().filter(|path| path.role == TrafficRole::Active).map(|path| path.path.0).collect();
+    assert_eq!(active, [0, 1]);
+}
+
+#[test]
 fn at_least_one_path_must_be_allowed() {
     for paths_active_max in [0, 129] {
         let config = SessionConfig { paths_active_max, ..SessionConfig::default() };
