@@ -14,6 +14,7 @@ struct FuzzTarget {
 const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "config", corpus: "crates/evenkeel/tests/corpus/config" },
     FuzzTarget { name: "link_frames", corpus: "crates/evenkeel-link/tests/corpus/link_frames" },
+    FuzzTarget { name: "relay_setup", corpus: "crates/evenkeel-link/tests/corpus/relay_setup" },
     FuzzTarget { name: "request", corpus: "crates/evenkeel-llm/tests/corpus/request" },
     FuzzTarget { name: "response", corpus: "crates/evenkeel-upstream/tests/corpus/response" },
     FuzzTarget { name: "sse", corpus: "crates/evenkeel-llm/tests/corpus/sse" },

@@ -1,10 +1,14 @@
 //! Connecting side of a link: keeps every path connected, and starts a new session when one has ended.
 //!
-//! Each path has an actor ([`path_connector`]); the first to connect starts the session, the others join it.
+//! Each path has an actor ([`path_connector`]); the first to connect starts the session, the others join it. With
+//! relays, a path is connected over a route of several hops ([`routes`]), and a better route may replace it. Neither the
+//! session nor its schedulers know of routes.
 //!
 //! Limits: [`LINK_PATHS_MAX`] paths.
 
 mod path_connector;
+mod route_pool;
+mod routes;
 
 use core::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
@@ -28,17 +32,19 @@ use crate::link::{Link, Links, halves};
 use crate::metrics::SessionMetrics;
 use crate::quic::{BindError, ConnectionConfig, LinkClock, PathEndpoint, PathTarget, SessionKey};
 use crate::random;
+use crate::relay::NotEd25519;
 use crate::session::{LinkSession, SessionConfig};
 use path_connector::PathConnector;
+use routes::Routes;
+
+pub use route_pool::RELAYS_MAX;
+pub use routes::RouteSettings;
 
 /// Maximum number of paths of a link.
 pub const LINK_PATHS_MAX: usize = PATHS_MAX;
 
 /// Longest wait for a connection to be closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Label of the metrics of a link's connecting side.
-const LINK_NAME: &str = "connect";
 
 /// Error of a link that cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +57,16 @@ pub enum LinkStartError {
     Bind(#[from] BindError),
     #[error(transparent)]
     Setting(#[from] SettingOutOfRange),
+    #[error("a link has at most {RELAYS_MAX} relays, not {relays}")]
+    TooManyRelays { relays: usize },
+    #[error("relay {relay} has the address or the key of another relay")]
+    DuplicateRelay { relay: String },
+    #[error(
+        "a route needs at least hops_min = {hops_min} relays, but only {relays} are given; add relays, or set hops_min in [link]"
+    )]
+    TooFewRelays { relays: usize, hops_min: u8 },
+    #[error(transparent)]
+    Key(#[from] NotEd25519),
     #[error("the metrics of the link cannot be registered: {0}")]
     Metrics(#[from] RegisterError),
     #[error("a link needs a Tokio runtime")]
@@ -59,22 +75,47 @@ pub enum LinkStartError {
     Actors(String),
 }
 
+/// Settings of a link's connecting side.
+#[derive(Clone, Debug)]
+pub struct ConnectorSettings {
+    /// Label of the link's metrics.
+    pub name: String,
+    /// Key that the other side must have.
+    pub peer: Fingerprint,
+    pub paths: Vec<PathTarget>,
+    pub routes: RouteSettings,
+    pub session: SessionConfig,
+}
+
+impl ConnectorSettings {
+    /// Creates the settings of a link without relays.
+    pub fn direct(name: &str, peer: Fingerprint, paths: Vec<PathTarget>, session: SessionConfig) -> Self {
+        Self { name: name.to_owned(), peer, paths, routes: RouteSettings::default(), session }
+    }
+}
+
 /// Connecting side of a link. Dropping it closes the link.
 pub struct LinkConnector {
     shared: Arc<ConnectorShared>,
     actors: ReadyQueueScheduler,
     /// Sockets that could be opened at the start.
     endpoints: Vec<Option<Arc<PathEndpoint>>>,
+    /// Set if no socket could be opened at the start.
+    bind_error: Option<BindError>,
     renewal: JoinHandle<()>,
 }
 
 /// State that the actors of all paths share.
 struct ConnectorShared {
+    /// Label of the link's metrics.
+    name: String,
     config: ConnectionConfig,
     session_config: SessionConfig,
     clock: LinkClock,
     metrics: PathMetrics,
     targets: Vec<PathTarget>,
+    /// `None` if the paths are direct.
+    routes: Option<Arc<Routes>>,
     link: Link,
     session: watch::Sender<Arc<CurrentSession>>,
 }
@@ -89,29 +130,47 @@ struct CurrentSession {
 }
 
 impl LinkConnector {
-    /// Starts a link; its paths connect in the background.
+    /// Starts a link, whose metrics have its name as a label; its paths connect in the background.
     ///
-    /// Fails only if no path's socket can be opened; the others are opened later.
+    /// A path whose socket cannot be opened is tried again later.
     pub fn start(
         identity: &Identity,
-        peer: Fingerprint,
-        targets: Vec<PathTarget>,
-        session_config: SessionConfig,
+        settings: ConnectorSettings,
         metrics: PathMetrics,
     ) -> Result<Self, LinkStartError> {
+        let ConnectorSettings { name, peer, paths: targets, routes, session: session_config } = settings;
         check_paths(&targets)?;
         let runtime = TokioRuntime::current().ok_or(LinkStartError::NoRuntime)?;
-        let endpoints = open_endpoints(&targets)?;
+        let routes = Routes::new(routes, &name, identity, &metrics, targets.len())?;
+        let (mut endpoints, bind_error) = open_endpoints(&targets);
+        if routes.is_some() {
+            // Each route has a socket of its own.
+            endpoints.fill(None);
+        }
         let clock = LinkClock::start();
         let config = ConnectionConfig::new(identity, peer, clock, session_config.flows_max);
-        let first = start_session(&session_config, clock, &metrics, &targets)?;
+        let first = start_session(&name, &session_config, clock, &metrics, &targets)?;
         let link = Link::new(first.driver.clone());
         let session = watch::Sender::new(first);
-        let shared =
-            Arc::new(ConnectorShared { config, session_config, clock, metrics, targets, link, session });
+        let shared = Arc::new(ConnectorShared {
+            name,
+            config,
+            session_config,
+            clock,
+            metrics,
+            targets,
+            routes,
+            link,
+            session,
+        });
         let actors = start_actors(runtime, &shared, endpoints.clone())?;
         let renewal = tokio::spawn(renew_sessions(shared.clone()));
-        Ok(Self { shared, actors, endpoints, renewal })
+        Ok(Self { shared, actors, endpoints, bind_error, renewal })
+    }
+
+    /// Returns an error if no path's socket could be opened at the start.
+    pub fn check_sockets(&mut self) -> Result<(), LinkStartError> {
+        self.bind_error.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Returns a handle that opens flows.
@@ -122,9 +181,13 @@ impl LinkConnector {
     /// Ends the session and tells the other side, as far as possible.
     pub async fn close(self) {
         let endpoints = self.endpoints.clone();
+        let routed = self.shared.routes.as_ref().map_or_else(Vec::new, |routes| routes.endpoints());
         drop(self);
+        // An endpoint that cannot reach the other side gives up after a while.
         for endpoint in endpoints.iter().flatten() {
-            // An endpoint that cannot reach the other side gives up after a while.
+            let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_closed()).await;
+        }
+        for endpoint in routed {
             let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_closed()).await;
         }
     }
@@ -159,8 +222,8 @@ fn check_paths(targets: &[PathTarget]) -> Result<(), LinkStartError> {
     Ok(())
 }
 
-/// Opens the sockets of all paths; fails if none can be opened.
-fn open_endpoints(targets: &[PathTarget]) -> Result<Vec<Option<Arc<PathEndpoint>>>, LinkStartError> {
+/// Opens the sockets of all paths; also returns the last error if none can be opened.
+fn open_endpoints(targets: &[PathTarget]) -> (Vec<Option<Arc<PathEndpoint>>>, Option<BindError>) {
     let mut endpoints = Vec::new();
     let mut failure = None;
     for target in targets {
@@ -173,10 +236,8 @@ fn open_endpoints(targets: &[PathTarget]) -> Result<Vec<Option<Arc<PathEndpoint>
             }
         }
     }
-    match failure {
-        Some(error) if endpoints.iter().all(Option::is_none) => Err(error.into()),
-        _ => Ok(endpoints),
-    }
+    let has_socket = endpoints.iter().any(Option::is_some);
+    (endpoints, failure.filter(|_| !has_socket))
 }
 
 fn start_actors(
@@ -211,8 +272,9 @@ async fn renew_sessions(shared: Arc<ConnectorShared>) {
     loop {
         let driver = shared.session.borrow().driver.clone();
         let end = driver.wait_for_end().await;
-        tracing::warn!(reason = %end, "the session of the link ended and its flows were reset; starting a new one");
-        let next = start_session(&shared.session_config, shared.clock, &shared.metrics, &shared.targets);
+        tracing::warn!(link = shared.name, reason = %end, "the session of the link ended and its flows were reset; starting a new one");
+        let ConnectorShared { name, session_config, clock, metrics, targets, .. } = &*shared;
+        let next = start_session(name, session_config, *clock, metrics, targets);
         let next = match next {
             Ok(next) => next,
             Err(error) => {
@@ -227,6 +289,7 @@ async fn renew_sessions(shared: Arc<ConnectorShared>) {
 }
 
 fn start_session(
+    name: &str,
     config: &SessionConfig,
     clock: LinkClock,
     metrics: &PathMetrics,
@@ -238,7 +301,7 @@ fn start_session(
             .add_path(clock.now(), PathId(index as u32), &target.to_string())
             .expect("the paths are distinct and not too many");
     }
-    let (driver, flows) = Driver::start(session, clock, SessionMetrics::new(metrics, LINK_NAME)?);
+    let (driver, flows) = Driver::start(session, clock, SessionMetrics::new(metrics, name)?);
     tokio::spawn(refuse_flows(driver.clone(), flows));
     Ok(Arc::new(CurrentSession { driver, key: OnceLock::new(), started: Notify::new() }))
 }

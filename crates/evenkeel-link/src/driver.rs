@@ -22,7 +22,9 @@ use tokio::time::timeout;
 use crate::flow::{FlowId, FlowLane, ResetCode, ResetReason};
 use crate::metrics::SessionMetrics;
 use crate::quic::{LinkClock, PathConnection};
-use crate::session::{LinkSession, SessionError, SessionEvent, SessionStatus, StreamKey, Transmit};
+use crate::session::{
+    LinkSession, PathReplacement, SessionError, SessionEvent, SessionStatus, StreamKey, Transmit,
+};
 use writer::{PathWriter, StreamWork};
 
 /// Time between two reads of the connections' measurements while data is in flight.
@@ -36,7 +38,7 @@ pub(crate) const CLOSE_REPLACED: u32 = 1;
 /// Close code of a connection whose session ended.
 pub(crate) const CLOSE_ENDED: u32 = 2;
 
-/// A flow that the peer opened.
+/// Flow that the peer opened, before the application has its two halves.
 pub(crate) struct AcceptedFlow {
     pub(crate) flow: FlowId,
     pub(crate) lane: FlowLane,
@@ -49,15 +51,15 @@ pub enum EndOfSession {
     /// The session failed.
     #[error(transparent)]
     Failed(#[from] SessionError),
-    /// The peer ended it.
+    /// The peer closed the link.
     #[error("the other side ended the link")]
-    Goodbye,
+    ClosedByPeer,
     /// This side ended it.
     #[error("the link was closed")]
     Closed,
-    /// The peer does not know the session.
+    /// The peer has no such session.
     #[error("the other side does not know the session; it has restarted, or the link was down for too long")]
-    Unknown,
+    UnknownToPeer,
 }
 
 /// Session with its connections and tasks.
@@ -130,7 +132,7 @@ impl Driver {
         self.clock.now()
     }
 
-    /// Passes something to the session and carries out what it asks for.
+    /// Calls the session, then sends what it has queued and handles its events.
     pub(crate) fn with<T>(self: &Arc<Self>, call: impl FnOnce(&mut LinkSession, Instant) -> T) -> T {
         let now = self.now();
         let mut state = self.state.lock();
@@ -222,14 +224,18 @@ impl Driver {
         }
     }
 
-    pub(crate) fn has_connections(&self) -> bool {
-        !self.state.lock().paths.is_empty()
-    }
-
     /// Returns a snapshot of the session, and brings its metrics up to date.
     pub(crate) fn update_metrics(&self) -> SessionStatus {
         let now = self.now();
-        let status = self.state.lock().session.status(now);
+        let status = {
+            let state = self.state.lock();
+            let mut status = state.session.status(now);
+            for path in &mut status.paths {
+                let connected = state.paths.get(&path.path);
+                path.relays = connected.and_then(|path| path.connection.relays()).map(<[String]>::to_vec);
+            }
+            status
+        };
         self.metrics.update(&status);
         status
     }
@@ -311,12 +317,17 @@ impl Driver {
                     tracing::debug!(path, "path changed from {transition}");
                 }
             }
+            SessionEvent::PathReplaced { replacement } => log_replacement(&state.session, &replacement),
+            SessionEvent::BondedLaneChanged { change } => {
+                let path = state.session.path_name(change.path).unwrap_or_default();
+                tracing::info!(path, "path {change}");
+            }
             SessionEvent::PathSilent { path } => {
                 if let Some(path) = state.paths.get(&path) {
                     path.silent.notify_one();
                 }
             }
-            SessionEvent::Goodbye => self.finish(state, now, EndOfSession::Goodbye),
+            SessionEvent::Goodbye => self.finish(state, now, EndOfSession::ClosedByPeer),
             SessionEvent::SessionFailed { error } => {
                 self.finish(state, now, EndOfSession::Failed(error));
             }
@@ -350,6 +361,17 @@ impl Drop for Driver {
         for path in self.state.get_mut().paths.values() {
             path.connection.close(CLOSE_ENDED, "the link was closed");
         }
+    }
+}
+
+fn log_replacement(session: &LinkSession, replacement: &PathReplacement) {
+    let name = |path| session.path_name(path).unwrap_or_default();
+    let path = name(replacement.added);
+    if let Some(removed) = replacement.removed {
+        let replaced = name(removed);
+        tracing::info!(path, replaced, "candidate replaces an active path: {}", replacement.cause);
+    } else {
+        tracing::info!(path, "candidate becomes active: there are fewer active paths than allowed");
     }
 }
 

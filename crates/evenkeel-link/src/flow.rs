@@ -8,7 +8,7 @@ pub const TARGET_BYTES_MAX: usize = 255;
 /// Maximum length of the reason of a reset, in bytes; a longer one is cut.
 pub const REASON_BYTES_MAX: usize = 255;
 
-/// Identifier of a flow within its session: even if the connecting side opened it, odd if the listening side did.
+/// Identifier of a flow within its session; the connecting side opens even ones, the listening side odd ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u64);
 
@@ -54,12 +54,12 @@ impl Side {
     }
 }
 
-/// Distribution of a flow's data over the paths; each direction of a flow has its own.
+/// Way in which a flow uses the paths, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowLane {
     /// All data takes one path, until that path fails.
     Stream,
-    /// The data is divided into chunks, which take all paths.
+    /// The data is divided into chunks, which are spread over all paths.
     Bonded,
 }
 

@@ -1,7 +1,7 @@
 //! TCP forwards: one side accepts connections and opens a flow for each; the other side connects the flow to its target.
 //!
-//! Guarantees: end of stream and reset arrive on the other side as such. A forward connects only to targets that the
-//! other side allows, compared as text.
+//! Guarantees: a FIN or RST of one socket becomes a FIN or RST of the other. The side that connects to targets
+//! connects only to those on its own list, compared as text.
 //!
 //! Limits: [`Forward::connections_max`] connections per forward; a connection to a target takes at most
 //! 10 s.
@@ -29,8 +29,9 @@ use crate::link::{Link, RecvFlow, SendFlow};
 /// Longest wait for a connection to a target.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for the end of a server's answer to arrive after the server stopped reading.
-const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// Time between the last byte read from a socket that accepts no more data and the reset of its flow, so that the
+/// data is delivered first.
+const RESET_DELAY: Duration = Duration::from_secs(5);
 
 /// Time without traffic after which a forwarded socket is checked, and the time between two checks.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
@@ -67,7 +68,7 @@ pub enum ForwardError {
     Listen { text: String },
     #[error(transparent)]
     Target(#[from] ForwardTargetError),
-    #[error("unknown option {text:?}; the only one is lane=stream or lane=bonded")]
+    #[error("unknown option {text:?}; expected lane=stream or lane=bonded")]
     Option { text: String },
 }
 
@@ -174,7 +175,7 @@ impl AllowedTargets {
         self.allowed.iter().any(|known| known.0 == target)
     }
 
-    /// Logs a refused target once, so that a peer cannot flood the log.
+    /// Logs a refused target once, and at most [`REFUSALS_LOGGED_MAX`] targets, so that a peer cannot flood the log.
     fn log_refusal(&self, target: &str) {
         let mut logged = self.logged.lock();
         if logged.len() < REFUSALS_LOGGED_MAX && logged.insert(target.to_owned()) {
@@ -228,7 +229,7 @@ async fn relay(socket: TcpStream, mut send: SendFlow, mut recv: RecvFlow, target
                 let discarding = discard(&mut recv);
                 tokio::select! {
                     () = discarding => {}
-                    () = async { sent.notified().await; sleep(ANSWER_TIME).await } => {}
+                    () = async { sent.notified().await; sleep(RESET_DELAY).await } => {}
                 }
                 Err(error)
             }
@@ -248,7 +249,7 @@ async fn relay(socket: TcpStream, mut send: SendFlow, mut recv: RecvFlow, target
     }
 }
 
-/// Sets the options of a forwarded socket; a socket that is closed already has none.
+/// Disables Nagle's algorithm and enables keepalive; errors are ignored, because the socket may already be closed.
 fn prepare(socket: &TcpStream) {
     // Otherwise small writes such as keystrokes may wait for an acknowledgement.
     let _ = socket.set_nodelay(true);

@@ -36,7 +36,7 @@ pub const ACK_RANGES_MAX: usize = 61;
 /// Maximum length of a chunk's header.
 pub const CHUNK_HEADER_BYTES_MAX: usize = 1 + 3 * NUMBER_BYTES_MAX;
 
-/// Maximum length of everything but a chunk's data.
+/// Maximum length of a frame header or a control message.
 pub const HEADER_BYTES_MAX: usize = 2 + 2 * NUMBER_BYTES_MAX + TARGET_BYTES_MAX;
 
 const OPEN_STREAM: u8 = 1;
@@ -134,16 +134,16 @@ pub enum FrameError {
     EmptyChunk,
     #[error("a number is too large")]
     NumberTooLarge,
-    #[error("a text is not UTF-8")]
+    #[error("a text is not valid UTF-8")]
     NotUtf8,
     #[error("datagram of {len} bytes is longer than {DATAGRAM_BYTES_MAX}")]
     DatagramTooLong { len: usize },
     #[error("acknowledgement of {count} ranges, the limit is {ACK_RANGES_MAX}")]
     TooManyRanges { count: usize },
-    #[error("acknowledged ranges are empty or touch each other")]
+    #[error("an acknowledged range is empty, adjacent to the previous one, or beyond the largest offset")]
     BadRange,
     #[error("bytes follow the end of a datagram's content")]
     TrailingBytes,
-    #[error("a frame ends too early")]
+    #[error("the input ends within a value")]
     Truncated,
 }

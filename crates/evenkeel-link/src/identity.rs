@@ -15,13 +15,14 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ED25519}
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
 pub use fingerprint::{Fingerprint, FingerprintError};
 
 const KEY_FILE: &str = "link.key";
 const CERTIFICATE_FILE: &str = "link.crt";
-/// A key or certificate file has a few hundred bytes.
+/// Maximum number of bytes read from a key or certificate file.
 const FILE_LEN_MAX: u64 = 64 * 1024;
 
 /// Handling of a key pair that is already in the directory.
@@ -74,7 +75,7 @@ impl Identity {
         let key_file = open(&key_path)?;
         let mode = key_file.metadata().map_err(at(&key_path))?.mode() & 0o777;
         if mode & 0o077 != 0 {
-            return Err(IdentityError::ReadableByOthers { path: key_path, mode });
+            return Err(IdentityError::AccessibleToOthers { path: key_path, mode });
         }
         let key_pem = read(key_file, &key_path)?;
         let certificate_pem = read(open(&certificate_path)?, &certificate_path)?;
@@ -99,6 +100,12 @@ impl Identity {
 
     pub(crate) fn certificate_chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificate.clone()]
+    }
+
+    /// Returns the public key; `None` if it is not an Ed25519 key.
+    pub(crate) fn ed25519_public_key(&self) -> Option<[u8; 32]> {
+        let certificate = ParsedCertificate::try_from(&self.certificate).ok()?;
+        certificate.subject_public_key_info().strip_prefix(fingerprint::ED25519_PREFIX)?.try_into().ok()
     }
 
     pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
@@ -150,14 +157,14 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The directory already holds a key pair.
-    #[error("{path} exists and is not overwritten", path = path.display())]
+    #[error("{path} already exists; --replace creates another key pair in its place, --show prints the fingerprint", path = path.display())]
     Exists {
         /// Path of the file.
         path: PathBuf,
     },
-    /// Other users can read the key.
-    #[error("{path} has mode {mode:03o}, so other users can read the key; run `chmod 600 {path}`", path = path.display())]
-    ReadableByOthers {
+    /// Other users have access to the key.
+    #[error("{path} has mode {mode:03o}; other users must have no access to the key; run `chmod 600 {path}`", path = path.display())]
+    AccessibleToOthers {
         /// Path of the key.
         path: PathBuf,
         /// Permission bits.
@@ -212,7 +219,7 @@ mod tests {
     fn an_existing_key_is_kept_unless_it_is_to_be_replaced() {
         let (dir, identity) = created();
         let error = Identity::create(dir.path(), ExistingKey::Keep).unwrap_err().to_string();
-        assert!(error.ends_with("link.crt exists and is not overwritten"), "{error}");
+        assert!(error.ends_with("link.crt already exists; --replace creates another key pair in its place, --show prints the fingerprint"), "{error}");
         assert_eq!(Identity::load(dir.path()).unwrap().fingerprint(), identity.fingerprint());
         let replaced = Identity::create(dir.path(), ExistingKey::Replace).unwrap();
         assert_ne!(replaced.fingerprint(), identity.fingerprint());
@@ -223,7 +230,7 @@ mod tests {
         let (dir, _) = created();
         fs::remove_file(dir.path().join(CERTIFICATE_FILE)).unwrap();
         let error = Identity::create(dir.path(), ExistingKey::Keep).unwrap_err().to_string();
-        assert!(error.ends_with("link.key exists and is not overwritten"), "{error}");
+        assert!(error.ends_with("link.key already exists; --replace creates another key pair in its place, --show prints the fingerprint"), "{error}");
     }
 
     #[test]

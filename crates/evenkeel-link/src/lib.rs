@@ -6,11 +6,12 @@
 //! - [`flow`] names flows, their lanes and their ends; [`frame`] encodes what travels on the connections.
 //! - [`session`] decides: paths, shares, flows, acknowledgements, re-injection. It does no I/O.
 //! - [`path_signals`] carries measurements from a connection's congestion controller to the session.
-//! - [`identity`] and [`quic`] are the keys and the connections of the paths.
+//! - [`identity`] and [`quic`] are the keys and the connections of the paths; [`relay`] is a hop on the way of a path.
 
 mod connector;
 mod driver;
 pub mod flow;
+mod flow_stream;
 pub mod forward;
 pub mod frame;
 pub mod identity;
@@ -20,9 +21,13 @@ mod metrics;
 pub mod path_signals;
 pub mod quic;
 mod random;
+pub mod relay;
 pub mod session;
 
-pub use connector::{LINK_PATHS_MAX, LinkConnector, LinkStartError};
+pub use connector::{
+    ConnectorSettings, LINK_PATHS_MAX, LinkConnector, LinkStartError, RELAYS_MAX, RouteSettings,
+};
 pub use driver::EndOfSession;
+pub use flow_stream::FlowStream;
 pub use link::{Link, Links, RecvFlow, SendFlow};
 pub use listener::{AcceptedLink, IncomingFlow, IncomingFlows, LinkListener, SESSIONS_MAX};

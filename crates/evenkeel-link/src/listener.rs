@@ -48,7 +48,7 @@ pub struct AcceptedLink {
     pub flows: IncomingFlows,
 }
 
-/// Flows that the peer opens.
+/// Queue of the flows that the peer opens.
 pub struct IncomingFlows {
     driver: Arc<Driver>,
     flows: mpsc::Receiver<AcceptedFlow>,
@@ -117,7 +117,7 @@ impl LinkListener {
         self.accepted.recv().await
     }
 
-    /// Returns the source of the open sessions' status.
+    /// Returns a handle that takes snapshots of all open sessions.
     pub fn links(&self) -> Links {
         let sessions = self.sessions.clone();
         Links::new(move || {

@@ -33,6 +33,7 @@ mod path_metrics;
 mod pipeline_metrics;
 mod prometheus;
 mod registry;
+mod relay_metrics;
 mod request_log;
 mod secret;
 pub mod trace;
@@ -48,6 +49,7 @@ pub use pipeline_metrics::{
     RouterGauges, RouterMetrics,
 };
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
+pub use relay_metrics::{ForwardedTraffic, RelayMetrics, RouteMetrics};
 pub use request_log::{RequestHistory, RequestLog, RequestLogLimits, RequestName};
 pub use secret::Secret;
 

@@ -4,13 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_link::Links;
+use evenkeel_link::identity::Fingerprint;
+use evenkeel_link::relay::RelayStatus;
 use evenkeel_link::session::{FlowStatus, LinkPathStatus, SessionStatus, ShareStatus};
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes, handler};
 use evenkeel_server::tenant::{Access, Authenticator, Exposure, InsecurePolicy, Tenants};
-use evenkeel_telemetry::{CONTENT_TYPE, PathMetrics, Registry};
+use evenkeel_telemetry::{CONTENT_TYPE, ForwardedTraffic, PathMetrics, Registry};
 use http::header;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
@@ -45,19 +46,20 @@ impl LinkPage {
         Ok(format!("http://{}", self.listener.local_addr()?))
     }
 
-    /// Serves the page in the background.
-    pub fn serve(self, links: Links) -> io::Result<()> {
+    /// Serves the page in the background; `status` also brings metrics up to date.
+    pub fn serve(self, status: impl Fn() -> Value + Send + Sync + 'static) -> io::Result<()> {
         let Self { listener, registry, .. } = self;
         let readiness = Readiness::default();
         readiness.ready();
         let mut routes = Routes::new(readiness);
-        let shown = links.clone();
+        let status = Arc::new(status);
+        let update = status.clone();
         let status = handler(move |_| {
-            let page = Response::new(body::full(describe(&shown.status()).to_string()));
+            let page = Response::new(body::full(status().to_string()));
             async { Ok(typed(page, "application/json")) }
         });
         let metrics = handler(move |_| {
-            links.status();
+            update();
             let page = Response::new(body::full(registry.render()));
             async { Ok(typed(page, CONTENT_TYPE)) }
         });
@@ -76,23 +78,50 @@ fn typed(mut response: Response, content_type: &'static str) -> Response {
     response
 }
 
-/// Describes sessions as JSON.
-fn describe(sessions: &[SessionStatus]) -> Value {
-    let describe = |session: &SessionStatus| {
-        let totals = &session.totals;
+/// Describes a relay as JSON.
+pub fn describe_relay(relay: &RelayStatus) -> Value {
+    let traffic = |traffic: &ForwardedTraffic| {
         json!({
-            "paths": session.paths.iter().map(describe_path).collect::<Vec<_>>(),
-            "flows": session.flows.iter().map(describe_flow).collect::<Vec<_>>(),
-            "receive_buffered_bytes": totals.receive_buffered,
-            "send_retained_bytes": totals.send_retained,
-            "duplicate_bytes": totals.duplicate_bytes,
-            "share_deviation": totals.share_deviation,
-            "relative_entropy": totals.relative_entropy,
-            "reweights_applied": totals.reweights_applied,
-            "reweights_suppressed": totals.reweights_suppressed,
+            "packets": traffic.packets.get(),
+            "bytes": traffic.bytes.get(),
+            "dropped_packets": traffic.dropped.get(),
         })
     };
-    json!({ "sessions": sessions.iter().map(describe).collect::<Vec<_>>() })
+    let peer = |(peer, associations): &(Fingerprint, usize)| json!({ "fingerprint": peer.to_string(), "associations": associations });
+    let refused = relay.refused.iter().map(|(reason, count)| (reason.label().to_owned(), json!(count)));
+    json!({
+        "relay": {
+            "listen": relay.listen.to_string(),
+            "fingerprint": relay.fingerprint.to_string(),
+            "peers": relay.peers.iter().map(peer).collect::<Vec<_>>(),
+            "to_next": traffic(&relay.to_next),
+            "to_client": traffic(&relay.to_client),
+            "refused": refused.collect::<serde_json::Map<_, _>>(),
+        }
+    })
+}
+
+/// Describes sessions as JSON.
+pub fn describe(sessions: &[SessionStatus]) -> Value {
+    json!({ "sessions": sessions.iter().map(describe_session).collect::<Vec<_>>() })
+}
+
+/// Describes a session as JSON.
+pub(crate) fn describe_session(session: &SessionStatus) -> Value {
+    let totals = &session.totals;
+    json!({
+        "paths": session.paths.iter().map(describe_path).collect::<Vec<_>>(),
+        "flows": session.flows.iter().map(describe_flow).collect::<Vec<_>>(),
+        "receive_buffered_bytes": totals.receive_buffered,
+        "send_retained_bytes": totals.send_retained,
+        "duplicate_bytes": totals.duplicate_bytes,
+        "share_deviation": totals.share_deviation,
+        "relative_entropy": totals.relative_entropy,
+        "reweights_applied": totals.reweights_applied,
+        "reweights_suppressed": totals.reweights_suppressed,
+        "bonded_exits": totals.bonded_exits,
+        "path_swaps": {"slower": totals.replacements.slower, "unusable": totals.replacements.unusable},
+    })
 }
 
 fn describe_path(path: &LinkPathStatus) -> Value {
@@ -102,7 +131,11 @@ fn describe_path(path: &LinkPathStatus) -> Value {
     };
     json!({
         "name": path.name,
+        "hops": path.relays.as_ref().map(Vec::len),
+        "relays": path.relays,
         "state": path.state.to_string(),
+        "role": path.role.to_string(),
+        "bonded": path.bonded,
         "connected": path.connected,
         "silent": path.silent,
         "rtt_ms": millis(path.rtt),

@@ -1,7 +1,10 @@
 //! Actor that keeps one path connected.
 //!
 //! A path whose connection falls silent is probed by a new connection: on the old one, probes wait behind a full window
-//! and back off. The old connection stays until a new one replaces it.
+//! and back off. The old connection stays until a new one replaces it. A path over relays then takes another route, and
+//! while it is connected, the actor looks for a better route.
+
+mod route_search;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,9 +15,12 @@ use evenkeel_policy::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::routes::{OpenRoute, Routes};
 use super::{ConnectorShared, CurrentSession};
 use crate::driver::{CLOSE_ENDED, EndOfSession};
-use crate::quic::{ConnectError, PathConnection, PathEndpoint, PathRequest, RejectionCode};
+use crate::quic::{
+    ConnectError, PathConnection, PathEndpoint, PathPurpose, PathRequest, PathTarget, RejectionCode,
+};
 
 const RETRY: TimerId = TimerId(0);
 
@@ -33,6 +39,10 @@ const LIFETIME_MIN: Duration = Duration::from_secs(2);
 /// A lost first packet is sent again after longer and longer pauses, so short attempts find a path that works again
 /// sooner than long ones.
 const REVIVAL_TIMEOUT_MIN: Duration = Duration::from_millis(1_500);
+
+/// Number of rounds without probes after a swap: the load of a path follows it to the new route, which must not make the
+/// old one look better.
+const PAUSE_AFTER_SWAP: u32 = 6;
 
 /// Actor of one path of the connecting side.
 pub(super) struct PathConnector {
@@ -114,11 +124,24 @@ pub(super) struct AttemptOutcome {
     error: Option<String>,
 }
 
+/// Error of an attempt.
+#[derive(Debug, thiserror::Error)]
+enum AttemptError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("{0}")]
+    Other(String),
+}
+
 /// Connection of the path in a session.
 #[derive(Clone)]
 struct HeldConnection {
     current: Arc<CurrentSession>,
     connection: PathConnection,
+    /// `None` if the path is direct.
+    route: Option<OpenRoute>,
+    /// Time before the first round of probes.
+    probe_pause: Duration,
     /// Notified when nothing was acknowledged for two probe timeouts.
     fell_silent: Arc<Notify>,
     /// Time at which that happened last.
@@ -133,7 +156,7 @@ impl HeldConnection {
 
 impl Attempt {
     fn name(&self) -> String {
-        self.shared.targets[usize::from(self.path)].to_string()
+        self.target().to_string()
     }
 
     async fn run(mut self) -> AttemptOutcome {
@@ -154,26 +177,39 @@ impl Attempt {
         };
         let connected_at = self.shared.clock.now();
         self.silent = self.hold(held).await;
+        if let Some((routes, silent)) = self.shared.routes.as_ref().zip(self.silent.as_ref())
+            && let Some(route) = &silent.route
+        {
+            routes.record_silence(self.shared.clock.now(), route);
+        }
         let lifetime = self.shared.clock.now().since(connected_at);
         let is_short = lifetime < LIFETIME_MIN && self.silent.is_none();
         let error = is_short.then(|| "the connection was lost at once".to_owned());
         AttemptOutcome { attempt: self, error }
     }
 
-    /// Waits until the connection is lost or silent; returns it in the latter case.
-    async fn hold(&self, held: HeldConnection) -> Option<HeldConnection> {
-        tokio::select! {
-            _ = held.connection.closed() => None,
-            _ = held.current.driver.wait_for_end() => None,
-            () = held.fell_silent.notified() => {
-                let silent_at = Some(self.shared.clock.now());
-                Some(HeldConnection { silent_at, ..held })
-            }
+    /// Waits until the connection is lost or silent; returns it in the latter case. Meanwhile, a connection over a better
+    /// route may replace it.
+    async fn hold(&self, mut held: HeldConnection) -> Option<HeldConnection> {
+        loop {
+            let (connection, route) = tokio::select! {
+                _ = held.connection.closed() => return None,
+                _ = held.current.driver.wait_for_end() => return None,
+                () = held.fell_silent.notified() => {
+                    let silent_at = Some(self.shared.clock.now());
+                    return Some(HeldConnection { silent_at, ..held });
+                }
+                better = self.find_better_route(&held) => better,
+            };
+            held = self.join(held.current, connection, Some(route))?;
+            held.probe_pause *= PAUSE_AFTER_SWAP;
         }
     }
 
     async fn connect(&mut self) -> Result<Option<HeldConnection>, String> {
-        let endpoint = self.open_endpoint()?;
+        if self.shared.routes.is_none() {
+            self.open_endpoint()?;
+        }
         let current = self.shared.session.borrow().clone();
         let mut started = pin!(current.started.notified());
         // From here on a notification counts, also one before the wait.
@@ -185,33 +221,59 @@ impl Attempt {
         }
         let name = self.name();
         let session = current.key.get();
-        let request = PathRequest { path: self.path, name: &name, session };
-        let connecting = endpoint.connect(&self.shared.config, &request);
-        let connected = match self.revival_timeout() {
-            None => connecting.await,
-            Some(limit) => match timeout(limit, connecting).await {
-                Ok(connected) => connected,
-                Err(_) => {
-                    endpoint.mark_silent();
-                    current.driver.with(|session, now| session.handle_failure(now, PathId(self.path.into())));
-                    return Err(format!(
-                        "the path is silent, and a new connection got no answer within {limit:?}"
-                    ));
-                }
-            },
+        let request = PathRequest { path: self.path, name: &name, session, purpose: PathPurpose::Traffic };
+        let connected = match self.shared.routes.clone() {
+            None => self.connect_directly(&request).await.map(|connection| (connection, None)),
+            Some(routes) => self
+                .connect_over(&routes, &request)
+                .await
+                .map(|(connection, route)| (connection, Some(route))),
         };
         match connected {
-            Ok(connection) => Ok(self.join(current.clone(), connection)),
-            Err(error) => Err(self.handle_connect_error(&current, &error)),
+            Ok((connection, route)) => Ok(self.join(current.clone(), connection, route)),
+            Err(error) => Err(self.handle_connect_error(&current, error)),
         }
+    }
+
+    async fn connect_directly(&mut self, request: &PathRequest<'_>) -> Result<PathConnection, AttemptError> {
+        let endpoint = self.open_endpoint().map_err(AttemptError::Other)?;
+        let connecting = endpoint.connect(&self.shared.config, request);
+        let Some(limit) = self.revival_timeout() else { return Ok(connecting.await?) };
+        match timeout(limit, connecting).await {
+            Ok(connected) => Ok(connected?),
+            Err(_) => {
+                endpoint.mark_silent();
+                let text = format!("the path is silent, and a new connection got no answer within {limit:?}");
+                Err(AttemptError::Other(text))
+            }
+        }
+    }
+
+    /// Connects over a route that avoids relays which failed.
+    async fn connect_over(
+        &self,
+        routes: &Routes,
+        request: &PathRequest<'_>,
+    ) -> Result<(PathConnection, OpenRoute), AttemptError> {
+        let clock = self.shared.clock;
+        let opened = routes.open(clock.now(), self.path.into(), self.target()).await;
+        let route = opened.map_err(AttemptError::Other)?;
+        let connected = route.endpoint.connect(&self.shared.config, request).await;
+        let connection =
+            connected.inspect_err(|error| routes.record_connect_error(clock.now(), &route, error))?;
+        Ok((connection, route))
+    }
+
+    fn target(&self) -> &PathTarget {
+        &self.shared.targets[usize::from(self.path)]
     }
 
     fn open_endpoint(&mut self) -> Result<Arc<PathEndpoint>, String> {
         if let Some(endpoint) = &self.endpoint {
             return Ok(endpoint.clone());
         }
-        let target = self.shared.targets[usize::from(self.path)].clone();
-        let endpoint = Arc::new(PathEndpoint::client(target).map_err(|error| error.to_string())?);
+        let endpoint = PathEndpoint::client(self.target().clone()).map_err(|error| error.to_string())?;
+        let endpoint = Arc::new(endpoint);
         self.endpoint = Some(endpoint.clone());
         Ok(endpoint)
     }
@@ -224,26 +286,47 @@ impl Attempt {
     }
 
     /// Passes a new connection to its session; `None` if it started a session although another path was faster.
-    fn join(&self, current: Arc<CurrentSession>, connection: PathConnection) -> Option<HeldConnection> {
+    fn join(
+        &self,
+        current: Arc<CurrentSession>,
+        connection: PathConnection,
+        route: Option<OpenRoute>,
+    ) -> Option<HeldConnection> {
         let key = current.key.get_or_init(|| connection.session().clone());
         if key.id() != connection.session().id() {
             connection.close(CLOSE_ENDED, "another path started the session at the same time");
             return None;
         }
         current.started.notify_waiters();
-        tracing::info!(path = self.name(), "path connected");
+        let mut probe_pause = Duration::ZERO;
+        if let Some((routes, route)) = self.shared.routes.as_ref().zip(route.as_ref()) {
+            tracing::info!(path = self.name(), route = route_text(&connection), "path connected");
+            routes.adopt(self.path.into(), &self.name(), route);
+            probe_pause = routes.probe_interval;
+        } else {
+            tracing::info!(path = self.name(), "path connected");
+        }
         let fell_silent = current.driver.add_connection(connection.clone());
-        Some(HeldConnection { current, connection, fell_silent, silent_at: None })
+        Some(HeldConnection { current, connection, route, probe_pause, fell_silent, silent_at: None })
     }
 
     /// Records a failure in the session, ends a session that the peer does not know, and returns the message.
-    fn handle_connect_error(&self, current: &CurrentSession, error: &ConnectError) -> String {
-        let is_unknown =
-            error.rejection().is_some_and(|rejection| rejection.code == RejectionCode::UnknownSession);
-        if is_unknown && !current.driver.has_connections() {
-            current.driver.close(EndOfSession::Unknown);
+    fn handle_connect_error(&self, current: &CurrentSession, error: AttemptError) -> String {
+        let rejection = match &error {
+            AttemptError::Connect(error) => error.rejection(),
+            AttemptError::Other(_) => None,
+        };
+        let is_unknown = rejection.is_some_and(|rejection| rejection.code == RejectionCode::UnknownSession);
+        // A peer that was killed leaves connections behind that are silent until their idle timeout.
+        let is_answered = || current.driver.with(|session, now| session.has_answering_path(now));
+        if is_unknown && !is_answered() {
+            current.driver.close(EndOfSession::UnknownToPeer);
         }
         current.driver.with(|session, now| session.handle_failure(now, PathId(self.path.into())));
         error.to_string()
     }
+}
+
+fn route_text(connection: &PathConnection) -> String {
+    connection.relays().unwrap_or_default().join(", ")
 }

@@ -18,7 +18,8 @@ pub(super) fn spawn(driver: &Arc<Driver>, connection: PathConnection, path: Path
     tokio::spawn(accept_streams(Arc::downgrade(driver), connection, path, generation));
 }
 
-/// Accepts the peer's streams; removes the connection when it has ended.
+/// Accepts the peer's streams until the connection closes; then removes it, or ends the session, as the close code
+/// says.
 async fn accept_streams(driver: Weak<Driver>, connection: PathConnection, path: PathId, generation: u64) {
     let error = loop {
         match connection.accept_stream().await {
@@ -31,7 +32,7 @@ async fn accept_streams(driver: Weak<Driver>, connection: PathConnection, path: 
     let Some(driver) = driver.upgrade() else { return };
     tracing::debug!(path = connection.name(), %error, "the connection of a path ended");
     match PathConnection::close_code(&error) {
-        Some(CLOSE_ENDED) => driver.close(EndOfSession::Goodbye),
+        Some(CLOSE_ENDED) => driver.close(EndOfSession::ClosedByPeer),
         Some(CLOSE_REPLACED) => {
             driver.remove_connection(path, generation, LinkSession::handle_path_replaced);
         }
@@ -41,7 +42,8 @@ async fn accept_streams(driver: Weak<Driver>, connection: PathConnection, path: 
 
 async fn read_stream(driver: Weak<Driver>, mut stream: RecvStream, path: PathId) {
     let mut decoder = FrameDecoder::new();
-    // A stream that ends, is reset or loses its connection needs no action: its data is sent again on another path.
+    // No action is needed at the end: a finished stream has delivered its data, and the peer sends the data of a reset
+    // or lost one again.
     while let Ok(Some(mut bytes)) = stream.read_chunk(READ_MAX).await {
         let Some(driver) = driver.upgrade() else { return };
         let is_valid = driver.with(|session, now| {

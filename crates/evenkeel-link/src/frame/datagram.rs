@@ -24,23 +24,23 @@ pub enum DatagramFrame {
     },
 }
 
-/// Message about the receipt of one flow's data.
+/// Acknowledgement of one flow's data, or a request for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckEntry {
     pub flow: FlowId,
     pub state: AckState,
 }
 
-/// Receipt of one flow's data, as seen by its receiver.
+/// Content of an [`AckEntry`]; all but `Request` come from the receiver of the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AckState {
     /// The flow is open.
     Open(FlowAck),
-    /// Everything was received, the end included; the receiver has forgotten the flow.
+    /// All data and the FIN were received, and the flow has ended at the receiver.
     Finished,
-    /// The receiver does not know the flow, or has reset it.
+    /// The receiver has no record of the flow.
     Closed,
-    /// Sent by the sender of the data: asks for an acknowledgement.
+    /// The sender of the data asks for an acknowledgement.
     Request,
 }
 

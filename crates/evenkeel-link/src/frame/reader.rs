@@ -5,7 +5,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{FrameError, HEADER_BYTES_MAX};
 
-/// Largest number.
+/// Largest value of a variable-length integer.
 pub const NUMBER_MAX: u64 = (1 << 62) - 1;
 
 /// Maximum length of an encoded number.
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Parses values from a byte stream that arrives in pieces; stores an incomplete one.
+/// Parses values from a stream that arrives in pieces, and keeps the bytes of an incomplete value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Prefix {
     stored: Vec<u8>,

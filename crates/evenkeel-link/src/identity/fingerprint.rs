@@ -12,6 +12,8 @@ use subtle::ConstantTimeEq;
 
 const PREFIX: &str = "sha256:";
 const LEN: usize = 32;
+/// SubjectPublicKeyInfo of an Ed25519 key before its 32 bytes (RFC 8410).
+pub(super) const ED25519_PREFIX: &[u8] = &[0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
 /// SHA-256 of a public key; comparison takes constant time.
 #[derive(Clone, Copy, Eq)]
@@ -21,8 +23,26 @@ impl Fingerprint {
     /// Returns the fingerprint of a certificate's public key.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Self, rustls::Error> {
         let public_key = ParsedCertificate::try_from(certificate)?.subject_public_key_info();
-        let hash = digest(&SHA256, &public_key);
-        Ok(Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes")))
+        Ok(Self::of_public_key(&public_key))
+    }
+
+    /// Returns the fingerprint of an Ed25519 key.
+    pub(crate) fn of_ed25519(key: &[u8; 32]) -> Self {
+        Self::of_public_key(&[ED25519_PREFIX, key].concat())
+    }
+
+    fn of_public_key(public_key: &[u8]) -> Self {
+        let hash = digest(&SHA256, public_key);
+        Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; LEN] {
+        self.0
+    }
+
+    /// Creates the fingerprint from its hash.
+    pub fn from_bytes(hash: [u8; LEN]) -> Self {
+        Self(hash)
     }
 }
 

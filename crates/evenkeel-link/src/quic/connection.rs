@@ -29,6 +29,7 @@ struct ConnectionContext {
     path: u8,
     name: String,
     signals: Arc<SignalCell>,
+    relays: Option<Arc<[String]>>,
     /// Send window in force.
     send_window: AtomicU64,
 }
@@ -39,9 +40,11 @@ impl PathConnection {
         session: SessionKey,
         hello: Hello,
         signals: Arc<SignalCell>,
+        relays: Option<Arc<[String]>>,
     ) -> Self {
         let Hello { path, name, .. } = hello;
-        let context = ConnectionContext { session, path, name, signals, send_window: AtomicU64::new(0) };
+        let context =
+            ConnectionContext { session, path, name, signals, relays, send_window: AtomicU64::new(0) };
         Self { connection, context: Arc::new(context) }
     }
 
@@ -58,6 +61,11 @@ impl PathConnection {
     /// Returns the path's name, as the connecting side gave it.
     pub fn name(&self) -> &str {
         &self.context.name
+    }
+
+    /// Returns the relays on the way, the first hop first; `None` on the accepting side, which does not know them.
+    pub fn relays(&self) -> Option<&[String]> {
+        self.context.relays.as_deref()
     }
 
     /// Returns the peer's address.

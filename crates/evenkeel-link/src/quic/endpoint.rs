@@ -9,13 +9,13 @@ use noq::{
     WriteError,
 };
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use super::config::{ConnectionConfig, HANDSHAKE_TIMEOUT};
+use super::config::ConnectionConfig;
 use super::connection::PathConnection;
 use super::controller::SignalCell;
 use super::error::{BindError, ConnectError};
-use super::hello::{Answer, Hello, Join, MESSAGE_LEN_MAX, RejectionCode};
+use super::hello::{Answer, Hello, Join, MESSAGE_LEN_MAX, PathPurpose, RejectionCode};
 use super::session_key::{PathExport, ProofSide, SessionKey};
 use super::socket;
 use super::target::{PathBinding, PathTarget, RemoteAddress};
@@ -47,6 +47,8 @@ pub struct PathRequest<'a> {
     pub name: &'a str,
     /// Session to join; `None` starts a new one.
     pub session: Option<&'a SessionKey>,
+    /// A probe needs a session.
+    pub purpose: PathPurpose,
 }
 
 impl PathEndpoint {
@@ -91,14 +93,11 @@ impl PathEndpoint {
     }
 
     async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
-        let (host, port) = match &self.target.remote {
-            RemoteAddress::Socket(address) => return Ok(vec![*address]),
-            RemoteAddress::Name { host, port } => (host.as_str(), *port),
-        };
-        let lookup = timeout(HANDSHAKE_TIMEOUT, tokio::net::lookup_host((host, port))).await;
-        let found = lookup
-            .unwrap_or_else(|elapsed| Err(elapsed.into()))
-            .map_err(|source| ConnectError::Resolve { host: host.to_owned(), source })?;
+        let remote = &self.target.remote;
+        let found = remote.resolve().await?.into_iter();
+        if let RemoteAddress::Socket(_) = remote {
+            return Ok(found.collect());
+        }
         Ok(found.filter(|address| self.can_reach(*address)).take(ADDRESSES_MAX).collect())
     }
 
@@ -118,25 +117,12 @@ impl PathEndpoint {
     ) -> Result<PathConnection, ConnectError> {
         socket::check_route(&self.target.binding, address)
             .map_err(|source| ConnectError::NoRoute { address, source })?;
-        let signals = Arc::new(SignalCell::new(config.clock));
         let endpoint = self.endpoint.lock().clone();
-        let connecting =
-            endpoint.connect_with(config.outgoing(&signals), address, SERVER_NAME).map_err(|source| {
-                self.mark_silent();
-                ConnectError::Endpoint { address, source }
-            })?;
-        let wait = config.handshake_timeout;
-        let deadline = Instant::now() + wait;
-        let Ok(connected) = timeout_at(deadline, connecting).await else {
+        let connected = connect_over(&endpoint, address, config, request, Some([].into())).await;
+        if let Err(ConnectError::Endpoint { .. } | ConnectError::NoAnswer { .. }) = connected {
             self.mark_silent();
-            return Err(ConnectError::NoAnswer { address, timeout: wait });
-        };
-        let connection = connected.map_err(|error| ConnectError::explain(error, address, config.own))?;
-        let introduction = Introduction { connection, address, own: config.own, request };
-        let introduced = timeout_at(deadline, introduction.run()).await;
-        let (session, hello) =
-            introduced.unwrap_or(Err(ConnectError::NoWelcome { address, timeout: wait }))?;
-        Ok(PathConnection::new(introduction.connection, session, hello, signals))
+        }
+        connected
     }
 
     /// Closes the connections over the current socket, and the socket.
@@ -149,6 +135,30 @@ impl PathEndpoint {
         let endpoint = self.endpoint.lock().clone();
         endpoint.wait_all_draining().await;
     }
+}
+
+/// Connects to the peer and introduces the path; `relays` are those of the endpoint's route.
+pub(super) async fn connect_over(
+    endpoint: &Endpoint,
+    address: SocketAddr,
+    config: &ConnectionConfig,
+    request: &PathRequest<'_>,
+    relays: Option<Arc<[String]>>,
+) -> Result<PathConnection, ConnectError> {
+    let signals = Arc::new(SignalCell::new(config.clock));
+    let connecting = endpoint
+        .connect_with(config.outgoing(&signals), address, SERVER_NAME)
+        .map_err(|source| ConnectError::Endpoint { address, source })?;
+    let wait = config.handshake_timeout;
+    let deadline = Instant::now() + wait;
+    let Ok(connected) = timeout_at(deadline, connecting).await else {
+        return Err(ConnectError::NoAnswer { address, timeout: wait });
+    };
+    let connection = connected.map_err(|error| ConnectError::explain(error, address, config.own))?;
+    let introduction = Introduction { connection, address, own: config.own, request };
+    let introduced = timeout_at(deadline, introduction.run()).await;
+    let (session, hello) = introduced.unwrap_or(Err(ConnectError::NoWelcome { address, timeout: wait }))?;
+    Ok(PathConnection::new(introduction.connection, session, hello, signals, relays))
 }
 
 fn open(target: &PathTarget) -> Result<Endpoint, BindError> {
@@ -168,13 +178,13 @@ struct Introduction<'a> {
 impl Introduction<'_> {
     async fn run(&self) -> Result<(SessionKey, Hello), ConnectError> {
         let address = self.address;
-        let PathRequest { path, name, session } = *self.request;
+        let PathRequest { path, name, session, purpose } = *self.request;
         let export = PathExport::new(&self.connection, path).map_err(|_| self.wrong("no key material"))?;
         let join = session.map(|session| Join {
             session: session.id(),
             proof: session.prove(ProofSide::Connecting, &export),
         });
-        let hello = Hello { path, name: name.to_owned(), join };
+        let hello = Hello { path, name: name.to_owned(), join, purpose };
         let answer = self.exchange(&hello).await?;
         let welcome = match Answer::decode(&answer) {
             Ok(Answer::Welcome(welcome)) => welcome,

@@ -8,7 +8,7 @@
 //! | version | 2 | | 0 | 1 | | 1 | 1 |
 //! | path | 1 | | session | 16 | | code | 1 |
 //! | length of the name, name | 1 + n | | proof | 32 | | text | n |
-//! | 0, or 1, session and proof | 1 or 49 | | | | | | |
+//! | 0, or 1 (2 for a probe), session and proof | 1 or 49 | | | | | | |
 
 use std::fmt;
 
@@ -28,6 +28,16 @@ pub(super) struct Hello {
     pub(super) name: String,
     /// Session to join; `None` starts a new one.
     pub(super) join: Option<Join>,
+    pub(super) purpose: PathPurpose,
+}
+
+/// Purpose of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathPurpose {
+    /// It becomes the connection of its path.
+    Traffic,
+    /// It only measures a route of a session's path; the path keeps its connection.
+    Probe,
 }
 
 /// Session to join, and the proof of knowing its key.
@@ -46,7 +56,10 @@ impl Hello {
         match &self.join {
             None => bytes.push(0),
             Some(join) => {
-                bytes.push(1);
+                bytes.push(match self.purpose {
+                    PathPurpose::Traffic => 1,
+                    PathPurpose::Probe => 2,
+                });
                 bytes.extend(join.session.0);
                 bytes.extend(join.proof);
             }
@@ -74,13 +87,15 @@ impl Hello {
                 format!("path {path} exceeds {}", PATHS_MAX - 1),
             ));
         }
-        let join = match reader.array()? {
-            [0] => None,
-            [1] => Some(Join { session: SessionId(reader.array()?), proof: reader.array()? }),
-            [_] => return Err(malformed("the hello has an unknown kind")),
+        let [kind] = reader.array()?;
+        let join = match kind {
+            0 => None,
+            1 | 2 => Some(Join { session: SessionId(reader.array()?), proof: reader.array()? }),
+            _ => return Err(malformed("the hello has an unknown kind")),
         };
+        let purpose = if kind == 2 { PathPurpose::Probe } else { PathPurpose::Traffic };
         reader.end()?;
-        Ok(Self { path, name, join })
+        Ok(Self { path, name, join, purpose })
     }
 }
 
@@ -245,8 +260,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_hello_is_read_as_it_was_written(path in 0_u8..128, name in "[a-z0-9]{0,64}", join in option::of(join())) {
-            let hello = Hello { path, name, join };
+        fn a_hello_is_read_as_it_was_written(path in 0_u8..128, name in "[a-z0-9]{0,64}", join in option::of(join()), is_probe: bool) {
+            let purpose = if is_probe && join.is_some() { PathPurpose::Probe } else { PathPurpose::Traffic };
+            let hello = Hello { path, name, join, purpose };
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
 
@@ -260,7 +276,7 @@ mod tests {
 
         #[test]
         fn a_cut_hello_is_malformed(join in option::of(join()), cut in 1_usize..60) {
-            let bytes = Hello { path: 0, name: "wan".to_owned(), join }.encode();
+            let bytes = Hello { path: 0, name: "wan".to_owned(), join, purpose: PathPurpose::Traffic }.encode();
             let len = bytes.len().saturating_sub(cut);
             prop_assert_eq!(Hello::decode(&bytes[..len]).map_err(|rejection| rejection.code), Err(RejectionCode::Malformed));
         }
@@ -278,7 +294,7 @@ mod tests {
 
     #[test]
     fn long_names_and_texts_are_cut_between_characters() {
-        let hello = Hello { path: 0, name: "ä".repeat(33), join: None };
+        let hello = Hello { path: 0, name: "ä".repeat(33), join: None, purpose: PathPurpose::Traffic };
         assert_eq!(Hello::decode(&hello.encode()).unwrap().name, "ä".repeat(32));
         let refused = Answer::Refused(PathRejection::new(RejectionCode::Busy, "€".repeat(67)));
         let expected = Answer::Refused(PathRejection::new(RejectionCode::Busy, "€".repeat(66)));

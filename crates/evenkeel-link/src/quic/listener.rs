@@ -5,6 +5,7 @@ mod failure_log;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use noq::{
     Connection, Endpoint, EndpointConfig, Incoming, ReadError, ReadToEndError, SendStream, TokioRuntime,
@@ -12,7 +13,7 @@ use noq::{
 };
 use parking_lot::Mutex;
 use ring::error::Unspecified;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -20,16 +21,22 @@ use super::config::ConnectionConfig;
 use super::connection::PathConnection;
 use super::controller::SignalCell;
 use super::error::{BindError, ConnectError};
-use super::hello::{Answer, Hello, Join, MESSAGE_LEN_MAX, PathRejection, RejectionCode};
+use super::hello::{Answer, Hello, Join, MESSAGE_LEN_MAX, PathPurpose, PathRejection, RejectionCode};
 use super::session_key::{PathExport, ProofSide, SessionId, SessionKey};
 use super::socket;
-use admission::{Admission, PendingConnections, PendingGuard, SourceNetwork};
-use failure_log::FailureLog;
+use admission::{Admission, PendingConnections, PendingGuard};
+
+pub(crate) use admission::SourceNetwork;
+pub(crate) use failure_log::FailureLog;
 
 pub(super) use admission::PENDING_MAX;
 
 /// Accepted paths that wait for the driver.
 const ACCEPTED_MAX: usize = 16;
+/// Probes of routes that may be connected at once.
+const PROBES_MAX: usize = 64;
+/// Longest time for which a probe stays connected.
+const PROBE_LIFETIME_MAX: Duration = Duration::from_secs(120);
 /// Close code of a connection whose hello was refused.
 const REFUSED: VarInt = VarInt::from_u32(1);
 
@@ -69,6 +76,7 @@ impl PathListener {
             config: config.clone(),
             directory,
             paths,
+            probes: Arc::new(Semaphore::new(PROBES_MAX)),
             failures: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
@@ -109,6 +117,7 @@ struct ListenerContext {
     config: ConnectionConfig,
     directory: Arc<dyn SessionDirectory>,
     paths: mpsc::Sender<PathConnection>,
+    probes: Arc<Semaphore>,
     failures: Mutex<FailureLog>,
 }
 
@@ -131,13 +140,19 @@ async fn accept_on(endpoint: Endpoint, pending: PendingConnections, context: Arc
     }
 }
 
-async fn handshake(incoming: Incoming, _pending: PendingGuard, context: Arc<ListenerContext>) {
+async fn handshake(incoming: Incoming, pending: PendingGuard, context: Arc<ListenerContext>) {
     let address = socket::canonical(incoming.remote_address());
     let accepted = timeout(context.config.handshake_timeout, accept_path(incoming, &context)).await;
     let error = match accepted.unwrap_or(Err(AcceptError::Silent)) {
-        Ok(path) => {
+        Ok(Accepted::Path(path)) => {
             // Fails only if the listener is being dropped, which closes the path.
             let _ = context.paths.send(path).await;
+            return;
+        }
+        Ok(Accepted::Probe(connection, _permit)) => {
+            drop(pending);
+            // The connection acknowledges packets by itself, and is closed when it is dropped.
+            let _ = timeout(PROBE_LIFETIME_MAX, connection.closed()).await;
             return;
         }
         Err(error) => error,
@@ -147,7 +162,13 @@ async fn handshake(incoming: Incoming, _pending: PendingGuard, context: Arc<List
     tracing::warn!(%address, %error, unlogged, "an incoming connection of the link failed");
 }
 
-async fn accept_path(incoming: Incoming, context: &ListenerContext) -> Result<PathConnection, AcceptError> {
+/// Connection whose hello was accepted.
+enum Accepted {
+    Path(PathConnection),
+    Probe(Connection, OwnedSemaphorePermit),
+}
+
+async fn accept_path(incoming: Incoming, context: &ListenerContext) -> Result<Accepted, AcceptError> {
     let ListenerContext { config, directory, .. } = context;
     let address = socket::canonical(incoming.remote_address());
     let explain = |error| ConnectError::explain(error, address, config.own);
@@ -156,7 +177,10 @@ async fn accept_path(incoming: Incoming, context: &ListenerContext) -> Result<Pa
     let connection = connecting.await.map_err(explain)?;
     let (send, mut recv) = connection.accept_bi().await.map_err(explain)?;
     let decision = match recv.read_to_end(MESSAGE_LEN_MAX).await {
-        Ok(hello) => decide(&connection, &hello, directory.as_ref()),
+        Ok(hello) => decide(&connection, &hello, directory.as_ref()).and_then(|welcome| {
+            let permit = context.admit_probe(welcome.hello.purpose)?;
+            Ok((welcome, permit))
+        }),
         Err(ReadToEndError::TooLong) => {
             Err(PathRejection::new(RejectionCode::Malformed, "the hello is too long"))
         }
@@ -166,10 +190,14 @@ async fn accept_path(incoming: Incoming, context: &ListenerContext) -> Result<Pa
         }
     };
     match decision {
-        Ok(Welcome { hello, session, answer }) => {
+        Ok((Welcome { answer, .. }, Some(permit))) => {
+            reply(send, &Answer::Welcome(answer)).await?;
+            Ok(Accepted::Probe(connection, permit))
+        }
+        Ok((Welcome { hello, session, answer }, None)) => {
             config.open_windows(&connection);
             reply(send, &Answer::Welcome(answer)).await?;
-            Ok(PathConnection::new(connection, session, hello, signals))
+            Ok(Accepted::Path(PathConnection::new(connection, session, hello, signals, None)))
         }
         Err(rejection) => {
             let delivered = reply(send, &Answer::Refused(rejection.clone())).await?;
@@ -177,6 +205,18 @@ async fn accept_path(incoming: Incoming, context: &ListenerContext) -> Result<Pa
             let _ = delivered.await;
             connection.close(REFUSED, rejection.text.as_bytes());
             Err(AcceptError::Refused(rejection))
+        }
+    }
+}
+
+impl ListenerContext {
+    /// Returns a permit for a probe; `None` for a path, which needs none.
+    fn admit_probe(&self, purpose: PathPurpose) -> Result<Option<OwnedSemaphorePermit>, PathRejection> {
+        match purpose {
+            PathPurpose::Traffic => Ok(None),
+            PathPurpose::Probe => self.probes.clone().try_acquire_owned().map(Some).map_err(|_| {
+                PathRejection::new(RejectionCode::Busy, format!("{PROBES_MAX} probes are connected"))
+            }),
         }
     }
 }

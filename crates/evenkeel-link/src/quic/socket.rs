@@ -9,7 +9,7 @@ use super::error::BindError;
 use super::target::{PathBinding, PathTarget, RemoteAddress};
 
 /// Socket and the address that it was asked to bind, for error messages.
-type BoundSocket = (UdpSocket, SocketAddr);
+pub(crate) type BoundSocket = (UdpSocket, SocketAddr);
 
 /// Buffers that are asked for; the system's limits may allow less.
 const BUFFER_LEN: usize = 4 << 20;
@@ -29,7 +29,7 @@ pub(super) fn bind_path(target: &PathTarget) -> Result<BoundSocket, BindError> {
 }
 
 /// Opens the socket on which connections are accepted.
-pub(super) fn bind_listener(address: SocketAddr) -> Result<BoundSocket, BindError> {
+pub(crate) fn bind_listener(address: SocketAddr) -> Result<BoundSocket, BindError> {
     open(&PathBinding::Any, address)
 }
 
@@ -48,7 +48,7 @@ pub(super) fn check_route(binding: &PathBinding, remote: SocketAddr) -> io::Resu
 }
 
 /// Writes an IPv4 address that a socket for both families reports as IPv4.
-pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

@@ -4,6 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use tokio::time::timeout;
+
+use super::config::HANDSHAKE_TIMEOUT;
+use super::error::ConnectError;
+
 /// Longest interface name that Linux allows.
 const INTERFACE_LEN_MAX: usize = 15;
 /// Longest host name that DNS allows.
@@ -120,6 +125,21 @@ impl FromStr for RemoteAddress {
             return Err(TargetError::Host { text: owned() });
         }
         Ok(Self::Name { host: host.to_owned(), port })
+    }
+}
+
+impl RemoteAddress {
+    /// Returns the current addresses; a name is looked up.
+    pub(crate) async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
+        let (host, port) = match self {
+            Self::Socket(address) => return Ok(vec![*address]),
+            Self::Name { host, port } => (host.as_str(), *port),
+        };
+        let lookup = timeout(HANDSHAKE_TIMEOUT, tokio::net::lookup_host((host, port))).await;
+        let found = lookup
+            .unwrap_or_else(|elapsed| Err(elapsed.into()))
+            .map_err(|source| ConnectError::Resolve { host: host.to_owned(), source })?;
+        Ok(found.collect())
     }
 }
 

@@ -9,6 +9,7 @@ use super::acks::Urgency;
 use super::flow_table::LinkFlow;
 use super::link_path::LinkPath;
 use super::send_half::SentChunk;
+use super::status::TrafficRole;
 use super::{LinkSession, Observation, SessionEvent, StreamKey, Transmit};
 use crate::flow::FlowId;
 use crate::path_signals::PathSignals;
@@ -22,7 +23,7 @@ const REQUEST_DOUBLINGS_MAX: u32 = 3;
 impl LinkSession {
     /// Adds a path without a connection.
     pub fn add_path(&mut self, now: Instant, path: PathId, name: &str) -> Result<(), SwrrError> {
-        self.paths.add(LinkPath::new(path, name, self.config.path, now))?;
+        self.paths.add(now, LinkPath::new(path, name, self.config.path, now))?;
         let transition = self.paths.on_time(now, path);
         self.report(now, path, transition);
         Ok(())
@@ -41,11 +42,22 @@ impl LinkSession {
     }
 
     /// Records that a path has a new authenticated connection, which replaces an earlier one.
+    ///
+    /// A replacement changes neither weights nor states, and no flow changes its path: the picks that follow are those
+    /// that would have followed.
     pub fn handle_path_up(&mut self, now: Instant, path: PathId) {
         let is_reconnected = self.has_been_connected && self.paths.connected().next().is_none();
+        let interval = self.paths.get(path).filter(|path| path.is_connected).map(LinkPath::interval);
+        let at_home: Vec<FlowId> = self.flows_at_home(path);
         self.drop_connection(now, path);
         let Some(known) = self.paths.get_mut(path) else { return };
         known.set_connected(now, true);
+        if let Some(interval) = interval {
+            known.resume_interval(interval);
+        }
+        for id in at_home {
+            self.flows.update(id, |flow| flow.home = Some(path));
+        }
         self.alive_at = self.alive_at.max(now);
         self.has_been_connected = true;
         if is_reconnected {
@@ -83,13 +95,18 @@ impl LinkSession {
         known.set_connected(now, false);
         self.transmits.retain(|transmit| transmit.path() != path);
         self.datagrams.retain(|datagram| datagram.path != path);
+        for id in self.flows_at_home(path) {
+            self.release_home(id);
+        }
         for id in self.flows.ids() {
-            if self.flows.get(id).is_some_and(|flow| flow.home == Some(path)) {
-                self.release_home(id);
-            }
             self.flows.update(id, |flow| flow.send.resend(|chunk| chunk.path == path));
         }
         self.wake_all();
+    }
+
+    /// Returns the flows whose own stream is on a path.
+    fn flows_at_home(&self, path: PathId) -> Vec<FlowId> {
+        self.flows.iter().filter(|(_, flow)| flow.home == Some(path)).map(|(id, _)| id).collect()
     }
 
     /// Records the measurements of a path's current connection.
@@ -179,7 +196,8 @@ impl LinkSession {
 
     /// Moves a flow's own stream to another path, which continues from the last acknowledged byte.
     fn change_home(&mut self, now: Instant, id: FlowId, from: PathId) {
-        let Some(to) = self.paths.pick_for_flow(now, Some(from)) else { return };
+        let Some(lane) = self.flows.get(id).map(|flow| flow.lane) else { return };
+        let Some(to) = self.paths.pick_for_flow(now, lane, Some(from)) else { return };
         self.transmits.push_back(Transmit::Abandon { path: from, stream: StreamKey::Flow(id) });
         self.release_home(id);
         self.flows.update(id, |flow| {
@@ -187,6 +205,34 @@ impl LinkSession {
             flow.send.resend(|chunk| chunk.path == from)
         });
         self.wake(id);
+    }
+
+    /// Replaces active paths by candidates where necessary, and moves flows off the candidates.
+    pub(super) fn review_active_set(&mut self, now: Instant) {
+        let replacements = self.paths.review_active_set(now);
+        let has_changed = !replacements.is_empty();
+        for replacement in replacements {
+            self.events.push_back(SessionEvent::PathReplaced { replacement });
+        }
+        self.leave_candidates(now);
+        if has_changed {
+            self.wake_all();
+        }
+    }
+
+    /// Moves flows from candidates to active paths, if one is healthy.
+    fn leave_candidates(&mut self, now: Instant) {
+        let candidates = self.paths.iter().filter(|path| path.role == TrafficRole::Candidate);
+        let candidates: Vec<PathId> = candidates.map(|path| path.id).collect();
+        if candidates.is_empty() || !self.paths.has_healthy_active(now) {
+            return;
+        }
+        for id in self.flows.ids() {
+            let home = self.flows.get(id).filter(|flow| flow.has_own_stream()).and_then(|flow| flow.home);
+            if let Some(home) = home.filter(|home| candidates.contains(home)) {
+                self.change_home(now, id, home);
+            }
+        }
     }
 
     /// Asks the peer for acknowledgements that are overdue.

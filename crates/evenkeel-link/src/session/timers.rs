@@ -6,6 +6,7 @@ use evenkeel_policy::time::{Duration, Instant};
 
 use super::link_path::{LinkPath, SilenceStep};
 use super::{Datagram, LinkSession, SessionError, SessionEvent, TICK};
+use crate::flow::Side;
 use crate::frame::encode_probe;
 
 /// Time between two checks of the data on unhealthy paths.
@@ -48,6 +49,8 @@ impl LinkSession {
         if self.tick_at <= now {
             self.tick_at = now + TICK;
             self.paths.refresh(now);
+            self.review_active_set(now);
+            self.review_bonded_lane(now);
             self.request_acks(now);
             self.check_alive(now);
         }
@@ -84,8 +87,9 @@ impl LinkSession {
     /// Ends the session if no path has answered for too long.
     fn check_alive(&mut self, now: Instant) {
         let timeout = self.config.session_timeout;
-        if !self.has_been_connected && self.flows.len() == 0 {
-            // Nothing is lost while the peer has not been reached yet.
+        if self.side == Side::Connecting && !self.has_been_connected && self.flows.len() == 0 {
+            // Nothing is lost while the peer has not been reached yet. On the listening side, a session without its
+            // first path takes the place of another one.
             self.alive_at = now;
         }
         if timeout < now.since(self.alive_at) {

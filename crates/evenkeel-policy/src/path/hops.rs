@@ -90,6 +90,12 @@ impl HopRule {
         HopCount(self.config.hops_start)
     }
 
+    /// Returns the number of hops of a route; one outside the range is clamped to it.
+    pub fn count(&self, hops: usize) -> HopCount {
+        let hops = u8::try_from(hops).unwrap_or(u8::MAX);
+        HopCount(hops.clamp(self.config.hops_min, self.config.hops_max))
+    }
+
     /// Proposes a number of hops for a path with `hops`: one more when it performs badly, one fewer when it performs
     /// well.
     ///

@@ -9,7 +9,8 @@ use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
     DURATION_BOUNDS, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer, PathGauges,
-    PathMetrics, Registry, RequestLogLimits, RouterGauges, RouterMetrics, metric_names,
+    PathMetrics, Registry, RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges, RouterMetrics,
+    metric_names,
 };
 use proptest::prelude::*;
 
@@ -26,6 +27,10 @@ fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
     link.set_reorder_utilization("7", 0.5);
     link.paths
         .update(&PathGauges { window: Some(&window()), ..PathGauges::default() }, |path| path.0.to_string());
+    RelayMetrics::new(&registry).unwrap().refused("busy");
+    let routes = RouteMetrics::new(&registry, "site-b").unwrap();
+    routes.set_hops("wan0", 3);
+    routes.count_failure("no_answer");
     observer.metrics().name_peer(PeerId(0), "b");
     observer.metrics().name_node(NodeId(0), "a");
     let engine = Some(EngineGauges { running: 3, waiting: 1 });

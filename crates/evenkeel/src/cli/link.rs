@@ -4,6 +4,7 @@ mod connect;
 mod keys;
 mod listen;
 mod process;
+mod relay;
 mod run_file;
 mod status;
 
@@ -17,6 +18,7 @@ Examples:
   evenkeel link listen --keys core-keys --peer sha256:... --path 0.0.0.0:7443 --allow 127.0.0.1:8000
   evenkeel link connect --keys edge-keys --peer sha256:... --path wan0=198.51.100.7:7443 --path wan1=203.0.113.7:7443 \\
       --forward 127.0.0.1:9000=127.0.0.1:8000
+  evenkeel link relay --keys relay-keys --listen 0.0.0.0:7500 --next 198.51.100.7:7443 --peer sha256:...
   evenkeel link status                                  show the paths of the links on this machine
 ";
 
@@ -33,6 +35,7 @@ enum LinkCommand {
     Keys(keys::KeysArgs),
     Listen(listen::ListenArgs),
     Connect(connect::ConnectArgs),
+    Relay(relay::RelayArgs),
     Status(status::StatusArgs),
 }
 
@@ -41,6 +44,7 @@ pub(super) fn run(args: LinkArgs) -> Result<(), CliError> {
         LinkCommand::Keys(args) => keys::run(&args),
         LinkCommand::Listen(args) => listen::run(args),
         LinkCommand::Connect(args) => connect::run(args),
+        LinkCommand::Relay(args) => relay::run(args),
         LinkCommand::Status(args) => status::run(&args),
     }
 }

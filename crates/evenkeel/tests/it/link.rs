@@ -4,12 +4,16 @@
 
 mod commands;
 mod errors;
+mod gateway;
+mod gateway_site;
 mod netns;
 mod process;
+mod relays;
 mod security;
 mod settings;
 mod sites;
 mod test_link;
+mod test_relay;
 mod transfer;
 
 use std::time::Duration;

@@ -17,10 +17,10 @@ const PENDING_UNVALIDATED_MAX_PER_SOURCE: usize = 4;
 
 /// Network of a peer; an IPv6 host usually has a whole /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SourceNetwork(IpAddr);
+pub(crate) struct SourceNetwork(IpAddr);
 
 impl SourceNetwork {
-    pub(super) fn of(address: IpAddr) -> Self {
+    pub(crate) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => Self(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into()),
             address @ IpAddr::V4(_) => Self(address),

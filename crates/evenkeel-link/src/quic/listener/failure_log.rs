@@ -12,14 +12,14 @@ const SOURCES_MAX: usize = 64;
 
 /// Sources with a line within the last interval, and the number of failures without one.
 #[derive(Debug, Default)]
-pub(super) struct FailureLog {
+pub(crate) struct FailureLog {
     logged: HashMap<SourceNetwork, Instant>,
     unlogged: u64,
 }
 
 impl FailureLog {
     /// Records a failure; returns the number of failures without a line so far if this one is to be logged.
-    pub(super) fn record(&mut self, now: Instant, source: SourceNetwork) -> Option<u64> {
+    pub(crate) fn record(&mut self, now: Instant, source: SourceNetwork) -> Option<u64> {
         self.logged.retain(|_, at| now.since(*at) < INTERVAL);
         if self.logged.contains_key(&source) || SOURCES_MAX <= self.logged.len() {
             self.unlogged += 1;

@@ -9,7 +9,7 @@ use rustls::version::TLS13;
 use super::log_lines::LogLines;
 use super::sites::{RawClient, Sites, config, connect, identity, impatient, new_session, raw_endpoint};
 use crate::quic::error::ConnectError;
-use crate::quic::hello::Hello;
+use crate::quic::hello::{Hello, PathPurpose};
 use crate::quic::tls::{PROTOCOL, PinnedPeer};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -178,7 +178,7 @@ async fn raw_error(sites: &Sites, tls: rustls::ClientConfig) -> ConnectError {
     let error = match RawClient::connect_with(sites.address, tls).await {
         Err(error) => error,
         Ok(client) => {
-            let hello = Hello { path: 0, name: String::new(), join: None };
+            let hello = Hello { path: 0, name: String::new(), join: None, purpose: PathPurpose::Traffic };
             let (mut send, _recv) = client.connection.open_bi().await.unwrap();
             // The connection may be closed already.
             let _ = send.write_all(&hello.encode()).await;

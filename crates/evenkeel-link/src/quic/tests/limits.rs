@@ -7,8 +7,9 @@ use tokio::time::timeout;
 
 use super::log_lines::LogLines;
 use super::sites::{RawClient, Sites, config, connect, identity, new_session};
+use crate::quic::endpoint::PathRequest;
 use crate::quic::error::ConnectError;
-use crate::quic::hello::{Answer, Hello, MESSAGE_LEN_MAX, RejectionCode};
+use crate::quic::hello::{Answer, Hello, MESSAGE_LEN_MAX, PathPurpose, RejectionCode};
 
 #[tokio::test]
 async fn a_hello_of_another_version_is_refused_with_both_versions() {
@@ -28,7 +29,7 @@ async fn malformed_hellos_are_refused() {
     let mut trailing = valid.clone();
     trailing.push(0);
     let mut unknown_kind = valid.clone();
-    *unknown_kind.last_mut().unwrap() = 2;
+    *unknown_kind.last_mut().unwrap() = 3;
     let mut cut_join = valid.clone();
     *cut_join.last_mut().unwrap() = 1;
     let long_name = [&[0, 1, 0, 65][..], &[b'n'; 65], &[0]].concat();
@@ -61,7 +62,8 @@ async fn a_peer_cannot_forge_log_lines_by_its_name() {
     let sites = Sites::start();
     let mut listener = sites.listener;
     let client = RawClient::connect(sites.address, &sites.edge_config).await.unwrap();
-    let hello = Hello { path: 0, name: "a\nb\u{1b}[0m".to_owned(), join: None };
+    let hello =
+        Hello { path: 0, name: "a\nb\u{1b}[0m".to_owned(), join: None, purpose: PathPurpose::Traffic };
     client.exchange(&hello.encode()).await;
     assert_eq!(listener.accept().await.unwrap().name(), "a\u{fffd}b\u{fffd}[0m");
 }
@@ -116,6 +118,22 @@ async fn two_hundred_strangers_cost_one_log_line_and_no_lasting_memory() {
     sites.connect(new_session(0)).await.unwrap();
 }
 
+#[tokio::test]
+async fn probes_of_routes_are_limited() {
+    let mut sites = Sites::start();
+    let (first, _) = sites.connect(new_session(0)).await.unwrap();
+    let probe = PathRequest { session: Some(first.session()), purpose: PathPurpose::Probe, ..new_session(0) };
+    let mut probes = Vec::new();
+    let error = loop {
+        match connect(sites.address, &sites.edge_config, probe).await {
+            Ok(connection) => probes.push(connection),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(probes.len(), 64);
+    assert_eq!(error.rejection().unwrap().code, RejectionCode::Busy);
+}
+
 fn hello(path: u8) -> Vec<u8> {
-    Hello { path, name: "wan".to_owned(), join: None }.encode()
+    Hello { path, name: "wan".to_owned(), join: None, purpose: PathPurpose::Traffic }.encode()
 }

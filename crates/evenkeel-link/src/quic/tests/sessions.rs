@@ -3,7 +3,7 @@
 use super::sites::{RawClient, Sites, config, connect, new_session, raw_endpoint};
 use crate::quic::endpoint::PathRequest;
 use crate::quic::error::ConnectError;
-use crate::quic::hello::{Answer, Hello, Join, PathRejection, RejectionCode};
+use crate::quic::hello::{Answer, Hello, Join, PathPurpose, PathRejection, RejectionCode};
 use crate::quic::session_key::{PathExport, ProofSide, SessionId, SessionKey};
 
 #[tokio::test]
@@ -11,7 +11,7 @@ async fn later_paths_join_the_session_of_the_first() {
     let mut sites = Sites::start();
     let (first, _) = sites.connect(new_session(0)).await.unwrap();
     for path in 1..4 {
-        let request = PathRequest { path, name: "wan", session: Some(first.session()) };
+        let request = PathRequest { session: Some(first.session()), ..new_session(path) };
         let (near, far) = sites.connect(request).await.unwrap();
         assert_eq!(near.session().id(), first.session().id());
         assert_eq!(far.session().id(), first.session().id());
@@ -27,6 +27,19 @@ async fn the_next_path_finds_the_session_even_if_the_driver_has_not_taken_the_fi
     let request = PathRequest { session: Some(first.session()), ..new_session(1) };
     let second = connect(sites.address, &sites.edge_config, request).await.unwrap();
     assert_eq!(second.session().id(), first.session().id());
+}
+
+#[tokio::test]
+async fn a_probe_of_a_session_is_welcomed_but_is_no_path() {
+    let mut sites = Sites::start();
+    let (first, _far_first) = sites.connect(new_session(0)).await.unwrap();
+    let session = Some(first.session());
+    let probe = PathRequest { session, purpose: PathPurpose::Probe, ..new_session(0) };
+    let near = connect(sites.address, &sites.edge_config, probe).await.unwrap();
+    near.send_datagram(vec![0; 64].into()).unwrap();
+    let (_near, far) = sites.connect(PathRequest { session, ..new_session(1) }).await.unwrap();
+    assert_eq!(far.path(), 1, "the probe is not accepted as a path");
+    assert!(near.close_reason().is_none() && first.close_reason().is_none());
 }
 
 #[tokio::test]
@@ -74,7 +87,7 @@ async fn a_join_with_the_key_of_another_session_is_refused() {
             .session()
             .prove(ProofSide::Connecting, &PathExport::new(&client.connection, 1).unwrap()),
     };
-    let hello = Hello { path: 1, name: String::new(), join: Some(join) };
+    let hello = Hello { path: 1, name: String::new(), join: Some(join), purpose: PathPurpose::Traffic };
     let rejection = client.rejection(&hello.encode()).await;
     let text = format!("the proof for session {} is wrong", first.session().id());
     assert_eq!(rejection, PathRejection::new(RejectionCode::WrongProof, text));
@@ -129,5 +142,5 @@ async fn answer(server: &noq::Endpoint, session: SessionId, signer: &SessionKey)
 fn join_hello(client: &RawClient, session: &SessionKey) -> Vec<u8> {
     let export = PathExport::new(&client.connection, 1).unwrap();
     let join = Join { session: session.id(), proof: session.prove(ProofSide::Connecting, &export) };
-    Hello { path: 1, name: "wan1".to_owned(), join: Some(join) }.encode()
+    Hello { path: 1, name: "wan1".to_owned(), join: Some(join), purpose: PathPurpose::Traffic }.encode()
 }

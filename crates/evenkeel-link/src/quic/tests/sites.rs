@@ -16,7 +16,7 @@ use crate::quic::connection::PathConnection;
 use crate::quic::controller::SignalCell;
 use crate::quic::endpoint::{PathEndpoint, PathRequest};
 use crate::quic::error::ConnectError;
-use crate::quic::hello::{Answer, MESSAGE_LEN_MAX, PathRejection};
+use crate::quic::hello::{Answer, MESSAGE_LEN_MAX, PathPurpose, PathRejection};
 use crate::quic::listener::{PathListener, SessionDirectory};
 use crate::quic::session_key::{SessionId, SessionKey};
 use crate::quic::socket;
@@ -90,7 +90,7 @@ pub(super) fn any_port() -> SocketAddr {
 }
 
 pub(super) fn new_session(path: u8) -> PathRequest<'static> {
-    PathRequest { path, name: "wan", session: None }
+    PathRequest { path, name: "wan", session: None, purpose: PathPurpose::Traffic }
 }
 
 pub(super) async fn connect(

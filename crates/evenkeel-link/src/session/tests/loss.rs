@@ -288,3 +288,18 @@ fn data_does_not_wait_for_an_active_path_that_limps_and_does_not_return_to_it() 
         }
     }
 }
+
+#[test]
+fn only_the_connecting_side_waits_forever_for_its_first_path() {
+    let has_failed = |side| {
+        let start = Instant::from_secs(1);
+        let mut session = LinkSession::new(side, SessionConfig::default(), start, 0).unwrap();
+        for second in 0..=61 {
+            session.handle_timeout(start + Duration::from_secs(second));
+        }
+        std::iter::from_fn(|| session.poll_event())
+            .any(|event| matches!(event, SessionEvent::SessionFailed { .. }))
+    };
+    assert!(!has_failed(Side::Connecting));
+    assert!(has_failed(Side::Listening), "it would take the place of another session");
+}

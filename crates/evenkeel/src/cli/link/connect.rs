@@ -1,10 +1,11 @@
 //! `evenkeel link connect`: connects to the other side over every path and forwards TCP connections.
 
 use clap::Args;
-use evenkeel_link::LinkConnector;
 use evenkeel_link::forward::{self, Forward};
 use evenkeel_link::identity::Fingerprint;
 use evenkeel_link::quic::PathTarget;
+use evenkeel_link::relay::RelayTarget;
+use evenkeel_link::{ConnectorSettings, LinkConnector, RouteSettings};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -17,11 +18,16 @@ Examples:
       --forward 127.0.0.1:9000=127.0.0.1:8000
   evenkeel link connect --keys edge-keys --peer sha256:... --path core.example:7443 \\
       --forward 127.0.0.1:9000=127.0.0.1:8000,lane=bonded
+  evenkeel link connect --keys edge-keys --peer sha256:... --path core.example:7443 \\
+      --relay relay-a.example:7500=sha256:... --relay relay-b.example:7500=sha256:... --relay relay-c.example:7500=sha256:... \\
+      --forward 127.0.0.1:9000=127.0.0.1:8000
 
 A path is [interface or local address=]remote address. A local address alone does not choose an interface: name the
 interface, or route by source address.
 The lane of a forward is `stream` (default: each connection uses one path) or `bonded` (each connection uses all paths,
 for large transfers).
+With relays, every path goes over hops_min to hops_max of them ([link] in the config file); each relay must allow our key
+(--peer) and the relays and the listening side that may follow it (--next).
 ";
 
 /// Connect to the other side of a link over one or more paths and forward TCP connections to it
@@ -36,6 +42,9 @@ pub(super) struct ConnectArgs {
     /// Path to the other side; repeatable
     #[arg(long = "path", value_name = "[INTERFACE|LOCAL_IP=]HOST:PORT", required = true)]
     paths: Vec<PathTarget>,
+    /// Relay that paths may go over, with its fingerprint; repeatable
+    #[arg(long = "relay", value_name = "HOST:PORT=FINGERPRINT")]
+    relays: Vec<RelayTarget>,
     /// Local address whose connections are forwarded to a target that the other side allows; repeatable
     #[arg(long = "forward", value_name = "LISTEN=TARGET[,lane=LANE]")]
     forwards: Vec<Forward>,
@@ -43,9 +52,16 @@ pub(super) struct ConnectArgs {
 
 pub(super) fn run(args: ConnectArgs) -> Result<(), CliError> {
     LinkProcess::run(&args.process, async |process, mut stop| {
-        let LinkProcess { identity, session, metrics, .. } = &process;
-        let connector =
-            LinkConnector::start(identity, args.peer, args.paths, session.clone(), metrics.clone())?;
+        let LinkProcess { identity, session, routes, metrics, .. } = &process;
+        let settings = ConnectorSettings {
+            name: "connect".to_owned(),
+            peer: args.peer,
+            paths: args.paths,
+            routes: RouteSettings { relays: args.relays, ..routes.clone() },
+            session: session.clone(),
+        };
+        let mut connector = LinkConnector::start(identity, settings, metrics.clone())?;
+        connector.check_sockets()?;
         if args.forwards.is_empty() {
             tracing::warn!(target: "evenkeel", "nothing is forwarded; forward a port with --forward LISTEN=TARGET");
         }

@@ -17,7 +17,7 @@ Examples:
   evenkeel link listen --keys core-keys --peer sha256:... --path 198.51.100.7:7443 --path 203.0.113.7:7443 \\
       --allow 127.0.0.1:8000 --allow db.internal:5432
 
-One address can accept all paths of the other side; several are needed only if each uplink has its own address.
+One wildcard address accepts the paths of all uplinks; name single addresses to keep other interfaces closed.
 ";
 
 /// Wait for the other side of a link and connect its flows to the allowed targets

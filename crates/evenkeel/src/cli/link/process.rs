@@ -5,26 +5,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use evenkeel::config::Config;
-use evenkeel::link_page::LinkPage;
-use evenkeel_link::Links;
+use evenkeel::config::{Config, LinkConfig};
+use evenkeel::link_page::{self, LinkPage};
 use evenkeel_link::identity::Identity;
 use evenkeel_link::session::SessionConfig;
+use evenkeel_link::{Links, RouteSettings};
 use evenkeel_telemetry::{PathMetrics, logs};
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::run_file::RunFile;
 use crate::cli::CliError;
 use crate::cli::settings::SettingsArgs;
 
-/// Time between two looks at the open connections of a process that stops.
-const DRAIN_POLL: Duration = Duration::from_millis(100);
-
-/// Flags of both sides of a link.
+/// Flags of every link process.
 #[derive(Debug, Args)]
 pub(super) struct ProcessArgs {
-    /// Directory with the key pair of this side, as `evenkeel link keys --out` created it
+    /// Directory with the key pair of this process, as `evenkeel link keys --out` created it
     #[arg(long, value_name = "DIR")]
     keys: PathBuf,
     /// Config file; its settings in [link] and [telemetry] apply [default: evenkeel.toml, if it exists]
@@ -42,6 +40,7 @@ pub(super) struct ProcessArgs {
 pub(super) struct LinkProcess {
     pub(super) identity: Identity,
     pub(super) session: SessionConfig,
+    pub(super) routes: RouteSettings,
     pub(super) metrics: PathMetrics,
     /// Time for open connections to end after a signal.
     pub(super) drain_max: Duration,
@@ -73,33 +72,37 @@ impl LinkProcess {
             let run_file = RunFile::create(&page.url()?)?;
             let metrics = page.metrics().clone();
             let drain_max = config.server.limits.drain_max;
-            let process = Self { identity, session: config.link.session, metrics, drain_max, page, run_file };
+            let LinkConfig { session, routes, .. } = config.link;
+            let process = Self { identity, session, routes, metrics, drain_max, page, run_file };
             side(process, stop).await
         })
     }
 
     /// Starts serving the page; the file that `evenkeel link status` reads exists as long as the guard.
     pub(super) fn serve_page(self, links: Links) -> Result<RunFile, CliError> {
+        self.serve_status(move || link_page::describe(&links.status()))
+    }
+
+    /// Starts serving a page with this status; see [`Self::serve_page`].
+    pub(super) fn serve_status(
+        self,
+        status: impl Fn() -> Value + Send + Sync + 'static,
+    ) -> Result<RunFile, CliError> {
         let url = self.page.url()?;
         tracing::info!(target: "evenkeel", %url, "status at /status, metrics at /metrics");
-        self.page.serve(links)?;
+        self.page.serve(status)?;
         Ok(self.run_file)
     }
 }
 
 /// Waits until all connections over the links have ended, at most `drain_max` or until a second signal.
 pub(super) async fn drain(links: &Links, stop: &mut StopSignals, drain_max: Duration) {
-    let drained = async {
-        while links.status().iter().any(|session| !session.flows.is_empty()) {
-            sleep(DRAIN_POLL).await;
-        }
-    };
     let open: usize = links.status().iter().map(|session| session.flows.len()).sum();
     if open > 0 {
         tracing::info!(target: "evenkeel", open, "waiting for open connections to end; a second signal exits at once");
     }
     tokio::select! {
-        _ = timeout(drain_max, drained) => {}
+        _ = timeout(drain_max, links.wait_idle()) => {}
         () = stop.wait() => {}
     }
 }

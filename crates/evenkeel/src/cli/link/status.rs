@@ -20,7 +20,7 @@ Examples:
   evenkeel link status --url http://127.0.0.1:9464      show the link whose --status-listen is this address
 ";
 
-/// Show state, RTT, loss, weight and shares of the paths of the links on this machine
+/// Show state, hops, RTT, loss, weight and shares of the paths of the links on this machine, and its relays
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct StatusArgs {
@@ -70,7 +70,7 @@ fn read(args: &StatusArgs) -> Result<Vec<Value>, CliError> {
     }
     if found.is_empty() {
         return Err(
-            "found no running link of this user; start one with `evenkeel link listen` or `evenkeel link connect`"
+            "found no running link of this user; start one with `evenkeel link listen`, `evenkeel link connect` or `evenkeel link relay`"
                 .into(),
         );
     }
@@ -81,7 +81,12 @@ fn describe(links: &[Value]) -> String {
     let mut out = String::new();
     for link in links {
         if let Some(pid) = link["pid"].as_u64() {
-            out.push_str(&format!("link of process {pid}\n"));
+            let kind = if link["relay"].is_null() { "link" } else { "relay" };
+            out.push_str(&format!("{kind} of process {pid}\n"));
+        }
+        if !link["relay"].is_null() {
+            out.push_str(&describe_relay(&link["relay"]));
+            continue;
         }
         let sessions = link["sessions"].as_array().map_or(&[][..], Vec::as_slice);
         if sessions.is_empty() {
@@ -95,18 +100,30 @@ fn describe(links: &[Value]) -> String {
 }
 
 fn describe_session(session: &Value) -> String {
-    let header =
-        ["PATH", "STATE", "RTT", "LOSS", "WEIGHT", "FLOWS", "BONDED", "IN FLIGHT", "SENT", "RE-INJECTED"];
+    let header = [
+        "PATH",
+        "STATE",
+        "HOPS",
+        "RTT",
+        "LOSS",
+        "WEIGHT",
+        "FLOWS",
+        "BONDED",
+        "IN FLIGHT",
+        "SENT",
+        "RE-INJECTED",
+    ];
     let paths = session["paths"].as_array().map_or(&[][..], Vec::as_slice);
     let rows = paths.iter().map(|path| {
         vec![
             path["name"].as_str().unwrap_or("-").to_owned(),
             describe_state(path),
+            path["hops"].as_u64().map_or("-".to_owned(), |hops| hops.to_string()),
             path["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms")),
             path["loss"].as_f64().map_or("-".to_owned(), |loss| format!("{:.1} %", loss * 100.0)),
             path["weight"].as_u64().map_or("-".to_owned(), |weight| weight.to_string()),
             describe_share(&path["flow_share"]),
-            describe_share(&path["bonded_share"]),
+            describe_bonded(path),
             bytes(&path["in_flight_bytes"]),
             bytes(&path["sent_bytes"]),
             bytes(&path["reinjected_bytes"]),
@@ -117,13 +134,44 @@ fn describe_session(session: &Value) -> String {
     format!("{table}open flows: {flows}\n")
 }
 
+fn describe_relay(relay: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let count = |value: &Value| value.as_u64().unwrap_or_default().to_string();
+    let peers = relay["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    let rows = peers.iter().map(|peer| vec![text(&peer["fingerprint"]), count(&peer["associations"])]);
+    let peers = Table::of_rows(vec!["PEER".to_owned(), "ASSOCIATIONS".to_owned()], rows);
+    let header = ["DIRECTION", "PACKETS", "BYTES", "DROPPED"];
+    let rows = ["to_next", "to_client"].map(|direction| {
+        let traffic = &relay[direction];
+        let name = direction.replace('_', " ");
+        vec![name, count(&traffic["packets"]), bytes(&traffic["bytes"]), count(&traffic["dropped_packets"])]
+    });
+    let traffic = Table::of_rows(header.map(str::to_owned).to_vec(), rows);
+    let refused = relay["refused"].as_object().into_iter().flatten();
+    let refused: Vec<String> = refused
+        .filter(|(_, count)| count.as_u64() > Some(0))
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    let refused = if refused.is_empty() { "none".to_owned() } else { refused.join(", ") };
+    format!("listening on {}\n{peers}{traffic}refused: {refused}\n", text(&relay["listen"]))
+}
+
 fn describe_state(path: &Value) -> String {
-    let state = path["state"].as_str().unwrap_or("-");
+    let state = match (path["state"].as_str(), path["role"].as_str()) {
+        (Some("ACTIVE"), Some("candidate")) => "CANDIDATE".to_owned(),
+        (Some(state), Some("candidate")) => format!("{state}, candidate"),
+        (state, _) => state.unwrap_or("-").to_owned(),
+    };
     match (path["connected"].as_bool(), path["silent"].as_bool()) {
         (Some(false), _) => format!("{state}, not connected"),
         (_, Some(true)) => format!("{state}, silent"),
-        _ => state.to_owned(),
+        _ => state,
     }
+}
+
+/// Formats the share of the bonded bytes, of a path in the bonded lane.
+fn describe_bonded(path: &Value) -> String {
+    if path["bonded"] == false { "out".to_owned() } else { describe_share(&path["bonded_share"]) }
 }
 
 /// Formats a share as observed and expected percentages.

@@ -23,6 +23,7 @@ fn a_usage_error_exits_with_2_and_names_the_argument() {
     let dir = TestDir::new("link-usage");
     let listen = ["link", "listen", "--keys", "k", "--peer", FINGERPRINT];
     let connect = ["link", "connect", "--keys", "k", "--peer", FINGERPRINT];
+    let relay = ["link", "relay", "--keys", "k", "--peer", FINGERPRINT, "--listen", "127.0.0.1:0"];
     for (args, part) in [
         (vec!["link"], "Usage: evenkeel link"),
         (vec!["link", "lisen"], "'listen'"),
@@ -46,6 +47,10 @@ fn a_usage_error_exits_with_2_and_names_the_argument() {
             "--peer <FINGERPRINT>",
         ),
         (vec!["link", "status", "--json", "--watch"], "cannot be used with"),
+        (relay.to_vec(), "--next <ADDR>"),
+        ([&relay[..], &["--next", "h:1"]].concat(), "--next <ADDR>"),
+        ([&relay[..], &["--next", "127.0.0.1:1", "--associations-max", "0"]].concat(), "--associations-max"),
+        ([&connect[..], &["--path", "h:1", "--relay", "h:2"]].concat(), "expected HOST:PORT=FINGERPRINT"),
     ] {
         let output = dir.run(&args);
         assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{args:?}: {output:?}");
@@ -56,7 +61,7 @@ fn a_usage_error_exits_with_2_and_names_the_argument() {
 #[test]
 fn every_command_has_help_with_examples() {
     let dir = TestDir::new("link-help");
-    for command in ["keys", "listen", "connect", "status"] {
+    for command in ["keys", "listen", "connect", "relay", "status"] {
         let help = dir.run(&["link", command, "--help"]).ok();
         assert!(help.contains(&format!("Examples:\n  evenkeel link {command} ")), "{help}");
     }
@@ -70,7 +75,7 @@ fn a_key_pair_is_created_once_shown_again_and_replaced_on_request() {
     assert!(fingerprint.starts_with("sha256:"), "{fingerprint}");
     assert_eq!(dir.run(&["link", "keys", "--show", "keys"]).ok().trim(), fingerprint);
     let error = dir.run(&["link", "keys", "--out", "keys"]).failed();
-    assert!(error.contains("exists and is not overwritten"), "{error}");
+    assert!(error.contains("already exists; --replace creates another key pair"), "{error}");
     let mode = fs::metadata(dir.file("keys/link.key")).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     let replaced = dir.run(&["link", "keys", "--out", "keys", "--replace"]).ok();
@@ -86,7 +91,10 @@ fn keys_that_are_missing_readable_by_others_or_corrupt_are_errors() {
     let key = sites.dir.file("edge-keys/link.key");
     fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
     let error = failure();
-    assert!(error.contains("has mode 644, so other users can read the key; run `chmod 600"), "{error}");
+    assert!(
+        error.contains("has mode 644; other users must have no access to the key; run `chmod 600"),
+        "{error}"
+    );
     fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
     sites.dir.write("edge-keys/link.key", "no key");
     let error = failure();
@@ -107,6 +115,10 @@ fn a_wrong_setting_is_an_error_with_file_and_line() {
         ("slow_factor = 0.9", "slow_factor"),
         ("session_timeout_secs = 0", "session_timeout_secs"),
         ("flows_max = 0", "flows_max"),
+        ("hops_min = 0", "hops_min"),
+        ("hops_max = 2", "hops_max"),
+        ("hops_start = 8", "hops_start"),
+        ("route_probe_ms = 20001", "route_probe_ms"),
         ("weight_scal = 1", "weight_scale"),
     ] {
         let sites = Sites::new("bad-settings", &format!("\n[link]\n{setting}\n"));

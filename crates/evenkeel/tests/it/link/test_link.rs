@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::process::{LoggedProcess, TIMEOUT, poll_until_timeout, wait_for};
 use super::sites::{LinkSide, Sites, wait_forwards, wait_port};
+use super::test_relay::{RelaySpec, TestRelay, start_relays};
 use crate::test_dir::CommandOutput;
 
 /// Two link processes.
@@ -17,6 +18,7 @@ use crate::test_dir::CommandOutput;
 pub(crate) struct TestLink {
     pub(crate) edge: LoggedProcess,
     pub(crate) core: LoggedProcess,
+    pub(crate) relays: Vec<TestRelay>,
     network: LinkNetwork,
     pub(crate) sites: Sites,
     /// UDP port of the core.
@@ -27,13 +29,13 @@ pub(crate) struct TestLink {
 }
 
 /// Network of a link.
-enum LinkNetwork {
+pub(crate) enum LinkNetwork {
     Loopback,
     Emulated(Network),
 }
 
 impl LinkNetwork {
-    fn run<T: Send>(&self, side: LinkSide, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, side: LinkSide, work: impl FnOnce() -> T + Send) -> T {
         match (self, side) {
             (Self::Loopback, _) => work(),
             (Self::Emulated(network), LinkSide::Edge) => network.edge().run(work),
@@ -51,6 +53,8 @@ pub(crate) struct LinkOptions<'a> {
     pub(crate) targets: &'a [SocketAddr],
     /// Further paths, without the port.
     pub(crate) paths: &'a [&'a str],
+    /// Relays that all paths go over.
+    pub(crate) relays: &'a [RelaySpec],
 }
 
 /// A forward of a [`TestLink`] to its own listener.
@@ -79,6 +83,16 @@ impl TestLink {
         Self::start_in(LinkNetwork::Emulated(network), name, &paths, options)
     }
 
+    /// Starts a link over an emulated network whose only path is `path`, without the port.
+    pub(crate) fn over_one_path(name: &str, network: Network, path: &str, options: &LinkOptions<'_>) -> Self {
+        Self::start_in(LinkNetwork::Emulated(network), name, &[path.to_owned()], options)
+    }
+
+    /// Starts a link with one path over loopback.
+    pub(crate) fn with_one_path(name: &str, options: &LinkOptions<'_>) -> Self {
+        Self::start_in(LinkNetwork::Loopback, name, &["127.0.0.1".to_owned()], options)
+    }
+
     /// Starts a link with two paths over loopback.
     pub(crate) fn on_loopback(name: &str, options: &LinkOptions<'_>) -> Self {
         let paths = ["127.0.0.1=127.0.0.1", "127.0.0.2=127.0.0.1"].map(str::to_owned);
@@ -101,10 +115,14 @@ impl TestLink {
         let port = wait_port(&core);
         targets.insert(1, format!("{own},lane=bonded"));
         let paths: Vec<String> = paths.iter().map(|path| format!("{path}:{port}")).collect();
+        let relays = start_relays(&network, &sites, &paths, options.relays);
         let mut command = sites.connect(&paths, &targets);
+        for relay in &relays {
+            command.args(["--relay", &relay.argument()]);
+        }
         let edge = network.run(LinkSide::Edge, || LoggedProcess::spawn("edge", &mut command));
         let forwards = wait_forwards(&edge, targets.len());
-        Self { edge, core, network, sites, port, listener, forwards }
+        Self { edge, core, relays, network, sites, port, listener, forwards }
     }
 
     /// Returns the emulated network.
