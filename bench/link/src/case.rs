@@ -12,7 +12,7 @@ pub(crate) struct LinkCase {
     pub(crate) kind: CaseKind,
 }
 
-/// What a case measures.
+/// Measurement of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CaseKind {
     /// One stream over all paths.

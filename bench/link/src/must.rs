@@ -22,7 +22,7 @@ pub(crate) fn list(scores: &[LinkScore]) -> String {
 }
 
 /// A bound for a figure of the link.
-struct Goal {
+struct LinkGoal {
     kind: &'static str,
     text: String,
     measured: f64,
@@ -34,7 +34,7 @@ enum Bound {
     AtMost(f64),
 }
 
-impl Goal {
+impl LinkGoal {
     fn line(&self) -> String {
         let Self { kind, text, measured, bound } = self;
         let (is_met, sign, limit) = match bound {
@@ -46,10 +46,10 @@ impl Goal {
     }
 }
 
-fn goals(score: &LinkScore) -> Vec<Goal> {
+fn goals(score: &LinkScore) -> Vec<LinkGoal> {
     let ratio = |kind, text: &str, other: Option<f64>, limit| {
         let measured = score.mbit(LinkContender::Evenkeel)? / other?;
-        Some(Goal { kind, text: text.to_owned(), measured, bound: Bound::AtLeast(limit) })
+        Some(LinkGoal { kind, text: text.to_owned(), measured, bound: Bound::AtLeast(limit) })
     };
     let goals = match score.case.kind {
         CaseKind::Multipath | CaseKind::FailOver => {
@@ -77,19 +77,19 @@ fn goals(score: &LinkScore) -> Vec<Goal> {
 }
 
 /// Returns the goal of progress within a second.
-fn seconds(score: &LinkScore, metric: &'static str, what: &str) -> Option<Goal> {
+fn seconds(score: &LinkScore, metric: &'static str, what: &str) -> Option<LinkGoal> {
     let measured = score.row(LinkContender::Evenkeel)?.samples.max(metric)? / 1e3;
     let path = metric.strip_prefix("gap ").and_then(|rest| rest.strip_suffix(" ms"));
     let text = path.map_or_else(|| format!("{what} in s"), |path| format!("{what} after {path} fails in s"));
-    Some(Goal { kind: "must", text, measured, bound: Bound::AtMost(1.0) })
+    Some(LinkGoal { kind: "must", text, measured, bound: Bound::AtMost(1.0) })
 }
 
 /// Returns the goal for the kernel Cubic flow's share beside the link, relative to its share beside another of its kind.
-fn competitor_share(score: &LinkScore) -> Option<Goal> {
+fn competitor_share(score: &LinkScore) -> Option<LinkGoal> {
     let share = |contender| Some(score.row(contender)?.samples.quartiles(COMPETITOR_SHARE)?.median);
     let measured = share(LinkContender::Evenkeel)? / share(CUBIC)?;
     let text = "share of a kernel Cubic flow beside the link / beside kernel Cubic".to_owned();
-    Some(Goal { kind: "must", text, measured, bound: Bound::AtLeast(0.7) })
+    Some(LinkGoal { kind: "must", text, measured, bound: Bound::AtLeast(0.7) })
 }
 
 #[cfg(test)]
