@@ -4,7 +4,7 @@ use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
     ActivePath, Alternative, BondChangeKind, BondDemand, BondPath, BondRule, BondedLane, Cause, HopConfig,
     HopRule, IntervalCollector, IntervalSample, Loss, PathConfig, PathRule, PathState, PathStats, Probe,
-    PruneRule, QueueTrend, Relays, Role, Streak, Transition,
+    PruneRule, QueueTrend, Relays, Role, RouteFigures, RouteRule, RouteVerdict, Streak, Transition,
 };
 use evenkeel_policy::swrr::{SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
@@ -181,6 +181,35 @@ proptest! {
             let is_usable = paths.iter().any(|path| path.state().is_usable());
             prop_assert!(is_usable || !was_usable, "the last usable path was deactivated");
             was_usable = is_usable;
+        }
+    }
+
+    #[test]
+    fn a_route_is_replaced_only_after_three_better_rounds_running(
+        rounds in vec((1..400_u64, 1..400_u64), 1..40),
+    ) {
+        let rule = RouteRule::default();
+        let figures = |rtt_ms| RouteFigures { rtt: Duration::from_millis(rtt_ms), loss: Loss::NONE };
+        let mut better = 0;
+        let mut running = 0;
+        // Exactly at the margin, rounding decides.
+        for (current, candidate) in rounds.into_iter().filter(|(current, candidate)| candidate * 100 != current * 85) {
+            better = if candidate * 100 < current * 85 { better + 1 } else { 0 };
+            running = match rule.judge(running, &figures(current), &figures(candidate)) {
+                RouteVerdict::Keep => {
+                    prop_assert_eq!(better, 0);
+                    0
+                }
+                RouteVerdict::ProbeAgain(rounds) => {
+                    prop_assert_eq!(rounds, better);
+                    rounds
+                }
+                RouteVerdict::Swap => {
+                    prop_assert_eq!(better, 3);
+                    better = 0;
+                    0
+                }
+            };
         }
     }
 

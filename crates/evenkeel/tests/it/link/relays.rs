@@ -241,6 +241,8 @@ fn wrong_sets_of_relays_are_errors_at_the_start() {
     assert!(error.contains("a route needs at least hops_min = 3 relays, but only 2 are given"), "{error}");
     let error = failure(&[relay(1, 0), relay(2, 1), relay(1, 2)]);
     assert!(error.contains("relay 127.0.0.1:1 has the address or the key of another relay"), "{error}");
+    let error = failure(&vec![relay(1, 0); 65]);
+    assert!(error.contains("a link has at most 64 relays, not 65"), "{error}");
     let error = failure(&[relay(1, 0), relay(2, 1), relay(3, 1)]);
     assert!(error.contains("relay 127.0.0.1:3 has the address or the key of another relay"), "{error}");
 }
