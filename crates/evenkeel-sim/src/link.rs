@@ -2,7 +2,7 @@
 //!
 //! A path has a rate, a delay, a queue, losses and faults. Each connection on it is a model of QUIC: streams are reliable
 //! and ordered, datagrams are not, and a congestion window limits what is on its way. Datagrams are also delayed and
-//! repeated at random, frames repeated. Applications at both ends write patterns and check every byte that arrives.
+//! repeated at random, and frames repeated. Applications at both ends write patterns and check every byte that arrives.
 
 mod connection;
 mod endpoint;
@@ -44,11 +44,12 @@ pub struct LinkPathPlan {
     pub mbit: f64,
     /// Delay in one direction.
     pub delay: Duration,
-    /// Longest time that a packet waits in the queue before it is dropped.
+    /// Length of the queue, as the time that it takes to drain; packets beyond it are dropped.
     pub queue: Duration,
     /// Fraction of packets lost at random.
     pub loss: f64,
-    /// Fraction of datagrams that are delayed or repeated, and of frames that are repeated.
+    /// Fraction of datagrams that are delayed by up to 50 ms, half of them as a second copy, and of frames that are
+    /// delivered twice.
     pub disorder: f64,
     pub faults: Vec<PathFault>,
 }
@@ -70,7 +71,7 @@ pub enum PathFaultKind {
     /// The connection is replaced by a new one at the beginning.
     Replaced,
     /// The delay grows steadily to this value.
-    Limping(Duration),
+    GrowingDelay(Duration),
     /// The delay has this value, if it is longer than that of the path.
     Delayed(Duration),
 }
@@ -94,11 +95,11 @@ pub struct LinkFlowPlan {
 #[derive(Clone, Debug, Default)]
 pub struct LinkRun {
     pub flows: Vec<LinkFlowRun>,
-    /// Bytes that arrived in the last three quarters of the run, in Mbit/s.
+    /// Rate at which data arrived in the last three quarters of the run.
     pub goodput_mbit: f64,
     /// Bytes of flows sent per path, by both sides.
     pub path_bytes: Vec<u64>,
-    /// Bytes sent on another path because the first did not deliver them in time.
+    /// Bytes sent again.
     pub reinjected_bytes: u64,
     /// Number of flows whose first frame took each path.
     pub flow_picks: Vec<u64>,
@@ -114,7 +115,7 @@ pub struct LinkRun {
     pub wrong_bytes: u64,
     /// Most memory that a session used.
     pub memory_max: SessionMemory,
-    /// Hash of everything that happened.
+    /// Hash of the times of all arrivals and of all session events.
     pub fingerprint: u64,
 }
 
@@ -129,7 +130,8 @@ pub struct LinkFlowRun {
     pub end: Option<FlowEnd>,
     /// Time at which the last byte arrived.
     pub completed_at: Option<Instant>,
-    /// Longest time between two arrivals at the acceptor, the first and the last included.
+    /// Longest pause between two arrivals at the acceptor, counted from its acceptance and, if data is missing, to the end
+    /// of the run.
     pub gap_max: Duration,
 }
 

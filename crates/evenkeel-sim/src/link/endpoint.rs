@@ -20,7 +20,7 @@ const READ_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) session: LinkSession,
-    /// ConnectionModel per path.
+    /// Connection of each path; `None` while the path has none.
     pub(super) connections: Vec<Option<ConnectionModel>>,
     /// Applications by flow.
     applications: BTreeMap<FlowId, Application>,
@@ -28,11 +28,11 @@ pub(super) struct Endpoint {
     pub(super) replacements: Vec<Timed<PathReplacement>>,
     pub(super) bonded_changes: Vec<Timed<BondChange>>,
     pub(super) failure: Option<SessionFailure>,
-    /// Paths that fell silent since the driver last looked.
+    /// Paths reported as silent and not yet reconnected.
     pub(super) silent: Vec<PathId>,
-    /// Ends of the flows that this side opened, by plan.
+    /// End of each flow at this side, by index into `LinkPlan::flows`.
     pub(super) ends: BTreeMap<usize, FlowEnd>,
-    /// Readers, by plan, of flows that have ended too.
+    /// Checker of the received bytes of each flow, by index into `LinkPlan::flows`; it stays after the flow has ended.
     pub(super) sinks: BTreeMap<usize, PatternSink>,
     side: Side,
 }
@@ -78,20 +78,20 @@ impl Endpoint {
 
     fn start(&mut self, now: Instant, plan: &LinkPlan, index: usize, flow: FlowId) {
         let flow_plan = &plan.flows[index];
-        let opened = seed(plan, index, Side::Connecting);
-        let accepted = seed(plan, index, Side::Listening);
+        let opener_seed = seed(plan, index, Writer::Opener);
+        let acceptor_seed = seed(plan, index, Writer::Acceptor);
         let (source, sink) = if flow_plan.opener == self.side {
             let permission = match flow_plan.pace {
                 Some(_) => WritePermission::Nothing,
                 None => WritePermission::Everything,
             };
-            let source = PatternSource::new(opened, flow_plan.bytes, permission);
-            (source, PatternSink::new(now, accepted, flow_plan.reply))
+            let source = PatternSource::new(opener_seed, flow_plan.bytes, permission);
+            (source, PatternSink::new(now, acceptor_seed, flow_plan.reply))
         } else {
             let permission =
-                if is_response(index) { WritePermission::Nothing } else { WritePermission::Everything };
-            let source = PatternSource::new(accepted, flow_plan.reply, permission);
-            (source, PatternSink::new(now, opened, flow_plan.bytes))
+                if has_delayed_fin(index) { WritePermission::Nothing } else { WritePermission::Everything };
+            let source = PatternSource::new(acceptor_seed, flow_plan.reply, permission);
+            (source, PatternSink::new(now, opener_seed, flow_plan.bytes))
         };
         self.applications.insert(flow, Application { plan: index, source });
         self.sinks.insert(index, sink);
@@ -122,8 +122,8 @@ impl Endpoint {
                 return;
             }
         }
-        // The end of these flows travels alone, a little later.
-        if !is_response(application.plan) {
+        // `finish_flows` sends the FIN of the others later, in a frame of its own.
+        if !has_delayed_fin(application.plan) {
             self.finish(flow);
         }
     }
@@ -232,13 +232,21 @@ pub(super) struct Arrival<'a> {
     pub(super) repeat: bool,
 }
 
-/// Reports whether the acceptor of a flow writes after it has read everything; others write at once.
-fn is_response(index: usize) -> bool {
+/// Reports whether a flow sends its FIN in a separate frame, and its acceptor replies only after reading everything; every
+/// second flow does.
+fn has_delayed_fin(index: usize) -> bool {
     index.is_multiple_of(2)
 }
 
-/// Returns the seed of the pattern that one side writes to a flow.
-fn seed(plan: &LinkPlan, index: usize, writer: Side) -> u64 {
-    let direction = u64::from(writer == Side::Listening);
+/// Side of a flow that writes a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    Opener,
+    Acceptor,
+}
+
+/// Returns the seed of the bytes that the opener or the acceptor writes.
+fn seed(plan: &LinkPlan, index: usize, writer: Writer) -> u64 {
+    let direction = u64::from(writer == Writer::Acceptor);
     plan.seed ^ ((2 * index as u64 + direction) << 32)
 }

@@ -42,14 +42,14 @@ pub fn link_plan(name: &str, seed: u64) -> Option<LinkPlan> {
     Some(LinkPlan { name, ..make(seed) })
 }
 
-/// One bonded flow over paths with these rates (Mbit/s) and delays (ms).
+/// Creates a plan with one bonded flow over paths with these rates (Mbit/s) and delays (ms).
 pub fn throughput(seed: u64, paths: &[(f64, u64)]) -> LinkPlan {
     let paths = paths.iter().map(|&(mbit, delay_ms)| path(mbit, delay_ms)).collect();
     let flows = vec![flow(FlowLane::Bonded, u64::MAX / 4)];
     plan(seed, "one bonded flow", 20, paths, flows)
 }
 
-/// Three paths, of which one swallows everything from a random time in the sixth second on.
+/// Creates a plan in which one of three paths drops every packet from a random time in the sixth second on.
 pub fn black_hole(seed: u64, dead: usize, lane: FlowLane) -> LinkPlan {
     let mut paths = vec![path(20.0, 10), path(20.0, 25), path(20.0, 50)];
     let from = Duration::from_micros(5_000_000 + Rng::new(seed).below(1_000_000));
@@ -62,10 +62,10 @@ pub fn black_hole(seed: u64, dead: usize, lane: FlowLane) -> LinkPlan {
             vec![LinkFlowPlan { pace: Some(Duration::from_millis(50)), ..flow(lane, 400_000) }; 30]
         }
     };
-    plan(seed, "one of three paths swallows everything from 5 s on", 20, paths, flows)
+    plan(seed, "one of three paths drops every packet from 5 s on", 20, paths, flows)
 }
 
-/// Two paths that both swallow everything for some time.
+/// Creates a plan in which both paths drop every packet for some time.
 pub fn all_paths_down(seed: u64, outage: Duration) -> LinkPlan {
     let mut paths = vec![path(20.0, 10), path(20.0, 25)];
     for path in &mut paths {
@@ -74,11 +74,11 @@ pub fn all_paths_down(seed: u64, outage: Duration) -> LinkPlan {
     }
     let paced = |lane| LinkFlowPlan { pace: Some(Duration::from_millis(100)), ..flow(lane, 600_000) };
     let flows = vec![paced(FlowLane::Stream), paced(FlowLane::Stream), paced(FlowLane::Bonded)];
-    let plan = plan(seed, "both paths swallow everything for some time", 0, paths, flows);
+    let plan = plan(seed, "both paths drop every packet for some time", 0, paths, flows);
     LinkPlan { duration: Duration::from_secs(65) + outage, ..plan }
 }
 
-/// Two paths, of which one is dead every other two seconds.
+/// Creates a plan in which one of two paths is a black hole for 2 of every 4 s.
 pub fn flapping(seed: u64) -> LinkPlan {
     let mut paths = vec![path(20.0, 10), path(20.0, 30)];
     paths[1].faults =
@@ -86,13 +86,13 @@ pub fn flapping(seed: u64) -> LinkPlan {
     let paced = LinkFlowPlan { pace: Some(Duration::from_millis(100)), ..flow(FlowLane::Stream, 600_000) };
     let mut flows = vec![paced; 10];
     flows.push(flow(FlowLane::Bonded, u64::MAX / 4));
-    plan(seed, "one of two paths is dead every other 2 s", 64, paths, flows)
+    plan(seed, "one of two paths is a black hole for 2 of every 4 s", 64, paths, flows)
 }
 
-/// Two paths, of which the round trip of one grows to 37 s while it loses 7 %.
+/// Creates a plan in which one of two paths loses 0.5 % of its packets and its RTT grows to 37 s.
 pub fn limping_path(seed: u64) -> LinkPlan {
     let mut paths = vec![path(20.0, 10), path(20.0, 30)];
-    paths[1].faults.push(fault(10, 70, PathFaultKind::Limping(Duration::from_millis(18_500))));
+    paths[1].faults.push(fault(10, 70, PathFaultKind::GrowingDelay(Duration::from_millis(18_500))));
     paths[1].loss = 0.005;
     let paced = LinkFlowPlan { pace: Some(Duration::from_millis(100)), ..flow(FlowLane::Stream, 600_000) };
     let mut flows = vec![paced; 10];
@@ -100,13 +100,13 @@ pub fn limping_path(seed: u64) -> LinkPlan {
     plan(seed, "the round trip of one of two paths grows to 37 s", 70, paths, flows)
 }
 
-/// A path of 20 ms and one of 800 ms.
+/// Creates a plan with a path of 20 ms and one of 800 ms.
 pub fn steady_slow_path(seed: u64) -> LinkPlan {
     let paths = vec![path(20.0, 10), path(20.0, 400)];
     plan(seed, "paths of 20 and 800 ms", 70, paths, vec![flow(FlowLane::Bonded, u64::MAX / 4)])
 }
 
-/// 1600 short flows on unloaded paths of 10, 20 and 100 ms.
+/// Creates a plan with 1600 short flows on unloaded paths of 10, 20 and 100 ms.
 pub fn shares(seed: u64) -> LinkPlan {
     let paths = vec![path(50.0, 5), path(50.0, 10), path(50.0, 50)];
     let open = |number| LinkFlowPlan {
@@ -117,7 +117,7 @@ pub fn shares(seed: u64) -> LinkPlan {
     plan(seed, "1600 short flows on paths of 10, 20 and 100 ms", 30, paths, (0..1_600).map(open).collect())
 }
 
-/// 1600 short flows on a path of 20 ms and one of 200 ms that loses half of its packets.
+/// Creates a plan with 1600 short flows on a path of 20 ms and one of 200 ms that loses 30 % of its packets.
 pub fn unhealthy_path(seed: u64) -> LinkPlan {
     let mut paths = vec![path(50.0, 10), path(50.0, 100)];
     paths[1].loss = 0.3;
@@ -189,7 +189,7 @@ pub fn similar_candidate(seed: u64) -> LinkPlan {
     plan
 }
 
-/// Everything at random: loss, disorder, black holes, refused and replaced connections, flows of both lanes and sides.
+/// Creates a plan with random faults: loss, disorder, black holes, refused and replaced connections, flows of both lanes and sides.
 pub fn random_faults(seed: u64) -> LinkPlan {
     let mut rng = Rng::new(seed ^ 0x11_4c);
     let count = 2 + rng.below(3);

@@ -23,9 +23,9 @@ const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
 const CONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without an acknowledgement after which a connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Shortest time after which a packet without acknowledgement is sent again.
+/// Minimum retransmission timeout of a packet that a black hole dropped.
 const RESEND_MIN: Duration = Duration::from_millis(100);
-/// Number of times that this time doubles.
+/// Maximum number of doublings of that timeout.
 const RESEND_DOUBLINGS_MAX: u32 = 6;
 
 const SIDES: [Side; 2] = [Side::Connecting, Side::Listening];
@@ -33,17 +33,17 @@ const SIDES: [Side; 2] = [Side::Connecting, Side::Listening];
 #[derive(Debug)]
 enum LinkEvent {
     Arrive {
-        hop: HopId,
+        sender: SenderId,
         packet: u64,
         content: Content,
     },
     Ack {
-        hop: HopId,
+        sender: SenderId,
         packet: u64,
     },
     /// A packet is sent again; `is_loss` if others were acknowledged meanwhile.
     Resend {
-        hop: HopId,
+        sender: SenderId,
         packet: u64,
         bytes: u64,
         is_loss: bool,
@@ -73,12 +73,12 @@ enum LinkEvent {
     Quarter,
 }
 
-/// Half of a connection: the side that sends the packet.
+/// One direction of a connection.
 #[derive(Clone, Copy, Debug)]
-struct HopId {
+struct SenderId {
     from: Side,
     path: PathId,
-    /// Number of the connection.
+    /// Number of the connection; packets of replaced connections are ignored.
     number: u64,
 }
 
@@ -163,7 +163,8 @@ impl<'a> LinkWorld<'a> {
                 match fault.kind {
                     PathFaultKind::Refused => events.schedule(fault.from, LinkEvent::Close { path }),
                     PathFaultKind::Replaced => events.schedule(fault.from, LinkEvent::Connected { path }),
-                    PathFaultKind::BlackHole | PathFaultKind::Limping(_) | PathFaultKind::Delayed(_) => {}
+                    PathFaultKind::BlackHole | PathFaultKind::GrowingDelay(_) | PathFaultKind::Delayed(_) => {
+                    }
                 }
             }
         }
@@ -175,14 +176,16 @@ impl<'a> LinkWorld<'a> {
     fn handle(&mut self, event: LinkEvent) {
         let now = self.events.now();
         match event {
-            LinkEvent::Arrive { hop, packet, content } => self.arrive(hop, packet, content),
-            LinkEvent::Ack { hop, packet } => {
-                if let Some(connection) = self.connection(hop) {
+            LinkEvent::Arrive { sender, packet, content } => self.arrive(sender, packet, content),
+            LinkEvent::Ack { sender, packet } => {
+                if let Some(connection) = self.connection(sender) {
                     connection.on_ack(now, packet);
-                    self.pump(hop.from);
+                    self.pump(sender.from);
                 }
             }
-            LinkEvent::Resend { hop, packet, bytes, is_loss } => self.resend(hop, packet, bytes, is_loss),
+            LinkEvent::Resend { sender, packet, bytes, is_loss } => {
+                self.resend(sender, packet, bytes, is_loss)
+            }
             LinkEvent::Signals { side } => {
                 self.pass_signals(side);
                 self.close_idle_connections(side);
@@ -305,9 +308,9 @@ impl<'a> LinkWorld<'a> {
     }
 
     /// Returns the sender's half of a connection, if it is the current one.
-    fn connection(&mut self, hop: HopId) -> Option<&mut ConnectionModel> {
-        let connection = self.endpoints[index(hop.from)].connections[hop.path.index()].as_mut();
-        connection.filter(|connection| connection.number == hop.number)
+    fn connection(&mut self, sender: SenderId) -> Option<&mut ConnectionModel> {
+        let connection = self.endpoints[index(sender.from)].connections[sender.path.index()].as_mut();
+        connection.filter(|connection| connection.number == sender.number)
     }
 
     /// Passes everything on that a session and its connections have to do.
@@ -326,9 +329,9 @@ impl<'a> LinkWorld<'a> {
             while let Some(datagram) = self.endpoints[index(side)].session.poll_datagram(now) {
                 let connection = &mut self.endpoints[index(side)].connections[datagram.path.index()];
                 if let Some(connection) = connection {
-                    let hop = HopId { from: side, path: datagram.path, number: connection.number };
+                    let sender = SenderId { from: side, path: datagram.path, number: connection.number };
                     let departure = connection.send_datagram(now, datagram.data);
-                    self.depart(hop, departure);
+                    self.depart(sender, departure);
                 }
             }
             for path in (0..).map(PathId).take(self.plan.paths.len()) {
@@ -358,11 +361,11 @@ impl<'a> LinkWorld<'a> {
             && let Some(departure) = connection.send_frame(now)
         {
             has_sent = true;
-            let hop = HopId { from: side, path, number: connection.number };
+            let sender = SenderId { from: side, path, number: connection.number };
             if let Content::Stream { key, data, .. } = &departure.content {
                 session.handle_written(path, *key, data.len() as u64);
             }
-            self.depart(hop, departure);
+            self.depart(sender, departure);
         }
         has_sent
     }
@@ -379,85 +382,87 @@ impl<'a> LinkWorld<'a> {
         }
     }
 
-    fn depart(&mut self, hop: HopId, departure: Departure) {
+    fn depart(&mut self, sender: SenderId, departure: Departure) {
         let len = departure.content.len();
-        self.carry(hop, departure, len);
+        self.carry(sender, departure, len);
     }
 
-    fn carry(&mut self, hop: HopId, departure: Departure, bytes: u64) {
+    fn carry(&mut self, sender: SenderId, departure: Departure, bytes: u64) {
         let now = self.events.now();
         let Departure { packet, content, attempts } = departure;
-        let wire = &mut self.wires[index(hop.from)][hop.path.index()];
+        let wire = &mut self.wires[index(sender.from)][sender.path.index()];
         let rtt = 2 * wire.delay(now);
         match wire.carry(now, bytes, &mut self.rng) {
             Fate::Arrive(at) => {
                 let mut delay = at.since(now);
-                let disorder = self.plan.paths[hop.path.index()].disorder;
+                let disorder = self.plan.paths[sender.path.index()].disorder;
                 if let Content::Datagram(_) = content
                     && self.rng.unit() < disorder
                 {
-                    let again = LinkEvent::Arrive { hop, packet, content: content.clone() };
-                    self.events.schedule(delay, again);
+                    if self.rng.unit() < 0.5 {
+                        let first = LinkEvent::Arrive { sender, packet, content: content.clone() };
+                        self.events.schedule(delay, first);
+                    }
                     delay += Duration::from_millis(self.rng.below(50));
                 }
-                self.events.schedule(delay, LinkEvent::Arrive { hop, packet, content });
+                self.events.schedule(delay, LinkEvent::Arrive { sender, packet, content });
             }
             Fate::Lost { again } => {
-                let event = LinkEvent::Resend { hop, packet, bytes: again, is_loss: true };
+                let event = LinkEvent::Resend { sender, packet, bytes: again, is_loss: true };
                 self.events.schedule(rtt.mul_f64(1.25), event);
             }
-            Fate::Swallowed => self.schedule_resend(hop, packet, bytes, attempts),
+            Fate::Swallowed => self.schedule_resend(sender, packet, bytes, attempts),
         }
     }
 
-    fn schedule_resend(&mut self, hop: HopId, packet: u64, bytes: u64, attempts: u32) {
-        let rtt = 2 * self.wires[index(hop.from)][hop.path.index()].delay(self.events.now());
+    fn schedule_resend(&mut self, sender: SenderId, packet: u64, bytes: u64, attempts: u32) {
+        let rtt = 2 * self.wires[index(sender.from)][sender.path.index()].delay(self.events.now());
         let after = RESEND_MIN.max(2 * rtt) * (1 << attempts.min(RESEND_DOUBLINGS_MAX));
-        self.events.schedule(after, LinkEvent::Resend { hop, packet, bytes, is_loss: false });
+        self.events.schedule(after, LinkEvent::Resend { sender, packet, bytes, is_loss: false });
     }
 
-    fn resend(&mut self, hop: HopId, packet: u64, bytes: u64, is_loss: bool) {
+    fn resend(&mut self, sender: SenderId, packet: u64, bytes: u64, is_loss: bool) {
         let now = self.events.now();
-        let Some(connection) = self.connection(hop) else { return };
+        let Some(connection) = self.connection(sender) else { return };
         if is_loss {
             connection.on_loss(now, packet);
         }
         if let Some(departure) = connection.send_again(now, packet) {
-            self.carry(hop, departure, bytes);
+            self.carry(sender, departure, bytes);
         }
-        self.pump(hop.from);
+        self.pump(sender.from);
     }
 
-    fn arrive(&mut self, hop: HopId, packet: u64, content: Content) {
+    fn arrive(&mut self, sender: SenderId, packet: u64, content: Content) {
         let now = self.events.now();
-        let to = other(hop.from);
-        if self.connection(HopId { from: to, ..hop }).is_none() {
+        let to = other(sender.from);
+        if self.connection(SenderId { from: to, ..sender }).is_none() {
             return;
         }
         self.record(&packet.to_le_bytes());
-        let back = &self.wires[index(to)][hop.path.index()];
+        let back = &self.wires[index(to)][sender.path.index()];
         if back.is_dead(now) {
-            self.schedule_resend(hop, packet, content.len(), 1);
+            self.schedule_resend(sender, packet, content.len(), 1);
         } else {
-            self.events.schedule(back.delay(now), LinkEvent::Ack { hop, packet });
+            self.events.schedule(back.delay(now), LinkEvent::Ack { sender, packet });
         }
         match content {
             Content::Datagram(data) => {
                 // An error has ended the session, which reports it.
                 let _ = self.endpoints[index(to)].session.handle_datagram(now, &data);
             }
-            Content::Stream { stream, sequence, data, .. } => self.receive(hop, stream, sequence, &data),
+            Content::Stream { stream, sequence, data, .. } => self.receive(sender, stream, sequence, &data),
         }
         self.pump(to);
     }
 
-    fn receive(&mut self, hop: HopId, stream: u64, sequence: u64, data: &Bytes) {
+    fn receive(&mut self, sender: SenderId, stream: u64, sequence: u64, data: &Bytes) {
         let now = self.events.now();
-        let disorder = self.plan.paths[hop.path.index()].disorder;
+        let disorder = self.plan.paths[sender.path.index()].disorder;
         let cut = self.rng.below(data.len() as u64 + 1) as usize;
         let repeat = self.rng.unit() < disorder;
-        let arrival = Arrival { path: hop.path, stream, sequence, data, cut, repeat };
-        self.endpoints[index(other(hop.from))].receive(now, arrival);
+        let arrival = Arrival { path: sender.path, stream, sequence, data, cut, repeat };
+        self.endpoints[index(other(sender.from))].receive(now, arrival);
     }
 
     fn set_timer(&mut self, side: Side) {

@@ -54,7 +54,7 @@ impl Wire {
     /// Returns the delay in this direction, without the queue.
     pub(super) fn delay(&self, now: Instant) -> Duration {
         let delay = |fault: &PathFault| match fault.kind {
-            PathFaultKind::Limping(delay) => {
+            PathFaultKind::GrowingDelay(delay) => {
                 let progress = now.since(Instant::ORIGIN + fault.from).as_secs_f64()
                     / (fault.until - fault.from).as_secs_f64();
                 Some(delay.mul_f64(progress))
