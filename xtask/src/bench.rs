@@ -39,7 +39,7 @@ pub(crate) enum Suite {
     Queue(PassThrough),
     /// Compare the SQL API with PgBouncer, direct PostgreSQL connections and sqld
     Sql(PassThrough),
-    /// Compare the link with MPTCP and with each single path, in emulated networks
+    /// Compare the link with MPTCP, with WireGuard and with each single path, in emulated networks
     Link(PassThrough),
     Compare(compare::CompareArgs),
 }
@@ -161,10 +161,21 @@ fn run_sql(args: &[String]) -> Result<(), TaskError> {
     run_servers("sql-bench", if is_overload { OVERLOAD_PEERS } else { SQL_PEERS }, args)
 }
 
-/// Compares the link with transports of the kernel, which need no installation.
+/// A tunnel in user space, and the tool that configures it.
+const WIREGUARD: &[Tool] = &[
+    Tool::DebianPackage { program: "wireguard-go", package: "wireguard-go" },
+    Tool::DebianPackage { program: "wg", package: "wireguard-tools" },
+];
+
+/// Compares the link with transports of the kernel, which need no installation, and with WireGuard.
 fn run_link(args: &[String]) -> Result<(), TaskError> {
     if !asks_for_help(args) {
         tools::ensure(&[tools::IPROUTE2])?;
+    }
+    if measures(args, "--contenders", "wireguard")
+        && let Err(error) = tools::ensure(WIREGUARD)
+    {
+        println!("{error}; there will be no row `wireguard`");
     }
     run_servers("link-bench", &[], args)
 }

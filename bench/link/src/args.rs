@@ -12,6 +12,7 @@ use crate::contender::LinkContender;
 const EXAMPLES: &str = "\
 Examples:
   cargo xtask bench link -- --cases A --rounds 1 --seconds 2         smoke test, takes a minute
+  cargo xtask bench link -- --cases loss,bursts,reordering,policer   lossy paths
   cargo xtask bench link -- --contenders evenkeel,mptcp-bbr --cases C
 
 Needs root. Tables go to standard output, progress to standard error. Files are in target/link-bench.";
@@ -24,11 +25,11 @@ Needs root. Tables go to standard output, progress to standard error. Files are 
     after_help = after_help()
 )]
 pub(crate) struct LinkBenchOptions {
-    /// Number of rounds; each contender runs each case once per round
+    /// Number of rounds; what has one path, flaps or shares a path runs in the first only
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
     /// Measured seconds of each turn
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
     /// Comma-separated contenders [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = contender_names(), hide_possible_values = true)]

@@ -1,8 +1,11 @@
-//! The contenders: plain TCP over one path, Linux MPTCP over all of them, and Evenkeel's link.
+//! The contenders: TCP over one path, plain or through WireGuard, Linux MPTCP over all of them, and Evenkeel's link.
 
+mod command;
 mod evenkeel;
 mod mptcp;
+mod wireguard;
 
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -12,18 +15,23 @@ use bench_support::{Process, RunError};
 use evenkeel_test_network::Network;
 use socket2::Protocol;
 
-use crate::case::LinkCase;
+use crate::case::{CaseKind, LinkCase};
 
 /// Port of the stream's receiver; every turn has namespaces of its own, in which all ports are free.
 const PORT: u16 = 8000;
+/// Port of the receiver of the flow beside it.
+const COMPETITOR_PORT: u16 = 8001;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkContender {
-    /// Plain TCP (Cubic) over the path with this number.
+    /// Plain TCP over the path with this number.
     Tcp {
         path: usize,
+        congestion_control: CongestionControl,
     },
     Mptcp(CongestionControl),
+    /// TCP (Cubic) through a WireGuard tunnel over path 1.
+    WireGuard,
     Evenkeel,
 }
 
@@ -54,21 +62,40 @@ pub(crate) struct LinkProcesses {
 impl LinkContender {
     /// All contenders, in table order, with one path for all.
     pub(crate) const ALL: &[Self] = &[
-        Self::Tcp { path: 1 },
+        Self::CUBIC,
+        Self::Tcp { path: 1, congestion_control: CongestionControl::Bbr },
+        Self::WireGuard,
         Self::Mptcp(CongestionControl::Cubic),
         Self::Mptcp(CongestionControl::Bbr),
         Self::Evenkeel,
     ];
+    const CUBIC: Self = Self::Tcp { path: 1, congestion_control: CongestionControl::Cubic };
 
     /// Returns the contenders of a case, in table order.
     pub(crate) fn in_case(case: &LinkCase) -> Vec<Self> {
-        let paths = (1..=case.paths.len()).map(|path| Self::Tcp { path });
-        paths.chain(Self::ALL.iter().copied().filter(|contender| contender.is_multipath())).collect()
+        let multipath = Self::ALL.iter().copied().filter(|contender| contender.is_multipath());
+        match case.kind {
+            CaseKind::Multipath | CaseKind::FailOver => {
+                let congestion_control = CongestionControl::Cubic;
+                let paths = (1..=case.paths.len()).map(|path| Self::Tcp { path, congestion_control });
+                // WireGuard's goodput is that of TCP over its path; one case shows its CPU time beside the others.
+                let tunnel = (case.name == "A").then_some(Self::WireGuard);
+                paths.chain(tunnel).chain(multipath).collect()
+            }
+            CaseKind::SinglePath => {
+                let is_single = |contender: &Self| !matches!(contender, Self::Mptcp(_));
+                Self::ALL.iter().copied().filter(is_single).collect()
+            }
+            CaseKind::Shared => vec![Self::CUBIC, Self::Evenkeel],
+            CaseKind::Flapping => multipath.collect(),
+        }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Tcp { .. } => "tcp",
+            Self::Tcp { congestion_control: CongestionControl::Cubic, .. } => "tcp",
+            Self::Tcp { congestion_control: CongestionControl::Bbr, .. } => "tcp-bbr",
+            Self::WireGuard => "wireguard",
             Self::Mptcp(CongestionControl::Cubic) => "mptcp-cubic",
             Self::Mptcp(CongestionControl::Bbr) => "mptcp-bbr",
             Self::Evenkeel => "evenkeel",
@@ -77,7 +104,11 @@ impl LinkContender {
 
     pub(crate) fn about(self) -> &'static str {
         match self {
-            Self::Tcp { .. } => "plain TCP (Cubic) over each path alone",
+            Self::Tcp { congestion_control: CongestionControl::Cubic, .. } => {
+                "plain TCP (Cubic) over each path alone"
+            }
+            Self::Tcp { congestion_control: CongestionControl::Bbr, .. } => "plain TCP (BBR) over one path",
+            Self::WireGuard => "TCP (Cubic) through wireguard-go over path 1",
             Self::Mptcp(CongestionControl::Cubic) => "MPTCP of the kernel with Cubic",
             Self::Mptcp(CongestionControl::Bbr) => "MPTCP of the kernel with BBR",
             Self::Evenkeel => "evenkeel link, the bonded lane",
@@ -87,20 +118,24 @@ impl LinkContender {
     /// Returns the first cell of the contender's row.
     pub(crate) fn label(self) -> String {
         match self {
-            Self::Tcp { path } => format!("tcp p{path}"),
-            Self::Mptcp(_) | Self::Evenkeel => self.name().to_owned(),
+            Self::Tcp { path, .. } => format!("{} p{path}", self.name()),
+            Self::WireGuard | Self::Mptcp(_) | Self::Evenkeel => self.name().to_owned(),
         }
     }
 
     pub(crate) fn is_multipath(self) -> bool {
-        !matches!(self, Self::Tcp { .. })
+        matches!(self, Self::Mptcp(_) | Self::Evenkeel)
     }
 
     /// Fails if the contender cannot run on this machine.
     pub(crate) fn check(self, evenkeel: &Path) -> Result<(), RunError> {
         match self {
-            Self::Tcp { .. } => Ok(()),
-            Self::Mptcp(congestion_control) => mptcp::check(congestion_control),
+            Self::Tcp { congestion_control, .. } => congestion_control.check(),
+            Self::WireGuard => wireguard::check(),
+            Self::Mptcp(congestion_control) => {
+                mptcp::check()?;
+                congestion_control.check()
+            }
             Self::Evenkeel => evenkeel::check(evenkeel),
         }
     }
@@ -112,18 +147,14 @@ impl LinkContender {
         evenkeel: &Path,
         directory: &Path,
     ) -> Result<StartedLink, RunError> {
-        let tcp = |path: usize| {
-            let address = SocketAddr::from((network.path(path).core_address(), PORT));
-            StartedLink {
-                protocol: Protocol::TCP,
-                congestion_control: CongestionControl::Cubic,
-                connect: address,
-                listen: address,
-                processes: None,
-            }
-        };
+        let tcp = |path: usize| StartedLink::tcp(network, path, PORT);
         match self {
-            Self::Tcp { path } => Ok(tcp(path)),
+            Self::Tcp { path, congestion_control } => Ok(StartedLink { congestion_control, ..tcp(path) }),
+            Self::WireGuard => {
+                let processes = wireguard::start(network, directory)?;
+                let address = SocketAddr::from((wireguard::CORE, PORT));
+                Ok(StartedLink { connect: address, listen: address, processes: Some(processes), ..tcp(1) })
+            }
             Self::Mptcp(congestion_control) => {
                 mptcp::configure(network)?;
                 // Subflows connect to the addresses of all paths.
@@ -139,6 +170,24 @@ impl LinkContender {
     }
 }
 
+impl StartedLink {
+    /// Returns a kernel Cubic flow beside the contender's, over path 1.
+    pub(crate) fn competitor(network: &Network) -> Self {
+        Self::tcp(network, 1, COMPETITOR_PORT)
+    }
+
+    fn tcp(network: &Network, path: usize, port: u16) -> Self {
+        let address = SocketAddr::from((network.path(path).core_address(), port));
+        Self {
+            protocol: Protocol::TCP,
+            congestion_control: CongestionControl::Cubic,
+            connect: address,
+            listen: address,
+            processes: None,
+        }
+    }
+}
+
 impl CongestionControl {
     /// Returns the kernel's name of the algorithm.
     pub(crate) fn name(self) -> &'static str {
@@ -146,6 +195,15 @@ impl CongestionControl {
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
         }
+    }
+
+    /// Fails if the kernel does not have the algorithm.
+    fn check(self) -> Result<(), RunError> {
+        let available = read_proc("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
+        if available.split_whitespace().any(|name| name == self.name()) {
+            return Ok(());
+        }
+        Err(RunError(format!("the kernel has only: {}", available.trim())))
     }
 }
 
@@ -156,14 +214,26 @@ impl LinkProcesses {
     }
 }
 
+fn read_proc(file: &str) -> Result<String, RunError> {
+    fs::read_to_string(file).map_err(|error| RunError(format!("{file}: {error}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_case_has_a_contender_for_each_path_and_all_multipath_contenders() {
-        let case = LinkCase::parse("A").unwrap();
-        let labels: Vec<_> = LinkContender::in_case(&case).into_iter().map(LinkContender::label).collect();
-        assert_eq!(labels, ["tcp p1", "tcp p2", "mptcp-cubic", "mptcp-bbr", "evenkeel"]);
+    fn a_case_has_the_contenders_that_it_compares() {
+        for (name, expected) in [
+            ("A", "tcp p1, tcp p2, wireguard, mptcp-cubic, mptcp-bbr, evenkeel"),
+            ("F", "tcp p1, tcp p2, tcp p3, mptcp-cubic, mptcp-bbr, evenkeel"),
+            ("loss", "tcp p1, tcp-bbr p1, wireguard, evenkeel"),
+            ("shared-5ms", "tcp p1, evenkeel"),
+            ("flapping", "mptcp-cubic, mptcp-bbr, evenkeel"),
+        ] {
+            let contenders = LinkContender::in_case(&LinkCase::parse(name).unwrap());
+            let labels: Vec<_> = contenders.into_iter().map(LinkContender::label).collect();
+            assert_eq!(labels.join(", "), expected, "{name}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Rounds: in each, every contender runs every case once, in random order, in a new network.
 //!
-//! Round `n` ends with a black hole in path `n`, and begins again with path 1 after the last.
+//! Round `n` ends with a black hole in path `n`, and begins again with path 1 after the last. Contenders that have one path,
+//! and long cases, run in the first round only: their results hardly differ from round to round.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,8 +11,10 @@ use std::time::Duration;
 use bench_support::{RowSamples, SplitMix64};
 
 use crate::args::LinkBenchOptions;
-use crate::case::LinkCase;
+use crate::case::{CaseKind, LinkCase};
 use crate::contender::LinkContender;
+use crate::interrupt::InterruptFlag;
+use crate::must;
 use crate::table;
 use crate::turn::{self, TurnPlan};
 
@@ -44,13 +47,15 @@ pub(crate) fn main(options: &LinkBenchOptions) -> io::Result<()> {
     fs::create_dir_all(DIRECTORY)?;
     eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
     let outcome = run_rounds(options)?;
-    io::stdout().lock().write_all(table::all(&outcome, options).as_bytes())
+    let text = table::all(&outcome, options) + &must::list(&outcome.scores);
+    io::stdout().lock().write_all(text.as_bytes())
 }
 
 fn run_rounds(options: &LinkBenchOptions) -> io::Result<LinkOutcome> {
     // Contenders run in their own directories.
     let evenkeel = std::path::absolute(&options.evenkeel)?;
     let directory = std::path::absolute(DIRECTORY)?;
+    let interrupt = InterruptFlag::register()?;
     let mut missing = Vec::new();
     for contender in LinkContender::ALL.iter().filter(|contender| options.includes(**contender)) {
         if let Err(error) = contender.check(&evenkeel) {
@@ -74,40 +79,62 @@ fn run_rounds(options: &LinkBenchOptions) -> io::Result<LinkOutcome> {
         loads.push(first_word("/proc/loadavg")?);
         for score in &mut scores {
             eprintln!("round {round}/{}: {}", options.rounds, score.case.name);
-            run_case(score, round, options, &mut random, &evenkeel, &directory);
+            let turns =
+                TurnSettings { options, evenkeel: &evenkeel, directory: &directory, interrupt: &interrupt };
+            run_case(score, round, &turns, &mut random);
+            interrupt.check().map_err(io::Error::other)?;
         }
     }
     Ok(LinkOutcome { scores, missing, loads, kernel: first_word("/proc/sys/kernel/osrelease")? })
 }
 
+/// Settings that all turns share.
+struct TurnSettings<'a> {
+    options: &'a LinkBenchOptions,
+    evenkeel: &'a Path,
+    directory: &'a Path,
+    interrupt: &'a InterruptFlag,
+}
+
 /// Runs the contenders directly after each other, so that the machine is in the same state for all of them.
-fn run_case(
-    score: &mut LinkScore,
-    round: u32,
-    options: &LinkBenchOptions,
-    random: &mut SplitMix64,
-    evenkeel: &Path,
-    directory: &Path,
-) {
-    let failing_path = (round as usize - 1) % score.case.paths.len() + 1;
+fn run_case(score: &mut LinkScore, round: u32, settings: &TurnSettings, random: &mut SplitMix64) {
+    let case = score.case;
+    let failing_path = (round as usize - 1) % case.paths.len() + 1;
     let mut order: Vec<_> = (0..score.rows.len()).collect();
     random.shuffle(&mut order);
     for index in order {
         let LinkRow { contender, samples } = &mut score.rows[index];
+        if round != 1 && !is_repeated(&case, *contender) {
+            continue;
+        }
+        let fails = case.kind == CaseKind::FailOver && contender.is_multipath();
         let outcome = turn::run(&TurnPlan {
-            case: &score.case,
+            case: &case,
             contender: *contender,
-            window: Duration::from_secs(options.seconds.into()),
-            failing_path: contender.is_multipath().then_some(failing_path),
+            window: Duration::from_secs(settings.options.seconds.into()),
+            failing_path: fails.then_some(failing_path),
             seed: random.next_number(),
-            evenkeel,
-            directory,
+            evenkeel: settings.evenkeel,
+            directory: settings.directory,
+            interrupt: settings.interrupt,
         });
         match &outcome {
             Ok(sample) => eprintln!("{}: {sample:.1?}", samples.label),
             Err(error) => eprintln!("{}: {error}", samples.label),
         }
         samples.record(outcome);
+        if settings.interrupt.check().is_err() {
+            return;
+        }
+    }
+}
+
+/// Reports whether a contender runs a case in every round.
+fn is_repeated(case: &LinkCase, contender: LinkContender) -> bool {
+    match case.kind {
+        CaseKind::Multipath | CaseKind::FailOver => contender.is_multipath(),
+        CaseKind::SinglePath => contender != LinkContender::WireGuard,
+        CaseKind::Shared | CaseKind::Flapping => false,
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::thread::gettid;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::contender::{CongestionControl, StartedLink};
+use crate::interrupt::InterruptFlag;
 
 /// Time limit for the connection to be established.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -26,11 +27,17 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 const WRITE_BYTES: usize = 128 * 1024;
 const READ_BYTES: usize = 256 * 1024;
 
+/// Time without a longer gap after which a stream has recovered from a fault.
+const RECOVERY: Duration = Duration::from_secs(4);
+
 /// A running stream, stopped on drop.
 pub(crate) struct BulkStream {
     state: Arc<StreamState>,
     sender: StreamThread,
     receiver: StreamThread,
+    /// Received bytes at the last sample.
+    last: u64,
+    last_progress: Instant,
 }
 
 #[derive(Default)]
@@ -48,6 +55,12 @@ pub(crate) struct StreamProgress {
     pub(crate) gap_max: Duration,
 }
 
+impl StreamProgress {
+    pub(crate) fn mbit(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.wall.as_secs_f64()
+    }
+}
+
 impl BulkStream {
     pub(crate) fn start(network: &Network, link: &StartedLink) -> io::Result<Self> {
         let state = Arc::new(StreamState::default());
@@ -59,7 +72,12 @@ impl BulkStream {
         let sender = StreamThread::start(network.edge(), &state, move |state| {
             send(connect(protocol, congestion_control, address, state)?, state)
         })?;
-        Ok(Self { state, sender, receiver })
+        Ok(Self { state, sender, receiver, last: 0, last_progress: Instant::now() })
+    }
+
+    /// Returns the number of bytes that the receiver has read.
+    pub(crate) fn received(&self) -> u64 {
+        self.state.received.load(Ordering::Relaxed)
     }
 
     /// Returns the CPU time of the sending and of the receiving thread.
@@ -67,25 +85,61 @@ impl BulkStream {
         Ok([thread_cpu(self.sender.id)?, thread_cpu(self.receiver.id)?])
     }
 
-    /// Samples the receiver's progress for some time; fails if a thread has ended.
-    pub(crate) fn observe(&mut self, time: Duration) -> Result<StreamProgress, RunError> {
+    /// Samples the receiver's progress for some time; fails if a thread has ended or the run is interrupted.
+    ///
+    /// A gap may have begun in the observation before.
+    pub(crate) fn observe(
+        &mut self,
+        time: Duration,
+        interrupt: &InterruptFlag,
+    ) -> Result<StreamProgress, RunError> {
+        self.observe_until(interrupt, |sample| time <= sample.wall)
+    }
+
+    /// Samples the receiver's progress until no longer gap has occurred for [`RECOVERY`], for at most `time_max`.
+    pub(crate) fn observe_recovery(
+        &mut self,
+        time_max: Duration,
+        interrupt: &InterruptFlag,
+    ) -> Result<StreamProgress, RunError> {
+        let mut gap_max = Duration::ZERO;
+        let mut grown_at = Duration::ZERO;
+        self.observe_until(interrupt, |sample| {
+            if gap_max < sample.gap_max {
+                gap_max = sample.gap_max;
+                grown_at = sample.wall;
+            }
+            grown_at + RECOVERY <= sample.wall || time_max <= sample.wall
+        })
+    }
+
+    fn observe_until(
+        &mut self,
+        interrupt: &InterruptFlag,
+        mut is_over: impl FnMut(&StreamProgress) -> bool,
+    ) -> Result<StreamProgress, RunError> {
         let start = Instant::now();
-        let first = self.state.received.load(Ordering::Relaxed);
-        let mut last = first;
-        let mut last_progress = start;
+        let first = self.received();
+        if first != self.last {
+            self.last = first;
+            self.last_progress = start;
+        }
         let mut gap_max = Duration::ZERO;
         loop {
             sleep(SAMPLE_INTERVAL);
             let now = Instant::now();
-            let received = self.state.received.load(Ordering::Relaxed);
-            gap_max = gap_max.max(now.duration_since(last_progress));
-            if received != last {
-                last = received;
-                last_progress = now;
+            let received = self.received();
+            gap_max = gap_max.max(now.duration_since(self.last_progress));
+            if received != self.last {
+                self.last = received;
+                self.last_progress = now;
             }
-            if time <= now.duration_since(start) {
-                return Ok(StreamProgress { bytes: last - first, wall: now.duration_since(start), gap_max });
+            let sample =
+                StreamProgress { bytes: self.last - first, wall: now.duration_since(start), gap_max };
+            if is_over(&sample) {
+                return Ok(sample);
             }
+            interrupt.check()?;
             for (side, thread) in [("sender", &mut self.sender), ("receiver", &mut self.receiver)] {
                 thread.check().map_err(|error| RunError(format!("{side}: {error}")))?;
             }

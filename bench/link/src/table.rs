@@ -5,10 +5,11 @@
 use bench_support::{draw, short};
 
 use crate::args::LinkBenchOptions;
+use crate::case::CaseKind;
 use crate::contender::LinkContender;
 use crate::reorder::REORDER;
 use crate::rounds::{LinkOutcome, LinkRow, LinkScore};
-use crate::turn::{GAP_WITHOUT_END, GAPS, SHARES};
+use crate::turn::{COMPETITOR_MBIT, COMPETITOR_SHARE, GAP_WITHOUT_END, GAPS, SHARES, STALL};
 
 /// Draws a summary and one table per case, after a line with the parameters of the run and the state of the machine.
 pub(crate) fn all(outcome: &LinkOutcome, options: &LinkBenchOptions) -> String {
@@ -20,7 +21,9 @@ pub(crate) fn all(outcome: &LinkOutcome, options: &LinkBenchOptions) -> String {
         outcome.kernel,
         outcome.loads.join(", "),
     );
-    text += &summary(&outcome.scores);
+    let is_multipath =
+        |score: &&LinkScore| matches!(score.case.kind, CaseKind::Multipath | CaseKind::FailOver);
+    text += &summary(&outcome.scores.iter().filter(is_multipath).collect::<Vec<_>>());
     for score in &outcome.scores {
         let case = &score.case;
         text += &format!("\n## {}: {} Mbit/s / ms\n\n{}", case.name, case.about(), one(score));
@@ -31,8 +34,8 @@ pub(crate) fn all(outcome: &LinkOutcome, options: &LinkBenchOptions) -> String {
     text
 }
 
-/// Draws the goodput of all cases.
-fn summary(scores: &[LinkScore]) -> String {
+/// Draws the goodput of several cases.
+fn summary(scores: &[&LinkScore]) -> String {
     let column = |heading: &str, cell: &dyn Fn(&LinkScore) -> Option<String>| {
         let cells = scores.iter().map(|score| cell(score).unwrap_or_default());
         std::iter::once(heading.to_owned()).chain(cells).collect::<Vec<_>>()
@@ -43,17 +46,16 @@ fn summary(scores: &[LinkScore]) -> String {
         column("best path", &|score| Some(short(score.best_path()?))),
     ];
     for contender in LinkContender::ALL.iter().filter(|contender| contender.is_multipath()) {
-        let mbit = |score: &LinkScore| score.mbit(|row| row.contender == *contender);
-        columns.push(column(contender.name(), &|score| Some(short(mbit(score)?))));
+        columns.push(column(contender.name(), &|score| Some(short(score.mbit(*contender)?))));
     }
-    let own = |score: &LinkScore| score.mbit(|row| row.contender == LinkContender::Evenkeel);
+    let own = |score: &LinkScore| score.mbit(LinkContender::Evenkeel);
     columns.push(column("× MPTCP", &|score| Some(format!("{:.3}", own(score)? / score.best_mptcp()?))));
     columns.push(column("× best path", &|score| Some(format!("{:.3}", own(score)? / score.best_path()?))));
     columns.push(column("% of sum", &|score| Some(short(own(score)? / score.case.sum_mbit() * 100.0))));
     draw(&columns)
 }
 
-/// Draws the table of one case.
+/// Draws the table of one case, without columns that would be empty.
 fn one(score: &LinkScore) -> String {
     let column = |heading: &str, cell: &dyn Fn(&LinkRow) -> Option<String>| {
         let cells = score.rows.iter().map(|row| cell(row).unwrap_or_default());
@@ -67,6 +69,9 @@ fn one(score: &LinkScore) -> String {
         column("median", &|row| median(row, "mbit")),
         column("× MPTCP", &|row| ratio(row, score.best_mptcp())),
         column("× best path", &|row| ratio(row, score.best_path())),
+        column(COMPETITOR_MBIT, &|row| median(row, COMPETITOR_MBIT)),
+        column(COMPETITOR_SHARE, &|row| median(row, COMPETITOR_SHARE)),
+        column(STALL, &|row| Some(format!("{:.0}", row.samples.max(STALL)?))),
         column("sender CPU s/GB", &|row| median(row, "sender_cpu")),
         column("receiver CPU s/GB", &|row| median(row, "receiver_cpu")),
         column("all CPU s/GB", &|row| median(row, "all_cpu")),
@@ -86,21 +91,34 @@ fn one(score: &LinkScore) -> String {
     if score.rows.iter().any(|row| row.samples.last_error.is_some()) {
         columns.push(column("note", &|row| row.samples.last_error.as_ref().map(ToString::to_string)));
     }
+    columns.retain(|column| column[1..].iter().any(|cell| !cell.is_empty()));
     draw(&columns)
 }
 
 impl LinkScore {
-    /// Returns the goodput of the best path alone.
-    fn best_path(&self) -> Option<f64> {
-        self.mbit(|row| matches!(row.contender, LinkContender::Tcp { .. }))
+    pub(crate) fn row(&self, contender: LinkContender) -> Option<&LinkRow> {
+        self.rows.iter().find(|row| row.contender == contender)
     }
 
-    fn best_mptcp(&self) -> Option<f64> {
-        self.mbit(|row| matches!(row.contender, LinkContender::Mptcp(_)))
+    /// Returns the goodput of a contender.
+    pub(crate) fn mbit(&self, contender: LinkContender) -> Option<f64> {
+        self.best(|row| row.contender == contender)
+    }
+
+    /// Returns the goodput of the best path alone; `None` if paths are not measured alone.
+    pub(crate) fn best_path(&self) -> Option<f64> {
+        if matches!(self.case.kind, CaseKind::Shared | CaseKind::Flapping) {
+            return None;
+        }
+        self.best(|row| matches!(row.contender, LinkContender::Tcp { .. }))
+    }
+
+    pub(crate) fn best_mptcp(&self) -> Option<f64> {
+        self.best(|row| matches!(row.contender, LinkContender::Mptcp(_)))
     }
 
     /// Returns the highest goodput of the selected rows.
-    fn mbit(&self, is_selected: impl Fn(&LinkRow) -> bool) -> Option<f64> {
+    fn best(&self, is_selected: impl Fn(&LinkRow) -> bool) -> Option<f64> {
         let rows = self.rows.iter().filter(|row| is_selected(row));
         rows.filter_map(|row| row.samples.max("mbit")).reduce(f64::max)
     }
@@ -116,7 +134,7 @@ mod tests {
     fn goodput_is_compared_with_the_better_mptcp_and_the_best_path() {
         let score = score(&[&[45.0, 47.0], &[18.0, 19.0], &[60.0, 66.0], &[64.0, 50.0], &[67.0, 66.5]]);
         assert_eq!(
-            summary(&[score]),
+            summary(&[&score]),
             "\
 | paths (Mbit/s / ms) |  sum | best path | mptcp-cubic | mptcp-bbr | evenkeel | × MPTCP | × best path | % of sum |
 | ------------------- | ---: | --------: | ----------: | --------: | -------: | ------: | ----------: | -------: |

@@ -46,9 +46,6 @@ pub const LINK_PATHS_MAX: usize = PATHS_MAX;
 /// Longest wait for a connection to be closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Label of the metrics of a link's connecting side.
-const LINK_NAME: &str = "connect";
-
 /// Error of a link that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkStartError {
@@ -65,7 +62,7 @@ pub enum LinkStartError {
     #[error("relay {relay} has the address or the key of another relay")]
     DuplicateRelay { relay: String },
     #[error(
-        "a route needs at least hops_min = {hops_min} relays, but only {relays} are given; add relays with --relay, or set hops_min in [link]"
+        "a route needs at least hops_min = {hops_min} relays, but only {relays} are given; add relays, or set hops_min in [link]"
     )]
     TooFewRelays { relays: usize, hops_min: u8 },
     #[error(transparent)]
@@ -78,17 +75,40 @@ pub enum LinkStartError {
     Actors(String),
 }
 
+/// Settings of a link's connecting side.
+#[derive(Clone, Debug)]
+pub struct ConnectorSettings {
+    /// Label of the link's metrics.
+    pub name: String,
+    /// Key that the other side must have.
+    pub peer: Fingerprint,
+    pub paths: Vec<PathTarget>,
+    pub routes: RouteSettings,
+    pub session: SessionConfig,
+}
+
+impl ConnectorSettings {
+    /// Creates the settings of a link without relays.
+    pub fn direct(name: &str, peer: Fingerprint, paths: Vec<PathTarget>, session: SessionConfig) -> Self {
+        Self { name: name.to_owned(), peer, paths, routes: RouteSettings::default(), session }
+    }
+}
+
 /// Connecting side of a link. Dropping it closes the link.
 pub struct LinkConnector {
     shared: Arc<ConnectorShared>,
     actors: ReadyQueueScheduler,
     /// Sockets that could be opened at the start.
     endpoints: Vec<Option<Arc<PathEndpoint>>>,
+    /// Set if no socket could be opened at the start.
+    bind_error: Option<BindError>,
     renewal: JoinHandle<()>,
 }
 
 /// State that the actors of all paths share.
 struct ConnectorShared {
+    /// Label of the link's metrics.
+    name: String,
     config: ConnectionConfig,
     session_config: SessionConfig,
     clock: LinkClock,
@@ -110,42 +130,30 @@ struct CurrentSession {
 }
 
 impl LinkConnector {
-    /// Starts a link whose paths are direct; they connect in the background.
+    /// Starts a link, whose metrics have its name as a label; its paths connect in the background.
     ///
-    /// Fails only if no path's socket can be opened; the others are opened later.
+    /// A path whose socket cannot be opened is tried again later.
     pub fn start(
         identity: &Identity,
-        peer: Fingerprint,
-        targets: Vec<PathTarget>,
-        session_config: SessionConfig,
+        settings: ConnectorSettings,
         metrics: PathMetrics,
     ) -> Result<Self, LinkStartError> {
-        Self::start_over(identity, peer, targets, RouteSettings::default(), session_config, metrics)
-    }
-
-    /// Starts a link whose paths go over relays, if there are any; see [`Self::start`].
-    pub fn start_over(
-        identity: &Identity,
-        peer: Fingerprint,
-        targets: Vec<PathTarget>,
-        routes: RouteSettings,
-        session_config: SessionConfig,
-        metrics: PathMetrics,
-    ) -> Result<Self, LinkStartError> {
+        let ConnectorSettings { name, peer, paths: targets, routes, session: session_config } = settings;
         check_paths(&targets)?;
         let runtime = TokioRuntime::current().ok_or(LinkStartError::NoRuntime)?;
-        let routes = Routes::new(routes, identity, &metrics, targets.len())?;
-        let mut endpoints = open_endpoints(&targets)?;
+        let routes = Routes::new(routes, &name, identity, &metrics, targets.len())?;
+        let (mut endpoints, bind_error) = open_endpoints(&targets);
         if routes.is_some() {
             // Each route has a socket of its own.
             endpoints.fill(None);
         }
         let clock = LinkClock::start();
         let config = ConnectionConfig::new(identity, peer, clock, session_config.flows_max);
-        let first = start_session(&session_config, clock, &metrics, &targets)?;
+        let first = start_session(&name, &session_config, clock, &metrics, &targets)?;
         let link = Link::new(first.driver.clone());
         let session = watch::Sender::new(first);
         let shared = Arc::new(ConnectorShared {
+            name,
             config,
             session_config,
             clock,
@@ -157,7 +165,12 @@ impl LinkConnector {
         });
         let actors = start_actors(runtime, &shared, endpoints.clone())?;
         let renewal = tokio::spawn(renew_sessions(shared.clone()));
-        Ok(Self { shared, actors, endpoints, renewal })
+        Ok(Self { shared, actors, endpoints, bind_error, renewal })
+    }
+
+    /// Returns an error if no path's socket could be opened at the start.
+    pub fn check_sockets(&mut self) -> Result<(), LinkStartError> {
+        self.bind_error.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Returns a handle that opens flows.
@@ -209,8 +222,8 @@ fn check_paths(targets: &[PathTarget]) -> Result<(), LinkStartError> {
     Ok(())
 }
 
-/// Opens the sockets of all paths; fails if none can be opened.
-fn open_endpoints(targets: &[PathTarget]) -> Result<Vec<Option<Arc<PathEndpoint>>>, LinkStartError> {
+/// Opens the sockets of all paths; also returns the last error if none can be opened.
+fn open_endpoints(targets: &[PathTarget]) -> (Vec<Option<Arc<PathEndpoint>>>, Option<BindError>) {
     let mut endpoints = Vec::new();
     let mut failure = None;
     for target in targets {
@@ -223,10 +236,8 @@ fn open_endpoints(targets: &[PathTarget]) -> Result<Vec<Option<Arc<PathEndpoint>
             }
         }
     }
-    match failure {
-        Some(error) if endpoints.iter().all(Option::is_none) => Err(error.into()),
-        _ => Ok(endpoints),
-    }
+    let has_socket = endpoints.iter().any(Option::is_some);
+    (endpoints, failure.filter(|_| !has_socket))
 }
 
 fn start_actors(
@@ -261,8 +272,9 @@ async fn renew_sessions(shared: Arc<ConnectorShared>) {
     loop {
         let driver = shared.session.borrow().driver.clone();
         let end = driver.wait_for_end().await;
-        tracing::warn!(reason = %end, "the session of the link ended and its flows were reset; starting a new one");
-        let next = start_session(&shared.session_config, shared.clock, &shared.metrics, &shared.targets);
+        tracing::warn!(link = shared.name, reason = %end, "the session of the link ended and its flows were reset; starting a new one");
+        let ConnectorShared { name, session_config, clock, metrics, targets, .. } = &*shared;
+        let next = start_session(name, session_config, *clock, metrics, targets);
         let next = match next {
             Ok(next) => next,
             Err(error) => {
@@ -277,6 +289,7 @@ async fn renew_sessions(shared: Arc<ConnectorShared>) {
 }
 
 fn start_session(
+    name: &str,
     config: &SessionConfig,
     clock: LinkClock,
     metrics: &PathMetrics,
@@ -288,7 +301,7 @@ fn start_session(
             .add_path(clock.now(), PathId(index as u32), &target.to_string())
             .expect("the paths are distinct and not too many");
     }
-    let (driver, flows) = Driver::start(session, clock, SessionMetrics::new(metrics, LINK_NAME)?);
+    let (driver, flows) = Driver::start(session, clock, SessionMetrics::new(metrics, name)?);
     tokio::spawn(refuse_flows(driver.clone(), flows));
     Ok(Arc::new(CurrentSession { driver, key: OnceLock::new(), started: Notify::new() }))
 }

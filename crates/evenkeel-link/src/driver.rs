@@ -22,7 +22,9 @@ use tokio::time::timeout;
 use crate::flow::{FlowId, FlowLane, ResetCode, ResetReason};
 use crate::metrics::SessionMetrics;
 use crate::quic::{LinkClock, PathConnection};
-use crate::session::{LinkSession, SessionError, SessionEvent, SessionStatus, StreamKey, Transmit};
+use crate::session::{
+    LinkSession, PathReplacement, SessionError, SessionEvent, SessionStatus, StreamKey, Transmit,
+};
 use writer::{PathWriter, StreamWork};
 
 /// Time between two reads of the connections' measurements while data is in flight.
@@ -222,10 +224,6 @@ impl Driver {
         }
     }
 
-    pub(crate) fn has_connections(&self) -> bool {
-        !self.state.lock().paths.is_empty()
-    }
-
     /// Returns a snapshot of the session, and brings its metrics up to date.
     pub(crate) fn update_metrics(&self) -> SessionStatus {
         let now = self.now();
@@ -319,6 +317,11 @@ impl Driver {
                     tracing::debug!(path, "path changed from {transition}");
                 }
             }
+            SessionEvent::PathReplaced { replacement } => log_replacement(&state.session, &replacement),
+            SessionEvent::BondedLaneChanged { change } => {
+                let path = state.session.path_name(change.path).unwrap_or_default();
+                tracing::info!(path, "path {change}");
+            }
             SessionEvent::PathSilent { path } => {
                 if let Some(path) = state.paths.get(&path) {
                     path.silent.notify_one();
@@ -358,6 +361,17 @@ impl Drop for Driver {
         for path in self.state.get_mut().paths.values() {
             path.connection.close(CLOSE_ENDED, "the link was closed");
         }
+    }
+}
+
+fn log_replacement(session: &LinkSession, replacement: &PathReplacement) {
+    let name = |path| session.path_name(path).unwrap_or_default();
+    let path = name(replacement.added);
+    if let Some(removed) = replacement.removed {
+        let replaced = name(removed);
+        tracing::info!(path, replaced, "candidate replaces an active path: {}", replacement.cause);
+    } else {
+        tracing::info!(path, "candidate becomes active: there are fewer active paths than allowed");
     }
 }
 

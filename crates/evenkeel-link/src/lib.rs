@@ -11,6 +11,7 @@
 mod connector;
 mod driver;
 pub mod flow;
+mod flow_stream;
 pub mod forward;
 pub mod frame;
 pub mod identity;
@@ -23,7 +24,10 @@ mod random;
 pub mod relay;
 pub mod session;
 
-pub use connector::{LINK_PATHS_MAX, LinkConnector, LinkStartError, RELAYS_MAX, RouteSettings};
+pub use connector::{
+    ConnectorSettings, LINK_PATHS_MAX, LinkConnector, LinkStartError, RELAYS_MAX, RouteSettings,
+};
 pub use driver::EndOfSession;
+pub use flow_stream::FlowStream;
 pub use link::{Link, Links, RecvFlow, SendFlow};
 pub use listener::{AcceptedLink, IncomingFlow, IncomingFlows, LinkListener, SESSIONS_MAX};

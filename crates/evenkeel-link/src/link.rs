@@ -4,14 +4,23 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use parking_lot::RwLock;
+use tokio::time::{sleep, timeout};
 
 use crate::driver::{Direction, Driver};
 use crate::flow::{FlowEnd, FlowId, FlowLane, ResetCode, ResetReason};
+use crate::flow_stream::FlowStream;
 use crate::session::{OpenFlowError, Read, SessionStatus};
+
+/// Time between two looks at the paths of a link that is down.
+const UP_POLL: Duration = Duration::from_millis(20);
+
+/// Time between two looks at the open flows of a link that is about to close.
+const IDLE_POLL: Duration = Duration::from_millis(100);
 
 /// One side of a link.
 ///
@@ -43,6 +52,27 @@ impl Link {
         Ok(halves(driver, flow))
     }
 
+    /// Opens a flow of the stream lane to `target` as one byte stream.
+    pub fn open_stream(&self, target: &str) -> Result<FlowStream, OpenFlowError> {
+        let (send, recv) = self.open(FlowLane::Stream, target)?;
+        Ok(FlowStream::new(send, recv))
+    }
+
+    /// Reports whether a path is connected and answers.
+    pub fn is_up(&self) -> bool {
+        self.driver().with(|session, now| session.has_answering_path(now))
+    }
+
+    /// Waits until the link is up, for at most `wait_max`; returns false if it is still down.
+    pub async fn wait_up(&self, wait_max: Duration) -> bool {
+        let up = async {
+            while !self.is_up() {
+                sleep(UP_POLL).await;
+            }
+        };
+        timeout(wait_max, up).await.is_ok()
+    }
+
     /// Returns a snapshot of the session, its paths and its flows.
     pub fn status(&self) -> SessionStatus {
         self.driver().update_metrics()
@@ -56,6 +86,13 @@ pub struct Links(Arc<dyn Fn() -> Vec<Link> + Send + Sync>);
 impl Links {
     pub(crate) fn new(links: impl Fn() -> Vec<Link> + Send + Sync + 'static) -> Self {
         Self(Arc::new(links))
+    }
+
+    /// Waits until no flow is open.
+    pub async fn wait_idle(&self) {
+        while self.status().iter().any(|session| !session.flows.is_empty()) {
+            sleep(IDLE_POLL).await;
+        }
     }
 
     /// Returns a snapshot of every session, and brings its metrics up to date.
@@ -105,21 +142,23 @@ pub struct SendFlow {
 impl SendFlow {
     /// Writes all bytes; waits while the receiver is behind.
     pub async fn write(&mut self, mut bytes: Bytes) -> io::Result<()> {
-        let FlowHandle { driver, flow, .. } = &*self.handle;
         while !bytes.is_empty() {
-            let taken = poll_fn(|context| {
-                driver.poll_flow(*flow, Direction::Write, context, |session, now| {
-                    match session.write(now, *flow, bytes.clone()) {
-                        Ok(0) => Poll::Pending,
-                        Ok(taken) => Poll::Ready(Ok(taken)),
-                        Err(end) => Poll::Ready(Err(to_io_error(end))),
-                    }
-                })
-            })
-            .await?;
+            let taken = poll_fn(|context| self.poll_write(context, &bytes)).await?;
             bytes.advance(taken);
         }
         Ok(())
+    }
+
+    /// Writes the first bytes and returns their number; bytes must not be empty.
+    pub(crate) fn poll_write(&mut self, context: &Context<'_>, bytes: &Bytes) -> Poll<io::Result<usize>> {
+        let FlowHandle { driver, flow, .. } = &*self.handle;
+        driver.poll_flow(*flow, Direction::Write, context, |session, now| {
+            match session.write(now, *flow, bytes.clone()) {
+                Ok(0) => Poll::Pending,
+                Ok(taken) => Poll::Ready(Ok(taken)),
+                Err(end) => Poll::Ready(Err(to_io_error(end))),
+            }
+        })
     }
 
     /// Closes the sending direction; the other one stays open.
@@ -143,21 +182,22 @@ pub struct RecvFlow {
 impl RecvFlow {
     /// Returns the next bytes, at most `max`; `None` once the other side has finished.
     pub async fn read(&mut self, max: usize) -> io::Result<Option<Bytes>> {
+        poll_fn(|context| self.poll_read(context, max)).await
+    }
+
+    pub(crate) fn poll_read(&mut self, context: &Context<'_>, max: usize) -> Poll<io::Result<Option<Bytes>>> {
         let FlowHandle { driver, flow, is_read, .. } = &*self.handle;
-        poll_fn(|context| {
-            driver.poll_flow(*flow, Direction::Read, context, |session, now| {
-                match session.read(now, *flow, max) {
-                    Read::Data(bytes) => Poll::Ready(Ok(Some(bytes))),
-                    Read::Pending => Poll::Pending,
-                    Read::Finished => {
-                        is_read.store(true, Ordering::Relaxed);
-                        Poll::Ready(Ok(None))
-                    }
-                    Read::Reset(reason) => Poll::Ready(Err(reset_error(reason))),
+        driver.poll_flow(*flow, Direction::Read, context, |session, now| {
+            match session.read(now, *flow, max) {
+                Read::Data(bytes) => Poll::Ready(Ok(Some(bytes))),
+                Read::Pending => Poll::Pending,
+                Read::Finished => {
+                    is_read.store(true, Ordering::Relaxed);
+                    Poll::Ready(Ok(None))
                 }
-            })
+                Read::Reset(reason) => Poll::Ready(Err(reset_error(reason))),
+            }
         })
-        .await
     }
 
     /// Waits until the flow is reset; data that arrives stays unread.

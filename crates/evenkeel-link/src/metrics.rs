@@ -8,7 +8,7 @@ use evenkeel_telemetry::{LinkMetrics, PathGauges, PathMetrics, RegisterError};
 use parking_lot::Mutex;
 
 use crate::flow::FlowId;
-use crate::session::{Observation, SessionStatus};
+use crate::session::{Observation, ReplacementCounts, SessionStatus, TrafficRole};
 
 /// Metrics of one session; the series of a link are removed with its last session.
 pub(crate) struct SessionMetrics {
@@ -20,6 +20,8 @@ pub(crate) struct SessionMetrics {
 #[derive(Default)]
 struct Reported {
     reinjected_bytes: u64,
+    replacements: ReplacementCounts,
+    bonded_exits: u64,
     flows: BTreeSet<FlowId>,
 }
 
@@ -41,7 +43,10 @@ impl SessionMetrics {
 
     /// Sets the gauges, and advances the counters, to the values of a snapshot.
     pub(crate) fn update(&self, status: &SessionStatus) {
-        let active_paths = status.paths.iter().filter(|path| path.state.is_usable()).count();
+        let usable =
+            |role| status.paths.iter().filter(move |path| path.state.is_usable() && path.role == role);
+        let active_paths = usable(TrafficRole::Active).count();
+        let bonded_paths = usable(TrafficRole::Active).filter(|path| path.bonded).count();
         let reweights = ReweightCounts {
             applied: status.totals.reweights_applied,
             suppressed: status.totals.reweights_suppressed,
@@ -55,7 +60,13 @@ impl SessionMetrics {
                 .map_or_else(String::new, |path| path.name.clone())
         };
         self.link.paths.update(&gauges, name);
+        self.link.set_candidate_paths(usable(TrafficRole::Candidate).count());
+        self.link.set_bonded_paths(bonded_paths);
         let mut reported = self.state.lock();
+        self.add_replacements(&mut reported, status.totals.replacements);
+        let exits = status.totals.bonded_exits;
+        self.link.add_bonded_exits(exits.saturating_sub(reported.bonded_exits));
+        reported.bonded_exits = exits.max(reported.bonded_exits);
         let reinjected: u64 = status.paths.iter().map(|path| path.counters.reinjected_bytes).sum();
         // Another snapshot, taken later, may have been reported already.
         self.link.add_reinjected_bytes(reinjected.saturating_sub(reported.reinjected_bytes));
@@ -68,5 +79,15 @@ impl SessionMetrics {
             self.link.set_reorder_utilization(&flow.flow.to_string(), flow.reorder_utilisation);
         }
         reported.flows = flows;
+    }
+
+    fn add_replacements(&self, reported: &mut Reported, counts: ReplacementCounts) {
+        let before = reported.replacements;
+        self.link.add_slower_replaced(counts.slower.saturating_sub(before.slower));
+        self.link.add_unusable_replaced(counts.unusable.saturating_sub(before.unusable));
+        reported.replacements = ReplacementCounts {
+            slower: counts.slower.max(before.slower),
+            unusable: counts.unusable.max(before.unusable),
+        };
     }
 }

@@ -17,7 +17,9 @@
 //! stored pieces beyond gaps; 1 MiB of unacknowledged control messages.
 
 mod acks;
+mod active_set;
 mod application;
+mod bonded_lane;
 mod byte_queue;
 mod config;
 mod flow_table;
@@ -40,14 +42,18 @@ use evenkeel_policy::time::{Duration, Instant};
 
 pub use config::{CREDIT_INITIAL, SessionConfig};
 pub use output::{
-    Datagram, Observation, OpenFlowError, ProtocolError, Read, SessionError, SessionEvent, StreamKey,
-    Transmit,
+    Datagram, Observation, OpenFlowError, PathReplacement, ProtocolError, Read, ReplacementCause,
+    SessionError, SessionEvent, StreamKey, Transmit,
 };
-pub use status::{FlowStatus, LinkPathStatus, PathCounters, SessionStatus, SessionTotals, ShareStatus};
+pub use status::{
+    FlowStatus, LinkPathStatus, PathCounters, ReplacementCounts, SessionStatus, SessionTotals, ShareStatus,
+    TrafficRole,
+};
 
 use crate::flow::{FlowEnd, FlowId, ResetCode, ResetReason, Side};
 use crate::frame::ControlDecoder;
 use acks::{AckSchedule, Urgency};
+use bonded_lane::LaneSamples;
 use flow_table::FlowTable;
 use path_table::PathTable;
 use ready::ReadyFlows;
@@ -89,6 +95,9 @@ pub struct LinkSession {
     has_been_connected: bool,
     tick_at: Instant,
     hedge_at: Instant,
+    lane_samples: LaneSamples,
+    /// Time of the last review of the bonded lane.
+    lane_reviewed_at: Instant,
     has_peer_left: bool,
     has_ended: bool,
 }
@@ -126,6 +135,8 @@ impl LinkSession {
             has_been_connected: false,
             tick_at: now + TICK,
             hedge_at: now,
+            lane_samples: LaneSamples::default(),
+            lane_reviewed_at: now,
             has_peer_left: false,
             has_ended: false,
         })

@@ -176,6 +176,11 @@ impl LlmApi {
         self.monitors.write_metrics(out)
     }
 
+    /// Describes the nodes with several paths as JSON.
+    pub fn describe_paths(&self) -> Vec<serde_json::Value> {
+        status::paths_json(self)
+    }
+
     /// Updates the gauges of all nodes, and returns those of the router.
     pub fn update_gauges(&self) -> RouterGauges {
         let status = self.scheduler.inspect(OptimizedLoadManager::status);

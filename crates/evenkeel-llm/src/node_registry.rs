@@ -77,6 +77,8 @@ struct RegisteredNode {
     models: Vec<ModelId>,
     source: Source,
     engine: Option<Engine>,
+    /// Cause of the last health check's failure, for a node with one path.
+    health_error: Option<String>,
 }
 
 /// Source of a node's model list.
@@ -106,7 +108,14 @@ impl NodeRegistry {
         if options.max_concurrency == Some(Concurrency::Fixed(0)) {
             return Err(NodeError::NoSlots { name });
         }
-        let origins: Result<Vec<_>, _> = options.paths.iter().map(|url| Origin::parse(url)).collect();
+        let parse = |url: &String| {
+            let origin = Origin::parse(url)?;
+            Ok(match &options.via {
+                Some(link) => origin.over_link(link),
+                None => origin,
+            })
+        };
+        let origins: Result<Vec<_>, _> = options.paths.iter().map(parse).collect();
         let origins = origins.map_err(|error| NodeError::Url { name: name.clone(), error })?;
         let authorization = options.api_key.as_ref().map(|key| bearer(key.expose())).transpose();
         let authorization = authorization.map_err(|_| NodeError::Key { name: name.clone() })?;
@@ -136,7 +145,13 @@ impl NodeRegistry {
         })?;
         let source = if options.models.is_empty() { Source::Pending } else { Source::Configured };
         let node = Arc::new(Node { id, options, origins, authorization });
-        table.entries.push(RegisteredNode { node: node.clone(), models, source, engine: None });
+        table.entries.push(RegisteredNode {
+            node: node.clone(),
+            models,
+            source,
+            engine: None,
+            health_error: None,
+        });
         Ok(node)
     }
 
@@ -178,6 +193,9 @@ impl NodeRegistry {
                     self.scheduler.observer().metrics().record_path_rtt(node, rtt);
                 }
                 self.scheduler.update(|pipeline, now| pipeline.handle_probe(now, node, path, check.probe()));
+                if path.is_none() {
+                    self.set_health_error(node, check.error());
+                }
                 if matches!(check, HealthCheckResult::TimedOut | HealthCheckResult::Failed { .. })
                     && self.has_pending_discovery()
                 {
@@ -204,6 +222,27 @@ impl NodeRegistry {
                 self.scheduler.update(|pipeline, now| pipeline.handle_engine_load(now, node, load));
             }
         }
+    }
+
+    /// Records the cause of a failed health check, and logs it if it changed.
+    fn set_health_error(&self, node: NodeId, error: Option<&str>) {
+        if self.health_error(node).as_deref() == error {
+            return;
+        }
+        self.edit(node, |entry| {
+            let node = &entry.node.options.name;
+            match error {
+                Some(error) => tracing::warn!(node, error, "health check failed"),
+                None => tracing::info!(node, "health check succeeded again"),
+            }
+            entry.health_error = error.map(str::to_owned);
+        });
+    }
+
+    /// Returns the cause of the last health check's failure.
+    pub(crate) fn health_error(&self, node: NodeId) -> Option<String> {
+        let table = self.table.read();
+        table.entries.iter().find(|entry| entry.node.id == node).and_then(|entry| entry.health_error.clone())
     }
 
     /// Returns a node's concurrency limit, given the one that it reports.

@@ -34,6 +34,8 @@ pub struct NodeOptions {
     pub name: String,
     /// URLs, as `http://host:port/base` or `https://…`; more than one if several network paths lead to it.
     pub paths: Vec<String>,
+    /// Name of the link over which it is reached; `None` if it is reached directly.
+    pub via: Option<String>,
     /// Models it serves; empty means that they are discovered.
     pub models: Vec<String>,
     /// Concurrency limit; `None` takes the one that the node reports, or else an adaptive one.

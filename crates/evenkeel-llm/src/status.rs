@@ -31,6 +31,14 @@ pub(crate) fn nodes(llm: &LlmApi, _: &ServerRequest) -> Result<Response, ApiErro
     Ok(json_response(&json!({"nodes": nodes})))
 }
 
+/// Describes the nodes with several paths.
+pub(crate) fn paths_json(llm: &LlmApi) -> Vec<Value> {
+    let now = llm.scheduler.now();
+    let nodes = llm.scheduler.inspect(|pipeline| pipeline.status().nodes);
+    let nodes = nodes.iter().filter(|node| !node.paths.is_empty()).map(|node| node_json(llm, node, now));
+    nodes.map(|node| json!({"name": node["name"], "paths": node["paths"]})).collect()
+}
+
 fn load_json(llm: &LlmApi) -> Value {
     let now = llm.scheduler.now();
     let status = llm.scheduler.inspect(OptimizedLoadManager::status);
@@ -110,6 +118,8 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         "name": name,
         "engine": llm.nodes.engine(status.node).map(Engine::name),
         "urls": urls,
+        "via": node.as_ref().and_then(|node| node.options.via.clone()),
+        "health_error": llm.nodes.health_error(status.node),
         "slots": status.slots,
         "adaptive": status.limit.map(limit_json),
         "engine_load": status.engine.map(|load| engine_json(load, status.external_load)),

@@ -1,4 +1,5 @@
-//! Path health: classifies the paths to a node by their samples, chooses hop counts, and replaces slow paths.
+//! Path health: classifies the paths to a node by their samples, chooses hop counts, replaces slow paths, and decides
+//! which paths share the data of one flow.
 //!
 //! A probing path is judged by single probes, a usable one by samples of an interval each, which an
 //! [`IntervalCollector`] makes of the outcomes of its packets.
@@ -20,9 +21,11 @@
 //! - A deactivated path is not probed for `backoff_min` to `backoff_max`, by default 1 to 30 s.
 //! - A hop count stays within its range and changes by at most one.
 //! - A route is replaced only by one that was better by the margin in the required number of rounds running.
+//! - A path leaves the bonded lane only if it adds little and delays the others for too long; the last one never does.
 //! - A path is pruned only for an alternative that was better by the margin in the required number of consecutive
 //!   samples.
 
+mod bond;
 mod hops;
 mod interval;
 mod prune;
@@ -31,6 +34,9 @@ mod rule;
 mod stats;
 mod transition;
 
+pub use bond::{
+    BondChange, BondChangeKind, BondConfig, BondDemand, BondEstimate, BondPath, BondRule, BondedLane,
+};
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
 pub use interval::{IntervalCollector, IntervalSample, QueueTrend};
 pub use prune::{ActivePath, Alternative, PruneConfig, PruneRule, Streak, Swap};

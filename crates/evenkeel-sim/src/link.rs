@@ -12,13 +12,14 @@ mod traffic;
 mod wire;
 
 use evenkeel_link::flow::{FlowEnd, FlowLane, Side};
-use evenkeel_link::session::{SessionConfig, SessionError};
+use evenkeel_link::session::{PathReplacement, SessionConfig, SessionError};
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::path::Transition;
+use evenkeel_policy::path::{BondChange, Transition};
 use evenkeel_policy::time::{Duration, Instant};
 
 pub use plans::{
-    all_paths_down, black_hole, flapping, limping_path, link_names, link_plan, random_faults, shares,
+    all_paths_down, bad_path, better_candidate, black_hole, candidate_takeover, flapping, limping_path,
+    link_names, link_plan, random_faults, recovering_path, shares, short_transfers, similar_candidate,
     steady_slow_path, throughput, unhealthy_path,
 };
 pub use run::run_link;
@@ -70,6 +71,8 @@ pub enum PathFaultKind {
     Replaced,
     /// The delay grows steadily to this value.
     Limping(Duration),
+    /// The delay has this value, if it is longer than that of the path.
+    Delayed(Duration),
 }
 
 /// One flow and its data.
@@ -101,6 +104,10 @@ pub struct LinkRun {
     pub flow_picks: Vec<u64>,
     /// Changes of path health at the connecting side.
     pub transitions: Vec<TimedTransition>,
+    /// Replacements of paths by candidates at the connecting side.
+    pub replacements: Vec<Timed<PathReplacement>>,
+    /// Paths that left the bonded lane of the connecting side, or returned to it.
+    pub bonded_changes: Vec<Timed<BondChange>>,
     /// End of the connecting side's session.
     pub failure: Option<SessionFailure>,
     /// Bytes that arrived with another value than was sent.
@@ -131,6 +138,13 @@ pub struct TimedTransition {
     pub at: Instant,
     pub path: PathId,
     pub transition: Transition,
+}
+
+/// Event with its time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timed<T> {
+    pub at: Instant,
+    pub event: T,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -55,6 +55,13 @@ metrics! {
     RELAY_DROPPED_TOTAL = "evenkeel_relay_dropped_total":
         "packets that a relay could not forward, by direction";
     RELAY_REFUSED_TOTAL = "evenkeel_relay_refused_total": "packets and set-ups that a relay refused, by reason";
+    LINK_BONDED_PATHS = "evenkeel_link_bonded_paths": "usable paths in the bonded lane, by link";
+    LINK_BONDED_EXITS_TOTAL = "evenkeel_link_bonded_exits_total":
+        "paths that left the bonded lane because they added too little, by link";
+    LINK_CANDIDATE_PATHS = "evenkeel_link_candidate_paths":
+        "usable paths that carry no traffic because of paths_active_max, by link";
+    LINK_PATH_SWAPS_TOTAL = "evenkeel_link_path_swaps_total":
+        "active paths that a candidate replaced, by link and cause (slower or unusable)";
 
     ACCEPTED_TOTAL = "evenkeel_accepted_total": "requests accepted, by pool and tenant";
     ADMITTED_TOTAL = "evenkeel_admitted_total": "requests admitted to the queue, by pool and tenant";

@@ -78,6 +78,10 @@ struct LinkFamilies {
     reorder_delay: Family<Histogram, 0>,
     reorder_utilization: Family<FloatGauge, 1>,
     reinjected: Family<Counter, 1>,
+    bonded: Family<Gauge, 1>,
+    bonded_exits: Family<Counter, 1>,
+    candidates: Family<Gauge, 1>,
+    swaps: Family<Counter, 2>,
 }
 
 #[derive(Debug, Default)]
@@ -152,6 +156,11 @@ impl PathMetrics {
         Ok(LinkMetrics {
             reorder_delay: families.reorder_delay.with([]),
             reinjected: families.reinjected.with([name]),
+            bonded: families.bonded.with([name]),
+            bonded_exits: families.bonded_exits.with([name]),
+            candidates: families.candidates.with([name]),
+            swapped_slower: families.swaps.with([name, "slower"]),
+            swapped_unusable: families.swaps.with([name, "unusable"]),
             families,
             paths: self.add(name, SourceKind::Link),
         })
@@ -190,10 +199,15 @@ impl LinkFamilies {
     fn new(registry: &Registry) -> Result<Self, RegisterError> {
         let flow = Label { name: "flow", values_max: FLOWS_MAX };
         let link = Label { name: "link", values_max: SOURCES_MAX };
+        let cause = Label { name: "cause", values_max: 2 };
         Ok(Self {
             reorder_delay: registry.histograms(metric_names::REORDER_DELAY_SECONDS, [], LATENCY_BUCKETS)?,
             reorder_utilization: registry.float_gauges(metric_names::REORDER_BUFFER_UTILIZATION, [flow])?,
             reinjected: registry.counters(metric_names::LINK_REINJECTED_BYTES_TOTAL, [link])?,
+            bonded: registry.gauges(metric_names::LINK_BONDED_PATHS, [link])?,
+            bonded_exits: registry.counters(metric_names::LINK_BONDED_EXITS_TOTAL, [link])?,
+            candidates: registry.gauges(metric_names::LINK_CANDIDATE_PATHS, [link])?,
+            swaps: registry.counters(metric_names::LINK_PATH_SWAPS_TOTAL, [link, cause])?,
         })
     }
 }
@@ -288,6 +302,11 @@ pub struct LinkMetrics {
     families: LinkFamilies,
     reorder_delay: Histogram,
     reinjected: Counter,
+    bonded: Gauge,
+    bonded_exits: Counter,
+    candidates: Gauge,
+    swapped_slower: Counter,
+    swapped_unusable: Counter,
 }
 
 impl LinkMetrics {
@@ -310,6 +329,31 @@ impl LinkMetrics {
     pub fn add_reinjected_bytes(&self, bytes: u64) {
         self.reinjected.add(bytes);
     }
+
+    /// Sets the number of usable paths in the bonded lane.
+    pub fn set_bonded_paths(&self, paths: usize) {
+        self.bonded.set(i64::try_from(paths).unwrap_or(i64::MAX));
+    }
+
+    /// Counts paths that left the bonded lane.
+    pub fn add_bonded_exits(&self, exits: u64) {
+        self.bonded_exits.add(exits);
+    }
+
+    /// Sets the number of usable paths that are candidates.
+    pub fn set_candidate_paths(&self, paths: usize) {
+        self.candidates.set(i64::try_from(paths).unwrap_or(i64::MAX));
+    }
+
+    /// Counts active paths that a candidate replaced because they were slower.
+    pub fn add_slower_replaced(&self, paths: u64) {
+        self.swapped_slower.add(paths);
+    }
+
+    /// Counts active paths that a candidate replaced because they could not carry traffic.
+    pub fn add_unusable_replaced(&self, paths: u64) {
+        self.swapped_unusable.add(paths);
+    }
 }
 
 /// Removes the link's series, and those of all flows with the last link.
@@ -319,7 +363,12 @@ impl Drop for LinkMetrics {
         let others =
             || sources.current.iter().filter(|(id, _)| **id != self.paths.id).map(|(_, other)| other);
         if others().all(|other| other.name != self.paths.name) {
-            self.families.reinjected.forget(&[&self.paths.name]);
+            let link = &[&*self.paths.name];
+            self.families.reinjected.forget(link);
+            self.families.bonded.forget(link);
+            self.families.bonded_exits.forget(link);
+            self.families.candidates.forget(link);
+            self.families.swaps.forget(link);
         }
         if others().all(|other| other.kind == SourceKind::Node) {
             self.families.reorder_delay.forget(&[]);

@@ -13,7 +13,8 @@ use super::connection::Connection;
 use super::framing::Framing;
 use super::pool::{ConnectionPool, OriginPool};
 
-/// Response body. Reading it to its end returns the connection to the pool; dropping it earlier closes the connection.
+/// Response body. Reading it to its end returns the connection to the pool, unless it is a flow of a link; dropping it
+/// earlier closes the connection.
 ///
 /// The reader drives the connection: a body that is not read slows the peer down (backpressure).
 pub struct UpstreamBody {
@@ -23,26 +24,29 @@ pub struct UpstreamBody {
 
 struct ActiveConnection {
     connection: Box<Connection>,
-    origin: Arc<OriginPool>,
-    pool: Arc<ConnectionPool>,
+    /// `None` for a connection that is not reused.
+    reuse: Option<PoolPlace>,
+}
+
+/// Place to which a connection returns.
+pub(super) struct PoolPlace {
+    pub(super) origin: Arc<OriginPool>,
+    pub(super) pool: Arc<ConnectionPool>,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(
-        connection: Box<Connection>,
-        origin: Arc<OriginPool>,
-        pool: Arc<ConnectionPool>,
-    ) -> Self {
-        let mut body = Self { active: Some(ActiveConnection { connection, origin, pool }) };
+    pub(super) fn new(connection: Box<Connection>, reuse: Option<PoolPlace>) -> Self {
+        let mut body = Self { active: Some(ActiveConnection { connection, reuse }) };
         body.release_at_end();
         body
     }
 
-    /// Returns the connection to the pool as soon as the body is complete, because the reader may not poll again.
+    /// Returns or closes the connection as soon as the body is complete, because the reader may not poll again.
     fn release_at_end(&mut self) {
         let is_done = |active: &mut ActiveConnection| active.connection.framing() == Framing::Done;
-        if let Some(active) = self.active.take_if(is_done) {
-            active.pool.put(&active.origin, active.connection);
+        let Some(active) = self.active.take_if(is_done) else { return };
+        if let Some(PoolPlace { origin, pool }) = active.reuse {
+            pool.put(&origin, active.connection);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Opens connections: name resolution, TCP with its socket options, TLS.
+//! Opens connections: name resolution and TCP with its socket options, or a flow of a link; then TLS.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io;
 use std::net::SocketAddr;
 
+use evenkeel_link::{FlowStream, Link};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_policy::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
@@ -16,11 +17,15 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Origin, UpstreamError, after};
 
+/// Longest wait for a link that is down; shorter than the time limit of a health check, whose error then has the cause.
+const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Byte stream of a connection.
-#[derive(Debug)]
 pub(super) enum Transport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    Flow(FlowStream),
+    TlsFlow(Box<TlsStream<FlowStream>>),
 }
 
 /// Connects to an origin; all steps together take at most `connect_timeout`.
@@ -35,11 +40,39 @@ pub(super) async fn connect(
         set_options(&stream, settings)
             .map_err(|error| UpstreamError::Connect { error: error.to_string() })?;
         let Some(name) = origin.tls_name() else { return Ok(Transport::Plain(stream)) };
-        let stream = tls.connect(name.clone(), stream).await;
-        let stream = stream.map_err(|error| UpstreamError::Tls { error: error.to_string() })?;
+        let stream = tls.connect(name.clone(), stream).await.map_err(tls_error)?;
         Ok(Transport::Tls(Box::new(stream)))
     };
     timeout_at(deadline, connecting).await.unwrap_or(Err(UpstreamError::ConnectTimeout))
+}
+
+/// Opens a flow to an origin at the other side of a link, which connects to it when the flow arrives there.
+pub(super) async fn connect_over_link(
+    origin: &Origin,
+    link: Option<Link>,
+    settings: &ConnectionPoolConfig,
+    tls: &TlsConnector,
+) -> Result<Transport, UpstreamError> {
+    let failed = |error: String| UpstreamError::Connect { error };
+    let link = link.ok_or_else(|| failed("there is no such link".to_owned()))?;
+    let connecting = async {
+        if !link.wait_up(LINK_WAIT_MAX).await {
+            return Err(failed("the link is down: none of its paths is connected".to_owned()));
+        }
+        let stream = link.open_stream(&origin.link_target()).map_err(|error| failed(error.to_string()))?;
+        let Some(name) = origin.tls_name() else { return Ok(Transport::Flow(stream)) };
+        let stream = tls.connect(name.clone(), stream).await.map_err(tls_error)?;
+        Ok(Transport::TlsFlow(Box::new(stream)))
+    };
+    timeout(settings.connect_timeout, connecting).await.unwrap_or(Err(UpstreamError::ConnectTimeout))
+}
+
+fn tls_error(error: io::Error) -> UpstreamError {
+    match error.kind() {
+        // The other side of a link refused the flow.
+        io::ErrorKind::ConnectionRefused => UpstreamError::Connect { error: error.to_string() },
+        _ => UpstreamError::Tls { error: error.to_string() },
+    }
 }
 
 async fn resolve(origin: &Origin) -> Result<Vec<SocketAddr>, UpstreamError> {
@@ -76,21 +109,30 @@ fn set_options(stream: &TcpStream, settings: &ConnectionPoolConfig) -> io::Resul
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
+trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> ByteStream for T {}
+
+impl Transport {
+    fn stream(self: Pin<&mut Self>) -> Pin<&mut dyn ByteStream> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream),
+            Self::Tls(stream) => Pin::new(stream),
+            Self::Flow(stream) => Pin::new(stream),
+            Self::TlsFlow(stream) => Pin::new(stream),
+        }
+    }
+}
+
 impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
+        self.stream().poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
+        self.stream().poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -98,31 +140,15 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
+        self.stream().poll_write_vectored(cx, bufs)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        self.stream().poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        self.stream().poll_shutdown(cx)
     }
 }
 
@@ -139,7 +165,7 @@ mod tests {
         let tls = TlsConnector::from(TlsRoots::default().into_client_config());
         match connect(&origin, &settings, &tls).await.unwrap() {
             Transport::Plain(stream) => stream,
-            Transport::Tls(_) => panic!("connected with TLS to an http:// origin"),
+            _ => panic!("connected with TLS or over a link to an http:// origin"),
         }
     }
 

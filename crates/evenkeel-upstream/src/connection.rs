@@ -160,6 +160,11 @@ impl Connection {
             }
             let error = match self.poll_read(cx) {
                 Poll::Ready(Ok(1..)) => continue,
+                // The other side of a link refused the flow, so the peer has received nothing.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    let error = UpstreamError::Connect { error: error.to_string() };
+                    return Poll::Ready(Err(ExchangeError { error, progress: Progress::Unsent }));
+                }
                 Poll::Ready(read) => closed(read.err()),
                 Poll::Pending => {
                     ready!(self.poll_silence(cx));

@@ -4,6 +4,9 @@
 //! reader of [`UpstreamBody`] from then on. Dropping either closes the connection, which tells a model server to stop
 //! generating.
 //!
+//! An origin at the other side of a link is reached by a flow per request, which is not reused: the link picks a path for
+//! every request.
+//!
 //! Guarantees: a request is resent at most once, and only on a reused connection that the peer had closed before
 //! sending any part of a response; [`Upstream::send_once`] never resends. A response that two parsers could frame
 //! differently is an error.
@@ -17,6 +20,7 @@ mod connection;
 mod error;
 mod framing;
 mod head;
+mod link_table;
 mod origin;
 mod pool;
 pub mod response_parser;
@@ -24,6 +28,7 @@ mod roots;
 
 pub use body::UpstreamBody;
 pub use error::{SendOnceError, UpstreamError};
+pub use link_table::LinkTable;
 pub use origin::{Origin, UrlError};
 pub use roots::{TlsRoots, TlsRootsError};
 
@@ -38,6 +43,8 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+use body::PoolPlace;
+use connect::Transport;
 use connection::{Connection, ConnectionAge, ExchangeError, Progress};
 use pool::ConnectionPool;
 
@@ -47,6 +54,7 @@ pub struct Upstream {
     settings: ConnectionPoolConfig,
     tls: TlsConnector,
     pool: Arc<ConnectionPool>,
+    links: LinkTable,
 }
 
 /// Filter that drops and adds headers of a request.
@@ -62,7 +70,14 @@ impl Upstream {
     /// Creates a client without connections.
     pub fn new(settings: ConnectionPoolConfig, roots: TlsRoots) -> Self {
         let pool = Arc::new(ConnectionPool::new(settings.max_idle_per_host, settings.idle_timeout));
-        Self { settings, tls: TlsConnector::from(roots.into_client_config()), pool }
+        let tls = TlsConnector::from(roots.into_client_config());
+        Self { settings, tls, pool, links: LinkTable::default() }
+    }
+
+    /// Reaches origins [over links](Origin::over_link) by these links.
+    #[must_use]
+    pub fn with_links(self, links: LinkTable) -> Self {
+        Self { links, ..self }
     }
 
     /// Sends a request and waits for the response head.
@@ -117,24 +132,60 @@ impl Upstream {
         filter: HeaderFilter<'_>,
         may_resend: fn(&ExchangeError) -> bool,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        if let Some(link) = origin.link() {
+            return self.exchange_over_link(link, origin, request, filter).await;
+        }
         let origin_pool = self.pool.origin_pool(origin);
         if let Some(mut connection) = self.pool.take(&origin_pool) {
             match connection.exchange(origin, request, filter, ConnectionAge::Reused).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
-                    let pool = self.pool.clone();
-                    return Ok(response.map(|()| UpstreamBody::new(connection, origin_pool, pool)));
+                    let reuse = PoolPlace { origin: origin_pool, pool: self.pool.clone() };
+                    return Ok(response.map(|()| UpstreamBody::new(connection, Some(reuse))));
                 }
                 Err(failure) if !may_resend(&failure) => return Err(failure),
                 Err(_) => {}
             }
         }
         let transport = connect::connect(origin, &self.settings, &self.tls).await;
+        let (response, connection) = self.exchange_once(transport, origin, request, filter).await?;
+        let reuse = PoolPlace { origin: origin_pool, pool: self.pool.clone() };
+        Ok(response.map(|()| UpstreamBody::new(connection, Some(reuse))))
+    }
+
+    /// Exchanges a request for a response head on a flow of its own, so that the link picks a path for every request.
+    async fn exchange_over_link(
+        &self,
+        name: &str,
+        origin: &Origin,
+        request: &Request<Bytes>,
+        filter: HeaderFilter<'_>,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        let link = self.links.get(name);
+        let transport = connect::connect_over_link(origin, link, &self.settings, &self.tls).await;
+        match self.exchange_once(transport, origin, request, filter).await {
+            Ok((response, connection)) => Ok(response.map(|()| UpstreamBody::new(connection, None))),
+            Err(ExchangeError { error: UpstreamError::Connect { error }, progress }) => {
+                let error = UpstreamError::Connect { error: format!("link {name:?}: {error}") };
+                Err(ExchangeError { error, progress })
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Exchanges a request for a response head on a new connection.
+    async fn exchange_once(
+        &self,
+        transport: Result<Transport, UpstreamError>,
+        origin: &Origin,
+        request: &Request<Bytes>,
+        filter: HeaderFilter<'_>,
+    ) -> Result<(Response<()>, Box<Connection>), ExchangeError> {
         let transport = transport.map_err(|error| ExchangeError { error, progress: Progress::Unsent })?;
         let timeout = self.settings.request_timeout;
         let mut connection = Box::new(Connection::new(transport, timeout, &self.pool.counters));
         let response = connection.exchange(origin, request, filter, ConnectionAge::New).await?;
-        Ok(response.map(|()| UpstreamBody::new(connection, origin_pool, self.pool.clone())))
+        Ok((response, connection))
     }
 
     /// Returns the statistics of the connection pool.

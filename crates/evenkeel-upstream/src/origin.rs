@@ -1,4 +1,4 @@
-//! Origin of a node: scheme, host, port, and the base path of its API.
+//! Origin of a node: scheme, host, port, the base path of its API, and the link that leads to it.
 
 use core::fmt;
 use std::sync::Arc;
@@ -7,9 +7,12 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use rustls::pki_types::ServerName;
 
-/// Scheme, host, port and base path, as in `http://host:port/base`. Clones are cheap.
+/// Scheme, host, port and base path, as in `http://host:port/base`, and the link that leads to it. Clones are cheap.
 #[derive(Clone, Debug)]
-pub struct Origin(Arc<Inner>);
+pub struct Origin {
+    url: Arc<Inner>,
+    link: Option<Arc<str>>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -65,41 +68,58 @@ impl Origin {
         let base = path.strip_suffix("/v1").unwrap_or(path).to_owned();
         let scheme = if tls { "https" } else { "http" };
         let authority = Arc::from(format!("{scheme}://{host}:{port}"));
-        Ok(Self(Arc::new(Inner { authority, host, port, name, header, base })))
+        Ok(Self { url: Arc::new(Inner { authority, host, port, name, header, base }), link: None })
+    }
+
+    /// Returns the origin as the other side of a link reaches it; the name is looked up for every request.
+    #[must_use]
+    pub fn over_link(self, name: &str) -> Self {
+        Self { link: Some(name.into()), ..self }
     }
 
     /// Returns scheme, host and port, as in `https://host:443`.
     pub fn authority(&self) -> &str {
-        &self.0.authority
+        &self.url.authority
     }
 
     /// Returns the base path; empty for most nodes.
     pub fn base(&self) -> &str {
-        &self.0.base
+        &self.url.base
     }
 
     pub(super) fn key(&self) -> &Arc<str> {
-        &self.0.authority
+        &self.url.authority
     }
 
     pub(super) fn address(&self) -> (&str, u16) {
-        (&self.0.host, self.0.port)
+        (&self.url.host, self.url.port)
+    }
+
+    /// Returns the name of the link that leads to the origin; `None` if it is reached directly.
+    pub(super) fn link(&self) -> Option<&str> {
+        self.link.as_deref()
+    }
+
+    /// Returns host and port as the other side of a link connects to them.
+    pub(super) fn link_target(&self) -> String {
+        let (host, port) = self.address();
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
     /// Returns the name that the certificate must be valid for; `None` without TLS.
     pub(super) fn tls_name(&self) -> Option<&ServerName<'static>> {
-        self.0.name.as_ref()
+        self.url.name.as_ref()
     }
 
     /// Returns the `Host` header of requests.
     pub(super) fn host_header(&self) -> &HeaderValue {
-        &self.0.header
+        &self.url.header
     }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.0.authority, self.0.base)
+        write!(f, "{}{}", self.url.authority, self.url.base)
     }
 }
 
@@ -137,6 +157,13 @@ mod tests {
         assert_eq!(origin("https://engine").authority(), "https://engine:443");
         assert_eq!(origin("http://[::1]:8000").address(), ("::1", 8000));
         assert_eq!(origin("http://[::1]:8000").host_header(), "[::1]:8000");
+    }
+
+    #[test]
+    fn the_target_of_a_link_is_host_and_port() {
+        assert_eq!(origin("http://[::1]:8000/v1").over_link("b").link_target(), "[::1]:8000");
+        assert_eq!(origin("https://Engine").over_link("b").link_target(), "engine:443");
+        assert_eq!((origin("http://a").link(), origin("http://a").over_link("b").link()), (None, Some("b")));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod cluster;
 mod effective;
 mod link;
+mod links;
 mod llm;
 mod load;
 mod queue;
@@ -35,6 +36,7 @@ use toml::de::DeTable;
 pub use cluster::{ClusterConfig, PeerConfig};
 pub use effective::{EffectiveConfig, Setting};
 pub use link::LinkConfig;
+pub use links::{LinkSettings, check_link};
 pub(crate) use llm::nodes_to_toml;
 pub use llm::{LlmConfig, StoredNodes};
 pub use queue::{QueueConfig, StoreKind};
@@ -73,6 +75,7 @@ pub struct Config {
     pub sql: SqlConfig,
     pub cluster: ClusterConfig,
     pub link: LinkConfig,
+    pub links: Vec<LinkSettings>,
     /// Tenants in the config file, without those in the data directory.
     pub tenants: Vec<TenantSettings>,
     pub telemetry: TelemetryConfig,
@@ -93,24 +96,17 @@ impl Config {
             let swrr = link.swrr.clone();
             let path = link.path;
             let pipeline = PipelineOptions { load, quantum, swrr, path, ..PipelineOptions::default() };
-            let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes);
+            let links = links::read(root, &link.routes);
+            let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes, &links);
             let queue = queue::read(&mut root.section("queue"));
             let (sql, known) = sql::read(&mut root.section("sql"));
             let cluster = cluster::read(&mut root.section("cluster"));
             let telemetry = telemetry::read(&mut root.section("telemetry"));
             let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::ConfigFile(&known));
-            (server, llm, queue, sql, cluster, link, telemetry, tenants)
+            (server, llm, queue, sql, cluster, link, links, telemetry, tenants)
         })
-        .map(|((server, llm, queue, sql, cluster, link, telemetry, tenants), effective)| Self {
-            server,
-            llm,
-            queue,
-            sql,
-            cluster,
-            link,
-            tenants,
-            telemetry,
-            effective,
+        .map(|((server, llm, queue, sql, cluster, link, links, telemetry, tenants), effective)| {
+            Self { server, llm, queue, sql, cluster, link, links, tenants, telemetry, effective }
         })
     }
 

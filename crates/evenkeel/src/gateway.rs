@@ -10,6 +10,7 @@ mod actor_metrics;
 mod api;
 mod cluster;
 mod dispatch;
+mod links;
 mod nodes;
 mod preflight;
 mod queue;
@@ -53,9 +54,11 @@ use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
 use actor_metrics::ActorMetrics;
 use cluster::SqlApiCell;
 use dispatch::{Dispatcher, WebhookClient};
+use links::GatewayLinks;
 use queue::QueueApi;
 use sql::OpenedSql;
 
+pub use links::LinkError;
 pub use preflight::StartupFiles;
 pub use reload::{ReloadError, ReloadReport};
 use traces::Exporter;
@@ -81,6 +84,7 @@ struct Core {
     queue: QueueApi,
     sql: Arc<SqlApi>,
     cluster: Option<Arc<Cluster>>,
+    links: GatewayLinks,
     registry: Registry,
     router: RouterMetrics,
     readiness: Readiness,
@@ -103,7 +107,8 @@ impl Gateway {
     /// Starts the gateway on the current Tokio runtime. On return it listens, and its URL is in the data directory.
     pub async fn start(mut config: Config, mut data_dir: DataDir) -> Result<Self, StartError> {
         let server = config.server.clone();
-        let StartupFiles { tenants, mut nodes, tls, roots } = StartupFiles::load(&config)?;
+        let StartupFiles { tenants, mut nodes, tls, roots, links: loaded_links } =
+            StartupFiles::load(&config)?;
         nodes::drop_overridden(&mut nodes, &config.llm.options.nodes);
         let listen_error = |error| StartError::Listen { address: server.listen, error };
         let listener =
@@ -115,10 +120,15 @@ impl Gateway {
 
         let registry = Registry::new();
         let router = RouterMetrics::new(&registry)?;
-        let (observer, exporter) = observer(&config.telemetry, &registry, &router, &roots)?;
+        let path_metrics = PathMetrics::new(&registry)?;
+        let (observer, exporter) = observer(&config.telemetry, &registry, &router, &path_metrics, &roots)?;
+        let links = GatewayLinks::new(&config, path_metrics);
+        for link in loaded_links {
+            links.start(link)?;
+        }
         config.llm.options.pipeline.seed = random_seed();
         let pool = config.llm.options.pipeline.load.connection_pool;
-        let upstream = Upstream::new(pool, roots.clone());
+        let upstream = Upstream::new(pool, roots.clone()).with_links(links.table());
         // Webhooks have their own pool, so that their connections do not count in the metrics of nodes.
         let webhooks = WebhookClient::new(Upstream::new(pool, roots.clone()), pool.request_timeout);
         let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(observer))?;
@@ -136,7 +146,8 @@ impl Gateway {
         let queues_max = config.telemetry.queues_max;
         let state = Mutex::new(State { started: config.clone(), config, tenants, nodes, data_dir });
         let readiness = Readiness::default();
-        let core = Arc::new(Core { auth, llm, queue, sql, cluster, registry, router, readiness, tls, state });
+        let core =
+            Arc::new(Core { auth, llm, queue, sql, cluster, links, registry, router, readiness, tls, state });
         core.restore_nodes();
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
@@ -202,6 +213,7 @@ impl Gateway {
         let report = report.unwrap_or_else(|error| Err(io::Error::other(error)));
         self.core.queue.queues.shutdown().await;
         self.core.sql.close().await;
+        self.core.links.close().await;
         if let Some(exporter) = self.exporter {
             exporter.stop().await;
         }
@@ -228,6 +240,7 @@ impl Core {
         }
         api::add_routes(self, &mut routes, metrics_access)?;
         nodes::add_routes(self, &mut routes)?;
+        links::add_routes(self, &mut routes)?;
         requests::add_routes(self, &mut routes)?;
         Ok(routes)
     }
@@ -276,6 +289,7 @@ impl Core {
         self.router.set_gauges(&self.llm.update_gauges());
         self.queue.sqs.update_metrics();
         self.sql.update_metrics();
+        self.links.describe();
         self.registry.render()
     }
 }
@@ -328,10 +342,11 @@ fn observer(
     telemetry: &TelemetryConfig,
     registry: &Registry,
     router: &RouterMetrics,
+    paths: &PathMetrics,
     roots: &TlsRoots,
 ) -> Result<(Observer, Option<Exporter>), RegisterError> {
     let observer = Observer::new(registry, "llm", telemetry.metric_limits, telemetry.request_log)?;
-    let observer = observer.with_router(router.clone()).with_paths(PathMetrics::new(registry)?);
+    let observer = observer.with_router(router.clone()).with_paths(paths.clone());
     let Some(traces) = telemetry.traces.clone() else { return Ok((observer, None)) };
     let tracer = Arc::new(Tracer::new(registry, traces.options)?);
     let observer = observer.with_tracer(tracer.clone());
@@ -373,6 +388,8 @@ pub enum StartError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Tenants(#[from] TenantsError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
     #[error(transparent)]
     Llm(#[from] LlmError),
     #[error(transparent)]

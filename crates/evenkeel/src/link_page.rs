@@ -103,21 +103,25 @@ pub fn describe_relay(relay: &RelayStatus) -> Value {
 
 /// Describes sessions as JSON.
 pub fn describe(sessions: &[SessionStatus]) -> Value {
-    let describe = |session: &SessionStatus| {
-        let totals = &session.totals;
-        json!({
-            "paths": session.paths.iter().map(describe_path).collect::<Vec<_>>(),
-            "flows": session.flows.iter().map(describe_flow).collect::<Vec<_>>(),
-            "receive_buffered_bytes": totals.receive_buffered,
-            "send_retained_bytes": totals.send_retained,
-            "duplicate_bytes": totals.duplicate_bytes,
-            "share_deviation": totals.share_deviation,
-            "relative_entropy": totals.relative_entropy,
-            "reweights_applied": totals.reweights_applied,
-            "reweights_suppressed": totals.reweights_suppressed,
-        })
-    };
-    json!({ "sessions": sessions.iter().map(describe).collect::<Vec<_>>() })
+    json!({ "sessions": sessions.iter().map(describe_session).collect::<Vec<_>>() })
+}
+
+/// Describes a session as JSON.
+pub(crate) fn describe_session(session: &SessionStatus) -> Value {
+    let totals = &session.totals;
+    json!({
+        "paths": session.paths.iter().map(describe_path).collect::<Vec<_>>(),
+        "flows": session.flows.iter().map(describe_flow).collect::<Vec<_>>(),
+        "receive_buffered_bytes": totals.receive_buffered,
+        "send_retained_bytes": totals.send_retained,
+        "duplicate_bytes": totals.duplicate_bytes,
+        "share_deviation": totals.share_deviation,
+        "relative_entropy": totals.relative_entropy,
+        "reweights_applied": totals.reweights_applied,
+        "reweights_suppressed": totals.reweights_suppressed,
+        "bonded_exits": totals.bonded_exits,
+        "path_swaps": {"slower": totals.replacements.slower, "unusable": totals.replacements.unusable},
+    })
 }
 
 fn describe_path(path: &LinkPathStatus) -> Value {
@@ -130,6 +134,8 @@ fn describe_path(path: &LinkPathStatus) -> Value {
         "hops": path.relays.as_ref().map(Vec::len),
         "relays": path.relays,
         "state": path.state.to_string(),
+        "role": path.role.to_string(),
+        "bonded": path.bonded,
         "connected": path.connected,
         "silent": path.silent,
         "rtt_ms": millis(path.rtt),

@@ -98,6 +98,7 @@ mod tests {
         NodeOptions {
             name: name.to_owned(),
             paths: vec!["http://10.0.0.5:8000".to_owned(), "http://10.1.0.5:8000".to_owned()],
+            via: None,
             models: vec!["a \"b\"".to_owned()],
             max_concurrency: Some(Concurrency::Fixed(3)),
             weight: Weight::new(2.5).unwrap(),

@@ -9,6 +9,7 @@ use bench_support::{Process, RunError};
 use evenkeel_test_network::Network;
 
 use super::LinkProcesses;
+use super::command::run;
 use crate::reorder::PAGE;
 
 /// Address at the edge whose connections are forwarded.
@@ -59,11 +60,5 @@ fn create_keys(evenkeel: &Path, directory: &Path) -> Result<String, RunError> {
         fs::remove_dir_all(directory)?;
     }
     fs::create_dir_all(directory)?;
-    let output =
-        Command::new(evenkeel).args(["link", "keys", "--out"]).arg(directory.join("keys")).output()?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        return Err(RunError(format!("evenkeel link keys: {}", stderr.trim())));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    run(Command::new(evenkeel).args(["link", "keys", "--out"]).arg(directory.join("keys")))
 }

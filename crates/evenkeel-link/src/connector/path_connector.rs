@@ -323,7 +323,9 @@ impl Attempt {
             AttemptError::Other(_) => None,
         };
         let is_unknown = rejection.is_some_and(|rejection| rejection.code == RejectionCode::UnknownSession);
-        if is_unknown && !current.driver.has_connections() {
+        // A peer that was killed leaves connections behind that are silent until their idle timeout.
+        let is_answered = || current.driver.with(|session, now| session.has_answering_path(now));
+        if is_unknown && !is_answered() {
             current.driver.close(EndOfSession::UnknownToPeer);
         }
         current.driver.with(|session, now| session.handle_failure(now, PathId(self.path.into())));

@@ -10,8 +10,8 @@ use evenkeel_telemetry::{PathMetrics, RouteMetrics};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
+use super::LinkStartError;
 use super::route_pool::{RELAYS_MAX, RelayRoute, RoutePool, RouteUse};
-use super::{LINK_NAME, LinkStartError};
 use crate::identity::Identity;
 use crate::path_signals::PathSignals;
 use crate::quic::{ConnectError, PathConnection, PathTarget, RouteError, RoutedEndpoint};
@@ -40,6 +40,29 @@ impl Default for RouteSettings {
     }
 }
 
+impl RouteSettings {
+    /// Rejects relays that are too many, too few for a route, or given twice.
+    pub fn check(&self) -> Result<(), LinkStartError> {
+        let relays = self.relays.len();
+        let hops_min = self.hops.hops_min;
+        if RELAYS_MAX < relays {
+            return Err(LinkStartError::TooManyRelays { relays });
+        }
+        for (index, relay) in self.relays.iter().enumerate() {
+            let is_same = |other: &RelayTarget| {
+                other.address == relay.address || other.fingerprint == relay.fingerprint
+            };
+            if self.relays[..index].iter().any(is_same) {
+                return Err(LinkStartError::DuplicateRelay { relay: relay.to_string() });
+            }
+        }
+        if (1..usize::from(hops_min)).contains(&relays) {
+            return Err(LinkStartError::TooFewRelays { relays, hops_min });
+        }
+        Ok(())
+    }
+}
+
 /// Routes of all paths of a link.
 pub(super) struct Routes {
     key: SetupKey,
@@ -62,30 +85,17 @@ impl Routes {
     /// Checks the settings; `None` without relays.
     pub(super) fn new(
         settings: RouteSettings,
+        link: &str,
         identity: &Identity,
         metrics: &PathMetrics,
         paths: usize,
     ) -> Result<Option<Arc<Self>>, LinkStartError> {
+        settings.check()?;
         let RouteSettings { relays, hops, probe_interval } = settings;
-        let count = relays.len();
-        if count == 0 {
+        if relays.is_empty() {
             return Ok(None);
         }
-        if RELAYS_MAX < count {
-            return Err(LinkStartError::TooManyRelays { relays: count });
-        }
-        for (index, relay) in relays.iter().enumerate() {
-            let is_same = |other: &RelayTarget| {
-                other.address == relay.address || other.fingerprint == relay.fingerprint
-            };
-            if relays[..index].iter().any(is_same) {
-                return Err(LinkStartError::DuplicateRelay { relay: relay.to_string() });
-            }
-        }
-        if count < usize::from(hops.hops_min) {
-            return Err(LinkStartError::TooFewRelays { relays: count, hops_min: hops.hops_min });
-        }
-        let hops_max = hops.hops_max.min(u8::try_from(count).unwrap_or(u8::MAX));
+        let hops_max = hops.hops_max.min(u8::try_from(relays.len()).unwrap_or(u8::MAX));
         let hops = HopConfig { hops_max, hops_start: hops.hops_start.min(hops_max), ..hops };
         let Some(rule) = HopRule::new(hops, Relays::Configured)? else { return Ok(None) };
         Ok(Some(Arc::new(Self {
@@ -95,7 +105,7 @@ impl Routes {
             probe_interval,
             pool: Mutex::new(RoutePool::new(relays, paths)),
             endpoints: Mutex::new(vec![None; paths]),
-            metrics: RouteMetrics::new(metrics.registry(), LINK_NAME)?,
+            metrics: RouteMetrics::new(metrics.registry(), link)?,
         })))
     }
 

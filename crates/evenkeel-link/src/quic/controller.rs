@@ -148,7 +148,7 @@ impl Controller for GatedCubic {
             self.newest = Some(Acknowledged { at: now, sent, number });
         }
         self.flight.acknowledge(number);
-        self.gate.record_acked();
+        self.gate.record(at, false);
         let is_app_limited = self.is_app_limited(now, is_app_limited);
         self.cubic.on_ack(now, sent, bytes, number, is_app_limited, rtt);
         self.signals.update(|signals| {
@@ -206,7 +206,7 @@ impl Controller for GatedCubic {
             return;
         }
         self.flight.lose(len);
-        self.gate.record_lost();
+        self.gate.record(self.at(now), true);
         self.signals.update(|signals| signals.lost_packets += 1);
         self.publish();
     }

@@ -1,8 +1,8 @@
 //! Settings of a session.
 
-use evenkeel_policy::path::PathRule;
+use evenkeel_policy::path::{BondRule, PathRule, PruneRule};
 use evenkeel_policy::setting::{SettingOutOfRange, check};
-use evenkeel_policy::swrr::SwrrRules;
+use evenkeel_policy::swrr::{PATHS_MAX, SwrrRules};
 use evenkeel_policy::time::Duration;
 
 /// Bytes that a flow may send before its first acknowledgement.
@@ -17,6 +17,12 @@ pub struct SessionConfig {
     pub swrr: SwrrRules,
     /// Health of the paths.
     pub path: PathRule,
+    /// Maximum number of paths that carry traffic; further ones are candidates.
+    pub paths_active_max: u32,
+    /// Replacement of slow paths by candidates.
+    pub prune: PruneRule,
+    /// Membership of the bonded lane.
+    pub bond: BondRule,
     /// Maximum number of open flows.
     pub flows_max: u32,
     /// Bytes that a stream-lane flow may buffer at its receiver.
@@ -36,6 +42,9 @@ impl Default for SessionConfig {
         Self {
             swrr: SwrrRules::default(),
             path: PathRule::default(),
+            paths_active_max: PATHS_MAX as u32,
+            prune: PruneRule::default(),
+            bond: BondRule::default(),
             flows_max: 1_024,
             credit_stream: 4 * MIB,
             credit_bonded: 16 * MIB,
@@ -51,6 +60,7 @@ impl SessionConfig {
     pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
         let credit = CREDIT_INITIAL as f64..=(1_u64 << 30) as f64;
         let budget = MIB as f64..=(1_u64 << 40) as f64;
+        check("paths_active_max", self.paths_active_max, 1.0..=PATHS_MAX as f64)?;
         check("flows_max", self.flows_max, 1.0..=65_536.0)?;
         check("credit_stream", self.credit_stream as f64, credit.clone())?;
         check("credit_bonded", self.credit_bonded as f64, credit)?;

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use evenkeel_policy::estimate::{Ewma, Gains};
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::path::{IntervalCollector, IntervalSample, PathRule, PathStats};
+use evenkeel_policy::path::{BondPath, IntervalCollector, IntervalSample, PathRule, PathStats, Streak};
 use evenkeel_policy::time::{Duration, Instant};
 
-use super::status::PathCounters;
+use super::active_set::PrunedP95;
+use super::status::{PathCounters, TrafficRole};
 use crate::path_signals::PathSignals;
 
 /// Probe timeout before the first round trip is measured.
@@ -16,7 +17,7 @@ const PTO_INITIAL: Duration = Duration::from_millis(500);
 /// Time by which a peer may delay an acknowledgement.
 const ACK_DELAY_MAX: Duration = Duration::from_millis(25);
 
-/// Time without traffic after which a usable path is probed.
+/// Time without a measured round trip after which a usable path is probed.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time between the probes of a path that is not usable yet.
@@ -32,6 +33,12 @@ const QUEUE_MIN: Duration = Duration::from_millis(3);
 /// counted from the later read.
 const DRIVER_STALL_MIN: Duration = Duration::from_millis(30);
 
+/// Number of samples from which a p95 is computed.
+const P95_SAMPLES: u32 = 20;
+
+/// Shortest interval that a sample covers.
+const BUSY_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
 /// One path of a session.
 #[derive(Debug)]
 pub(super) struct LinkPath {
@@ -40,6 +47,12 @@ pub(super) struct LinkPath {
     pub(super) is_connected: bool,
     pub(super) stats: PathStats,
     pub(super) counters: PathCounters,
+    pub(super) role: TrafficRole,
+    /// Comparison with the candidates, of an active path.
+    pub(super) streak: Streak,
+    pub(super) pruned: Option<PrunedP95>,
+    /// Time since which the path cannot carry traffic, as of the last tick.
+    pub(super) ineligible_since: Option<Instant>,
     /// Bytes of bonded frames that the connection has not taken.
     pub(super) bonded_queued: u64,
     /// Bytes of other frames that the connection has not taken.
@@ -47,12 +60,19 @@ pub(super) struct LinkPath {
     rule: PathRule,
     collector: IntervalCollector,
     signals: PathSignals,
+    /// Acknowledged bytes at the last review of the bonded lane.
+    reviewed_bytes: u64,
+    /// Number of times that the measurements were read in the current interval.
+    reads: u32,
+    /// Number of those at which frames waited for the connection.
+    backlogged_reads: u32,
+    busy_until: Instant,
     /// Round trips in milliseconds.
     rtt: Ewma,
     /// Times of the unanswered probes of a probing path, the oldest first.
     probes: VecDeque<Instant>,
-    /// Time at which something was last passed to the connection.
-    sent_at: Instant,
+    /// Time at which a round trip was last measured.
+    measured_at: Instant,
     /// Time of the last probe.
     probed_at: Instant,
     /// Number of probe timeouts of the current silence that have been handled.
@@ -91,14 +111,22 @@ impl LinkPath {
             is_connected: false,
             stats: PathStats::new(rule),
             counters: PathCounters::default(),
+            role: TrafficRole::Active,
+            streak: Streak::default(),
+            pruned: None,
+            ineligible_since: None,
             bonded_queued: 0,
             stream_queued: 0,
             rule,
             collector: IntervalCollector::new(&rule, now),
             signals: PathSignals::default(),
+            reviewed_bytes: 0,
+            reads: 0,
+            backlogged_reads: 0,
+            busy_until: now,
             rtt: Ewma::new(Gains::RTT),
             probes: VecDeque::new(),
-            sent_at: now,
+            measured_at: now,
             probed_at: now,
             silence: 0,
             read_at: now,
@@ -113,13 +141,14 @@ impl LinkPath {
         self.stream_queued = 0;
         self.collector = IntervalCollector::new(&self.rule, now);
         self.signals = PathSignals::default();
+        self.reviewed_bytes = 0;
         self.probes.clear();
         self.silence = 0;
         self.read_at = now;
         self.resumed_at = None;
         if is_connected {
             // The first probe is due at once.
-            self.sent_at = Instant::ORIGIN;
+            self.measured_at = Instant::ORIGIN;
             self.probed_at = Instant::ORIGIN;
         }
     }
@@ -137,11 +166,14 @@ impl LinkPath {
     /// Records the connection's counters.
     pub(super) fn record_signals(&mut self, now: Instant, signals: PathSignals) -> SignalsOutcome {
         let was_silent = self.is_silent(now);
+        self.reads += 1;
+        self.backlogged_reads += u32::from(self.queued() > 0);
         let before = std::mem::replace(&mut self.signals, signals);
         let samples = signals.rtt_count.saturating_sub(before.rtt_count);
         let sum = signals.rtt_sum.saturating_sub(before.rtt_sum);
         let rtt = sum.checked_div(u32::try_from(samples).unwrap_or(u32::MAX));
         if let Some(rtt) = rtt {
+            self.measured_at = now;
             self.rtt.record_millis(rtt);
             self.collector.record_rtt(rtt);
         }
@@ -175,7 +207,13 @@ impl LinkPath {
 
     /// Ends the current interval if it is over.
     pub(super) fn poll_interval(&mut self, now: Instant) -> Option<IntervalSample> {
-        self.collector.poll(now, self.rtt())
+        let sample = self.collector.poll(now, self.rtt())?;
+        if 0 < self.backlogged_reads && self.reads <= 2 * self.backlogged_reads {
+            self.busy_until = now + P95_SAMPLES * self.rtt().unwrap_or_default().max(BUSY_INTERVAL_MIN);
+        }
+        self.reads = 0;
+        self.backlogged_reads = 0;
+        Some(sample)
     }
 
     /// Returns the smoothed round trip; `None` before the first one.
@@ -195,6 +233,32 @@ impl LinkPath {
             }
             None => PTO_INITIAL,
         }
+    }
+
+    /// Reports whether the path can carry traffic.
+    pub(super) fn is_eligible(&self, now: Instant) -> bool {
+        self.is_connected && self.stats.state().is_usable() && !self.is_silent(now)
+    }
+
+    pub(super) fn set_role(&mut self, role: TrafficRole) {
+        self.role = role;
+        self.streak = Streak::default();
+    }
+
+    /// Reports whether traffic may have filled the path's queue in one of the samples of its p95.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        now < self.busy_until
+    }
+
+    /// Returns the measurements since the last review of the bonded lane, `elapsed` ago.
+    pub(super) fn measure_bonded(&mut self, elapsed: Duration) -> Option<BondPath> {
+        let before = std::mem::replace(&mut self.reviewed_bytes, self.signals.acked_bytes);
+        let acked = self.signals.acked_bytes.saturating_sub(before) as f64;
+        let rtt = self.rtt().filter(|rtt| !rtt.is_zero())?;
+        // A path that had nothing to send could have carried a window per round trip.
+        let possible = self.signals.window as f64 / rtt.as_secs_f64();
+        let capacity = possible.max(acked / elapsed.as_secs_f64().max(f64::MIN_POSITIVE));
+        Some(BondPath { path: self.id, capacity, rtt, loss: self.stats.loss() })
     }
 
     /// Reports whether the connection has waited for an acknowledgement for more than a probe timeout.
@@ -240,12 +304,9 @@ impl LinkPath {
         }
     }
 
-    /// Records that something was passed to the connection.
-    pub(super) fn record_sent(&mut self, now: Instant) {
-        self.sent_at = now;
-    }
-
-    /// Returns the time of the next probe; on a usable path, traffic postpones it.
+    /// Returns the time of the next probe; on a usable path, traffic that measures round trips postpones it.
+    ///
+    /// Not all traffic does: a side that only receives sends acknowledgements, which are not acknowledged.
     pub(super) fn probe_due_at(&self) -> Option<Instant> {
         if !self.is_connected || self.stats.retry_at().is_some() {
             return None;
@@ -254,13 +315,11 @@ impl LinkPath {
             // Acknowledgements of flows travel on this path too, but only probes are counted.
             return Some(self.probed_at + PROBE_INTERVAL_PROBING);
         }
-        let acked_at = self.signals.acked_at.unwrap_or(Instant::ORIGIN);
-        Some(self.sent_at.max(acked_at) + PROBE_INTERVAL)
+        Some(self.measured_at.max(self.probed_at) + PROBE_INTERVAL)
     }
 
     /// Records that a probe was sent.
     pub(super) fn record_probe(&mut self, now: Instant) {
-        self.sent_at = now;
         self.probed_at = now;
         if !self.stats.state().is_usable() && self.probes.len() < PROBES_MAX {
             self.probes.push_back(now);

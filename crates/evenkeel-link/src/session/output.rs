@@ -1,8 +1,10 @@
 //! Everything that a session passes to its driver and to the application.
 
+use std::fmt;
+
 use bytes::Bytes;
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::path::Transition;
+use evenkeel_policy::path::{BondChange, Transition};
 use evenkeel_policy::time::Duration;
 
 use crate::flow::{FlowEnd, FlowId, FlowLane, ResetReason};
@@ -62,10 +64,44 @@ pub enum SessionEvent {
     PathChanged { path: PathId, transition: Transition },
     /// Nothing was acknowledged on a path for two probe timeouts; a new connection may revive it.
     PathSilent { path: PathId },
+    /// A candidate carries traffic in place of another path.
+    PathReplaced { replacement: PathReplacement },
+    /// A path left the bonded lane, or returned to it.
+    BondedLaneChanged { change: BondChange },
     /// The peer ends the session.
     Goodbye,
     /// The session ended; all its flows have been reset.
     SessionFailed { error: SessionError },
+}
+
+/// Change of the paths that carry traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathReplacement {
+    /// Path that becomes a candidate; `None` if a place was free.
+    pub removed: Option<PathId>,
+    /// Candidate that becomes active.
+    pub added: PathId,
+    pub cause: ReplacementCause,
+}
+
+/// Cause of a [`PathReplacement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplacementCause {
+    /// The active path was not connected, not usable or silent for too long.
+    Unusable,
+    /// The round trips of the active path were longer than those of the candidate in enough samples.
+    Slower { p95: Duration, added_p95: Duration },
+}
+
+impl fmt::Display for ReplacementCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable => f.write_str("the active path cannot carry data"),
+            Self::Slower { p95, added_p95 } => {
+                write!(f, "the p95 of {p95:.1?} is worse than the candidate's of {added_p95:.1?}")
+            }
+        }
+    }
 }
 
 /// Measurement for metrics.

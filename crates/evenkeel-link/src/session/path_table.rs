@@ -1,18 +1,23 @@
 //! The paths of a session and the two schedulers that share traffic among them.
 //!
 //! One scheduler picks a path per stream-lane flow, the other per bonded chunk, charged in bytes. Both get the same
-//! samples. A path takes part in a pick while it is connected, usable and not silent; if there is no such path, the
-//! connected path with the shortest round trip that is not silent is picked, whatever its state.
+//! samples. A path is eligible while it is connected, usable and not silent; if there is no such path, the
+//! connected path with the shortest round trip that is not silent is picked, whatever its state. Of the eligible paths,
+//! candidates take part in a pick only while no active path is healthy, and for bonded data, paths out of the bonded lane
+//! only while no other path takes part.
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::path::{IntervalSample, PathState, Probe, Role, Transition};
+use evenkeel_policy::path::{BondPath, BondedLane, IntervalSample, PathState, Probe, Role, Transition};
 use evenkeel_policy::swrr::{Reweight, ShareWindow, SwrrError, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
 
+use super::active_set::ActiveSet;
 use super::config::SessionConfig;
 use super::link_path::LinkPath;
-use super::status::ShareStatus;
+use super::output::PathReplacement;
+use super::status::{ShareStatus, TrafficRole};
+use crate::flow::FlowLane;
 use crate::frame::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES_MAX};
 
 /// Bytes of bonded frames that may wait for a connection: two chunks.
@@ -27,6 +32,9 @@ pub(super) struct PathTable {
     paths: Vec<LinkPath>,
     flow_scheduler: SwrrScheduler,
     bonded_scheduler: SwrrScheduler,
+    pub(super) active_set: ActiveSet,
+    pub(super) bonded_lane: BondedLane,
+    pub(super) bonded_exits: u64,
     pub(super) reweights_applied: u64,
     pub(super) reweights_suppressed: u64,
 }
@@ -37,14 +45,19 @@ impl PathTable {
             paths: Vec::new(),
             flow_scheduler: SwrrScheduler::new(config.swrr.clone()),
             bonded_scheduler: SwrrScheduler::new(config.swrr.clone()),
+            active_set: ActiveSet::new(config),
+            bonded_lane: BondedLane::new(config.bond),
+            bonded_exits: 0,
             reweights_applied: 0,
             reweights_suppressed: 0,
         }
     }
 
-    pub(super) fn add(&mut self, path: LinkPath) -> Result<(), SwrrError> {
+    pub(super) fn add(&mut self, now: Instant, mut path: LinkPath) -> Result<(), SwrrError> {
         self.flow_scheduler.add_path(path.id)?;
         self.bonded_scheduler.add_path(path.id)?;
+        self.bonded_lane.add_path(now, path.id);
+        path.role = self.active_set.role_of_new(&mut self.paths, path.id);
         let index = self.paths.partition_point(|known| known.id < path.id);
         self.paths.insert(index, path);
         Ok(())
@@ -52,6 +65,7 @@ impl PathTable {
 
     pub(super) fn remove(&mut self, path: PathId) {
         self.paths.retain(|known| known.id != path);
+        self.bonded_lane.remove_path(path);
         for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
             // Fails only for an unknown path.
             let _ = scheduler.remove_path(path);
@@ -85,7 +99,7 @@ impl PathTable {
 
     /// Returns the longest round trip of the paths that carry traffic.
     pub(super) fn rtt_max(&self, now: Instant) -> Option<Duration> {
-        self.paths.iter().filter(|path| is_eligible(path, now)).filter_map(LinkPath::rtt).max()
+        self.paths.iter().filter(|path| path.is_eligible(now)).filter_map(LinkPath::rtt).max()
     }
 
     /// Returns the shortest smoothed round trip of the usable paths.
@@ -97,27 +111,65 @@ impl PathTable {
     /// Reports whether another path can carry data.
     pub(super) fn has_alternative(&self, now: Instant, path: PathId) -> bool {
         let is_other = |other: &LinkPath| other.id != path;
-        self.paths.iter().any(|other| is_other(other) && is_eligible(other, now))
+        self.paths.iter().any(|other| is_other(other) && other.is_eligible(now))
             || fallback(&self.paths, now, is_other).is_some()
     }
 
     /// Returns the longest probe timeout of the healthy paths other than `path`; `None` if there is none.
     pub(super) fn healthy_pto(&self, now: Instant, path: PathId) -> Option<Duration> {
         let is_healthy = |other: &&LinkPath| {
-            other.id != path && is_eligible(other, now) && other.stats.state() == PathState::Active
+            other.id != path && other.is_eligible(now) && other.stats.state() == PathState::Active
         };
         self.paths.iter().filter(is_healthy).map(LinkPath::pto).max()
     }
 
-    /// Picks the path of a stream-lane flow, other than `except`.
-    pub(super) fn pick_for_flow(&mut self, now: Instant, except: Option<PathId>) -> Option<PathId> {
+    /// Picks the path of a flow's own stream, other than `except`.
+    pub(super) fn pick_for_flow(
+        &mut self,
+        now: Instant,
+        lane: FlowLane,
+        except: Option<PathId>,
+    ) -> Option<PathId> {
+        let preference = self.preference(now, lane, except);
         let paths = &self.paths;
+        let bonded_lane = &self.bonded_lane;
         let may_take = |path: &LinkPath| Some(path.id) != except;
         let eligible = |id| {
             let path = paths.iter().find(|path| path.id == id);
-            path.is_some_and(|path| is_eligible(path, now) && may_take(path))
+            path.is_some_and(|path| {
+                path.is_eligible(now) && may_take(path) && preference.allows(path, bonded_lane)
+            })
         };
         self.flow_scheduler.pick_where(eligible).or_else(|| fallback(paths, now, may_take))
+    }
+
+    /// Returns the condition for the paths of a pick, apart from `except`.
+    fn preference(&self, now: Instant, lane: FlowLane, except: Option<PathId>) -> Preference {
+        let eligible = || self.paths.iter().filter(|path| Some(path.id) != except && path.is_eligible(now));
+        let without_candidates = eligible().any(is_healthy_active);
+        let any = Preference { without_candidates, only_bonded: false };
+        let only_bonded = Preference { only_bonded: true, ..any };
+        let has_member = eligible().any(|path| only_bonded.allows(path, &self.bonded_lane));
+        if lane == FlowLane::Bonded && has_member { only_bonded } else { any }
+    }
+
+    /// Reports whether candidates need not carry traffic.
+    pub(super) fn has_healthy_active(&self, now: Instant) -> bool {
+        self.paths.iter().any(|path| path.is_eligible(now) && is_healthy_active(path))
+    }
+
+    /// Replaces active paths by candidates where necessary.
+    pub(super) fn review_active_set(&mut self, now: Instant) -> Vec<PathReplacement> {
+        self.active_set.review(now, &mut self.paths)
+    }
+
+    /// Returns the measurements of the active paths since the last review of the bonded lane, `elapsed` ago.
+    pub(super) fn measure_bonded(&mut self, now: Instant, elapsed: Duration) -> Vec<BondPath> {
+        let measured = self.paths.iter_mut().map(|path| {
+            let is_used = path.role == TrafficRole::Active && path.is_eligible(now);
+            path.measure_bonded(elapsed).filter(|_| is_used)
+        });
+        measured.flatten().collect()
     }
 
     /// Picks the path of a bonded chunk whose frame has `len` bytes, other than `except` if there is another.
@@ -128,12 +180,16 @@ impl PathTable {
         except: Option<PathId>,
     ) -> Option<PathId> {
         let except = except.filter(|path| self.has_alternative(now, *path));
+        let preference = self.preference(now, FlowLane::Bonded, except);
         let paths = &self.paths;
+        let bonded_lane = &self.bonded_lane;
         let may_take =
             |path: &LinkPath| Some(path.id) != except && path.bonded_queued + len <= BONDED_QUEUE_MAX;
         let eligible = |id| {
             let path = paths.iter().find(|path| path.id == id);
-            path.is_some_and(|path| is_eligible(path, now) && may_take(path))
+            path.is_some_and(|path| {
+                path.is_eligible(now) && may_take(path) && preference.allows(path, bonded_lane)
+            })
         };
         self.bonded_scheduler.pick_sized(Cost(len), eligible).or_else(|| fallback(paths, now, may_take))
     }
@@ -165,6 +221,7 @@ impl PathTable {
                 self.reweights_suppressed += u64::from(outcome == Reweight::Suppressed);
             }
         }
+        self.active_set.on_sample(now, &mut self.paths, path);
         self.apply(now, path, transition)
     }
 
@@ -256,13 +313,27 @@ fn share(window: &ShareWindow, path: PathId) -> Option<ShareStatus> {
     Some(ShareStatus { observed: share.observed, theory: share.theory })
 }
 
-fn is_eligible(path: &LinkPath, now: Instant) -> bool {
-    path.is_connected && path.stats.state().is_usable() && !path.is_silent(now)
+/// Condition for the paths of a pick beyond their eligibility.
+#[derive(Clone, Copy, Debug)]
+struct Preference {
+    without_candidates: bool,
+    only_bonded: bool,
+}
+
+impl Preference {
+    fn allows(self, path: &LinkPath, bonded_lane: &BondedLane) -> bool {
+        (path.role == TrafficRole::Active || !self.without_candidates)
+            && (!self.only_bonded || bonded_lane.has(path.id))
+    }
+}
+
+fn is_healthy_active(path: &LinkPath) -> bool {
+    path.role == TrafficRole::Active && path.stats.state() == PathState::Active
 }
 
 /// Returns the fastest path that can carry traffic in an emergency: no path is eligible.
 fn fallback(paths: &[LinkPath], now: Instant, may_take: impl Fn(&LinkPath) -> bool) -> Option<PathId> {
-    if paths.iter().any(|path| is_eligible(path, now)) {
+    if paths.iter().any(|path| path.is_eligible(now)) {
         return None;
     }
     let answering = paths.iter().filter(|path| path.is_connected && !path.is_silent(now) && may_take(path));

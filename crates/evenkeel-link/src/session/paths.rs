@@ -9,6 +9,7 @@ use super::acks::Urgency;
 use super::flow_table::LinkFlow;
 use super::link_path::LinkPath;
 use super::send_half::SentChunk;
+use super::status::TrafficRole;
 use super::{LinkSession, Observation, SessionEvent, StreamKey, Transmit};
 use crate::flow::FlowId;
 use crate::path_signals::PathSignals;
@@ -22,7 +23,7 @@ const REQUEST_DOUBLINGS_MAX: u32 = 3;
 impl LinkSession {
     /// Adds a path without a connection.
     pub fn add_path(&mut self, now: Instant, path: PathId, name: &str) -> Result<(), SwrrError> {
-        self.paths.add(LinkPath::new(path, name, self.config.path, now))?;
+        self.paths.add(now, LinkPath::new(path, name, self.config.path, now))?;
         let transition = self.paths.on_time(now, path);
         self.report(now, path, transition);
         Ok(())
@@ -195,7 +196,8 @@ impl LinkSession {
 
     /// Moves a flow's own stream to another path, which continues from the last acknowledged byte.
     fn change_home(&mut self, now: Instant, id: FlowId, from: PathId) {
-        let Some(to) = self.paths.pick_for_flow(now, Some(from)) else { return };
+        let Some(lane) = self.flows.get(id).map(|flow| flow.lane) else { return };
+        let Some(to) = self.paths.pick_for_flow(now, lane, Some(from)) else { return };
         self.transmits.push_back(Transmit::Abandon { path: from, stream: StreamKey::Flow(id) });
         self.release_home(id);
         self.flows.update(id, |flow| {
@@ -203,6 +205,34 @@ impl LinkSession {
             flow.send.resend(|chunk| chunk.path == from)
         });
         self.wake(id);
+    }
+
+    /// Replaces active paths by candidates where necessary, and moves flows off the candidates.
+    pub(super) fn review_active_set(&mut self, now: Instant) {
+        let replacements = self.paths.review_active_set(now);
+        let has_changed = !replacements.is_empty();
+        for replacement in replacements {
+            self.events.push_back(SessionEvent::PathReplaced { replacement });
+        }
+        self.leave_candidates(now);
+        if has_changed {
+            self.wake_all();
+        }
+    }
+
+    /// Moves flows from candidates to active paths, if one is healthy.
+    fn leave_candidates(&mut self, now: Instant) {
+        let candidates = self.paths.iter().filter(|path| path.role == TrafficRole::Candidate);
+        let candidates: Vec<PathId> = candidates.map(|path| path.id).collect();
+        if candidates.is_empty() || !self.paths.has_healthy_active(now) {
+            return;
+        }
+        for id in self.flows.ids() {
+            let home = self.flows.get(id).filter(|flow| flow.has_own_stream()).and_then(|flow| flow.home);
+            if let Some(home) = home.filter(|home| candidates.contains(home)) {
+                self.change_home(now, id, home);
+            }
+        }
     }
 
     /// Asks the peer for acknowledgements that are overdue.

@@ -137,6 +137,16 @@ impl SendHalf {
         !self.sent.is_empty() || (!self.queue.is_empty() && self.credit <= self.next)
     }
 
+    /// Reports whether data waits to be sent, or the last data is on its way.
+    pub(super) fn is_pressing(&self) -> bool {
+        !self.queue.is_empty() || !self.lost.is_empty() || (self.is_finished() && !self.sent.is_empty())
+    }
+
+    /// Returns the bytes that the peer stores beyond what it has in order.
+    pub(super) fn window(&self) -> u64 {
+        self.credit.saturating_sub(self.acked)
+    }
+
     /// Returns the bytes stored until they are acknowledged.
     pub(super) fn retained(&self) -> u64 {
         self.queue.len() as u64 + self.sent_bytes

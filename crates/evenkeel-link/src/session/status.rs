@@ -1,5 +1,7 @@
 //! Snapshot of a session for `status` and metrics.
 
+use std::fmt;
+
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::PathState;
 use evenkeel_policy::swrr::ShareWindow;
@@ -31,6 +33,9 @@ pub struct LinkPathStatus {
     /// adds them.
     pub relays: Option<Vec<String>>,
     pub state: PathState,
+    pub role: TrafficRole,
+    /// Reports whether the path takes part in the bonded lane.
+    pub bonded: bool,
     /// Reports whether an authenticated connection exists.
     pub connected: bool,
     /// Reports whether packets have waited for an acknowledgement for more than a probe timeout.
@@ -52,6 +57,33 @@ pub struct LinkPathStatus {
     /// Bytes that wait for the connection.
     pub queued: u64,
     pub counters: PathCounters,
+}
+
+/// Part that a path has in the traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrafficRole {
+    /// Carries traffic.
+    Active,
+    /// Is probed, and carries no traffic while an active path is healthy.
+    Candidate,
+}
+
+impl fmt::Display for TrafficRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Candidate => "candidate",
+        })
+    }
+}
+
+/// Number of active paths that candidates replaced, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplacementCounts {
+    /// Paths that were slower than the candidate.
+    pub slower: u64,
+    /// Paths that could not carry traffic.
+    pub unusable: u64,
 }
 
 /// Share of a path in the last complete window of picks, among the paths that were eligible.
@@ -114,6 +146,10 @@ pub struct SessionTotals {
     pub reweights_applied: u64,
     /// Changes of a weight that were too small or too soon.
     pub reweights_suppressed: u64,
+    /// Active paths that candidates replaced.
+    pub replacements: ReplacementCounts,
+    /// Number of times that a path left the bonded lane.
+    pub bonded_exits: u64,
     /// Largest mean deviation of the shares from theory, over the last windows of both schedulers.
     pub share_deviation: Option<f64>,
     /// Largest relative entropy of the shares, over the last windows of both schedulers.
@@ -132,12 +168,19 @@ impl LinkSession {
         }
     }
 
+    /// Reports whether a path is connected and has answered within two probe timeouts.
+    pub fn has_answering_path(&self, now: Instant) -> bool {
+        self.paths.connected().any(|path| !path.is_long_silent(now))
+    }
+
     fn path_status(&self, now: Instant, path: &LinkPath) -> LinkPathStatus {
         LinkPathStatus {
             path: path.id,
             name: path.name.clone(),
             relays: None,
             state: path.stats.state(),
+            role: path.role,
+            bonded: self.paths.bonded_lane.has(path.id),
             connected: path.is_connected,
             silent: path.is_silent(now),
             rtt: path.rtt(),
@@ -161,6 +204,8 @@ impl LinkSession {
             duplicate_bytes: self.duplicate_bytes,
             reweights_applied: self.paths.reweights_applied,
             reweights_suppressed: self.paths.reweights_suppressed,
+            replacements: self.paths.active_set.replacements,
+            bonded_exits: self.paths.bonded_exits,
             share_deviation: self.paths.windows().map(ShareWindow::mean_deviation).reduce(f64::max),
             relative_entropy: self.paths.windows().map(ShareWindow::relative_entropy).reduce(f64::max),
         }

@@ -49,6 +49,8 @@ impl LinkSession {
         if self.tick_at <= now {
             self.tick_at = now + TICK;
             self.paths.refresh(now);
+            self.review_active_set(now);
+            self.review_bonded_lane(now);
             self.request_acks(now);
             self.check_alive(now);
         }

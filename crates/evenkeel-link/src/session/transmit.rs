@@ -5,7 +5,9 @@ use evenkeel_policy::id::PathId;
 use evenkeel_policy::time::Instant;
 
 use super::flow_table::{FlowKnowledge, Introduction, LinkFlow};
+use super::link_path::LinkPath;
 use super::send_half::Transmission;
+use super::status::TrafficRole;
 use super::{Datagram, LinkSession, StreamKey, Transmit};
 use crate::flow::{FlowEnd, FlowId};
 use crate::frame::{
@@ -62,7 +64,8 @@ impl LinkSession {
         let path = match self.flows.get(id)?.home {
             Some(path) => path,
             None => {
-                let path = self.paths.pick_for_flow(now, None)?;
+                let lane = self.flows.get(id)?.lane;
+                let path = self.paths.pick_for_flow(now, lane, None)?;
                 self.flows.update(id, |flow| flow.home = Some(path));
                 path
             }
@@ -78,14 +81,14 @@ impl LinkSession {
                 // Only the frame that opens the flow is repeated, so nothing else ends this stream.
                 self.transmits.push_back(Transmit::Finish { path, stream });
             }
-            return Some(self.transmit(now, path, stream, header, Bytes::new()));
+            return Some(self.transmit(path, stream, header, Bytes::new()));
         }
         let chunk = self.take_chunk(now, id, path)?;
         if chunk.fin {
             self.transmits.push_back(Transmit::Finish { path, stream });
         }
         let header = encode_chunk_header(&chunk);
-        Some(self.transmit(now, path, stream, header, chunk.data))
+        Some(self.transmit(path, stream, header, chunk.data))
     }
 
     /// Returns the next frame of a bonded flow, for the path that is picked for it.
@@ -99,7 +102,7 @@ impl LinkSession {
         };
         let chunk = self.take_chunk(now, id, path)?;
         let header = encode_chunk_header(&chunk);
-        Some(self.transmit(now, path, StreamKey::Bonded, header, chunk.data))
+        Some(self.transmit(path, StreamKey::Bonded, header, chunk.data))
     }
 
     /// Returns the number of data bytes in the next chunk of a flow; `None` if it has none to send.
@@ -144,17 +147,9 @@ impl LinkSession {
     }
 
     /// Counts a frame as waiting for its connection.
-    fn transmit(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        stream: StreamKey,
-        header: Bytes,
-        data: Bytes,
-    ) -> Transmit {
+    fn transmit(&mut self, path: PathId, stream: StreamKey, header: Bytes, data: Bytes) -> Transmit {
         let len = (header.len() + data.len()) as u64;
         if let Some(path) = self.paths.get_mut(path) {
-            path.record_sent(now);
             match stream {
                 StreamKey::Flow(_) => path.stream_queued += len,
                 StreamKey::Bonded => path.bonded_queued += len,
@@ -221,9 +216,12 @@ impl LinkSession {
             writer.push(&AckEntry { flow, state: AckState::Request });
         }
         let datagrams = writer.finish();
+        let without_candidates = self.paths.has_healthy_active(now);
+        let takes_acks = |path: &&mut LinkPath| {
+            path.is_connected && (path.role == TrafficRole::Active || !without_candidates)
+        };
         for path in self.paths.ids() {
-            let Some(path) = self.paths.get_mut(path).filter(|path| path.is_connected) else { continue };
-            path.record_sent(now);
+            let Some(path) = self.paths.get_mut(path).filter(takes_acks) else { continue };
             let for_path = datagrams.iter().map(|data| Datagram { path: path.id, data: data.clone() });
             self.datagrams.extend(for_path);
         }

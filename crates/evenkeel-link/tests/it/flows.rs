@@ -8,7 +8,9 @@ use bytes::Bytes;
 use evenkeel_link::flow::{FlowLane, ResetCode};
 use evenkeel_link::identity::{ExistingKey, Identity};
 use evenkeel_link::session::{OpenFlowError, SessionConfig};
-use evenkeel_link::{AcceptedLink, IncomingFlow, LinkConnector, LinkListener, LinkStartError};
+use evenkeel_link::{
+    AcceptedLink, ConnectorSettings, IncomingFlow, LinkConnector, LinkListener, LinkStartError,
+};
 use evenkeel_telemetry::{PathMetrics, Registry};
 use tokio::time::timeout;
 
@@ -155,9 +157,22 @@ async fn the_same_path_twice_is_an_error() {
     let path = "127.0.0.1:9".parse().unwrap();
     let peer = keys.listening.fingerprint();
     let targets = vec![path, "127.0.0.1:9".parse().unwrap()];
-    let result = LinkConnector::start(&keys.connecting, peer, targets, SessionConfig::default(), metrics());
+    let settings = ConnectorSettings::direct("test", peer, targets, SessionConfig::default());
+    let result = LinkConnector::start(&keys.connecting, settings, metrics());
     let error = result.err().unwrap();
     assert!(matches!(&error, LinkStartError::DuplicatePath { name } if name == "127.0.0.1:9"), "{error}");
+}
+
+#[tokio::test]
+async fn a_link_whose_sockets_cannot_be_opened_starts_down_and_reports_it() {
+    let keys = Keys::create();
+    let targets = vec!["nosuch0=127.0.0.1:9".parse().unwrap()];
+    let peer = keys.listening.fingerprint();
+    let settings = ConnectorSettings::direct("test", peer, targets, SessionConfig::default());
+    let mut connector = LinkConnector::start(&keys.connecting, settings, metrics()).unwrap();
+    assert!(!connector.link().is_up());
+    let error = connector.check_sockets().unwrap_err();
+    assert!(matches!(error, LinkStartError::Bind(_)), "{error}");
 }
 
 /// A link over two paths, whose session exists.
@@ -208,7 +223,8 @@ impl Pair {
         let addresses = listener.local_addresses().to_vec();
         let targets = addresses.iter().map(|address| address.to_string().parse().unwrap()).collect();
         let peer = keys.listening.fingerprint();
-        let connector = LinkConnector::start(&keys.connecting, peer, targets, config, metrics()).unwrap();
+        let settings = ConnectorSettings::direct("test", peer, targets, config);
+        let connector = LinkConnector::start(&keys.connecting, settings, metrics()).unwrap();
         let accepted = timeout(WAIT_MAX, listener.accept()).await.unwrap().unwrap();
         Self { keys, connector, listener, accepted }
     }

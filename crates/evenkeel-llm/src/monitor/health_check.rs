@@ -35,6 +35,15 @@ impl HealthCheckResult {
         }
     }
 
+    /// Returns the cause of a failure.
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Self::Healthy { .. } | Self::Busy { .. } => None,
+            Self::TimedOut => Some("no answer in time"),
+            Self::Failed { error } => Some(error),
+        }
+    }
+
     pub(super) fn is_reachable(&self) -> bool {
         matches!(self, Self::Healthy { .. } | Self::Busy { .. })
     }

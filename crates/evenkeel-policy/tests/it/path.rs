@@ -2,9 +2,9 @@
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
-    ActivePath, Alternative, Cause, HopConfig, HopRule, IntervalCollector, IntervalSample, Loss, PathConfig,
-    PathRule, PathState, PathStats, Probe, PruneRule, QueueTrend, Relays, Role, RouteFigures, RouteRule,
-    RouteVerdict, Streak, Transition,
+    ActivePath, Alternative, BondChangeKind, BondDemand, BondPath, BondRule, BondedLane, Cause, HopConfig,
+    HopRule, IntervalCollector, IntervalSample, Loss, PathConfig, PathRule, PathState, PathStats, Probe,
+    PruneRule, QueueTrend, Relays, Role, RouteFigures, RouteRule, RouteVerdict, Streak, Transition,
 };
 use evenkeel_policy::swrr::{SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
@@ -260,6 +260,46 @@ proptest! {
     }
 
     #[test]
+    fn at_most_one_path_leaves_the_bonded_lane_per_review_and_never_the_last(
+        reviews in vec((vec(bond_path(), 1..5), 0..20_000_000_u64, any::<bool>()), 1..60),
+    ) {
+        let mut lane = BondedLane::new(BondRule::default());
+        (0..5).for_each(|path| lane.add_path(Instant::ORIGIN, PathId(path)));
+        for (tick, (mut paths, window, is_busy)) in (1..).zip(reviews) {
+            paths.iter_mut().zip(0..).for_each(|(path, id)| path.path = PathId(id));
+            let had_member = paths.iter().any(|path| lane.has(path.path));
+            let demand = if is_busy { BondDemand::Busy { window } } else { BondDemand::Idle };
+            let changes = lane.review(Instant::from_secs(2 * tick), &paths, demand);
+            let left: Vec<_> = changes.iter().filter(|change| change.kind == BondChangeKind::Left).collect();
+            prop_assert!(left.len() <= usize::from(is_busy));
+            for change in left {
+                prop_assert!(change.estimate.gain < 0.1 && change.estimate.delay > change.estimate.delay_max);
+            }
+            prop_assert!(paths.iter().any(|path| lane.has(path.path)) || !had_member);
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_longer_delays_the_others_returns_to_the_lane_within_the_longest_backoff(
+        bad_reviews in 2..400_u64, rtt_ms in 1..500_u64,
+    ) {
+        let good = BondPath { path: STEADY, capacity: 6e6, rtt: BEST, loss: Loss::NONE };
+        let bad = BondPath { path: FAILING, capacity: 2e5, rtt: 60 * BEST, ..good };
+        let mut lane = BondedLane::new(BondRule::default());
+        [STEADY, FAILING].iter().for_each(|path| lane.add_path(Instant::ORIGIN, *path));
+        let busy = BondDemand::Busy { window: 16_000_000 };
+        for review in 0..bad_reviews {
+            lane.review(Instant::from_secs(2 * review), &[good, bad], busy);
+        }
+        let well = BondPath { rtt: Duration::from_millis(rtt_ms), ..bad };
+        let mut reviews = (bad_reviews..bad_reviews + 151).map(|review| {
+            lane.review(Instant::from_secs(2 * review), &[good, well], busy);
+            lane.has(FAILING)
+        });
+        prop_assert!(reviews.any(|is_in| is_in));
+    }
+
+    #[test]
     fn slower_paths_stay_while_no_unused_path_is_better(
         used_ms in vec(10..1_000_u64, 2..8), samples in 0..50_u32,
     ) {
@@ -425,6 +465,15 @@ fn bad_input() -> impl Strategy<Value = Input> {
         2 => Just(Input::Failure),
         1 => Just(Input::Silence),
     ]
+}
+
+fn bond_path() -> impl Strategy<Value = BondPath> {
+    (0.0..1e8_f64, 0..1_000_u64, 0.0..0.1_f64).prop_map(|(capacity, rtt_ms, loss)| BondPath {
+        path: PathId(0),
+        capacity,
+        rtt: Duration::from_millis(rtt_ms),
+        loss: Loss::new(loss).unwrap(),
+    })
 }
 
 fn packets(millis: std::ops::Range<u64>, lost: std::ops::Range<u64>) -> impl Strategy<Value = Input> {

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use evenkeel_link::flow::{FlowEnd, FlowId, Side};
-use evenkeel_link::session::{LinkSession, Read, SessionEvent};
+use evenkeel_link::session::{LinkSession, PathReplacement, Read, SessionEvent};
 use evenkeel_policy::id::PathId;
+use evenkeel_policy::path::BondChange;
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::Instant;
 
 use super::connection::ConnectionModel;
 use super::traffic::{PatternSink, PatternSource, WritePermission};
-use super::{LinkPlan, SessionFailure, TimedTransition};
+use super::{LinkPlan, SessionFailure, Timed, TimedTransition};
 
 const READ_BYTES: usize = 64 * 1024;
 
@@ -24,6 +25,8 @@ pub(super) struct Endpoint {
     /// Applications by flow.
     applications: BTreeMap<FlowId, Application>,
     pub(super) transitions: Vec<TimedTransition>,
+    pub(super) replacements: Vec<Timed<PathReplacement>>,
+    pub(super) bonded_changes: Vec<Timed<BondChange>>,
     pub(super) failure: Option<SessionFailure>,
     /// Paths that fell silent since the driver last looked.
     pub(super) silent: Vec<PathId>,
@@ -54,6 +57,8 @@ impl Endpoint {
             connections: plan.paths.iter().map(|_| None).collect(),
             applications: BTreeMap::new(),
             transitions: Vec::new(),
+            replacements: Vec::new(),
+            bonded_changes: Vec::new(),
             failure: None,
             silent: Vec::new(),
             ends: BTreeMap::new(),
@@ -176,6 +181,12 @@ impl Endpoint {
                 }
                 SessionEvent::PathChanged { path, transition } => {
                     self.transitions.push(TimedTransition { at: now, path, transition });
+                }
+                SessionEvent::PathReplaced { replacement: event } => {
+                    self.replacements.push(Timed { at: now, event });
+                }
+                SessionEvent::BondedLaneChanged { change: event } => {
+                    self.bonded_changes.push(Timed { at: now, event });
                 }
                 SessionEvent::PathSilent { path } => self.silent.push(path),
                 SessionEvent::SessionFailed { error } => {

@@ -10,7 +10,7 @@ use crate::rng::Rng;
 /// Creates a plan from a seed.
 type PlanFn = fn(u64) -> LinkPlan;
 
-const ALL: [(&str, PlanFn); 12] = [
+const ALL: [(&str, PlanFn); 18] = [
     ("link-a", |seed| throughput(seed, &[(50.0, 10), (50.0, 10)])),
     ("link-b", |seed| throughput(seed, &[(50.0, 10), (20.0, 30)])),
     ("link-c", |seed| throughput(seed, &[(50.0, 10), (50.0, 100)])),
@@ -22,6 +22,12 @@ const ALL: [(&str, PlanFn); 12] = [
     ("link-slow", steady_slow_path),
     ("link-shares", shares),
     ("link-unhealthy", unhealthy_path),
+    ("link-bad-path", bad_path),
+    ("link-short-transfers", short_transfers),
+    ("link-recovering", recovering_path),
+    ("link-candidate", better_candidate),
+    ("link-takeover", candidate_takeover),
+    ("link-similar", similar_candidate),
     ("link-random", random_faults),
 ];
 
@@ -117,6 +123,70 @@ pub fn unhealthy_path(seed: u64) -> LinkPlan {
     paths[1].loss = 0.3;
     let about = "1600 short flows on a path of 20 ms and one of 200 ms that loses 30 %";
     LinkPlan { about, paths, ..shares(seed) }
+}
+
+/// One bonded flow over a path of 50 Mbit/s and one of 2 Mbit/s with a long delay and loss.
+///
+/// The window of the flow is 4 MiB: less than the first path carries while a chunk of the second is sent twice.
+pub fn bad_path(seed: u64) -> LinkPlan {
+    let paths = vec![path(50.0, 10), LinkPathPlan { loss: 0.03, ..path(2.0, 300) }];
+    let mut plan = plan(
+        seed,
+        "a second path that is slow and lossy",
+        30,
+        paths,
+        vec![flow(FlowLane::Bonded, u64::MAX / 4)],
+    );
+    plan.config.credit_bonded = 4 << 20;
+    plan
+}
+
+/// Bonded transfers of 1 MiB, one every 500 ms, over the paths of [`bad_path`].
+pub fn short_transfers(seed: u64) -> LinkPlan {
+    let open = |number| LinkFlowPlan {
+        at: Duration::from_secs(2) + number * Duration::from_millis(500),
+        ..flow(FlowLane::Bonded, 1 << 20)
+    };
+    let flows = (0..50).map(open).collect();
+    LinkPlan { about: "short transfers with a slow and lossy second path", flows, ..bad_path(seed) }
+}
+
+/// The paths of [`bad_path`], of which the second has a short delay from 100 s on.
+pub fn recovering_path(seed: u64) -> LinkPlan {
+    let mut plan = bad_path(seed);
+    plan.paths[1].delay = Duration::from_millis(10);
+    plan.paths[1].faults.push(fault(0, 100, PathFaultKind::Delayed(Duration::from_millis(300))));
+    let duration = Duration::from_secs(130);
+    LinkPlan { about: "a second path that is slow for 100 s", duration, ..plan }
+}
+
+/// Three paths, of which two carry traffic; from 20 s on, the third is faster than the second.
+pub fn better_candidate(seed: u64) -> LinkPlan {
+    let mut paths = vec![path(20.0, 10), path(20.0, 20), path(20.0, 12)];
+    paths[2].faults.push(fault(0, 20, PathFaultKind::Delayed(Duration::from_millis(22))));
+    let paced = LinkFlowPlan { pace: Some(Duration::from_millis(10)), ..flow(FlowLane::Stream, 4_000_000) };
+    let mut flows = vec![paced; 10];
+    flows.push(LinkFlowPlan { lane: FlowLane::Bonded, ..paced });
+    let mut plan = plan(seed, "a candidate becomes faster than one of two active paths", 60, paths, flows);
+    plan.config.paths_active_max = 2;
+    plan
+}
+
+/// Two paths, of which one carries traffic; it swallows everything from 5 s on.
+pub fn candidate_takeover(seed: u64) -> LinkPlan {
+    let mut plan = black_hole(seed, 0, FlowLane::Stream);
+    plan.paths.truncate(2);
+    plan.config.paths_active_max = 1;
+    LinkPlan { about: "the only active of two paths swallows everything from 5 s on", ..plan }
+}
+
+/// Two similar paths for ten minutes, of which one carries a flow that fills it and its queue.
+pub fn similar_candidate(seed: u64) -> LinkPlan {
+    let paths = vec![path(4.0, 20), path(4.0, 19)];
+    let flows = vec![flow(FlowLane::Bonded, u64::MAX / 4)];
+    let mut plan = plan(seed, "an active path and a similar candidate", 600, paths, flows);
+    plan.config.paths_active_max = 1;
+    plan
 }
 
 /// Everything at random: loss, disorder, black holes, refused and replaced connections, flows of both lanes and sides.

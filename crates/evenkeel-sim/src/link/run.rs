@@ -163,7 +163,7 @@ impl<'a> LinkWorld<'a> {
                 match fault.kind {
                     PathFaultKind::Refused => events.schedule(fault.from, LinkEvent::Close { path }),
                     PathFaultKind::Replaced => events.schedule(fault.from, LinkEvent::Connected { path }),
-                    PathFaultKind::BlackHole | PathFaultKind::Limping(_) => {}
+                    PathFaultKind::BlackHole | PathFaultKind::Limping(_) | PathFaultKind::Delayed(_) => {}
                 }
             }
         }
@@ -521,6 +521,12 @@ impl<'a> LinkWorld<'a> {
             self.run.reinjected_bytes += paths.iter().map(|path| path.counters.reinjected_bytes).sum::<u64>();
         }
         let [connecting, _] = self.endpoints;
-        LinkRun { transitions: connecting.transitions, failure: connecting.failure, ..self.run }
+        LinkRun {
+            transitions: connecting.transitions,
+            replacements: connecting.replacements,
+            bonded_changes: connecting.bonded_changes,
+            failure: connecting.failure,
+            ..self.run
+        }
     }
 }

@@ -53,15 +53,16 @@ impl Wire {
 
     /// Returns the delay in this direction, without the queue.
     pub(super) fn delay(&self, now: Instant) -> Duration {
-        let limping = |fault: &PathFault| match fault.kind {
+        let delay = |fault: &PathFault| match fault.kind {
             PathFaultKind::Limping(delay) => {
                 let progress = now.since(Instant::ORIGIN + fault.from).as_secs_f64()
                     / (fault.until - fault.from).as_secs_f64();
                 Some(delay.mul_f64(progress))
             }
+            PathFaultKind::Delayed(delay) => Some(delay),
             _ => None,
         };
-        let grown = self.plan.faults.iter().filter(|fault| fault.is_at(now)).find_map(limping);
+        let grown = self.plan.faults.iter().filter(|fault| fault.is_at(now)).find_map(delay);
         grown.unwrap_or_default().max(self.plan.delay)
     }
 

@@ -158,7 +158,7 @@ fn a_slow_and_lossy_path_is_explored_but_hardly_used() {
 }
 
 /// Runs a plan and checks what every run must fulfil.
-fn simulate(plan: &LinkPlan) -> LinkRun {
+pub(crate) fn simulate(plan: &LinkPlan) -> LinkRun {
     let _seed = SeedIfPanicking(plan.seed);
     let run = run_link(plan).unwrap();
     let SessionConfig { receive_budget, send_budget, .. } = plan.config;

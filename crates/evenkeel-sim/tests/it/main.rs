@@ -5,6 +5,8 @@ mod cli;
 mod fairness;
 mod knee;
 mod link;
+mod link_candidates;
+mod link_lane;
 mod redirect;
 
 use evenkeel_policy::backpressure::BackpressureConfig;

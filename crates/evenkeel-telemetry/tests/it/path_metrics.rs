@@ -34,6 +34,10 @@ fn without_a_source_there_are_no_path_metrics() {
     let link = paths.add_link("site-b").unwrap();
     link.set_reorder_utilization("1", 0.5);
     let of_links = [
+        "evenkeel_link_bonded_exits_total",
+        "evenkeel_link_bonded_paths",
+        "evenkeel_link_candidate_paths",
+        "evenkeel_link_path_swaps_total",
         "evenkeel_link_reinjected_bytes_total",
         "nyx_multipath_reorder_buffer_utilization",
         "nyx_multipath_reorder_delay_seconds",
@@ -92,6 +96,19 @@ fn a_link_feeds_its_own_metrics() {
     assert_eq!(page.value("evenkeel_link_reinjected_bytes_total", &[("link", "site-b")]), Some(1_500.0));
     assert_eq!(page.value("nyx_multipath_reorder_delay_seconds_sum", &[]), Some(0.02));
     assert_eq!(page.value("nyx_multipath_reorder_buffer_utilization", &[("flow", "7")]), Some(0.25));
+    link.set_bonded_paths(2);
+    link.add_bonded_exits(3);
+    link.set_candidate_paths(4);
+    link.add_slower_replaced(5);
+    link.add_unusable_replaced(6);
+    for (name, expected) in [("bonded_paths", 2.0), ("bonded_exits_total", 3.0), ("candidate_paths", 4.0)] {
+        let name = format!("evenkeel_link_{name}");
+        assert_eq!(page.value(&name, &[("link", "site-b")]), Some(expected), "{name}");
+    }
+    for (cause, expected) in [("slower", 5.0), ("unusable", 6.0)] {
+        let labels = [("link", "site-b"), ("cause", cause)];
+        assert_eq!(page.value("evenkeel_link_path_swaps_total", &labels), Some(expected));
+    }
     link.forget_flow("7");
     assert_eq!(page.value("nyx_multipath_reorder_buffer_utilization", &[("flow", "7")]), None);
 }

@@ -5,6 +5,7 @@ mod checks;
 mod corpus;
 mod failures;
 mod keep_alive;
+mod links;
 mod parsing;
 mod responses;
 mod send_once;

@@ -12,12 +12,12 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 
 /// A certificate for `localhost`, as a PEM file and in a server's configuration.
-struct Identity {
-    file: PathBuf,
+pub(crate) struct Identity {
+    pub(crate) file: PathBuf,
     server: Arc<ServerConfig>,
 }
 
-fn identity(test: &str) -> Identity {
+pub(crate) fn identity(test: &str) -> Identity {
     let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let file = std::env::temp_dir().join(format!("evenkeel-upstream-{test}-{}.pem", std::process::id()));
     std::fs::write(&file, generated.cert.pem()).unwrap();
@@ -38,7 +38,7 @@ impl Drop for Identity {
 }
 
 /// Starts a TLS server; returns its origin.
-async fn serve(identity: &Identity, name: &str) -> Origin {
+pub(crate) async fn serve(identity: &Identity, name: &str) -> Origin {
     let stub = Stub::start().await;
     let origin = Origin::parse(&stub.url().replace("http://127.0.0.1", &format!("https://{name}"))).unwrap();
     let acceptor = TlsAcceptor::from(identity.server.clone());

@@ -12,6 +12,8 @@ const EXAMPLES: &str = "\
 Examples:
   evenkeel node list
   evenkeel node add gpu-3 http://10.0.0.7:8000          add a node, without a restart
+  evenkeel node add gpu-4 http://10.0.0.5:8000 --via site-b
+                                                        add a node at the other side of a link
   evenkeel node drain gpu-1                             finish requests in flight, send no new ones
   evenkeel node resume gpu-1
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
@@ -72,6 +74,9 @@ struct AddArgs {
     /// Weight relative to other nodes, from 0.01 to 1000 [default: 1]
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
+    /// Link over which the server reaches the node, as named in [[links]]
+    #[arg(long, value_name = "LINK")]
+    via: Option<String>,
 }
 
 pub(super) fn run(args: NodeArgs) -> Result<(), CliError> {
@@ -97,7 +102,18 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     if nodes.is_empty() {
         print("no nodes\n")?;
     } else {
-        let columns = ["name", "admin_state", "breaker", "busy", "slots", "weight", "models", "urls"];
+        let columns = [
+            "name",
+            "admin_state",
+            "breaker",
+            "busy",
+            "slots",
+            "weight",
+            "models",
+            "urls",
+            "via",
+            "health_error",
+        ];
         print(&Table::new(&columns, nodes).to_string())?;
     }
     if peers.is_empty() {
@@ -172,6 +188,9 @@ fn add(args: &AddArgs) -> Result<(), CliError> {
     }
     if let Some(weight) = args.weight {
         settings["weight"] = Value::from(weight);
+    }
+    if let Some(link) = &args.via {
+        settings["via"] = Value::from(link.as_str());
     }
     args.named.connect.client()?.request(Method::POST, "/api/nodes", Some(&settings))?;
     eprintln!("added node {:?} at {}", args.named.name, args.node_url);

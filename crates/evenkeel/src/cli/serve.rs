@@ -21,7 +21,7 @@ Examples:
   evenkeel tenant add acme --weight 2                   add a tenant; from then on clients need an API key
 
 Signals:
-  kill -HUP  PID    reload tenants, nodes and the certificate; if the config file is invalid, nothing changes
+  kill -HUP  PID    reload tenants, nodes, links and the certificate; if the config file is invalid, nothing changes
   kill -TERM PID    shut down gracefully, like Ctrl-C: fail /readyz for unready_secs, wait up to drain_secs for open SQL
                     transactions to end, then stop accepting and drain requests in flight for up to drain_secs
                     (settings of [server]); a second signal exits at once
@@ -118,7 +118,9 @@ fn reload(args: &ServeArgs, gateway: &Gateway) {
             let tenants = report.tenants;
             let added = report.nodes_added.join(",");
             let removed = report.nodes_removed.join(",");
-            tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_removed = removed, "reloaded");
+            let links_started = report.links_started.join(",");
+            let links_removed = report.links_removed.join(",");
+            tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_removed = removed, links_started, links_removed, "reloaded");
             for error in report.errors {
                 tracing::warn!(target: "evenkeel", error, "part of the reload failed");
             }

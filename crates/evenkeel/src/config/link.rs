@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use evenkeel_link::RouteSettings;
 use evenkeel_link::session::{CREDIT_INITIAL, SessionConfig};
-use evenkeel_policy::path::{HopConfig, PathConfig, PathRule};
-use evenkeel_policy::swrr::{SwrrConfig, SwrrRules, WEIGHT_CAP};
+use evenkeel_policy::path::{BondConfig, BondRule, HopConfig, PathConfig, PathRule, PruneConfig, PruneRule};
+use evenkeel_policy::swrr::{PATHS_MAX, SwrrConfig, SwrrRules, WEIGHT_CAP};
 
 use super::reader::Section;
 use super::value::{Float, Integer};
@@ -130,10 +130,18 @@ fn read_session(section: &mut Section<'_>, swrr: &SwrrConfig, path: PathConfig) 
     let session_timeout =
         section.within("session_timeout_secs", session_timeout, Integer(1)..=Integer(3_600)).as_u32();
     let flows_max = flows_max.as_u32();
+    let paths_active_max = Integer(i64::from(default.paths_active_max));
+    let paths_active_max =
+        section.within("paths_active_max", paths_active_max, Integer(1)..=Integer(PATHS_MAX as i64)).as_u32();
+    let prune = read_prune(section);
+    let bond = read_bond(section);
     SessionConfig {
         // Settings out of range were replaced by their defaults, each with an error.
         swrr: SwrrRules::new(swrr).unwrap_or_default(),
         path: PathRule::new(path).unwrap_or_default(),
+        paths_active_max,
+        prune: PruneRule::new(prune).unwrap_or_default(),
+        bond: BondRule::new(bond).unwrap_or_default(),
         flows_max,
         // Twice the credit that every flow has at first.
         receive_budget: default.receive_budget.max(2 * CREDIT_INITIAL * u64::from(flows_max)),
@@ -159,6 +167,31 @@ fn read_routes(section: &mut Section<'_>) -> RouteSettings {
         probe_interval,
         ..default
     }
+}
+
+fn read_prune(section: &mut Section<'_>) -> PruneConfig {
+    let default = PruneConfig::default();
+    let samples = Integer(i64::from(default.samples));
+    PruneConfig {
+        prune_interval: millis(section, "prune_interval_ms", default.prune_interval, 86_400_000),
+        margin: section.within("prune_margin", Float(default.margin), Float(0.0)..=Float(100.0)).0,
+        samples: section.within("prune_samples", samples, Integer(1)..=SAMPLES_MAX).as_u32(),
+    }
+}
+
+fn read_bond(section: &mut Section<'_>) -> BondConfig {
+    let default = BondConfig::default();
+    let interval = millis(section, "bonded_interval_ms", default.interval, 86_400_000);
+    let gain_min = section.within("bonded_gain_min", Float(default.gain_min), Float(0.0)..=Float(1.0)).0;
+    let delay_max = millis(section, "bonded_delay_max_ms", default.delay_max, 86_400_000);
+    let backoff_max = millis(section, "bonded_backoff_max_ms", default.backoff_max, 86_400_000);
+    let backoff_min = millis(
+        section,
+        "bonded_backoff_min_ms",
+        default.backoff_min.min(backoff_max),
+        backoff_max.as_millis() as u64,
+    );
+    BondConfig { interval, gain_min, delay_max, backoff_min, backoff_max }
 }
 
 fn millis(section: &mut Section<'_>, key: &'static str, default: Duration, max: u64) -> Duration {

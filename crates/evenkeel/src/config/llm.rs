@@ -14,6 +14,7 @@ use http::Uri;
 use serde_json::{Value as Json, json};
 
 use super::effective::toml_value;
+use super::links::{LinkSettings, check_link};
 use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
 use super::tenants::table_to_toml;
@@ -34,7 +35,12 @@ pub struct LlmConfig {
     pub(super) ca_file_origin: ValueSource,
 }
 
-pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, node_flags: &[String]) -> LlmConfig {
+pub(super) fn read(
+    section: &mut Section<'_>,
+    pipeline: PipelineOptions,
+    node_flags: &[String],
+    links: &[LinkSettings],
+) -> LlmConfig {
     let ca_file = section.optional::<PathBuf>("ca_file");
     let first_byte_max =
         section.optional_within("first_byte_max_secs", Float(0.001)..=DAY_SECS).map(Float::as_secs);
@@ -47,7 +53,7 @@ pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, node_fl
         ..pipeline
     };
     let adaptive = read_adaptive(&mut section.section("adaptive"));
-    let nodes = read_nodes(section, node_flags, pipeline.limits.nodes_max);
+    let nodes = read_nodes(section, node_flags, pipeline.limits.nodes_max, links);
     LlmConfig {
         options: LlmOptions { pipeline, health, adaptive, first_byte_max, nodes },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
@@ -157,10 +163,15 @@ fn read_affinity(section: &mut Section<'_>) -> AffinityOptions {
     }
 }
 
-fn read_nodes(section: &mut Section<'_>, node_flags: &[String], nodes_max: usize) -> Vec<NodeOptions> {
+fn read_nodes(
+    section: &mut Section<'_>,
+    node_flags: &[String],
+    nodes_max: usize,
+    links: &[LinkSettings],
+) -> Vec<NodeOptions> {
     let mut nodes: Vec<(ValueSource, NodeOptions)> = Vec::new();
     for (origin, mut table) in section.sections("nodes") {
-        let node = read_node(&mut table, &origin);
+        let node = read_node(&mut table, &origin, Some(links));
         push_node(section, &mut nodes, origin, node);
     }
     for flag in node_flags {
@@ -202,7 +213,7 @@ pub(super) fn read_stored_nodes(root: &mut Section<'_>) -> StoredNodes {
     let drained = root.read("drained", Vec::<String>::new()).value;
     let mut nodes = Vec::new();
     for (origin, mut table) in root.sections("nodes") {
-        let node = read_node(&mut table, &origin);
+        let node = read_node(&mut table, &origin, None);
         push_node(root, &mut nodes, origin, node);
     }
     StoredNodes { nodes: nodes.into_iter().map(|(_, node)| node).collect(), drained }
@@ -215,7 +226,10 @@ pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
     for node in &stored.nodes {
         let settings = [
             ("name", json!(node.name)),
-            ("paths", json!(node.paths)),
+            // A node behind a link has a single URL.
+            ("url", json!(node.via.as_ref().and(node.paths.first()))),
+            ("paths", if node.via.is_none() { json!(node.paths) } else { Json::Null }),
+            ("via", json!(node.via)),
             ("models", json!(node.models)),
             ("max_concurrency", node.max_concurrency.map_or(Json::Null, |concurrency| concurrency.to_json())),
             ("weight", Float(node.weight.as_f64()).to_json()),
@@ -239,10 +253,20 @@ fn push_node(
     nodes.push((origin, node));
 }
 
-fn read_node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
+/// Reads a node; `links` are those that its `via` may name, if they are known.
+fn read_node(table: &mut Section<'_>, origin: &ValueSource, links: Option<&[LinkSettings]>) -> NodeOptions {
     let name = table.optional::<String>("name");
     let url = table.optional::<String>("url");
     let urls = table.optional::<Vec<String>>("paths");
+    let via = table.optional::<String>("via");
+    if let Some(via) = &via {
+        if urls.is_some() {
+            table.error(&via.origin, "via goes with url: the link has the paths to the node");
+        }
+        if let Some(Err(message)) = links.map(|links| check_link(&via.value, links)) {
+            table.error(&via.origin, message);
+        }
+    }
     let (paths, paths_origin) = match (url, urls) {
         (Some(url), None) => (vec![url.value], url.origin),
         (None, Some(urls)) => (urls.value, urls.origin),
@@ -285,6 +309,7 @@ fn read_node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
     NodeOptions {
         name: name.unwrap_or_else(|| default_name(&paths)),
         paths,
+        via: via.map(|setting| setting.value),
         models: models.value,
         max_concurrency: max_concurrency.map(|setting| setting.value),
         weight: table.read("weight", Weight::ONE).value,
@@ -305,6 +330,7 @@ fn parse_node_flag(text: &str) -> Result<NodeOptions, String> {
     Ok(NodeOptions {
         name,
         paths,
+        via: None,
         models: Vec::new(),
         max_concurrency: None,
         weight: Weight::ONE,

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::Core;
 use super::api::{json_response, read_object};
-use crate::config::read_node;
+use crate::config::{Config, check_link, read_node};
 use crate::node_store::{NodeStore, NodeStoreError};
 
 const NODES: &str = "/api/nodes";
@@ -103,6 +103,7 @@ impl Core {
         let mut persistence = Persistence::Permanent;
         match &edit {
             NodeEdit::Add(node) => {
+                check_via(node, &state.config)?;
                 self.llm.add_node(NodeOptions::clone(node))?;
                 next.add(NodeOptions::clone(node));
             }
@@ -140,14 +141,26 @@ impl Core {
         Ok(persistence)
     }
 
+    /// Adds stored nodes that are missing: all of them at the start, and after a reload those whose link is new. Returns
+    /// their names.
+    pub(super) fn add_stored_nodes(&self, stored: &NodeStore, config: &Config) -> Vec<String> {
+        let mut names = Vec::new();
+        for node in stored.added().iter().filter(|node| !self.llm.has_node(&node.name)) {
+            let added = check_via(node, config).and_then(|()| Ok(self.llm.add_node(node.clone())?));
+            match added {
+                Ok(()) => names.push(node.name.clone()),
+                Err(error) => {
+                    tracing::warn!(target: "evenkeel", node = node.name, %error, "could not restore a node that was added at run time; it gets no requests");
+                }
+            }
+        }
+        names
+    }
+
     /// Adds the stored nodes, and drains those that were drained before the restart.
     pub(super) fn restore_nodes(&self) {
         let state = self.state.lock();
-        for node in state.nodes.added() {
-            if let Err(error) = self.llm.add_node(node.clone()) {
-                tracing::warn!(target: "evenkeel", node = node.name, %error, "could not restore a node that was added at run time; it gets no requests");
-            }
-        }
+        self.add_stored_nodes(&state.nodes, &state.config);
         for name in state.nodes.drained() {
             if self.llm.has_node(name) && self.llm.drain_node(name).is_ok() {
                 tracing::info!(target: "evenkeel", node = name, "node is still drained");
@@ -167,9 +180,17 @@ pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions])
     overridden
 }
 
+/// Rejects a node that is reached over a link which is not configured.
+fn check_via(node: &NodeOptions, config: &Config) -> Result<(), ChangeError> {
+    let Some(link) = &node.via else { return Ok(()) };
+    check_link(link, &config.links).map_err(ChangeError::UnknownLink)
+}
+
 /// Error when changing the nodes.
 #[derive(Debug, Error)]
 enum ChangeError {
+    #[error("{0}")]
+    UnknownLink(String),
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error(transparent)]
@@ -191,6 +212,7 @@ fn api_error(error: ChangeError) -> ApiError {
             | NodeError::Registry(_)
             | NodeError::Monitor(_)),
         ) => ApiError::invalid(error.to_string()),
+        ChangeError::UnknownLink(message) => ApiError::invalid(message),
         ChangeError::Store(error) => {
             tracing::error!(target: "evenkeel", %error, "could not store the change to the nodes; nothing changed");
             ApiError::Internal

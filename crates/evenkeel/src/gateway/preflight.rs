@@ -5,17 +5,19 @@ use std::sync::Arc;
 use evenkeel_server::tls::Tls;
 use evenkeel_upstream::TlsRoots;
 
+use super::links::LoadedLink;
 use crate::config::{Config, ConfigError, ConfigErrors, ValueSource};
 use crate::node_store::{NodeStore, NodeStoreError};
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
-/// Loaded certificates, and stored tenants and nodes.
+/// Loaded certificates and keys of links, and stored tenants and nodes.
 #[derive(Debug)]
 pub struct StartupFiles {
     pub(super) tenants: TenantStore,
     pub(super) nodes: NodeStore,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) roots: TlsRoots,
+    pub(super) links: Vec<LoadedLink>,
 }
 
 impl StartupFiles {
@@ -43,8 +45,11 @@ impl StartupFiles {
         let nodes = collect(&mut errors, nodes);
         let tls = collect(&mut errors, tls);
         let roots = collect(&mut errors, roots);
-        match (tenants, nodes, tls, roots) {
-            (Some(tenants), Some(nodes), Some(tls), Some(roots)) => Ok(Self { tenants, nodes, tls, roots }),
+        let links = collect(&mut errors, LoadedLink::load_all(config));
+        match (tenants, nodes, tls, roots, links) {
+            (Some(tenants), Some(nodes), Some(tls), Some(roots), Some(links)) => {
+                Ok(Self { tenants, nodes, tls, roots, links })
+            }
             _ => Err(ConfigErrors(errors)),
         }
     }

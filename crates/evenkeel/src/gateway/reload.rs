@@ -4,8 +4,10 @@ use evenkeel_llm::NodeOptions;
 use evenkeel_server::tls::TlsError;
 use thiserror::Error;
 
+use super::links::LoadedLink;
 use super::{Core, nodes};
-use crate::config::{Config, ConfigErrors};
+use crate::config::{Config, ConfigErrors, check_link};
+use crate::node_store::NodeStore;
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
 /// Settings outside lists that take effect without a restart.
@@ -18,20 +20,25 @@ pub struct ReloadReport {
     pub tenants: usize,
     pub nodes_added: Vec<String>,
     pub nodes_removed: Vec<String>,
+    /// Links that are new or have changed.
+    pub links_started: Vec<String>,
+    pub links_removed: Vec<String>,
     /// Changed settings that need a restart to take effect.
     pub needs_restart: Vec<String>,
-    /// Errors that affect single tenants or nodes, or the nodes file; everything else was applied.
+    /// Errors that affect single tenants, nodes or links, or the nodes file; everything else was applied.
     pub errors: Vec<String>,
 }
 
 impl Core {
-    /// Validates the whole configuration, then replaces the certificate, tenants and nodes.
+    /// Validates the whole configuration, then replaces the certificate, tenants, links and nodes.
     pub(super) fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         let mut state = self.state.lock();
         let admin_key_hashes = &config.server.admin_key_hashes;
         let tenants = TenantStore::read(state.data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
         // The listener keeps the address and TLS mode of the startup, so check the exposure of that configuration.
         state.started.check_exposure(tenants.all().len())?;
+        let links = LoadedLink::load_all(&config)?;
+        check_links_in_use(&state.nodes, &state.config, &config)?;
         if let Some(tls) = &self.tls {
             tls.reload()?;
         }
@@ -52,14 +59,18 @@ impl Core {
         if let Err(error) = self.set_tenants() {
             report.errors.push(error.to_string());
         }
+        self.start_links(links, &mut report);
         let mut stored = state.nodes.clone();
         let configured = &config.llm.options.nodes;
-        for name in nodes::drop_overridden(&mut stored, configured) {
+        let overridden = nodes::drop_overridden(&mut stored, configured);
+        for name in overridden.into_iter().filter(|name| self.llm.has_node(name)) {
             if let Err(error) = self.llm.remove_node(&name) {
                 report.errors.push(error.to_string());
             }
         }
         self.reload_nodes(&state.config.llm.options.nodes, configured, &mut report);
+        report.nodes_added.extend(self.add_stored_nodes(&stored, &config));
+        report.links_removed = self.links.remove_others(&config.links);
         for name in stored.drained().iter().filter(|name| report.nodes_added.contains(name)) {
             if let Err(error) = self.llm.drain_node(name) {
                 report.errors.push(error.to_string());
@@ -73,6 +84,18 @@ impl Core {
         state.config = config;
         self.warn_if_open();
         Ok(report)
+    }
+
+    /// Starts the links that are new or have changed.
+    fn start_links(&self, links: Vec<LoadedLink>, report: &mut ReloadReport) {
+        for link in links {
+            let name = link.name().to_owned();
+            match self.links.start(link) {
+                Ok(true) => report.links_started.push(name),
+                Ok(false) => {}
+                Err(error) => report.errors.push(error.to_string()),
+            }
+        }
     }
 
     /// Applies the difference between two lists of configured nodes. Nodes added at run time are in neither and are kept.
@@ -92,10 +115,23 @@ impl Core {
     }
 }
 
+/// Rejects a configuration without a link that nodes added at run time use.
+fn check_links_in_use(stored: &NodeStore, old: &Config, new: &Config) -> Result<(), ReloadError> {
+    let is_configured = |name: &str| new.llm.options.nodes.iter().any(|node| node.name == name);
+    for node in stored.added().iter().filter(|node| !is_configured(&node.name)) {
+        let Some(link) = &node.via else { continue };
+        if check_link(link, &old.links).is_ok() && check_link(link, &new.links).is_err() {
+            return Err(ReloadError::LinkInUse { link: link.clone(), node: node.name.clone() });
+        }
+    }
+    Ok(())
+}
+
 fn is_same(node: &NodeOptions, other: &NodeOptions) -> bool {
     let key = |node: &NodeOptions| node.api_key.as_ref().map(|key| key.expose().clone());
     node.name == other.name
         && node.paths == other.paths
+        && node.via == other.via
         && node.models == other.models
         && node.max_concurrency == other.max_concurrency
         && node.weight == other.weight
@@ -111,4 +147,9 @@ pub enum ReloadError {
     Tenants(#[from] TenantStoreError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(
+        "link {link:?} is missing, but node {node:?}, which was added at run time, is reached over it; \
+         keep the link, or remove the node with `evenkeel node remove {node}`"
+    )]
+    LinkInUse { link: String, node: String },
 }

@@ -4,6 +4,8 @@
 
 mod commands;
 mod errors;
+mod gateway;
+mod gateway_site;
 mod netns;
 mod process;
 mod relays;

@@ -1,43 +1,34 @@
-//! Smallest and largest value of a sliding window.
+//! Values of a sliding window: all of them, or the smallest and the largest.
 
 use evenkeel_policy::time::{Duration, Instant};
 
-/// Smallest and largest value of `N` slices of time; the newest slice is still being filled.
+/// One value for each of `N` slices of time; the newest slice is still being filled.
 ///
 /// A value counts for at least `N − 1` and at most `N` slices.
 #[derive(Clone, Debug)]
-pub(super) struct RecentRange<const N: usize> {
+pub(super) struct RecentSlices<T, const N: usize> {
     /// Length of a slice in nanoseconds.
     slice: u64,
     /// Number of the newest slice; slice `n` is stored in `ring[n % N]`.
     newest: u64,
-    ring: [Option<Range>; N],
+    ring: [Option<T>; N],
 }
 
-/// Smallest and largest value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) min: u64,
-    pub(super) max: u64,
-}
-
-impl<const N: usize> RecentRange<N> {
+impl<T: Copy, const N: usize> RecentSlices<T, N> {
     pub(super) const fn new(slice: Duration) -> Self {
         Self { slice: slice.as_nanos() as u64, newest: 0, ring: [None; N] }
     }
 
-    pub(super) fn record(&mut self, now: Instant, value: u64) {
+    /// Returns the place of the slice that contains `now`.
+    pub(super) fn slot(&mut self, now: Instant) -> &mut Option<T> {
         self.advance(now);
-        let slot = &mut self.ring[Self::index(self.newest)];
-        let range = slot.unwrap_or(Range { min: value, max: value });
-        *slot = Some(Range { min: range.min.min(value), max: range.max.max(value) });
+        &mut self.ring[Self::index(self.newest)]
     }
 
-    /// Returns the range of the window that ends at `now`; `None` without values.
-    pub(super) fn range(&mut self, now: Instant) -> Option<Range> {
+    /// Returns the values of the window that ends at `now`.
+    pub(super) fn values(&mut self, now: Instant) -> impl Iterator<Item = T> {
         self.advance(now);
-        let slices = self.ring.iter().flatten().copied();
-        slices.reduce(|a, b| Range { min: a.min.min(b.min), max: a.max.max(b.max) })
+        self.ring.iter().flatten().copied()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -50,6 +41,34 @@ impl<const N: usize> RecentRange<N> {
 
     const fn index(number: u64) -> usize {
         (number % N as u64) as usize
+    }
+}
+
+/// Smallest and largest value of a window of `N` slices.
+#[derive(Clone, Debug)]
+pub(super) struct RecentRange<const N: usize>(RecentSlices<Range, N>);
+
+/// Smallest and largest value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) min: u64,
+    pub(super) max: u64,
+}
+
+impl<const N: usize> RecentRange<N> {
+    pub(super) const fn new(slice: Duration) -> Self {
+        Self(RecentSlices::new(slice))
+    }
+
+    pub(super) fn record(&mut self, now: Instant, value: u64) {
+        let slot = self.0.slot(now);
+        let range = slot.unwrap_or(Range { min: value, max: value });
+        *slot = Some(Range { min: range.min.min(value), max: range.max.max(value) });
+    }
+
+    /// Returns the range of the window that ends at `now`; `None` without values.
+    pub(super) fn range(&mut self, now: Instant) -> Option<Range> {
+        self.0.values(now).reduce(|a, b| Range { min: a.min.min(b.min), max: a.max.max(b.max) })
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn node(name: &str, url: &str, slots: u32) -> NodeOptions {
     NodeOptions {
         name: name.to_owned(),
         paths: vec![url.to_owned()],
+        via: None,
         models: vec!["m".to_owned()],
         max_concurrency: Some(Concurrency::Fixed(slots)),
         weight: Weight::ONE,

@@ -76,6 +76,20 @@ fn a_full_queue_drops_packets_and_delays_the_others() {
 }
 
 #[test]
+fn two_flows_share_the_queue_of_a_path() {
+    // The queue holds 20 packets, and a packet takes 120 ms.
+    let network = network_or_skip!(&[PathSpec::new(0.1, ms(5)).with_queue(ms(2400))]);
+    let first = Pair::new(&network);
+    let second = Pair::new(&network);
+    first.send_numbered(&network, 30);
+    let dropped = to_core(&network).queue_dropped;
+    assert!(0 < dropped, "{dropped}");
+    second.send_numbered(&network, 20);
+    // Less than a packet per 120 ms has left since.
+    assert!(dropped < to_core(&network).queue_dropped);
+}
+
+#[test]
 fn a_policer_drops_packets_and_delays_none() {
     let spec = PathSpec { limiter: Limiter::Policer, ..PathSpec::new(0.1, ms(5)).with_queue(ms(2400)) };
     let network = network_or_skip!(&[spec]);

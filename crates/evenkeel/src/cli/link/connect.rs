@@ -5,7 +5,7 @@ use evenkeel_link::forward::{self, Forward};
 use evenkeel_link::identity::Fingerprint;
 use evenkeel_link::quic::PathTarget;
 use evenkeel_link::relay::RelayTarget;
-use evenkeel_link::{LinkConnector, RouteSettings};
+use evenkeel_link::{ConnectorSettings, LinkConnector, RouteSettings};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -53,15 +53,15 @@ pub(super) struct ConnectArgs {
 pub(super) fn run(args: ConnectArgs) -> Result<(), CliError> {
     LinkProcess::run(&args.process, async |process, mut stop| {
         let LinkProcess { identity, session, routes, metrics, .. } = &process;
-        let routes = RouteSettings { relays: args.relays, ..routes.clone() };
-        let connector = LinkConnector::start_over(
-            identity,
-            args.peer,
-            args.paths,
-            routes,
-            session.clone(),
-            metrics.clone(),
-        )?;
+        let settings = ConnectorSettings {
+            name: "connect".to_owned(),
+            peer: args.peer,
+            paths: args.paths,
+            routes: RouteSettings { relays: args.relays, ..routes.clone() },
+            session: session.clone(),
+        };
+        let mut connector = LinkConnector::start(identity, settings, metrics.clone())?;
+        connector.check_sockets()?;
         if args.forwards.is_empty() {
             tracing::warn!(target: "evenkeel", "nothing is forwarded; forward a port with --forward LISTEN=TARGET");
         }

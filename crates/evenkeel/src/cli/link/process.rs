@@ -13,14 +13,11 @@ use evenkeel_link::{Links, RouteSettings};
 use evenkeel_telemetry::{PathMetrics, logs};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::run_file::RunFile;
 use crate::cli::CliError;
 use crate::cli::settings::SettingsArgs;
-
-/// Time between two looks at the open connections of a process that stops.
-const DRAIN_POLL: Duration = Duration::from_millis(100);
 
 /// Flags of every link process.
 #[derive(Debug, Args)]
@@ -100,17 +97,12 @@ impl LinkProcess {
 
 /// Waits until all connections over the links have ended, at most `drain_max` or until a second signal.
 pub(super) async fn drain(links: &Links, stop: &mut StopSignals, drain_max: Duration) {
-    let drained = async {
-        while links.status().iter().any(|session| !session.flows.is_empty()) {
-            sleep(DRAIN_POLL).await;
-        }
-    };
     let open: usize = links.status().iter().map(|session| session.flows.len()).sum();
     if open > 0 {
         tracing::info!(target: "evenkeel", open, "waiting for open connections to end; a second signal exits at once");
     }
     tokio::select! {
-        _ = timeout(drain_max, drained) => {}
+        _ = timeout(drain_max, links.wait_idle()) => {}
         () = stop.wait() => {}
     }
 }

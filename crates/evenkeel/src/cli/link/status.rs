@@ -123,7 +123,7 @@ fn describe_session(session: &Value) -> String {
             path["loss"].as_f64().map_or("-".to_owned(), |loss| format!("{:.1} %", loss * 100.0)),
             path["weight"].as_u64().map_or("-".to_owned(), |weight| weight.to_string()),
             describe_share(&path["flow_share"]),
-            describe_share(&path["bonded_share"]),
+            describe_bonded(path),
             bytes(&path["in_flight_bytes"]),
             bytes(&path["sent_bytes"]),
             bytes(&path["reinjected_bytes"]),
@@ -157,12 +157,21 @@ fn describe_relay(relay: &Value) -> String {
 }
 
 fn describe_state(path: &Value) -> String {
-    let state = path["state"].as_str().unwrap_or("-");
+    let state = match (path["state"].as_str(), path["role"].as_str()) {
+        (Some("ACTIVE"), Some("candidate")) => "CANDIDATE".to_owned(),
+        (Some(state), Some("candidate")) => format!("{state}, candidate"),
+        (state, _) => state.unwrap_or("-").to_owned(),
+    };
     match (path["connected"].as_bool(), path["silent"].as_bool()) {
         (Some(false), _) => format!("{state}, not connected"),
         (_, Some(true)) => format!("{state}, silent"),
-        _ => state.to_owned(),
+        _ => state,
     }
+}
+
+/// Formats the share of the bonded bytes, of a path in the bonded lane.
+fn describe_bonded(path: &Value) -> String {
+    if path["bonded"] == false { "out".to_owned() } else { describe_share(&path["bonded_share"]) }
 }
 
 /// Formats a share as observed and expected percentages.

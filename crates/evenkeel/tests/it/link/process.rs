@@ -76,8 +76,12 @@ impl LoggedProcess {
 
     /// Sends SIGTERM.
     pub(crate) fn signal(&self) {
+        self.send_signal("TERM");
+    }
+
+    pub(crate) fn send_signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
     /// Sends SIGTERM to a process with open connections, and again while it waits for them; returns the exit code.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory};
 
+use super::super::loss_gate::STANDING;
 use super::super::{GatedCubic, GatedCubicFactory, SignalCell};
 use crate::path_signals::PathSignals;
 use crate::quic::clock::LinkClock;
@@ -81,6 +82,11 @@ impl Script {
         self.end_acks(0, *numbers.last().unwrap());
     }
 
+    /// Gives the connection an RTT of `rtt` milliseconds that is no outlier.
+    pub(super) fn stand(&mut self, rtt: f64) {
+        (0..STANDING - 1).for_each(|_| self.round(1, rtt));
+    }
+
     /// Sends two packets; the acknowledgement of the second after `rtt` milliseconds reveals that the first is lost.
     pub(super) fn lose(&mut self, rtt: f64, kind: LossKind) {
         let sent = self.now;
@@ -103,8 +109,9 @@ impl Script {
         );
     }
 
-    /// Loses a packet as [`Self::lose`], and returns whether the window was cut.
+    /// Loses a packet as [`Self::lose`] while all RTTs are alike, and returns whether the window was cut.
     pub(super) fn is_cut_by(&mut self, rtt: f64, kind: LossKind) -> bool {
+        self.stand(rtt);
         let window = self.window();
         self.lose(rtt, kind);
         self.window() < window
