@@ -129,6 +129,9 @@ pub(super) struct AttemptOutcome {
 enum AttemptError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The relays were set up; the address in the error is that of the first.
+    #[error("over relays {relays}: {error}")]
+    ConnectOver { relays: String, error: ConnectError },
     #[error("{0}")]
     Other(String),
 }
@@ -258,10 +261,13 @@ impl Attempt {
         let clock = self.shared.clock;
         let opened = routes.open(clock.now(), self.path.into(), self.target()).await;
         let route = opened.map_err(AttemptError::Other)?;
-        let connected = route.endpoint.connect(&self.shared.config, request).await;
-        let connection =
-            connected.inspect_err(|error| routes.record_connect_error(clock.now(), &route, error))?;
-        Ok((connection, route))
+        match route.endpoint.connect(&self.shared.config, request).await {
+            Ok(connection) => Ok((connection, route)),
+            Err(error) => {
+                routes.record_connect_error(clock.now(), &route, &error);
+                Err(AttemptError::ConnectOver { relays: route.endpoint.relays().join(", "), error })
+            }
+        }
     }
 
     fn target(&self) -> &PathTarget {
@@ -313,7 +319,7 @@ impl Attempt {
     /// Records a failure in the session, ends a session that the peer does not know, and returns the message.
     fn handle_connect_error(&self, current: &CurrentSession, error: AttemptError) -> String {
         let rejection = match &error {
-            AttemptError::Connect(error) => error.rejection(),
+            AttemptError::Connect(error) | AttemptError::ConnectOver { error, .. } => error.rejection(),
             AttemptError::Other(_) => None,
         };
         let is_unknown = rejection.is_some_and(|rejection| rejection.code == RejectionCode::UnknownSession);

@@ -66,6 +66,11 @@ impl RoutedEndpoint {
         Ok(Self { endpoint: endpoint.map_err(failed)?, first, relays })
     }
 
+    /// Returns the relays of the route, the first hop first.
+    pub(crate) fn relays(&self) -> &[String] {
+        &self.relays
+    }
+
     /// Connects to the peer and introduces the path, within 5 s.
     pub(crate) async fn connect(
         &self,

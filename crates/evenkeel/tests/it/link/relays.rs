@@ -208,6 +208,19 @@ fn a_relay_that_does_not_answer_is_named() {
 }
 
 #[test]
+fn a_listening_side_that_does_not_answer_over_relays_is_reported_with_them() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let next = silent.local_addr().unwrap().to_string();
+    let test = RelayOnly::start("relay-no-core", Some(&next), None);
+    let mut command = test.sites.connect(slice::from_ref(&next), &[]);
+    command.args(["--relay", &test.relay.argument()]);
+    let edge = LoggedProcess::spawn("edge", &mut command);
+    let error = edge.wait_log("could not connect a path")["error"].as_str().unwrap().to_owned();
+    let expected = format!("over relays {}: no answer from", test.relay.address);
+    assert!(error.starts_with(&expected), "{error}");
+}
+
+#[test]
 fn a_relay_refuses_garbage_and_goes_on() {
     let test = RelayOnly::start("relay-garbage", None, None);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
