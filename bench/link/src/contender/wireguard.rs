@@ -44,7 +44,7 @@ struct TunnelEnd<'a> {
 pub(super) fn start(network: &Network, directory: &Path) -> Result<LinkProcesses, RunError> {
     let edge = TunnelEnd::create(network.edge(), "e", EDGE, directory)?;
     let core = TunnelEnd::create(network.core(), "c", CORE, directory)?;
-    let processes = LinkProcesses { edge: edge.start(directory)?, core: core.start(directory)? };
+    let processes = LinkProcesses { edge: edge.start()?, core: core.start()? };
     edge.connect(&core, network.path(1).core_address())?;
     core.connect(&edge, network.path(1).edge_address())?;
     Ok(processes)
@@ -65,10 +65,10 @@ impl<'a> TunnelEnd<'a> {
     }
 
     /// Starts the process and waits until it can be configured.
-    fn start(&self, directory: &Path) -> Result<Process, RunError> {
+    fn start(&self) -> Result<Process, RunError> {
         let mut command = self.namespace.command("wireguard-go");
         command.args(["-f", &self.device]).env("LOG_LEVEL", "error");
-        let mut process = Process::start(&mut command, &directory.join(format!("{}.log", self.device)))?;
+        let mut process = Process::start(&mut command, &self.private_key.with_extension("log"))?;
         let socket = PathBuf::from(format!("/var/run/wireguard/{}.sock", self.device));
         let start = Instant::now();
         while !socket.exists() {
