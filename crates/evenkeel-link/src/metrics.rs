@@ -12,6 +12,7 @@ use crate::session::{Observation, ReplacementCounts, SessionStatus, TrafficRole}
 
 /// Metrics of one session; the series of a link are removed with its last session.
 pub(crate) struct SessionMetrics {
+    name: String,
     link: LinkMetrics,
     state: Mutex<Reported>,
 }
@@ -27,7 +28,12 @@ struct Reported {
 
 impl SessionMetrics {
     pub(crate) fn new(metrics: &PathMetrics, link: &str) -> Result<Self, RegisterError> {
-        Ok(Self { link: metrics.add_link(link)?, state: Mutex::default() })
+        Ok(Self { name: link.to_owned(), link: metrics.add_link(link)?, state: Mutex::default() })
+    }
+
+    /// Returns the label of a flow; each link numbers its flows from the start.
+    fn flow_label(&self, flow: FlowId) -> String {
+        format!("{}/{flow}", self.name)
     }
 
     pub(crate) fn observe(&self, observation: Observation) {
@@ -73,10 +79,10 @@ impl SessionMetrics {
         reported.reinjected_bytes = reinjected.max(reported.reinjected_bytes);
         let flows: BTreeSet<FlowId> = status.flows.iter().map(|flow| flow.flow).collect();
         for ended in reported.flows.difference(&flows) {
-            self.link.forget_flow(&ended.to_string());
+            self.link.forget_flow(&self.flow_label(*ended));
         }
         for flow in &status.flows {
-            self.link.set_reorder_utilization(&flow.flow.to_string(), flow.reorder_utilisation);
+            self.link.set_reorder_utilization(&self.flow_label(flow.flow), flow.reorder_utilisation);
         }
         reported.flows = flows;
     }

@@ -38,7 +38,7 @@ fn the_metrics_of_both_sides_have_the_names_and_types_of_the_specification() {
     assert!(page.value("nyx_multipath_reorder_delay_seconds_count") > 0.0, "{page:?}");
     assert!(page.value("nyx_multipath_reorder_delay_seconds_sum") > 0.0, "{page:?}");
     let flow = link.session(LinkSide::Core)["flows"][0]["flow"].clone();
-    let utilization = format!("nyx_multipath_reorder_buffer_utilization{{flow=\"{flow}\"}}");
+    let utilization = format!("nyx_multipath_reorder_buffer_utilization{{flow=\"listen/{flow}\"}}");
     wait_for("data in the reorder buffer", || {
         (link.metrics(LinkSide::Core).value(&utilization) > 0.0).then_some(())
     });
