@@ -1,7 +1,7 @@
-//! Relays: UDP forwarders on the way of a path.
+//! Relays: UDP forwarders that a path goes over.
 //!
-//! A relay keeps an association per client address: packets of the client go unchanged to the next hop through a socket
-//! of the association's own, and answers come back unchanged. QUIC runs end to end through a chain of relays.
+//! A relay keeps an association per client address, with a socket per association: packets of the client go unchanged
+//! through it to the next hop, and answers come back unchanged. QUIC runs end to end through a chain of relays.
 //!
 //! An association is set up by two exchanges over UDP, which authenticate both sides:
 //!
@@ -13,13 +13,15 @@
 //!                                             ←    acceptance: key, signature
 //! ```
 //!
-//! A client sets up a chain hop by hop, each hop through those before it, so a relay knows only its neighbours.
+//! A client sets up a chain hop by hop, each hop through those before it. The messages are signed, not encrypted: a relay
+//! is told only its next hop, but can read the set-ups of later relays, which it forwards.
 //!
 //! Guarantees:
 //! - Nothing is forwarded for a client that has not proved its address and one of the allowed keys, and only to one of
 //!   the allowed next addresses.
-//! - A token is bound to its relay, its client's address and the time: elsewhere or later it is worthless. Repeated from
-//!   the same address, it changes nothing.
+//! - A token is bound to its relay, its client's address and the time: elsewhere or later it is refused. A repeat of the
+//!   latest token from the same address changes nothing; an older one is accepted again until its cookie expires, 10 s
+//!   after the hello.
 //! - Until a client has proved its address, it gets at most as many bytes as it sent, and costs no memory.
 //!
 //! Limits: [`RelayLimits`]; [`PACKET_LEN_MAX`] bytes per packet; a signature is checked only for allowed keys, and at

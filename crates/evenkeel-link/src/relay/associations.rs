@@ -71,7 +71,7 @@ impl<S> Associations<S> {
         Some(&association.acceptance)
     }
 
-    /// Checks that another association of a key has room; one of the same client is replaced.
+    /// Checks the limits for an association of `client`, which would replace its current one.
     pub(super) fn check_room(&self, client: SocketAddr, peer: usize) -> Result<(), RefusalReason> {
         let replaced = self.entries.get(&client);
         let total = self.entries.len() - usize::from(replaced.is_some());

@@ -7,9 +7,15 @@
 //! | relay | 32 | fingerprint of the relay of this exchange: a relay forwards messages for another one |
 //! | nonce | 16 | of the client |
 //!
-//! Then follow: of a hello (kind 1), zeros up to [`SETUP_LEN_MAX`] bytes in all, so that no answer is longer; of a
-//! challenge (2), the cookie; of a token (3), cookie, next address, key and signature; of an acceptance (4), key and
-//! signature; of a refusal (5), its code and the fingerprint of the relay that refuses.
+//! The body follows:
+//!
+//! | kind | message | body |
+//! |---|---|---|
+//! | 1 | hello | zeros up to [`SETUP_LEN_MAX`] bytes in all, so that no answer is longer |
+//! | 2 | challenge | cookie |
+//! | 3 | token | cookie, next address, key, signature |
+//! | 4 | acceptance | key, signature |
+//! | 5 | refusal | code of the reason, fingerprint of the relay that refuses |
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -90,7 +96,7 @@ impl SetupMessage {
         bytes
     }
 
-    /// Decodes a message; every byte counts.
+    /// Decodes a message; rejects trailing bytes and padding that is not zero.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         let mut reader = SetupReader(bytes.strip_prefix(MAGIC).ok_or(MessageError::NoMagic)?);
         let [kind] = reader.array()?;
@@ -145,7 +151,7 @@ fn addressee(packet: &[u8]) -> Option<Fingerprint> {
     Some(Fingerprint::from_bytes(*rest.first_chunk()?))
 }
 
-/// Encodes an address; an IPv4 address is also signed in this form.
+/// Encodes an address as it is sent and signed: family, IPv6 or IPv4-mapped address, port.
 pub(super) fn encode_address(address: SocketAddr) -> [u8; ADDRESS_LEN] {
     let mut bytes = [0; ADDRESS_LEN];
     match address.ip() {

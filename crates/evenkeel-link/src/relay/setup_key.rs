@@ -13,7 +13,7 @@ use crate::identity::{Fingerprint, Identity};
 const TOKEN_PURPOSE: &[u8] = b"evenkeel link relay v1: token of the client\0";
 const ACCEPTANCE_PURPOSE: &[u8] = b"evenkeel link relay v1: acceptance of the relay\0";
 
-/// Key pair as relays and their clients use it.
+/// Ed25519 key pair that signs set-ups.
 #[derive(Debug)]
 pub struct SetupKey {
     signer: Box<dyn Signer>,
@@ -50,7 +50,7 @@ impl SetupKey {
     }
 }
 
-/// Checks a signature by a public key.
+/// Reports whether a signature is valid.
 pub(super) fn is_signed(
     key: &[u8; KEY_LEN],
     purpose: SignaturePurpose,
@@ -60,7 +60,7 @@ pub(super) fn is_signed(
     UnparsedPublicKey::new(&ED25519, key).verify(&transcript.message(purpose), signature).is_ok()
 }
 
-/// SignaturePurpose of a signature; one for the other purpose is worthless.
+/// Purpose of a signature, which is invalid for any other purpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SignaturePurpose {
     Token,
@@ -130,7 +130,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Creates a key pair that exists in memory only.
+    /// Creates a key pair whose files are deleted at once.
     pub(in crate::relay) fn key() -> SetupKey {
         let dir = TempDir::new().unwrap();
         SetupKey::new(&Identity::create(dir.path(), ExistingKey::Keep).unwrap()).unwrap()
