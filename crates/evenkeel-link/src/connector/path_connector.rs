@@ -106,7 +106,7 @@ impl Actor for PathConnector {
     }
 }
 
-/// Attempt to connect a path, and the connection that it produced.
+/// Attempt to connect a path, which then keeps the connection until it is lost or silent.
 #[derive(Clone)]
 struct Attempt {
     shared: Arc<ConnectorShared>,
@@ -117,21 +117,21 @@ struct Attempt {
     silent: Option<HeldConnection>,
 }
 
-/// End of an attempt or of its connection.
+/// End of an [`Attempt`].
 pub(super) struct AttemptOutcome {
     attempt: Attempt,
-    /// Set if no connection was established, or it was lost at once.
+    /// Set if no connection was established, or it was lost within [`LIFETIME_MIN`].
     error: Option<String>,
 }
 
-/// Error of an attempt.
+/// Error of an attempt to connect.
 #[derive(Debug, thiserror::Error)]
 enum AttemptError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The relays were set up; the address in the error is that of the first.
-    #[error("over relays {relays}: {error}")]
-    ConnectOver { relays: String, error: ConnectError },
+    /// The relays were set up.
+    #[error("{}", explain_over(relays, error))]
+    ConnectOver { relays: Vec<String>, error: ConnectError },
     #[error("{0}")]
     Other(String),
 }
@@ -187,7 +187,7 @@ impl Attempt {
         }
         let lifetime = self.shared.clock.now().since(connected_at);
         let is_short = lifetime < LIFETIME_MIN && self.silent.is_none();
-        let error = is_short.then(|| "the connection was lost at once".to_owned());
+        let error = is_short.then(|| format!("the connection was lost within {LIFETIME_MIN:?}"));
         AttemptOutcome { attempt: self, error }
     }
 
@@ -265,7 +265,7 @@ impl Attempt {
             Ok(connection) => Ok((connection, route)),
             Err(error) => {
                 routes.record_connect_error(clock.now(), &route, &error);
-                Err(AttemptError::ConnectOver { relays: route.endpoint.relays().join(", "), error })
+                Err(AttemptError::ConnectOver { relays: route.endpoint.relays().to_vec(), error })
             }
         }
     }
@@ -335,4 +335,15 @@ impl Attempt {
 
 fn route_text(connection: &PathConnection) -> String {
     connection.relays().unwrap_or_default().join(", ")
+}
+
+/// Explains an error of connecting over relays that have been set up.
+fn explain_over(relays: &[String], error: &ConnectError) -> String {
+    let route = relays.join(", ");
+    match (error, relays.last()) {
+        (ConnectError::NoAnswer { address, timeout }, Some(last)) => format!(
+            "no answer from {address} over relays {route} within {timeout:?}; check that it runs and that UDP from {last} reaches it"
+        ),
+        _ => format!("over relays {route}: {error}"),
+    }
 }

@@ -74,7 +74,7 @@ pub(super) struct Routes {
     metrics: RouteMetrics,
 }
 
-/// RelayRoute that has been set up.
+/// Route whose relays have been set up.
 #[derive(Clone)]
 pub(super) struct OpenRoute {
     pub(super) endpoint: Arc<RoutedEndpoint>,
@@ -148,9 +148,10 @@ impl Routes {
         let reason = match error {
             RouteError::Bind(_) => "socket",
             RouteError::Address(_) => "address",
-            RouteError::Relay { error, .. } => {
-                self.pool.lock().record_failure(now, route, error.hop, &error.error);
-                error.error.label()
+            RouteError::NoRandomNumbers => "no_random_numbers",
+            RouteError::Relay { hop, error, .. } => {
+                self.pool.lock().record_failure(now, route, *hop, error);
+                error.label()
             }
         };
         self.metrics.count_failure(reason);

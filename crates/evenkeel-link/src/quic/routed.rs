@@ -12,14 +12,16 @@ use super::endpoint::{PathRequest, connect_over};
 use super::error::{BindError, ConnectError};
 use super::socket;
 use super::target::{PathBinding, PathTarget, RemoteAddress};
-use crate::relay::{ChainError, Hop, RelayTarget, SetupKey, set_up_chain};
+use crate::relay::{ChainError, Hop, RelayTarget, SetupError, SetupKey, set_up_chain};
 
 /// Endpoint whose socket reaches the peer over relays; each route has a socket of its own.
 #[derive(Debug)]
 pub(crate) struct RoutedEndpoint {
     endpoint: Endpoint,
-    /// Address of the first relay.
+    /// Address of the first relay, to which the packets go.
     first: SocketAddr,
+    /// Address of the peer, which errors name.
+    destination: SocketAddr,
     relays: Arc<[String]>,
 }
 
@@ -31,8 +33,10 @@ pub(crate) enum RouteError {
     /// An address cannot be resolved or has no route.
     #[error(transparent)]
     Address(#[from] ConnectError),
-    #[error("relay {relay} (hop {} of {hops}) {}", error.hop + 1, error.error)]
-    Relay { relay: String, hops: usize, error: ChainError },
+    #[error("could not read random numbers from the system")]
+    NoRandomNumbers,
+    #[error("relay {relay} (hop {} of {hops}) {error}", hop + 1)]
+    Relay { relay: String, hop: usize, hops: usize, error: SetupError },
 }
 
 impl RoutedEndpoint {
@@ -55,15 +59,16 @@ impl RoutedEndpoint {
         let (socket, address) = socket::bind_path(&way)?;
         let failed = |source| BindError::Address { address, source };
         let socket = UdpSocket::from_std(socket).map_err(failed)?;
-        set_up_chain(&socket, key, &hops, destination).await.map_err(|error| RouteError::Relay {
-            relay: relays[error.hop].to_string(),
-            hops: relays.len(),
-            error,
+        set_up_chain(&socket, key, &hops, destination).await.map_err(|error| match error {
+            ChainError::NoRandomNumbers => RouteError::NoRandomNumbers,
+            ChainError::Relay { hop, error } => {
+                RouteError::Relay { relay: relays[hop].to_string(), hop, hops: relays.len(), error }
+            }
         })?;
         let socket = socket.into_std().map_err(failed)?;
         let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime));
         let relays = relays.iter().map(ToString::to_string).collect();
-        Ok(Self { endpoint: endpoint.map_err(failed)?, first, relays })
+        Ok(Self { endpoint: endpoint.map_err(failed)?, first, destination, relays })
     }
 
     /// Returns the relays of the route, the first hop first.
@@ -77,7 +82,9 @@ impl RoutedEndpoint {
         config: &ConnectionConfig,
         request: &PathRequest<'_>,
     ) -> Result<PathConnection, ConnectError> {
-        connect_over(&self.endpoint, self.first, config, request, Some(self.relays.clone())).await
+        let connected =
+            connect_over(&self.endpoint, self.first, config, request, Some(self.relays.clone())).await;
+        connected.map_err(|error| name_address(error, self.destination))
     }
 
     /// Waits until the peer has been told of closed connections, as far as possible.
@@ -93,4 +100,25 @@ async fn resolve(remote: &RemoteAddress, binding: &PathBinding) -> Result<Socket
     };
     let found = remote.resolve().await?.into_iter().find(is_reachable);
     found.ok_or_else(|| ConnectError::NoAddress { host: remote.to_string() })
+}
+
+/// Replaces the address in an error: the relays have answered, so it is the peer that failed.
+fn name_address(mut error: ConnectError, peer: SocketAddr) -> ConnectError {
+    match &mut error {
+        ConnectError::NoRoute { address, .. }
+        | ConnectError::NoAnswer { address, .. }
+        | ConnectError::NoWelcome { address, .. }
+        | ConnectError::KeyRefused { address, .. }
+        | ConnectError::Version { address, .. }
+        | ConnectError::Refused { address, .. }
+        | ConnectError::Busy { address }
+        | ConnectError::BadWelcome { address, .. }
+        | ConnectError::Lost { address, .. }
+        | ConnectError::Endpoint { address, .. } => *address = peer,
+        ConnectError::Bind(_)
+        | ConnectError::Resolve { .. }
+        | ConnectError::NoAddress { .. }
+        | ConnectError::WrongPeer(_) => {}
+    }
+    error
 }

@@ -29,7 +29,7 @@ pub struct RelayTarget {
     pub fingerprint: Fingerprint,
 }
 
-/// Error for a text that is not a relay.
+/// Error of parsing a [`RelayTarget`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelayTargetError {
     #[error("expected HOST:PORT=FINGERPRINT, such as 198.51.100.9:7500=sha256:..., not {text:?}")]
@@ -68,7 +68,7 @@ pub(crate) struct Hop {
 pub enum SetupError {
     #[error("does not answer within {timeout:?}; check that it runs and that UDP reaches it")]
     NoAnswer { timeout: Duration },
-    #[error("has the key {actual}, not the configured {expected}; correct --relay")]
+    #[error("has the key {actual}, but {expected} is configured")]
     OtherKey { actual: Fingerprint, expected: Fingerprint },
     #[error("does not know our key; start it with --peer {own}")]
     UnknownPeer { own: Fingerprint },
@@ -99,10 +99,11 @@ impl SetupError {
 
 /// Error of the set-up of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ChainError {
-    /// Index of the relay.
-    pub(crate) hop: usize,
-    pub(crate) error: SetupError,
+pub(crate) enum ChainError {
+    /// The system of the client has no random numbers.
+    NoRandomNumbers,
+    /// The relay with the index `hop` failed.
+    Relay { hop: usize, error: SetupError },
 }
 
 /// Sets up a chain of relays that ends at `target`; afterwards, packets to the first relay reach the target.
@@ -115,14 +116,11 @@ pub(crate) async fn set_up_chain(
     let Some(first) = hops.first() else { return Ok(()) };
     for (index, hop) in hops.iter().enumerate() {
         let next = hops.get(index + 1).map_or(target, |next| next.address);
-        let at = |error| ChainError { hop: index, error };
         let mut nonce = [0; NONCE_LEN];
-        SystemRandom::new()
-            .fill(&mut nonce)
-            .map_err(|_| at(SetupError::Socket { reason: "the system has no random numbers".to_owned() }))?;
+        SystemRandom::new().fill(&mut nonce).map_err(|_| ChainError::NoRandomNumbers)?;
         let deadline = Instant::now() + HOP_TIMEOUT;
         let exchange = HopSetup { socket, first: first.address, key, hop, next, nonce, deadline };
-        exchange.run().await.map_err(at)?;
+        exchange.run().await.map_err(|error| ChainError::Relay { hop: index, error })?;
     }
     Ok(())
 }
@@ -228,7 +226,8 @@ impl HopSetup<'_> {
             | RefusalReason::StaleCookie
             | RefusalReason::WrongSignature
             | RefusalReason::PeerFull
-            | RefusalReason::Busy => SetupError::Refused { reason },
+            | RefusalReason::Busy
+            | RefusalReason::NoSocket => SetupError::Refused { reason },
         }
     }
 }

@@ -40,11 +40,13 @@ pub enum RefusalReason {
     PeerFull,
     /// The relay has too many associations or set-ups.
     Busy,
+    /// The relay cannot open a socket to the next address.
+    NoSocket,
 }
 
 impl RefusalReason {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Malformed,
         Self::OtherRelay,
         Self::ForgedCookie,
@@ -54,6 +56,7 @@ impl RefusalReason {
         Self::NextNotAllowed,
         Self::PeerFull,
         Self::Busy,
+        Self::NoSocket,
     ];
 
     /// Returns the value of the metrics' label.
@@ -68,6 +71,7 @@ impl RefusalReason {
             Self::NextNotAllowed => "next_not_allowed",
             Self::PeerFull => "peer_full",
             Self::Busy => "busy",
+            Self::NoSocket => "no_socket",
         }
     }
 
@@ -92,6 +96,7 @@ impl fmt::Display for RefusalReason {
             Self::NextNotAllowed => "the next address is not among those of --next",
             Self::PeerFull => "the key has too many associations",
             Self::Busy => "the relay has too many associations or set-ups",
+            Self::NoSocket => "the relay could not open a socket to the next address; see its log",
         })
     }
 }
@@ -185,7 +190,7 @@ impl RelayGate {
         GateAnswer::Refuse(refusal)
     }
 
-    /// Creates the refusal of a valid token for lack of room.
+    /// Creates the refusal of a valid token for which no association can be opened.
     pub(super) fn refuse_token(&self, token: &ValidToken, reason: RefusalReason) -> SetupRefusal {
         self.refusal(self.fingerprint(), token.nonce, reason)
     }

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use evenkeel_policy::time::{Duration, Instant};
-use evenkeel_telemetry::{ForwardedTraffic, RelayMetrics};
+use evenkeel_telemetry::{Counter, ForwardedTraffic, RelayMetrics};
 use parking_lot::Mutex;
 use ring::hmac;
 use ring::rand::SystemRandom;
@@ -26,9 +26,9 @@ use crate::quic::{BindError, FailureLog, LinkClock, SourceNetwork, bind_listener
 /// Longest packet that is forwarded; a connection's packets have at most 1452 bytes.
 pub const PACKET_LEN_MAX: usize = 2048;
 
-/// Time between two looks for idle associations.
+/// Interval at which idle associations are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Buffer of an association's socket that is asked for.
+/// Requested receive buffer of an association's socket, in bytes.
 const BUFFER_LEN: usize = 512 << 10;
 
 /// Settings of a relay.
@@ -52,7 +52,7 @@ pub enum RelayStartError {
     Key(#[from] NotEd25519),
     #[error("the relay may not forward to its own address {address}; remove it from --next")]
     OwnAddress { address: SocketAddr },
-    #[error("the system has no random numbers")]
+    #[error("could not read random numbers from the system")]
     NoRandomNumbers,
 }
 
@@ -237,7 +237,7 @@ impl ClientSide {
         let opened = room.and_then(|()| {
             self.connect(client, token.next).map_err(|error| {
                 tracing::warn!(next = %token.next, %error, "could not open the socket of an association");
-                RefusalReason::Busy
+                RefusalReason::NoSocket
             })
         });
         let socket = match opened {
@@ -270,8 +270,10 @@ impl ClientSide {
         // A smaller buffer costs throughput only.
         let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER_LEN);
         let socket = Arc::new(UdpSocket::from_std(socket)?);
-        let traffic = self.shared.metrics.to_client.clone();
-        let returning = return_packets(socket.clone(), self.socket.clone(), client, traffic);
+        let RelayMetrics { to_client, to_next, .. } = &self.shared.metrics;
+        let rejected = to_next.dropped.clone();
+        let returning =
+            return_packets(socket.clone(), self.socket.clone(), client, to_client.clone(), rejected);
         let receiving = tokio::spawn(returning).abort_handle();
         Ok(NextHop { socket, receiving })
     }
@@ -288,20 +290,22 @@ impl ClientSide {
     }
 }
 
-/// Sends the packets of a next hop to the client, until the task is aborted.
+/// Sends the packets of a next hop to the client, until the task is aborted; `rejected` counts packets that the next hop
+/// rejected.
 async fn return_packets(
     next: Arc<UdpSocket>,
     clients: Arc<UdpSocket>,
     client: SocketAddr,
     traffic: ForwardedTraffic,
+    rejected: Counter,
 ) {
     let mut buffer = [0; PACKET_LEN_MAX + 1];
     loop {
         match next.recv(&mut buffer).await {
             Ok(len) if PACKET_LEN_MAX < len => traffic.dropped.count(),
             Ok(len) => count(&traffic, &buffer[..len], send(&clients, client, &buffer[..len])),
-            // The next hop is not reachable; the system reports that once per packet.
-            Err(_) => traffic.dropped.count(),
+            // An earlier packet did not reach the next hop (ICMP).
+            Err(_) => rejected.count(),
         }
     }
 }

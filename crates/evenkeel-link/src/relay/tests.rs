@@ -150,7 +150,7 @@ async fn a_key_has_at_most_its_number_of_associations() {
     test.set_up(&clients[0]).await.unwrap();
     test.set_up(&clients[1]).await.unwrap();
     let reason = RefusalReason::PeerFull;
-    let refused = ChainError { hop: 0, error: SetupError::Refused { reason } };
+    let refused = ChainError::Relay { hop: 0, error: SetupError::Refused { reason } };
     assert_eq!(test.set_up(&clients[2]).await, Err(refused));
     // A client that is set up again takes the place of its association.
     test.set_up(&clients[0]).await.unwrap();
@@ -168,6 +168,45 @@ async fn an_idle_association_ends() {
         }
     };
     timeout(TIMEOUT, ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_packet_that_the_next_hop_rejects_counts_as_dropped_on_the_way_there() {
+    let test = RelayTest::start(RelayLimits::default()).await;
+    let client = socket().await;
+    test.set_up(&client).await.unwrap();
+    let RelayTest { relay, next, .. } = test;
+    drop(next);
+    client.send_to(b"to nobody", relay.local_address()).await.unwrap();
+    let status = relay.status();
+    let dropped = async {
+        while status().to_next.dropped.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(TIMEOUT, dropped).await.unwrap();
+    assert_eq!(status().to_client.dropped.get(), 0);
+}
+
+#[tokio::test]
+async fn a_socket_that_cannot_be_opened_is_the_reason_of_the_refusal() {
+    let relay_identity = identity();
+    let client_identity = identity();
+    // The system connects no socket to it without an option.
+    let broadcast = SocketAddr::from(([255, 255, 255, 255], 7443));
+    let config = RelayConfig {
+        listen: any_port(),
+        next: vec![broadcast],
+        peers: vec![client_identity.fingerprint()],
+        limits: RelayLimits::default(),
+    };
+    let metrics = RelayMetrics::new(&Registry::new()).unwrap();
+    let relay = RelayServer::bind(&relay_identity, config, metrics).unwrap();
+    let hops = [Hop { address: relay.local_address(), fingerprint: relay_identity.fingerprint() }];
+    let key = SetupKey::new(&client_identity).unwrap();
+    let refused = set_up_chain(&socket().await, &key, &hops, broadcast).await;
+    let error = SetupError::Refused { reason: RefusalReason::NoSocket };
+    assert_eq!(refused, Err(ChainError::Relay { hop: 0, error }));
 }
 
 #[tokio::test]
@@ -194,7 +233,7 @@ async fn a_relay_that_pretends_to_have_the_pinned_key_is_found_out() {
         outcome = set_up_chain(&client, &test.client_key, &hops, target) => outcome,
         () = pretend => unreachable!(),
     };
-    assert_eq!(outcome, Err(ChainError { hop: 0, error: SetupError::WrongSignature }));
+    assert_eq!(outcome, Err(ChainError::Relay { hop: 0, error: SetupError::WrongSignature }));
 }
 
 #[tokio::test]
@@ -219,7 +258,7 @@ async fn a_chain_is_set_up_through_its_relays_and_the_failing_one_is_named() {
     let elsewhere = any_port();
     let error = SetupError::NextNotAllowed { next: elsewhere };
     let failed = set_up_chain(&socket().await, &last.client_key, &hops, elsewhere).await;
-    assert_eq!(failed, Err(ChainError { hop: 1, error }));
+    assert_eq!(failed, Err(ChainError::Relay { hop: 1, error }));
 }
 
 #[tokio::test]
@@ -232,7 +271,7 @@ async fn a_relay_may_not_forward_to_itself() {
     assert!(error.contains("may not forward to its own address"), "{error}");
 }
 
-/// Creates an identity that exists in memory only.
+/// Creates an identity whose files are deleted at once.
 fn identity() -> Identity {
     let dir = TempDir::new().unwrap();
     Identity::create(dir.path(), ExistingKey::Keep).unwrap()

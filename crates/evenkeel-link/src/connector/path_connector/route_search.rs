@@ -7,7 +7,7 @@ use evenkeel_policy::path::{Loss, RouteFigures, RouteVerdict};
 use evenkeel_policy::time::Duration;
 use tokio::time::sleep;
 
-use super::{Attempt, HeldConnection, route_text};
+use super::{Attempt, HeldConnection, explain_over, route_text};
 use crate::connector::routes::{OpenRoute, PathCondition, RouteTrial, Routes, TrialRound};
 use crate::quic::{ConnectError, PathConnection, PathPurpose, PathRequest};
 
@@ -61,7 +61,8 @@ impl Attempt {
             Ok(probe) => Some(RouteTrial::new(candidate, probe)),
             Err(error) => {
                 routes.record_connect_error(clock.now(), &candidate, &error);
-                tracing::debug!(path = self.name(), %error, "could not probe a route");
+                let error = explain_over(candidate.endpoint.relays(), &error);
+                tracing::debug!(path = self.name(), error, "could not probe a route");
                 None
             }
         }
@@ -90,7 +91,8 @@ impl Attempt {
         let connection = match connected {
             Ok(connection) => connection,
             Err(error) => {
-                tracing::warn!(path = self.name(), %error, "could not connect over a better route");
+                let error = explain_over(trial.route.endpoint.relays(), &error);
+                tracing::warn!(path = self.name(), error, "could not connect over a better route");
                 return None;
             }
         };
