@@ -1,7 +1,8 @@
 //! Relays of a link, and the draw of routes over them, without I/O.
 //!
-//! A route is an ordered list of distinct relays. Many routes are drawn at random, and the one with the lowest penalty is
-//! taken: next addresses that a relay refused, relays that failed, relays of routes that fell silent, relays of other paths.
+//! A route is an ordered list of distinct relays. Of up to [`DRAWS`] random routes, the one with the lowest penalty is
+//! taken: refused next hops, then failed relays, the current route, relays of silent routes, relays of other paths. So
+//! nobody has to configure which relay reaches which.
 //!
 //! Limits: [`RELAYS_MAX`] relays; failures are forgotten after a minute, suspicions after half a minute.
 
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_policy::time::{Duration, Instant};
 
+use crate::quic::PathPurpose;
 use crate::relay::{RelayTarget, SetupError};
 
 /// Maximum number of relays of a link.
@@ -31,15 +33,6 @@ impl RelayRoute {
     }
 }
 
-/// Use of a route that is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RouteUse {
-    /// It becomes the path's route; relays of other paths are avoided.
-    Traffic,
-    /// It is compared with the path's route; that one is avoided.
-    Probe,
-}
-
 /// Relays with what is known about them, and the routes in use.
 #[derive(Debug)]
 pub(super) struct RoutePool {
@@ -48,7 +41,7 @@ pub(super) struct RoutePool {
     suspected_at: Vec<Option<Instant>>,
     /// Next hops that a relay refused: another relay, or the peer (`None`).
     refused: BTreeMap<(usize, Option<usize>), Instant>,
-    /// RelayRoute of each path.
+    /// Route that each path has, or had last.
     routes: Vec<Option<RelayRoute>>,
 }
 
@@ -71,14 +64,15 @@ impl RoutePool {
 
     /// Draws a route for a path.
     ///
-    /// It has `hops` relays, or fewer, at least `hops_min`, if only fewer have not failed.
+    /// It has `hops` relays, or fewer, at least `hops_min`, if only fewer have not failed. A probe avoids the path's
+    /// current route, with which it is compared.
     pub(super) fn draw(
         &self,
         now: Instant,
         path: usize,
         hops: usize,
         hops_min: usize,
-        purpose: RouteUse,
+        purpose: PathPurpose,
         random: &mut dyn FnMut() -> u64,
     ) -> RelayRoute {
         let healthy = (0..self.relays.len()).filter(|relay| !self.has_failed(now, *relay)).count();
@@ -99,7 +93,7 @@ impl RoutePool {
         best.map_or_else(|| RelayRoute(order[..hops].to_vec()), |(_, route)| route)
     }
 
-    fn penalty(&self, now: Instant, path: usize, route: &[usize], purpose: RouteUse) -> RoutePenalty {
+    fn penalty(&self, now: Instant, path: usize, route: &[usize], purpose: PathPurpose) -> RoutePenalty {
         let count = |is_bad: &dyn Fn(usize) -> bool| route.iter().filter(|relay| is_bad(**relay)).count();
         let next = route.iter().skip(1).map(|relay| Some(*relay)).chain([None]);
         let pairs = route.iter().copied().zip(next);
@@ -111,9 +105,9 @@ impl RoutePool {
         RoutePenalty {
             refused: pairs.filter(|pair| is_recent(now, self.refused.get(pair), FAILURE_MEMORY)).count(),
             failed: count(&|relay| self.has_failed(now, relay)),
-            unchanged: usize::from(purpose == RouteUse::Probe && is_current),
+            unchanged: usize::from(purpose == PathPurpose::Probe && is_current),
             suspected: count(&|relay| is_recent(now, self.suspected_at[relay].as_ref(), SUSPICION_MEMORY)),
-            shared: if purpose == RouteUse::Traffic { count(&is_of_other_path) } else { 0 },
+            shared: count(&is_of_other_path),
         }
     }
 
@@ -202,7 +196,7 @@ mod tests {
         fn a_route_has_distinct_relays_and_the_asked_length(relays in 1_usize..20, hops in 1_usize..8, seed: u64) {
             let hops = hops.min(relays);
             let mut random = random(seed);
-            let route = pool(relays, 1).draw(NOW, 0, hops, 1, RouteUse::Traffic, &mut random);
+            let route = pool(relays, 1).draw(NOW, 0, hops, 1, PathPurpose::Traffic, &mut random);
             let mut distinct = route.0.clone();
             distinct.sort_unstable();
             distinct.dedup();
@@ -215,7 +209,7 @@ mod tests {
             let mut random = random(seed);
             let mut pool = pool(4, 1);
             pool.record_failure(NOW, &RelayRoute(vec![failed]), 0, &NO_ANSWER);
-            let route = pool.draw(NOW + Duration::from_secs(59), 0, 3, 3, RouteUse::Traffic, &mut random);
+            let route = pool.draw(NOW + Duration::from_secs(59), 0, 3, 3, PathPurpose::Traffic, &mut random);
             prop_assert!(!route.0.contains(&failed), "{:?}", route);
         }
 
@@ -223,7 +217,7 @@ mod tests {
         fn a_route_gets_shorter_down_to_the_minimum_to_avoid_failed_relays(seed: u64) {
             let mut random = random(seed);
             let mut pool = pool(5, 1);
-            let mut draw = |pool: &RoutePool| pool.draw(NOW, 0, 5, 3, RouteUse::Traffic, &mut random);
+            let mut draw = |pool: &RoutePool| pool.draw(NOW, 0, 5, 3, PathPurpose::Traffic, &mut random);
             pool.record_failure(NOW, &RelayRoute(vec![2]), 0, &NO_ANSWER);
             let route = draw(&pool);
             prop_assert!(route.hops() == 4 && !route.0.contains(&2), "{:?}", route);
@@ -238,8 +232,11 @@ mod tests {
             let mut random = random(seed);
             let mut pool = pool(6, 2);
             pool.adopt(0, RelayRoute(vec![5, 1, 3]));
-            let route = pool.draw(NOW, 1, 3, 3, RouteUse::Traffic, &mut random);
-            prop_assert!(route.0.iter().all(|relay| [0, 2, 4].contains(relay)), "{:?}", route);
+            // A probed route may become the path's route.
+            for purpose in [PathPurpose::Traffic, PathPurpose::Probe] {
+                let route = pool.draw(NOW, 1, 3, 3, purpose, &mut random);
+                prop_assert!(route.0.iter().all(|relay| [0, 2, 4].contains(relay)), "{:?}", route);
+            }
         }
 
         #[test]
@@ -247,7 +244,7 @@ mod tests {
             let mut random = random(seed);
             let mut pool = pool(2, 1);
             pool.adopt(0, RelayRoute(vec![1]));
-            prop_assert_eq!(pool.draw(NOW, 0, 1, 1, RouteUse::Probe, &mut random), RelayRoute(vec![0]));
+            prop_assert_eq!(pool.draw(NOW, 0, 1, 1, PathPurpose::Probe, &mut random), RelayRoute(vec![0]));
         }
 
         #[test]
@@ -256,10 +253,10 @@ mod tests {
             let mut pool = pool(6, 1);
             let silent = RelayRoute(vec![0, 1, 2]);
             pool.record_silence(NOW, &silent);
-            let route = pool.draw(NOW, 0, 3, 3, RouteUse::Traffic, &mut random);
+            let route = pool.draw(NOW, 0, 3, 3, PathPurpose::Traffic, &mut random);
             prop_assert!(route.0.iter().all(|relay| [3, 4, 5].contains(relay)), "{:?}", route);
             pool.record_success(&RelayRoute(vec![0, 1]));
-            let counts = pool.penalty(NOW, 0, &[0, 1, 2], RouteUse::Traffic);
+            let counts = pool.penalty(NOW, 0, &[0, 1, 2], PathPurpose::Traffic);
             prop_assert_eq!(counts.suspected, 1);
         }
     }
@@ -270,7 +267,7 @@ mod tests {
         let mut pool = pool(3, 1);
         let error = SetupError::NextNotAllowed { next: "192.0.2.1:1".parse().unwrap() };
         for _ in 0..12 {
-            let route = pool.draw(NOW, 0, 3, 3, RouteUse::Traffic, &mut random);
+            let route = pool.draw(NOW, 0, 3, 3, PathPurpose::Traffic, &mut random);
             let next = |hop: usize| route.0.get(hop + 1).copied();
             // Relay 2 allows 0, which allows 1, which allows the peer.
             let is_allowed =

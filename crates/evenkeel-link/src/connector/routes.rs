@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::LinkStartError;
-use super::route_pool::{RELAYS_MAX, RelayRoute, RoutePool, RouteUse};
+use super::route_pool::{RELAYS_MAX, RelayRoute, RoutePool};
 use crate::identity::Identity;
 use crate::path_signals::PathSignals;
-use crate::quic::{ConnectError, PathConnection, PathTarget, RouteError, RoutedEndpoint};
+use crate::quic::{ConnectError, PathConnection, PathPurpose, PathTarget, RouteError, RoutedEndpoint};
 use crate::random;
 use crate::relay::{RelayTarget, SetupKey};
 
@@ -117,7 +117,7 @@ impl Routes {
         target: &PathTarget,
     ) -> Result<OpenRoute, String> {
         let hops = self.hops(path);
-        self.open_with(now, path, target, hops, RouteUse::Traffic).await
+        self.open_with(now, path, target, hops, PathPurpose::Traffic).await
     }
 
     async fn open_with(
@@ -126,7 +126,7 @@ impl Routes {
         path: usize,
         target: &PathTarget,
         hops: HopCount,
-        purpose: RouteUse,
+        purpose: PathPurpose,
     ) -> Result<OpenRoute, String> {
         let (route, relays) = {
             let pool = self.pool.lock();
@@ -206,7 +206,7 @@ impl Routes {
         if proposed == hops && !round.is_multiple_of(3) {
             return None;
         }
-        match self.open_with(now, path, target, proposed, RouteUse::Probe).await {
+        match self.open_with(now, path, target, proposed, PathPurpose::Probe).await {
             Ok(open) => Some(open),
             Err(error) => {
                 tracing::debug!(path = %target, error, "could not set up a route to probe");
