@@ -317,7 +317,7 @@ impl Driver {
                     tracing::debug!(path, "path changed from {transition}");
                 }
             }
-            SessionEvent::PathReplaced { replacement } => log_replacement(&state.session, &replacement),
+            SessionEvent::CandidateActivated { replacement } => log_replacement(&state.session, &replacement),
             SessionEvent::BondedLaneChanged { change } => {
                 let path = state.session.path_name(change.path).unwrap_or_default();
                 tracing::info!(path, "path {change}");

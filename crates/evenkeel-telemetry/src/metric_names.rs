@@ -44,11 +44,11 @@ metrics! {
     PATH_SHARE_EXPECTED = "evenkeel_path_share_expected":
         "share that a path's weight gave it while it was eligible, by source (node or link) and path";
     LINK_REINJECTED_BYTES_TOTAL = "evenkeel_link_reinjected_bytes_total":
-        "bytes sent again over another path, by link";
+        "bytes that had been sent before, on the same path or another, by link";
     LINK_HOPS = "evenkeel_link_hops": "relays on the route of a path, by link and path";
     LINK_ROUTE_SWAPS_TOTAL = "evenkeel_link_route_swaps_total": "routes replaced by a better one, by link";
     LINK_ROUTE_FAILURES_TOTAL = "evenkeel_link_route_failures_total":
-        "routes over relays that could not be set up, by link and reason";
+        "routes over relays that could not be set up, or over which the peer did not answer, by link and reason";
     RELAY_ASSOCIATIONS = "evenkeel_relay_associations": "clients that a relay forwards for";
     RELAY_PACKETS_TOTAL = "evenkeel_relay_packets_total": "packets that a relay forwarded, by direction";
     RELAY_BYTES_TOTAL = "evenkeel_relay_bytes_total": "bytes that a relay forwarded, by direction";

@@ -95,7 +95,7 @@ impl RouteMetrics {
         self.hops.with([&self.link, path]).set(i64::try_from(hops).unwrap_or(i64::MAX));
     }
 
-    /// Counts a route that could not be set up.
+    /// Counts a route that could not be set up, or over which the peer did not answer.
     pub fn count_failure(&self, reason: &str) {
         self.failures.with([&self.link, reason]).count();
     }

@@ -34,7 +34,7 @@ async fn accept_streams(driver: Weak<Driver>, connection: PathConnection, path: 
     match PathConnection::close_code(&error) {
         Some(CLOSE_ENDED) => driver.close(EndOfSession::ClosedByPeer),
         Some(CLOSE_REPLACED) => {
-            driver.remove_connection(path, generation, LinkSession::handle_path_replaced);
+            driver.remove_connection(path, generation, LinkSession::handle_connection_replaced);
         }
         _ => driver.remove_connection(path, generation, LinkSession::handle_path_down),
     }

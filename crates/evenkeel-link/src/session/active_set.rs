@@ -4,9 +4,9 @@
 //! is healthy. A candidate replaces an active path that cannot carry traffic, or one whose round trips are worse than its
 //! own by the margin of the prune rule.
 //!
-//! Guarantees: at most `paths_active_max` paths are active, and so many are if there are enough; two replacements of
-//! usable paths are at least `prune_interval` apart; a path that was pruned is compared by the p95 that it had in use,
-//! for [`PRUNED_MEMORY`].
+//! Guarantees: at most `paths_active_max` paths are active; a free place goes to a usable candidate at the next tick; two
+//! replacements of usable paths are at least `prune_interval` apart; a path that was pruned is compared by the p95 that it
+//! had in use, for [`PRUNED_MEMORY`].
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{ActivePath, Alternative, PathRule, PathState, PruneRule, Swap};
@@ -17,8 +17,8 @@ use super::link_path::LinkPath;
 use super::output::{PathReplacement, ReplacementCause};
 use super::status::{ReplacementCounts, TrafficRole};
 
-/// Time for which an active path cannot carry traffic before a candidate takes its place; until then the candidate
-/// carries traffic without being active, if no other path does.
+/// Time for which an active path must be unable to carry traffic before a candidate replaces it. Candidates carry traffic
+/// meanwhile if no active path is healthy.
 const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 
 /// Time for which the p95 of a pruned path counts, beside that of its probes.
@@ -84,10 +84,10 @@ impl ActiveSet {
         }
     }
 
-    /// Returns the p95 with which an active path is compared. Round trips of a busy path contain the queue that its own
-    /// traffic causes, so a full queue is subtracted: the longest p95 that is normal on any path.
+    /// Returns the p95 with which an active path is compared. Round trips of a backlogged path contain the queue that its
+    /// own traffic causes, so `slow_min` (100 ms) is subtracted as an estimate of that queue.
     fn p95_in_use(&self, now: Instant, path: &LinkPath) -> Option<Duration> {
-        let queue = if path.is_busy(now) { self.path_rule.p95_max(Duration::ZERO) } else { Duration::ZERO };
+        let queue = if path.is_backlogged(now) { self.path_rule.slow_min() } else { Duration::ZERO };
         Some(path.stats.p95()?.saturating_sub(queue))
     }
 
@@ -143,9 +143,9 @@ impl ActiveSet {
         let alternatives = alternatives(now, paths);
         let Swap { prune, add } = self.rule.swap(&used, &alternatives)?;
         let added_p95 = alternatives.iter().find(|alternative| alternative.path == add)?.p95;
+        let p95 = used.iter().find(|active| active.path == prune)?.p95;
         let pruned = paths.iter_mut().find(|path| path.id == prune)?;
-        let p95 = pruned.stats.p95()?;
-        pruned.pruned = Some(PrunedP95 { at: now, p95 });
+        pruned.pruned = Some(PrunedP95 { at: now, p95: pruned.stats.p95()? });
         self.swapped_at = Some(now);
         exchange(paths, Some(prune), add);
         let cause = ReplacementCause::Slower { p95, added_p95 };

@@ -1,4 +1,4 @@
-//! Evidence for the reviews of the bonded lane: how much its flows wanted to send, and what the paths carried.
+//! Samples the demand of the bonded lane and reviews its paths once per interval.
 
 use evenkeel_policy::path::{BondChangeKind, BondDemand, BondPath};
 use evenkeel_policy::time::Instant;
@@ -37,7 +37,7 @@ impl LaneSamples {
 impl LinkSession {
     /// Samples the traffic of the bonded lane, and reviews its paths once per interval.
     pub(super) fn review_bonded_lane(&mut self, now: Instant) {
-        let is_busy = |flow: &LinkFlow| flow.lane == FlowLane::Bonded && flow.send.is_pressing();
+        let is_busy = |flow: &LinkFlow| flow.lane == FlowLane::Bonded && flow.send.has_demand();
         let windows = self.flows.iter().filter(|(_, flow)| is_busy(flow)).map(|(_, flow)| flow.send.window());
         let window =
             windows.fold(None, |sum: Option<u64>, window| Some(sum.unwrap_or(0).saturating_add(window)));
@@ -48,7 +48,7 @@ impl LinkSession {
         }
         let elapsed = now.since(std::mem::replace(&mut self.lane_reviewed_at, now));
         let demand = std::mem::take(&mut self.lane_samples).demand();
-        let paths: Vec<BondPath> = self.paths.measure_bonded(now, elapsed);
+        let paths: Vec<BondPath> = self.paths.bond_measurements(now, elapsed);
         let changes = self.paths.bonded_lane.review(now, &paths, demand);
         if changes.is_empty() {
             return;

@@ -14,8 +14,8 @@ use crate::path_signals::PathSignals;
 /// Probe timeout before the first round trip is measured.
 const PTO_INITIAL: Duration = Duration::from_millis(500);
 
-/// Time by which a peer may delay an acknowledgement.
-const ACK_DELAY_MAX: Duration = Duration::from_millis(25);
+/// Slack in the probe timeout for a peer or a machine that is busy.
+const PTO_SLACK: Duration = Duration::from_millis(25);
 
 /// Time without a measured round trip after which a usable path is probed.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,12 +32,6 @@ const QUEUE_MIN: Duration = Duration::from_millis(3);
 /// If two reads of the signals are further apart than this, acknowledgements may have arrived unseen; silence is then
 /// counted from the later read.
 const DRIVER_STALL_MIN: Duration = Duration::from_millis(30);
-
-/// Number of samples from which a p95 is computed.
-const P95_SAMPLES: u32 = 20;
-
-/// Shortest interval that a sample covers.
-const BUSY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// One path of a session.
 #[derive(Debug)]
@@ -66,7 +60,8 @@ pub(super) struct LinkPath {
     reads: u32,
     /// Number of those at which frames waited for the connection.
     backlogged_reads: u32,
-    busy_until: Instant,
+    /// End of the time in which the p95 has a sample of a backlogged interval.
+    backlogged_until: Instant,
     /// Round trips in milliseconds.
     rtt: Ewma,
     /// Times of the unanswered probes of a probing path, the oldest first.
@@ -97,10 +92,11 @@ pub(super) struct SignalsOutcome {
 /// Change of the number of probe timeouts that have expired in a silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SilenceStep {
-    None,
-    OneMore,
-    /// An even number is reached.
-    TwoMore,
+    Unchanged,
+    /// Another probe timeout is complete.
+    Timeout,
+    /// Another two probe timeouts of the silence are complete.
+    SecondTimeout,
 }
 
 impl LinkPath {
@@ -123,7 +119,7 @@ impl LinkPath {
             reviewed_bytes: 0,
             reads: 0,
             backlogged_reads: 0,
-            busy_until: now,
+            backlogged_until: now,
             rtt: Ewma::new(Gains::RTT),
             probes: VecDeque::new(),
             measured_at: now,
@@ -209,7 +205,7 @@ impl LinkPath {
     pub(super) fn poll_interval(&mut self, now: Instant) -> Option<IntervalSample> {
         let sample = self.collector.poll(now, self.rtt())?;
         if 0 < self.backlogged_reads && self.reads <= 2 * self.backlogged_reads {
-            self.busy_until = now + P95_SAMPLES * self.rtt().unwrap_or_default().max(BUSY_INTERVAL_MIN);
+            self.backlogged_until = now + self.rule.p95_span(self.rtt().unwrap_or_default());
         }
         self.reads = 0;
         self.backlogged_reads = 0;
@@ -229,7 +225,7 @@ impl LinkPath {
     pub(super) fn pto(&self) -> Duration {
         match self.rtt().zip(self.rtt_deviation()) {
             Some((rtt, deviation)) => {
-                rtt.saturating_add(deviation.saturating_mul(4)).saturating_add(ACK_DELAY_MAX)
+                rtt.saturating_add(deviation.saturating_mul(4)).saturating_add(PTO_SLACK)
             }
             None => PTO_INITIAL,
         }
@@ -246,12 +242,12 @@ impl LinkPath {
     }
 
     /// Reports whether traffic may have filled the path's queue in one of the samples of its p95.
-    pub(super) fn is_busy(&self, now: Instant) -> bool {
-        now < self.busy_until
+    pub(super) fn is_backlogged(&self, now: Instant) -> bool {
+        now < self.backlogged_until
     }
 
     /// Returns the measurements since the last review of the bonded lane, `elapsed` ago.
-    pub(super) fn measure_bonded(&mut self, elapsed: Duration) -> Option<BondPath> {
+    pub(super) fn bond_measurement(&mut self, elapsed: Duration) -> Option<BondPath> {
         let before = std::mem::replace(&mut self.reviewed_bytes, self.signals.acked_bytes);
         let acked = self.signals.acked_bytes.saturating_sub(before) as f64;
         let rtt = self.rtt().filter(|rtt| !rtt.is_zero())?;
@@ -296,11 +292,11 @@ impl LinkPath {
             self.silence = u32::try_from(timeouts).unwrap_or(u32::MAX).max(before.saturating_add(1));
         }
         if before / 2 < self.silence / 2 {
-            SilenceStep::TwoMore
+            SilenceStep::SecondTimeout
         } else if before < self.silence {
-            SilenceStep::OneMore
+            SilenceStep::Timeout
         } else {
-            SilenceStep::None
+            SilenceStep::Unchanged
         }
     }
 

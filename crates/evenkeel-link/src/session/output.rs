@@ -64,8 +64,8 @@ pub enum SessionEvent {
     PathChanged { path: PathId, transition: Transition },
     /// Nothing was acknowledged on a path for two probe timeouts; a new connection may revive it.
     PathSilent { path: PathId },
-    /// A candidate carries traffic in place of another path.
-    PathReplaced { replacement: PathReplacement },
+    /// A candidate became active, in place of another path or in a free place.
+    CandidateActivated { replacement: PathReplacement },
     /// A path left the bonded lane, or returned to it.
     BondedLaneChanged { change: BondChange },
     /// The peer ends the session.
@@ -89,7 +89,8 @@ pub struct PathReplacement {
 pub enum ReplacementCause {
     /// The active path was not connected, not usable or silent for too long.
     Unusable,
-    /// The round trips of the active path were longer than those of the candidate in enough samples.
+    /// The round trips of the active path were longer than those of the candidate in enough samples. `p95` is without an
+    /// estimate of the queue that the path's own traffic causes.
     Slower { p95: Duration, added_p95: Duration },
 }
 
@@ -98,7 +99,10 @@ impl fmt::Display for ReplacementCause {
         match self {
             Self::Unusable => f.write_str("the active path cannot carry data"),
             Self::Slower { p95, added_p95 } => {
-                write!(f, "the p95 of {p95:.1?} is worse than the candidate's of {added_p95:.1?}")
+                write!(
+                    f,
+                    "the p95 of {p95:.1?} without its own queue is worse than the candidate's of {added_p95:.1?}"
+                )
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The paths of a session and the two schedulers that share traffic among them.
 //!
-//! One scheduler picks a path per stream-lane flow, the other per bonded chunk, charged in bytes. Both get the same
+//! One scheduler picks a path per own stream of a flow, the other per bonded chunk, charged in bytes. Both get the same
 //! samples. A path is eligible while it is connected, usable and not silent; if there is no such path, the
 //! connected path with the shortest round trip that is not silent is picked, whatever its state. Of the eligible paths,
 //! candidates take part in a pick only while no active path is healthy, and for bonded data, paths out of the bonded lane
@@ -22,7 +22,7 @@ use crate::frame::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES_MAX};
 
 /// Bytes of bonded frames that may wait for a connection: two chunks.
 ///
-/// Bytes in this queue have chosen their path; the fewer, the better a later choice can be.
+/// Queued chunks cannot change their path any more, so the queue is short.
 pub(super) const BONDED_QUEUE_MAX: u64 = 2 * (CHUNK_BYTES_MAX + CHUNK_HEADER_BYTES_MAX) as u64;
 
 /// The paths of a session.
@@ -92,12 +92,12 @@ impl PathTable {
         self.paths.iter().filter(|path| path.is_connected)
     }
 
-    /// Returns the longest probe timeout of the paths on which data may be.
+    /// Returns the longest probe timeout of the connected paths.
     pub(super) fn pto_max(&self) -> Duration {
         self.connected().map(LinkPath::pto).max().unwrap_or_default()
     }
 
-    /// Returns the longest round trip of the paths that carry traffic.
+    /// Returns the longest round trip of the eligible paths, candidates included.
     pub(super) fn rtt_max(&self, now: Instant) -> Option<Duration> {
         self.paths.iter().filter(|path| path.is_eligible(now)).filter_map(LinkPath::rtt).max()
     }
@@ -143,7 +143,7 @@ impl PathTable {
         self.flow_scheduler.pick_where(eligible).or_else(|| fallback(paths, now, may_take))
     }
 
-    /// Returns the condition for the paths of a pick, apart from `except`.
+    /// Returns which eligible paths other than `except` take part in a pick: without candidates, only bonded ones, or all.
     fn preference(&self, now: Instant, lane: FlowLane, except: Option<PathId>) -> Preference {
         let eligible = || self.paths.iter().filter(|path| Some(path.id) != except && path.is_eligible(now));
         let without_candidates = eligible().any(is_healthy_active);
@@ -153,7 +153,7 @@ impl PathTable {
         if lane == FlowLane::Bonded && has_member { only_bonded } else { any }
     }
 
-    /// Reports whether candidates need not carry traffic.
+    /// Reports whether an active path is healthy, so that candidates carry no traffic.
     pub(super) fn has_healthy_active(&self, now: Instant) -> bool {
         self.paths.iter().any(|path| path.is_eligible(now) && is_healthy_active(path))
     }
@@ -164,10 +164,10 @@ impl PathTable {
     }
 
     /// Returns the measurements of the active paths since the last review of the bonded lane, `elapsed` ago.
-    pub(super) fn measure_bonded(&mut self, now: Instant, elapsed: Duration) -> Vec<BondPath> {
+    pub(super) fn bond_measurements(&mut self, now: Instant, elapsed: Duration) -> Vec<BondPath> {
         let measured = self.paths.iter_mut().map(|path| {
             let is_used = path.role == TrafficRole::Active && path.is_eligible(now);
-            path.measure_bonded(elapsed).filter(|_| is_used)
+            path.bond_measurement(elapsed).filter(|_| is_used)
         });
         measured.flatten().collect()
     }
@@ -297,7 +297,7 @@ impl PathTable {
         share(self.bonded_scheduler.last_window()?, path)
     }
 
-    /// Returns the last complete window of the scheduler whose shares deviate most from theory.
+    /// Returns the last complete window of the scheduler whose shares deviate most from the expected ones.
     pub(super) fn most_deviant_window(&self) -> Option<&ShareWindow> {
         self.windows().max_by(|one, other| one.mean_deviation().total_cmp(&other.mean_deviation()))
     }
@@ -331,7 +331,7 @@ fn is_healthy_active(path: &LinkPath) -> bool {
     path.role == TrafficRole::Active && path.stats.state() == PathState::Active
 }
 
-/// Returns the fastest path that can carry traffic in an emergency: no path is eligible.
+/// Returns the fastest path that answers, whatever its state; `None` if a path is eligible.
 fn fallback(paths: &[LinkPath], now: Instant, may_take: impl Fn(&LinkPath) -> bool) -> Option<PathId> {
     if paths.iter().any(|path| path.is_eligible(now)) {
         return None;

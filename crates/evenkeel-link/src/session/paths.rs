@@ -80,7 +80,7 @@ impl LinkSession {
 
     /// Records that the peer closed the connection of a path because it has a newer one, which this side will get
     /// soon: that is no failure of the path.
-    pub fn handle_path_replaced(&mut self, now: Instant, path: PathId) {
+    pub fn handle_connection_replaced(&mut self, now: Instant, path: PathId) {
         self.drop_connection(now, path);
     }
 
@@ -147,12 +147,11 @@ impl LinkSession {
         }
     }
 
-    /// Sends data again that a silent or unhealthy path has not delivered in time, if another path is better.
+    /// Resends data that a path has not delivered in time, if another path can carry it.
     ///
     /// Bonded chunks leave a path that is silent for one probe timeout, stream-lane flows after two, because there is
-    /// no second stream that delivers meanwhile. If a path answers but is not healthy, data older than two probe timeouts
-    /// of the healthy paths is sent again on one of those; on a healthy path, data may be older by the longest round trip
-    /// that is allowed beside the best path. This bounds the delay that a limping path causes.
+    /// no second stream that delivers meanwhile. If a path answers, data older than [`hedge_after`](Self::hedge_after) is
+    /// sent again on a healthy one.
     pub(super) fn recover(&mut self, now: Instant) {
         for path in self.paths.ids() {
             let Some(known) = self.paths.get(path).filter(|path| path.is_connected) else { continue };
@@ -184,13 +183,13 @@ impl LinkSession {
 
     /// Returns the age at which data on a path is sent again on a healthy one; `None` if no other path is healthy.
     ///
-    /// A path that limps may answer probes in time and be ACTIVE: no data waits longer on it than the round trip that is
-    /// allowed beside the best path.
+    /// It is two probe timeouts of the healthy paths. A healthy path may answer probes and still stall data, so its data
+    /// is sent again too, later by the ceiling of its round trip (`PathRule::ceiling`).
     pub(super) fn hedge_after(&self, now: Instant, path: &LinkPath) -> Option<Duration> {
-        let patience = 2 * self.paths.healthy_pto(now, path.id)?;
+        let timeouts = 2 * self.paths.healthy_pto(now, path.id)?;
         match path.stats.state() {
-            PathState::Active => Some(self.config.path.ceiling(self.paths.best_rtt()?) + patience),
-            _ => Some(patience),
+            PathState::Active => Some(self.config.path.ceiling(self.paths.best_rtt()?) + timeouts),
+            _ => Some(timeouts),
         }
     }
 
@@ -212,7 +211,7 @@ impl LinkSession {
         let replacements = self.paths.review_active_set(now);
         let has_changed = !replacements.is_empty();
         for replacement in replacements {
-            self.events.push_back(SessionEvent::PathReplaced { replacement });
+            self.events.push_back(SessionEvent::CandidateActivated { replacement });
         }
         self.leave_candidates(now);
         if has_changed {

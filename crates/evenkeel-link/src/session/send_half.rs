@@ -137,12 +137,12 @@ impl SendHalf {
         !self.sent.is_empty() || (!self.queue.is_empty() && self.credit <= self.next)
     }
 
-    /// Reports whether data waits to be sent, or the last data is on its way.
-    pub(super) fn is_pressing(&self) -> bool {
+    /// Reports whether data waits to be sent, or all data was written and some is unacknowledged.
+    pub(super) fn has_demand(&self) -> bool {
         !self.queue.is_empty() || !self.lost.is_empty() || (self.is_finished() && !self.sent.is_empty())
     }
 
-    /// Returns the bytes that the peer stores beyond what it has in order.
+    /// Returns the bytes that may be sent beyond the acknowledged offset.
     pub(super) fn window(&self) -> u64 {
         self.credit.saturating_sub(self.acked)
     }

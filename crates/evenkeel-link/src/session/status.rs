@@ -20,7 +20,7 @@ pub struct SessionStatus {
     /// Flows in the order of their ids, without the control flow.
     pub flows: Vec<FlowStatus>,
     pub totals: SessionTotals,
-    /// Shares in the last complete window of the scheduler that deviates most from theory.
+    /// Shares in the last complete window of the scheduler that deviates most from the expected shares.
     pub window: Option<ShareWindow>,
 }
 
@@ -29,7 +29,7 @@ pub struct SessionStatus {
 pub struct LinkPathStatus {
     pub path: PathId,
     pub name: String,
-    /// Relays on the way, the first hop first; `None` if they are not known. The session never knows them: the driver
+    /// Relays of the path's route, the first hop first; `None` if they are not known. The session never knows them: the driver
     /// adds them.
     pub relays: Option<Vec<String>>,
     pub state: PathState,
@@ -48,7 +48,7 @@ pub struct LinkPathStatus {
     pub loss: f64,
     /// Weight in force; `None` unless the path may carry traffic.
     pub weight: Option<u32>,
-    /// Share of the new stream-lane flows.
+    /// Share of the streams opened on the path.
     pub flow_share: Option<ShareStatus>,
     /// Share of the bonded bytes.
     pub bonded_share: Option<ShareStatus>,
@@ -90,7 +90,7 @@ pub struct ReplacementCounts {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareStatus {
     pub observed: f64,
-    /// Share that the weights give.
+    /// Expected share: the one that the weights give.
     pub theory: f64,
 }
 
@@ -99,7 +99,7 @@ pub struct ShareStatus {
 pub struct PathCounters {
     /// Bytes of flows sent, those sent again included.
     pub sent_bytes: u64,
-    /// Bytes sent here because another path did not deliver them in time.
+    /// Bytes that had been sent before, on this path or another.
     pub reinjected_bytes: u64,
     /// Bytes of flows received, duplicates included.
     pub received_bytes: u64,
@@ -114,7 +114,7 @@ pub struct PathCounters {
 pub struct FlowStatus {
     pub flow: FlowId,
     pub lane: FlowLane,
-    /// Path of a stream-lane flow.
+    /// Path of the flow's own stream, if it has one.
     pub path: Option<PathId>,
     /// Bytes that the application wrote.
     pub written: u64,
@@ -150,7 +150,7 @@ pub struct SessionTotals {
     pub replacements: ReplacementCounts,
     /// Number of times that a path left the bonded lane.
     pub bonded_exits: u64,
-    /// Largest mean deviation of the shares from theory, over the last windows of both schedulers.
+    /// Largest mean deviation of the shares from the expected ones, over the last windows of both schedulers.
     pub share_deviation: Option<f64>,
     /// Largest relative entropy of the shares, over the last windows of both schedulers.
     pub relative_entropy: Option<f64>,

@@ -9,7 +9,7 @@ use super::{Datagram, LinkSession, SessionError, SessionEvent, TICK};
 use crate::flow::Side;
 use crate::frame::encode_probe;
 
-/// Time between two checks of the data on unhealthy paths.
+/// Time between two checks for overdue data while a path is unhealthy.
 const HEDGE_INTERVAL: Duration = Duration::from_millis(25);
 
 impl LinkSession {
@@ -66,14 +66,14 @@ impl LinkSession {
         self.poll_interval(now, path);
         let step = self.paths.get_mut(path).map(|path| path.count_silence(now));
         match step {
-            Some(SilenceStep::OneMore) => self.recover(now),
-            Some(SilenceStep::TwoMore) => {
+            Some(SilenceStep::Timeout) => self.recover(now),
+            Some(SilenceStep::SecondTimeout) => {
                 self.events.push_back(SessionEvent::PathSilent { path });
                 let transition = self.paths.on_silence(now, path);
                 self.report(now, path, transition);
                 self.recover(now);
             }
-            Some(SilenceStep::None) | None => {}
+            Some(SilenceStep::Unchanged) | None => {}
         }
         if let Some(known) = self.paths.get_mut(path)
             && known.probe_due_at().is_some_and(|due| due <= now)

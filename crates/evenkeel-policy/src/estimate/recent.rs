@@ -17,6 +17,11 @@ impl RecentLen {
         check("number of recent spans", len as f64, 1.0..=Self::MAX.0 as f64)?;
         Ok(Self(len))
     }
+
+    /// Returns the number of spans.
+    pub const fn get(self) -> usize {
+        self.0
+    }
 }
 
 /// Twenty is the smallest number of samples whose p95 ignores a single outlier.

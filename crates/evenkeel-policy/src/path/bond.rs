@@ -1,7 +1,8 @@
 //! Membership of the bonded lane, in which the chunks of one flow take several paths.
 //!
 //! Chunks of fast paths wait at the receiver for those of slow ones. A path that adds little to the goodput and makes
-//! the others wait for too long leaves the lane, so that several paths are never worse than the best of them.
+//! the others wait for too long leaves the lane, so that a long transfer over several paths is hardly ever slower than over
+//! the best one.
 //!
 //! The goodput of a set of paths is the sum of their capacities, or the receive window per time from sending a chunk to
 //! the credit for it, whichever is less. The second limit is why a slow path can cost more than it adds: no credit
@@ -11,7 +12,9 @@
 //! - A review takes at most one path out, and never the last one that can carry data.
 //! - A path leaves only if it adds less than `gain_min`, and delays the others by more than `delay_max` or by more than
 //!   the window lasts.
-//! - A path that left returns at the first review after its backoff, at most `backoff_max`, in which it may be worth it.
+//! - A path that left is reconsidered after its backoff, at most `backoff_max`, or earlier if its round trip or the others'
+//!   capacity has halved. It returns if its delay is within the limit or, while the lane is busy, if it could add `gain_min`
+//!   at unlimited capacity.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -37,7 +40,8 @@ pub struct BondConfig {
     pub interval: Duration,
     /// Fraction of the other paths' goodput that a slow path must add (default 0.1); 0 keeps every path.
     pub gain_min: f64,
-    /// Delay that a path may cause whatever it adds, unless the window is shorter (default 250 ms).
+    /// Delay that a path may cause however little it adds (default 250 ms); at most the time in which the others send a
+    /// window.
     pub delay_max: Duration,
     /// Backoff after the first time a path left; doubles with each further time (default 10 s).
     pub backoff_min: Duration,
@@ -77,7 +81,8 @@ pub struct BondPath {
 }
 
 impl BondPath {
-    /// Returns the time until a chunk arrives, with one retransmission if a packet of a round trip is likely to be lost.
+    /// Returns the expected time until a chunk arrives: half a round trip, and one more times the losses expected per round
+    /// trip, at most 1.
     fn delay(&self) -> Duration {
         let loss = self.loss.as_f64();
         let lost =
@@ -103,9 +108,9 @@ pub enum BondDemand {
 pub struct BondEstimate {
     /// Goodput that the path adds, as a fraction of the other paths' goodput; negative if they are better without it.
     pub gain: f64,
-    /// Time for which data of the fastest other path waits for the path's.
+    /// Time by which a chunk on the path arrives after one on the fastest other path.
     pub delay: Duration,
-    /// Longest such time that is allowed.
+    /// Longest delay that is allowed whatever the gain.
     pub delay_max: Duration,
 }
 
@@ -136,13 +141,13 @@ impl fmt::Display for BondChange {
         match self.kind {
             BondChangeKind::Left => write!(
                 f,
-                "left the bonded lane: it changes the goodput by {gain:.1} % and delays data by {delay:.0?}, \
-                 which is more than {delay_max:.0?}"
+                "left the bonded lane: it adds {gain:.1} % goodput (less than bonded_gain_min) and delays data by \
+                 {delay:.0?}, above the limit of {delay_max:.0?}"
             ),
             BondChangeKind::Returned if delay <= delay_max => {
                 write!(
                     f,
-                    "returned to the bonded lane: it delays data by {delay:.0?}, at most {delay_max:.0?} is allowed"
+                    "returned to the bonded lane: it delays data by {delay:.0?}, within the limit of {delay_max:.0?}"
                 )
             }
             BondChangeKind::Returned => {
@@ -507,8 +512,8 @@ mod tests {
         let paths = [path(A, 50.0, 10), bad(B)];
         review(&mut lane, 2, &paths, 16 * MB);
         let left = lane.review(Instant::from_secs(4), &paths, BondDemand::Busy { window: 16 * MB });
-        let text = "left the bonded lane: it changes the goodput by 4.0 % and delays data by 890ms, \
-                    which is more than 250ms";
+        let text = "left the bonded lane: it adds 4.0 % goodput (less than bonded_gain_min) and delays data by 890ms, \
+                    above the limit of 250ms";
         assert_eq!(left[0].to_string(), text);
         let returned = lane.review(Instant::from_secs(14), &paths, BondDemand::Busy { window: 16 * MB });
         assert_eq!(returned[0].to_string(), "returned to the bonded lane: its capacity is measured again");
@@ -517,7 +522,7 @@ mod tests {
             estimate: BondEstimate { delay: Duration::from_millis(20), ..left[0].estimate },
             ..left[0]
         };
-        let text = "returned to the bonded lane: it delays data by 20ms, at most 250ms is allowed";
+        let text = "returned to the bonded lane: it delays data by 20ms, within the limit of 250ms";
         assert_eq!(fast.to_string(), text);
     }
 

@@ -6,7 +6,8 @@ use crate::time::Duration;
 /// Round trip and loss of a route.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteFigures {
-    /// Shortest round trip of the round, which contains the least queueing.
+    /// Round trip: in a comparison the shortest of the round, which contains the least queueing; for the hop rule the
+    /// smoothed one.
     pub rtt: Duration,
     /// Fraction of packets lost.
     pub loss: Loss,

@@ -129,6 +129,17 @@ impl PathRule {
         scaled(baseline, self.config.slow_factor).max(self.config.slow_min)
     }
 
+    /// Returns the longest p95 that is never slow, whatever the baseline.
+    pub const fn slow_min(&self) -> Duration {
+        self.config.slow_min
+    }
+
+    /// Returns the time that the samples of a p95 cover, given the path's smoothed round trip.
+    pub fn p95_span(&self, rtt: Duration) -> Duration {
+        let samples = u32::try_from(self.config.rtt_samples.get()).unwrap_or(u32::MAX);
+        rtt.max(self.config.interval_min).saturating_mul(samples)
+    }
+
     /// Returns the longest smoothed round trip of a path that is not slow, given that of the best path of its set.
     pub fn ceiling(&self, best_rtt: Duration) -> Duration {
         scaled(best_rtt, self.config.ceiling_factor).max(self.config.ceiling_min)
@@ -152,6 +163,15 @@ mod tests {
         assert_eq!(rule.p95_max(Duration::from_millis(30)), Duration::from_millis(120));
         assert_eq!(rule.p95_max(Duration::from_millis(5)), Duration::from_millis(100));
         assert_eq!(rule.p95_max(Duration::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn a_p95_covers_twenty_intervals_of_a_round_trip_and_at_least_100_ms() {
+        let rule = PathRule::default();
+        assert_eq!(rule.p95_span(Duration::from_millis(5)), Duration::from_secs(2));
+        assert_eq!(rule.p95_span(Duration::from_millis(300)), Duration::from_secs(6));
+        let config = PathConfig { interval_min: Duration::from_secs(1), ..PathConfig::default() };
+        assert_eq!(PathRule::new(config).unwrap().p95_span(Duration::ZERO), Duration::from_secs(20));
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl Endpoint {
                 SessionEvent::PathChanged { path, transition } => {
                     self.transitions.push(TimedTransition { at: now, path, transition });
                 }
-                SessionEvent::PathReplaced { replacement: event } => {
+                SessionEvent::CandidateActivated { replacement: event } => {
                     self.replacements.push(Timed { at: now, event });
                 }
                 SessionEvent::BondedLaneChanged { change: event } => {

@@ -1,11 +1,11 @@
 //! Decision whether a loss means congestion.
 //!
-//! A full queue delays packets before it drops them. A loss while the RTT is low is therefore the radio's or the
-//! cable's, and cutting the window would not prevent the next one. Losses beyond 5 % are never hidden: a policer drops
-//! without delaying. A queue shorter than 3 ms cannot be told from noise.
+//! A full queue delays packets before it drops them. A loss at a low RTT is therefore not caused by congestion, and
+//! cutting the window would not prevent the next one. At most 49 losses among the last 1000 packets are hidden, counted from
+//! the last cut of the window: a policer drops without delaying. A queue shorter than 3 ms cannot be told from noise.
 //!
 //! A path that loses packets without a queue also loses them with one. There, a loss means congestion only if losses have
-//! become more than the path's usual ones; otherwise the window would shrink whenever a queue begins to form.
+//! become more than the path's random loss explains; otherwise the window would shrink whenever a queue begins to form.
 //!
 //! A queue delays every packet, but a busy machine or a radio delays some. RTTs are therefore judged by the smallest of a few:
 //! otherwise, a single pause of 30 ms would make every loss in a queue of 5 ms look random for the next minute, and starve
@@ -19,20 +19,21 @@ use super::recent_range::RecentSlices;
 
 /// Rise of the RTT that is noise on any path.
 const RISE_MIN: Duration = Duration::from_millis(3);
-/// The smallest of this many RTTs is the delay of all packets.
-pub(super) const STANDING: usize = 8;
-/// The range of the RTT is that of 300 × 200 ms; each slice counts with its smallest.
+/// Number of RTTs whose minimum is compared, so that single delayed packets do not count.
+pub(super) const MIN_FILTER_LEN: usize = 8;
+/// The RTT range covers 300 slices of 200 ms, each represented by its smallest filtered RTT.
 const SLICE: Duration = Duration::from_millis(200);
 const SLICES: usize = 300;
 /// Losses without a queue are counted for 12 × 5 s.
-const CALM_SLICE: Duration = Duration::from_secs(5);
-const CALM_SLICES: usize = 12;
-/// Fewer losses without a queue are those of a queue that has drained before they were detected.
-const CALM_LOST_MIN: u32 = 5;
-const CALM_LOSS_MIN: f64 = 0.005;
+const COUNT_SLICE: Duration = Duration::from_secs(5);
+const COUNT_SLICES: usize = 12;
+/// Below these numbers, losses may come from a queue that drained before they were detected, so the path has no known
+/// random loss.
+const RANDOM_LOST_MIN: u32 = 5;
+const RANDOM_LOSS_MIN: f64 = 0.005;
 /// Packets over which losses are counted.
 const PACKETS: usize = 1000;
-/// 5 % of [`PACKETS`].
+/// Losses among the last [`PACKETS`] from which on none is hidden (5 %).
 const LOST_MAX: u32 = 50;
 
 /// RTTs and losses of one connection.
@@ -41,10 +42,10 @@ pub(super) struct LossGate {
     /// The last RTTs, the oldest first.
     latest: VecDeque<Duration>,
     slices: RecentSlices<Duration, SLICES>,
-    /// The latest RTT shows no queue.
-    is_calm: bool,
-    /// Packets without a queue.
-    calm: RecentSlices<PacketCounts, CALM_SLICES>,
+    /// The latest RTTs show a queue, or there are none.
+    has_queue: bool,
+    /// Packets and losses while there was no queue.
+    counts_without_queue: RecentSlices<PacketCounts, COUNT_SLICES>,
     outcomes: Outcomes,
 }
 
@@ -57,37 +58,37 @@ struct PacketCounts {
 impl LossGate {
     pub(super) fn new() -> Self {
         Self {
-            latest: VecDeque::with_capacity(STANDING),
+            latest: VecDeque::with_capacity(MIN_FILTER_LEN),
             slices: RecentSlices::new(SLICE),
-            is_calm: false,
-            calm: RecentSlices::new(CALM_SLICE),
+            has_queue: true,
+            counts_without_queue: RecentSlices::new(COUNT_SLICE),
             outcomes: Outcomes::new(),
         }
     }
 
     pub(super) fn record_rtt(&mut self, now: Instant, rtt: Duration) {
-        if self.latest.len() == STANDING {
+        if self.latest.len() == MIN_FILTER_LEN {
             self.latest.pop_front();
         }
         self.latest.push_back(rtt);
-        let standing = self.standing().unwrap_or(rtt);
+        let filtered = self.filtered_rtt().unwrap_or(rtt);
         let slot = self.slices.slot(now);
-        *slot = Some(slot.map_or(standing, |smallest| smallest.min(standing)));
-        let smallest = self.slices.values(now).min().unwrap_or(standing);
-        let largest = self.slices.values(now).max().unwrap_or(standing);
-        self.is_calm = standing < smallest.saturating_add(RISE_MIN.max((largest - smallest) / 2));
+        *slot = Some(slot.map_or(filtered, |smallest| smallest.min(filtered)));
+        let smallest = self.slices.values(now).min().unwrap_or(filtered);
+        let largest = self.slices.values(now).max().unwrap_or(filtered);
+        self.has_queue = smallest.saturating_add(RISE_MIN.max((largest - smallest) / 2)) <= filtered;
     }
 
-    /// Returns the RTT of packets that met nothing but the queue.
-    fn standing(&self) -> Option<Duration> {
+    /// Returns the smallest of the last RTTs.
+    fn filtered_rtt(&self) -> Option<Duration> {
         self.latest.iter().min().copied()
     }
 
     /// Records a packet that was acknowledged or lost.
     pub(super) fn record(&mut self, now: Instant, is_lost: bool) {
         self.outcomes.record(is_lost);
-        if self.is_calm {
-            let counts = self.calm.slot(now).get_or_insert_default();
+        if !self.has_queue {
+            let counts = self.counts_without_queue.slot(now).get_or_insert_default();
             counts.all += 1;
             counts.lost += u32::from(is_lost);
         }
@@ -98,19 +99,18 @@ impl LossGate {
         self.outcomes = Outcomes::new();
     }
 
-    /// Returns whether a loss that is detected at `now` is to be hidden from the controller.
-    pub(super) fn is_random(&mut self, now: Instant) -> bool {
-        self.outcomes.lost < LOST_MAX && (self.is_calm || self.is_usual(now))
+    /// Reports whether a loss that is detected at `now` is hidden from the controller.
+    pub(super) fn hides_loss(&mut self, now: Instant) -> bool {
+        self.outcomes.lost < LOST_MAX && (!self.has_queue || self.is_within_random_loss(now))
     }
 
-    /// Returns whether losses since the last cut are not more than the path has without a queue.
-    fn is_usual(&mut self, now: Instant) -> bool {
-        let counts = self.calm.values(now).fold(PacketCounts::default(), |sum, slice| PacketCounts {
-            all: sum.all + slice.all,
-            lost: sum.lost + slice.lost,
+    /// Reports whether the losses since the last cut are explained by the path's random loss.
+    fn is_within_random_loss(&mut self, now: Instant) -> bool {
+        let counts = self.counts_without_queue.values(now).fold(PacketCounts::default(), |sum, slice| {
+            PacketCounts { all: sum.all + slice.all, lost: sum.lost + slice.lost }
         });
         let ratio = f64::from(counts.lost) / f64::from(counts.all.max(1));
-        if counts.lost < CALM_LOST_MIN || ratio < CALM_LOSS_MIN {
+        if counts.lost < RANDOM_LOST_MIN || ratio < RANDOM_LOSS_MIN {
             return false;
         }
         let expected = ratio * self.outcomes.count as f64;

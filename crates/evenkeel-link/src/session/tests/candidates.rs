@@ -17,7 +17,7 @@ fn home(pair: &Pair, flow: FlowId) -> Option<PathId> {
 
 fn replacements(pair: &Pair) -> Vec<PathReplacement> {
     let replacement = |event: &SessionEvent| match event {
-        SessionEvent::PathReplaced { replacement } => Some(*replacement),
+        SessionEvent::CandidateActivated { replacement } => Some(*replacement),
         _ => None,
     };
     pair.events[0].iter().filter_map(replacement).collect()
@@ -58,7 +58,8 @@ fn a_faster_candidate_takes_the_flows_of_the_active_path_and_nothing_is_lost() {
     assert_eq!(pair.read(1, flow), b"first second");
     let [swap] = replacements(&pair)[..] else { panic!("{:?}", replacements(&pair)) };
     assert_eq!((swap.removed, swap.added), (Some(A), B));
-    assert_eq!(swap.cause.to_string(), "the p95 of 30.0ms is worse than the candidate's of 10.0ms");
+    let cause = "the p95 of 30.0ms without its own queue is worse than the candidate's of 10.0ms";
+    assert_eq!(swap.cause.to_string(), cause);
     let totals = pair.ends[0].status(pair.now).totals;
     assert_eq!(totals.replacements, ReplacementCounts { slower: 1, unusable: 0 });
 }

@@ -243,7 +243,7 @@ fn a_connection_that_the_peer_replaced_does_not_count_as_a_failure() {
         }
         pair.ends[0].status(pair.now).paths[A.index()].state
     };
-    assert_eq!(state_after(LinkSession::handle_path_replaced), PathState::Active);
+    assert_eq!(state_after(LinkSession::handle_connection_replaced), PathState::Active);
     // Deactivated by the failures, and probed again because of the last connection.
     assert_eq!(state_after(LinkSession::handle_path_down), PathState::Probing);
 }
@@ -271,20 +271,20 @@ fn a_stream_that_carries_only_a_repeated_open_is_finished() {
 }
 
 #[test]
-fn data_does_not_wait_for_an_active_path_that_limps_and_does_not_return_to_it() {
+fn data_does_not_wait_for_an_active_path_that_stalls_it_and_does_not_return_to_it() {
     for lane in [FlowLane::Stream, FlowLane::Bonded] {
-        for limping in [A, B] {
+        for stalling in [A, B] {
             let mut pair = Pair::new();
             let flow = pair.open(lane);
             pair.run(Duration::from_millis(100));
-            pair.cut(limping, Cut::Frames);
+            pair.cut(stalling, Cut::Frames);
             pair.write(0, flow, vec![1; 200_000]);
             pair.run(Duration::from_secs(1));
             let before = pair.sent.len();
             pair.run(Duration::from_millis(300));
-            assert_eq!(pair.read(1, flow).len(), 200_000, "{lane} lane, {limping:?}");
-            assert!(pair.sent[before..].iter().all(|(path, _)| *path == other(limping)));
-            assert_eq!(pair.ends[0].status(pair.now).paths[limping.index()].state, PathState::Active);
+            assert_eq!(pair.read(1, flow).len(), 200_000, "{lane} lane, {stalling:?}");
+            assert!(pair.sent[before..].iter().all(|(path, _)| *path == other(stalling)));
+            assert_eq!(pair.ends[0].status(pair.now).paths[stalling.index()].state, PathState::Active);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory};
 
-use super::super::loss_gate::STANDING;
+use super::super::loss_gate::MIN_FILTER_LEN;
 use super::super::{GatedCubic, GatedCubicFactory, SignalCell};
 use crate::path_signals::PathSignals;
 use crate::quic::clock::LinkClock;
@@ -84,7 +84,7 @@ impl Script {
 
     /// Gives the connection an RTT of `rtt` milliseconds that is no outlier.
     pub(super) fn stand(&mut self, rtt: f64) {
-        (0..STANDING - 1).for_each(|_| self.round(1, rtt));
+        (0..MIN_FILTER_LEN - 1).for_each(|_| self.round(1, rtt));
     }
 
     /// Sends two packets; the acknowledgement of the second after `rtt` milliseconds reveals that the first is lost.

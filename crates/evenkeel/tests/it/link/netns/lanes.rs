@@ -23,7 +23,7 @@ fn a_slow_lossy_path_leaves_the_bonded_lane_and_returns_when_it_is_well() {
         session["paths"][1]["bonded"] == false
     });
     assert_eq!(session["paths"][0]["bonded"], true, "{session:#}");
-    let log = link.edge.wait_log("left the bonded lane: it changes the goodput by");
+    let log = link.edge.wait_log("left the bonded lane: it adds");
     assert_eq!(log["path"], session["paths"][1]["name"], "{log}");
     // If the first path falls silent on a busy machine, the second takes over for a moment.
     wait_for("table", || link.status(LinkSide::Edge, &[]).ok().contains("  out  ").then_some(()));
