@@ -25,7 +25,7 @@ Needs root. Tables go to standard output, progress to standard error. Files are 
     after_help = after_help()
 )]
 pub(crate) struct LinkBenchOptions {
-    /// Number of rounds; what has one path, flaps or shares a path runs in the first only
+    /// Number of rounds; single paths of A to H, WireGuard, shared-* and flapping run in the first only
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
     /// Measured seconds of each turn

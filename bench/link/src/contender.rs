@@ -60,7 +60,7 @@ pub(crate) struct LinkProcesses {
 }
 
 impl LinkContender {
-    /// All contenders, in table order, with one path for all.
+    /// All contenders, in table order; TCP stands for path 1.
     pub(crate) const ALL: &[Self] = &[
         Self::CUBIC,
         Self::Tcp { path: 1, congestion_control: CongestionControl::Bbr },

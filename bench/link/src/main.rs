@@ -1,15 +1,15 @@
-//! `cargo xtask bench link`: measures one stream over one or several paths, sent by Evenkeel's link, by Linux MPTCP, and by
-//! TCP over each path alone.
+//! `cargo xtask bench link`: measures one stream over one or several paths, sent by Evenkeel's link, by Linux MPTCP, by TCP
+//! over one path, and by TCP through WireGuard.
 //!
 //! Every turn has an emulated network of its own (`evenkeel-test-network`). [`rounds`] runs each [`contender`] once per round and
-//! [`case`](mod@case); [`turn`] sends a [`stream`] through it, measures a window, then opens a black hole in one path. [`must`]
-//! compares the results with the goals.
+//! [`case`](mod@case); [`turn`] sends a [`stream`] through it, measures a window; in fail-over cases it then turns one path
+//! into a black hole. [`goals`] compares the results with the goals.
 
 mod args;
 mod case;
 mod contender;
+mod goals;
 mod interrupt;
-mod must;
 mod reorder;
 mod rounds;
 mod stream;

@@ -1,7 +1,8 @@
 //! Rounds: in each, every contender runs every case once, in random order, in a new network.
 //!
-//! Round `n` ends with a black hole in path `n`, and begins again with path 1 after the last. Contenders that have one path,
-//! and long cases, run in the first round only: their results hardly differ from round to round.
+//! In fail-over cases, round `n` turns path `n` into a black hole; after the last path, path 1 is next. TCP in the multipath
+//! cases, WireGuard, and the long cases (`shared-*`, `flapping`) run in the first round only: their results hardly differ
+//! from round to round.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,8 +14,8 @@ use bench_support::{RowSamples, SplitMix64};
 use crate::args::LinkBenchOptions;
 use crate::case::{CaseKind, LinkCase};
 use crate::contender::LinkContender;
+use crate::goals;
 use crate::interrupt::InterruptFlag;
-use crate::must;
 use crate::table;
 use crate::turn::{self, TurnPlan};
 
@@ -47,7 +48,7 @@ pub(crate) fn main(options: &LinkBenchOptions) -> io::Result<()> {
     fs::create_dir_all(DIRECTORY)?;
     eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
     let outcome = run_rounds(options)?;
-    let text = table::all(&outcome, options) + &must::list(&outcome.scores);
+    let text = table::all(&outcome, options) + &goals::list(&outcome.scores);
     io::stdout().lock().write_all(text.as_bytes())
 }
 

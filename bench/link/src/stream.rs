@@ -96,7 +96,7 @@ impl BulkStream {
         self.observe_until(interrupt, |sample| time <= sample.wall)
     }
 
-    /// Samples the receiver's progress until no longer gap has occurred for [`RECOVERY`], for at most `time_max`.
+    /// Samples the receiver's progress until the longest gap has not grown for [`RECOVERY`], for at most `time_max`.
     pub(crate) fn observe_recovery(
         &mut self,
         time_max: Duration,

@@ -22,10 +22,10 @@ const FAILOVER_OBSERVED_MAX: Duration = Duration::from_secs(12);
 pub(crate) const FLAP_PERIOD: Duration = Duration::from_secs(2);
 /// Measured windows of a case in which paths flap: the first seconds are not typical.
 const FLAPPING_WINDOWS: u32 = 3;
-/// Measured windows of a case with two flows, which take turns at having more.
+/// Measured windows of a case with two flows, whose shares vary over seconds.
 const SHARED_WINDOWS: u32 = 5;
 
-/// A gap of this length has probably not ended: packets on their way still arrive after the fault.
+/// A gap at least this long is shown as `≥`: the observation ([`FAILOVER_OBSERVED_MAX`]) ended first.
 pub(crate) const GAP_WITHOUT_END: Duration = Duration::from_secs(11);
 
 /// Metrics by path: its share of the bytes delivered, and the gap after it has become a black hole.
