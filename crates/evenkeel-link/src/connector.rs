@@ -62,7 +62,7 @@ pub enum LinkStartError {
     #[error("relay {relay} has the address or the key of another relay")]
     DuplicateRelay { relay: String },
     #[error(
-        "a route needs at least hops_min = {hops_min} relays, but only {relays} are given; add relays, or set hops_min in [link]"
+        "a route needs at least {hops_min} relays (hops_min), but the link has {relays}; add relays, or set hops_min in [link]"
     )]
     TooFewRelays { relays: usize, hops_min: u8 },
     #[error(transparent)]

@@ -57,7 +57,7 @@ pub(super) async fn connect_over_link(
     let link = link.ok_or_else(|| failed("there is no such link".to_owned()))?;
     let connecting = async {
         if !link.wait_up(LINK_WAIT_MAX).await {
-            return Err(failed("the link is down: none of its paths is connected".to_owned()));
+            return Err(failed("the link is down: none of its paths answers".to_owned()));
         }
         let stream = link.open_stream(&origin.link_target()).map_err(|error| failed(error.to_string()))?;
         let Some(name) = origin.tls_name() else { return Ok(Transport::Flow(stream)) };

@@ -195,7 +195,7 @@ impl Attempt {
     /// route may replace it.
     async fn hold(&self, mut held: HeldConnection) -> Option<HeldConnection> {
         loop {
-            let (connection, route) = tokio::select! {
+            let (trial, round) = tokio::select! {
                 _ = held.connection.closed() => return None,
                 _ = held.current.driver.wait_for_end() => return None,
                 () = held.fell_silent.notified() => {
@@ -204,8 +204,14 @@ impl Attempt {
                 }
                 better = self.find_better_route(&held) => better,
             };
-            held = self.join(held.current, connection, Some(route))?;
-            held.probe_pause *= PAUSE_AFTER_SWAP;
+            // Nothing ends this attempt: when the peer accepts the new connection, it closes the old one.
+            match self.swap(&held, trial, &round).await {
+                Some((connection, route)) => {
+                    held = self.join(held.current, connection, Some(route))?;
+                    held.probe_pause *= PAUSE_AFTER_SWAP;
+                }
+                None => held.probe_pause = self.probe_interval(),
+            }
         }
     }
 

@@ -37,7 +37,7 @@ impl RelayRoute {
 #[derive(Debug)]
 pub(super) struct RoutePool {
     relays: Vec<RelayTarget>,
-    failed_at: Vec<Option<Instant>>,
+    failures: Vec<Option<RelayFailures>>,
     suspected_at: Vec<Option<Instant>>,
     /// Next hops that a relay refused: another relay, or the peer (`None`).
     refused: BTreeMap<(usize, Option<usize>), Instant>,
@@ -50,7 +50,7 @@ impl RoutePool {
         let count = relays.len();
         Self {
             relays,
-            failed_at: vec![None; count],
+            failures: vec![None; count],
             suspected_at: vec![None; count],
             refused: BTreeMap::new(),
             routes: vec![None; paths],
@@ -104,7 +104,7 @@ impl RoutePool {
         };
         RoutePenalty {
             refused: pairs.filter(|pair| is_recent(now, self.refused.get(pair), FAILURE_MEMORY)).count(),
-            failed: count(&|relay| self.has_failed(now, relay)),
+            failed: route.iter().map(|relay| self.failure_count(now, *relay)).sum(),
             unchanged: usize::from(purpose == PathPurpose::Probe && is_current),
             suspected: count(&|relay| is_recent(now, self.suspected_at[relay].as_ref(), SUSPICION_MEMORY)),
             shared: count(&is_of_other_path),
@@ -112,7 +112,18 @@ impl RoutePool {
     }
 
     fn has_failed(&self, now: Instant, relay: usize) -> bool {
-        is_recent(now, self.failed_at[relay].as_ref(), FAILURE_MEMORY)
+        self.failure_count(now, relay) > 0
+    }
+
+    /// Returns the number of failures of a relay, unless the last one is forgotten.
+    fn failure_count(&self, now: Instant, relay: usize) -> usize {
+        let recent = self.failures[relay].filter(|failures| now.since(failures.last_at) < FAILURE_MEMORY);
+        recent.map_or(0, |failures| failures.count)
+    }
+
+    fn count_failure(&mut self, now: Instant, relay: usize) {
+        let count = self.failure_count(now, relay) + 1;
+        self.failures[relay] = Some(RelayFailures { last_at: now, count });
     }
 
     /// Records the error of the relay at position `hop` of a route.
@@ -127,8 +138,12 @@ impl RoutePool {
         if let SetupError::NextNotAllowed { .. } = error {
             self.refused.retain(|_, at| now.since(*at) < FAILURE_MEMORY);
             self.refused.insert((*relay, route.0.get(hop + 1).copied()), now);
-        } else {
-            self.failed_at[*relay] = Some(now);
+            return;
+        }
+        self.count_failure(now, *relay);
+        if let (SetupError::NoAnswer { .. }, Some(before)) = (error, hop.checked_sub(1)) {
+            // The relay before it may not forward. It collects more failures than any of its successors.
+            self.count_failure(now, route.0[before]);
         }
     }
 
@@ -142,7 +157,7 @@ impl RoutePool {
     /// Records that all relays of a route forward.
     pub(super) fn record_success(&mut self, route: &RelayRoute) {
         for relay in &route.0 {
-            self.failed_at[*relay] = None;
+            self.failures[*relay] = None;
             self.suspected_at[*relay] = None;
         }
     }
@@ -156,6 +171,13 @@ impl RoutePool {
     pub(super) fn route(&self, path: usize) -> Option<&RelayRoute> {
         self.routes[path].as_ref()
     }
+}
+
+/// Failures of a relay since it last worked.
+#[derive(Clone, Copy, Debug)]
+struct RelayFailures {
+    last_at: Instant,
+    count: usize,
 }
 
 /// Reasons against a route, the most important first.
@@ -258,6 +280,30 @@ mod tests {
             pool.record_success(&RelayRoute(vec![0, 1]));
             let counts = pool.penalty(NOW, 0, &[0, 1, 2], PathPurpose::Traffic);
             prop_assert_eq!(counts.suspected, 1);
+        }
+    }
+
+    #[test]
+    fn a_relay_that_accepts_set_ups_but_does_not_forward_is_found_out() {
+        for seed in 0..50 {
+            let mut random = random(seed);
+            let mut pool = pool(4, 1);
+            let works = |attempt: u64| {
+                let now = NOW + Duration::from_secs(8 * attempt);
+                let route = pool.draw(now, 0, 4, 3, PathPurpose::Traffic, &mut random);
+                match route.0.iter().position(|relay| *relay == 0) {
+                    None => true,
+                    Some(position) if position + 1 == route.hops() => {
+                        pool.record_silence(now, &route);
+                        false
+                    }
+                    Some(position) => {
+                        pool.record_failure(now, &route, position + 1, &NO_ANSWER);
+                        false
+                    }
+                }
+            };
+            assert!((0..12).any(works), "seed {seed}: every route contains relay 0: {pool:?}");
         }
     }
 

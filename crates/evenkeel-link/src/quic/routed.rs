@@ -47,8 +47,11 @@ impl RoutedEndpoint {
         key: &SetupKey,
     ) -> Result<Self, RouteError> {
         let mut hops = Vec::new();
-        for relay in relays {
-            let address = resolve(&relay.address, &target.binding).await?;
+        for (hop, relay) in relays.iter().enumerate() {
+            let address = resolve(&relay.address, &target.binding).await.map_err(|error| {
+                let error = SetupError::Socket { reason: error.to_string() };
+                RouteError::Relay { relay: relay.to_string(), hop, hops: relays.len(), error }
+            })?;
             hops.push(Hop { address, fingerprint: relay.fingerprint });
         }
         let destination = resolve(&target.remote, &target.binding).await?;

@@ -177,7 +177,7 @@ async fn a_link_that_is_down_or_unknown_is_a_connect_error() {
     let upstream = link.upstream(defaults());
     let origin = Origin::parse("http://127.0.0.1:8000").unwrap();
     let response = read(&upstream, &origin.clone().over_link("site-b")).await;
-    assert_eq!(connect_error(&response), "link \"site-b\": the link is down: none of its paths is connected");
+    assert_eq!(connect_error(&response), "link \"site-b\": the link is down: none of its paths answers");
     let response = read(&upstream, &origin.over_link("site-c")).await;
     assert_eq!(connect_error(&response), "link \"site-c\": there is no such link");
 }

@@ -183,7 +183,7 @@ mod tests {
             ),
             (
                 format!("{one}relays = ['10.0.0.9:7500={PEER}']\n"),
-                "6: relays: a route needs at least hops_min = 3 relays, but only 1 are given; add relays, or set hops_min in [link]",
+                "6: relays: a route needs at least 3 relays (hops_min), but the link has 1; add relays, or set hops_min in [link]",
             ),
             (format!("{one}path = []\n"), "6: unknown key \"path\" in [links]; did you mean \"paths\"?"),
         ] {

@@ -12,8 +12,9 @@ use crate::connector::routes::{OpenRoute, PathCondition, RouteTrial, Routes, Tri
 use crate::quic::{ConnectError, PathConnection, PathPurpose, PathRequest};
 
 impl Attempt {
-    /// Probes other routes; returns a connection over one that was better in enough rounds. Never ends on a direct path.
-    pub(super) async fn find_better_route(&self, held: &HeldConnection) -> (PathConnection, OpenRoute) {
+    /// Probes other routes until one was better in enough rounds; returns it with the last round. Never ends on a direct
+    /// path.
+    pub(super) async fn find_better_route(&self, held: &HeldConnection) -> (RouteTrial, TrialRound) {
         let Some(routes) = &self.shared.routes else { return pending().await };
         let mut trial: Option<RouteTrial> = None;
         let mut pause = held.probe_pause;
@@ -29,11 +30,7 @@ impl Attempt {
             match running.judge(&round) {
                 RouteVerdict::Keep => {}
                 RouteVerdict::ProbeAgain(_) => trial = Some(running),
-                RouteVerdict::Swap => {
-                    if let Some(swapped) = self.swap(routes, held, running, &round).await {
-                        return swapped;
-                    }
-                }
+                RouteVerdict::Swap => return (running, round),
             }
         }
         pending().await
@@ -80,9 +77,14 @@ impl Attempt {
         route.endpoint.connect(&self.shared.config, &request).await
     }
 
-    async fn swap(
+    /// Returns the time between two rounds of probes.
+    pub(super) fn probe_interval(&self) -> Duration {
+        self.shared.routes.as_ref().map_or(Duration::ZERO, |routes| routes.probe_interval)
+    }
+
+    /// Connects over a route that was better.
+    pub(super) async fn swap(
         &self,
-        routes: &Routes,
         held: &HeldConnection,
         trial: RouteTrial,
         round: &TrialRound,
@@ -96,7 +98,9 @@ impl Attempt {
                 return None;
             }
         };
-        routes.count_swap();
+        if let Some(routes) = &self.shared.routes {
+            routes.count_swap();
+        }
         let millis = |rtt: Duration| rtt.as_secs_f64() * 1e3;
         let TrialRound { current, candidate } = round;
         tracing::info!(

@@ -14,8 +14,8 @@ use crate::cli::CliError;
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel link relay --keys relay-keys --listen 0.0.0.0:7500 --next 198.51.100.7:7443 --peer sha256:...
-  evenkeel link relay --keys relay-keys --listen 0.0.0.0:7500 --next 203.0.113.9:7500 --next 198.51.100.7:7443 \\
+  evenkeel link relay --keys relay-keys --listen 203.0.113.5:7500 --next 198.51.100.7:7443 --peer sha256:...
+  evenkeel link relay --keys relay-keys --listen 203.0.113.5:7500 --next 203.0.113.9:7500 --next 198.51.100.7:7443 \\
       --peer sha256:...
 
 The relay forwards QUIC packets unchanged and cannot read them. The connecting side names it with
@@ -28,7 +28,7 @@ The relay forwards QUIC packets unchanged and cannot read them. The connecting s
 pub(super) struct RelayArgs {
     #[command(flatten)]
     process: ProcessArgs,
-    /// UDP address for connecting sides and other relays
+    /// UDP address for connecting sides and other relays; a wildcard only if the machine has a single address
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
     /// Address to which the relay may forward: another relay or a listening side; repeatable
@@ -43,8 +43,8 @@ pub(super) struct RelayArgs {
     /// Most associations of one fingerprint
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     associations_per_peer_max: u32,
-    /// Seconds without a packet after which an association ends
-    #[arg(long, value_name = "SECS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    /// Seconds without a packet after which an association ends; longer than the time between two probes of a route
+    #[arg(long, value_name = "SECS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(30..=120))]
     idle_secs: u64,
 }
 

@@ -254,7 +254,7 @@ fn wrong_sets_of_relays_are_errors_at_the_start() {
     };
     let relay = |port: u16, key: usize| format!("127.0.0.1:{port}={}", keys[key]);
     let error = failure(&[relay(1, 0), relay(2, 1)]);
-    assert!(error.contains("a route needs at least hops_min = 3 relays, but only 2 are given"), "{error}");
+    assert!(error.contains("a route needs at least 3 relays (hops_min), but the link has 2"), "{error}");
     let error = failure(&[relay(1, 0), relay(2, 1), relay(1, 2)]);
     assert!(error.contains("relay 127.0.0.1:1 has the address or the key of another relay"), "{error}");
     let error = failure(&vec![relay(1, 0); 65]);

@@ -75,7 +75,7 @@ fn a_stream_whose_path_is_black_holed_arrives_complete() {
 fn a_gateway_starts_while_its_link_is_down_and_serves_once_it_is_up() {
     let mut site = GatewaySite::start_down("gateway-down", network_or_skip!(&PATHS), 1_000);
     let node = site.wait_node("unhealthy", |node| node["health_error"].is_string());
-    let error = "could not connect: link \"site-b\": the link is down: none of its paths is connected";
+    let error = "could not connect: link \"site-b\": the link is down: none of its paths answers";
     assert_eq!((&node["health_error"], &site.link()["up"]), (&json!(error), &json!(false)), "{node}");
     let logged = site.gateway.wait_log("health check failed");
     assert_eq!((&logged["node"], &logged["error"]), (&json!("gpu"), &json!(error)));
