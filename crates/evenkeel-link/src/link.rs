@@ -73,6 +73,11 @@ impl Link {
         timeout(wait_max, up).await.is_ok()
     }
 
+    /// Reports whether both are handles of the same link.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.current, &other.current)
+    }
+
     /// Returns a snapshot of the session, its paths and its flows.
     pub fn status(&self) -> SessionStatus {
         self.driver().update_metrics()
@@ -225,6 +230,7 @@ fn to_io_error(end: FlowEnd) -> io::Error {
 fn reset_error(reason: ResetReason) -> io::Error {
     let kind = match reason.code {
         ResetCode::REFUSED => io::ErrorKind::ConnectionRefused,
+        ResetCode::TOO_MANY_FLOWS => io::ErrorKind::QuotaExceeded,
         _ => io::ErrorKind::ConnectionReset,
     };
     io::Error::new(kind, reason)

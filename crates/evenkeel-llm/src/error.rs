@@ -48,6 +48,7 @@ impl AttemptError {
                 | UpstreamError::Connect { .. }
                 | UpstreamError::ConnectTimeout
                 | UpstreamError::Tls { .. } => AttemptFailure::Unreachable,
+                UpstreamError::LinkBusy { .. } => AttemptFailure::Busy { retry_after: None },
                 UpstreamError::Timeout => AttemptFailure::TimedOut,
                 UpstreamError::Closed { .. }
                 | UpstreamError::Malformed { .. }

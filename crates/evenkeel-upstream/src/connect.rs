@@ -5,6 +5,7 @@ use core::task::{Context, Poll};
 use std::io;
 use std::net::SocketAddr;
 
+use evenkeel_link::session::OpenFlowError;
 use evenkeel_link::{FlowStream, Link};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_policy::time::Duration;
@@ -59,7 +60,7 @@ pub(super) async fn connect_over_link(
         if !link.wait_up(LINK_WAIT_MAX).await {
             return Err(failed("the link is down: none of its paths answers".to_owned()));
         }
-        let stream = link.open_stream(&origin.link_target()).map_err(|error| failed(error.to_string()))?;
+        let stream = link.open_stream(&origin.link_target()).map_err(open_error)?;
         let Some(name) = origin.tls_name() else { return Ok(Transport::Flow(stream)) };
         let stream = tls.connect(name.clone(), stream).await.map_err(tls_error)?;
         Ok(Transport::TlsFlow(Box::new(stream)))
@@ -67,11 +68,28 @@ pub(super) async fn connect_over_link(
     timeout(settings.connect_timeout, connecting).await.unwrap_or(Err(UpstreamError::ConnectTimeout))
 }
 
+fn open_error(error: OpenFlowError) -> UpstreamError {
+    let text = error.to_string();
+    match error {
+        OpenFlowError::TooManyFlows { .. } | OpenFlowError::BudgetExhausted => {
+            UpstreamError::LinkBusy { error: text }
+        }
+        OpenFlowError::TargetTooLong { .. } | OpenFlowError::SessionEnded => {
+            UpstreamError::Connect { error: text }
+        }
+    }
+}
+
 fn tls_error(error: io::Error) -> UpstreamError {
+    flow_refusal(&error).unwrap_or_else(|| UpstreamError::Tls { error: error.to_string() })
+}
+
+/// Returns the error of a flow that the other side of a link refused, so that the peer has received nothing.
+pub(super) fn flow_refusal(error: &io::Error) -> Option<UpstreamError> {
     match error.kind() {
-        // The other side of a link refused the flow.
-        io::ErrorKind::ConnectionRefused => UpstreamError::Connect { error: error.to_string() },
-        _ => UpstreamError::Tls { error: error.to_string() },
+        io::ErrorKind::ConnectionRefused => Some(UpstreamError::Connect { error: error.to_string() }),
+        io::ErrorKind::QuotaExceeded => Some(UpstreamError::LinkBusy { error: error.to_string() }),
+        _ => None,
     }
 }
 

@@ -15,7 +15,7 @@ use http::{Method, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::connect::Transport;
+use super::connect::{Transport, flow_refusal};
 use super::framing::{Framing, FramingError};
 use super::head::{self, ConnectionReuse, HeadReader};
 use super::pool::{OpenConnectionGuard, PoolCounters};
@@ -160,12 +160,13 @@ impl Connection {
             }
             let error = match self.poll_read(cx) {
                 Poll::Ready(Ok(1..)) => continue,
-                // The other side of a link refused the flow, so the peer has received nothing.
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    let error = UpstreamError::Connect { error: error.to_string() };
-                    return Poll::Ready(Err(ExchangeError { error, progress: Progress::Unsent }));
+                Poll::Ready(read) => {
+                    let error = read.err();
+                    if let Some(error) = error.as_ref().and_then(flow_refusal) {
+                        return Poll::Ready(Err(ExchangeError { error, progress: Progress::Unsent }));
+                    }
+                    closed(error)
                 }
-                Poll::Ready(read) => closed(read.err()),
                 Poll::Pending => {
                     ready!(self.poll_silence(cx));
                     UpstreamError::Timeout

@@ -8,6 +8,9 @@ pub enum UpstreamError {
     /// No address of the host accepts connections; `error` is the failure of the last address.
     #[error("could not connect: {error}")]
     Connect { error: String },
+    /// The link to the peer has as many flows as it allows, so nothing was sent; the peer itself may be well.
+    #[error("the link is busy: {error}")]
+    LinkBusy { error: String },
     /// Not connected within `connect_timeout`.
     #[error("connect timed out")]
     ConnectTimeout,

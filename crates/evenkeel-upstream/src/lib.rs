@@ -165,11 +165,18 @@ impl Upstream {
         let transport = connect::connect_over_link(origin, link, &self.settings, &self.tls).await;
         match self.exchange_once(transport, origin, request, filter).await {
             Ok((response, connection)) => Ok(response.map(|()| UpstreamBody::new(connection, None))),
-            Err(ExchangeError { error: UpstreamError::Connect { error }, progress }) => {
-                let error = UpstreamError::Connect { error: format!("link {name:?}: {error}") };
+            Err(ExchangeError { error, progress }) => {
+                let error = match error {
+                    UpstreamError::Connect { error } => {
+                        UpstreamError::Connect { error: format!("link {name:?}: {error}") }
+                    }
+                    UpstreamError::LinkBusy { error } => {
+                        UpstreamError::LinkBusy { error: format!("link {name:?}: {error}") }
+                    }
+                    other => other,
+                };
                 Err(ExchangeError { error, progress })
             }
-            Err(failure) => Err(failure),
         }
     }
 

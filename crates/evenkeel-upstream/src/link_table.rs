@@ -16,6 +16,13 @@ impl LinkTable {
         self.0.write().insert(name.to_owned(), link);
     }
 
+    /// Replaces a link, unless another one has taken its place already.
+    pub fn replace(&self, name: &str, old: &Link, new: Link) {
+        if let Some(link) = self.0.write().get_mut(name).filter(|link| link.is_same(old)) {
+            *link = new;
+        }
+    }
+
     /// Removes a link; requests in flight stay on it.
     pub fn remove(&self, name: &str) {
         self.0.write().remove(name);

@@ -94,6 +94,7 @@ async fn check_endpoint(
     match client.get(origin, endpoint.path()).await {
         Ok(reply) => classify(endpoint, reply.status, sent_at.elapsed()),
         Err(UpstreamError::Timeout | UpstreamError::ConnectTimeout) => Some(HealthCheckResult::TimedOut),
+        Err(UpstreamError::LinkBusy { .. }) => Some(HealthCheckResult::Busy { rtt: sent_at.elapsed() }),
         Err(error) => Some(HealthCheckResult::Failed { error: error.to_string() }),
     }
 }

@@ -183,7 +183,7 @@ async fn a_link_that_is_down_or_unknown_is_a_connect_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_beyond_the_flows_of_a_link_is_a_connect_error() {
+async fn a_request_beyond_the_flows_of_a_link_finds_it_busy() {
     let stub = Stub::start().await;
     let config = SessionConfig { flows_max: 1, ..SessionConfig::default() };
     let link = TestLink::with_config(&[&stub.origin()], config).await;
@@ -197,9 +197,8 @@ async fn a_request_beyond_the_flows_of_a_link_is_a_connect_error() {
         response
     };
     let (refused, first) = join!(serving, async { rest(upstream.send(&origin, &first).await?).await });
-    let error = connect_error(&refused);
-    assert!(error.starts_with("link \"site-b\": "), "{error}");
-    assert!(error.contains("flows"), "{error}");
+    let Err(UpstreamError::LinkBusy { error }) = refused else { panic!("{refused:?}") };
+    assert_eq!(error, "link \"site-b\": the link has 1 open flows, which is its limit");
     assert_eq!(first.as_deref(), Ok("one"));
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use evenkeel_link::identity::{Fingerprint, Identity};
 use evenkeel_link::session::SessionConfig;
-use evenkeel_link::{ConnectorSettings, LinkConnector, LinkStartError, RouteSettings};
+use evenkeel_link::{ConnectorSettings, Link, LinkConnector, LinkStartError, RouteSettings};
 use evenkeel_server::route::{RouteError, Routes, handler};
 use evenkeel_server::tenant::Access;
 use evenkeel_telemetry::PathMetrics;
@@ -27,6 +27,9 @@ use super::Core;
 use super::api::json_response;
 use crate::config::{Config, ConfigErrors, LinkSettings};
 use crate::link_page::describe_session;
+
+/// Longest time for which requests use a link that a reload has replaced by one that is not up.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 
 /// A configured link with its key pair.
 #[derive(Debug)]
@@ -118,10 +121,18 @@ impl GatewayLinks {
         };
         let connector = LinkConnector::start(&identity, connector, self.metrics.clone());
         let connector = connector.map_err(|error| LinkError { name: settings.name.clone(), error })?;
-        self.table.insert(&settings.name, connector.link());
-        let replaced = running.insert(settings.name.clone(), RunningLink { settings, key, connector });
-        if let Some(replaced) = replaced {
-            tokio::spawn(drain(replaced.connector, self.drain_max));
+        let link = connector.link();
+        let name = settings.name.clone();
+        match running.insert(name.clone(), RunningLink { settings, key, connector }) {
+            Some(replaced) if replaced.connector.link().is_up() => {
+                tokio::spawn(take_over(self.table.clone(), name, link, replaced.connector, self.drain_max));
+            }
+            replaced => {
+                self.table.insert(&name, link);
+                if let Some(replaced) = replaced {
+                    tokio::spawn(drain(replaced.connector, self.drain_max));
+                }
+            }
         }
         Ok(true)
     }
@@ -160,6 +171,13 @@ impl GatewayLinks {
         let closing: JoinSet<()> = running.into_values().map(|link| link.connector.close()).collect();
         closing.join_all().await;
     }
+}
+
+/// Replaces a link that is up: requests use the new one as soon as it is up, at the latest after [`TAKE_OVER_MAX`].
+async fn take_over(table: LinkTable, name: String, link: Link, replaced: LinkConnector, drain_max: Duration) {
+    link.wait_up(TAKE_OVER_MAX).await;
+    table.replace(&name, &replaced.link(), link);
+    drain(replaced, drain_max).await;
 }
 
 /// Closes a link once its requests have ended.

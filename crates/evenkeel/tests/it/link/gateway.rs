@@ -41,6 +41,12 @@ fn a_reload_adds_changes_and_removes_links_and_streams_go_on() {
     site.wait_running(1);
     let reading = thread::spawn(move || read(client));
 
+    // Requests stay on the old link while the new one is not up.
+    let is_paths = |line: &&str| line.starts_with("paths = ");
+    let paths = config.lines().find(is_paths).unwrap();
+    site.reload(&config.replace(paths, "paths = [\"127.0.0.1:9\"]"));
+    assert_eq!(site.post(CHAT, &chat(json!({}))).status, 200);
+
     let one_path = config.replace("\"127.0.0.2=", "\"127.0.0.3=");
     let reloaded = site.reload(&one_path);
     assert_eq!((&reloaded["links_started"], &reloaded["links_removed"]), (&json!("site-b"), &json!("")));
