@@ -247,14 +247,15 @@ impl LinkPath {
     }
 
     /// Returns the measurements since the last review of the bonded lane, `elapsed` ago.
-    pub(super) fn bond_measurement(&mut self, elapsed: Duration) -> Option<BondPath> {
+    pub(super) fn bond_measurement(&mut self, now: Instant, elapsed: Duration) -> Option<BondPath> {
         let before = std::mem::replace(&mut self.reviewed_bytes, self.signals.acked_bytes);
         let acked = self.signals.acked_bytes.saturating_sub(before) as f64;
         let rtt = self.rtt().filter(|rtt| !rtt.is_zero())?;
         // A path that had nothing to send could have carried a window per round trip.
         let possible = self.signals.window as f64 / rtt.as_secs_f64();
         let capacity = possible.max(acked / elapsed.as_secs_f64().max(f64::MIN_POSITIVE));
-        Some(BondPath { path: self.id, capacity, rtt, loss: self.stats.loss() })
+        let baseline = self.stats.baseline(now).unwrap_or(rtt);
+        Some(BondPath { path: self.id, capacity, rtt, baseline, loss: self.stats.loss() })
     }
 
     /// Reports whether the connection has waited for an acknowledgement for more than a probe timeout.

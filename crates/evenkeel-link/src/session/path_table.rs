@@ -167,7 +167,7 @@ impl PathTable {
     pub(super) fn bond_measurements(&mut self, now: Instant, elapsed: Duration) -> Vec<BondPath> {
         let measured = self.paths.iter_mut().map(|path| {
             let is_used = path.role == TrafficRole::Active && path.is_eligible(now);
-            path.bond_measurement(elapsed).filter(|_| is_used)
+            path.bond_measurement(now, elapsed).filter(|_| is_used)
         });
         measured.flatten().collect()
     }

@@ -344,6 +344,17 @@ fn a_connected_path_carries_traffic_before_it_is_active_if_there_is_no_other() {
 }
 
 #[test]
+fn the_bonded_lane_gets_the_round_trip_without_the_queue() {
+    let mut pair = Pair::new();
+    pair.rtts[0] = 50 * RTT;
+    pair.run(Duration::from_secs(10));
+    let measured = pair.ends[0].paths.bond_measurements(pair.now, Duration::from_secs(1));
+    let path = measured.iter().find(|measured| measured.path == A).unwrap();
+    assert_eq!(path.baseline, RTT);
+    assert!(path.rtt > 40 * RTT, "{path:?}");
+}
+
+#[test]
 fn status_shows_paths_flows_and_totals() {
     let mut pair = Pair::new();
     let flow = pair.open(FlowLane::Stream);

@@ -12,9 +12,9 @@
 //! - A review takes at most one path out, and never the last one that can carry data.
 //! - A path leaves only if it adds less than `gain_min`, and delays the others by more than `delay_max` or by more than
 //!   the window lasts.
-//! - A path that left is reconsidered after its backoff, at most `backoff_max`, or earlier if its round trip or the others'
-//!   capacity has halved. It returns if its delay is within the limit or, while the lane is busy, if it could add `gain_min`
-//!   at unlimited capacity.
+//! - A path that left is reconsidered after its backoff, at most `backoff_max`, or earlier if its baseline or the others'
+//!   capacity has halved; that its own queue drains is no reason. It returns if its delay is within the limit or, while the
+//!   lane is busy, if it could add `gain_min` at unlimited capacity.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -76,6 +76,8 @@ pub struct BondPath {
     pub capacity: f64,
     /// Smoothed round trip.
     pub rtt: Duration,
+    /// Round trip without the queue that the path's own traffic fills.
+    pub baseline: Duration,
     /// Recent loss.
     pub loss: Loss,
 }
@@ -241,8 +243,8 @@ enum State {
     },
     Out {
         retry_at: Instant,
-        /// The path's round trip when it left.
-        rtt: Duration,
+        /// The path's baseline when it left.
+        baseline: Duration,
         /// Capacity of the others when it left.
         others: f64,
     },
@@ -316,7 +318,8 @@ impl BondedLane {
             member.exits = 0;
         }
         member.exits = member.exits.saturating_add(1);
-        member.state = State::Out { retry_at: now + rule.backoff(member.exits), rtt: path.rtt, others };
+        member.state =
+            State::Out { retry_at: now + rule.backoff(member.exits), baseline: path.baseline, others };
         Some(BondChange { path: path.path, kind: BondChangeKind::Left, estimate })
     }
 
@@ -346,8 +349,8 @@ impl BondedLane {
         let is_fast = estimate.delay <= estimate.delay_max;
         let may_gain = demand != BondDemand::Idle && self.rule.config.gain_min <= estimate.gain;
         let member = self.members.iter_mut().find(|member| member.path == path.path)?;
-        let State::Out { retry_at, rtt, others } = member.state else { return None };
-        let has_changed = path.rtt <= rtt / 2 || capacity(members) <= others / 2.0;
+        let State::Out { retry_at, baseline, others } = member.state else { return None };
+        let has_changed = path.baseline <= baseline / 2 || capacity(members) <= others / 2.0;
         if !(retry_at <= now || has_changed) || !(is_fast || may_gain) {
             return None;
         }
@@ -372,7 +375,7 @@ mod tests {
     /// Creates a path by its rate and its delay in one direction.
     fn path(path: PathId, mbit: f64, delay_ms: u64) -> BondPath {
         let rtt = Duration::from_millis(2 * delay_ms);
-        BondPath { path, capacity: mbit * 125_000.0, rtt, loss: Loss::NONE }
+        BondPath { path, capacity: mbit * 125_000.0, rtt, baseline: rtt, loss: Loss::NONE }
     }
 
     fn bad(id: PathId) -> BondPath {
@@ -454,21 +457,33 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_path_is_tried_again_after_a_backoff_that_doubles_up_to_five_minutes() {
+    /// Reviews `loaded` while it is in the lane and `idle` while it is not, and returns the times in seconds that it was out.
+    fn backoffs(loaded: BondPath, idle: BondPath) -> Vec<u64> {
         let mut lane = lane();
-        let paths = [path(A, 50.0, 10), bad(B)];
         let mut out_since = None;
         let mut backoffs = Vec::new();
         for secs in 0..2_000 {
-            for change in review(&mut lane, secs, &paths, 16 * MB) {
+            let second = if lane.has(B) { loaded } else { idle };
+            for change in review(&mut lane, secs, &[path(A, 50.0, 10), second], 16 * MB) {
                 match change {
                     BondChangeKind::Left => out_since = Some(secs),
                     BondChangeKind::Returned => backoffs.push(secs - out_since.unwrap()),
                 }
             }
         }
-        assert_eq!(backoffs, [10, 20, 40, 80, 160, 300, 300, 300, 300, 300]);
+        backoffs
+    }
+
+    #[test]
+    fn a_path_is_tried_again_after_a_backoff_that_doubles_up_to_five_minutes() {
+        assert_eq!(backoffs(bad(B), bad(B)), [10, 20, 40, 80, 160, 300, 300, 300, 300, 300]);
+    }
+
+    #[test]
+    fn a_path_whose_own_queue_drains_waits_for_its_backoff() {
+        let idle = path(B, 2.0, 30);
+        let loaded = BondPath { rtt: Duration::from_secs(1), ..idle };
+        assert_eq!(backoffs(loaded, idle), [10, 20, 40, 80, 160, 300, 300, 300, 300, 300]);
     }
 
     #[test]

@@ -283,7 +283,7 @@ proptest! {
     fn a_path_that_no_longer_delays_the_others_returns_to_the_lane_within_the_longest_backoff(
         bad_reviews in 2..400_u64, rtt_ms in 1..500_u64,
     ) {
-        let good = BondPath { path: STEADY, capacity: 6e6, rtt: BEST, loss: Loss::NONE };
+        let good = BondPath { path: STEADY, capacity: 6e6, rtt: BEST, baseline: BEST, loss: Loss::NONE };
         let bad = BondPath { path: FAILING, capacity: 2e5, rtt: 60 * BEST, ..good };
         let mut lane = BondedLane::new(BondRule::default());
         [STEADY, FAILING].iter().for_each(|path| lane.add_path(Instant::ORIGIN, *path));
@@ -472,6 +472,7 @@ fn bond_path() -> impl Strategy<Value = BondPath> {
         path: PathId(0),
         capacity,
         rtt: Duration::from_millis(rtt_ms),
+        baseline: Duration::from_millis(rtt_ms),
         loss: Loss::new(loss).unwrap(),
     })
 }
