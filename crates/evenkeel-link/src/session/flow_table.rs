@@ -25,6 +25,8 @@ pub(super) struct LinkFlow {
     pub(super) introduction: Introduction,
     /// Path of the flow's own stream.
     pub(super) home: Option<PathId>,
+    /// Healthy active path that stalled the flow, and the time at which the flow left it.
+    pub(super) hedged_from: Option<(PathId, Instant)>,
     /// Bytes on that stream that the connection has not taken.
     pub(super) home_queued: u64,
     /// Reports whether a read found nothing, and no event has followed.
@@ -56,6 +58,7 @@ impl LinkFlow {
             receive: ReceiveHalf::new(),
             introduction,
             home: None,
+            hedged_from: None,
             home_queued: 0,
             wants_read: true,
             acked_at: now,

@@ -158,6 +158,11 @@ impl PathTable {
         self.paths.iter().any(|path| path.is_eligible(now) && is_healthy_active(path))
     }
 
+    /// Reports whether a path is active and healthy.
+    pub(super) fn is_healthy_active(&self, path: PathId) -> bool {
+        self.get(path).is_some_and(|path| path.is_connected && is_healthy_active(path))
+    }
+
     /// Replaces active paths by candidates where necessary.
     pub(super) fn review_active_set(&mut self, now: Instant) -> Vec<PathReplacement> {
         self.active_set.review(now, &mut self.paths)

@@ -20,6 +20,9 @@ const REQUEST_INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// Number of times that the pause between requests doubles.
 const REQUEST_DOUBLINGS_MAX: u32 = 3;
 
+/// Time for which a flow does not return from a candidate because a healthy path stalled it.
+const HEDGED_MAX: Duration = Duration::from_secs(60);
+
 impl LinkSession {
     /// Adds a path without a connection.
     pub fn add_path(&mut self, now: Instant, path: PathId, name: &str) -> Result<(), SwrrError> {
@@ -176,6 +179,8 @@ impl LinkSession {
                     && (is_long_silent || (!is_silent && flow.send.has_sent_where(is_late)))
                 {
                     self.change_home(now, id, path);
+                    let hedged_from = self.paths.is_healthy_active(path).then_some((path, now));
+                    self.flows.update(id, |flow| flow.hedged_from = hedged_from);
                 }
             }
         }
@@ -220,14 +225,24 @@ impl LinkSession {
     }
 
     /// Moves flows from candidates to active paths, if one is healthy.
+    ///
+    /// A flow that a healthy path stalled stays until that path has been unhealthy, for at most [`HEDGED_MAX`].
     fn leave_candidates(&mut self, now: Instant) {
         let candidates = self.paths.iter().filter(|path| path.role == TrafficRole::Candidate);
         let candidates: Vec<PathId> = candidates.map(|path| path.id).collect();
-        if candidates.is_empty() || !self.paths.has_healthy_active(now) {
+        if candidates.is_empty() {
             return;
         }
+        let has_healthy_active = self.paths.has_healthy_active(now);
         for id in self.flows.ids() {
-            let home = self.flows.get(id).filter(|flow| flow.has_own_stream()).and_then(|flow| flow.home);
+            let Some(flow) = self.flows.get(id) else { continue };
+            let is_hedged = |(path, at)| now.since(at) < HEDGED_MAX && self.paths.is_healthy_active(path);
+            let hedged_from = flow.hedged_from.filter(|&hedged_from| is_hedged(hedged_from));
+            let home = flow.home.filter(|_| flow.has_own_stream());
+            self.flows.update(id, |flow| flow.hedged_from = hedged_from);
+            if !has_healthy_active || hedged_from.is_some() {
+                continue;
+            }
             if let Some(home) = home.filter(|home| candidates.contains(home)) {
                 self.change_home(now, id, home);
             }

@@ -97,6 +97,50 @@ fn flows_return_from_a_candidate_when_the_active_path_is_back_within_2_s() {
     assert_eq!(pair.read(1, flow), b"first second");
 }
 
+/// Opens a flow and lets path A, which stays healthy, stall it until it has moved to path B.
+fn hedged_flow(pair: &mut Pair) -> FlowId {
+    let flow = pair.open(FlowLane::Stream);
+    pair.run(Duration::from_millis(100));
+    pair.cut(A, Cut::Frames);
+    pair.write(0, flow, vec![1; 1_000]);
+    let start = pair.now;
+    while home(pair, flow) == Some(A) {
+        assert!(pair.now.since(start) < Duration::from_secs(5), "the flow stays on the path that stalls it");
+        pair.run(Duration::from_millis(5));
+    }
+    flow
+}
+
+#[test]
+fn a_flow_does_not_return_for_a_minute_to_a_healthy_active_path_that_stalled_it() {
+    let mut pair = pair();
+    let flow = hedged_flow(&mut pair);
+    let start = pair.now;
+    pair.run(Duration::from_millis(200));
+    assert_eq!(pair.read(1, flow).len(), 1_000);
+    for _ in 0..580 {
+        pair.write(0, flow, vec![1; 1_000]);
+        pair.run(Duration::from_millis(100));
+        assert_eq!(pair.read(1, flow).len(), 1_000, "after {:?}", pair.now.since(start));
+    }
+    assert_eq!((home(&pair, flow), roles(&pair)), (Some(B), A_ACTIVE));
+    pair.run(Duration::from_secs(3));
+    assert_eq!(home(&pair, flow), Some(A));
+}
+
+#[test]
+fn a_flow_returns_to_a_path_that_stalled_it_once_that_path_has_been_unhealthy() {
+    let mut pair = pair();
+    let flow = hedged_flow(&mut pair);
+    pair.ends.iter_mut().for_each(|session| session.handle_path_down(pair.now, A));
+    pair.run(Duration::from_millis(200));
+    assert_eq!(home(&pair, flow), Some(B));
+    pair.cut(A, Cut::None);
+    pair.ends.iter_mut().for_each(|session| session.handle_path_up(pair.now, A));
+    pair.run(Duration::from_secs(1));
+    assert_eq!((home(&pair, flow), roles(&pair)), (Some(A), A_ACTIVE));
+}
+
 #[test]
 fn a_candidate_becomes_active_when_the_active_path_is_removed() {
     let mut pair = pair();
