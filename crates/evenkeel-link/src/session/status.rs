@@ -168,9 +168,9 @@ impl LinkSession {
         }
     }
 
-    /// Reports whether a path is connected and has answered within two probe timeouts.
+    /// Reports whether a path is connected and has answered within two probe timeouts; false once the session has ended.
     pub fn has_answering_path(&self, now: Instant) -> bool {
-        self.paths.connected().any(|path| !path.is_long_silent(now))
+        !self.has_ended && self.paths.connected().any(|path| !path.is_long_silent(now))
     }
 
     fn path_status(&self, now: Instant, path: &LinkPath) -> LinkPathStatus {

@@ -355,6 +355,14 @@ fn the_bonded_lane_gets_the_round_trip_without_the_queue() {
 }
 
 #[test]
+fn a_session_that_has_ended_has_no_answering_path() {
+    let mut pair = Pair::new();
+    assert!(pair.ends[0].has_answering_path(pair.now));
+    pair.ends[0].end(pair.now, "closed");
+    assert!(!pair.ends[0].has_answering_path(pair.now));
+}
+
+#[test]
 fn status_shows_paths_flows_and_totals() {
     let mut pair = Pair::new();
     let flow = pair.open(FlowLane::Stream);
