@@ -184,7 +184,7 @@ impl<'a> LinkWorld<'a> {
                 }
             }
             LinkEvent::Resend { sender, packet, bytes, is_loss } => {
-                self.resend(sender, packet, bytes, is_loss)
+                self.resend(sender, packet, bytes, is_loss);
             }
             LinkEvent::Signals { side } => {
                 self.pass_signals(side);
