@@ -111,7 +111,7 @@ impl LlmApi {
         };
         let charged_tenant = tenant.clone();
         let deadline = ClientDeadlines::default();
-        let result = context.serve(AcceptedRequest { tenant, request, head, body, deadline }).await;
+        let result = context.serve(AcceptedRequest { tenant, request, head, body, permit: None, deadline }).await;
         let response = result.inspect_err(|error| {
             context.trace.rejected(error, context.waited);
             // The job will be retried and was not sent to a node.

@@ -15,6 +15,8 @@ use evenkeel_pipeline::{Arrival, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
+use evenkeel_server::body_budget::BodyPermit;
+use evenkeel_server::received_body::ReceivedBody;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::scheduling::rejection_error;
 use evenkeel_server::tenant::{Caller, Tenant};
@@ -63,6 +65,8 @@ pub(crate) struct AcceptedRequest {
     pub(crate) request: LlmRequest,
     pub(crate) head: Parts,
     pub(crate) body: Bytes,
+    /// Counts the body in the server's budget; `None` for jobs, which the queue counts.
+    pub(crate) permit: Option<BodyPermit>,
     pub(crate) deadline: ClientDeadlines,
 }
 
@@ -97,7 +101,7 @@ impl ProxyRequest {
             check_path(call.request.uri().path())?;
         }
         let deadline = ClientDeadlines::from_headers(call.request.headers(), Instant::now)?;
-        let body = call.read_body().await?;
+        let ReceivedBody { bytes: body, permit } = call.read_body().await?;
         let (head, _) = call.request.into_parts();
         let may_be_form = matches!(self.endpoint, Endpoint::Transcription | Endpoint::Other);
         let form = head.headers.get(CONTENT_TYPE).filter(|_| may_be_form);
@@ -105,12 +109,13 @@ impl ProxyRequest {
             Some(parsed) => parsed?,
             None => LlmRequest::parse(self.endpoint, &body)?,
         };
-        Ok(AcceptedRequest { tenant, request, head, body, deadline })
+        Ok(AcceptedRequest { tenant, request, head, body, permit: Some(permit), deadline })
     }
 
     /// Serves an accepted request: admits and queues it, then sends it to nodes until one of them responds.
     pub(crate) async fn serve(&mut self, accepted: AcceptedRequest) -> Result<Response, ApiError> {
-        let AcceptedRequest { tenant, request, head, body, deadline } = accepted;
+        // Held until the first byte of the response: until then the body may be sent to another node.
+        let AcceptedRequest { tenant, request, head, body, permit: _permit, deadline } = accepted;
         let mut reservation = self.admit(&tenant, &request)?;
         let outgoing = outgoing(head, request.forwarded(&body));
         drop(body);

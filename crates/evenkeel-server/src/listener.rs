@@ -21,8 +21,11 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use crate::body_budget::BodyBudget;
 use crate::coalesce_wakes::CoalesceWakes;
 use crate::connection::{InspectedStream, SmugglingSuspect, Version};
+use crate::metrics::ServerMetrics;
+use crate::received_body::BodyLimits;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
 use crate::service::{BodyLength, RequestService};
@@ -50,6 +53,8 @@ pub struct ListenerLimits {
     pub head_wait_max: Duration,
     /// Maximum size of a request's body.
     pub body_bytes_max: usize,
+    /// Maximum size of all request bodies in memory.
+    pub bodies_bytes_max: usize,
     /// Timeout for receiving a body.
     pub body_wait_max: Duration,
     /// Timeout of a write that is pending because the client does not read.
@@ -68,6 +73,7 @@ impl Default for ListenerLimits {
             headers_max: 100,
             head_wait_max: Duration::from_secs(30),
             body_bytes_max: 32 * 1024 * 1024,
+            bodies_bytes_max: 256 * 1024 * 1024,
             body_wait_max: Duration::from_secs(60),
             write_wait_max: Duration::from_secs(60),
             streams_max: 200,
@@ -88,6 +94,7 @@ pub struct Listener {
     tcp: TcpListener,
     tls: Option<Arc<Tls>>,
     limits: ListenerLimits,
+    metrics: ServerMetrics,
 }
 
 impl Listener {
@@ -97,7 +104,13 @@ impl Listener {
         mut limits: ListenerLimits,
     ) -> io::Result<Self> {
         limits.head_bytes_max = limits.head_bytes_max.max(HEAD_BYTES_MIN);
-        Ok(Self { tcp: TcpListener::bind(address).await?, tls, limits })
+        let tcp = TcpListener::bind(address).await?;
+        Ok(Self { tcp, tls, limits, metrics: ServerMetrics::default() })
+    }
+
+    /// Exports the server's metrics.
+    pub fn set_metrics(&mut self, metrics: ServerMetrics) {
+        self.metrics = metrics;
     }
 
     /// Returns the bound address, with the port that the system chose.
@@ -128,8 +141,11 @@ impl Listener {
             ids: RequestIds::new()
                 .map_err(|_| io::Error::other("the system's random number generator failed"))?,
             in_flight: in_flight.clone(),
-            body_bytes_max: self.limits.body_bytes_max,
-            body_wait_max: self.limits.body_wait_max,
+            budget: BodyBudget::new(self.limits.bodies_bytes_max as u64, self.metrics.bodies.clone()),
+            body_limits: BodyLimits {
+                bytes_max: self.limits.body_bytes_max as u64,
+                wait_max: self.limits.body_wait_max,
+            },
         };
         let drain_max = self.limits.drain_max;
         let (stopping, stopped) = watch::channel(());

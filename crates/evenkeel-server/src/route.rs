@@ -3,49 +3,52 @@
 //! Limits: at most 1024 routes; a lookup costs one hash and a comparison per prefix. Paths are compared byte by byte, as
 //! sent: case matters, and nothing is decoded.
 
+use core::net::IpAddr;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
-use http_body_util::{BodyExt, LengthLimitError};
+use hyper::body::Incoming;
 
 use crate::api_error::ApiError;
-use crate::body::{self, RequestBody, Response};
+use crate::body::{self, Response};
+use crate::body_budget::{BodyBudget, BytesOwner};
 use crate::disconnect::Disconnect;
+use crate::received_body::{self, BodyLimits, ReceivedBody};
 use crate::tenant::{Access, Caller};
 
 pub const ROUTES_MAX: usize = 1024;
 
 /// A request as passed to a handler, with its authenticated caller.
 pub struct ServerRequest {
-    /// The request; its body is not read yet.
-    pub request: http::Request<RequestBody>,
+    /// The request; its body is not read yet, and only [`ServerRequest::read_body`] reads it within the limits.
+    pub request: http::Request<Incoming>,
+    /// The party that the body counts against; a handler that authenticates the caller itself sets it.
     pub caller: Caller,
     /// Signals a client disconnect.
     pub disconnect: Disconnect,
     /// Id of the request, echoed in the response.
     pub request_id: HeaderValue,
     pub accepted_at: Instant,
-    pub(crate) body_bytes_max: u64,
-    pub(crate) body_wait_max: Duration,
+    pub(crate) peer: IpAddr,
+    pub(crate) budget: Arc<BodyBudget>,
+    pub(crate) body_limits: BodyLimits,
 }
 
 impl ServerRequest {
-    /// Reads the whole body, within the listener's limits of size and time.
-    pub async fn read_body(&mut self) -> Result<Bytes, ApiError> {
-        match tokio::time::timeout(self.body_wait_max, self.request.body_mut().collect()).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                Err(ApiError::BodyTooLarge { bytes_max: self.body_bytes_max })
-            }
-            Ok(Err(_)) => Err(ApiError::invalid("could not read the body")),
-            Err(_) => Err(ApiError::BodyTimeout),
-        }
+    /// Reads the whole body, within the listener's limits of size and time and within the budget of all bodies.
+    pub async fn read_body(&mut self) -> Result<ReceivedBody, ApiError> {
+        let upload = self.budget.begin_upload(BytesOwner::new(&self.caller, self.peer));
+        received_body::receive(self.request.body_mut(), upload, self.body_limits).await
+    }
+
+    /// Lowers the maximum size of the body.
+    pub fn limit_body(&mut self, bytes_max: u64) {
+        self.body_limits.bytes_max = self.body_limits.bytes_max.min(bytes_max);
     }
 }
 

@@ -8,15 +8,15 @@ use core::task::Poll;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use evenkeel_policy::time::Duration;
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderValue, Request, Version};
-use http_body_util::Limited;
 use hyper::body::{Body as _, Incoming};
 
 use crate::api_error::ApiError;
 use crate::body::Response;
+use crate::body_budget::BodyBudget;
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
+use crate::received_body::BodyLimits;
 use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
 use crate::tenant::{Authenticator, Caller};
@@ -31,8 +31,8 @@ pub(crate) struct RequestService {
     pub(crate) routes: Routes,
     pub(crate) ids: RequestIds,
     pub(crate) in_flight: Arc<AtomicUsize>,
-    pub(crate) body_bytes_max: usize,
-    pub(crate) body_wait_max: Duration,
+    pub(crate) budget: Arc<BodyBudget>,
+    pub(crate) body_limits: BodyLimits,
 }
 
 /// Result of the framing check of a request.
@@ -87,7 +87,7 @@ impl RequestService {
         check_single_values(request.headers())?;
         let route = route?;
         let caller = self.auth.caller(route.access, request.headers(), peer)?;
-        let bytes_max = self.body_bytes_max as u64;
+        let bytes_max = self.body_limits.bytes_max;
         if bytes_max < request.body().size_hint().lower() {
             return Err(ApiError::BodyTooLarge { bytes_max });
         }
@@ -95,16 +95,15 @@ impl RequestService {
         if let (Caller::Tenant(tenant), RateLimit::Server) = (&caller, route.rate_limit) {
             tenant.take_request(accepted_at)?;
         }
-        let request = request.map(|body| Limited::new(body, self.body_bytes_max));
-        let body_wait_max = self.body_wait_max;
         let request = ServerRequest {
             request,
             caller,
             disconnect,
             request_id,
             accepted_at,
-            body_bytes_max: bytes_max,
-            body_wait_max,
+            peer: peer.ip(),
+            budget: self.budget.clone(),
+            body_limits: self.body_limits,
         };
         catch_unwind(AssertUnwindSafe(|| (route.handler)(request))).map_err(|_| ApiError::Internal)
     }

@@ -30,6 +30,7 @@ use evenkeel_llm::{LlmApi, LlmError};
 use evenkeel_pipeline::RegistryError;
 use evenkeel_queue::queues::OpenError;
 use evenkeel_server::listener::{DrainReport, Listener};
+use evenkeel_server::metrics::ServerMetrics;
 use evenkeel_server::route::{Readiness, RouteError, Routes};
 use evenkeel_server::tenant::{Access, Authenticator, Tenants, TenantsError};
 use evenkeel_server::tls::Tls;
@@ -111,7 +112,7 @@ impl Gateway {
             StartupFiles::load(&config)?;
         nodes::drop_overridden(&mut nodes, &config.llm.options.nodes);
         let listen_error = |error| StartError::Listen { address: server.listen, error };
-        let listener =
+        let mut listener =
             Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let exposure = listener.exposure().map_err(listen_error)?;
@@ -119,6 +120,7 @@ impl Gateway {
         let auth = Arc::new(Authenticator::new(tenant_table, exposure, server.insecure)?);
 
         let registry = Registry::new();
+        listener.set_metrics(ServerMetrics::new(&registry)?);
         let router = RouterMetrics::new(&registry)?;
         let path_metrics = PathMetrics::new(&registry)?;
         let (observer, exporter) = observer(&config.telemetry, &registry, &router, &path_metrics, &roots)?;

@@ -1,0 +1,41 @@
+//! Metrics of the server: bodies in memory.
+
+use evenkeel_telemetry::{Counter, Gauge, MetricDesc, RegisterError, Registry};
+
+const BODY_BYTES: MetricDesc = MetricDesc::new(
+    "evenkeel_body_bytes",
+    "bytes of request bodies, and of responses that are read ahead, in memory",
+);
+const BODY_EVICTIONS_TOTAL: MetricDesc = MetricDesc::new(
+    "evenkeel_body_evictions_total",
+    "uploads that were ended with 503 to make room in the budget of bodies",
+);
+const BODY_REJECTIONS_TOTAL: MetricDesc = MetricDesc::new(
+    "evenkeel_body_rejections_total",
+    "requests that were rejected with 503 because their body did not fit into the budget of bodies",
+);
+
+/// Metrics of a server; those of `default()` are not exported.
+#[derive(Clone, Debug, Default)]
+pub struct ServerMetrics {
+    pub(crate) bodies: BodyMetrics,
+}
+
+/// Metrics of the budget of bodies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BodyMetrics {
+    pub(crate) bytes: Gauge,
+    pub(crate) evictions: Counter,
+    pub(crate) rejections: Counter,
+}
+
+impl ServerMetrics {
+    pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
+        let bodies = BodyMetrics {
+            bytes: registry.gauge(BODY_BYTES)?,
+            evictions: registry.counter(BODY_EVICTIONS_TOTAL)?,
+            rejections: registry.counter(BODY_REJECTIONS_TOTAL)?,
+        };
+        Ok(Self { bodies })
+    }
+}
