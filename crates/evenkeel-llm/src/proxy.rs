@@ -19,6 +19,7 @@ use evenkeel_server::body_budget::BodyPermit;
 use evenkeel_server::received_body::ReceivedBody;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::scheduling::rejection_error;
+use evenkeel_server::sending::ReadAhead;
 use evenkeel_server::tenant::{Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
@@ -67,6 +68,8 @@ pub(crate) struct AcceptedRequest {
     pub(crate) body: Bytes,
     /// Counts the body in the server's budget; `None` for jobs, which the queue counts.
     pub(crate) permit: Option<BodyPermit>,
+    /// Permission to read a streamed response ahead, so that a slow client does not hold the slot.
+    pub(crate) read_ahead: Option<ReadAhead>,
     pub(crate) deadline: ClientDeadlines,
 }
 
@@ -102,6 +105,8 @@ impl ProxyRequest {
         }
         let deadline = ClientDeadlines::from_headers(call.request.headers(), Instant::now)?;
         let ReceivedBody { bytes: body, permit } = call.read_body().await?;
+        let permit = Some(permit);
+        let read_ahead = Some(call.read_ahead());
         let (head, _) = call.request.into_parts();
         let may_be_form = matches!(self.endpoint, Endpoint::Transcription | Endpoint::Other);
         let form = head.headers.get(CONTENT_TYPE).filter(|_| may_be_form);
@@ -109,13 +114,13 @@ impl ProxyRequest {
             Some(parsed) => parsed?,
             None => LlmRequest::parse(self.endpoint, &body)?,
         };
-        Ok(AcceptedRequest { tenant, request, head, body, permit: Some(permit), deadline })
+        Ok(AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline })
     }
 
     /// Serves an accepted request: admits and queues it, then sends it to nodes until one of them responds.
     pub(crate) async fn serve(&mut self, accepted: AcceptedRequest) -> Result<Response, ApiError> {
         // Held until the first byte of the response: until then the body may be sent to another node.
-        let AcceptedRequest { tenant, request, head, body, permit: _permit, deadline } = accepted;
+        let AcceptedRequest { tenant, request, head, body, permit: _permit, read_ahead, deadline } = accepted;
         let mut reservation = self.admit(&tenant, &request)?;
         let outgoing = outgoing(head, request.forwarded(&body));
         drop(body);
@@ -132,7 +137,13 @@ impl ProxyRequest {
             match result {
                 Ok(response) => {
                     reservation.trace = mem::take(&mut self.trace);
-                    return Ok(response.into_response(slot, reservation, self.endpoint, &request));
+                    return Ok(response.into_response(
+                        slot,
+                        reservation,
+                        self.endpoint,
+                        &request,
+                        read_ahead,
+                    ));
                 }
                 Err(error) => {
                     self.trace.attempt_failed(&error);

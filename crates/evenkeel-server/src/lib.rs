@@ -25,6 +25,7 @@ pub mod received_body;
 pub mod request_id;
 pub mod route;
 pub mod scheduling;
+pub mod sending;
 mod service;
 pub mod sigv4;
 pub mod tenant;

@@ -5,7 +5,7 @@
 //! requests that it cuts off are counted.
 
 use core::net::SocketAddr;
-use core::pin::pin;
+use core::pin::{self, pin};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use evenkeel_policy::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -23,11 +23,12 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::body_budget::BodyBudget;
 use crate::coalesce_wakes::CoalesceWakes;
-use crate::connection::{InspectedStream, SmugglingSuspect, Version};
+use crate::connection::{InspectedStream, SmugglingSuspect, Version, WriteLimits};
 use crate::metrics::ServerMetrics;
 use crate::received_body::BodyLimits;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
+use crate::sending::{Http1Driver, Sending, StreamExecutor};
 use crate::service::{BodyLength, RequestService};
 use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
@@ -57,7 +58,7 @@ pub struct ListenerLimits {
     pub bodies_bytes_max: usize,
     /// Timeout for receiving a body.
     pub body_wait_max: Duration,
-    /// Timeout of a write that is pending because the client does not read.
+    /// Time after which a client that reads less than 1 KiB/s is disconnected.
     pub write_wait_max: Duration,
     /// Maximum of concurrent requests on one connection (HTTP/2).
     pub streams_max: u32,
@@ -187,7 +188,10 @@ impl Listener {
                 servers: servers.clone(),
                 stopped: stopped.clone(),
                 head_wait_max: self.limits.head_wait_max,
-                write_wait_max: self.limits.write_wait_max,
+                writes: WriteLimits {
+                    wait_max: self.limits.write_wait_max,
+                    slow_readers: self.metrics.slow_readers.clone(),
+                },
             };
             let tls = self.tls.as_ref().map(|tls| tls.config());
             open.spawn(async move {
@@ -226,7 +230,7 @@ fn is_peer_error(error: &io::Error) -> bool {
 /// hyper's configured servers, shared by all connections.
 struct Servers {
     http1: http1::Builder,
-    http2: http2::Builder<TokioExecutor>,
+    limits: ListenerLimits,
 }
 
 impl Servers {
@@ -241,14 +245,18 @@ impl Servers {
         if limits.headers_max != HYPER_HEADERS_MAX {
             http1.max_headers(limits.headers_max);
         }
-        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        Self { http1, limits: limits.clone() }
+    }
+
+    fn http2(&self, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
+        let mut http2 = http2::Builder::new(streams);
         http2
             .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX))
-            .max_concurrent_streams(limits.streams_max)
-            .keep_alive_interval(limits.head_wait_max)
-            .keep_alive_timeout(limits.head_wait_max);
-        Self { http1, http2 }
+            .max_header_list_size(u32::try_from(self.limits.head_bytes_max).unwrap_or(u32::MAX))
+            .max_concurrent_streams(self.limits.streams_max)
+            .keep_alive_interval(self.limits.head_wait_max)
+            .keep_alive_timeout(self.limits.head_wait_max);
+        http2
     }
 }
 
@@ -258,7 +266,7 @@ struct Connection {
     servers: Arc<Servers>,
     stopped: watch::Receiver<()>,
     head_wait_max: Duration,
-    write_wait_max: Duration,
+    writes: WriteLimits,
 }
 
 impl Connection {
@@ -274,7 +282,7 @@ impl Connection {
     }
 
     async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut self, stream: I) {
-        let detection = timeout(self.head_wait_max, InspectedStream::begin(stream, self.write_wait_max));
+        let detection = timeout(self.head_wait_max, InspectedStream::begin(stream, self.writes.clone()));
         let detected = tokio::select! {
             detected = detection => detected,
             _ = self.stopped.changed() => return,
@@ -295,21 +303,28 @@ impl Connection {
         let requests = self.service;
         let peer = self.peer;
         let number = AtomicU64::new(0);
+        let sending = Sending::http1();
+        let current = sending.clone();
         let service = service_fn(move |request| {
             let number = number.fetch_add(1, Ordering::Relaxed);
             let length = if suspect.reaches(number) { BodyLength::Ambiguous } else { BodyLength::Clear };
             let requests = requests.clone();
-            async move { Ok::<_, core::convert::Infallible>(requests.handle(request, peer, length).await) }
+            let sending = current.clone();
+            async move {
+                let response = requests.handle(request, peer, length, sending).await;
+                Ok::<_, core::convert::Infallible>(response)
+            }
         });
         let mut server = self.servers.http1.clone();
         server.timer(ConnectionTimer::default());
-        let mut serving = CoalesceWakes::new(server.serve_connection(TokioIo::new(stream), service));
+        let connection = server.serve_connection(TokioIo::new(stream), service);
+        let mut serving = CoalesceWakes::new(Http1Driver { connection, sending });
         // Polled only when it wakes: each poll of a watch channel takes a lock that all connections share.
         let mut stopped = CoalesceWakes::new(async move { self.stopped.changed().await.is_ok() });
         tokio::select! {
             biased;
             ended = &mut serving => return ended,
-            _ = &mut stopped => serving.inner().graceful_shutdown(),
+            _ = &mut stopped => pin::Pin::new(&mut serving.inner().connection).graceful_shutdown(),
         }
         serving.await
     }
@@ -320,13 +335,17 @@ impl Connection {
     ) -> hyper::Result<()> {
         let requests = self.service;
         let peer = self.peer;
+        let streams = StreamExecutor::new(self.writes.wait_max, self.writes.slow_readers.clone());
+        let server = self.servers.http2(streams.clone());
         let service = service_fn(move |request| {
             let requests = requests.clone();
+            let sending = streams.begin();
             async move {
-                Ok::<_, core::convert::Infallible>(requests.handle(request, peer, BodyLength::Clear).await)
+                let response = requests.handle(request, peer, BodyLength::Clear, sending).await;
+                Ok::<_, core::convert::Infallible>(response)
             }
         });
-        let mut serving = pin!(self.servers.http2.serve_connection(TokioIo::new(stream), service));
+        let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             ended = &mut serving => return ended,
             _ = self.stopped.changed() => serving.as_mut().graceful_shutdown(),

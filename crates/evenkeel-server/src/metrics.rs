@@ -1,4 +1,4 @@
-//! Metrics of the server: bodies in memory.
+//! Metrics of the server: bodies in memory, slow clients.
 
 use evenkeel_telemetry::{Counter, Gauge, MetricDesc, RegisterError, Registry};
 
@@ -15,10 +15,16 @@ const BODY_REJECTIONS_TOTAL: MetricDesc = MetricDesc::new(
     "requests that were rejected with 503 because their body did not fit into the budget of bodies",
 );
 
+const SLOW_READERS_TOTAL: MetricDesc = MetricDesc::new(
+    "evenkeel_slow_readers_total",
+    "responses that were ended because the client read less than 1 KiB/s for write_wait_secs",
+);
+
 /// Metrics of a server; those of `default()` are not exported.
 #[derive(Clone, Debug, Default)]
 pub struct ServerMetrics {
     pub(crate) bodies: BodyMetrics,
+    pub(crate) slow_readers: Counter,
 }
 
 /// Metrics of the budget of bodies.
@@ -36,6 +42,6 @@ impl ServerMetrics {
             evictions: registry.counter(BODY_EVICTIONS_TOTAL)?,
             rejections: registry.counter(BODY_REJECTIONS_TOTAL)?,
         };
-        Ok(Self { bodies })
+        Ok(Self { bodies, slow_readers: registry.counter(SLOW_READERS_TOTAL)? })
     }
 }

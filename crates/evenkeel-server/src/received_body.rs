@@ -46,7 +46,7 @@ pub(crate) async fn receive(
         let frame = frame.map_err(|_| ApiError::invalid("could not read the body"))?;
         // Trailers are dropped.
         let Ok(chunk) = frame.into_data() else { continue };
-        let len = buffer.len() + chunk.len() as u64;
+        let len = (buffer.len() + chunk.len()) as u64;
         if limits.bytes_max < len {
             return Err(ApiError::BodyTooLarge { bytes_max: limits.bytes_max });
         }
@@ -63,61 +63,85 @@ impl From<BudgetFull> for ApiError {
     }
 }
 
-/// A body as far as it was received: one chunk as it is, or more joined.
+/// Size of the segments in which a body is received.
+const SEGMENT_MIN: usize = 16 * 1024;
+const SEGMENT_MAX: usize = 256 * 1024;
+
+/// A body as far as it was received: one chunk as it is, or more in segments.
 ///
-/// Many small chunks would take more memory than their bytes, and than the budget counts.
+/// A list of small chunks would take more memory than the budget counts, and so would one buffer that doubles.
 #[derive(Default)]
 enum BodyBuffer {
     #[default]
     Empty,
     Chunk(Bytes),
-    Joined(Vec<u8>),
+    Segments {
+        segments: Vec<Vec<u8>>,
+        len: usize,
+    },
 }
 
 impl BodyBuffer {
-    fn len(&self) -> u64 {
+    fn len(&self) -> usize {
         match self {
             Self::Empty => 0,
-            Self::Chunk(chunk) => chunk.len() as u64,
-            Self::Joined(bytes) => bytes.len() as u64,
+            Self::Chunk(chunk) => chunk.len(),
+            Self::Segments { len, .. } => *len,
         }
     }
 
     /// Appends a chunk, after which `rest` bytes follow at most.
     fn push(&mut self, chunk: Bytes, rest: Option<u64>) {
+        let rest = rest.and_then(|rest| usize::try_from(rest).ok()).unwrap_or(usize::MAX);
         *self = match core::mem::take(self) {
             Self::Empty => Self::Chunk(chunk),
             Self::Chunk(first) => {
-                let mut joined = Vec::new();
-                append(&mut joined, &first, None);
-                append(&mut joined, &chunk, rest);
-                Self::Joined(joined)
+                let mut segments = Vec::new();
+                append(&mut segments, 0, &first, rest.saturating_add(chunk.len()));
+                append(&mut segments, first.len(), &chunk, rest);
+                Self::Segments { segments, len: first.len() + chunk.len() }
             }
-            Self::Joined(mut joined) => {
-                append(&mut joined, &chunk, rest);
-                Self::Joined(joined)
+            Self::Segments { mut segments, len } => {
+                append(&mut segments, len, &chunk, rest);
+                Self::Segments { segments, len: len + chunk.len() }
             }
         };
     }
 
+    /// Returns the body in one piece.
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Empty => Bytes::new(),
             Self::Chunk(chunk) => chunk,
-            Self::Joined(joined) => joined.into(),
+            Self::Segments { mut segments, .. } if segments.len() == 1 => segments.remove(0).into(),
+            Self::Segments { segments, len } => {
+                let mut joined = Vec::with_capacity(len);
+                // Each segment is freed as soon as it was copied.
+                segments.into_iter().for_each(|segment| joined.extend_from_slice(&segment));
+                joined.into()
+            }
         }
     }
 }
 
-/// Appends a chunk. The capacity doubles, but does not exceed the announced length: unused capacity is not counted.
-fn append(joined: &mut Vec<u8>, chunk: &[u8], rest: Option<u64>) {
-    let needed = joined.len() + chunk.len();
-    if joined.capacity() < needed {
-        let all = rest.and_then(|rest| usize::try_from(rest).ok()).map_or(usize::MAX, |rest| needed + rest);
-        let capacity = joined.capacity().saturating_mul(2).min(all).max(needed);
-        joined.reserve_exact(capacity - joined.len());
+/// Appends a chunk to a body of `len` bytes, after which `rest` bytes follow at most.
+fn append(segments: &mut Vec<Vec<u8>>, mut len: usize, mut chunk: &[u8], rest: usize) {
+    while !chunk.is_empty() {
+        let room = segments.last().map_or(0, |last| last.capacity() - last.len());
+        if room == 0 {
+            let left = rest.saturating_add(chunk.len());
+            // An announced length up to one segment is allocated at once; otherwise the segments grow with the body.
+            let capacity = if left <= SEGMENT_MAX { left } else { len.clamp(SEGMENT_MIN, SEGMENT_MAX) };
+            segments.push(Vec::with_capacity(capacity));
+            continue;
+        }
+        let (part, after) = chunk.split_at(room.min(chunk.len()));
+        if let Some(last) = segments.last_mut() {
+            last.extend_from_slice(part);
+        }
+        len += part.len();
+        chunk = after;
     }
-    joined.extend_from_slice(chunk);
 }
 
 #[cfg(test)]
@@ -133,12 +157,29 @@ mod tests {
     }
 
     #[test]
-    fn the_capacity_of_joined_chunks_does_not_exceed_the_announced_length() {
+    fn a_short_body_of_known_length_is_received_in_one_buffer() {
         let mut buffer = BodyBuffer::default();
         for nth in 1..=10_u64 {
             buffer.push(Bytes::from(vec![7; 100]), Some(1_000 - nth * 100));
         }
-        let BodyBuffer::Joined(joined) = buffer else { panic!("ten chunks are joined") };
-        assert_eq!((joined.len(), joined.capacity()), (1_000, 1_000));
+        let BodyBuffer::Segments { segments, .. } = &buffer else { panic!("chunks are copied") };
+        assert_eq!((segments.len(), segments[0].capacity()), (1, 1_000));
+        assert_eq!(buffer.into_bytes(), vec![7; 1_000]);
+    }
+
+    #[test]
+    fn a_body_of_unknown_length_takes_little_more_memory_than_it_has_bytes() {
+        let mut buffer = BodyBuffer::default();
+        let mut expected = Vec::new();
+        for nth in 0..3_000_u32 {
+            let chunk = nth.to_le_bytes().repeat(250);
+            expected.extend_from_slice(&chunk);
+            buffer.push(chunk.into(), None);
+        }
+        let BodyBuffer::Segments { segments, len } = &buffer else { panic!("chunks are copied") };
+        let capacity: usize = segments.iter().map(Vec::capacity).sum();
+        assert_eq!(*len, expected.len());
+        assert!(capacity < expected.len() + SEGMENT_MAX, "{capacity} bytes for {}", expected.len());
+        assert_eq!(buffer.into_bytes(), expected);
     }
 }

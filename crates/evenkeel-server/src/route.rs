@@ -19,6 +19,7 @@ use crate::body::{self, Response};
 use crate::body_budget::{BodyBudget, BytesOwner};
 use crate::disconnect::Disconnect;
 use crate::received_body::{self, BodyLimits, ReceivedBody};
+use crate::sending::ReadAhead;
 use crate::tenant::{Access, Caller};
 
 pub const ROUTES_MAX: usize = 1024;
@@ -43,7 +44,14 @@ impl ServerRequest {
     /// Reads the whole body, within the listener's limits of size and time and within the budget of all bodies.
     pub async fn read_body(&mut self) -> Result<ReceivedBody, ApiError> {
         let upload = self.budget.begin_upload(BytesOwner::new(&self.caller, self.peer));
-        received_body::receive(self.request.body_mut(), upload, self.body_limits).await
+        let body = received_body::receive(self.request.body_mut(), upload, self.body_limits).await?;
+        self.disconnect.on_body_read();
+        Ok(body)
+    }
+
+    /// Returns the permission to read the response ahead of a slow client, at the expense of the caller.
+    pub fn read_ahead(&self) -> ReadAhead {
+        ReadAhead { budget: self.budget.clone(), owner: BytesOwner::new(&self.caller, self.peer) }
     }
 
     /// Lowers the maximum size of the body.

@@ -19,11 +19,15 @@ use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::received_body::BodyLimits;
 use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
+use crate::sending::Sending;
 use crate::tenant::{Authenticator, Caller};
 
 /// Headers that may occur at most once: two parsers could pick different values.
 const SINGLE_VALUE_HEADERS: [&str; 6] =
     ["host", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
+
+/// Maximum size of an unread body after which a connection stays open; hyper skips it if it has arrived.
+const SKIPPED_MAX: u64 = 16 * 1024;
 
 /// State that all requests of a listener share.
 pub(crate) struct RequestService {
@@ -49,10 +53,12 @@ impl RequestService {
         request: Request<Incoming>,
         peer: SocketAddr,
         length: BodyLength,
+        sending: Sending,
     ) -> http::Response<TrackedBody> {
         let (guard, disconnect) = RequestGuard::new(self.in_flight.clone());
         let method = request.method().clone();
         let version = request.version();
+        let is_large = request.body().size_hint().exact().is_none_or(|bytes| SKIPPED_MAX < bytes);
         let request_id = self.ids.for_request(request.headers());
         let (route, error_format) = match self.routes.find(&method, request.uri().path()) {
             Ok(route) => (Ok(route), route.error_format),
@@ -62,13 +68,14 @@ impl RequestService {
             Ok(future) => catch_panic(future).await,
             Err(error) => Err(error),
         };
-        let must_close = version < Version::HTTP_2 && matches!(result, Err(ApiError::Framing));
+        let is_unread = is_large && !guard.is_body_read();
+        let must_close = version < Version::HTTP_2 && (is_unread || matches!(result, Err(ApiError::Framing)));
         let mut response = result.unwrap_or_else(|error| error_format(error, &request_id));
         response.headers_mut().insert(REQUEST_ID, request_id);
         if must_close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        TrackedBody::wrap(response, &method, guard)
+        TrackedBody::wrap(response, &method, guard, sending)
     }
 
     /// Checks and authenticates a request, and calls its handler.

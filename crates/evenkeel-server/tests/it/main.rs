@@ -7,4 +7,5 @@ mod h2;
 mod harness;
 mod http1;
 mod rate;
+mod slow;
 mod tls;

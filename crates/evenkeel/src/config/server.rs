@@ -123,7 +123,8 @@ fn bodies_bytes_max(section: &mut Section<'_>, default: usize, body_bytes_max: u
     let least = 2 * body_bytes_max;
     let bytes = max.value.as_usize();
     if max.value.0 < 0 || bytes < least {
-        section.error(&max.origin, format!("bodies_bytes_max must be at least {least}, twice body_bytes_max"));
+        section
+            .error(&max.origin, format!("bodies_bytes_max must be at least {least}, twice body_bytes_max"));
     }
     bytes
 }

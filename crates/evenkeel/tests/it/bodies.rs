@@ -124,7 +124,8 @@ pub(crate) fn resident_bytes(server: &ServerProcess) -> u64 {
 pub(crate) fn metric(server: &ServerProcess, name: &str) -> f64 {
     let page = server.get("/metrics").body;
     let line = page.lines().find(|line| line.split(' ').next() == Some(name));
-    line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {page}"))
+    line.and_then(|line| line.split(' ').nth(1)?.parse().ok())
+        .unwrap_or_else(|| panic!("no {name} in {page}"))
 }
 
 #[track_caller]

@@ -28,6 +28,7 @@ mod paths;
 mod queues;
 mod serve;
 mod server_process;
+mod slow_readers;
 mod smuggling;
 mod sql;
 mod sqs;
