@@ -115,6 +115,10 @@ impl Connections {
         self.evict_from(&mut self.table.lock(), now)
     }
 
+    pub(crate) fn count_accept_error(&self) {
+        self.metrics.accept_errors.count();
+    }
+
     fn evict_from(&self, table: &mut ConnectionTable, now: Instant) -> bool {
         if table.searched_at.is_some_and(|at| now.duration_since(at) < SEARCH_PAUSE) {
             return false;

@@ -17,6 +17,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use tokio::sync::Notify;
 
 use crate::body::{BodyError, Response};
+use crate::connections::OpenConnection;
 use crate::sending::{ReadAhead, Sending};
 
 /// Outcome of a response.
@@ -78,13 +79,15 @@ impl Disconnect {
 pub(crate) struct RequestGuard {
     state: Arc<DisconnectState>,
     in_flight: Arc<AtomicUsize>,
+    connection: Arc<OpenConnection>,
 }
 
 impl RequestGuard {
-    pub(crate) fn new(in_flight: Arc<AtomicUsize>) -> (Self, Disconnect) {
+    pub(crate) fn new(in_flight: Arc<AtomicUsize>, connection: Arc<OpenConnection>) -> (Self, Disconnect) {
         in_flight.fetch_add(1, Ordering::Relaxed);
+        connection.begin_request();
         let state = Arc::<DisconnectState>::default();
-        (Self { state: state.clone(), in_flight }, Disconnect(state))
+        (Self { state: state.clone(), in_flight, connection }, Disconnect(state))
     }
 
     /// Reports whether the request's body was read to its end.
@@ -107,6 +110,7 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.connection.end_request();
         self.finish(ABORTED);
     }
 }

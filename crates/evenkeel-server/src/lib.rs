@@ -13,6 +13,7 @@ pub mod body_budget;
 pub mod cluster;
 mod coalesce_wakes;
 mod connection;
+pub mod connections;
 pub mod disconnect;
 mod framing;
 pub mod hex;

@@ -1,7 +1,7 @@
 //! Accepts connections up to a maximum, and drains them on graceful shutdown.
 //!
-//! Limits: at most `connections_max` connections are open; the next is accepted when one closes. Heads, headers, bodies,
-//! streams and the time to receive them are limited. A graceful shutdown takes at most `drain_max`; the connections and
+//! Limits: at most `connections_max` connections are open, plus a few for probes and administrators ([`connections`]); the
+//! next takes the place of an idle one. Heads, headers, bodies, streams and the time to receive them are limited. A graceful shutdown takes at most `drain_max`; the connections and
 //! requests that it cuts off are counted.
 
 use core::net::SocketAddr;
@@ -9,6 +9,7 @@ use core::pin::{self, pin};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use evenkeel_policy::time::Duration;
 use hyper::server::conn::{http1, http2};
@@ -16,7 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -24,18 +25,23 @@ use tokio_rustls::TlsAcceptor;
 use crate::body_budget::BodyBudget;
 use crate::coalesce_wakes::CoalesceWakes;
 use crate::connection::{InspectedStream, SmugglingSuspect, Version, WriteLimits};
+use crate::connections::{ConnectionGuard, Connections, OpenConnection};
 use crate::metrics::ServerMetrics;
 use crate::received_body::BodyLimits;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
 use crate::sending::{Http1Driver, Sending, StreamExecutor};
-use crate::service::{BodyLength, RequestService};
+use crate::service::{BodyLength, RequestOrigin, RequestService};
 use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
 use crate::tls::Tls;
 
 /// Pause after `accept` failed, for example because the process has no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Minimum interval between log lines about failures of `accept`.
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for an evicted connection to send the end of its last response.
+const EVICTION_MAX: Duration = Duration::from_secs(1);
 /// hyper's minimum size of the buffer for heads.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
 /// hyper's default header limit.
@@ -44,7 +50,7 @@ const HYPER_HEADERS_MAX: usize = 100;
 /// Limits of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerLimits {
-    /// Maximum of open connections.
+    /// Maximum of open connections; a few more are accepted for probes and administrators.
     pub connections_max: usize,
     /// Maximum size of a request's head; raised to 8 KiB if less.
     pub head_bytes_max: usize,
@@ -173,20 +179,21 @@ impl Listener {
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = pin!(stop);
-        let permits = Arc::new(Semaphore::new(self.limits.connections_max));
+        let connections = Connections::new(self.limits.connections_max, self.metrics.connections.clone());
+        let mut acceptor = Acceptor { tcp: self.tcp, connections, logged_at: None };
         let servers = Arc::new(Servers::new(&self.limits));
         loop {
-            let (stream, peer, permit) = tokio::select! {
+            let Accepted { stream, peer, guard } = tokio::select! {
                 biased;
                 () = &mut stop => return,
                 Some(_) = open.join_next() => continue,
-                accepted = accept_one(&self.tcp, &permits) => accepted,
+                accepted = acceptor.accept() => accepted,
             };
             let connection = Connection {
                 peer,
                 service: service.clone(),
                 servers: servers.clone(),
-                stopped: stopped.clone(),
+                close: CloseSignal { stopped: stopped.clone(), connection: guard.0.clone() },
                 head_wait_max: self.limits.head_wait_max,
                 writes: WriteLimits {
                     wait_max: self.limits.write_wait_max,
@@ -195,7 +202,7 @@ impl Listener {
             };
             let tls = self.tls.as_ref().map(|tls| tls.config());
             open.spawn(async move {
-                let _permit = permit;
+                let _guard = guard;
                 // Nagle's algorithm would delay small responses. An error means that the socket is closed.
                 let _ = stream.set_nodelay(true);
                 match tls {
@@ -207,16 +214,47 @@ impl Listener {
     }
 }
 
-async fn accept_one(
-    tcp: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
-    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-    loop {
-        match tcp.accept().await {
-            Ok((stream, peer)) => return (stream, peer, permit),
-            Err(error) if is_peer_error(&error) => {}
-            Err(_) => sleep(ACCEPT_PAUSE).await,
+/// A connection that was accepted.
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    guard: ConnectionGuard,
+}
+
+/// Accepts connections, and evicts idle ones to make room.
+struct Acceptor {
+    tcp: TcpListener,
+    connections: Arc<Connections>,
+    /// Time of the last log line about a failure.
+    logged_at: Option<Instant>,
+}
+
+impl Acceptor {
+    async fn accept(&mut self) -> Accepted {
+        loop {
+            match self.tcp.accept().await {
+                Ok((stream, peer)) => {
+                    if let Some(guard) = self.connections.admit(peer.ip(), Instant::now()) {
+                        return Accepted { stream, peer, guard };
+                    }
+                }
+                Err(error) if is_peer_error(&error) => {}
+                Err(error) => {
+                    self.on_failure(&error);
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Logs a failure, usually a lack of file descriptors, and closes an idle connection to get one back.
+    fn on_failure(&mut self, error: &io::Error) {
+        let now = Instant::now();
+        self.connections.count_accept_error();
+        self.connections.evict(now);
+        if self.logged_at.is_none_or(|at| ACCEPT_LOG_INTERVAL <= now.duration_since(at)) {
+            self.logged_at = Some(now);
+            tracing::error!(target: "evenkeel", %error, "could not accept a connection; if the process has too few file descriptors, raise its limit (ulimit -n, LimitNOFILE)");
         }
     }
 }
@@ -264,9 +302,53 @@ struct Connection {
     peer: SocketAddr,
     service: Arc<RequestService>,
     servers: Arc<Servers>,
-    stopped: watch::Receiver<()>,
+    close: CloseSignal,
     head_wait_max: Duration,
     writes: WriteLimits,
+}
+
+/// Signals that a connection must close.
+struct CloseSignal {
+    stopped: watch::Receiver<()>,
+    connection: Arc<OpenConnection>,
+}
+
+/// Reason why a connection must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CloseReason {
+    /// The server shuts down.
+    Shutdown,
+    /// Another connection needs the place.
+    Evicted,
+}
+
+impl CloseSignal {
+    async fn received(&mut self) -> CloseReason {
+        tokio::select! {
+            _ = self.stopped.changed() => CloseReason::Shutdown,
+            () = self.connection.evicted() => CloseReason::Evicted,
+        }
+    }
+}
+
+/// Waits until a connection that was asked to close has sent its last response.
+///
+/// An evicted connection without a request in flight gets little time, and none if it never sent a request.
+async fn finish(
+    serving: impl Future<Output = hyper::Result<()>>,
+    reason: CloseReason,
+    connection: &OpenConnection,
+) -> hyper::Result<()> {
+    let mut serving = pin!(serving);
+    if reason == CloseReason::Evicted {
+        let time_max = if connection.has_served() { EVICTION_MAX } else { Duration::ZERO };
+        match timeout(time_max, &mut serving).await {
+            Ok(ended) => return ended,
+            Err(_) if connection.is_idle() => return Ok(()),
+            Err(_) => {}
+        }
+    }
+    serving.await
 }
 
 impl Connection {
@@ -274,7 +356,7 @@ impl Connection {
         let handshake = timeout(self.head_wait_max, acceptor.accept(stream));
         let result = tokio::select! {
             result = handshake => result,
-            _ = self.stopped.changed() => return,
+            _ = self.close.received() => return,
         };
         if let Ok(Ok(stream)) = result {
             self.serve(stream).await;
@@ -285,7 +367,7 @@ impl Connection {
         let detection = timeout(self.head_wait_max, InspectedStream::begin(stream, self.writes.clone()));
         let detected = tokio::select! {
             detected = detection => detected,
-            _ = self.stopped.changed() => return,
+            _ = self.close.received() => return,
         };
         let Ok(Ok((stream, version, suspect))) = detected else { return };
         // An error of the connection is ignored: `Disconnect` signals it to the requests that it concerns.
@@ -301,7 +383,8 @@ impl Connection {
         suspect: SmugglingSuspect,
     ) -> hyper::Result<()> {
         let requests = self.service;
-        let peer = self.peer;
+        let client = RequestOrigin { peer: self.peer, connection: self.close.connection.clone() };
+        let open = client.connection.clone();
         let number = AtomicU64::new(0);
         let sending = Sending::http1();
         let current = sending.clone();
@@ -310,8 +393,9 @@ impl Connection {
             let length = if suspect.reaches(number) { BodyLength::Ambiguous } else { BodyLength::Clear };
             let requests = requests.clone();
             let sending = current.clone();
+            let client = client.clone();
             async move {
-                let response = requests.handle(request, peer, length, sending).await;
+                let response = requests.handle(request, client, length, sending).await;
                 Ok::<_, core::convert::Infallible>(response)
             }
         });
@@ -320,13 +404,14 @@ impl Connection {
         let connection = server.serve_connection(TokioIo::new(stream), service);
         let mut serving = CoalesceWakes::new(Http1Driver { connection, sending });
         // Polled only when it wakes: each poll of a watch channel takes a lock that all connections share.
-        let mut stopped = CoalesceWakes::new(async move { self.stopped.changed().await.is_ok() });
-        tokio::select! {
+        let mut close = CoalesceWakes::new(async move { self.close.received().await });
+        let reason = tokio::select! {
             biased;
             ended = &mut serving => return ended,
-            _ = &mut stopped => pin::Pin::new(&mut serving.inner().connection).graceful_shutdown(),
-        }
-        serving.await
+            reason = &mut close => reason,
+        };
+        pin::Pin::new(&mut serving.inner().connection).graceful_shutdown();
+        finish(serving, reason, &open).await
     }
 
     async fn http2<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -334,22 +419,25 @@ impl Connection {
         stream: InspectedStream<I>,
     ) -> hyper::Result<()> {
         let requests = self.service;
-        let peer = self.peer;
+        let client = RequestOrigin { peer: self.peer, connection: self.close.connection.clone() };
+        let open = client.connection.clone();
         let streams = StreamExecutor::new(self.writes.wait_max, self.writes.slow_readers.clone());
         let server = self.servers.http2(streams.clone());
         let service = service_fn(move |request| {
             let requests = requests.clone();
             let sending = streams.begin();
+            let client = client.clone();
             async move {
-                let response = requests.handle(request, peer, BodyLength::Clear, sending).await;
+                let response = requests.handle(request, client, BodyLength::Clear, sending).await;
                 Ok::<_, core::convert::Infallible>(response)
             }
         });
         let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service));
-        tokio::select! {
+        let reason = tokio::select! {
             ended = &mut serving => return ended,
-            _ = self.stopped.changed() => serving.as_mut().graceful_shutdown(),
-        }
-        serving.await
+            reason = self.close.received() => reason,
+        };
+        serving.as_mut().graceful_shutdown();
+        finish(serving, reason, &open).await
     }
 }

@@ -18,10 +18,11 @@ use hyper::body::Incoming;
 use crate::api_error::ApiError;
 use crate::body::{self, Response};
 use crate::body_budget::{BodyBudget, BytesOwner};
+use crate::connections::OpenConnection;
 use crate::disconnect::Disconnect;
 use crate::received_body::{self, BodyLimits, ReceivedBody};
 use crate::sending::ReadAhead;
-use crate::tenant::{Access, Caller};
+use crate::tenant::{Access, Caller, Tenant};
 
 /// Prefix that stands for every account number.
 const ACCOUNT: &str = "/{account}/";
@@ -31,7 +32,7 @@ pub const ROUTES_MAX: usize = 1024;
 pub struct ServerRequest {
     /// The request; its body is not read yet, and only [`ServerRequest::read_body`] reads it within the limits.
     pub request: http::Request<Incoming>,
-    /// The party that the body counts against; a handler that authenticates the caller itself sets it.
+    /// The caller; a handler that authenticates it sets it by [`ServerRequest::set_tenant`].
     pub caller: Caller,
     /// Signals a client disconnect.
     pub disconnect: Disconnect,
@@ -39,6 +40,7 @@ pub struct ServerRequest {
     pub request_id: HeaderValue,
     pub accepted_at: Instant,
     pub(crate) peer: IpAddr,
+    pub(crate) connection: Arc<OpenConnection>,
     pub(crate) budget: Arc<BodyBudget>,
     pub(crate) body_limits: BodyLimits,
 }
@@ -55,6 +57,12 @@ impl ServerRequest {
     /// Returns the permission to read the response ahead of a slow client, at the expense of the caller.
     pub fn read_ahead(&self) -> ReadAhead {
         ReadAhead { budget: self.budget.clone(), owner: BytesOwner::new(&self.caller, self.peer) }
+    }
+
+    /// Records the tenant that the handler has authenticated: the body and the connection count against it.
+    pub fn set_tenant(&mut self, tenant: &Arc<Tenant>) {
+        self.connection.set_tenant(tenant.id);
+        self.caller = Caller::Tenant(tenant.clone());
     }
 
     /// Lowers the maximum size of the body.

@@ -15,6 +15,7 @@ use hyper::body::{Body as _, Incoming};
 use crate::api_error::ApiError;
 use crate::body::Response;
 use crate::body_budget::BodyBudget;
+use crate::connections::{ConnectionClass, OpenConnection};
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::received_body::BodyLimits;
 use crate::request_id::{REQUEST_ID, RequestIds};
@@ -29,6 +30,9 @@ const SINGLE_VALUE_HEADERS: [&str; 6] =
 /// Maximum size of an unread body after which a connection stays open; hyper skips it if it has arrived.
 const SKIPPED_MAX: u64 = 16 * 1024;
 
+/// Paths that are served on a connection that is reserved for probes and administrators.
+const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+
 /// State that all requests of a listener share.
 pub(crate) struct RequestService {
     pub(crate) auth: Arc<Authenticator>,
@@ -37,6 +41,13 @@ pub(crate) struct RequestService {
     pub(crate) in_flight: Arc<AtomicUsize>,
     pub(crate) budget: Arc<BodyBudget>,
     pub(crate) body_limits: BodyLimits,
+}
+
+/// The connection on which a request arrived.
+#[derive(Clone)]
+pub(crate) struct RequestOrigin {
+    pub(crate) peer: SocketAddr,
+    pub(crate) connection: Arc<OpenConnection>,
 }
 
 /// Result of the framing check of a request.
@@ -51,11 +62,11 @@ impl RequestService {
     pub(crate) async fn handle(
         &self,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        client: RequestOrigin,
         length: BodyLength,
         sending: Sending,
     ) -> http::Response<TrackedBody> {
-        let (guard, disconnect) = RequestGuard::new(self.in_flight.clone());
+        let (guard, disconnect) = RequestGuard::new(self.in_flight.clone(), client.connection.clone());
         let method = request.method().clone();
         let version = request.version();
         let is_large = request.body().size_hint().exact().is_none_or(|bytes| SKIPPED_MAX < bytes);
@@ -64,12 +75,13 @@ impl RequestService {
             Ok(route) => (Ok(route), route.error_format),
             Err(RouteMiss { error, error_format }) => (Err(error), error_format),
         };
-        let result = match self.dispatch(route, request, peer, length, request_id.clone(), disconnect) {
+        let result = match self.dispatch(route, request, client, length, request_id.clone(), disconnect) {
             Ok(future) => catch_panic(future).await,
             Err(error) => Err(error),
         };
         let is_unread = is_large && !guard.is_body_read();
-        let must_close = version < Version::HTTP_2 && (is_unread || matches!(result, Err(ApiError::Framing)));
+        let is_last = matches!(result, Err(ApiError::Framing | ApiError::ConnectionsFull));
+        let must_close = version < Version::HTTP_2 && (is_unread || is_last);
         let mut response = result.unwrap_or_else(|error| error_format(error, &request_id));
         response.headers_mut().insert(REQUEST_ID, request_id);
         if must_close {
@@ -83,7 +95,7 @@ impl RequestService {
         &self,
         route: Result<&Route, ApiError>,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        client: RequestOrigin,
         length: BodyLength,
         request_id: HeaderValue,
         disconnect: Disconnect,
@@ -93,7 +105,15 @@ impl RequestService {
         }
         check_single_values(request.headers())?;
         let route = route?;
-        let caller = self.auth.caller(route.access, request.headers(), peer)?;
+        let caller = self.auth.caller(route.access, request.headers(), client.peer)?;
+        let is_privileged = matches!(caller, Caller::Admin) || PROBES.contains(&request.uri().path());
+        if client.connection.class == ConnectionClass::Reserved && !is_privileged {
+            client.connection.count_refused();
+            return Err(ApiError::ConnectionsFull);
+        }
+        if let Caller::Tenant(tenant) = &caller {
+            client.connection.set_tenant(tenant.id);
+        }
         let bytes_max = self.body_limits.bytes_max;
         if bytes_max < request.body().size_hint().lower() {
             return Err(ApiError::BodyTooLarge { bytes_max });
@@ -108,7 +128,8 @@ impl RequestService {
             disconnect,
             request_id,
             accepted_at,
-            peer: peer.ip(),
+            peer: client.peer.ip(),
+            connection: client.connection,
             budget: self.budget.clone(),
             body_limits: self.body_limits,
         };

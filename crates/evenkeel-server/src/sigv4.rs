@@ -103,13 +103,13 @@ impl SignatureVerifier {
             call.limit_body(bytes_max);
         }
         if let ClaimedIdentity::Open(tenant) = &claimed {
-            call.caller = Caller::Tenant(tenant.clone());
+            call.set_tenant(tenant);
         }
         let mut body = call.read_body().await?;
         let tenant = self.verify(claimed, &call.request, &body.bytes)?;
         if let Caller::Public = call.caller {
             body.permit.transfer(&tenant).map_err(ApiError::from)?;
-            call.caller = Caller::Tenant(tenant.clone());
+            call.set_tenant(&tenant);
         }
         Ok(SignedRequest { tenant, body })
     }

@@ -12,7 +12,7 @@ use evenkeel_server::body_budget::BodyPermit;
 use evenkeel_server::received_body::ReceivedBody;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::sigv4::SignedRequest;
-use evenkeel_server::tenant::{Authenticator, Caller, Tenant};
+use evenkeel_server::tenant::{Authenticator, Tenant};
 use evenkeel_telemetry::RequestName;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
@@ -73,7 +73,7 @@ impl ReceivedRequest {
             Some(ticket) => api.auth.tenant_named(&ticket.tenant)?,
             None => authenticate(&api.auth, call.request.headers())?,
         };
-        call.caller = Caller::Tenant(tenant.clone());
+        call.set_tenant(&tenant);
         let body = call.read_body().await?;
         if let Some(ticket) = &ticket {
             ticket.check_body(&body.bytes).map_err(|error| invalid(&error))?;

@@ -208,27 +208,3 @@ async fn keep_alive_and_pipelined_requests_are_answered_in_order() {
     let responses = read_until(&mut stream, "five").await;
     assert!(responses.find("three") < responses.find("four"), "{responses}");
 }
-
-#[tokio::test]
-async fn a_connection_over_the_limit_waits_until_another_closes() {
-    let limits = ListenerLimits { connections_max: 1, ..ListenerLimits::default() };
-    let server = TestServer::with(Setup { limits, ..Setup::default() }).await;
-    let mut first = server.connect().await;
-    let post = |text: &str| {
-        format!("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{text}", text.len())
-    };
-    first.write_all(post("one").as_bytes()).await.unwrap();
-    read_until(&mut first, "one").await;
-    let mut second = server.connect().await;
-    second.write_all(post("other").as_bytes()).await.unwrap();
-    for _ in 0..20 {
-        first.write_all(post("one").as_bytes()).await.unwrap();
-        read_until(&mut first, "one").await;
-    }
-    assert!(second.try_read(&mut [0]).is_err(), "a connection over the limit was served");
-    drop(first);
-    read_until(&mut second, "other").await;
-    second.shutdown().await.unwrap();
-    assert_eq!(second.read(&mut [0]).await.unwrap(), 0);
-    assert_eq!(read_all(&mut second).await, "");
-}

@@ -11,6 +11,7 @@ mod clients;
 mod cluster;
 mod corpus;
 mod crash;
+mod descriptors;
 mod dispatch;
 mod examples;
 mod explain;
