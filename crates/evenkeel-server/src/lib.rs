@@ -1,9 +1,9 @@
 //! The HTTP server that all APIs share: listener, TLS, routes, authentication, rate limits, errors, client disconnects.
 //!
-//! The life of a request: [`listener`] accepts a connection, up to a maximum → `connection` detects HTTP/1.1 or HTTP/2
+//! The life of a request: [`listener`] accepts a connection, up to a maximum ([`connections`]) → `connection` detects HTTP/1.1 or HTTP/2
 //! and checks the framing (`framing`) → `service` assigns a [`request_id`], rejects malformed requests, finds the route
 //! ([`route`]), authenticates the caller ([`api_key`], [`tenant`]; signed requests of AWS clients: [`sigv4`], [`access_key`]) and checks its rate limit ([`rate_window`]) → the
-//! API's handler, with a [`disconnect`] signal → a response, or an [`api_error`] in one format for all APIs.
+//! API's handler, which reads the body ([`received_body`]) within a budget ([`body_budget`]), with a [`disconnect`] signal → [`sending`] reads ahead for a slow client → a response, or an [`api_error`] in one format for all APIs.
 
 pub mod access_key;
 pub mod api_error;

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Setup, TestServer, read_all, read_until, tenant};
+use crate::harness::{Setup, TestServer, read_until, tenant};
 
 fn error(response: &str) -> Value {
     let (_, body) = response.split_once("\r\n\r\n").expect("a response has a head");
