@@ -3,6 +3,7 @@
 //! Limits: at most 1024 routes; a lookup costs one hash and a comparison per prefix. Paths are compared byte by byte, as
 //! sent: case matters, and nothing is decoded.
 
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
@@ -26,6 +27,8 @@ pub struct ServerRequest {
     /// The request; its body is not read yet.
     pub request: http::Request<RequestBody>,
     pub caller: Caller,
+    /// Address of the client, or of the last proxy.
+    pub peer: SocketAddr,
     /// Signals a client disconnect.
     pub disconnect: Disconnect,
     /// Id of the request, echoed in the response.
@@ -134,7 +137,7 @@ impl Routes {
         let probe = |handler| {
             vec![Route {
                 method: Method::GET,
-                access: Access::Public,
+                access: Access::Unchecked,
                 rate_limit: RateLimit::Server,
                 handler,
                 error_format: openai_error,
@@ -280,7 +283,7 @@ mod tests {
     #[test]
     fn get_routes_handle_head() {
         let table = table(&[(Method::POST, "/a", Access::Tenant)]);
-        assert_eq!(found(&table, Method::HEAD, "/livez"), Ok(Access::Public));
+        assert_eq!(found(&table, Method::HEAD, "/livez"), Ok(Access::Unchecked));
         assert!(found(&table, Method::HEAD, "/a").is_err());
     }
 

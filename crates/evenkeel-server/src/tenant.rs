@@ -13,12 +13,13 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::interner::Interner;
 use evenkeel_policy::time::Instant;
 use evenkeel_policy::weight::Weight;
-use http::HeaderMap;
+use http::{HeaderMap, Uri};
 use parking_lot::{Mutex, RwLock};
 use ring::digest::{SHA256, digest};
 
 use crate::api_error::{ApiError, RateLimitKind};
-use crate::api_key::{KeyHash, check_length, credential};
+use crate::api_key::{KeyHash, check_length, credential, has_credential};
+use crate::origin::{TrustedSites, is_api, is_local};
 use crate::rate_window::{MinuteWindow, RateDecision};
 
 pub const TENANTS_MAX: usize = 10_000;
@@ -159,13 +160,16 @@ fn check_rate(rate: RateLimitKind, decision: RateDecision) -> Result<(), ApiErro
 /// Authentication that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No authentication: probes, and routes whose API checks credentials itself.
+    /// The server checks nothing: probes, and routes whose handler checks what the server otherwise does, because the
+    /// signature of a peer may replace a key.
+    Unchecked,
+    /// No authentication: public pages, and routes whose API checks credentials itself.
     Public,
     /// A tenant's API key; not required in open mode.
     Tenant,
-    /// An admin key; without configured admin keys, a connection from this machine.
+    /// An admin key, from any address and in open mode too.
     Admin,
-    /// A tenant's API key or an admin key.
+    /// A tenant's API key or an admin key; in open mode a request without a key is the open tenant's.
     TenantOrAdmin,
 }
 
@@ -297,9 +301,9 @@ impl Tenants {
         tenant.check_active()
     }
 
-    fn is_admin(&self, headers: &HeaderMap) -> Result<bool, ApiError> {
-        let hash = KeyHash::of(credential(headers)?);
-        Ok(self.admin.iter().fold(false, |found, known| known.matches(&hash) | found))
+    fn is_admin_key(&self, key: &str) -> bool {
+        let hash = KeyHash::of(key);
+        self.admin.iter().fold(false, |found, known| known.matches(&hash) | found)
     }
 }
 
@@ -339,6 +343,7 @@ pub struct Authenticator {
     tenants: RwLock<Arc<Tenants>>,
     exposure: Exposure,
     insecure: InsecurePolicy,
+    sites: TrustedSites,
 }
 
 impl Authenticator {
@@ -347,7 +352,12 @@ impl Authenticator {
         check_exposure(&tenants, exposure, insecure)?;
         let origin = std::time::Instant::now();
         let tenants = RwLock::new(Arc::new(tenants));
-        Ok(Self { origin, tenants, exposure, insecure })
+        Ok(Self { origin, tenants, exposure, insecure, sites: TrustedSites::default() })
+    }
+
+    /// Sets the names of this server and the sites whose pages may use it.
+    pub fn with_sites(self, sites: TrustedSites) -> Self {
+        Self { sites, ..self }
     }
 
     /// Returns the current time of the clock that all rate limits use.
@@ -373,14 +383,48 @@ impl Authenticator {
         Ok(removed)
     }
 
+    /// Rejects a request to a route that a web page of another site may have sent, where no key protects the route, and
+    /// on the native API always.
+    pub(crate) fn check_site(&self, access: Access, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+        match access {
+            Access::Unchecked => Ok(()),
+            _ if self.tenants().is_empty() || is_api(uri.path()) => self.sites.check(headers, uri),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a request of a route with [`Access::Unchecked`] as the server checks those of other routes.
+    pub fn check_request(
+        &self,
+        headers: &HeaderMap,
+        uri: &Uri,
+        peer: SocketAddr,
+    ) -> Result<(), ApiError> {
+        self.check_site(Access::Public, headers, uri)?;
+        self.check_local(headers, peer)
+    }
+
+    /// Rejects a request from another machine if this server has no tenants and is meant for this machine only.
+    fn check_local(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), ApiError> {
+        if self.insecure == InsecurePolicy::Allow || !self.tenants().is_empty() || is_local(headers, peer) {
+            return Ok(());
+        }
+        Err(ApiError::Forwarded)
+    }
+
     /// Authenticates the caller of a route.
     pub fn caller(&self, access: Access, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
-        match access {
-            Access::Public => Ok(Caller::Public),
-            Access::Tenant => self.tenants().tenant(headers).map(Caller::Tenant),
-            Access::Admin => self.admin(headers, peer),
-            Access::TenantOrAdmin => self.tenant_or_admin(headers, peer),
+        let caller = match access {
+            Access::Unchecked => return Ok(Caller::Public),
+            Access::Public => Caller::Public,
+            Access::Tenant => Caller::Tenant(self.tenants().tenant(headers)?),
+            Access::Admin => return self.admin(headers),
+            Access::TenantOrAdmin => self.tenant_or_admin(headers)?,
+        };
+        if !matches!(caller, Caller::Admin) {
+            self.check_local(headers, peer)?;
         }
+        Ok(caller)
     }
 
     /// Authenticates a tenant by the API key in one of the usual headers.
@@ -409,30 +453,24 @@ impl Authenticator {
         tenants.tenant_with_key(check_length(key)?)
     }
 
-    fn tenant_or_admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
+    fn tenant_or_admin(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let tenants = self.tenants();
-        // In open mode a caller that is not an administrator is the open tenant.
-        if tenants.is_empty() {
-            return self.admin(headers, peer).or_else(|_| tenants.tenant(headers).map(Caller::Tenant));
+        if tenants.is_empty() && !has_credential(headers) {
+            return Ok(Caller::Tenant(tenants.open.clone()));
         }
-        match tenants.tenant(headers) {
-            Ok(tenant) => Ok(Caller::Tenant(tenant)),
-            Err(ApiError::TenantDisabled) => Err(ApiError::TenantDisabled),
-            // A wrong key is an error, even where a request without a key would be an administrator's.
-            Err(error) if tenants.admin.is_empty() && credential(headers).is_ok() => Err(error),
-            Err(error) => self.admin(headers, peer).map_err(|_| error),
+        let key = credential(headers)?;
+        match tenants.tenant_with_key(key) {
+            Err(ApiError::Unauthenticated) if tenants.is_admin_key(key) => Ok(Caller::Admin),
+            result => result.map(Caller::Tenant),
         }
     }
 
-    fn admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
-        let tenants = self.tenants();
-        let allowed = if tenants.admin.is_empty() {
-            // On an exposed listener, a local peer may be a proxy for remote callers.
-            self.exposure == Exposure::Loopback && peer.ip().is_loopback()
+    fn admin(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if self.tenants().is_admin_key(credential(headers)?) {
+            Ok(Caller::Admin)
         } else {
-            tenants.is_admin(headers)?
-        };
-        if allowed { Ok(Caller::Admin) } else { Err(ApiError::AdminOnly) }
+            Err(ApiError::AdminOnly)
+        }
     }
 }
 

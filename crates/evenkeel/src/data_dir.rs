@@ -80,6 +80,11 @@ impl DataDir {
         written.map_err(|error| DataDirError::Io { path: self.path.clone(), error })
     }
 
+    /// Erases the URL of the server, before its port closes.
+    pub fn retract(&mut self) -> Result<(), DataDirError> {
+        self.lock.set_len(0).map_err(|error| DataDirError::Io { path: self.path.clone(), error })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -29,6 +29,7 @@ use evenkeel_cluster::{Cluster, ClusterSecretError, ClusterStartError};
 use evenkeel_llm::{LlmApi, LlmError};
 use evenkeel_pipeline::RegistryError;
 use evenkeel_queue::queues::OpenError;
+use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{DrainReport, Listener};
 use evenkeel_server::route::{Readiness, RouteError, Routes};
 use evenkeel_server::tenant::{Access, Authenticator, Tenants, TenantsError};
@@ -45,6 +46,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::admin_key::{self, AdminKeyError};
 use crate::config::{Config, ConfigErrors, TelemetryConfig};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::node_store::NodeStore;
@@ -98,6 +100,8 @@ struct State {
     started: Config,
     /// Configuration of the last reload.
     config: Config,
+    /// The configured admin keys, or the one in the data directory.
+    admin_keys: Vec<KeyHash>,
     tenants: TenantStore,
     nodes: NodeStore,
     data_dir: DataDir,
@@ -115,7 +119,8 @@ impl Gateway {
             Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let exposure = listener.exposure().map_err(listen_error)?;
-        let tenant_table = Tenants::new(tenants.all(), server.admin_key_hashes.clone())?;
+        let admin_keys = admin_key::hashes(&data_dir, &server.admin_key_hashes)?;
+        let tenant_table = Tenants::new(tenants.all(), admin_keys.clone())?;
         let auth = Arc::new(Authenticator::new(tenant_table, exposure, server.insecure)?);
 
         let registry = Registry::new();
@@ -144,7 +149,7 @@ impl Gateway {
         data_dir.announce(&url)?;
         let metrics_access = config.telemetry.metrics;
         let queues_max = config.telemetry.queues_max;
-        let state = Mutex::new(State { started: config.clone(), config, tenants, nodes, data_dir });
+        let state = Mutex::new(State { started: config.clone(), config, admin_keys, tenants, nodes, data_dir });
         let readiness = Readiness::default();
         let core =
             Arc::new(Core { auth, llm, queue, sql, cluster, links, registry, router, readiness, tls, state });
@@ -207,6 +212,10 @@ impl Gateway {
         self.core.sql.drain(server.limits.drain_max).await;
         self.core.llm.shutdown();
         self.core.queue.sqs.shutdown();
+        // Another process may take the port once the listener is closed, and must not get the admin key from the CLI.
+        if let Err(error) = self.core.state.lock().data_dir.retract() {
+            tracing::warn!(target: "evenkeel", %error, "could not remove the server's URL from the data directory");
+        }
         // Fails only if the listener has already ended.
         let _ = self.stop.send(());
         let (report, ()) = tokio::join!(self.serving, self.dispatcher.stop(server.limits.drain_max));
@@ -257,12 +266,11 @@ impl Core {
     /// Validates a change to the tenants, stores it, then applies it.
     fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
-        let admin_key_hashes = state.config.server.admin_key_hashes.clone();
         let summary = change.to_string();
-        let (next, key) = state.tenants.apply(change, &admin_key_hashes)?;
+        let (next, key) = state.tenants.apply(change, &state.admin_keys)?;
         state.started.check_exposure(next.all().len())?;
         next.write(&state.data_dir)?;
-        self.auth.reload(next.all(), admin_key_hashes).map_err(TenantStoreError::Tenants)?;
+        self.auth.reload(next.all(), state.admin_keys.clone()).map_err(TenantStoreError::Tenants)?;
         self.set_tenants()?;
         state.tenants = next;
         tracing::info!(target: "evenkeel", tenants = self.auth.tenants().len(), "{summary}");
@@ -394,6 +402,8 @@ pub enum StartError {
     Llm(#[from] LlmError),
     #[error(transparent)]
     Queue(#[from] OpenError),
+    #[error(transparent)]
+    AdminKey(#[from] AdminKeyError),
     #[error(transparent)]
     SqsKey(#[from] SqsKeyError),
     #[error("datasource {name:?}: {reason}")]

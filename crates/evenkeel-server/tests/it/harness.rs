@@ -84,7 +84,7 @@ impl TestServer {
 
     /// Sends one request with `connection: close`, and reads the response.
     pub(crate) async fn request(&self, line: &str, headers: &str) -> String {
-        self.send_raw(format!("{line} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n")).await
+        self.send_raw(format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n")).await
     }
 }
 

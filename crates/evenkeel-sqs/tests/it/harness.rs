@@ -150,7 +150,7 @@ impl SqsServer {
         socket.set_read_timeout(Some(RESPONSE_WAIT_MAX)).unwrap();
         let body = body.to_string();
         let length = body.len();
-        let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{headers}content-length: {length}\r\n\r\n");
+        let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n");
         socket.write_all(head.as_bytes()).unwrap();
         socket.write_all(body.as_bytes()).unwrap();
         socket

@@ -305,7 +305,7 @@ impl FailoverTest {
         let healthy = fleet.sims.last().unwrap().address();
         let body = chat(json!({})).to_string();
         let head =
-            format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}", body.len());
+            format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}", body.len());
         let text = content(&read(open(healthy, &format!("{head}\r\n\r\n{body}"))));
         Self { fleet, text }
     }
@@ -371,7 +371,7 @@ impl FailoverTest {
 
     /// Returns the number of requests hit by the fault.
     fn hits(&self) -> u64 {
-        let head = "GET /sim/fault HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let head = "GET /sim/fault HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         read(open(self.fleet.sims[0].address(), head)).json()["struck"].as_u64().unwrap()
     }
 

@@ -65,7 +65,7 @@ impl Fleet {
     }
 
     pub(crate) fn get(&self, path: &str) -> RawResponse {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         read(open(self.address, &head))
     }
 
@@ -136,7 +136,7 @@ pub(crate) fn tenant(name: &str, more: &str) -> String {
 pub(crate) fn request(tenant: &str, path: &str, body: &Value) -> String {
     let body = body.to_string();
     format!(
-        "POST {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer ek-{tenant}\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ek-{tenant}\r\n\
          content-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )

@@ -230,7 +230,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "gateway")
+            .header("host", "localhost")
             .header("content-type", "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);

@@ -192,7 +192,7 @@ impl Client {
 fn exchange(mut socket: TcpStream, operation: &str, body: &str) -> Option<RawResponse> {
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let head =
-        format!("POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-amz-target: AmazonSQS.{operation}\r\n");
+        format!("POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-amz-target: AmazonSQS.{operation}\r\n");
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).ok()?;
     let reply = read(socket);
     (reply.end == ResponseEnd::Complete).then_some(reply)

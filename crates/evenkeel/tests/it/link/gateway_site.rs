@@ -218,7 +218,7 @@ pub(crate) fn config(sites: &Sites, paths: &[String], node: SocketAddr) -> Strin
 fn request(method: &str, path: &str, body: &Value) -> String {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let len = body.len();
-    format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n{body}")
+    format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n{body}")
 }
 
 fn start_gateway(sites: &Sites, network: &LinkNetwork) -> (LoggedProcess, SocketAddr) {
