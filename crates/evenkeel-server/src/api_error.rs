@@ -56,10 +56,14 @@ pub enum ApiError {
     #[error("the ticket of this request is not valid: {reason}")]
     InvalidTicket { reason: String },
     /// A web page of another site sent the request.
-    #[error("requests from web pages of another origin are not allowed; cors_origins of [server] lists the exceptions")]
+    #[error(
+        "requests from web pages of another origin are not allowed; cors_origins of [server] lists the exceptions"
+    )]
     ForeignOrigin,
     /// The request names this server by a name that may be an attacker's (DNS rebinding).
-    #[error("{host:?} is not a name of this server; list its names in hosts of [server], or use its IP address")]
+    #[error(
+        "{host:?} is not a name of this server; list its names in hosts of [server], or use its IP address"
+    )]
     UnknownHost { host: String },
     /// A proxy forwarded the request to a server that is open to clients on this machine only.
     #[error(

@@ -110,12 +110,21 @@ mod tests {
     #[test]
     fn only_addresses_localhost_and_configured_names_are_trusted_hosts() {
         for host in [
-            "localhost", "LOCALHOST:7070", "a.localhost", "127.0.0.1:7070", "10.0.0.7", "[::1]:7070", "[::1]",
-            "llm.example", "LLM.example:7070",
+            "localhost",
+            "LOCALHOST:7070",
+            "a.localhost",
+            "127.0.0.1:7070",
+            "10.0.0.7",
+            "[::1]:7070",
+            "[::1]",
+            "llm.example",
+            "LLM.example:7070",
         ] {
             assert_eq!(check(&[("host", host)]), Ok(()), "{host}");
         }
-        for host in ["evil.example:7070", "127.0.0.1.evil.example", "[evil]", "xlocalhost", "", "localhost.", "a"] {
+        for host in
+            ["evil.example:7070", "127.0.0.1.evil.example", "[evil]", "xlocalhost", "", "localhost.", "a"]
+        {
             assert_eq!(check(&[("host", host)]), Err(ApiError::UnknownHost { host: host.to_owned() }));
         }
         assert!(matches!(check(&[]), Err(ApiError::Invalid { .. })));
@@ -131,9 +140,14 @@ mod tests {
 
     #[test]
     fn a_page_of_another_origin_is_rejected() {
-        for origin in
-            ["https://evil.example", "null", "http://127.0.0.1:8080", "http://127.0.0.1", "127.0.0.1:7070", ""]
-        {
+        for origin in [
+            "https://evil.example",
+            "null",
+            "http://127.0.0.1:8080",
+            "http://127.0.0.1",
+            "127.0.0.1:7070",
+            "",
+        ] {
             let rejected = check(&[("host", "127.0.0.1:7070"), ("origin", origin)]);
             assert_eq!(rejected, Err(ApiError::ForeignOrigin), "{origin:?}");
         }

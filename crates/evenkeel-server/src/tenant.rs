@@ -317,8 +317,8 @@ fn check_distinct(keys: &[(KeyHash, Arc<Tenant>)], admin: &[KeyHash]) -> Result<
     }
 }
 
-/// Reachability of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reachability of a listener, from the safest to the most exposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exposure {
     /// From this machine only.
     Loopback,
@@ -328,12 +328,13 @@ pub enum Exposure {
     Clear,
 }
 
-/// Policy for a listener that other machines reach without TLS or without tenants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InsecurePolicy {
-    Refuse,
-    /// The operator allows it explicitly.
-    Allow,
+/// Insecure listeners that the operator allows explicitly; by default none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InsecurePolicy {
+    /// Serve other machines without tenants, so that everybody who reaches the server is served.
+    pub allow_open: bool,
+    /// Serve other machines with tenants but without TLS, so that API keys travel in clear text.
+    pub allow_plaintext: bool,
 }
 
 /// Authenticates callers against the current tenant table.
@@ -349,7 +350,7 @@ pub struct Authenticator {
 impl Authenticator {
     /// Creates the authenticator of a listener; fails if that would be insecure and `insecure` refuses it.
     pub fn new(tenants: Tenants, exposure: Exposure, insecure: InsecurePolicy) -> Result<Self, TenantsError> {
-        check_exposure(&tenants, exposure, insecure)?;
+        check_exposure(tenants.len(), exposure, insecure)?;
         let origin = std::time::Instant::now();
         let tenants = RwLock::new(Arc::new(tenants));
         Ok(Self { origin, tenants, exposure, insecure, sites: TrustedSites::default() })
@@ -378,7 +379,7 @@ impl Authenticator {
     ) -> Result<Vec<TenantId>, TenantsError> {
         let mut current = self.tenants.write();
         let (next, removed) = current.next(tenants, admin)?;
-        check_exposure(&next, self.exposure, self.insecure)?;
+        check_exposure(next.len(), self.exposure, self.insecure)?;
         *current = Arc::new(next);
         Ok(removed)
     }
@@ -394,19 +395,14 @@ impl Authenticator {
     }
 
     /// Checks a request of a route with [`Access::Unchecked`] as the server checks those of other routes.
-    pub fn check_request(
-        &self,
-        headers: &HeaderMap,
-        uri: &Uri,
-        peer: SocketAddr,
-    ) -> Result<(), ApiError> {
+    pub fn check_request(&self, headers: &HeaderMap, uri: &Uri, peer: SocketAddr) -> Result<(), ApiError> {
         self.check_site(Access::Public, headers, uri)?;
         self.check_local(headers, peer)
     }
 
     /// Rejects a request from another machine if this server has no tenants and is meant for this machine only.
     fn check_local(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), ApiError> {
-        if self.insecure == InsecurePolicy::Allow || !self.tenants().is_empty() || is_local(headers, peer) {
+        if self.insecure.allow_open || !self.tenants().is_empty() || is_local(headers, peer) {
             return Ok(());
         }
         Err(ApiError::Forwarded)
@@ -474,18 +470,24 @@ impl Authenticator {
     }
 }
 
-fn check_exposure(
-    tenants: &Tenants,
+/// Rejects a listener that other machines reach without tenants or without TLS, unless the operator allows it.
+pub fn check_exposure(
+    tenants: usize,
     exposure: Exposure,
     insecure: InsecurePolicy,
 ) -> Result<(), TenantsError> {
-    match (exposure, insecure) {
-        (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => Ok(()),
-        (Exposure::Clear | Exposure::Tls, InsecurePolicy::Refuse) if tenants.is_empty() => {
-            Err(TenantsError::Open)
+    match exposure {
+        Exposure::Loopback => Ok(()),
+        Exposure::Tls | Exposure::Clear if tenants == 0 => {
+            if insecure.allow_open {
+                Ok(())
+            } else {
+                Err(TenantsError::Open)
+            }
         }
-        (Exposure::Clear, InsecurePolicy::Refuse) => Err(TenantsError::Clear),
-        (Exposure::Tls, InsecurePolicy::Refuse) => Ok(()),
+        Exposure::Tls => Ok(()),
+        Exposure::Clear if insecure.allow_plaintext => Ok(()),
+        Exposure::Clear => Err(TenantsError::Clear),
     }
 }
 
@@ -505,10 +507,13 @@ pub enum TenantsError {
     #[error("a key of tenant {name:?} is listed twice")]
     DuplicateKey { name: String },
     /// Callers on other machines would be served without authentication.
-    #[error("no tenants, and the listener is not on loopback")]
+    #[error("no tenants, and the listener is not on loopback; allow_open (--allow-open) allows it")]
     Open,
     /// API keys would be sent in clear text.
-    #[error("no TLS, and the listener is not on loopback")]
+    #[error(
+        "no TLS, and the listener is not on loopback, so that API keys travel in clear text; allow_plaintext \
+         (--allow-plaintext) allows it, allow_open does not"
+    )]
     Clear,
 }
 

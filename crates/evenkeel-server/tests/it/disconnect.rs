@@ -36,7 +36,10 @@ async fn a_response_read_in_full_is_complete() {
     let mut server = TestServer::start().await;
     for method in ["GET", "HEAD"] {
         let mut stream = server.connect().await;
-        stream.write_all(format!("{method} /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{method} /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         let mut disconnect = server.arrivals.recv().await.unwrap();
         server.release.notify_one();
         assert_eq!(disconnect.ended().await, ResponseEnd::Complete, "{method}");

@@ -164,7 +164,7 @@ impl SqlServer {
         let address = listener.local_addr().unwrap();
         let tenants = Tenants::new(setup.tenants, admin_keys()).unwrap();
         let exposure = listener.exposure().unwrap();
-        let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::Refuse).unwrap());
+        let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::default()).unwrap());
         let registry = Registry::new();
         let observer =
             Observer::new(&registry, "sql", MetricLimits::default(), RequestLogLimits::default()).unwrap();

@@ -82,7 +82,7 @@ impl SqsServer {
             let address = listener.local_addr().unwrap();
             let tenants = Tenants::new(setup.tenants, Vec::new()).unwrap();
             let exposure = listener.exposure().unwrap();
-            let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::Refuse).unwrap());
+            let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::default()).unwrap());
             let queues = Queues::open(store, QUEUES_MAX).await.unwrap();
             let options = SqsOptions { defaults: setup.defaults, ..SqsOptions::default() };
             let master = MasterKey::parse(MasterKey::draw().unwrap().expose()).unwrap();

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use evenkeel::admin_key;
-use evenkeel::config::Config;
 use evenkeel::data_dir::DataDir;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::Secret;
@@ -55,9 +54,12 @@ impl ConnectArgs {
             return AdminClient::for_url(url, &self.server, &self.settings);
         }
         let config = self.settings.read()?;
-        match DataDir::server_url(&config.server.data_dir) {
-            Some(url) => AdminClient::announced(&url, &config.server.data_dir, &self.server),
-            None => AdminClient::without_file(&listen_url(&config), &self.server),
+        match DataDir::server_urls(&config.server.data_dir) {
+            Some(urls) => AdminClient::announced(&urls.admin, &config.server.data_dir, &self.server),
+            None => {
+                let address = config.server.admin_listen.unwrap_or(config.server.listen);
+                AdminClient::without_file(&format!("http://{address}"), &self.server)
+            }
         }
     }
 
@@ -75,12 +77,9 @@ impl ConnectArgs {
             return Ok(url.clone());
         }
         let config = self.settings.read()?;
-        Ok(DataDir::server_url(&config.server.data_dir).unwrap_or_else(|| listen_url(&config)))
+        let running = DataDir::server_urls(&config.server.data_dir).map(|urls| urls.public);
+        Ok(running.unwrap_or_else(|| format!("http://{}", config.server.listen)))
     }
-}
-
-fn listen_url(config: &Config) -> String {
-    format!("http://{}", config.server.listen)
 }
 
 /// Client of one server.
@@ -162,7 +161,8 @@ impl AdminClient {
     pub(super) fn for_url(url: &str, args: &ServerArgs, settings: &SettingsArgs) -> Result<Self, CliError> {
         // The URL is enough for a client, so errors in the configuration do not matter.
         let data_dir = settings.read().map(|config| config.server.data_dir).ok();
-        let announced = data_dir.filter(|path| DataDir::server_url(path).as_deref() == Some(url));
+        let is_announced = |path: &PathBuf| DataDir::server_urls(path).is_some_and(|urls| urls.admin == url);
+        let announced = data_dir.filter(is_announced);
         match announced {
             Some(data_dir) => Self::announced(url, &data_dir, args),
             None => Self::without_file(url, args),
@@ -227,8 +227,7 @@ impl AdminClient {
     }
 
     fn error_message(&self, status: StatusCode, response: &Value) -> String {
-        let message =
-            response["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
+        let message = response["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return message;
         }
@@ -236,7 +235,9 @@ impl AdminClient {
             KeySource::Environment => format!("{message}; {KEY_VARIABLE} is not an admin key of this server"),
             KeySource::File(path) => {
                 let path = path.display();
-                format!("{message}; the server does not accept the key in {path}, set {KEY_VARIABLE} to its admin key")
+                format!(
+                    "{message}; the server does not accept the key in {path}, set {KEY_VARIABLE} to the admin key"
+                )
             }
             KeySource::None => format!(
                 "{message}; set {KEY_VARIABLE} to the admin key, or give the server's --data-dir instead of --url \

@@ -341,8 +341,8 @@ impl TenantStoreArgs {
         }
         let config = self.settings.read()?;
         let server = &config.server;
-        match DataDir::server_url(&server.data_dir) {
-            Some(url) => request(AdminClient::announced(&url, &server.data_dir, &self.server)?),
+        match DataDir::server_urls(&server.data_dir) {
+            Some(urls) => request(AdminClient::announced(&urls.admin, &server.data_dir, &self.server)?),
             None => {
                 let tenants = TenantStore::read(&server.data_dir, config.tenants, &server.admin_key_hashes)?;
                 Ok(tenants.describe())
@@ -358,8 +358,8 @@ impl TenantStoreArgs {
         }
         let config = Box::new(self.settings.read()?);
         match DataDir::claim(&config.server.data_dir)? {
-            DataDirClaim::InUse { url } => {
-                let client = AdminClient::announced(&url, &config.server.data_dir, &self.server)?;
+            DataDirClaim::InUse(urls) => {
+                let client = AdminClient::announced(&urls.admin, &config.server.data_dir, &self.server)?;
                 Ok(TenantBackend::Server(client))
             }
             DataDirClaim::Locked(data_dir) => {

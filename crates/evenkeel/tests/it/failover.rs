@@ -304,8 +304,10 @@ impl FailoverTest {
         let fleet = Fleet::start(&name, config, vec![("faulty", faulty), ("healthy", Backend::Sim(fast()))]);
         let healthy = fleet.sims.last().unwrap().address();
         let body = chat(json!({})).to_string();
-        let head =
-            format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}", body.len());
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}",
+            body.len()
+        );
         let text = content(&read(open(healthy, &format!("{head}\r\n\r\n{body}"))));
         Self { fleet, text }
     }

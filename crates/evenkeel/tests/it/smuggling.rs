@@ -44,7 +44,8 @@ fn a_request_with_two_lengths_is_rejected_and_the_hidden_request_is_never_parsed
         ("transfer-encoding: chunked".to_owned(), format!("-{hex}\r\n{body}\r\n0\r\n\r\n{HIDDEN}")),
         ("transfer-encoding: chunked".to_owned(), format!("0x{hex}\r\n{body}\r\n0\r\n\r\n{HIDDEN}")),
     ] {
-        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}");
+        let head =
+            format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}");
         let mut socket = open(fleet.address, &format!("{head}\r\n\r\n{sent}"));
         let mut bytes = Vec::new();
         // The server closes the connection, or resets it if bytes were left unread.
