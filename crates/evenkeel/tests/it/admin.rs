@@ -331,7 +331,7 @@ fn every_command_administers_a_running_server_without_a_key_in_the_environment()
         dir.run(command).ok();
     }
     let chat = evenkeel_sim_node::testing::chat(json!({}));
-    dir.run(&["node", "add", "b", &url]).ok();
+    dir.run(&["node", "add", "b", &url, "--model", "sim"]).ok();
     let sent = read(server.send("POST", "/v1/chat/completions", "x-request-id: one\r\n", &chat));
     assert_eq!(sent.status, 200, "{sent:?}");
     dir.run(&["explain", "one"]).ok();

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use serde_json::json;
 
 use crate::server_process::ServerProcess;
-use crate::test_dir::TestDir;
+use crate::test_dir::{CommandOutput, TestDir};
 use evenkeel_sim_node::SimOptions;
 use evenkeel_sim_node::testing::{ResponseEnd, TestNode, chat, fast, read, read_until, stuck};
 
@@ -82,8 +82,8 @@ fn startup_logs_one_line_with_url_apis_store_and_tenants() {
     let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let parsed = lines.map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
-    // Nodes of the SQL API come into rotation before.
-    let line = parsed.into_iter().find(|line| line["target"] == "evenkeel").unwrap();
+    // Nodes of the SQL API come into rotation before, and the admin key is created.
+    let line = parsed.into_iter().find(|line| line["url"].is_string()).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(line["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{line}");
@@ -288,7 +288,10 @@ fn a_certificate_is_trusted_by_clients_and_reloaded_at_run_time() {
     dir.write("evenkeel.toml", "[server.tls]\ncert = 'cert.pem'\nkey = 'key.pem'\n");
     let server = ServerProcess::start(&dir, &[]);
     let url = format!("https://localhost:{}", server.address.port());
-    let list = |ca: &str| dir.run(&["tenant", "list", "--url", &url, "--ca-file", ca]);
+    let list = |ca: &str| {
+        let mut command = dir.command(&["tenant", "list", "--url", &url, "--ca-file", ca]);
+        CommandOutput::new(command.env("EVENKEEL_ADMIN_KEY", server.admin_key().unwrap()).output().unwrap())
+    };
     assert!(list("old.pem").ok().starts_with("no tenants"));
     renew("new.pem");
     server.signal("HUP");
