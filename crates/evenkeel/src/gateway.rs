@@ -110,13 +110,14 @@ impl Gateway {
     /// Starts the gateway on the current Tokio runtime. On return it listens, and its URL is in the data directory.
     pub async fn start(mut config: Config, mut data_dir: DataDir) -> Result<Self, StartError> {
         let server = config.server.clone();
-        let StartupFiles { tenants, mut nodes, tls, roots, links: loaded_links } =
+        let StartupFiles { mut tenants, mut nodes, tls, roots, links: loaded_links } =
             StartupFiles::load(&config)?;
         nodes::drop_overridden(&mut nodes, &config.llm.options.nodes);
         let listeners = Listeners::bind(&server, tls.as_ref()).await?;
         let address = listeners.address;
         let urls = listeners.urls.clone();
         let admin_keys = admin_key::hashes(&data_dir, &server.admin_key_hashes)?;
+        tenants.update_accounts(&data_dir)?;
         let tenant_table = Tenants::new(tenants.all(), admin_keys.clone())?;
         let auth = Authenticator::new(tenant_table, listeners.exposure, server.insecure)?;
         let auth = Arc::new(auth.with_sites(server.sites));
@@ -379,6 +380,8 @@ pub enum StartError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Tenants(#[from] TenantsError),
+    #[error(transparent)]
+    TenantStore(#[from] TenantStoreError),
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod admin_key;
 pub mod config;
 pub mod data_dir;
