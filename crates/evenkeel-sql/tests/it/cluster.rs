@@ -368,7 +368,7 @@ async fn a_ticket_is_accepted_under_a_host_name_that_open_mode_refuses() {
     let (_, url) = redirect_of(&cluster.nodes[0].client().send("POST", "/query", &body).await);
     let (client, path) = target_of(&url);
     let client = client.with_host("node-b.example");
-    assert_eq!(client.send("POST", "/query", &body).await.error(), (403, "foreign_origin".to_owned()));
+    assert_eq!(client.send("POST", "/query", &body).await.error(), (403, "unknown_host".to_owned()));
     client.send("POST", &path, &body).await.ok();
     held.iter().for_each(tokio::task::JoinHandle::abort);
 }
