@@ -17,6 +17,7 @@ use evenkeel_policy::estimate::RateWindow;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
+use evenkeel_telemetry::Gauge;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -89,6 +90,8 @@ struct BudgetState {
     /// Bodies that are being received, oldest first.
     uploads: BTreeMap<UploadId, UploadState>,
     next_upload: u64,
+    /// Sum over all listeners.
+    gauge: Gauge,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +124,7 @@ impl BodyBudget {
             addresses: HashMap::new(),
             uploads: BTreeMap::new(),
             next_upload: 0,
+            gauge: metrics.bytes.clone(),
         };
         Arc::new(Self { started: std::time::Instant::now(), state: Mutex::new(state), metrics })
     }
@@ -195,6 +199,7 @@ impl BudgetState {
 
     fn add(&mut self, owner: BytesOwner, bytes: u64, state: BytesState) {
         self.shares.add(owner.holder, owner.weight, bytes, state);
+        self.gauge.add(bytes as i64);
         if let Some(address) = owner.address {
             *self.addresses.entry(address).or_default() += bytes;
         }
@@ -202,6 +207,7 @@ impl BudgetState {
 
     fn remove(&mut self, owner: BytesOwner, bytes: u64, state: BytesState) {
         self.shares.remove(owner.holder, bytes, state);
+        self.gauge.add(-(bytes as i64));
         let Some(address) = owner.address else { return };
         if let Some(left) = self.addresses.get_mut(&address) {
             *left = left.saturating_sub(bytes);
@@ -268,7 +274,6 @@ impl Upload {
             upload.bytes += bytes;
             upload.received.record(now, Cost(bytes));
         }
-        budget.metrics.bytes.set(gauge(state.shares.used()));
         Ok(())
     }
 
@@ -350,7 +355,6 @@ impl BodyPermit {
             state.remove(self.owner, self.bytes - bytes, self.state);
         }
         self.bytes = bytes;
-        self.budget.metrics.bytes.set(gauge(state.shares.used()));
         Ok(())
     }
 
@@ -364,7 +368,6 @@ impl Drop for BodyPermit {
         if self.bytes > 0 {
             let mut state = self.budget.state.lock();
             state.remove(self.owner, self.bytes, self.state);
-            self.budget.metrics.bytes.set(gauge(state.shares.used()));
         }
     }
 }
@@ -373,8 +376,4 @@ impl fmt::Debug for BodyPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BodyPermit").field("bytes", &self.bytes).finish_non_exhaustive()
     }
-}
-
-fn gauge(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -106,7 +106,7 @@ impl Connections {
             connections: self.clone(),
         });
         table.insert(ConnectionHolder::Address(address), connection.clone());
-        self.metrics.open.set(table.open as i64);
+        self.metrics.open.add(1);
         Some(ConnectionGuard(connection))
     }
 
@@ -129,7 +129,7 @@ impl Connections {
         };
         table.remove(holder, connection.id);
         self.metrics.evicted.count();
-        self.metrics.open.set(table.open as i64);
+        self.metrics.open.add(-1);
         connection.evicted.notify_one();
         true
     }
@@ -225,10 +225,11 @@ impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let connections = &self.0.connections;
         let mut table = connections.table.lock();
-        table.remove(self.0.holder(), self.0.id);
-        // A place is free without a search.
-        table.searched_at = None;
-        connections.metrics.open.set(table.open as i64);
+        if table.remove(self.0.holder(), self.0.id).is_some() {
+            // A place is free without a search.
+            table.searched_at = None;
+            connections.metrics.open.add(-1);
+        }
     }
 }
 

@@ -51,7 +51,7 @@ struct SendingState {
     ready_bytes: usize,
     /// Ends the body once `ready` is empty.
     error: Option<BodyError>,
-    demand: Demand,
+    client: ClientState,
     /// Bytes that hyper has taken from all bodies.
     taken: u64,
     chunk_max: usize,
@@ -60,12 +60,12 @@ struct SendingState {
     permit_bytes: usize,
 }
 
-/// What hyper did last with the body.
+/// Readiness of the client, as hyper's last use of the body shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Demand {
-    /// It waits for the body, or there is none.
+enum ClientState {
+    /// hyper waits for the body, or there is none.
     Waiting,
-    /// It took a chunk and has not asked for another: the client is not ready for more.
+    /// hyper took a chunk and has not asked for another: the client is not ready for more.
     Blocked,
 }
 
@@ -84,7 +84,7 @@ impl Sending {
             ready: VecDeque::new(),
             ready_bytes: 0,
             error: None,
-            demand: Demand::Waiting,
+            client: ClientState::Waiting,
             taken: 0,
             chunk_max,
             permit: None,
@@ -108,7 +108,7 @@ impl Sending {
         state.ready_bytes = 0;
         state.permit_bytes = 0;
         state.error = None;
-        state.demand = Demand::Waiting;
+        state.client = ClientState::Waiting;
         drop(state);
         // Dropping a body may take other locks.
         drop(body);
@@ -134,7 +134,7 @@ impl Sending {
     /// Returns the number of bytes taken so far while data waits for the client, `None` while it keeps up.
     fn after_poll(&self, cx: &mut Context<'_>) -> Option<u64> {
         let mut state = self.0.lock();
-        if state.demand == Demand::Waiting {
+        if state.client == ClientState::Waiting {
             return None;
         }
         state.read_ahead(cx);
@@ -152,7 +152,7 @@ impl SendingState {
         }
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
-            self.demand = Demand::Waiting;
+            self.client = ClientState::Waiting;
             return Poll::Pending;
         };
         let Some(frame) = frame else {
@@ -184,7 +184,7 @@ impl SendingState {
             self.ready_bytes += rest.len();
             self.ready.push_front(rest);
         }
-        self.demand = Demand::Blocked;
+        self.client = ClientState::Blocked;
         self.taken += chunk.len() as u64;
         chunk
     }

@@ -17,9 +17,10 @@ use crate::body::Response;
 use crate::body_budget::BodyBudget;
 use crate::connections::{ConnectionClass, OpenConnection};
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
+use crate::origin::{check_json, is_api};
 use crate::received_body::BodyLimits;
 use crate::request_id::{REQUEST_ID, RequestIds};
-use crate::route::{HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
+use crate::route::{HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest};
 use crate::sending::Sending;
 use crate::tenant::{Authenticator, Caller};
 
@@ -31,7 +32,7 @@ const SINGLE_VALUE_HEADERS: [&str; 6] =
 const SKIPPED_MAX: u64 = 16 * 1024;
 
 /// Paths that are served on a connection that is reserved for probes and administrators.
-const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+const PROBES: [&str; 3] = [LIVE, READY, METRICS];
 
 /// State that all requests of a listener share.
 pub(crate) struct RequestService {
@@ -105,6 +106,7 @@ impl RequestService {
         }
         check_single_values(request.headers())?;
         let route = route?;
+        self.auth.check_site(route.access, request.headers(), request.uri())?;
         let caller = self.auth.caller(route.access, request.headers(), client.peer)?;
         let is_privileged = matches!(caller, Caller::Admin) || PROBES.contains(&request.uri().path());
         if client.connection.class == ConnectionClass::Reserved && !is_privileged {
@@ -113,6 +115,9 @@ impl RequestService {
         }
         if let Caller::Tenant(tenant) = &caller {
             client.connection.set_tenant(tenant.id);
+        }
+        if is_api(request.uri().path()) && !request.body().is_end_stream() {
+            check_json(request.headers())?;
         }
         let bytes_max = self.body_limits.bytes_max;
         if bytes_max < request.body().size_hint().lower() {
@@ -125,10 +130,10 @@ impl RequestService {
         let request = ServerRequest {
             request,
             caller,
+            peer: client.peer,
             disconnect,
             request_id,
             accepted_at,
-            peer: client.peer.ip(),
             connection: client.connection,
             budget: self.budget.clone(),
             body_limits: self.body_limits,

@@ -17,7 +17,7 @@ async fn server(connections_max: usize) -> TestServer {
 async fn an_idle_connection_is_closed_for_another() {
     let server = server(1).await;
     let mut idle = server.connect().await;
-    idle.write_all(b"GET /whoami HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /whoami HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     read_until(&mut idle, "open").await;
     assert!(server.request("GET /whoami", "").await.ends_with("open"));
     assert_eq!(idle.read(&mut [0]).await.unwrap(), 0, "the idle connection is closed");
@@ -43,7 +43,7 @@ async fn probes_and_administrators_get_in_while_every_connection_is_busy() {
     let mut disconnects = Vec::new();
     for _ in 0..2 {
         let mut stream = server.connect().await;
-        stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         disconnects.push(server.arrivals.recv().await.unwrap());
         busy.push(stream);
     }
@@ -68,9 +68,9 @@ async fn probes_and_administrators_get_in_while_every_connection_is_busy() {
 async fn a_busy_connection_that_was_idle_when_it_was_evicted_finishes_its_response() {
     let mut server = server(1).await;
     let mut stream = server.connect().await;
-    stream.write_all(b"GET /whoami HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /whoami HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     read_until(&mut stream, "open").await;
-    stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut disconnect = server.arrivals.recv().await.unwrap();
     assert!(server.request("GET /whoami", "").await.starts_with("HTTP/1.1 503 "));
     server.release.notify_one();

@@ -23,7 +23,7 @@ async fn an_http2_stream_whose_window_stays_closed_is_reset_and_the_others_conti
     let (mut client, connection) = client.handshake(TokioIo::new(server.connect().await)).await.unwrap();
     tokio::spawn(connection);
     let request =
-        |path: &str| Request::get(format!("http://a{path}")).body(Full::<Bytes>::default()).unwrap();
+        |path: &str| Request::get(format!("http://localhost{path}")).body(Full::<Bytes>::default()).unwrap();
     let unread = client.send_request(request("/flood")).await.unwrap();
     let mut disconnect = server.arrivals.recv().await.unwrap();
     assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
@@ -38,10 +38,10 @@ async fn a_stream_that_waits_for_its_handler_is_not_slow() {
     let (mut client, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(server.connect().await)).await.unwrap();
     tokio::spawn(connection);
-    let request = Request::get("http://a/stream").body(Full::<Bytes>::default()).unwrap();
+    let request = Request::get("http://localhost/stream").body(Full::<Bytes>::default()).unwrap();
     let response = client.send_request(request).await.unwrap();
     let disconnect = server.arrivals.recv().await.unwrap();
-    let pause = Request::get("http://a/livez").body(Full::<Bytes>::default()).unwrap();
+    let pause = Request::get("http://localhost/livez").body(Full::<Bytes>::default()).unwrap();
     let started = std::time::Instant::now();
     while started.elapsed() < Duration::from_millis(50) {
         client.send_request(pause.clone()).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_response_to_an_upload_that_is_not_read_arrives() {
         TestServer::with(Setup { tenants: vec![tenant("acme", "ek-acme")], ..Setup::default() }).await;
     for length in [format!("content-length: {UPLOAD}"), "content-length: 99999999".to_owned()] {
         let mut stream = server.connect().await;
-        let head = format!("POST /echo HTTP/1.1\r\nhost: a\r\nx-api-key: wrong\r\n{length}\r\n\r\n");
+        let head = format!("POST /echo HTTP/1.1\r\nhost: localhost\r\nx-api-key: wrong\r\n{length}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         for _ in 0..UPLOAD / (64 * 1024) {
             stream.write_all(&[b'x'; 64 * 1024]).await.unwrap();
