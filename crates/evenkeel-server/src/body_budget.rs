@@ -377,3 +377,103 @@ impl fmt::Debug for BodyPermit {
         f.debug_struct("BodyPermit").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::api_key::KeyHash;
+    use crate::tenant::{TenantSettings, Tenants};
+
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn tenant(name: &str) -> Arc<Tenant> {
+        let settings = |name: &str| TenantSettings {
+            name: name.to_owned(),
+            key_hashes: vec![KeyHash::of(name)],
+            ..TenantSettings::default()
+        };
+        let tenants = Tenants::new(vec![settings("flood"), settings("quiet")], vec![]).unwrap();
+        tenants.get(name).unwrap().clone()
+    }
+
+    fn budget(bytes_max: u64) -> Arc<BodyBudget> {
+        BodyBudget::new(bytes_max, BodyMetrics::default())
+    }
+
+    fn owner(name: &str) -> BytesOwner {
+        BytesOwner::new(&Caller::Tenant(tenant(name)), PEER)
+    }
+
+    fn upload(budget: &Arc<BodyBudget>, owner: BytesOwner, bytes: u64) -> Result<Upload, BudgetFull> {
+        let mut upload = budget.begin_upload(owner);
+        upload.receive(bytes, BodyRest::Expected).map(|()| upload)
+    }
+
+    fn is_evicted(upload: &mut Upload) -> bool {
+        upload.evicted.as_mut().is_some_and(|evicted| {
+            evicted.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed)
+        })
+    }
+
+    #[test]
+    fn the_bytes_of_a_dropped_upload_and_of_a_dropped_permit_are_returned() {
+        let budget = budget(100);
+        let dropped = upload(&budget, owner("flood"), 10).unwrap();
+        let mut finished = upload(&budget, owner("flood"), 20).unwrap();
+        finished.receive(5, BodyRest::None).unwrap();
+        let permit = finished.finish().unwrap();
+        let mut whole = budget.begin_upload(owner("quiet"));
+        whole.receive(7, BodyRest::None).unwrap();
+        let whole = whole.finish().unwrap();
+        assert_eq!(budget.metrics.bytes.get(), 42);
+        drop(dropped);
+        drop(permit);
+        assert_eq!(budget.metrics.bytes.get(), 7);
+        drop(whole);
+        let state = budget.state.lock();
+        assert_eq!((budget.metrics.bytes.get(), state.shares.used(), state.uploads.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_upload_of_the_tenant_above_its_share_is_evicted_once() {
+        let budget = budget(100);
+        let mut stalled: Vec<Upload> = (0..4).map(|_| upload(&budget, owner("flood"), 20).unwrap()).collect();
+        let quiet = upload(&budget, owner("quiet"), 15).unwrap();
+        assert_eq!(stalled.iter_mut().map(is_evicted).filter(|evicted| *evicted).count(), 1);
+        let evicted = stalled.iter_mut().position(is_evicted).unwrap();
+        let mut evicted = stalled.remove(evicted);
+        assert_eq!(evicted.receive(1, BodyRest::Expected), Err(BudgetFull));
+        drop(evicted);
+        assert_eq!(budget.metrics.bytes.get(), 75);
+        drop(stalled);
+        drop(quiet);
+        assert_eq!((budget.metrics.bytes.get(), budget.metrics.evictions.get()), (0, 1));
+    }
+
+    #[test]
+    fn an_address_holds_16_mib_until_its_signature_is_verified() {
+        let budget = budget(1 << 30);
+        let unverified = BytesOwner::new(&Caller::Public, PEER);
+        let mut body = budget.begin_upload(unverified);
+        body.receive(ADDRESS_BYTES_MAX, BodyRest::None).unwrap();
+        let mut permit = body.finish().unwrap();
+        assert!(upload(&budget, unverified, 1).is_err());
+        let elsewhere = BytesOwner::new(&Caller::Public, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+        assert!(upload(&budget, elsewhere, 1).is_ok());
+        permit.transfer(&tenant("quiet")).unwrap();
+        assert!(upload(&budget, unverified, 1).is_ok());
+        drop(permit);
+        assert!(budget.state.lock().addresses.is_empty());
+        assert_eq!(budget.metrics.bytes.get(), 0);
+    }
+
+    #[test]
+    fn the_addresses_of_one_ipv6_customer_count_together() {
+        let network = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:2"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+    }
+}
