@@ -63,6 +63,9 @@ pub use preflight::StartupFiles;
 pub use reload::{ReloadError, ReloadReport};
 use traces::Exporter;
 
+/// Queues that a warning names.
+const SHARED_NAMED_MAX: usize = 10;
+
 /// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
@@ -170,6 +173,7 @@ impl Gateway {
         let apis = &["llm", "sqs", "sql"];
         StartupLine { url: &self.url, apis, store: &store, tenants: self.tenants() }.log();
         self.core.warn_if_open();
+        self.core.warn_if_shared();
         for (name, source) in &self.postgres {
             tokio::spawn(sql::check_postgres(name.clone(), source.clone()));
         }
@@ -260,6 +264,7 @@ impl Core {
         let mut state = self.state.lock();
         let admin_key_hashes = state.config.server.admin_key_hashes.clone();
         let summary = change.to_string();
+        let was_open = self.auth.tenants().is_empty();
         let (next, key) = state.tenants.apply(change, &admin_key_hashes)?;
         state.started.check_exposure(next.all().len())?;
         next.write(&state.data_dir)?;
@@ -268,6 +273,9 @@ impl Core {
         state.tenants = next;
         tracing::info!(target: "evenkeel", tenants = self.auth.tenants().len(), "{summary}");
         self.warn_if_open();
+        if was_open {
+            self.warn_if_shared();
+        }
         Ok(key)
     }
 
@@ -283,6 +291,16 @@ impl Core {
         if self.auth.tenants().is_empty() {
             tracing::warn!(target: "evenkeel", "open: no tenants, so every client that reaches this server is served; `evenkeel tenant add NAME` requires API keys");
         }
+    }
+
+    /// Warns if there are tenants, and queues that all of them may use although nobody decided so.
+    fn warn_if_shared(&self) {
+        let queues = self.queue.sqs.queues_without_owner();
+        if self.auth.tenants().is_empty() || queues.is_empty() {
+            return;
+        }
+        let named = queues.iter().take(SHARED_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        tracing::warn!(target: "evenkeel", count = queues.len(), queues = named, "queues without an owner: every tenant can read, purge and delete them; `evenkeel queue assign QUEUE --owner TENANT` gives a queue an owner, `evenkeel queue assign QUEUE --shared` confirms that it is shared");
     }
 
     /// Renders the metrics in Prometheus' text format.

@@ -199,7 +199,7 @@ impl Stream {
                 Ok(deliveries) if deliveries.is_empty() => self.keep_alive(),
                 Ok(deliveries) => {
                     self.native.sqs.streams.track(&self.unacked, &deliveries, Instant::now() + self.lease);
-                    self.native.sqs.metrics.received(&self.queue, deliveries.len() as u64);
+                    self.native.sqs.count_received(&self.queue, deliveries.len() as u64);
                     deliveries.iter().flat_map(|delivery| self.format_delivery(delivery)).collect()
                 }
                 Err(Rejection::Busy | Rejection::TooManyInFlight { .. }) => {
