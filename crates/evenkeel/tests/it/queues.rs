@@ -449,7 +449,7 @@ fn commands_create_fill_inspect_redrive_and_empty_queues() {
         receive(&server, "jobs", &json!({}));
     }
     let listed = dir.run(&["queue", "list"]).ok();
-    assert!(listed.starts_with("NAME  PENDING") && listed.contains("\ndead  1"), "{listed}");
+    assert!(listed.starts_with("NAME  OWNER  PENDING") && listed.contains("\ndead  -      1"), "{listed}");
     assert_eq!(dir.run(&["queue", "redrive", "dead"]).ok(), "1 messages moved\n");
     let stats = dir.run(&["queue", "stats", "jobs"]).ok();
     assert!(stats.starts_with("1 pending, ") && stats.contains("; 0 expired\n"), "{stats}");
