@@ -197,7 +197,8 @@ fn the_command_line_creates_names_and_assigns_queues_of_tenants() {
     assert!(explained.contains("message of queue \"acme/jobs-dead\""), "{explained}");
     gateway.run(&["queue", "redrive", "acme/jobs-dead", "--to", "jobs"]);
     gateway.run(&["queue", "assign", "acme/jobs", "acme/jobs-dead", "--owner", "mallory"]);
-    let waiting = |key: &str| gateway.get(key, "/api/queues/jobs/messages")["messages"].as_array().unwrap().len();
+    let waiting =
+        |key: &str| gateway.get(key, "/api/queues/jobs/messages")["messages"].as_array().unwrap().len();
     assert_eq!(waiting(mallory), 2);
     gateway.run(&["queue", "delete", "jobs"]);
     gateway.run(&["queue", "assign", "mallory/jobs", "mallory/jobs-dead", "--shared"]);
