@@ -122,6 +122,12 @@ impl Native {
             changed.map_err(create_error)?;
             return json_response(StatusCode::OK, &self.to_json(&queue)?);
         }
+        // A number without a tenant may be drawn for another one later.
+        if let Namespace::Account(account) = namespace
+            && self.sqs.auth.tenants().with_account(account).is_none()
+        {
+            return Err(ApiError::NotFound { what: format!("tenant with the account number {account}") });
+        }
         let mut spec = self.sqs.new_spec(namespace, queue_name);
         // Without tenants nobody decides who uses a queue.
         spec.metadata.shared_on_purpose =

@@ -1,5 +1,7 @@
 //! Owners of queues: the native API, the command line, account numbers and metrics. SQS clients are tested in `evenkeel-sqs`.
 
+use std::io::{BufRead, BufReader, Read};
+
 use serde_json::{Value, json};
 
 use crate::external_client::python;
@@ -50,7 +52,7 @@ impl Gateway {
 
     /// Sends a request of the native API with a tenant's key.
     fn call(&self, key: &str, method: &str, path: &str, body: &Value) -> RawResponse {
-        let headers = format!("authorization: Bearer {}\r\ncontent-type: application/json\r\n", key.trim());
+        let headers = format!("authorization: Bearer {}\r\n", key.trim());
         read(self.server.send(method, path, &headers, body))
     }
 
@@ -150,6 +152,8 @@ fn the_command_line_creates_names_and_assigns_queues_of_tenants() {
     let Gateway { acme, mallory, .. } = &gateway;
     let error = gateway.refused(&["queue", "create", "jobs"]);
     assert!(error.contains("--owner TENANT, or share it with --shared"), "{error}");
+    let error = gateway.refused(&["queue", "create", "999999999999/jobs"]);
+    assert!(error.contains("tenant with the account number 999999999999"), "{error}");
     gateway.run(&["queue", "create", "jobs-dead", "--shared"]);
     let dead_letters = r#"dead_letters={"queue": "jobs-dead", "after": 1}"#;
     gateway.run(&["queue", "create", "jobs", "--shared", dead_letters, "lease_ms=43200000"]);
@@ -203,6 +207,24 @@ fn the_command_line_creates_names_and_assigns_queues_of_tenants() {
     gateway.run(&["queue", "delete", "jobs"]);
     gateway.run(&["queue", "assign", "mallory/jobs", "mallory/jobs-dead", "--shared"]);
     assert_eq!(waiting(acme), 2);
+}
+
+#[test]
+fn a_stream_ends_when_its_consumer_may_no_longer_use_the_queue() {
+    let gateway = Gateway::start("owners-stream");
+    let Gateway { acme, mallory, server, .. } = &gateway;
+    gateway.run(&["queue", "create", "jobs", "--shared"]);
+    let headers = format!("authorization: Bearer {}\r\n", mallory.trim());
+    let mut stream = BufReader::new(server.send("GET", "/api/queues/jobs/stream", &headers, &Value::Null));
+    let mut status = String::new();
+    stream.read_line(&mut status).unwrap();
+    assert!(status.contains("200"), "{status}");
+    gateway.run(&["queue", "assign", "jobs", "--owner", "acme"]);
+    assert_eq!(gateway.send(acme, "jobs", "of acme"), 201);
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("event: error") && !rest.contains("of acme"), "{rest}");
+    assert_eq!(gateway.receive(acme, "jobs"), ["of acme"]);
 }
 
 #[test]
