@@ -146,7 +146,7 @@ async fn wait_times_are_reported_per_key_and_per_queue() {
         let b = b.waits.unwrap();
         assert!(a.p50 <= a.p99 && b.p50 <= b.p99);
         while queue.totals().pending + queue.totals().delayed > 0 {
-            crate::harness::receive(&queue, 2).await;
+            receive(&queue, 2).await;
         }
         let all = queue.stats().await.unwrap();
         assert_eq!((all.delivered, all.redelivered, all.keys), (4, 0, 2));
