@@ -15,10 +15,11 @@ use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};
 use crate::attribute::{Attribute, Filter, digest, digest_body};
 use crate::error::SqsError;
 use crate::fifo::is_valid_id;
+use crate::filing::Filing;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
 use crate::operation::Operation;
 use crate::send::{WRONG_QUEUE_TYPE, sequence_number};
-use crate::stored_headers::StoredHeaders;
+use crate::stored_headers::{StoredHeaders, client_key};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -149,6 +150,7 @@ impl SqsApi {
         let body = str::from_utf8(&delivery.payload.body).unwrap_or_default();
         let stored = StoredHeaders::decode(&delivery.payload.headers).unwrap_or_else(|| StoredHeaders {
             has_group: false,
+            filing: Filing::Label,
             body_md5: digest_body(body.as_bytes()),
             sender: "",
             trace: None,
@@ -192,7 +194,10 @@ impl SqsApi {
                 is_fifo.then(|| sequence_number(delivery.id))
             }
             SystemAttribute::DeduplicationId => stored.dedup.map(str::to_owned),
-            SystemAttribute::GroupId => stored.has_group.then(|| delivery.key.to_string()),
+            SystemAttribute::GroupId => {
+                let group = || client_key(&delivery.payload.headers, &delivery.key).to_owned();
+                stored.has_group.then(group)
+            }
             SystemAttribute::TraceHeader => stored.trace.map(str::to_owned),
             SystemAttribute::DeadLetterSource => {
                 let source = self.queues.by_id(delivery.from?)?;
