@@ -32,13 +32,19 @@ impl LinkSession {
     /// Handles a datagram that arrived on a path.
     ///
     /// If it fails, the session has ended.
-    pub fn handle_datagram(&mut self, now: Instant, datagram: &[u8]) -> Result<(), ProtocolError> {
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: &[u8],
+    ) -> Result<(), ProtocolError> {
         if self.has_ended {
             return Ok(());
         }
         self.alive_at = self.alive_at.max(now);
         let result = match DatagramFrame::decode(datagram) {
             Ok(DatagramFrame::Probe { .. }) => Ok(()),
+            Ok(DatagramFrame::Message(message)) => self.receive_message(now, path, message),
             Ok(DatagramFrame::Acks(entries)) => {
                 let result = entries.into_iter().try_for_each(|entry| self.receive_ack_entry(now, entry));
                 self.notify_writers(now);
@@ -88,7 +94,7 @@ impl LinkSession {
         self.flows.insert(id, LinkFlow::new(now, lane, Introduction::Confirmed));
         self.acks.mark(id, Urgency::Soon);
         self.events.push_back(SessionEvent::Accepted { flow: id, lane, target });
-        Ok(())
+        self.receive_early(now, id)
     }
 
     fn receive_chunk(&mut self, now: Instant, path: PathId, chunk: Chunk) -> Result<(), ProtocolError> {

@@ -25,7 +25,7 @@ const SESSION_CHUNKS_MAX: usize = 32_768;
 const BATCH_RANGES_MAX: usize = 16 * ACK_RANGES_MAX;
 
 impl LinkSession {
-    /// Returns the next work for a stream.
+    /// Returns the next work for a connection.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         if self.has_ended {
             return None;
@@ -38,6 +38,12 @@ impl LinkSession {
                 return Some(transmit);
             }
             self.ready_streams.remove(id);
+        }
+        while let Some(id) = self.datagrams.ready.next() {
+            if let Some(transmit) = self.transmit_datagram(now, id) {
+                return Some(transmit);
+            }
+            self.datagrams.ready.remove(id);
         }
         while !self.is_bonded_blocked
             && let Some(id) = self.ready_bonded.next()
@@ -181,6 +187,14 @@ impl LinkSession {
         }
     }
 
+    /// Records that the connection took a datagram of this length, or dropped it.
+    pub fn handle_datagram_sent(&mut self, path: PathId, bytes: u64) {
+        if let Some(path) = self.paths.get_mut(path) {
+            path.datagram_queued = path.datagram_queued.saturating_sub(bytes);
+            self.unblock_datagrams();
+        }
+    }
+
     /// Forgets the path of a flow's own stream.
     pub(super) fn release_home(&mut self, id: FlowId) {
         let Some((home, queued)) = self.flows.update(id, |flow| {
@@ -195,12 +209,12 @@ impl LinkSession {
         }
     }
 
-    /// Returns the next datagram to send.
+    /// Returns the next acknowledgements or probe to send, as a datagram.
     pub fn poll_datagram(&mut self, now: Instant) -> Option<Datagram> {
         if self.has_ended {
             return None;
         }
-        if let Some(datagram) = self.datagrams.pop_front() {
+        if let Some(datagram) = self.packets.pop_front() {
             return Some(datagram);
         }
         self.paths.connected().next()?;
@@ -223,9 +237,9 @@ impl LinkSession {
         for path in self.paths.ids() {
             let Some(path) = self.paths.get_mut(path).filter(takes_acks) else { continue };
             let for_path = datagrams.iter().map(|data| Datagram { path: path.id, data: data.clone() });
-            self.datagrams.extend(for_path);
+            self.packets.extend(for_path);
         }
-        self.datagrams.pop_front()
+        self.packets.pop_front()
     }
 
     /// Returns the state of a flow that the peer must know; `None` if it learns of it otherwise.
