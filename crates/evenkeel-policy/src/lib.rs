@@ -13,12 +13,13 @@
 //! | pick path | [`swrr`], [`path`] | the path to that node (smooth weighted round robin, path health) |
 //! | observe | [`estimate`] | recent averages, quantiles, rates and ratios |
 //!
-//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] define the types that the others share.
+//! [`time`], [`id`], [`account`], [`weight`], [`cost`], [`setting`] and [`interner`] define the types that the others share.
 //! [`exposition`] writes metrics in the Prometheus text format.
 #![warn(missing_docs)]
 #![no_std]
 extern crate alloc;
 
+pub mod account;
 pub mod backpressure;
 pub mod concurrency_limit;
 pub mod cost;

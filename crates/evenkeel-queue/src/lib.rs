@@ -8,7 +8,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`message`] [`id`] [`time`] | messages, identifiers, wall-clock time |
+//! | [`message`] [`id`] [`namespace`] [`time`] | messages, identifiers, namespaces of names, wall-clock time |
 //! | [`settings`] [`rule`] | settings of a queue; weight and limits of a key |
 //! | [`queue_state`] | scheduling, leases, expiry: a sans-I/O state machine |
 //! | [`receipt`] | signed receipt handles |
@@ -20,6 +20,7 @@ pub mod id;
 pub mod job_result;
 pub mod job_status;
 pub mod message;
+pub mod namespace;
 pub mod queue;
 mod queue_actor;
 pub mod queue_state;
@@ -33,6 +34,7 @@ pub mod time;
 
 pub use id::{Epoch, KeyId, MessageId, QueueId, Seq};
 pub use message::{Delivery, NewMessage, Payload};
+pub use namespace::Namespace;
 pub use queue::Queue;
 pub use queues::Queues;
 pub use rejection::Rejection;

@@ -7,7 +7,7 @@ mod gauge;
 mod lease_guard;
 mod moves;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use core::time::Duration;
@@ -18,6 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, MessageMeta, Payload};
+use crate::namespace::Namespace;
 use crate::queue_state::{
     AbandonMode, Disposition, Explanation, KeyStats, LeasedMessage, PrefetchRequest, QueueState, QueueStats,
     RedeliveryRecord,
@@ -143,8 +144,8 @@ pub(crate) struct QueueActor {
     pub(crate) _drop_notifier: DropNotifier,
 }
 
-/// The ids of all open queues.
-pub(crate) type KnownQueues = Arc<RwLock<HashSet<QueueId>>>;
+/// All open queues, with their namespaces.
+pub(crate) type KnownQueues = Arc<RwLock<HashMap<QueueId, Namespace>>>;
 
 /// Reports on drop that the queue actor has stopped, for whatever reason.
 pub(crate) struct DropNotifier {

@@ -5,6 +5,7 @@ mod ownership;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use core::ops::Bound;
 use core::time::Duration;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
@@ -15,6 +16,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 
 use crate::id::QueueId;
+use crate::namespace::Namespace;
 use crate::queue::{Owner, Queue};
 use crate::queue_actor::{ActorStopped, KnownQueues, Msg};
 use crate::receipt::ReceiptSigner;
@@ -47,8 +49,27 @@ pub struct Queues {
 
 #[derive(Default)]
 struct QueueTable {
-    by_name: BTreeMap<Arc<str>, Queue>,
+    by_name: BTreeMap<Arc<str>, BTreeMap<Namespace, Queue>>,
     by_id: HashMap<QueueId, Queue>,
+}
+
+impl QueueTable {
+    fn insert(&mut self, queue: &Queue) {
+        let descriptor = queue.descriptor();
+        let queues = self.by_name.entry(descriptor.name.as_str().into()).or_default();
+        queues.insert(descriptor.namespace, queue.clone());
+        self.by_id.insert(queue.id(), queue.clone());
+    }
+
+    /// Removes a queue's name.
+    fn remove(&mut self, descriptor: &QueueDescriptor) {
+        if let Some(queues) = self.by_name.get_mut(descriptor.name.as_str()) {
+            queues.remove(&descriptor.namespace);
+            if queues.is_empty() {
+                self.by_name.remove(descriptor.name.as_str());
+            }
+        }
+    }
 }
 
 impl Queues {
@@ -79,20 +100,44 @@ impl Queues {
         Ok(queues)
     }
 
-    pub fn get(&self, name: &str) -> Option<Queue> {
-        self.table.read().by_name.get(name).cloned()
+    pub fn get(&self, namespace: Namespace, name: &str) -> Option<Queue> {
+        self.table.read().by_name.get(name)?.get(&namespace).cloned()
     }
 
     pub fn by_id(&self, id: QueueId) -> Option<Queue> {
         self.table.read().by_id.get(&id).cloned()
     }
 
-    /// Lists the queues whose names start with `prefix`, in order, after `after`, at most `max`.
-    pub fn list(&self, prefix: &str, after: Option<&str>, max: usize) -> Vec<Queue> {
+    /// Returns all queues, ordered by name, then by namespace.
+    pub fn all(&self) -> Vec<Queue> {
+        self.list("", None, usize::MAX, |_| true)
+    }
+
+    /// Lists the queues that are included and whose names start with `prefix`, ordered by name, then by namespace, after
+    /// `after`, at most `max`.
+    pub fn list(
+        &self,
+        prefix: &str,
+        after: Option<ListPosition<'_>>,
+        max: usize,
+        is_included: impl Fn(&Queue) -> bool,
+    ) -> Vec<Queue> {
         let table = self.table.read();
-        let matching = table.by_name.iter().filter(|(name, _)| name.starts_with(prefix));
-        let later = matching.filter(|(name, _)| after.is_none_or(|after| after < &***name));
-        later.map(|(_, queue)| queue.clone()).take(max).collect()
+        let first = after.map_or(prefix, |after| after.name.max(prefix));
+        let range = (Bound::Included(first), Bound::Unbounded);
+        let names = table.by_name.range::<str, _>(range).take_while(|(name, _)| name.starts_with(prefix));
+        let queues =
+            names.flat_map(|(name, queues)| queues.iter().map(move |(namespace, q)| (name, namespace, q)));
+        let later =
+            queues.filter(|(name, namespace, _)| after.is_none_or(|after| after.precedes(name, **namespace)));
+        later.map(|(_, _, queue)| queue).filter(|queue| is_included(queue)).take(max).cloned().collect()
+    }
+
+    /// Rejects another queue in a namespace that has `max` queues.
+    pub fn check_room(&self, namespace: Namespace, max: usize) -> Result<(), CreateError> {
+        let table = self.table.read();
+        let queues = table.by_name.values().filter(|queues| queues.contains_key(&namespace)).count();
+        if queues < max { Ok(()) } else { Err(CreateError::TooManyOfOwner { max }) }
     }
 
     /// Returns a receiver that is notified when a queue was created, changed or removed.
@@ -103,6 +148,7 @@ impl Queues {
     /// Creates a queue, or returns the existing one of this name; `metadata` is opaque data of the calling API.
     pub async fn create(
         &self,
+        namespace: Namespace,
         name: &str,
         settings: QueueSettings,
         metadata: String,
@@ -110,15 +156,21 @@ impl Queues {
         check_name(name)?;
         settings.check().map_err(CreateError::Setting)?;
         let _lock = self.change_lock.lock().await;
-        if let Some(queue) = self.get(name) {
+        if let Some(queue) = self.get(namespace, name) {
             return Ok(CreateResult::Existing(queue));
         }
         if self.queues_max <= self.table.read().by_id.len() {
             return Err(CreateError::TooMany { max: self.queues_max });
         }
         let now = self.clock.now().0;
-        let descriptor =
-            QueueDescriptor { name: name.into(), settings, created_at: now, changed_at: now, metadata };
+        let descriptor = QueueDescriptor {
+            name: name.into(),
+            namespace,
+            settings,
+            created_at: now,
+            changed_at: now,
+            metadata,
+        };
         let id = self.store_descriptor(None, descriptor.clone()).await.map_err(CreateError::Store)?;
         let opened = match self.open_all(vec![QueueRecord { id, descriptor }]).await {
             Ok(opened) => opened,
@@ -162,14 +214,14 @@ impl Queues {
     }
 
     /// Deletes a queue and its messages.
-    pub async fn remove(&self, name: &str) -> Result<(), Rejection> {
+    pub async fn remove(&self, id: QueueId) -> Result<(), Rejection> {
         let _lock = self.change_lock.lock().await;
-        let queue = self.get(name).ok_or(Rejection::QueueDeleted)?;
-        self.delete(queue.id()).await?;
+        let queue = self.by_id(id).ok_or(Rejection::QueueDeleted)?;
+        self.delete(id).await?;
         let mut table = self.table.write();
-        table.by_name.remove(name);
-        table.by_id.remove(&queue.id());
-        self.known.write().remove(&queue.id());
+        table.remove(&queue.descriptor());
+        table.by_id.remove(&id);
+        self.known.write().remove(&id);
         if let Owner::Active(owner) = queue.0.owner.send_replace(Owner::Deleted) {
             owner.actor.tell(Msg::Close);
         }
@@ -232,6 +284,21 @@ impl Queues {
     }
 }
 
+/// Position in a list of queues.
+#[derive(Clone, Copy, Debug)]
+pub struct ListPosition<'a> {
+    pub name: &'a str,
+    /// `None` is after every queue of this name.
+    pub namespace: Option<Namespace>,
+}
+
+impl ListPosition<'_> {
+    fn precedes(&self, name: &str, namespace: Namespace) -> bool {
+        let is_later = || self.namespace.is_some_and(|position| position < namespace);
+        self.name < name || self.name == name && is_later()
+    }
+}
+
 /// Result of [`Queues::create`].
 pub enum CreateResult {
     Created(Queue),
@@ -282,6 +349,8 @@ pub enum CreateError {
     OrderIsFixed,
     #[error("there are {max} queues, the maximum")]
     TooMany { max: usize },
+    #[error("the owner has {max} queues, its maximum (queues_max of the tenant)")]
+    TooManyOfOwner { max: usize },
     #[error(transparent)]
     Store(StoreError),
     /// The queue was stored, but could not be opened.

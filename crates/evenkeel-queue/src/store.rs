@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, EnqueueResult, MessageMeta, NewMessage, Payload};
+use crate::namespace::Namespace;
 use crate::queue_state::{RedeliveryRecord, StoredKey, StoredMessage};
 use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
@@ -200,7 +201,11 @@ pub struct QueueRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueDescriptor {
+    /// Unique in the namespace.
     pub name: String,
+    /// Namespace of the queue's owner. Earlier versions do not store it: their queues are shared.
+    #[serde(rename = "owner", default, skip_serializing_if = "Namespace::is_shared")]
+    pub namespace: Namespace,
     pub settings: QueueSettings,
     pub created_at: u64,
     pub changed_at: u64,
@@ -214,7 +219,8 @@ impl QueueDescriptor {
     pub(crate) fn for_test() -> Self {
         let name = "jobs".to_owned();
         let metadata = String::new();
-        Self { name, settings: QueueSettings::default(), created_at: 0, changed_at: 0, metadata }
+        let namespace = Namespace::Shared;
+        Self { name, namespace, settings: QueueSettings::default(), created_at: 0, changed_at: 0, metadata }
     }
 }
 
@@ -287,6 +293,7 @@ mod tests {
         };
         let descriptor = QueueDescriptor {
             name: "jobs".into(),
+            namespace: Namespace::Shared,
             settings,
             created_at: 1,
             changed_at: 2,
@@ -302,6 +309,12 @@ mod tests {
         );
         assert_eq!(serde_json::to_string(&descriptor).unwrap(), json);
         assert_eq!(serde_json::from_str::<QueueDescriptor>(json).unwrap(), descriptor);
+        // The field was added later: without it, a queue is shared.
+        let namespace = Namespace::Account("123456789012".parse().unwrap());
+        let owned = QueueDescriptor { namespace, ..descriptor };
+        let owned_json = json.replacen(r#""name":"jobs""#, r#""name":"jobs","owner":"123456789012""#, 1);
+        assert_eq!(serde_json::to_string(&owned).unwrap(), owned_json);
+        assert_eq!(serde_json::from_str::<QueueDescriptor>(&owned_json).unwrap(), owned);
         for (durability, json) in [(Durability::Fsync, r#""fsync""#), (Durability::Os, r#""os""#)] {
             assert_eq!(serde_json::to_string(&durability).unwrap(), json);
         }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::time::{Duration, Instant};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
@@ -19,6 +20,8 @@ use crate::body::{self, RequestBody, Response};
 use crate::disconnect::Disconnect;
 use crate::tenant::{Access, Caller};
 
+/// Prefix that stands for every account number.
+const ACCOUNT: &str = "/{account}/";
 pub const ROUTES_MAX: usize = 1024;
 
 /// A request as passed to a handler, with its authenticated caller.
@@ -156,7 +159,8 @@ impl Routes {
         self.add_route(path, Route { method, access, rate_limit, handler, error_format: openai_error })
     }
 
-    /// Adds a route: `/a/b` matches that path, `/a/*` every path that begins with `/a/`.
+    /// Adds a route: `/a/b` matches that path, `/a/*` every path that begins with `/a/`, and `/{account}/*` every other
+    /// path that begins with an account number.
     pub fn add_route(&mut self, path: &str, route: Route) -> Result<(), RouteError> {
         if self.len >= ROUTES_MAX {
             return Err(RouteError::TooMany);
@@ -191,7 +195,9 @@ impl Routes {
 
     /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, RouteMiss> {
-        let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, r)| r);
+        let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix));
+        let of_account = || self.prefixes.iter().find(|(prefix, _)| prefix == ACCOUNT && is_of_account(path));
+        let prefixed = || prefixed().or_else(of_account).map(|(_, routes)| routes);
         let no_route = || RouteMiss { error: ApiError::NoRoute, error_format: openai_error };
         let routes = self.exact.get(path).or_else(prefixed).ok_or_else(no_route)?;
         let with_method = |method| routes.iter().find(|route| route.method == method);
@@ -203,6 +209,12 @@ impl Routes {
             RouteMiss { error: ApiError::Method { allow: methods.join(", ") }, error_format }
         })
     }
+}
+
+/// Reports whether the first segment of a path is an account number.
+fn is_of_account(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    first.parse::<AccountNumber>().is_ok()
 }
 
 fn text(text: &'static str) -> Response {
@@ -255,6 +267,17 @@ mod tests {
         assert_eq!(found(&table, Method::POST, "/v1/files/7"), Ok(Access::Public));
         assert_eq!(found(&table, Method::POST, "/v1/"), Ok(Access::Tenant));
         assert_eq!(found(&table, Method::POST, "/v1"), Err(ApiError::NoRoute));
+    }
+
+    #[test]
+    fn a_route_of_accounts_matches_paths_that_begin_with_twelve_digits() {
+        let table =
+            table(&[(Method::POST, "/{account}/*", Access::Public), (Method::POST, "/v1/*", Access::Tenant)]);
+        assert_eq!(found(&table, Method::POST, "/000000000000/jobs"), Ok(Access::Public));
+        assert_eq!(found(&table, Method::POST, "/123456789012/jobs"), Ok(Access::Public));
+        for path in ["/12345678901/jobs", "/1234567890123/jobs", "/12345678901x/jobs", "/x/123456789012"] {
+            assert_eq!(found(&table, Method::POST, path), Err(ApiError::NoRoute), "{path}");
+        }
     }
 
     #[test]

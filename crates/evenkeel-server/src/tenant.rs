@@ -9,6 +9,7 @@ use core::net::SocketAddr;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::interner::Interner;
 use evenkeel_policy::time::Instant;
@@ -24,6 +25,8 @@ use crate::rate_window::{MinuteWindow, RateDecision};
 pub const TENANTS_MAX: usize = 10_000;
 /// API keys per tenant.
 pub const KEYS_MAX: usize = 16;
+/// Queues that a tenant may own unless its settings have another limit.
+pub const QUEUES_MAX: u32 = 1_000;
 /// Tenant of every caller while no tenants are configured. Its id is reserved, so that no configured tenant gets it.
 const OPEN: &str = "open";
 
@@ -53,6 +56,10 @@ pub struct TenantSettings {
     /// Allowed models; empty means all.
     pub models: Vec<String>,
     pub sql: TenantSql,
+    /// Number of queues that the tenant may own; `None` means [`QUEUES_MAX`].
+    pub queues_max: Option<u32>,
+    /// Number that names the tenant's queues, drawn once and never reused; `None` means that it owns no queues.
+    pub account: Option<AccountNumber>,
     pub state: TenantState,
 }
 
@@ -184,6 +191,7 @@ pub enum Caller {
 pub struct Tenants {
     names: Interner<TenantId>,
     by_name: HashMap<String, Arc<Tenant>>,
+    by_account: HashMap<AccountNumber, Arc<Tenant>>,
     /// Sorted by [`KeyHash::lookup_prefix`].
     keys: Vec<(KeyHash, Arc<Tenant>)>,
     admin: Vec<KeyHash>,
@@ -200,6 +208,7 @@ impl Tenants {
         let empty = Self {
             names,
             by_name: HashMap::new(),
+            by_account: HashMap::new(),
             keys: Vec::new(),
             admin: Vec::new(),
             open: Arc::new(Tenant::new(id, open)),
@@ -252,11 +261,18 @@ impl Tenants {
             }
         }
         removed.sort_unstable();
-        Ok((Self { names, by_name, keys, admin, open: self.open.clone() }, removed))
+        let accounts = by_name.values().filter_map(|tenant| Some((tenant.settings.account?, tenant.clone())));
+        let by_account = accounts.collect();
+        Ok((Self { names, by_name, by_account, keys, admin, open: self.open.clone() }, removed))
     }
 
     pub fn get(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.by_name.get(name)
+    }
+
+    /// Returns the tenant with an account number.
+    pub fn with_account(&self, account: AccountNumber) -> Option<&Arc<Tenant>> {
+        self.by_account.get(&account)
     }
 
     /// Returns all tenants by id, including the tenant of open mode.

@@ -6,7 +6,7 @@ use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Queue, Rejection};
 use serde::Deserialize;
 
-use crate::api::{EmptyResponse, SqsApi, required, seconds};
+use crate::api::{EmptyResponse, RequestContext, SqsApi, required, seconds};
 use crate::batch::{BatchResponse, BatchSuccess, batch_response, check_ids};
 use crate::error::SqsError;
 use crate::limit::VISIBILITY_SECS;
@@ -32,17 +32,22 @@ pub(crate) struct ReceiptBatchRequest {
 }
 
 impl SqsApi {
-    pub(crate) async fn delete_message(&self, request: &ReceiptRequest) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+    pub(crate) async fn delete_message(
+        &self,
+        context: &RequestContext,
+        request: &ReceiptRequest,
+    ) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let results = self.delete(&queue, &[request.receipt()?]).await;
         first_error(results)
     }
 
     pub(crate) async fn delete_message_batch(
         &self,
+        context: &RequestContext,
         request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
         let receipts = request.entries.iter().map(ReceiptRequest::receipt).collect::<Result<Vec<_>, _>>()?;
         let results = self.delete(&queue, &receipts).await;
@@ -66,9 +71,10 @@ impl SqsApi {
 
     pub(crate) async fn change_visibility(
         &self,
+        context: &RequestContext,
         request: &ReceiptRequest,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let results =
             self.change_visibilities(&queue, vec![(request.receipt()?, request.visibility()?)]).await;
         first_error(results)
@@ -76,9 +82,10 @@ impl SqsApi {
 
     pub(crate) async fn change_visibility_batch(
         &self,
+        context: &RequestContext,
         request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
         let mut results: Vec<Result<(), SqsError>> = Vec::with_capacity(request.entries.len());
         let mut changes = Vec::with_capacity(request.entries.len());

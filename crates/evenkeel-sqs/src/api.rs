@@ -12,7 +12,7 @@ use evenkeel_server::body::Response;
 use evenkeel_server::disconnect::Disconnect;
 use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::sigv4::{SignatureVerifier, SignedRequest};
-use evenkeel_server::tenant::{Access, Authenticator};
+use evenkeel_server::tenant::{Access, Authenticator, Caller};
 use evenkeel_telemetry::{RegisterError, Registry};
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderName, HeaderValue, Method};
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::arn::name_of_url;
+use crate::arn::QueueRef;
 use crate::chunked_body::chunked;
 use crate::error::{JSON, SqsError};
 use crate::limit::{BATCH_BYTES_MAX, HEADROOM};
@@ -41,6 +41,7 @@ const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 pub struct SqsApi {
     pub(crate) options: SqsOptions,
     pub(crate) queues: Arc<Queues>,
+    pub(crate) auth: Arc<Authenticator>,
     signatures: SignatureVerifier,
     pub(crate) metrics: SqsMetrics,
     pub(crate) moves: MoveTasks,
@@ -59,8 +60,9 @@ pub struct SqsApi {
 pub(crate) struct RequestContext {
     /// Host that the client addressed, for queue URLs.
     pub(crate) host: String,
-    /// Name of the tenant that sent the request.
-    pub(crate) sender: String,
+    pub(crate) operation: Operation,
+    /// The tenant that sent the request.
+    pub(crate) caller: Caller,
     /// Value of `X-Amzn-Trace-Id`.
     pub(crate) trace: Option<String>,
     pub(crate) disconnect: Disconnect,
@@ -81,7 +83,8 @@ impl SqsApi {
             options,
             moves: MoveTasks::restore_interrupted(&queues),
             queues,
-            signatures: SignatureVerifier::new(auth, master, SERVICE),
+            signatures: SignatureVerifier::new(auth.clone(), master, SERVICE),
+            auth,
             metrics,
             streams: Streams::default(),
             purged: Mutex::default(),
@@ -93,8 +96,7 @@ impl SqsApi {
 
     /// Adds the routes of SQS clients: `POST /`, and `POST` on queue URLs.
     pub fn add_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
-        let queue_urls = format!("/{}/*", self.options.account);
-        for path in ["/", &queue_urls] {
+        for path in ["/", "/{account}/*"] {
             let sqs = self.clone();
             let handler = handler(move |request| sqs.clone().serve(request));
             // Public, because the API verifies the SigV4 signatures itself.
@@ -140,7 +142,8 @@ impl SqsApi {
         tenant.take_request(request.accepted_at)?;
         let context = RequestContext {
             host: host_of(request),
-            sender: tenant.settings.name.clone(),
+            operation,
+            caller: Caller::Tenant(tenant),
             trace: header_text(request, &TRACE).map(str::to_owned),
             disconnect: request.disconnect.clone(),
         };
@@ -157,40 +160,45 @@ impl SqsApi {
         body: &[u8],
     ) -> Result<Vec<u8>, SqsError> {
         match operation {
-            Operation::AddPermission => to_json(&self.add_permission(read(body)?).await?),
-            Operation::CancelMessageMoveTask => to_json(&self.cancel_move_task(&read(body)?)?),
-            Operation::ChangeMessageVisibility => to_json(&self.change_visibility(&read(body)?).await?),
+            Operation::AddPermission => to_json(&self.add_permission(context, read(body)?).await?),
+            Operation::CancelMessageMoveTask => to_json(&self.cancel_move_task(context, &read(body)?)?),
+            Operation::ChangeMessageVisibility => {
+                to_json(&self.change_visibility(context, &read(body)?).await?)
+            }
             Operation::ChangeMessageVisibilityBatch => {
-                to_json(&self.change_visibility_batch(read(body)?).await?)
+                to_json(&self.change_visibility_batch(context, read(body)?).await?)
             }
             Operation::CreateQueue => to_json(&self.create_queue(context, read(body)?).await?),
-            Operation::DeleteMessage => to_json(&self.delete_message(&read(body)?).await?),
-            Operation::DeleteMessageBatch => to_json(&self.delete_message_batch(read(body)?).await?),
-            Operation::DeleteQueue => to_json(&self.delete_queue(&read(body)?).await?),
-            Operation::GetQueueAttributes => to_json(&self.queue_attributes(&read(body)?)?),
+            Operation::DeleteMessage => to_json(&self.delete_message(context, &read(body)?).await?),
+            Operation::DeleteMessageBatch => to_json(&self.delete_message_batch(context, read(body)?).await?),
+            Operation::DeleteQueue => to_json(&self.delete_queue(context, &read(body)?).await?),
+            Operation::GetQueueAttributes => to_json(&self.queue_attributes(context, &read(body)?)?),
             Operation::GetQueueUrl => to_json(&self.queue_url(context, &read(body)?)?),
             Operation::ListDeadLetterSourceQueues => {
                 to_json(&self.dead_letter_sources(context, &read(body)?)?)
             }
-            Operation::ListMessageMoveTasks => to_json(&self.list_move_tasks(&read(body)?)?),
-            Operation::ListQueueTags => to_json(&self.queue_tags(&read(body)?)?),
+            Operation::ListMessageMoveTasks => to_json(&self.list_move_tasks(context, &read(body)?)?),
+            Operation::ListQueueTags => to_json(&self.queue_tags(context, &read(body)?)?),
             Operation::ListQueues => to_json(&self.list_queues(context, &read(body)?)?),
-            Operation::PurgeQueue => to_json(&self.purge_queue(&read(body)?).await?),
+            Operation::PurgeQueue => to_json(&self.purge_queue(context, &read(body)?).await?),
             Operation::ReceiveMessage => self.receive_message(context, &read(body)?).await,
-            Operation::RemovePermission => to_json(&self.remove_permission(&read(body)?).await?),
+            Operation::RemovePermission => to_json(&self.remove_permission(context, &read(body)?).await?),
             Operation::SendMessage => to_json(&self.send_message(context, read(body)?).await?),
             Operation::SendMessageBatch => to_json(&self.send_message_batch(context, read(body)?).await?),
-            Operation::SetQueueAttributes => to_json(&self.set_queue_attributes(read(body)?).await?),
-            Operation::StartMessageMoveTask => to_json(&self.start_move_task(&read(body)?).await?),
-            Operation::TagQueue => to_json(&self.tag_queue(read(body)?).await?),
-            Operation::UntagQueue => to_json(&self.untag_queue(&read(body)?).await?),
+            Operation::SetQueueAttributes => to_json(&self.set_queue_attributes(context, read(body)?).await?),
+            Operation::StartMessageMoveTask => to_json(&self.start_move_task(context, &read(body)?).await?),
+            Operation::TagQueue => to_json(&self.tag_queue(context, read(body)?).await?),
+            Operation::UntagQueue => to_json(&self.untag_queue(context, &read(body)?).await?),
         }
     }
 
-    /// Finds the queue that a URL names.
-    pub(crate) fn queue(&self, url: Option<&str>) -> Result<Queue, SqsError> {
-        let url = required("QueueUrl", url)?;
-        self.queues.get(name_of_url(url)).ok_or(SqsError::NoQueue)
+    /// Finds the queue that a URL names, if the caller may perform the operation on it.
+    pub(crate) fn queue(&self, context: &RequestContext, url: Option<&str>) -> Result<Queue, SqsError> {
+        let queue = self.options.queue_of_url(required("QueueUrl", url)?);
+        // Without tenants there is one namespace, and the account in a URL has no meaning.
+        let namespace = queue.namespace.filter(|_| !self.auth.tenants().is_empty());
+        let queue = QueueRef { namespace, ..queue };
+        self.find(&context.caller, queue, context.operation).ok_or(SqsError::NoQueue)
     }
 }
 

@@ -264,7 +264,9 @@ impl From<CreateError> for SqsError {
             CreateError::Name => bad_queue_name(),
             CreateError::Setting(bad) => Self::invalid(bad.to_string()),
             CreateError::OrderIsFixed => Self::invalid(error.to_string()),
-            CreateError::TooMany { .. } => Self::OverLimit { message: error.to_string() },
+            CreateError::TooMany { .. } | CreateError::TooManyOfOwner { .. } => {
+                Self::OverLimit { message: error.to_string() }
+            }
             CreateError::Store(error) => error.into(),
             CreateError::Open(error) => {
                 tracing::error!(%error, "could not open the queue");

@@ -5,8 +5,9 @@
 //! `settings` (queue attributes), `redrive` (dead-letter queues), `move_task`, `permission`, `tag` → a JSON response, or
 //! an `error` as AWS formats it. `attribute`, `text_validation` and `limit` are AWS's rules for messages;
 //! `stored_headers` is the format of a message's attributes in the store. `native` is the API for features that SQS
-//! does not have.
+//! does not have. `access` decides which queues a caller sees.
 
+mod access;
 mod acknowledge;
 mod api;
 mod arn;

@@ -179,7 +179,7 @@ impl SqsMetrics {
             metrics.set_gauges([0; 4]);
         }
         // Queues beyond the limit are skipped: as `other` they would overwrite each other's gauges.
-        for queue in queues.list("", None, self.queues_max) {
+        for queue in queues.list("", None, self.queues_max, |_| true) {
             let descriptor = queue.descriptor();
             let name = &descriptor.name;
             let totals = queue.totals();

@@ -18,7 +18,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::api::{SqsApi, required};
+use crate::api::{RequestContext, SqsApi, required};
 use crate::base64;
 use crate::error::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
@@ -134,13 +134,21 @@ impl State {
 }
 
 impl SqsApi {
-    pub(crate) async fn start_move_task(&self, request: &StartMove) -> Result<StartMoveResponse, SqsError> {
+    pub(crate) async fn start_move_task(
+        &self,
+        context: &RequestContext,
+        request: &StartMove,
+    ) -> Result<StartMoveResponse, SqsError> {
         let (source, source_arn) =
-            self.queue_by_arn("SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
+            self.queue_by_arn(context, "SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
         let destination = match request.destination_arn.as_deref() {
-            Some(arn) => Some(self.queue_by_arn("DestinationArn", Some(arn), NO_DESTINATION)?),
+            Some(arn) => Some(self.queue_by_arn(context, "DestinationArn", Some(arn), NO_DESTINATION)?),
             None => None,
         };
+        let namespace = source.descriptor().namespace;
+        if destination.as_ref().is_some_and(|(queue, _)| queue.descriptor().namespace != namespace) {
+            return Err(SqsError::NoResource { message: NO_DESTINATION });
+        }
         let rate = request.max_number_of_messages_per_second;
         if let Some(rate) = rate.filter(|rate| !MOVE_RATE.contains(rate)) {
             let reason = "Must be between 1 and 500, if provided.";
@@ -196,15 +204,20 @@ impl SqsApi {
         }
     }
 
-    pub(crate) fn cancel_move_task(&self, request: &CancelMove) -> Result<CancelMoveResponse, SqsError> {
+    pub(crate) fn cancel_move_task(
+        &self,
+        context: &RequestContext,
+        request: &CancelMove,
+    ) -> Result<CancelMoveResponse, SqsError> {
         let handle = required("TaskHandle", request.task_handle.as_deref())?;
         let text = base64::decode(handle).and_then(|bytes| String::from_utf8(bytes).ok());
         let (id, arn) = text
             .as_deref()
             .and_then(|text| text.split_once(' '))
             .ok_or_else(|| SqsError::invalid("Value for parameter TaskHandle is invalid."))?;
-        self.queue_by_arn("SourceArn", Some(arn), NO_SOURCE)?;
-        let found = self.moves.0.lock().iter().find(|task| task.id == id).cloned();
+        let (source, _) = self.queue_by_arn(context, "SourceArn", Some(arn), NO_SOURCE)?;
+        let is_named = |task: &&Arc<Task>| task.id == id && task.source == source.id();
+        let found = self.moves.0.lock().iter().find(is_named).cloned();
         let task = found.ok_or(SqsError::NoResource { message: "Task does not exist." })?;
         let mut state = task.state.lock();
         if *state != State::Running {
@@ -215,8 +228,13 @@ impl SqsApi {
         Ok(CancelMoveResponse { approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed) })
     }
 
-    pub(crate) fn list_move_tasks(&self, request: &ListMoves) -> Result<ListMovesResponse, SqsError> {
-        let (source, _) = self.queue_by_arn("SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
+    pub(crate) fn list_move_tasks(
+        &self,
+        context: &RequestContext,
+        request: &ListMoves,
+    ) -> Result<ListMovesResponse, SqsError> {
+        let (source, _) =
+            self.queue_by_arn(context, "SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
         let max = request.max_results.unwrap_or(1);
         if !TASKS.contains(&max) {
             return Err(SqsError::invalid_value("MaxResults", max, "Must be between 1 and 10, if provided."));
@@ -230,18 +248,19 @@ impl SqsApi {
     /// Finds the queue of an ARN parameter; returns the queue and the ARN.
     fn queue_by_arn(
         &self,
+        context: &RequestContext,
         name: &'static str,
         arn: Option<&str>,
         missing: &'static str,
     ) -> Result<(Queue, String), SqsError> {
         let arn = required(name, arn)?;
-        let queue_name = self.options.name_of_arn(arn).map_err(|_| {
+        let queue = self.options.queue_of_arn(arn).map_err(|_| {
             SqsError::invalid(format!(
                 "You must use this format to specify the {name}: \
                  arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
             ))
         })?;
-        let queue = queue_name.and_then(|queue_name| self.queues.get(queue_name));
+        let queue = queue.and_then(|queue| self.find(&context.caller, queue, context.operation));
         Ok((queue.ok_or(SqsError::NoResource { message: missing })?, arn.to_owned()))
     }
 }
@@ -249,7 +268,7 @@ impl SqsApi {
 impl MoveTasks {
     /// Restores the tasks that the last shutdown or crash interrupted, as failed.
     pub(crate) fn restore_interrupted(queues: &Queues) -> Self {
-        let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
+        let tasks = queues.all().into_iter().filter_map(|queue| {
             let record = QueueMetadata::read(&queue.descriptor().metadata).move_task?;
             let moved = record.to_move.saturating_sub(queue.totals().pending);
             Some(Arc::new(Task::new(queue.id(), record, moved, State::Failed(INTERRUPTED))))

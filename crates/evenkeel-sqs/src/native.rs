@@ -1,7 +1,7 @@
 //! The native queue API, `/api/queues…`, for features that SQS does not have.
 //!
 //! Tenants send and consume; operations that change a queue for everyone (settings, limits of keys, purge, redrive,
-//! delete) need an admin key. Both APIs share the messages: a header of the native API is an SQS message attribute.
+//! delete) need an admin key. A queue of another owner is named `owner/name`, with the slash percent-encoded. Both APIs share the messages: a header of the native API is an SQS message attribute.
 
 mod admin;
 mod consume;
@@ -30,7 +30,9 @@ use self::consume::peek;
 use self::keys::keys;
 use self::result::{explain, result};
 use crate::SqsApi;
+use crate::arn::QueueRef;
 use crate::chunked_body::chunked;
+use crate::operation::Operation;
 
 const QUEUES: &str = "/api/queues";
 const QUEUE: &str = "/api/queues/";
@@ -72,29 +74,49 @@ impl Native {
         // HEAD is handled as GET.
         let method =
             if request.request.method() == Method::HEAD { "GET" } else { request.request.method().as_str() };
+        use Operation as Op;
+        let caller = request.caller.clone();
+        let queue = |name: &str, operation| self.queue(&caller, name, operation);
         match (method.to_owned().as_str(), parts.as_slice()) {
             ("PUT", [name]) => self.put(&mut request, name).await,
-            ("GET", [name]) => self.show(&self.queue(name)?),
+            ("GET", [name]) => self.show(&queue(name, Op::GetQueueAttributes)?),
             ("DELETE", [name]) => self.delete(&request, name).await,
-            ("POST", [name, "messages"]) => self.send(&mut request, &self.queue(name)?).await,
-            ("GET", [name, "messages"]) => peek(&request, &self.queue(name)?).await,
-            ("GET", [name, "messages", id]) => explain(&self.queue(name)?, id).await,
-            ("GET", [name, "results", id]) => result(&self.queue(name)?, id).await,
-            ("POST", [name, "receive"]) => self.receive(&mut request, self.queue(name)?).await,
-            ("POST", [name, "ack"]) => self.ack(&mut request, &self.queue(name)?).await,
-            ("POST", [name, "nack"]) => self.nack(&mut request, &self.queue(name)?).await,
-            ("POST", [name, "extend"]) => self.extend(&mut request, &self.queue(name)?).await,
-            ("GET", [name, "stream"]) => self.stream(&request, self.queue(name)?),
-            ("GET", [name, "keys"]) => keys(&request, &self.queue(name)?).await,
-            ("PUT", [name, "keys", key]) => self.set_rule(&mut request, &self.queue(name)?, key).await,
-            ("POST", [name, "purge"]) => purge(&request, &self.queue(name)?).await,
-            ("POST", [name, "redrive"]) => self.redrive(&mut request, &self.queue(name)?).await,
+            ("POST", [name, "messages"]) => self.send(&mut request, &queue(name, Op::SendMessage)?).await,
+            ("GET", [name, "messages"]) => peek(&request, &queue(name, Op::ReceiveMessage)?).await,
+            ("GET", [name, "messages", id]) => explain(&queue(name, Op::GetQueueAttributes)?, id).await,
+            ("GET", [name, "results", id]) => result(&queue(name, Op::ReceiveMessage)?, id).await,
+            ("POST", [name, "receive"]) => self.receive(&mut request, queue(name, Op::ReceiveMessage)?).await,
+            ("POST", [name, "ack"]) => self.ack(&mut request, &queue(name, Op::DeleteMessage)?).await,
+            ("POST", [name, "nack"]) => {
+                self.nack(&mut request, &queue(name, Op::ChangeMessageVisibility)?).await
+            }
+            ("POST", [name, "extend"]) => {
+                self.extend(&mut request, &queue(name, Op::ChangeMessageVisibility)?).await
+            }
+            ("GET", [name, "stream"]) => self.stream(&request, queue(name, Op::ReceiveMessage)?),
+            ("GET", [name, "keys"]) => keys(&request, &queue(name, Op::GetQueueAttributes)?).await,
+            ("PUT", [name, "keys", key]) => {
+                self.set_rule(&mut request, &queue(name, Op::SetQueueAttributes)?, key).await
+            }
+            ("POST", [name, "purge"]) => purge(&request, &queue(name, Op::PurgeQueue)?).await,
+            ("POST", [name, "redrive"]) => {
+                self.redrive(&mut request, &queue(name, Op::StartMessageMoveTask)?).await
+            }
             (_, parts) => Err(route_error(parts)),
         }
     }
 
-    fn queue(&self, name: &str) -> Result<Queue, ApiError> {
-        self.sqs.queues.get(name).ok_or_else(|| ApiError::NotFound { what: format!("queue {name:?}") })
+    /// Finds the queue that a caller names, if the caller may perform the operation on it.
+    fn queue(&self, caller: &Caller, name: &str, operation: Operation) -> Result<Queue, ApiError> {
+        let queue = self.queue_ref(name).and_then(|queue| self.sqs.find(caller, queue, operation));
+        queue.ok_or_else(|| no_queue(name))
+    }
+
+    /// Parses `name` or `owner/name`; the owner is the name of a tenant or an account number.
+    fn queue_ref<'a>(&self, name: &'a str) -> Option<QueueRef<'a>> {
+        let Some((owner, name)) = name.split_once('/') else { return Some(QueueRef::by_name(name)) };
+        let namespace = self.sqs.namespace_of_owner(owner)?;
+        Some(QueueRef { namespace: Some(namespace), name })
     }
 }
 
@@ -119,13 +141,8 @@ fn check_admin(request: &ServerRequest) -> Result<(), ApiError> {
     }
 }
 
-/// Returns the name of the sender that is stored with messages.
-fn sender_of(request: &ServerRequest) -> &str {
-    match &request.caller {
-        Caller::Tenant(tenant) => &tenant.settings.name,
-        Caller::Admin => "admin",
-        Caller::Public => "",
-    }
+fn no_queue(name: &str) -> ApiError {
+    ApiError::NotFound { what: format!("queue {name:?}") }
 }
 
 /// Parses the body as a JSON object; an empty body is an empty object.

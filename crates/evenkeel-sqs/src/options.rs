@@ -1,5 +1,6 @@
 //! Options of the SQS API.
 
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_queue::QueueSettings;
 
 /// Options of the SQS API.
@@ -7,8 +8,8 @@ use evenkeel_queue::QueueSettings;
 pub struct SqsOptions {
     /// Region in ARNs.
     pub region: String,
-    /// Account in ARNs and queue URLs: twelve digits.
-    pub account: String,
+    /// Account of shared queues in ARNs and queue URLs.
+    pub account: AccountNumber,
     /// Scheme of queue URLs: `http` or `https`.
     pub scheme: &'static str,
     /// Settings of a new queue, unless the request sets them.
@@ -23,7 +24,7 @@ impl Default for SqsOptions {
     fn default() -> Self {
         Self {
             region: "us-east-1".to_owned(),
-            account: "000000000000".to_owned(),
+            account: AccountNumber::ZERO,
             scheme: "http",
             defaults: QueueSettings::default(),
             queues_metered_max: 256,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::{EmptyResponse, SqsApi, required};
+use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::error::SqsError;
 use crate::operation::Operation;
 
@@ -29,11 +29,15 @@ pub(crate) struct RemovePermission {
 }
 
 impl SqsApi {
-    pub(crate) async fn add_permission(&self, request: AddPermission) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+    pub(crate) async fn add_permission(
+        &self,
+        context: &RequestContext,
+        request: AddPermission,
+    ) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let label = required("Label", request.label.as_deref())?;
         check(label, &request)?;
-        let arn = self.options.arn(&queue.descriptor().name);
+        let arn = self.arn_of(&queue);
         self.change(&queue, |spec| {
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             if policy.statements.iter().any(|known| known["Sid"] == label) {
@@ -48,11 +52,12 @@ impl SqsApi {
 
     pub(crate) async fn remove_permission(
         &self,
+        context: &RequestContext,
         request: &RemovePermission,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let label = required("Label", request.label.as_deref())?;
-        let arn = self.options.arn(&queue.descriptor().name);
+        let arn = self.arn_of(&queue);
         self.change(&queue, |spec| {
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             let before = policy.statements.len();

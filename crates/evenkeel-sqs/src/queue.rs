@@ -4,11 +4,13 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use evenkeel_queue::queues::CreateResult;
-use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
+use evenkeel_queue::queues::{CreateError, ListPosition};
+use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings, Rejection};
 use serde::{Deserialize, Serialize};
 
+use crate::access::home_of;
 use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
+use crate::arn::QueueRef;
 use crate::base64;
 use crate::error::{SqsError, bad_fifo_name, bad_queue_name};
 use crate::fifo;
@@ -102,26 +104,34 @@ impl SqsApi {
         let tags = request.tags.unwrap_or_default();
         check_tags(&tags)?;
         let _changing = self.changing.lock().await;
-        let url = self.options.url(&context.host, name);
-        if let Some(queue) = self.queues.get(name) {
+        if let Some(queue) = self.find(&context.caller, QueueRef::by_name(name), context.operation) {
             self.check_same(&queue, &attributes)?;
-            return Ok(QueueUrlResponse { queue_url: url });
+            return Ok(QueueUrlResponse { queue_url: self.url_of(context, &queue) });
         }
-        let mut spec = self.new_spec(name);
+        let mut spec = self.new_spec(home_of(&context.caller), name);
         self.apply(&mut spec, &attributes)?;
         spec.metadata.tags = tags;
-        match self.queues.create(name, spec.settings, spec.metadata.to_json()).await? {
-            CreateResult::Created(queue) => self.link_sources(&queue).await,
-            // A client of the native API created it first.
-            CreateResult::Existing(queue) => self.check_same(&queue, &attributes)?,
-        }
-        Ok(QueueUrlResponse { queue_url: url })
+        let queue = self.create(spec).await?;
+        Ok(QueueUrlResponse { queue_url: self.url_of(context, &queue) })
     }
 
-    pub(crate) fn new_spec(&self, name: &str) -> QueueSpec {
+    /// Creates a queue that does not exist, unless its owner has too many; the caller holds the lock for changes.
+    pub(crate) async fn create(&self, spec: QueueSpec) -> Result<Queue, CreateError> {
+        let QueueSpec { namespace, name, settings, metadata, .. } = spec;
+        if let Some(max) = self.queues_max_of(namespace) {
+            self.queues.check_room(namespace, max)?;
+        }
+        let created = self.queues.create(namespace, &name, settings, metadata.to_json()).await?;
+        let queue = created.queue();
+        self.link_sources(&queue).await;
+        Ok(queue)
+    }
+
+    pub(crate) fn new_spec(&self, namespace: Namespace, name: &str) -> QueueSpec {
         let order = if name.ends_with(fifo::SUFFIX) { DeliveryOrder::Fifo } else { DeliveryOrder::Fair };
         QueueSpec {
             id: None,
+            namespace,
             name: name.to_owned(),
             settings: QueueSettings { order, ..self.options.defaults.clone() },
             metadata: QueueMetadata::default(),
@@ -148,9 +158,15 @@ impl SqsApi {
         request: &GetQueueUrl,
     ) -> Result<QueueUrlResponse, SqsError> {
         let name = required("QueueName", request.queue_name.as_deref())?;
-        let is_ours = request.owner.as_deref().is_none_or(|owner| owner == self.options.account);
-        self.queues.get(name).filter(|_| is_ours).ok_or(SqsError::NoQueue)?;
-        Ok(QueueUrlResponse { queue_url: self.options.url(&context.host, name) })
+        let namespace = match request.owner.as_deref() {
+            None => None,
+            Some(owner) => {
+                let account = owner.parse().map_err(|_| SqsError::NoQueue)?;
+                Some(self.options.namespace_of(account))
+            }
+        };
+        let queue = self.find(&context.caller, QueueRef { namespace, name }, context.operation);
+        Ok(QueueUrlResponse { queue_url: self.url_of(context, &queue.ok_or(SqsError::NoQueue)?) })
     }
 
     pub(crate) fn list_queues(
@@ -160,17 +176,22 @@ impl SqsApi {
     ) -> Result<ListQueuesResponse, SqsError> {
         let page = page_of(request.max_results, request.next_token.as_deref())?;
         let prefix = request.queue_name_prefix.as_deref().unwrap_or_default();
-        let found = self.queues.list(prefix, page.after.as_deref(), page.max + 1);
-        let mut names: Vec<String> = found.iter().map(|queue| queue.descriptor().name.clone()).collect();
+        let after = page.after.as_ref().map(PagePosition::as_list_position);
+        let is_visible = |queue: &Queue| self.sees(&context.caller, queue);
+        let mut found = self.queues.list(prefix, after, page.max + 1, is_visible);
         // Without a page size there are no further pages, as documented by AWS.
-        let next_token = request.max_results.and_then(|_| page.next(&names, String::as_str));
-        names.truncate(page.max);
-        let queue_urls = names.iter().map(|name| self.options.url(&context.host, name)).collect();
+        let next_token = request.max_results.and_then(|_| self.next_page(&page, &found));
+        found.truncate(page.max);
+        let queue_urls = found.iter().map(|queue| self.url_of(context, queue)).collect();
         Ok(ListQueuesResponse { queue_urls, next_token })
     }
 
-    pub(crate) fn queue_attributes(&self, request: &GetAttributes) -> Result<AttributesResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+    pub(crate) fn queue_attributes(
+        &self,
+        context: &RequestContext,
+        request: &GetAttributes,
+    ) -> Result<AttributesResponse, SqsError> {
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let descriptor = queue.descriptor();
         let spec = QueueSpec::of(&queue);
         let is_all = request.attribute_names.iter().any(|name| name == "All");
@@ -190,15 +211,20 @@ impl SqsApi {
 
     pub(crate) async fn set_queue_attributes(
         &self,
+        context: &RequestContext,
         request: SetAttributes,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let attributes = request.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
         self.change(&queue, |spec| self.apply(spec, &attributes)).await
     }
 
-    pub(crate) async fn purge_queue(&self, request: &QueueRequest) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+    pub(crate) async fn purge_queue(
+        &self,
+        context: &RequestContext,
+        request: &QueueRequest,
+    ) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         {
             let mut purged = self.purged.lock();
             let now = Instant::now();
@@ -215,10 +241,14 @@ impl SqsApi {
         Ok(result.map(|()| EmptyResponse {})?)
     }
 
-    pub(crate) async fn delete_queue(&self, request: &QueueRequest) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+    pub(crate) async fn delete_queue(
+        &self,
+        context: &RequestContext,
+        request: &QueueRequest,
+    ) -> Result<EmptyResponse, SqsError> {
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let _changing = self.changing.lock().await;
-        match self.queues.remove(&queue.descriptor().name).await {
+        match self.queues.remove(queue.id()).await {
             Ok(()) => self.unlink_sources(queue.id()).await,
             // Another request deleted it in the meantime.
             Err(Rejection::QueueDeleted) => {}
@@ -242,8 +272,21 @@ fn check_name(name: &str, attributes: &Attributes) -> Result<(), SqsError> {
 /// A page of a list.
 pub(crate) struct Page {
     pub(crate) max: usize,
-    /// Last name of the previous page.
-    pub(crate) after: Option<String>,
+    /// Last queue of the previous page.
+    pub(crate) after: Option<PagePosition>,
+}
+
+/// Position in a list of queues, encoded in the token of the next page.
+pub(crate) struct PagePosition {
+    pub(crate) name: String,
+    /// `None` in tokens of versions without owners.
+    namespace: Option<Namespace>,
+}
+
+impl PagePosition {
+    fn as_list_position(&self) -> ListPosition<'_> {
+        ListPosition { name: &self.name, namespace: self.namespace }
+    }
 }
 
 /// Parses the paging parameters of a request.
@@ -253,16 +296,33 @@ pub(crate) fn page_of(max: Option<i64>, token: Option<&str>) -> Result<Page, Sqs
         return Err(SqsError::invalid_value("MaxResults", max, "Must be between 1 and 1000, if provided."));
     }
     let after = token.map(|token| {
-        let name = base64::decode(token).and_then(|bytes| String::from_utf8(bytes).ok());
-        name.ok_or_else(|| SqsError::invalid("Invalid or expired next token."))
+        let text = base64::decode(token).and_then(|bytes| String::from_utf8(bytes).ok());
+        text.as_deref()
+            .and_then(read_position)
+            .ok_or_else(|| SqsError::invalid("Invalid or expired next token."))
     });
     Ok(Page { max: usize::try_from(max).unwrap_or(1), after: after.transpose()? })
 }
 
-impl Page {
-    /// Returns the token of the next page, if `found` has more entries than this page.
-    pub(crate) fn next<T>(&self, found: &[T], name: impl Fn(&T) -> &str) -> Option<String> {
-        let last = found.get(self.max.checked_sub(1)?).filter(|_| self.max < found.len())?;
-        Some(base64::encode(name(last).as_bytes()))
+/// Parses `name`, `name/` for a shared queue, or `name/account`.
+fn read_position(text: &str) -> Option<PagePosition> {
+    let (name, account) = text.split_once('/').map_or((text, None), |(name, account)| (name, Some(account)));
+    let namespace = match account {
+        None => None,
+        Some("") => Some(Namespace::Shared),
+        Some(account) => Some(Namespace::Account(account.parse().ok()?)),
+    };
+    Some(PagePosition { name: name.to_owned(), namespace })
+}
+
+impl SqsApi {
+    /// Returns the token of the next page, if `found` has more queues than this page.
+    pub(crate) fn next_page(&self, page: &Page, found: &[Queue]) -> Option<String> {
+        let last = found.get(page.max.checked_sub(1)?).filter(|_| page.max < found.len())?.descriptor();
+        let position = match last.namespace {
+            Namespace::Shared => format!("{}/", last.name),
+            Namespace::Account(account) => format!("{}/{account}", last.name),
+        };
+        Some(base64::encode(position.as_bytes()))
     }
 }

@@ -94,7 +94,7 @@ impl SqsApi {
         context: &RequestContext,
         request: &ReceiveMessage,
     ) -> Result<Vec<u8>, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let descriptor = queue.descriptor();
         check_attempt(request, descriptor.settings.order)?;
         let options = receive_options(request, descriptor.settings.wait_ms)?;
@@ -184,10 +184,11 @@ impl SqsApi {
             SystemAttribute::GroupId => stored.has_group.then(|| delivery.key.to_string()),
             SystemAttribute::TraceHeader => stored.trace.map(str::to_owned),
             SystemAttribute::DeadLetterSource => {
-                let from = self.queues.by_id(delivery.from?)?.descriptor();
+                let source = self.queues.by_id(delivery.from?)?;
+                let redrive = source.descriptor().settings.redrive;
                 // `from` is also set on messages that were moved back from a dead-letter queue.
-                let is_dead_letter = from.settings.redrive.is_some_and(|redrive| redrive.to == queue.id());
-                is_dead_letter.then(|| self.options.arn(&from.name))
+                let is_dead_letter = redrive.is_some_and(|redrive| redrive.to == queue.id());
+                is_dead_letter.then(|| self.arn_of(&source))
             }
         }
     }

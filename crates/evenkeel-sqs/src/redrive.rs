@@ -67,10 +67,13 @@ pub(crate) fn apply_policy(sqs: &SqsApi, spec: &mut QueueSpec, value: &str) -> R
             "Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive."
         ))
     })?;
-    let name = sqs.options.name_of_arn(&arn).map_err(|_| {
+    let target = sqs.options.queue_of_arn(&arn).map_err(|_| {
         invalid("Invalid value for deadLetterTargetArn: it must be the QueueArn of another queue.")
     })?;
-    let target = name.and_then(|name| sqs.queues.get(name));
+    if target.is_some_and(|target| target.namespace != Some(spec.namespace)) {
+        return Err(invalid("Dead letter target must have the same owner as the source queue."));
+    }
+    let target = target.and_then(|target| sqs.queues.get(spec.namespace, target.name));
     let target = target.ok_or_else(|| invalid("Dead letter target does not exist."))?;
     if spec.id == Some(target.id()) {
         return Err(invalid("Dead letter target is the queue itself."));
@@ -78,7 +81,7 @@ pub(crate) fn apply_policy(sqs: &SqsApi, spec: &mut QueueSpec, value: &str) -> R
     if target.descriptor().settings.order != spec.settings.order {
         return Err(invalid("Dead-letter queue must be same type of queue as the source."));
     }
-    if !allows(&target, &sqs.options.arn(&spec.name)) {
+    if !allows(&target, &sqs.options.arn(spec.namespace, &spec.name)) {
         return Err(invalid("The dead letter target's redrive allow policy does not allow this queue."));
     }
     spec.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: number });
@@ -127,29 +130,31 @@ impl SqsApi {
         context: &RequestContext,
         request: &ListSources,
     ) -> Result<ListSourcesResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let page = page_of(request.max_results, request.next_token.as_deref())?;
         let mut sources = self.sources_of(queue.id());
-        sources.retain(|source| page.after.as_deref().is_none_or(|after| after < source.as_str()));
-        let next_token = page.next(&sources, String::as_str);
+        // The sources have the owner of their dead-letter queue, so their names differ.
+        let name_of = |source: &Queue| source.descriptor().name.clone();
+        sources.retain(|source| page.after.as_ref().is_none_or(|after| *after.name < *name_of(source)));
+        let next_token = self.next_page(&page, &sources);
         sources.truncate(page.max);
-        let queue_urls = sources.iter().map(|name| self.options.url(&context.host, name)).collect();
+        let queue_urls = sources.iter().map(|source| self.url_of(context, source)).collect();
         Ok(ListSourcesResponse { queue_urls, next_token })
     }
 
-    /// Returns the names of the queues whose dead-letter queue is `target`, sorted.
-    pub(crate) fn sources_of(&self, target: QueueId) -> Vec<String> {
-        let all = self.queues.list("", None, usize::MAX);
-        let sources = all.iter().map(Queue::descriptor);
-        let sources = sources
-            .filter(|descriptor| descriptor.settings.redrive.is_some_and(|redrive| redrive.to == target));
-        sources.map(|descriptor| descriptor.name.clone()).collect()
+    /// Returns the queues whose dead-letter queue is `target`, sorted by name.
+    pub(crate) fn sources_of(&self, target: QueueId) -> Vec<Queue> {
+        self.queues.list("", None, usize::MAX, |queue| {
+            queue.descriptor().settings.redrive.is_some_and(|redrive| redrive.to == target)
+        })
     }
 
     /// Makes a new queue the dead-letter queue of the queues whose policies name it.
     pub(crate) async fn link_sources(&self, target: &Queue) {
-        let arn = self.options.arn(&target.descriptor().name);
-        for queue in self.queues.list("", None, usize::MAX) {
+        let namespace = target.descriptor().namespace;
+        let arn = self.arn_of(target);
+        let is_same_owner = |queue: &Queue| queue.descriptor().namespace == namespace;
+        for queue in self.queues.list("", None, usize::MAX, is_same_owner) {
             let named = QueueMetadata::read(&queue.descriptor().metadata)
                 .dead_letters
                 .filter(|named| named.arn == arn);
@@ -162,10 +167,8 @@ impl SqsApi {
 
     /// Suspends the redrive to a deleted dead-letter queue, until a queue of the same name is created.
     pub(crate) async fn unlink_sources(&self, target: QueueId) {
-        for name in self.sources_of(target) {
-            if let Some(queue) = self.queues.get(&name) {
-                self.set_redrive(&queue, None).await;
-            }
+        for source in self.sources_of(target) {
+            self.set_redrive(&source, None).await;
         }
     }
 

@@ -9,6 +9,7 @@ use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
 use evenkeel_server::hex::hex;
 use serde::{Deserialize, Serialize};
 
+use crate::access::sender_of;
 use crate::api::{RequestContext, SqsApi, required, seconds};
 use crate::attribute::{Attribute, AttributeMap, digest, digest_body, validate, validate_system};
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
@@ -73,7 +74,7 @@ impl SqsApi {
         context: &RequestContext,
         request: SendMessage,
     ) -> Result<SendResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         let dedup = DedupPolicy::of(&queue.descriptor());
         let (message, mut response) = prepare(context, &queue, dedup, request)?;
         let ids = queue.enqueue(vec![message]).await?;
@@ -87,7 +88,7 @@ impl SqsApi {
         context: &RequestContext,
         request: SendMessageBatch,
     ) -> Result<BatchResponse<SendResponse>, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
         let bytes: usize = request.entries.iter().map(SendMessage::size).sum();
         if bytes > BATCH_BYTES_MAX {
@@ -162,7 +163,7 @@ fn prepare(
     let stored = StoredHeaders {
         has_group: group.is_some(),
         body_md5,
-        sender: &context.sender,
+        sender: sender_of(&context.caller),
         trace: trace_of(context, system.as_ref()),
         dedup: dedup_name.as_ref().map(|dedup| dedup.name.as_str()),
         attributes,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use evenkeel_queue::queue::Queue;
 use evenkeel_queue::store::QueueDescriptor;
-use evenkeel_queue::{QueueId, QueueSettings};
+use evenkeel_queue::{Namespace, QueueId, QueueSettings};
 
-use crate::api::{EmptyResponse, SqsApi};
+use crate::api::{EmptyResponse, RequestContext, SqsApi};
 use crate::error::SqsError;
 use crate::fifo;
 use crate::limit::{
@@ -24,6 +24,7 @@ pub(crate) type Attributes = BTreeMap<String, String>;
 pub(crate) struct QueueSpec {
     /// `None` before the queue is created.
     pub(crate) id: Option<QueueId>,
+    pub(crate) namespace: Namespace,
     pub(crate) name: String,
     pub(crate) settings: QueueSettings,
     pub(crate) metadata: QueueMetadata,
@@ -34,6 +35,7 @@ impl QueueSpec {
         let descriptor = queue.descriptor();
         Self {
             id: Some(queue.id()),
+            namespace: descriptor.namespace,
             name: descriptor.name.clone(),
             settings: descriptor.settings.clone(),
             metadata: QueueMetadata::read(&descriptor.metadata),
@@ -73,6 +75,18 @@ impl AttributeName {
 }
 
 impl SqsApi {
+    /// Returns the ARN of a queue.
+    pub(crate) fn arn_of(&self, queue: &Queue) -> String {
+        let descriptor = queue.descriptor();
+        self.options.arn(descriptor.namespace, &descriptor.name)
+    }
+
+    /// Returns the URL of a queue, on the host that the client reached.
+    pub(crate) fn url_of(&self, context: &RequestContext, queue: &Queue) -> String {
+        let descriptor = queue.descriptor();
+        self.options.url(&context.host, descriptor.namespace, &descriptor.name)
+    }
+
     /// Changes the settings and metadata of a queue; concurrent changes are serialized.
     pub(crate) async fn change(
         &self,
@@ -166,7 +180,7 @@ impl SqsApi {
                 metadata.kms_reuse_secs.map(|seconds| seconds.to_string())
             }
             AttributeName::SqsManagedSseEnabled => Some(metadata.managed_sse.to_string()),
-            AttributeName::QueueArn => Some(self.options.arn(&spec.name)),
+            AttributeName::QueueArn => Some(self.options.arn(spec.namespace, &spec.name)),
             AttributeName::FifoQueue
             | AttributeName::ContentBasedDeduplication
             | AttributeName::DeduplicationScope

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{EmptyResponse, SqsApi};
+use crate::api::{EmptyResponse, RequestContext, SqsApi};
 use crate::error::SqsError;
 use crate::limit::{TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX};
 use crate::queue_metadata::QueueMetadata;
@@ -39,9 +39,13 @@ pub(crate) struct ListTagsResponse {
 }
 
 impl SqsApi {
-    pub(crate) async fn tag_queue(&self, request: TagQueue) -> Result<EmptyResponse, SqsError> {
+    pub(crate) async fn tag_queue(
+        &self,
+        context: &RequestContext,
+        request: TagQueue,
+    ) -> Result<EmptyResponse, SqsError> {
         let tags = request.tags.ok_or(SqsError::Missing { name: "Tags" })?;
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         self.change(&queue, |spec| {
             spec.metadata.tags.extend(tags);
             check_tags(&spec.metadata.tags)
@@ -49,9 +53,13 @@ impl SqsApi {
         .await
     }
 
-    pub(crate) async fn untag_queue(&self, request: &UntagQueue) -> Result<EmptyResponse, SqsError> {
+    pub(crate) async fn untag_queue(
+        &self,
+        context: &RequestContext,
+        request: &UntagQueue,
+    ) -> Result<EmptyResponse, SqsError> {
         let keys = request.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
-        let queue = self.queue(request.queue_url.as_deref())?;
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         self.change(&queue, |spec| {
             spec.metadata.tags.retain(|key, _| !keys.contains(key));
             Ok(())
@@ -59,8 +67,12 @@ impl SqsApi {
         .await
     }
 
-    pub(crate) fn queue_tags(&self, request: &ListQueueTags) -> Result<ListTagsResponse, SqsError> {
-        let queue = self.queue(request.queue_url.as_deref())?;
+    pub(crate) fn queue_tags(
+        &self,
+        context: &RequestContext,
+        request: &ListQueueTags,
+    ) -> Result<ListTagsResponse, SqsError> {
+        let queue = self.queue(context, request.queue_url.as_deref())?;
         Ok(ListTagsResponse { tags: QueueMetadata::read(&queue.descriptor().metadata).tags })
     }
 }

@@ -107,7 +107,7 @@ impl Gateway {
     /// Starts the gateway on the current Tokio runtime. On return it listens, and its URL is in the data directory.
     pub async fn start(mut config: Config, mut data_dir: DataDir) -> Result<Self, StartError> {
         let server = config.server.clone();
-        let StartupFiles { tenants, mut nodes, tls, roots, links: loaded_links } =
+        let StartupFiles { mut tenants, mut nodes, tls, roots, links: loaded_links } =
             StartupFiles::load(&config)?;
         nodes::drop_overridden(&mut nodes, &config.llm.options.nodes);
         let listen_error = |error| StartError::Listen { address: server.listen, error };
@@ -115,6 +115,7 @@ impl Gateway {
             Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let exposure = listener.exposure().map_err(listen_error)?;
+        tenants.update_accounts(&data_dir)?;
         let tenant_table = Tenants::new(tenants.all(), server.admin_key_hashes.clone())?;
         let auth = Arc::new(Authenticator::new(tenant_table, exposure, server.insecure)?);
 
@@ -388,6 +389,8 @@ pub enum StartError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Tenants(#[from] TenantsError),
+    #[error(transparent)]
+    TenantStore(#[from] TenantStoreError),
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]

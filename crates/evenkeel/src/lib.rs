@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod config;
 pub mod data_dir;
 pub mod demo;

@@ -13,6 +13,7 @@ use evenkeel_telemetry::Secret;
 use serde_json::{Map, Value as Json, json};
 use thiserror::Error;
 
+use crate::accounts::{Accounts, AccountsChange, AccountsError};
 use crate::config::{ConfigErrors, describe, fingerprint, read_tenant, read_tenants, to_toml};
 use crate::data_dir::{DataDir, DataDirError};
 
@@ -25,6 +26,8 @@ pub struct TenantStore {
     pub configured: Vec<TenantSettings>,
     /// Tenants added at run time.
     pub added: Vec<TenantSettings>,
+    /// Account numbers of all tenants; those of new tenants are drawn when the server starts or the tenants change.
+    pub accounts: Accounts,
 }
 
 /// An edit to the tenants.
@@ -77,14 +80,27 @@ impl TenantStore {
             Some(text) => read_tenants(&data_dir.join(FILE).to_string_lossy(), &text)?,
             None => Vec::new(),
         };
-        let store = Self { configured, added };
+        let accounts = Accounts::read(data_dir)?;
+        let store = Self { configured, added, accounts };
         store.check(admin_key_hashes)?;
         Ok(store)
     }
 
-    /// Returns the configured and the added tenants.
+    /// Returns the configured and the added tenants, with their account numbers.
     pub fn all(&self) -> Vec<TenantSettings> {
-        self.configured.iter().chain(&self.added).cloned().collect()
+        let with_account = |tenant: &TenantSettings| TenantSettings {
+            account: self.accounts.get(&tenant.name),
+            ..tenant.clone()
+        };
+        self.configured.iter().chain(&self.added).map(with_account).collect()
+    }
+
+    /// Draws and stores the account numbers of tenants that have none.
+    pub fn update_accounts(&mut self, data_dir: &DataDir) -> Result<(), TenantStoreError> {
+        match self.accounts.update(&self.configured, &self.added)? {
+            AccountsChange::None => Ok(()),
+            AccountsChange::Changed => Ok(self.accounts.write(data_dir)?),
+        }
     }
 
     /// Returns all tenants as JSON, with fingerprints of their keys.
@@ -95,6 +111,8 @@ impl TenantStore {
             let mut settings = describe(tenant);
             let keys: Vec<String> = tenant.key_hashes.iter().map(fingerprint).collect();
             settings.insert("keys".to_owned(), json!(keys));
+            let account = self.accounts.get(&tenant.name).map(|account| account.to_string());
+            settings.insert("account".to_owned(), json!(account));
             settings.insert("from".to_owned(), json!(from));
             Json::Object(settings)
         });
@@ -149,13 +167,17 @@ impl TenantStore {
                 None
             }
         };
+        next.accounts.update(&next.configured, &next.added)?;
         next.check(admin_key_hashes)?;
         Ok((next, key))
     }
 
-    /// Stores the added tenants in the data directory.
+    /// Stores the added tenants and the account numbers in the data directory.
+    ///
+    /// After a crash between the two writes, the next start draws and retires the numbers that follow from the tenants.
     pub fn write(&self, data_dir: &DataDir) -> Result<(), TenantStoreError> {
-        Ok(data_dir.replace(FILE, &to_toml(&self.added))?)
+        data_dir.replace(FILE, &to_toml(&self.added))?;
+        Ok(self.accounts.write(data_dir)?)
     }
 
     fn added_index(&self, name: &str) -> Result<usize, TenantStoreError> {
@@ -206,6 +228,8 @@ pub enum TenantStoreError {
     #[error(transparent)]
     Settings(#[from] ConfigErrors),
     #[error(transparent)]
+    Accounts(#[from] AccountsError),
+    #[error(transparent)]
     DataDir(#[from] DataDirError),
     #[error("the system's random number generator failed")]
     NoRandomness,
@@ -221,7 +245,7 @@ mod tests {
     }
 
     fn store() -> TenantStore {
-        TenantStore { configured: vec![tenant("filed")], added: Vec::new() }
+        TenantStore { configured: vec![tenant("filed")], ..TenantStore::default() }
     }
 
     fn rotate(name: &str, old_keys: OldKeys) -> TenantChange {

@@ -85,6 +85,7 @@ impl Drop for LeaseGuard {
 mod tests {
     use super::*;
     use crate::message::NewMessage;
+    use crate::namespace::Namespace;
     use crate::queue::{ActiveOwner, Owner, ReceiveOptions};
     use crate::queue_actor::{ReceiveRequest, WhenEmpty};
     use crate::queues::Queues;
@@ -95,7 +96,11 @@ mod tests {
     #[tokio::test]
     async fn dropping_a_lease_guard_releases_the_messages_without_counting_an_attempt() {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
-        let queue = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let queue = queues
+            .create(Namespace::Shared, "jobs", QueueSettings::default(), String::new())
+            .await
+            .unwrap()
+            .queue();
         queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
         let Owner::Active(ActiveOwner { actor, .. }) = queue.0.owner.borrow().clone() else {
             panic!("the queue has no actor");

@@ -33,7 +33,7 @@ pub(crate) struct MoveRequest {
 pub struct MoveProgress {
     /// Messages moved by this batch.
     pub moved: u64,
-    /// Messages that the move has left in place so far: they have no origin, or it was deleted.
+    /// Messages that the move has left in place so far: they have no origin, or it was deleted or has another owner.
     pub left: u64,
     /// Position of the next batch; `None` when the move is done.
     pub next: Option<MoveCursor>,
@@ -110,6 +110,10 @@ impl QueueActor {
         self.state.set_now(self.clock.now());
         let known = Arc::clone(&self.known);
         let known = known.read();
+        // A message never leaves its namespace, even if its origin was assigned to another owner.
+        let namespace = known.get(&self.queue);
+        let is_destination =
+            |to: &QueueId| *to != self.queue && known.contains_key(to) && known.get(to) == namespace;
         let mut is_key_done = true;
         for (meta, _) in found {
             is_key_done = false;
@@ -122,7 +126,7 @@ impl QueueActor {
             }
             request.visited += 1;
             let target = request.to.or(meta.from.map(|from| from.queue));
-            match target.filter(|target| *target != self.queue && known.contains(target)) {
+            match target.filter(is_destination) {
                 Some(to) if self.state.begin_move(key, meta) => request.found.push((key, meta, to)),
                 // In flight, delayed or expired.
                 Some(_) => {}

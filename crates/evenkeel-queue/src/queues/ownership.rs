@@ -90,10 +90,8 @@ impl Queues {
         let owned = self.take_ownership(&queues).await?;
         for (queue, (forwarder, ownership)) in queues.iter().zip(owned) {
             self.start_actor(queue, &forwarder, ownership).await?;
-            let mut table = self.table.write();
-            table.by_name.insert(queue.descriptor().name.as_str().into(), queue.clone());
-            table.by_id.insert(queue.id(), queue.clone());
-            self.known.write().insert(queue.id());
+            self.table.write().insert(queue);
+            self.known.write().insert(queue.id(), queue.descriptor().namespace);
         }
         self.changes.send_replace(());
         Ok(queues)

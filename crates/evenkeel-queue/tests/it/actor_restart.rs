@@ -75,7 +75,7 @@ async fn settings_and_limits_hold_after_an_actor_restart() {
         send(&queue, ["a", "a"]).await;
         let rejected = queue.enqueue(vec![NewMessage::new("one too many")]).await;
         assert_eq!(rejected, Err(Rejection::QueueFull { limit: "messages", max: 5 }));
-        rig.queues.remove("jobs").await.unwrap();
+        rig.queues.remove(queue.id()).await.unwrap();
         let result =
             queue.receive(ReceiveOptions { max: 1, lease: None, wait: Duration::from_secs(20) }).await;
         assert_eq!(result.unwrap_err(), Rejection::QueueDeleted);

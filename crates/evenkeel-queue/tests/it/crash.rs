@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
-use evenkeel_queue::{Durability, NewMessage, Queue, QueueSettings, Queues};
+use evenkeel_queue::{Durability, Namespace, NewMessage, Queue, QueueSettings, Queues};
 
 pub(crate) const ROUNDS: u64 = 20;
 const DIR: &str = "EVENKEEL_CRASH_DIR";
@@ -180,7 +180,7 @@ fn the_process_that_is_killed() {
         let durability =
             if std::env::var_os(UNSYNCED).is_some() { Durability::Os } else { Durability::Fsync };
         let settings = QueueSettings { lease_ms: 400, durability, ..QueueSettings::default() };
-        let queue = queues.create("jobs", settings, String::new()).await.unwrap().queue();
+        let queue = queues.create(Namespace::Shared, "jobs", settings, String::new()).await.unwrap().queue();
         let mut tasks = Vec::new();
         if round != LAST {
             for producer in 0..4 {

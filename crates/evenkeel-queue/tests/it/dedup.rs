@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use evenkeel_queue::message::DedupId;
-use evenkeel_queue::{Durability, MessageId, NewMessage, Queue, QueueSettings};
+use evenkeel_queue::{Durability, MessageId, Namespace, NewMessage, Queue, QueueSettings};
 
 use crate::harness::{Rig, ack, body, receive_now};
 
@@ -36,7 +36,12 @@ async fn a_duplicate_returns_the_first_id_and_is_not_stored() {
 async fn a_deduplication_id_is_scoped_to_its_group_and_queue() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings::default()).await;
-    let other = rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
+    let other = rig
+        .queues
+        .create(Namespace::Shared, "other", QueueSettings::default(), String::new())
+        .await
+        .unwrap()
+        .queue();
     let scoped = |scope| NewMessage { dedup: Some(DedupId::new(scope, "a")), ..NewMessage::new("x") };
     let mut ids = queue.enqueue(vec![scoped(""), scoped("group"), named("groupa", "x")]).await.unwrap();
     ids.extend(other.enqueue(vec![scoped("")]).await.unwrap());
@@ -73,7 +78,7 @@ async fn deduplication_ids_survive_a_restart() {
     let queue = rig.queue(QueueSettings::default()).await;
     let sent = queue.enqueue(vec![named("a", "one")]).await.unwrap();
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     assert_eq!(queue.enqueue(vec![named("a", "two")]).await.unwrap(), sent);
     assert_eq!(queue.totals().pending, 1);
 }

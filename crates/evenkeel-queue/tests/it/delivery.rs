@@ -6,7 +6,7 @@ use evenkeel_queue::queue::{MoveProgress, ReceiveOptions};
 use evenkeel_queue::queue_state::{Explanation, MoveCursor};
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::StoreError;
-use evenkeel_queue::{NewMessage, QueueSettings, Rejection};
+use evenkeel_queue::{Namespace, NewMessage, QueueSettings, Rejection};
 
 use crate::harness::{Rig, ack, body, receive, receive_now, send};
 
@@ -37,8 +37,12 @@ async fn a_message_is_delivered_once_until_its_lease_ends() {
 async fn a_forged_or_foreign_receipt_acknowledges_nothing() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let other =
-            rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let other = rig
+            .queues
+            .create(Namespace::Shared, "other", QueueSettings::default(), String::new())
+            .await
+            .unwrap()
+            .queue();
         send(&queue, ["a"]).await;
         let received = receive_now(&queue, 1).await;
         assert_eq!(queue.ack(&[Receipt::new("made-up")]).await, [Err(Rejection::ForgedReceipt)]);
@@ -138,7 +142,12 @@ async fn leases_end_while_the_queue_is_busy() {
 #[tokio::test]
 async fn a_message_that_always_fails_moves_to_the_dead_letter_queue_and_back() {
     for rig in Rig::both().await {
-        let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let dead = rig
+            .queues
+            .create(Namespace::Shared, "dead", QueueSettings::default(), String::new())
+            .await
+            .unwrap()
+            .queue();
         let redrive = evenkeel_queue::settings::RedrivePolicy { to: dead.id(), attempts_max: 2 };
         let queue = rig.queue(QueueSettings { redrive: Some(redrive), ..QueueSettings::default() }).await;
         let sent = queue.enqueue(vec![NewMessage::new("tenant/a-0").for_key("tenant/a")]).await.unwrap()[0];

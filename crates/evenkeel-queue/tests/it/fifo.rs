@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::settings::RedrivePolicy;
-use evenkeel_queue::{DeliveryOrder, NewMessage, QueueSettings, Rejection};
+use evenkeel_queue::{DeliveryOrder, Namespace, NewMessage, QueueSettings, Rejection};
 
 use crate::harness::{Rig, ack, body, keys, receive, receive_now, send};
 
@@ -51,7 +51,7 @@ async fn a_nacked_message_comes_before_the_rest_of_its_fifo_key() {
 #[tokio::test]
 async fn a_dead_letter_unblocks_its_fifo_key() {
     let rig = Rig::disk().await;
-    let dead = rig.queues.create("dead", FIFO, String::new()).await.unwrap().queue();
+    let dead = rig.queues.create(Namespace::Shared, "dead", FIFO, String::new()).await.unwrap().queue();
     let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
     let queue = rig.queue(QueueSettings { redrive, ..FIFO }).await;
     send(&queue, ["a", "a"]).await;
@@ -69,7 +69,7 @@ async fn fifo_order_survives_a_restart() {
     let received = receive_now(&queue, 2).await;
     queue.nack(&[(received[1].receipt.clone(), Some(Duration::from_secs(600)))]).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     assert!(receive_now(&queue, 10).await.is_empty(), "the first is in flight, the second is delayed");
     ack(&queue, &received[..1]).await;
     assert!(receive_now(&queue, 10).await.is_empty(), "the second is delayed");
@@ -84,7 +84,7 @@ async fn a_message_in_flight_across_a_restart_blocks_the_rest_of_its_key() {
     send(&queue, ["a"; 3]).await;
     let received = receive_now(&queue, 1).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     while queue.peek(10).await.unwrap().len() < 2 {}
     assert!(receive_now(&queue, 10).await.is_empty(), "the first is in flight");
     ack(&queue, &received).await;

@@ -8,7 +8,7 @@ use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::Store;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::memory::MemoryStore;
-use evenkeel_queue::{Delivery, NewMessage, Queue, QueueSettings, Queues};
+use evenkeel_queue::{Delivery, Namespace, NewMessage, Queue, QueueSettings, Queues};
 use tempfile::TempDir;
 
 use crate::recording_store::RecordingStore;
@@ -61,7 +61,7 @@ impl Rig {
     }
 
     pub(crate) async fn queue(&self, settings: QueueSettings) -> Queue {
-        self.queues.create("jobs", settings, String::new()).await.unwrap().queue()
+        self.queues.create(Namespace::Shared, "jobs", settings, String::new()).await.unwrap().queue()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::queue_state::{Explanation, Throttle, ThrottleReason, ThrottleScope};
 use evenkeel_queue::rule::Rate;
-use evenkeel_queue::{KeyRule, NewMessage, QueueSettings};
+use evenkeel_queue::{KeyRule, Namespace, NewMessage, QueueSettings};
 
 use crate::harness::{Rig, ack, keys, receive, receive_now, send};
 
@@ -115,7 +115,7 @@ async fn limits_survive_a_restart() {
     queue.set_rule("acme/a", at_most(4)).await.unwrap();
     assert_eq!(receive_now(&queue, 3).await.len(), 3);
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     assert_eq!((queue.rule("acme").await, queue.rule("acme/a").await), (Ok(rule), Ok(at_most(4))));
     assert_eq!(receive(&queue, 20).await.len(), 1, "three of at most four are already in flight");
 }

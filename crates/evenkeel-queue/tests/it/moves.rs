@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_queue::queue::MoveProgress;
 use evenkeel_queue::queue_state::MoveCursor;
 use evenkeel_queue::settings::RedrivePolicy;
-use evenkeel_queue::{Delivery, MessageId, NewMessage, Queue, QueueSettings};
+use evenkeel_queue::{Delivery, MessageId, Namespace, NewMessage, Queue, QueueSettings};
 
 use crate::harness::{Rig, body, receive, receive_now};
 
@@ -67,7 +67,7 @@ async fn a_move_leaves_messages_whose_origin_was_deleted() {
         while dead.totals().pending < 20 {
             tokio::task::yield_now().await;
         }
-        rig.queues.remove("source").await.unwrap();
+        rig.queues.remove(source.id()).await.unwrap();
         let moved = dead.move_some(MoveCursor::default(), None, 100).await;
         assert_eq!(moved, Ok(MoveProgress { moved: 0, left: 20, next: None }));
         let other = create(&rig, "other", QueueSettings::default()).await;
@@ -80,7 +80,7 @@ async fn a_move_leaves_messages_whose_origin_was_deleted() {
 }
 
 async fn create(rig: &Rig, name: &str, settings: QueueSettings) -> Queue {
-    rig.queues.create(name, settings, String::new()).await.unwrap().queue()
+    rig.queues.create(Namespace::Shared, name, settings, String::new()).await.unwrap().queue()
 }
 
 /// Sends twenty messages that always fail; returns their ids.

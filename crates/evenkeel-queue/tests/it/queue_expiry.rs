@@ -12,8 +12,8 @@ use evenkeel_queue::store::memory::MemoryStore;
 use evenkeel_queue::store::{AppendBatch, QueueDescriptor, Store};
 use evenkeel_queue::time::WallClock;
 use evenkeel_queue::{
-    Durability, KeyId, MessageId, NewMessage, Queue, QueueId, QueueSettings, Queues, Rejection, Seq,
-    UnixMillis,
+    Durability, KeyId, MessageId, Namespace, NewMessage, Queue, QueueId, QueueSettings, Queues, Rejection,
+    Seq, UnixMillis,
 };
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -126,7 +126,7 @@ async fn messages_expired_before_a_start_are_deleted_and_not_delivered() {
     }
     drop(store);
     let queues = Queues::open(open(&dir), 10).await.unwrap();
-    let jobs = queues.get("jobs").unwrap();
+    let jobs = queues.get(Namespace::Shared, "jobs").unwrap();
     wait_until(async || jobs.totals().expired == 800).await;
     assert_eq!(jobs.totals().pending, 400);
     let first = MessageId { queue, key: KeyId(0), seq: Seq(2) };
@@ -150,8 +150,9 @@ async fn a_dead_letter_keeps_its_ttl_and_is_not_redriven_after_it() {
     let dir = TempDir::new().unwrap();
     for store in [Arc::new(MemoryStore::new()) as Arc<dyn Store>, open(&dir)] {
         let queues = Queues::open(store, 10).await.unwrap();
-        let create =
-            async |name: &str, settings| queues.create(name, settings, String::new()).await.unwrap().queue();
+        let create = async |name: &str, settings| {
+            queues.create(Namespace::Shared, name, settings, String::new()).await.unwrap().queue()
+        };
         let dead = create("dead", QueueSettings::default()).await;
         let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let jobs = create("jobs", QueueSettings { redrive, ..QueueSettings::default() }).await;
@@ -187,6 +188,7 @@ fn open(dir: &TempDir) -> Arc<dyn Store> {
 async fn put_queue(store: &dyn Store, settings: QueueSettings) -> QueueId {
     let descriptor = QueueDescriptor {
         name: "jobs".into(),
+        namespace: Namespace::Shared,
         settings,
         created_at: 0,
         changed_at: 0,

@@ -6,16 +6,24 @@ use std::time::Duration;
 use evenkeel_queue::queue_state::KeyStats;
 use evenkeel_queue::queues::{CreateError, CreateResult};
 use evenkeel_queue::store::Store;
-use evenkeel_queue::{NewMessage, QueueSettings, Rejection};
+use evenkeel_queue::{Namespace, NewMessage, QueueSettings, Rejection};
 
 use crate::harness::{Rig, receive_now, send};
 
 #[tokio::test]
 async fn a_queue_name_is_unique() {
     for rig in Rig::both().await {
-        let first = rig.queues.create("jobs", QueueSettings::default(), "notes".into()).await.unwrap();
+        let first = rig
+            .queues
+            .create(Namespace::Shared, "jobs", QueueSettings::default(), "notes".into())
+            .await
+            .unwrap();
         assert!(matches!(first, CreateResult::Created(_)));
-        let again = rig.queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
+        let again = rig
+            .queues
+            .create(Namespace::Shared, "jobs", QueueSettings::default(), String::new())
+            .await
+            .unwrap();
         assert!(matches!(again, CreateResult::Existing(_)));
         assert_eq!(again.queue().descriptor().metadata, "notes");
     }
@@ -26,8 +34,8 @@ async fn a_removed_queue_is_gone_and_its_name_can_be_reused() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a"]).await;
-        rig.queues.remove("jobs").await.unwrap();
-        assert!(rig.queues.get("jobs").is_none());
+        rig.queues.remove(queue.id()).await.unwrap();
+        assert!(rig.queues.get(Namespace::Shared, "jobs").is_none());
         assert!(queue.enqueue(vec![NewMessage::new("late")]).await.is_err());
         let fresh = rig.queue(QueueSettings::default()).await;
         assert_ne!(fresh.id(), queue.id());
@@ -39,12 +47,13 @@ async fn a_removed_queue_is_gone_and_its_name_can_be_reused() {
 async fn bad_names_settings_and_keys_are_rejected() {
     for rig in Rig::both().await {
         for name in ["", "with space", "a/b", &"x".repeat(81)] {
-            let made = rig.queues.create(name, QueueSettings::default(), String::new()).await;
+            let made =
+                rig.queues.create(Namespace::Shared, name, QueueSettings::default(), String::new()).await;
             assert!(matches!(made, Err(CreateError::Name)), "{name:?} was accepted");
         }
         let settings = QueueSettings { wait_ms: 99_999, ..QueueSettings::default() };
         assert!(matches!(
-            rig.queues.create("jobs", settings, String::new()).await,
+            rig.queues.create(Namespace::Shared, "jobs", settings, String::new()).await,
             Err(CreateError::Setting(bad)) if bad.name == "wait_ms"
         ));
         let queue = rig.queue(QueueSettings { message_bytes_max: 1_024, ..QueueSettings::default() }).await;
@@ -137,7 +146,8 @@ async fn a_key_over_the_limit_is_rejected_and_the_others_are_delivered() {
 async fn a_queue_that_failed_to_open_is_deleted_again() {
     for (rig, store) in Rig::both_recording().await {
         store.rejects_ownership.store(true, Ordering::SeqCst);
-        let made = rig.queues.create("jobs", QueueSettings::default(), String::new()).await;
+        let made =
+            rig.queues.create(Namespace::Shared, "jobs", QueueSettings::default(), String::new()).await;
         assert!(matches!(made, Err(CreateError::Open(_))));
         store.rejects_ownership.store(false, Ordering::SeqCst);
         let queue = rig.queue(QueueSettings::default()).await;

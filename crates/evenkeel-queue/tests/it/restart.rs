@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::{QueueDescriptor, Store};
-use evenkeel_queue::{Durability, KeyRule, NewMessage, QueueSettings, Queues, Rejection};
+use evenkeel_queue::{Durability, KeyRule, Namespace, NewMessage, QueueSettings, Queues, Rejection};
 use tempfile::TempDir;
 
 use crate::harness::{Rig, ack, body, keys, receive, receive_now, send};
@@ -22,7 +22,7 @@ async fn messages_order_and_keys_survive_a_restart() {
     let first = receive_now(&queue, 100).await;
     ack(&queue, &first).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     assert_eq!(queue.totals().pending, 1_900);
     let mut next = [50, 1_050];
     let mut left = 1_900;
@@ -46,7 +46,7 @@ async fn fair_scheduling_is_rebuilt_after_a_restart() {
     let all: Vec<&str> = ["a", "b", "c"].iter().flat_map(|key| [*key; 200]).collect();
     send(&queue, all).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     // Waits until everything is in memory, so that no prefetch times out here.
     while queue.peek(600).await.unwrap().len() < 600 {}
     let mut received = Vec::new();
@@ -67,7 +67,7 @@ async fn leases_attempts_and_receipts_survive_a_restart() {
     let received = receive_now(&queue, 2).await;
     queue.nack(&[(received[1].receipt.clone(), Some(Duration::ZERO))]).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     let totals = queue.totals();
     assert_eq!((totals.pending, totals.in_flight), (2, 1));
     assert_eq!(queue.ack(&[received[1].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
@@ -86,13 +86,13 @@ async fn a_lease_from_before_a_restart_can_be_extended_and_acknowledged() {
     send(&queue, ["a"]).await;
     let received = receive_now(&queue, 1).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     for _ in 0..2 {
         let longer = (received[0].receipt.clone(), Duration::from_secs(600));
         assert_eq!(queue.extend(&[longer]).await, [Ok(())]);
     }
     let rig = rig.restart().await;
-    ack(&rig.queues.get("jobs").unwrap(), &received).await;
+    ack(&rig.queues.get(Namespace::Shared, "jobs").unwrap(), &received).await;
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn delays_weights_settings_and_purges_survive_a_restart() {
     let all: Vec<&str> = ["heavy", "light"].iter().flat_map(|key| [*key; 200]).collect();
     send(&queue, all).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     assert_eq!(queue.descriptor().settings.lease_ms, 1_234);
     let totals = queue.totals();
     assert_eq!((totals.pending, totals.delayed), (400, 1));
@@ -126,9 +126,9 @@ async fn a_removed_queue_stays_removed() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings::default()).await;
     send(&queue, ["a"; 5_000]).await;
-    rig.queues.remove("jobs").await.unwrap();
+    rig.queues.remove(queue.id()).await.unwrap();
     let rig = rig.restart().await;
-    assert!(rig.queues.get("jobs").is_none());
+    assert!(rig.queues.get(Namespace::Shared, "jobs").is_none());
     let fresh = rig.queue(QueueSettings::default()).await;
     assert_ne!(fresh.id(), queue.id());
     assert!(receive_now(&fresh, 10).await.is_empty());
@@ -143,6 +143,7 @@ async fn ownership_of_a_thousand_queues_is_taken_in_one_write() {
     for number in 0..1_000 {
         let record = QueueDescriptor {
             name: format!("queue{number}"),
+            namespace: Namespace::Shared,
             settings: QueueSettings::default(),
             created_at: 0,
             changed_at: 0,
@@ -158,8 +159,8 @@ async fn ownership_of_a_thousand_queues_is_taken_in_one_write() {
     let store = RecordingStore::new(disk.clone());
     let queues = Queues::open(store.clone(), 1_000).await.unwrap();
     assert_eq!((store.ownerships.load(Ordering::SeqCst), disk.flushes() - before), (1, 1));
-    assert_eq!(queues.list("", None, usize::MAX).len(), 1_000);
-    let queue = queues.get("queue999").unwrap();
+    assert_eq!(queues.all().len(), 1_000);
+    let queue = queues.get(Namespace::Shared, "queue999").unwrap();
     send(&queue, ["a"]).await;
     ack(&queue, &receive(&queue, 1).await).await;
 }
@@ -185,7 +186,7 @@ async fn a_purge_deletes_no_message_sent_after_it() {
     queue.key_stats(0, 1).await.unwrap();
     let held = queue.totals().pending;
     let rig = rig.restart().await;
-    assert_eq!(rig.queues.get("jobs").unwrap().totals().pending, held);
+    assert_eq!(rig.queues.get(Namespace::Shared, "jobs").unwrap().totals().pending, held);
 }
 
 #[tokio::test]
@@ -195,7 +196,7 @@ async fn keys_without_messages_are_removed_at_a_start() {
     send(&queue, ["a", "b"]).await;
     ack(&queue, &receive_now(&queue, 10).await).await;
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     // The actor answers after it has removed the unused keys.
     queue.key_stats(0, 1).await.unwrap();
     send(&queue, ["c", "d"]).await;

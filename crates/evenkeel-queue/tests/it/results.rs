@@ -6,7 +6,7 @@ use bytes::Bytes;
 use evenkeel_queue::job_result::{JobResult, ResultHead, ResultState};
 use evenkeel_queue::job_status::JobStatus;
 use evenkeel_queue::settings::RedrivePolicy;
-use evenkeel_queue::{NewMessage, QueueSettings, Rejection, UnixMillis};
+use evenkeel_queue::{Namespace, NewMessage, QueueSettings, Rejection, UnixMillis};
 
 use crate::harness::{Rig, receive, receive_now, send};
 
@@ -33,7 +33,7 @@ async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
     queue.put_result(ids[0], &result("last"), Duration::from_hours(1), MANY).await.unwrap();
     queue.purge().await.unwrap();
     let rig = rig.restart().await;
-    let queue = rig.queues.get("jobs").unwrap();
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
     let (kept, expires_at) = queue.result(ids[0]).await.unwrap().unwrap();
     assert_eq!(kept, result("last"));
     assert!(queue.now() < expires_at);
@@ -45,9 +45,13 @@ async fn a_result_is_stored_for_a_message_whose_queue_was_deleted() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let id = queue.enqueue(vec![NewMessage::new("a")]).await.unwrap()[0];
-        let other =
-            rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
-        rig.queues.remove("jobs").await.unwrap();
+        let other = rig
+            .queues
+            .create(Namespace::Shared, "other", QueueSettings::default(), String::new())
+            .await
+            .unwrap()
+            .queue();
+        rig.queues.remove(queue.id()).await.unwrap();
         other.put_result(id, &result("moved"), Duration::from_hours(1), MANY).await.unwrap();
         assert_eq!(other.result(id).await.unwrap().unwrap().0, result("moved"));
     }
@@ -95,7 +99,12 @@ async fn a_queue_over_its_limit_evicts_the_results_that_expire_first() {
 #[tokio::test]
 async fn a_deferred_delivery_counts_no_attempt_and_is_redelivered() {
     for rig in Rig::both().await {
-        let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let dead = rig
+            .queues
+            .create(Namespace::Shared, "dead", QueueSettings::default(), String::new())
+            .await
+            .unwrap()
+            .queue();
         let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
         send(&queue, ["a"]).await;
@@ -112,7 +121,12 @@ async fn a_deferred_delivery_counts_no_attempt_and_is_redelivered() {
 #[tokio::test]
 async fn a_dead_lettered_delivery_moves_at_once() {
     for rig in Rig::both().await {
-        let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let dead = rig
+            .queues
+            .create(Namespace::Shared, "dead", QueueSettings::default(), String::new())
+            .await
+            .unwrap()
+            .queue();
         let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1_000 });
         let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
         send(&queue, ["a"]).await;
@@ -154,6 +168,6 @@ async fn subscribers_are_notified_when_queues_change() {
     rig.queues.change(&queue, QueueSettings::default(), String::new()).await.unwrap();
     assert!(changes.has_changed().unwrap());
     changes.mark_unchanged();
-    rig.queues.remove("jobs").await.unwrap();
+    rig.queues.remove(queue.id()).await.unwrap();
     assert!(changes.has_changed().unwrap());
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc::sync_channel;
 use evenkeel_queue::message::DedupId;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
 use evenkeel_queue::store::{AppendBatch, QueueDescriptor, Store};
-use evenkeel_queue::{Durability, NewMessage, QueueId, QueueSettings, UnixMillis};
+use evenkeel_queue::{Durability, Namespace, NewMessage, QueueId, QueueSettings, UnixMillis};
 
 use crate::crash::STOPPED;
 use crate::powercut::{PowerRig, newest_journal};
@@ -88,6 +88,7 @@ fn the_process_whose_disk_fails() {
 fn put_queue(store: &DiskStore) -> QueueId {
     let record = QueueDescriptor {
         name: "jobs".into(),
+        namespace: Namespace::Shared,
         settings: QueueSettings::default(),
         created_at: 0,
         changed_at: 0,

@@ -3,7 +3,7 @@
 use core::num::NonZeroU64;
 
 use evenkeel_queue::queue_state::MoveCursor;
-use evenkeel_queue::queues::CreateResult;
+use evenkeel_queue::queues::ListPosition;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
 use evenkeel_server::api_error::ApiError;
@@ -14,9 +14,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::json::{create_error, queue_error};
-use super::{Native, check_admin, json_response, number, query, read, within};
+use super::{Native, check_admin, json_response, no_queue, number, query, read, within};
+use crate::arn::QueueRef;
 use crate::fifo;
 use crate::limit::HEADROOM;
+use crate::operation::Operation;
 use crate::queue_metadata::DeadLetterTarget;
 use crate::settings::QueueSpec;
 
@@ -48,9 +50,17 @@ impl Native {
     pub(super) fn list(&self, request: &ServerRequest) -> Result<Response, ApiError> {
         let [prefix, after, max] = query(request, ["prefix", "after", "max"])?;
         let max = number("max", max.as_deref(), 1_000, 1..=PAGE_MAX)?;
-        let found = self.sqs.queues.list(&prefix.unwrap_or_default(), after.as_deref(), max as usize);
-        let queues: Vec<Value> = found.iter().map(totals_json).collect();
+        let after = after.as_deref().map(|after| self.list_position(after)).transpose()?;
+        let is_visible = |queue: &Queue| self.sqs.sees(&request.caller, queue);
+        let found = self.sqs.queues.list(&prefix.unwrap_or_default(), after, max as usize, is_visible);
+        let queues: Vec<Value> = found.iter().map(|queue| self.totals_json(queue)).collect();
         json_response(StatusCode::OK, &json!({"queues": queues}))
+    }
+
+    /// Parses the last queue of the previous page: `name`, or `owner/name` among queues of the same name.
+    fn list_position<'a>(&self, after: &'a str) -> Result<ListPosition<'a>, ApiError> {
+        let QueueRef { namespace, name } = self.queue_ref(after).ok_or_else(|| no_queue(after))?;
+        Ok(ListPosition { name, namespace })
     }
 
     pub(super) fn show(&self, queue: &Queue) -> Result<Response, ApiError> {
@@ -58,7 +68,7 @@ impl Native {
     }
 
     fn to_json(&self, queue: &Queue) -> Result<Value, ApiError> {
-        let mut json = totals_json(queue);
+        let mut json = self.totals_json(queue);
         let descriptor = queue.descriptor();
         json["created_at_ms"] = json!(descriptor.created_at);
         json["changed_at_ms"] = json!(descriptor.changed_at);
@@ -82,26 +92,35 @@ impl Native {
         Ok(json)
     }
 
+    /// Returns a queue's name, owner and message counts.
+    fn totals_json(&self, queue: &Queue) -> Value {
+        let totals = queue.totals();
+        let descriptor = queue.descriptor();
+        json!({
+            "name": descriptor.name, "owner": self.sqs.owner_name(descriptor.namespace),
+            "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
+            "bytes": totals.bytes, "expired": totals.expired,
+        })
+    }
+
     /// Creates a queue or changes its settings; omitted settings stay unchanged.
     pub(super) async fn put(&self, request: &mut ServerRequest, name: &str) -> Result<Response, ApiError> {
         check_admin(request)?;
         let changes: Map<String, Value> = read(request).await?;
         let _changing = self.sqs.changing.lock().await;
-        if let Some(queue) = self.sqs.queues.get(name) {
+        let QueueRef { namespace, name: queue_name } = self.queue_ref(name).ok_or_else(|| no_queue(name))?;
+        let namespace = namespace.unwrap_or_default();
+        if let Some(queue) = self.sqs.queues.get(namespace, queue_name) {
             let mut spec = QueueSpec::of(&queue);
             self.apply(&mut spec, changes)?;
             let changed = self.sqs.queues.change(&queue, spec.settings, spec.metadata.to_json()).await;
             changed.map_err(create_error)?;
             return json_response(StatusCode::OK, &self.to_json(&queue)?);
         }
-        let mut spec = self.sqs.new_spec(name);
+        let mut spec = self.sqs.new_spec(namespace, queue_name);
         self.apply(&mut spec, changes)?;
-        let created = self.sqs.queues.create(name, spec.settings, spec.metadata.to_json()).await;
-        let queue = created.map_err(create_error)?;
-        if let CreateResult::Created(queue) = &queue {
-            self.sqs.link_sources(queue).await;
-        }
-        json_response(StatusCode::CREATED, &self.to_json(&queue.queue())?)
+        let queue = self.sqs.create(spec).await.map_err(create_error)?;
+        json_response(StatusCode::CREATED, &self.to_json(&queue)?)
     }
 
     fn apply(&self, spec: &mut QueueSpec, changes: Map<String, Value>) -> Result<(), ApiError> {
@@ -154,7 +173,7 @@ impl Native {
             ))
         };
         let DeadLettersBody { queue, after } = serde_json::from_value(body).map_err(invalid)?;
-        let target = self.queue(&queue)?;
+        let target = self.sqs.queues.get(spec.namespace, &queue).ok_or_else(|| no_queue(&queue))?;
         if spec.id == Some(target.id()) {
             return Err(ApiError::invalid("a queue cannot be its own dead-letter queue"));
         }
@@ -163,15 +182,15 @@ impl Native {
         }
         spec.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: after });
         spec.metadata.dead_letters =
-            Some(DeadLetterTarget { arn: self.sqs.options.arn(&queue), receives_max: after });
+            Some(DeadLetterTarget { arn: self.sqs.arn_of(&target), receives_max: after });
         Ok(())
     }
 
     pub(super) async fn delete(&self, request: &ServerRequest, name: &str) -> Result<Response, ApiError> {
         check_admin(request)?;
-        let queue = self.queue(name)?;
+        let queue = self.queue(&request.caller, name, Operation::DeleteQueue)?;
         let _changing = self.sqs.changing.lock().await;
-        match self.sqs.queues.remove(name).await {
+        match self.sqs.queues.remove(queue.id()).await {
             Ok(()) => self.sqs.unlink_sources(queue.id()).await,
             // Another request deleted it in the meantime.
             Err(Rejection::QueueDeleted) => {}
@@ -189,7 +208,9 @@ impl Native {
         check_admin(request)?;
         let RedriveBody { to, max } = read(request).await?;
         let max = within("max", max.map_or(1_000, NonZeroU64::get), 1..=REDRIVE_MAX)?;
-        let to = to.map(|to| self.queue(&to)).transpose()?;
+        let namespace = queue.descriptor().namespace;
+        let find = |to: String| self.sqs.queues.get(namespace, &to).ok_or_else(|| no_queue(&to));
+        let to = to.map(find).transpose()?;
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
             return Err(ApiError::invalid("a queue cannot redrive to itself"));
         }
@@ -206,15 +227,6 @@ impl Native {
         }
         json_response(StatusCode::OK, &json!({"moved": moved, "left": queue.totals().pending}))
     }
-}
-
-/// Returns a queue's name and message counts.
-fn totals_json(queue: &Queue) -> Value {
-    let totals = queue.totals();
-    json!({
-        "name": queue.descriptor().name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
-        "bytes": totals.bytes, "expired": totals.expired,
-    })
 }
 
 pub(super) async fn purge(request: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {

@@ -17,7 +17,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::json::{header_error, queue_error};
-use super::{Native, body_error, json_response, read, sender_of, within};
+use super::{Native, body_error, json_response, read, within};
+use crate::access::sender_of;
 use crate::attribute::{AttributeInput, AttributeMap, digest_body, validate};
 use crate::fifo::DedupPolicy;
 use crate::limit::BATCH_BYTES_MAX;
@@ -62,7 +63,7 @@ impl Native {
             let message = format!("the messages have {bytes} bytes, the maximum is {BATCH_BYTES_MAX}");
             return Err(ApiError::invalid(message));
         }
-        let sender = sender_of(request);
+        let sender = sender_of(&request.caller);
         let dedup = DedupPolicy::of(&queue.descriptor());
         let messages = messages.into_iter().map(|message| message.into_message(sender, dedup));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;

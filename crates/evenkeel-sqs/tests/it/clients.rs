@@ -5,7 +5,7 @@ use std::process::Command;
 use evenkeel_server::tenant::{TenantSettings, TenantState};
 
 use crate::external_client::{node, node_packages, python, run};
-use crate::harness::{Setup, SqsServer, StoreKind, tenant};
+use crate::harness::{Setup, SqsServer, StoreKind, account, tenant};
 
 #[test]
 fn boto3_keeps_order_and_deduplicates_on_fifo_queues() {
@@ -27,7 +27,7 @@ fn boto3_performs_every_operation_signed_by_a_tenant_with_a_disk_store() {
     let server = SqsServer::with("boto3-signed", setup);
     let pair = server.credentials("acme");
     run(python("sqs_client.py")
-        .args([server.url().as_str(), "acme"])
+        .args([server.url(), "acme".to_owned(), account("acme").to_string()])
         .env("AWS_ACCESS_KEY_ID", &pair.access_key_id)
         .env("AWS_SECRET_ACCESS_KEY", pair.secret_access_key.expose()));
 }
@@ -43,6 +43,25 @@ fn only_requests_with_a_valid_recent_signature_of_an_active_tenant_are_served() 
     for name in ["acme", "off", "slow"] {
         let pair = server.credentials(name);
         script.args([&pair.access_key_id, pair.secret_access_key.expose()]);
+    }
+    run(&mut script);
+}
+
+#[test]
+fn a_tenant_neither_sees_nor_uses_the_queues_of_another() {
+    let limited = TenantSettings { queues_max: Some(2), ..tenant("limited") };
+    let setup = Setup {
+        store: StoreKind::Disk,
+        tenants: vec![tenant("acme"), tenant("mallory"), limited],
+        ..Setup::default()
+    };
+    let server = SqsServer::with("owners", setup);
+    server.create_shared("common");
+    let mut script = python("sqs_owners_client.py");
+    script.arg(server.url());
+    for name in ["acme", "mallory", "limited"] {
+        let pair = server.credentials(name);
+        script.args([&account(name).to_string(), &pair.access_key_id, pair.secret_access_key.expose()]);
     }
     run(&mut script);
 }

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_queue::store::Store;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::memory::MemoryStore;
-use evenkeel_queue::{QueueSettings, Queues};
+use evenkeel_queue::{Namespace, QueueSettings, Queues};
 use evenkeel_server::access_key::{Credentials, MasterKey};
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
@@ -47,7 +48,13 @@ impl Default for Setup {
 /// Returns the settings of a tenant with one API key.
 pub(crate) fn tenant(name: &str) -> TenantSettings {
     let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
-    TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+    let account = Some(account(name));
+    TenantSettings { name: name.to_owned(), key_hashes, account, ..TenantSettings::default() }
+}
+
+/// Returns the account number of a tenant.
+pub(crate) fn account(name: &str) -> AccountNumber {
+    AccountNumber::from_random(name.bytes().fold(1, |number, byte| number * 131 + u64::from(byte)))
 }
 
 /// A running server; stopped on drop.
@@ -109,6 +116,12 @@ impl SqsServer {
         let tenants = self.auth.tenants();
         let settings = &tenants.get(tenant).unwrap().settings;
         self.api.master_key().credentials(settings).into_iter().next().unwrap()
+    }
+
+    /// Creates a queue without an owner, as the administrator does.
+    pub(crate) fn create_shared(&self, name: &str) {
+        let created = self.queues.create(Namespace::Shared, name, QueueSettings::default(), String::new());
+        self.runtime.block_on(created).unwrap();
     }
 
     /// Renders the metrics page.

@@ -1,6 +1,6 @@
 """Calls every operation with boto3, and checks the errors of each.
 
-Arguments: the server's URL, and the expected sender of messages. Credentials come from the environment.
+Arguments: the server's URL, and the expected sender of messages and its account number. Credentials come from the environment.
 """
 
 import base64
@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 url = sys.argv[1]
 config = Config(retries={"max_attempts": 1}, read_timeout=60)
 sqs = boto3.client("sqs", endpoint_url=url, region_name="us-east-1", config=config)
-SENDER = sys.argv[2] if len(sys.argv) > 2 else "open"
+SENDER, ACCOUNT = sys.argv[2:] or ("open", "000000000000")
 AWS = "AWS.SimpleQueueService."
 
 
@@ -26,7 +26,7 @@ def md5(text):
 
 
 def arn(name):
-    return f"arn:aws:sqs:us-east-1:000000000000:{name}"
+    return f"arn:aws:sqs:us-east-1:{ACCOUNT}:{name}"
 
 
 def make(name, **attributes):
@@ -82,13 +82,13 @@ def invalid(act, contains):
 
 def creates_finds_lists_and_deletes_queues():
     first = make("life-1", VisibilityTimeout=45)
-    assert first == f"{url}/000000000000/life-1", first
+    assert first == f"{url}/{ACCOUNT}/life-1", first
     assert make("life-1", VisibilityTimeout=45) == first and make("life-1") == first
     error = raises("QueueAlreadyExists", lambda: make("life-1", VisibilityTimeout=46), "QueueNameExists")
     assert error.response["Error"]["Message"].endswith("VisibilityTimeout"), error
     others = [make(f"life-{n}") for n in range(2, 6)]
     assert sqs.get_queue_url(QueueName="life-1")["QueueUrl"] == first
-    assert sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="000000000000")["QueueUrl"] == first
+    assert sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId=ACCOUNT)["QueueUrl"] == first
     raises(AWS + "NonExistentQueue", lambda: sqs.get_queue_url(QueueName="none"), "QueueDoesNotExist", contains="ListQueues")
     elsewhere = lambda: sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="111111111111")
     raises(AWS + "NonExistentQueue", elsewhere)
@@ -496,7 +496,7 @@ def manages_permissions():
 
 
 def rejects_every_operation_on_an_unknown_queue():
-    nowhere = f"{url}/000000000000/nowhere"
+    nowhere = f"{url}/{ACCOUNT}/nowhere"
     for act in [
         lambda: sqs.add_permission(QueueUrl=nowhere, Label="a", AWSAccountIds=["1" * 12], Actions=["*"]),
         lambda: sqs.change_message_visibility(QueueUrl=nowhere, ReceiptHandle="x", VisibilityTimeout=1),

@@ -75,7 +75,7 @@ async function consumesInBatches() {
 
 async function deadLettersAfterTwoFailures() {
   const dead = await make("consumer-dead");
-  const deadLetterTargetArn = "arn:aws:sqs:us-east-1:000000000000:consumer-dead";
+  const deadLetterTargetArn = `arn:aws:sqs:us-east-1:${new URL(dead).pathname.split("/")[1]}:consumer-dead`;
   const RedrivePolicy = JSON.stringify({ deadLetterTargetArn, maxReceiveCount: 2 });
   const queueUrl = await make("consumer-failing", { RedrivePolicy });
   await fill(queueUrl, ["good", "bad"]);

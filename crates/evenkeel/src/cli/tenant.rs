@@ -72,7 +72,7 @@ struct SetArgs {
     #[command(flatten)]
     given: TenantSettingsArgs,
     /// Remove a limit; repeatable
-    #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "models", "datasources"])]
+    #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "queues_max", "models", "datasources"])]
     unlimited: Vec<String>,
     /// `disabled` rejects all requests with the tenant's keys
     #[arg(long, value_parser = ["active", "disabled"])]
@@ -105,6 +105,9 @@ struct TenantSettingsArgs {
     /// PostgreSQL role that the tenant's statements run as; `none` means that of the datasource
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
+    /// Maximum number of queues that the tenant may own [default: 1000]
+    #[arg(long, value_name = "N")]
+    queues_max: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -247,6 +250,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
         "role",
         "state",
         "keys",
+        "account",
         "from",
     ];
     // Few tenants have settings for the SQL API.
@@ -324,6 +328,7 @@ impl TenantSettingsArgs {
             ("models", json!(models)),
             ("datasources", json!(datasources)),
             ("role", json!(role)),
+            ("queues_max", json!(self.queues_max)),
         ];
         let given = settings.into_iter().filter(|(_, value)| !value.is_null());
         // Null restores the default.

@@ -1,5 +1,6 @@
 //! `[queue]`: the store, defaults of new queues, and the AWS region and account in ARNs and queue URLs.
 
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_queue::store::disk::DiskOptions;
 use evenkeel_queue::{Durability, QueueSettings};
 
@@ -22,8 +23,8 @@ pub struct QueueConfig {
     pub defaults: QueueSettings,
     /// AWS region in queue ARNs.
     pub region: String,
-    /// AWS account in queue ARNs and URLs.
-    pub account: String,
+    /// AWS account in the ARNs and URLs of shared queues.
+    pub account: AccountNumber,
 }
 
 /// Storage of queues.
@@ -85,7 +86,7 @@ pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
 }
 
 /// Reads the region and account, which are part of every queue ARN.
-fn sqs_names(section: &mut Section<'_>) -> (String, String) {
+fn sqs_names(section: &mut Section<'_>) -> (String, AccountNumber) {
     let region = section.read("region", "us-east-1".to_owned());
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if !(1..=64).contains(&region.value.len()) || !region.value.bytes().all(is_allowed) {
@@ -94,9 +95,10 @@ fn sqs_names(section: &mut Section<'_>) -> (String, String) {
             "region must be lowercase letters, digits and hyphens, such as \"us-east-1\"",
         );
     }
-    let account = section.read("account", "000000000000".to_owned());
-    if account.value.len() != 12 || !account.value.bytes().all(|byte| byte.is_ascii_digit()) {
+    let account = section.read("account", AccountNumber::ZERO.to_string());
+    let number = account.value.parse().unwrap_or_else(|_| {
         section.error(&account.origin, "account must be 12 digits");
-    }
-    (region.value, account.value)
+        AccountNumber::ZERO
+    });
+    (region.value, number)
 }

@@ -19,6 +19,7 @@ const STATES: &[(&str, TenantState)] =
 /// The largest integer in TOML is `i64::MAX`.
 const PER_MINUTE: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(i64::MAX);
 const CONCURRENCY: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
+const QUEUES: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const MODELS_MAX: usize = 1_000;
 
 /// Origin of a list of tenants.
@@ -94,6 +95,7 @@ fn read_tenant(
         );
     }
     let sql = read_tenant_sql(table, known);
+    let queues_max = table.optional_within("queues_max", QUEUES).map(Integer::as_u32);
     let state = table.one_of("state", "active", STATES);
     let Some(name) = name else {
         table.error(origin, "a tenant needs a name");
@@ -111,6 +113,8 @@ fn read_tenant(
         concurrency_max,
         models: models.value,
         sql,
+        queues_max,
+        account: None,
         state,
     })
 }
@@ -148,6 +152,7 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
         ("datasources", json!(tenant.sql.datasources)),
         ("role", json!(tenant.sql.role)),
         ("set", session.map_or(Json::Null, |session| session.to_json())),
+        ("queues_max", json!(tenant.queues_max)),
         ("state", json!(state)),
     ];
     settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()

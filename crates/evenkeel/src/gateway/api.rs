@@ -167,7 +167,11 @@ fn api_error(error: ChangeError) -> ApiError {
             | TenantStoreError::Tenants(_)),
         ) => ApiError::invalid(error.to_string()),
         ChangeError::Exposed(errors) => ApiError::invalid(errors.to_string()),
-        ChangeError::Store(error @ (TenantStoreError::DataDir(_) | TenantStoreError::NoRandomness)) => {
+        ChangeError::Store(
+            error @ (TenantStoreError::DataDir(_)
+            | TenantStoreError::Accounts(_)
+            | TenantStoreError::NoRandomness),
+        ) => {
             tracing::error!(target: "evenkeel", %error, "could not store the change to the tenants; nothing changed");
             ApiError::Internal
         }

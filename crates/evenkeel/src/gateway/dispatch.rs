@@ -104,7 +104,7 @@ impl DispatchContext {
         let mut expire_results = interval(EXPIRE_RESULTS_INTERVAL);
         while *phase.borrow_and_update() == StopPhase::Serving {
             running.retain(|_, runner| !runner.is_finished());
-            for queue in self.queues.list("", None, usize::MAX) {
+            for queue in self.queues.all() {
                 if queue.descriptor().settings.dispatch.is_some() && !running.contains_key(&queue.id()) {
                     let runner = QueueRunner::new(self.clone(), queue.clone(), phase.clone());
                     running.insert(queue.id(), runners.spawn(runner.run()));

@@ -34,7 +34,7 @@ impl Core {
     pub(super) fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         let mut state = self.state.lock();
         let admin_key_hashes = &config.server.admin_key_hashes;
-        let tenants = TenantStore::read(state.data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
+        let mut tenants = TenantStore::read(state.data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
         // The listener keeps the address and TLS mode of the startup, so check the exposure of that configuration.
         state.started.check_exposure(tenants.all().len())?;
         let links = LoadedLink::load_all(&config)?;
@@ -42,6 +42,7 @@ impl Core {
         if let Some(tls) = &self.tls {
             tls.reload()?;
         }
+        tenants.update_accounts(&state.data_dir)?;
         self.auth.reload(tenants.all(), admin_key_hashes.clone()).map_err(TenantStoreError::Tenants)?;
         let tenant_table = self.auth.tenants();
         let mut changed = state.started.effective.differences(&config.effective);

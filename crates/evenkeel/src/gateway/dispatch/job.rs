@@ -326,12 +326,13 @@ mod tests {
     use super::*;
     use evenkeel_queue::queue::ReceiveOptions;
     use evenkeel_queue::store::memory::MemoryStore;
-    use evenkeel_queue::{NewMessage, QueueSettings, Queues};
+    use evenkeel_queue::{Namespace, NewMessage, QueueSettings, Queues};
 
     #[tokio::test]
     async fn deferring_a_job_does_not_overwrite_the_status_of_its_next_attempt() {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 1).await.unwrap();
-        let created = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
+        let created =
+            queues.create(Namespace::Shared, "jobs", QueueSettings::default(), String::new()).await.unwrap();
         let queue = created.queue();
         queue.enqueue(vec![NewMessage::new("job")]).await.unwrap();
         let receive = || async {
